@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 
-from rung.check.compile_ahead import Compilers
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
@@ -31,6 +30,7 @@ from rung.models.gpu.operands import dims
 from rung.models.random_model import config_of, weights_of
 from rung.results import machine
 from rung.rungs import catalogue, tunings
+from rung.rungs.compile_ahead import Compilers
 
 GROUPS = {
     "qkv": ("QKV_THREADS", "QKV_ROWS", "QKV_SLOTS"),

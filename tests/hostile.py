@@ -431,7 +431,7 @@ def _header_classes() -> Iterator[tuple[str, Any]]:
 
 
 def open_header(path: Path) -> None:
-    from rung.check.one import check
+    from rung.check.judge import check
     from rung.errors import RungError
     from rung.rungs import catalogue
 

@@ -3,7 +3,7 @@
 from typing import assert_type
 
 import rung
-import rung.check.many
+import rung.check.judge
 from rung.api import Reports, Rows
 from rung.bench.race import Timed
 from rung.models.load import Model

@@ -1,4 +1,6 @@
-"""Hooks of the documentation site: README.md, the ladders' pages and the notebooks become pages, and links follow."""
+"""Hooks of the documentation site: README.md, the ladders' pages and the notebooks become pages, links follow, pictures
+follow the site's colours, and each page links the first use of a glossary term.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import json
 import os
 import posixpath
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from rung.rungs import catalogue
+
 ROOT = Path(__file__).parents[1]
 LADDERS = ROOT / "src" / "rung" / "ladders"
+TERM = re.compile(r'<a id="([^"]+)"></a>\*\*([^*]+)\*\*(?: \(([^)]*)\))?:')
+PICTURE = re.compile(r'<picture>\s*<source[^>]*srcset="(?P<dark>[^"]+)"[^>]*>\s*<img(?P<rest>[^>]*)>\s*</picture>')
 LINK = re.compile(r'(\]\(|(?:src|srcset|href)=")([^)"#\s]+)')
 
 
@@ -26,24 +33,31 @@ def _pages() -> dict[str, Path]:
     return found | {f"notebooks/{p.stem}.md": p for p in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))}
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The ladders stand in the menu as they are found."""
-    assert config.nav is not None
-    config.nav.insert(3, {"Ladders": [place for place in _pages() if place.startswith("ladders/")]})
-    config.nav.append({"Notes": [f"notes/{p.name}" for p in sorted((ROOT / "docs" / "notes").glob("*.md"))]})
-    return config
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what stands outside of docs/."""
     for place, path in _pages().items():
         text = _notebook(path) if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
         files.append(File.generated(config, place, content=text))
+    files.append(File.generated(config, "ladders/index.md", content=_ladders()))
     return files
+
+
+def _ladders() -> str:
+    """The page that lists the ladders, with what each computes."""
+    rows = [
+        f"| [{name}]({name}.md) | {len(catalogue.rungs(name, libraries=False))} | {of.summary} | {of.story} |"
+        for name, of in catalogue.operations().items()
+        if (LADDERS / name / "README.md").is_file()
+    ]
+    return "\n".join(
+        ["# Ladders", "", "| ladder | rungs | what it computes | its story |", "| --- | ---: | --- | --- |", *rows]
+    )
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links to files of the repository lead to their page, or to the repository."""
+    if page.file.src_uri == "ladders/index.md":
+        return markdown
     pages = _pages()
     places = {path: place for place, path in pages.items()}
     source = pages.get(page.file.src_uri, Path(config.docs_dir) / page.file.src_uri)
@@ -67,7 +81,53 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             here = posixpath.dirname(page.file.dest_uri)
         return front + posixpath.relpath(place, here or ".")
 
-    return LINK.sub(moved, markdown)
+    return LINK.sub(moved, PICTURE.sub(_both_colours, markdown))
+
+
+def _both_colours(match: re.Match[str]) -> str:
+    """A picture in two colours as two images, of which the site's style sheet shows one: it follows the toggle."""
+    dark, rest = match["dark"], match["rest"]
+    light = re.search(r'src="([^"]+)"', rest)
+    assert light is not None
+    return "".join(
+        f"<img{rest.replace(light[1], f'{path}#only-{name}')}>" for name, path in (("light", light[1]), ("dark", dark))
+    )
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Link the first use of each glossary term in a page's text; headings, code and links stay as they are."""
+    if page.file.src_uri in ("glossary.md", "changelog.md", "api.md"):
+        return html
+    glossary = posixpath.relpath("glossary/", page.url or ".")
+    words = _terms()
+    wanted = re.compile(rf"\b({'|'.join(sorted(map(re.escape, words), key=len, reverse=True))})\b")
+    linked: set[str] = set()
+    closed = 0  # how many elements around this text take no links
+
+    def link(match: re.Match[str]) -> str:
+        anchor = words[match[0]]
+        if anchor in linked:
+            return match[0]
+        linked.add(anchor)
+        return f'<a class="term" href="{glossary}/#{anchor}">{match[0]}</a>'
+
+    parts = re.split(r"(<[^>]+>)", html)
+    for i, part in enumerate(parts):
+        if tag := re.match(r"<(/?)(a|code|pre|h[1-6]|th|svg|summary|script|style)\b", part):
+            closed += -1 if tag[1] else 1
+        elif not part.startswith("<") and not closed:
+            parts[i] = wanted.sub(link, part)
+    return "".join(parts)
+
+
+@cache
+def _terms() -> dict[str, str]:
+    """The glossary's words, their plurals and further forms, with their anchors."""
+    found = {}
+    for anchor, term, forms in TERM.findall((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")):
+        for word in (term, f"{term}s", *filter(None, forms.split(", "))):
+            found[word] = anchor
+    return found
 
 
 def _notebook(path: Path) -> str:

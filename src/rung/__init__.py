@@ -31,7 +31,7 @@ _ROOMS = ("bench", "check")  # packages that can also be called
 
 
 class _Room(ModuleType):
-    """A package that can be called: `rung.check("gelu/2")` as well as `rung.check.many`."""
+    """A package that can be called: `rung.check("gelu/2")` as well as `rung.check.judge`."""
 
     @property
     def __wrapped__(self) -> Any:  # read by `inspect.signature` and completion

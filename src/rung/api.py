@@ -14,8 +14,9 @@ import torch
 from rung.bench import plan
 from rung.bench import race as races
 from rung.bench.race import Timed
-from rung.check import many
-from rung.check.report import Report
+from rung.check.judge import device_named, requests
+from rung.check.processes import check_all
+from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, Report
 from rung.errors import RungError
 from rung.profile import inspect as compiler
 from rung.profile.resources import Compiled
@@ -95,28 +96,25 @@ def check(
     tuning: Mapping[str, int] | None = None,
     quick: bool = False,
     races: bool = False,
+    thorough: bool = False,
     libraries: bool = False,
     jobs: int | None = None,
 ) -> Reports:
     """Is it right? Checks every case and number format against a float64 reference, on a GPU or on the emulator. `what`
     is a ladder ("gelu"), a rung ("gelu/2"), or a file, which needs its `operation`; a file runs in a process of its
     own. `device` is cuda or emulator (default: the GPU if there is one). `quick` runs only the first case, `races`
-    checks every access for races.
+    checks every access for races, `thorough` tries many more shapes and tunings of a single rung.
     """
     rungs = chosen(what, operation)
     rungs = [r for r in rungs if libraries or r.kind != "library"] or rungs
-    work = many.tasks(
-        rungs,
-        device=many.device_named(device),
-        seed=seed,
-        case=case,
-        dtypes=[dtypes] if isinstance(dtypes, str) else dtypes,
-        tuning=dict(tuning) if tuning else None,
-        quick=quick,
-        races=races,
-    )
+    effort = QUICK if quick else THOROUGH if thorough else LADDER
+    asked = CheckRequest(
+        device=device_named(device), seed=seed, case=case, tuning=tuple(sorted((tuning or {}).items())), races=races,
+        effort=effort,
+    )  # fmt: skip
+    work = requests(rungs, asked, [dtypes] if isinstance(dtypes, str) else dtypes)
     order = {(task.rung, task.dtype): i for i, task in enumerate(work)}
-    found = sorted(many.check_all(work, jobs), key=lambda report: order[(report.rung, report.dtype)])
+    found = sorted(check_all(work, jobs), key=lambda report: order[(report.rung, report.dtype)])
     return Reports(found, verb_tables.checked)
 
 

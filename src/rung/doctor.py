@@ -217,8 +217,7 @@ def _tools() -> Iterator[Finding]:
     found = sass.disassembler()
     mend = "comes with a CUDA toolkit or Triton; for instruction mixes in rung inspect."
     yield Finding("disassembler", "works" if found else "missing", str(found or "no nvdisasm"), "" if found else mend)
-    from rung.check import sanitize
-    from rung.profile import ncu
+    from rung.profile import ncu, sanitize
 
     purposes = {"ncu": (ncu.find, "rung profile"), "compute-sanitizer": (sanitize.find, "rung check --sanitize")}
     for tool, (find, verb) in purposes.items():

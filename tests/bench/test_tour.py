@@ -11,9 +11,9 @@ import torch
 
 from rung import lines
 from rung.bench import tour
-from rung.check.compile_ahead import Compilers, finish
 from rung.errors import RungError
 from rung.rungs import catalogue, tunings
+from rung.rungs.compile_ahead import Compilers, finish
 from rung.rungs.cuda import CudaRung
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulation import needs_compiler
-from rung.check.one import check
+from rung.check.judge import check
 from rung.rungs import catalogue, folders
 
 pytestmark = needs_compiler

@@ -11,12 +11,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rung.check.calls import Here
 from rung.check.compare import measure
-from rung.check.effort import ALONE, LADDER, Effort
-from rung.check.one import check
-from rung.check.procedure import Procedure
-from rung.check.report import Report
+from rung.check.judge import check
+from rung.check.report import ALONE, LADDER, Effort, Report
+from rung.check.runner import LocalRunner
+from rung.check.schedule import Procedure
 from rung.check.trial import Trial, Trials
 from rung.dtypes import dtype
 from rung.operation import Case
@@ -74,7 +73,7 @@ def test_a_ladders_slow_kernels_leave_their_longest_cases_to_a_check_alone(
     names = ("gpt2", "gpt2, prime", "gpt2-xl, full context")
     cases = [(c, rung.operation.complete(c.values)) for c in rung.operation.cases if c.name in names]
     report = Report(rung.full_name, "f32", "cuda")
-    trials = Trials(rung, dtype("f32"), "cuda", report, Here("emulator"))
+    trials = Trials(rung, dtype("f32"), "cuda", report, LocalRunner("emulator"))
     of = Procedure(trials, 0, replace(effort, alone=False, later_runs=0))
     flops = {case.name: rung.operation.cost(values, 4).flops for case, values in cases}
     pace = 3.0 / flops[names[-1]]  # the longest would take three seconds
@@ -95,7 +94,7 @@ def test_a_ladders_slow_kernels_leave_their_longest_cases_to_a_check_alone(
 @pytest.mark.parametrize("name", ["residual/01_naive", "cached_projection/02_tiles", "reduce/08_last_block"])
 def test_small_cases_in_the_host_memory_are_as_right(name: str) -> None:
     rung = catalogue.find(name)
-    found = [check(rung, "f32", device="emulator", effort=LADDER, host=Here("emulator", mirrored=m)) for m in (0, 1)]
+    found = [check(rung, "f32", device="emulator", effort=LADDER, host=LocalRunner("emulator", mirrored=m)) for m in (0, 1)]
     assert [report.verdict for report in found] == ["ok", "ok"]
     assert found[0].cases == found[1].cases and found[0].runs == found[1].runs
 
@@ -113,7 +112,7 @@ def test_small_cases_in_the_host_memory_are_as_right(name: str) -> None:
 )
 def test_and_mistakes_are_found_there(name: str, told: str) -> None:
     rung = catalogue.rung_from_file(catalogue.operation("residual"), BROKEN / name)
-    report = check(rung, "f32", device="emulator", effort=LADDER, host=Here("emulator", mirrored=True))
+    report = check(rung, "f32", device="emulator", effort=LADDER, host=LocalRunner("emulator", mirrored=True))
     assert report.verdict == "failed" and told in report.reason
 
 

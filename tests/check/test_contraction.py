@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.check.one import check
+from rung.check.judge import check
 from rung.emulator import toolchain
 from rung.rungs import catalogue
 

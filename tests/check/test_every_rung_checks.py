@@ -18,8 +18,9 @@ import torch
 import triton
 
 import rung
-from rung.check import many
-from rung.check.one import check
+from rung.check.judge import check, requests
+from rung.check.processes import check_all
+from rung.check.report import CheckRequest
 from rung.cuda import kept
 from rung.emulator import toolchain
 from rung.results import tree
@@ -54,14 +55,14 @@ def verdict_file(rung: Rung, dtype: str) -> Path:
     return kept.folder("verdicts") / f"{hashlib.sha256(text).hexdigest()[:32]}.json"
 
 
-def reports(work: list[many.Task], *, fresh: bool) -> Iterator[tuple[str, str]]:
+def reports(work: list[CheckRequest], *, fresh: bool) -> Iterator[tuple[str, str]]:
     """The rung, and what is wrong with it, judged now or before."""
     for task in work:
         rung = catalogue.find(task.rung)
         kept_verdict = verdict_file(rung, task.dtype)
         if kept_verdict.is_file() and not fresh:
             continue
-        (report,) = many.check_all([task], jobs=1)
+        (report,) = check_all([task], jobs=1)
         name = f"{report.rung} {report.dtype}"
         if report.verdict == "failed":
             yield name, report.reason
@@ -85,7 +86,7 @@ def test_a_ladders_first_rung_is_right(operation: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("operation", "start"), portions())
 def test_every_rung_is_right_on_the_emulator(operation: str, start: int, request: pytest.FixtureRequest) -> None:
-    work = many.tasks(list(catalogue.rungs(operation)), device="emulator", coverage=True)[start : start + PORTION]
+    work = requests(list(catalogue.rungs(operation)), CheckRequest(coverage=True))[start : start + PORTION]
     assert work
     wrong = dict(reports(work, fresh=request.config.getoption("--fresh")))
     assert not wrong

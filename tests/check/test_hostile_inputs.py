@@ -22,8 +22,8 @@ import torch
 import rung
 from gpt2_models import saved, tokenizer_file
 from rung import RungError, lines
-from rung.check import many
-from rung.check.report import Report
+from rung.check.judge import judged, requests
+from rung.check.report import QUICK, CheckRequest, Report
 from rung.cli import main, resume
 from rung.cli.score import _texts
 from rung.cuda import kept
@@ -397,10 +397,10 @@ def run(a, b, out):
 CLOSES = LEAVES.partition("if os.fork()")[0] + "os.closerange(0, 200)\n" + LEAVES.partition("(0.01)\n")[2]
 
 
-def judged(source: str, path: Path) -> Report:
+def verdict_of(source: str, path: Path) -> Report:
     path.write_text(source)
     own = catalogue.rung_from_file(catalogue.operation("residual"), path)
-    return many.run_task(next(iter(many.tasks([own], device="emulator", quick=True))))
+    return judged(next(iter(requests([own], CheckRequest(effort=QUICK)))))
 
 
 def alive(process: int) -> bool:
@@ -412,7 +412,7 @@ def alive(process: int) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are confined on Linux")
 def test_no_child_of_a_judged_rung_stays(tmp_path: Path) -> None:
-    assert judged(LEAVES, tmp_path / "leaves.py").verdict != "ok"
+    assert verdict_of(LEAVES, tmp_path / "leaves.py").verdict != "ok"
     process = int((tmp_path / "leaves.pid").read_text())
     until = time.monotonic() + 5
     while alive(process) and time.monotonic() < until:
@@ -424,7 +424,7 @@ def test_no_child_of_a_judged_rung_stays(tmp_path: Path) -> None:
 
 
 def test_a_judged_rung_that_closes_its_pipes_has_failed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    report = judged(CLOSES, tmp_path / "closes.py")
+    report = verdict_of(CLOSES, tmp_path / "closes.py")
     assert report.verdict == "failed" and "Traceback" not in report.reason + capfd.readouterr().err
 
 

@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import pytest
 
-from rung.check import mutants, mutate
-from rung.check.mutate import judge, trials
+from rung.check import mutation
+from rung.check.mutation import judge, trials
 from rung.check.report import Report
 from rung.cli import main
 from rung.errors import RungError
@@ -34,20 +34,20 @@ extern "C" __global__ void k(const float* x, float* out, int N, float scale)
 
 
 def test_comments_the_header_and_strings_are_left_alone() -> None:
-    found = list(mutants.mutants(SOURCE))
+    found = list(mutation.mutants(SOURCE))
     assert found
     assert all(m.line >= 5 for m in found)
     assert all(m.of(SOURCE).splitlines()[:4] == SOURCE.splitlines()[:4] for m in found)
 
 
 def test_every_mutant_differs_in_one_line() -> None:
-    for m in mutants.mutants(SOURCE):
+    for m in mutation.mutants(SOURCE):
         pairs = zip(SOURCE.splitlines(), m.of(SOURCE).splitlines(), strict=True)
         assert [n for n, (a, b) in enumerate(pairs, 1) if a != b] == [m.line]
 
 
 def test_the_kinds_are_there() -> None:
-    kinds = {m.kind for m in mutants.mutants(SOURCE)}
+    kinds = {m.kind for m in mutation.mutants(SOURCE)}
     assert {"barrier", "comparison", "index", "term", "scale", "clamp", "constant"} <= kinds
 
 
@@ -65,7 +65,7 @@ def test_every_rung_in_cuda_has_mutants() -> None:
     for name in catalogue.operations():
         for rung in catalogue.rungs(name, libraries=False):
             if rung.kind == "cuda":
-                assert any(mutants.mutants(rung.source)), rung.full_name
+                assert any(mutation.mutants(rung.source)), rung.full_name
 
 
 def test_a_mutant_is_refused_for_a_reason() -> None:
@@ -88,12 +88,12 @@ def test_what_a_gpu_calls_right_is_judged_by_the_emulator_as_well(monkeypatch: p
         return race if device == "emulator" else Report(rung.full_name, dtype, "cuda")
 
     class OnGpu:
-        def __init__(self, device: str) -> None: ...
+        def __init__(self, device: str, rung: Rung) -> None: ...
         def __enter__(self) -> None: ...
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(mutate, "check", answer)
-    monkeypatch.setattr(mutate, "Isolated", OnGpu)
+    monkeypatch.setattr(mutation, "check", answer)
+    monkeypatch.setattr(mutation, "Sandbox", OnGpu)
     row = judge(replace(trial, device="cuda"))
     assert (row.verdict, row.reason) == ("failed", "a race")
     assert asked == [("cuda", False), ("emulator", True)]
@@ -101,12 +101,12 @@ def test_what_a_gpu_calls_right_is_judged_by_the_emulator_as_well(monkeypatch: p
 
 def test_a_reason_names_files_and_not_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     (trial, *_) = trials([catalogue.find("residual/1")], count=1, seed=0)
-    where = mutate.SOURCES / "rung" / "ladders" / "include" / "ptx.cuh"
+    where = mutation.SOURCES / "rung" / "ladders" / "include" / "ptx.cuh"
 
     def refused(*_: object, **__: object) -> NoReturn:
         raise RungError(f"a wait ({where}:72) in {trial.place['file']}")
 
-    monkeypatch.setattr(mutate, "check", refused)
+    monkeypatch.setattr(mutation, "check", refused)
     assert judge(trial).reason == f"a wait (rung/ladders/include/ptx.cuh:72) in {trial.place['file']}"
 
 

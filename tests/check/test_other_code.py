@@ -2,7 +2,7 @@
 
 import pytest
 
-from rung.check.other_code import differs
+from rung.check.gpu_limits import differs
 
 KERNEL = '#include "rung.cuh"\nextern "C" __global__ void k(float* x) {{ {} x[threadIdx.x] = 1.0f; }}\n'
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rung.check.placement import ALL, Placement, Slab
-from rung.check.storage import BAND, GuardedStorage
+from rung.check.guarded_memory import ALL, BAND, GuardedStorage, Placement, Slab
 
 
 @pytest.mark.parametrize("placement", ALL)

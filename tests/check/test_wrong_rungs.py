@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rung.check.calls import Here
-from rung.check.effort import ALONE
-from rung.check.one import check
-from rung.check.report import Report
-from rung.check.sizes import sizes_in, sizes_in_python
+from rung.check.judge import check
+from rung.check.report import ALONE, Report
+from rung.check.runner import LocalRunner
+from rung.check.shapes import sizes_in, sizes_in_python
 from rung.rungs import catalogue
 
 TRUNCATE = "\n__device__ float cut(float v) { return __int_as_float(__float_as_int(v) & 0xffff0000); }"
@@ -105,7 +104,7 @@ def verdict_on(wrong: Wrong, folder: Path) -> Report:
     for header in rung.path.parent.glob("*.cuh"):
         (folder / header.name).symlink_to(header)
     changed = catalogue.rung_from_file(rung.operation, path)
-    return check(changed, wrong.dtype, device="emulator", effort=ALONE, host=Here("emulator"))
+    return check(changed, wrong.dtype, device="emulator", effort=ALONE, host=LocalRunner("emulator"))
 
 
 @pytest.mark.slow

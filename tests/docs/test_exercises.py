@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from rung import RungError
-from rung.check.effort import LADDER
-from rung.check.one import check
-from rung.check.report import Report
+from rung.check.judge import check
+from rung.check.report import LADDER, Report
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.check.one import check
+from rung.check.judge import check
 from rung.check.report import Report
 from rung.cli import VERBS
 from rung.rungs import catalogue

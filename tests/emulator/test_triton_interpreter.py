@@ -77,7 +77,7 @@ import numpy as np
 import torch, triton.language as tl
 from triton.language import core, math, random, standard
 from rung.rungs import catalogue, python_module
-from rung.check.one import check
+from rung.check.judge import check
 from rung.profile.inspect import inspect
 
 OWNERS = (tl, core, math, random, standard, core.tensor, core.dtype, core.tensor_descriptor_base)

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 
 from rung import RungError
-from rung.check import many
+from rung.check.judge import device_named, judged, requests
 from rung.check.operands import Operands
+from rung.check.report import QUICK, CheckRequest
 from rung.cuda.launch import Build, LaunchConfig
 from rung.dtypes import dtype
 from rung.exchange import problem, runtime
@@ -143,8 +144,8 @@ def test_a_problem_of_gpu_mode_is_judged_right(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("RUNG_LADDERS", "")
     export(catalogue.find("gelu/05_triton"), "popcorn", tmp_path)
     rung = problem.submission(tmp_path, tmp_path / "submission.py")
-    (task,) = many.tasks([rung], device=many.device_named(None), quick=True)
-    report = many.run_task(task)
+    (task,) = requests([rung], CheckRequest(device=device_named(None), effort=QUICK))
+    report = judged(task)
     assert report.verdict == "ok", report.reason
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rung import RungError
-from rung.check import many
-from rung.check.report import Report
+from rung.check.judge import device_named, judged, requests
+from rung.check.report import CheckRequest, Report
 from rung.exchange import problem
 
 FOLDER = Path(__file__).parents[1] / "problem"
@@ -31,8 +31,8 @@ def verdict(tmp_path: Path) -> Callable[[str], Report]:
         path = tmp_path / "submission.py"
         path.write_text(source)
         rung = problem.submission(FOLDER / "row_scale", path)
-        (task,) = many.tasks([rung], device=many.device_named(None))
-        return many.run_task(task)
+        (task,) = requests([rung], CheckRequest(device=device_named(None)))
+        return judged(task)
 
     return judged
 
@@ -100,8 +100,8 @@ def test_an_output_that_is_handed_over_is_poisoned(tmp_path: Path) -> None:
     own.write_text("def custom_kernel(data):\n    return data[1]\n")
     rung = problem.submission(folder, own)
     assert [(o.name, o.role) for o in rung.operation.operands] == [("in0", "in"), ("out0", "out")]
-    (task,) = many.tasks([rung], device=many.device_named(None))
-    report = many.run_task(task)
+    (task,) = requests([rung], CheckRequest(device=device_named(None)))
+    report = judged(task)
     assert report.verdict == "failed" and "never written" in report.reason
 
 

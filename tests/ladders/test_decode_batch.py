@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from rung import emulator
-from rung.check.one import check
+from rung.check.judge import check
 from rung.cuda import limits, nvrtc, triton_compile
 from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as named

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from rung.check.compare import measure
-from rung.check.effort import LADDER
-from rung.check.one import check
+from rung.check.judge import check
+from rung.check.report import LADDER
 from rung.cuda import limits, nvrtc
 from rung.dtypes import DTYPES
 from rung.dtypes import dtype as named

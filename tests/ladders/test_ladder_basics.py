@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung.check.one import check
+from rung.check.judge import check
 from rung.dtypes import dtype
 from rung.rungs import catalogue, folders
 from rung.rungs.cuda import CudaRung

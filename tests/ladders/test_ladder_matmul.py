@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rung.check.effort import LADDER
-from rung.check.one import check
+from rung.check.judge import check
+from rung.check.report import LADDER
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.operation import Tensors, Values

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung.check import sanitize
 from rung.cli import main
 from rung.cli.profile_generate import print_inside
 from rung.cuda import nvrtc
 from rung.dtypes import dtype
 from rung.errors import RungError
-from rung.profile import stopwatch
+from rung.profile import sanitize, stopwatch
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
 

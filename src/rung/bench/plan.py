@@ -8,13 +8,13 @@ from functools import cache
 
 from rung.bench import race as bench
 from rung.bench import tour
-from rung.check.compile_ahead import Compilers, finish
 from rung.errors import RungError
 from rung.expressions import Number
 from rung.results import codes, machine, store
 from rung.results.row import Row as Result
 from rung.rungs import catalogue, tunings
 from rung.rungs.base import Rung
+from rung.rungs.compile_ahead import Compilers, finish
 
 MANY = 8  # with more builds than this, all cores compile them before the first race
 

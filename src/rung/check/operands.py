@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from rung.check.compare import Deviation, Measured, measure
-from rung.check.storage import POISONS, Block, fill
+from rung.check.guarded_memory import POISONS, Block, fill
 from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.operation import Case, Operation, Tensors, Values

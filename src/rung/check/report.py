@@ -1,18 +1,79 @@
-"""What a check found about one rung in one dtype."""
+"""What is asked of a check, and what it found about one rung in one dtype. Nothing here needs torch."""
 
 from __future__ import annotations
 
+import math
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from rung.emulator.coverage import Unreached
+from rung.cuda.source import Unreached
+from rung.rungs.base import Device, Rung
 
-Verdict = Literal["ok", "failed", "few cases", "arithmetic only", "calls the library", "compiled", "skipped"]
-NOT_JUDGED: tuple[Verdict, ...] = ("few cases", "arithmetic only", "calls the library", "compiled", "skipped")
+if TYPE_CHECKING:
+    from rung.results.row import Row
+
+Verdict = Literal["ok", "failed", "few cases", "arithmetic only", "calls the library", "compiled", "skipped", "stopped"]
+NOT_JUDGED: tuple[Verdict, ...] = (
+    "few cases",
+    "arithmetic only",
+    "calls the library",
+    "compiled",
+    "skipped",
+    "stopped",
+)
 SHARE_REFUSED = 0.5  # a rung whose `needs` refuses a larger share of the cases is not called right
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a check may cost, in seconds per run, and what it adds for a rung that is checked alone."""
+
+    affordable: float  # seconds of a run, for the case with all checks
+    watched: float  # ... and for those with the race check
+    alone: bool  # tries every pair of values of two tunables, and runs the usual checks of one case at all
+    later_runs: int  # at the smallest case, before its outputs are compared again
+    shapes: float = 1.0  # share of the work of `THOROUGH` on shapes that no case has
+    slow: float = math.inf  # seconds of a kernel's run on a GPU from which one run of a case is enough
+    patience: float = 5.0  # seconds: a case whose run on a GPU is forecast to take longer is left out and reported
+
+
+LADDER = Effort(0.02, 0.004, alone=False, later_runs=0, slow=0.25, patience=1.5)
+THOROUGH = Effort(0.3, 0.3, alone=True, later_runs=2100)
+ALONE = Effort(0.1, 0.1, alone=True, later_runs=2100, shapes=0.1)
+QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
+OFTEN = 0.03  # seconds per run, for cases that every setting of the tunables is checked at
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """One rung in one dtype, and how it is checked: plain data, which the processes of a check exchange."""
+
+    rung: str = ""  # "layernorm/03_restrict"
+    dtype: str = ""
+    device: Device = "emulator"
+    file: str | None = None  # of a rung that is not the ladder's
+    seed: int = 0
+    case: str | None = None
+    tuning: tuple[tuple[str, int], ...] = ()
+    races: bool = False  # the emulator checks every access for races, not only the results of different orders
+    coverage: bool = False  # branches that no case has taken are reported
+    effort: Effort = LADDER
+
+    @property
+    def operation(self) -> str:
+        return self.rung.partition("/")[0]
+
+    @property
+    def tuned(self) -> dict[str, int] | None:
+        return dict(self.tuning) or None
+
+    @property
+    def quick(self) -> bool:
+        return self.effort is QUICK or self.effort == QUICK
 
 
 @dataclass
@@ -57,3 +118,49 @@ class Failure(Exception):
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
         self.kind = kind
+
+
+def how_it_ended(code: int | None) -> str:
+    """An exit code in words; a negative one is a signal's number."""
+    if code is not None and code < 0:
+        return f"its process was ended by {signal.Signals(-code).name}"
+    return f"its process ended by itself (exit code {code}) before a verdict"
+
+
+def as_result(report: Report, rung: Rung) -> Row:
+    """A report as the results store keeps it."""
+    from rung.results import machine
+    from rung.results.row import Row
+    from rung.rungs import identity
+
+    figures = {
+        "cases": report.cases,
+        "runs": report.runs,
+        "error_element": report.element,
+        "error_norm": report.norm,
+        "norm_cap": report.norm_cap,
+        **{f"seconds_{phase}": round(seconds, 3) for phase, seconds in report.seconds.items()},
+    }
+    detail = {"case": report.case, "nondeterministic": report.nondeterministic, "left_out": report.left_out}
+    facts = machine.facts()
+    return Row(
+        kind="check",
+        what=report.rung,
+        dtype=report.dtype,
+        options={"device": report.device},
+        texts={rung.full_name: identity.text(rung)},
+        verdict=report.verdict,
+        reason=report.reason,
+        metrics={name: float(value) for name, value in figures.items() if value is not None},
+        detail={name: value for name, value in detail.items() if value},
+        notes=list(report.notes),
+        machine=facts if report.device == "cuda" else {**facts, "gpu": ""},
+    )
+
+
+def known(device: str, rows: Iterable[Row]) -> set[tuple[str, str]]:
+    """The rungs and number formats whose present code is known to be right on this device."""
+    from rung.results import codes
+
+    some = (r for r in rows if r.kind == "check" and r.options.get("device") == device and r.verdict != "failed")
+    return {(r.what, r.dtype) for r in some if codes.current(r)}

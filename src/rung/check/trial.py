@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
-from rung.check.calls import STALLS, Host, How, Order, blamed
 from rung.check.compare import Deviation
+from rung.check.guarded_memory import STRICTEST, Kind, Placement
 from rung.check.operands import Operands
-from rung.check.placement import Kind, Placement
-from rung.check.report import Failure, Report
-from rung.check.storage import STRICTEST
+from rung.check.report import CheckRequest, Failure, Report
+from rung.check.runner import STALLS, Host, How, Order, blamed
 from rung.dtypes import Dtype
 from rung.emulator import EmulatorFault
 from rung.errors import RungError
@@ -31,19 +31,11 @@ class Trials:
     """Makes the trials of one rung in one dtype, each with different addresses and a different thread order."""
 
     def __init__(
-        self,
-        rung: Rung,
-        dtype: Dtype,
-        device: Device,
-        report: Report,
-        host: Host,
-        *,
-        tuning: dict[str, int] | None = None,
-        races: bool = False,
-        coverage: bool = False,
+        self, rung: Rung, dtype: Dtype, device: Device, report: Report, host: Host, asked: CheckRequest
     ) -> None:
-        self.rung, self.dtype, self.device, self.tuning = rung, dtype, device, tuning
-        self.report, self.races, self.coverage, self.host = report, races, coverage, host
+        self.rung, self.dtype, self.device, self.tuning = rung, dtype, device, asked.tuned
+        self.report, self.races, self.coverage, self.host = report, asked.races, asked.coverage, host
+        self.before_first_run: Callable[[], None] | None = None  # called once, when the first case is bound
         self.operation = rung.operation
         self.cuda = isinstance(rung, CudaRung)
         self._orders = 0  # given so far
@@ -180,6 +172,9 @@ class Trial:
             self.storage.only_read(self.operation.operand(name) for name in self.operands.inputs)
         with self.report.phase("compile_and_bind"):
             self.call = of.host.bind(of.rung, self.operands, how, self.storage)
+        if of.before_first_run:
+            of.before_first_run()
+            of.before_first_run = None
 
     def once(self, order: Order = "forward", before: Tensors | None = None) -> Tensors:
         """Run once, and check everything."""
@@ -366,3 +361,36 @@ def _differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Where their bits differ."""
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.itemsize]
     return one.view(kind) != other.view(kind)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A case, the duration of a run, and the amount of work in it."""
+
+    seconds: float
+    work: float  # FLOPs and bytes
+    index: int  # among all cases
+    case: Case
+    values: Values
+
+
+def largest(ran: Sequence[Ran], affordable: float) -> Ran:
+    """The case with most work whose runs take at most this long; if all take longer, the fastest."""
+    affordable = max(affordable, min(one.seconds for one in ran))
+    return max((one for one in ran if one.seconds <= affordable), key=lambda one: (one.work, one.index))
+
+
+def quick(ran: Sequence[Ran], affordable: float) -> list[Ran]:
+    """The cases whose runs take at most this long, in the operation's order; if there is none, the fastest."""
+    found = [one for one in ran if one.seconds <= affordable] or sorted(ran, key=lambda one: one.seconds)[:1]
+    return sorted(found, key=lambda one: one.index)
+
+
+def widest(trials: Trials, among: Sequence[Ran], tuning: dict[str, int] | None = None) -> list[Ran]:
+    """Those with most blocks along each axis of a grid, and with most in all."""
+    if not trials.cuda:
+        return list(among[-1:])
+    grids = [(one, trials.grids(one.values, tuning)) for one in among]
+    counts = [lambda grid, axis=axis: grid[axis] for axis in range(3)] + [math.prod]
+    chosen = [max(grids, key=lambda g: max(map(count, g[1]), default=0))[0] for count in counts if grids]
+    return list({one.index: one for one in chosen}.values())

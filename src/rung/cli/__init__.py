@@ -26,6 +26,7 @@ VERBS = {
     "list": ("list_", "The ladders, or the rungs of one."),
     "show": ("show", "A rung's idea and source, and how it differs from its parent."),
     "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
+    "run": ("run", "Any CUDA program, without a GPU: its output, its kernels' faults and races."),
     "mutate": ("mutate", "Which small changes to a right kernel does the checker miss?"),
     "bench": ("bench", "How fast? Rungs and libraries, interleaved, checked in the same run."),
     "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
@@ -47,7 +48,7 @@ VERBS = {
 
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
-COMPILING = ("climb", "check", "mutate", "bench", "sweep", "profile", "inspect")
+COMPILING = ("climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from rung.cli import console, options, reported
-from rung.cli.watched import watched
+from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.check.many import Task
-    from rung.check.report import Report
-    from rung.emulator.coverage import Unreached
+    from rung.check.report import CheckRequest, Report
+    from rung.cuda.source import Unreached
     from rung.rungs.base import Rung
+
+FEW = 4  # requests whose progress is shown
 
 
 def check(
@@ -36,10 +37,11 @@ def check(
     seed: options.Seed = 0,
     tune: options.Tune = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the first case of each rung.")] = False,
-    races: Annotated[bool, typer.Option("--races", help="Emulated: check every access for races (slower).")] = False,
-    coverage: Annotated[
-        bool, typer.Option("--coverage", help="Emulated: show branches and loop counts that no case reaches.")
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Many more shapes, tunings and runs of each rung (minutes).")
     ] = False,
+    races: Annotated[bool, typer.Option("--races", help="Emulated: check every access for races (slower).")] = False,
+    coverage: Annotated[bool, typer.Option("--coverage", help="Emulated: show branches that no case reaches.")] = False,
     libraries: Annotated[bool, typer.Option(help="Check the library calls as well.")] = True,
     sanitize: Annotated[
         bool, typer.Option("--sanitize", help="Launch each rung under compute-sanitizer instead (needs a GPU).")
@@ -60,76 +62,73 @@ def check(
     Examples: rung check · rung check softmax/3 --dtype bf16 · rung check layernorm mine.cu
     · rung check --problem ./vectoradd submission.py
     """
+    from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest
+    from rung.dtypes import dtype as dtype_named
+    from rung.rungs import catalogue
 
-    def work() -> int:
-        return _check(
-            rung, file, problem, device, dtype or [], case, seed, tune, quick, races, coverage, libraries, sanitize,
-            jobs, output, missing, json,
-        )  # fmt: skip
+    for name in dtype or []:
+        dtype_named(name)
+    if coverage and device == "cuda":
+        raise RungError("branches are counted on the emulator; add --device emulator.")
+    effort = QUICK if quick else THOROUGH if thorough else LADDER
+    tuning = tuple(sorted((options.parse_tuning(tune) or {}).items()))
+    asked = CheckRequest(seed=seed, case=case, tuning=tuning, races=races, coverage=coverage, effort=effort)
+    if problem is not None:
+        chosen = [_submission(problem, rung, file)]
+    else:
+        chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
+    from rung.check.judge import device_named, requests
 
-    # A problem's functions run in the checking process, and could end it.
-    code = work() if problem is None else watched(lambda: reported(work), "the problem's code")
+    where = device_named("emulator" if coverage else device)
+    if sanitize:
+        code = _sanitize([r.full_name for r in chosen if r.kind != "library"], where, jobs, json)
+    else:
+        work = requests(chosen, replace(asked, device=where), dtype or [])
+        code = _check(work, chosen, jobs, output, missing, json)
     if code:
         raise typer.Exit(code)
 
 
 def _check(
-    rung: str | None, file: Path | None, problem: Path | None, device: str | None, dtype: list[str], case: str | None,
-    seed: int, tune: list[str] | None, quick: bool, races: bool, coverage: bool, libraries: bool, sanitize: bool,
-    jobs: int | None, output: Path | None, missing: bool, json: bool,
-) -> int:  # fmt: skip
-    from rung.check import many, verdicts
-    from rung.dtypes import dtype as dtype_named
+    work: list[CheckRequest], chosen: Sequence[Rung], jobs: int | None, output: Path | None, missing: bool, json: bool
+) -> int:
+    from rung.check.processes import check_all
+    from rung.check.report import as_result
+    from rung.check.report import known as known_right
     from rung.results import store
-    from rung.rungs import catalogue
 
-    for name in dtype:
-        dtype_named(name)
-    if problem is not None:
-        chosen = [_submission(problem, rung, file)]
-    else:
-        chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
-    where = many.device_named(device)
-    if sanitize:
-        return _sanitize([r.full_name for r in chosen if r.kind != "library"], where, jobs, json)
-    work = many.tasks(
-        chosen,
-        device=where,
-        seed=seed,
-        case=case,
-        dtypes=dtype,
-        tuning=options.parse_tuning(tune),
-        quick=quick,
-        races=races,
-        coverage=coverage,
-    )
-    if coverage and where != "emulator":
-        raise RungError("branches are counted on the emulator; add --device emulator.")
+    where = work[0].device
     if missing:
-        known_rows = store.gather() + (store.load(output) if output is not None and output.exists() else [])
-        right = verdicts.known(where, known_rows)
+        rows = store.gather() + (store.load(output) if output is not None and output.exists() else [])
+        right = known_right(where, rows)
         work = [t for t in work if (t.rung, t.dtype) not in right]
         if not work:
             console.note("rung: every chosen rung has a verdict of its present code; nothing is left to check.")
     by_name = {r.full_name: r for r in chosen}
     known: list[Report] = []
+    say = _progress if len(work) < FEW else None
     try:
-        for report in many.check_all(work, jobs):
+        for report in check_all(work, jobs, say):
             known.append(report)
             if output is not None:
-                store.append(verdicts.as_result(report, by_name[report.rung]), output)
+                store.append(as_result(report, by_name[report.rung]), output)
             _say(report, work, file=sys.stderr if json else sys.stdout)
     finally:  # verdicts are printed at once, so that they are visible if the check is stopped
         order = {(t.rung, t.dtype): i for i, t in enumerate(work)}
         known.sort(key=lambda r: order[(r.rung, r.dtype)])
         if json:
-            rows = [r.as_json() for r in known]
+            rows_out = [r.as_json() for r in known]
             complete = len(known) == len(work)
-            console.print_json({"device": _device_name(where), "complete": complete, "reports": rows})
+            console.print_json({"device": _device_name(where), "complete": complete, "reports": rows_out})
         else:
             _show_unreached(known)
             _sum_up(known, len(work), _device_name(where))
     return _exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
+
+
+def _progress(stage: str) -> None:
+    """A line for each stage of a check, apart from the verdicts."""
+    print(f"  {stage}", file=sys.stderr, flush=True)
 
 
 def _submission(problem: Path, given: str | None, file: Path | None) -> Rung:
@@ -146,12 +145,14 @@ def _exit_code(reports: Sequence[Report], libraries: set[str]) -> int:
 
     if any(r.verdict == "failed" for r in reports):
         return 1
+    if any(r.verdict == "stopped" for r in reports):
+        return 130
     unjudged = [r for r in reports if r.verdict in NOT_JUDGED and r.verdict != "skipped" and r.rung not in libraries]
     return 3 if unjudged or not any(r.verdict == "ok" for r in reports) else 0
 
 
 def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> int:
-    from rung.check import sanitize as sanitizer
+    from rung.profile import sanitize as sanitizer
 
     if device != "cuda":
         raise RungError("compute-sanitizer needs a GPU, and none was found; the emulator checks bounds too.")
@@ -176,7 +177,7 @@ def _device_name(device: str) -> str:
     return torch.cuda.get_device_name()
 
 
-def _say(report: Report, work: Sequence[Task], file: TextIO) -> None:
+def _say(report: Report, work: Sequence[CheckRequest], file: TextIO) -> None:
     """One verdict, as soon as it is known."""
     from rung.show import verb_tables
 

@@ -24,6 +24,7 @@ def mutate(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the selection, if there are more.")] = 0,
     device: Annotated[str, typer.Option(help="emulator or cuda.")] = "emulator",
+    thorough: Annotated[bool, typer.Option("--thorough", help="Check as `check --thorough` does.")] = False,
     jobs: options.Jobs = None,
     nice: Annotated[int, typer.Option(min=0, max=19, help="Priority of these processes; 19 is the lowest.")] = 0,
     output: Annotated[
@@ -37,19 +38,20 @@ def mutate(
 
     Examples: rung mutate softmax/4 · rung mutate reduce --sample 50 · rung mutate --all --sample 600 -o mutants.jsonl
     """
-    from rung.check import many
-    from rung.check import mutate as room
+    from rung.check import mutation
+    from rung.check.judge import device_named
     from rung.results import codes, store
     from rung.rungs import catalogue
 
     if (rung is None) != every:
         raise RungError("name a ladder or a rung, such as softmax/4, or give --all.")
-    work = room.trials(catalogue.select(rung), count=sample, seed=seed, device=many.device_named(device))
+    rungs = catalogue.select(rung)
+    work = mutation.trials(rungs, count=sample, seed=seed, device=device_named(device), thorough=thorough)
     questions = {trial.question for trial in work}
     earlier = [] if output is None else [*store.published(), *(store.load(output) if output.exists() else [])]
     rows = {r.question: r for r in earlier if r.question in questions and codes.current(r)}
     work = [trial for trial in work if trial.question not in rows]
-    for number, row in enumerate(room.mutate(work, jobs=jobs or os.cpu_count() or 1, niceness=nice), 1):
+    for number, row in enumerate(mutation.mutate(work, jobs=jobs or os.cpu_count() or 1, niceness=nice), 1):
         rows[row.question] = row if output is None else store.append(row, output)
         print(f"{number} of {len(work)}: {row.what} {row.part}", file=sys.stderr, flush=True)
     survivors = [r for r in rows.values() if r.verdict == "ok"]

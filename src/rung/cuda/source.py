@@ -331,3 +331,13 @@ def _spelled(words: list[str]) -> str:
         glued = not out or word in ("::", "<", ">", ",", "&") or out.endswith(("::", "<"))
         out += word if glued else f" {word}"
     return out.replace(",", ", ").replace(",  ", ", ")
+
+
+@dataclass(frozen=True, order=True)
+class Unreached:
+    """What no launch has done at a place of a source."""
+
+    file: str
+    line: int
+    text: str
+    never: str

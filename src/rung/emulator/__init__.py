@@ -15,6 +15,8 @@ from rung.emulator.module import (
     switches,
     under,
     unwatched,
+    within_a_launch,
+    without_launches,
 )
 from rung.emulator.toolchain import available
 
@@ -34,4 +36,6 @@ __all__ = [
     "switches",
     "under",
     "unwatched",
+    "within_a_launch",
+    "without_launches",
 ]

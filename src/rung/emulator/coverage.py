@@ -11,10 +11,10 @@ import ctypes
 import functools
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rung.cuda.source import Unreached
 from rung.emulator.branches import Site
 from rung.emulator.module import Library
 
@@ -47,16 +47,6 @@ def merged(parts: Iterable[Counts]) -> Counts:
             sums = [a + b for a, b in zip(counts[:3], before[:3], strict=True)]
             total[site] = [*sums, counts[3] if counts[3] == before[3] else min(counts[3], before[3]) and 2]
     return total
-
-
-@dataclass(frozen=True, order=True)
-class Unreached:
-    """What no launch has done at a place of a source."""
-
-    file: str
-    line: int
-    text: str
-    never: str
 
 
 def unreached(counts: Counts) -> list[Unreached]:

@@ -62,8 +62,6 @@ def guarded_file(file: int, nbytes: int, near: int = 0) -> torch.Tensor:
 
 def _tensor(guarded: Guarded) -> torch.Tensor:
     _alive[guarded.start] = guarded
-    first = guarded.start // PAGE * PAGE
-    native.runtime().rung_watch(first, -(-(guarded.start + guarded.size - first) // PAGE) * PAGE)
     buffer = (ctypes.c_uint8 * guarded.size).from_address(guarded.start)
     weakref.finalize(buffer, _release, guarded.start)
     return torch.frombuffer(buffer, dtype=torch.uint8)
@@ -86,7 +84,6 @@ def _release(start: int) -> None:
     guarded = _alive.pop(start)
     _data.pop(start, None)
     lowest = guarded.start // PAGE * PAGE
-    native.runtime().rung_watch(lowest, 0)
     native.runtime().rung_tensor(lowest, 0, 0, guarded.start + guarded.size, 0)
     native.runtime().rung_unmap(guarded.mapped, guarded.length)
 

@@ -30,6 +30,8 @@ class Launch(ctypes.Structure):
         ("poison", ctypes.c_int),
         ("races", ctypes.c_int),
         ("seconds", ctypes.c_double),
+        ("next", ctypes.c_void_p),
+        ("others_go_on", ctypes.c_void_p),
     )
 
 
@@ -68,8 +70,5 @@ def runtime() -> ctypes.CDLL:
     library.rung_unmap.restype = None
     library.rung_tensor.argtypes = (*(ctypes.c_ulonglong,) * 4, ctypes.c_int)
     library.rung_tensor.restype = None
-    library.rung_watch.argtypes = (ctypes.c_void_p, ctypes.c_ulonglong)
-    library.rung_touched.restype = ctypes.c_ulonglong
-    for name in ("rung_watch", "rung_watch_begin", "rung_shut", "rung_unshut", "rung_unknown_launch_ahead"):
-        getattr(library, name).restype = None
+    library.rung_unknown_launch_ahead.restype = None
     return library

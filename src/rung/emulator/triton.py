@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import importlib
 import inspect
 import os
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -14,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from rung.emulator import closed, kernel_names, module, triton_builder, untouched
+from rung.emulator import module, triton_builder
 from rung.emulator.faults import EmulatorFault
 
 # The attributes of a module or class of Triton's, by name.
@@ -39,9 +40,7 @@ def enabled() -> Iterator[None]:
         with suppress(ImportError):
             # Triton imports this at a kernel's first call, and then asserts that it is still interpreting.
             importlib.import_module("triton.experimental.gluon")
-        for _, _, value in _interpreted_library():
-            untouched.note_tritons(value)
-        untouched.take()
+        _interpreted_library()
         with _interpreting():
             yield
     finally:
@@ -151,14 +150,12 @@ def _mend_launches() -> None:
             return None
         if callable(grid := named.get("grid")):  # the rung's own Python; no such code runs within a launch
             named = {**named, "grid": grid(_named(self, args, named))}
-        if closed.watching():
-            _judge(self, args, named)
         if not module.launching():
             return None
         try:
-            reordered = not kernel_names.waits(self)
+            reordered = not _waits(self)
             within = triton_builder.launched(self.fn.__name__, reordered=reordered)
-            with closed.opened(), _interpreting(), _printing(), within:
+            with module.a_launch(), _interpreting(), _printing(), within:
                 return launch(self, *args, **named)
         except interpreter.InterpreterError as error:
             if isinstance(error.__cause__, EmulatorFault):
@@ -187,26 +184,25 @@ def _named(kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[st
     return dict(bound.arguments)
 
 
-def _judge(kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Records what a launch has to do with besides operands, plain numbers and the text of kernels."""
-    from triton.tools.tensor_descriptor import TensorDescriptor
+def _waits(kernel: Any) -> bool:
+    """Whether a kernel, or a function that it calls, may wait in a loop for another program."""
+    todo, done = [kernel.fn], set()
+    while todo:
+        function = todo.pop()
+        code = getattr(function, "__code__", None)
+        if code is None or code in done or function.__module__.startswith("triton."):
+            continue
+        done.add(code)
+        if any(isinstance(node, ast.While) for node in ast.walk(_tree(function))):
+            return True
+        called = (function.__globals__.get(name) for name in code.co_names)
+        todo += [one.fn for one in called if hasattr(one, "fn")]
+    return False
 
-    launched = [kernel]
-    tensors = []
-    for value in [*args, *(v for n, v in named.items() if n not in ("grid", "warmup"))]:
-        inner = value.base if type(value) is TensorDescriptor else value
-        if type(inner) in (torch.Tensor, torch.nn.Parameter):
-            tensors.append(inner)
-        elif not kernel_names.plain(value, launched):
-            closed.note(f"an argument of type {type(value).__name__}")
-    closed.judge_memory(tensors)
-    for one in launched:
-        if found := kernel_names.foreign(one):
-            closed.note(f"{found} in a kernel")
-    if kernel.pre_run_hooks:
-        closed.note("hooks of a kernel")
-    if found := untouched.changed():
-        closed.note(found)
+
+@cache
+def _tree(function: Any) -> ast.AST:
+    return ast.parse(textwrap.dedent(inspect.getsource(function)))
 
 
 @cache

@@ -29,6 +29,7 @@ SCHEMES: dict[str, dict[str, str]] = {
         "f16": "#9a6700",
         "bf16": "#8250df",
         "library": "#8c959f",
+        "behind": "#b9c4d0",
         "limit": "#cf222e",
     },
     "dark": {
@@ -41,6 +42,7 @@ SCHEMES: dict[str, dict[str, str]] = {
         "f16": "#d29922",
         "bf16": "#ab7df8",
         "library": "#7d8590",
+        "behind": "#39424d",
         "limit": "#f85149",
     },
 }

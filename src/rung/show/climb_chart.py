@@ -38,6 +38,26 @@ def climb(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
     )
 
 
+def steps(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
+    """The ladder at a glance: only the rungs that were faster than all before them, and the best library."""
+    bound, panels = _bound(ladder), []
+    for dtype in [d for d in ("f32", "bf16") if d in ladder.dtypes()]:
+        shape = ladder.headline(dtype)
+        fastest: list[Figure] = []
+        for figure in (f for f in ladder.column(dtype, shape) if not f.library):
+            if not fastest or figure.us < fastest[-1].us:
+                fastest.append(figure)
+        best = ladder.best_library(dtype, shape)
+        shown = [*fastest, *([best] if best else [])]
+        if fastest:
+            panels.append(panel(shown, ladder, limits, dtype, shape, bound, {}))
+    name = ladder.operation.name
+    title = f"The climb of {name} on an {limits.gpu}: each step that was the fastest so far"
+    return charts.bars(
+        panels, title=title, description=describe(panels, bound), unit=unit_of(bound), columns=COLUMNS, width=width
+    )
+
+
 def time_chart(ladder: Ladder, limits: Limits, dtype: str, shape: str, *, width: float = 440) -> str:
     """Every rung and library at one shape and number format, labels above the bars (narrow screens)."""
     bound = _bound(ladder)
@@ -85,11 +105,13 @@ def panel(
 ) -> Panel:
     """Bars of speed with the time next to each; for rungs too slow to be timed, only the forecast."""
     by_name = {f.name: f for f in figures}
-    bars = []
+    bars, best = [], math.inf
     for rung in ladder.rungs:
         figure = by_name.get(rung.name)
         if figure is not None:
-            bars.append(_bar(figure, dtype, bound))
+            behind = not figure.library and figure.us >= best  # than an earlier rung: a dead end, or a side step
+            bars.append(_bar(figure, dtype, bound, behind))
+            best = best if figure.library else min(best, figure.us)
         elif rung.name in slow:
             bars.append(Bar(label(rung.name), None, (slow[rung.name], ""), dtype))
     dims = dims_text(figures[0], ladder)
@@ -97,12 +119,13 @@ def panel(
     return Panel(title, bars, _marks(ladder, limits, dtype, shape, bound))
 
 
-def _bar(figure: Figure, dtype: str, bound: str) -> Bar:
+def _bar(figure: Figure, dtype: str, bound: str, behind: bool) -> Bar:
     value = figure.row.metrics["tflops" if bound == "compute" else "gbps"]
     versus = ratio_text(figure.ratio) if figure.ratio is not None and not figure.library else ""
     notes = (f"{time_text(figure.us)} µs", versus)
     tip = f"{figure.name}: {time_text(figure.us)} µs, {percent(figure.share)} of the measured limit"
-    return Bar(label(figure.name), value, notes, "library" if figure.library else dtype, tip=tip)
+    colour = "library" if figure.library else "behind" if behind else dtype
+    return Bar(label(figure.name), value, notes, colour, tip=tip + "; an earlier rung is faster" * behind)
 
 
 def ratio_text(ratio: float) -> str:

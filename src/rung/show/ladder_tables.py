@@ -1,4 +1,4 @@
-"""The tables and pictures of ladders: in each ladder's README, and the overview and the climbs of README.md."""
+"""The tables and pictures of ladders: in each ladder's README, and the overview and the climbs of docs/figures.md."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from rung.show import climb_chart, markdown, model_chart
 from rung.show.verb_tables import cases_left_out, verdict_line
 
 CLIMBS = ("attention", "matmul", "layernorm")
+SHOWN_CLIMB = "attention"  # the README's picture: the fastest so far
 SHOWN = "layernorm"  # the ladder whose check the README shows
 
 
 def pictures(found: Figures) -> dict[str, str]:
     """The climbs of some ladders, and that of the whole model."""
     charts = {f"climb-{n}": climb_chart.climb(found.ladder(n), found.limits) for n in CLIMBS if n in found.names()}
+    if SHOWN_CLIMB in found.names():
+        charts[f"steps-{SHOWN_CLIMB}"] = climb_chart.steps(found.ladder(SHOWN_CLIMB), found.limits)
     steps = model_chart.steps(found.of_kind("climb"))
     return charts | ({"climb-model": model_chart.chart(steps)} if steps else {})
 
@@ -89,7 +92,15 @@ def climb(found: Figures, name: str) -> str:
         alt_text = f"The climb of the whole model: {model_chart.summary(steps)}" if steps else ""
     else:
         alt_text = f"The climb of {name}: {summary(found.ladder(name))}" if name in found.names() else ""
-    return markdown.picture(f"climb-{name}", alt_text, "docs/pictures") if alt_text else ""
+    return markdown.picture(f"climb-{name}", alt_text, "pictures") if alt_text else ""
+
+
+def steps(found: Figures) -> str:
+    """The README's picture."""
+    if SHOWN_CLIMB not in found.names():
+        return ""
+    alt_text = f"{SHOWN_CLIMB}, the fastest so far, step by step: {summary(found.ladder(SHOWN_CLIMB))}"
+    return markdown.picture(f"steps-{SHOWN_CLIMB}", alt_text, "docs/pictures")
 
 
 def summary(ladder: Ladder) -> str:
@@ -115,7 +126,8 @@ def overview(found: Figures) -> str:
         cells = [operation.story, "", ""]
         if name in measured:
             cells = best_cells(found.ladder(name)) or cells
-        lines.append([f"[{name}](src/rung/ladders/{name})", len(catalogue.rungs(name, libraries=False)), *cells])
+        page = f"[{name}](../src/rung/ladders/{name}/README.md)"
+        lines.append([page, len(catalogue.rungs(name, libraries=False)), *cells])
     heads = ("ladder", "rungs", "from naive to best", "of limit", "vs library")
     made = markdown.table(heads, lines)
     made = made.replace("| --- | ---: | ---: | ---: | ---: |", "| --- | ---: | --- | ---: | ---: |")
@@ -152,7 +164,7 @@ def checked(found: Figures) -> str:
     where = f"{found.gpu} (commit {', '.join(commits)})" if len(commits) == 1 else found.gpu
     shown = "\n".join([f"$ rung check {SHOWN} --dtype f32", *lines])
     sentence = f"{right} of {len(every)} implementations and number formats are right on an {where}"
-    return f"\n```text\n{shown}\n```\n\n{sentence}; what has changed since is not counted.\n\n"
+    return f"\n```text\n{shown}\n```\n\n{sentence}.\n\n"
 
 
 def _offered(row: Row) -> bool:

@@ -47,6 +47,7 @@ def figures(rows: Iterable[Row]) -> tuple[Figures, Figures]:
 def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
     """All generated parts by name; without measurements a part is empty."""
     makers: dict[str, Callable[[], str]] = {
+        "steps": partial(ladder_tables.steps, gpu),
         "ladders": partial(ladder_tables.overview, gpu),
         "check": partial(ladder_tables.checked, gpu),
         "cpu": partial(generation_tables.on_cpu, cpu.results),

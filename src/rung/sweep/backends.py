@@ -62,7 +62,7 @@ class Emulated:
     arch = "sm_90"
 
     def __call__(self, subject: Subject, batch: Sequence[Tuning], effort: float) -> Iterator[Outcome]:
-        from rung.check.one import check
+        from rung.check.judge import check
 
         for tuning in batch:
             report = check(subject.rung, subject.dtype.name, device="emulator", tuning=tuning, quick=True)

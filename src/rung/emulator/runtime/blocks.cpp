@@ -218,7 +218,7 @@ void run_resident(unsigned* order)
             quiet = 0;
             continue;
         }
-        if (!left || (moved && ++quiet < QUIET_ROUNDS)) continue;
+        if (!left || (moved && ++quiet < QUIET_ROUNDS) || (launch->others_go_on && launch->others_go_on())) continue;
         return report_stuck();
     }
     if (!report->fault) complete_all();
@@ -349,7 +349,8 @@ void run_grid()
     arrange(set_order, mixed ? total : sets, 8);
     Meeting* cluster_meetings = new Meeting[resident / cluster_size];
 
-    for (unsigned s = 0; s < sets && !report->fault; s++) {
+    const auto next = [](unsigned s) { return launch->next ? launch->next() : s; };
+    for (unsigned s = next(0); s < sets && !report->fault; s = next(s + 1)) {
         loaded = nullptr;
         watch_set(s);
         set_meeting(grid_meeting, State::AtGrid, "grid.sync()", blocks, resident);

@@ -116,6 +116,8 @@ unsigned rung_lanes_running()
     return lanes;
 }
 
+RUNG_API bool rung_in_kernel() { return running; }
+
 int rung_lane() { return int(running->lane); }
 
 int rung_meet_block(int predicate, Vote vote, const char* what, Site site)

@@ -19,6 +19,7 @@ bool watching;
 
 namespace {
 
+bool known_only;  // a kernel may touch only what is registered
 bool guarding;  // accesses are at least checked against their tensors' bounds
 
 constexpr unsigned BARRIER_AGENTS = 64, OUT_AGENTS = 16;
@@ -228,7 +229,7 @@ Page* page_of(uintptr_t number)
     }
     if (page->launch != launches) {
         page->launch = launches;
-        page->from = 0, page->to = ~uintptr_t(0), page->input = page->constant = false;
+        page->from = 0, page->to = known_only ? 0 : ~uintptr_t(0), page->input = page->constant = false;
         const uintptr_t at = number * 4 * PAGE_CELLS;
         for (const Tensor& tensor : tensors)
             if (tensor.memory <= at && at < tensor.end) {
@@ -772,6 +773,8 @@ RUNG_API void rung_tensor(uintptr_t memory, uintptr_t from, uintptr_t to, uintpt
     else forget_pages(memory, end);
 }
 
+RUNG_API void rung_known_only(bool on) { known_only = on; }
+
 // The launch ahead of the next one is unknown.
 RUNG_API void rung_unknown_launch_ahead() { ahead = {}; }
 
@@ -791,6 +794,8 @@ RUNG_API void __tsan_read_range(void* a, size_t size) { access(uintptr_t(a), siz
 RUNG_API void __tsan_write_range(void* a, size_t size) { access(uintptr_t(a), size, true, false, HERE); }
 RUNG_API void __tsan_func_entry(void*) {}
 RUNG_API void __tsan_func_exit() {}
+RUNG_API void __tsan_vptr_read(void** a) { access(uintptr_t(a), sizeof *a, false, false, HERE); }
+RUNG_API void __tsan_vptr_update(void** a, void*) { access(uintptr_t(a), sizeof *a, true, false, HERE); }
 RUNG_API void __tsan_init() {}
 RUNG_API void __tsan_atomic_thread_fence(int order)  // the order encodes which fence it is (threads.h)
 {
@@ -835,6 +840,7 @@ RUNG_API void __tsan_atomic_thread_fence(int order)  // the order encodes which 
     FETCH(BITS, T, and) \
     FETCH(BITS, T, or) \
     FETCH(BITS, T, xor)
+ATOMIC(8, unsigned char)
 ATOMIC(16, unsigned short)
 ATOMIC(32, unsigned)
 ATOMIC(64, unsigned long)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from rung.check.compile_ahead import Compilers, finish
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named_dtype
 from rung.models.gpt2.config import Config
@@ -23,6 +22,7 @@ from rung.models.ladder_plan import LadderPlan
 from rung.operation import Tensors, Values
 from rung.reproduce.climbs.model import Climber, Step, Variant
 from rung.rungs.base import Device, Empty, Prepared, Rung
+from rung.rungs.compile_ahead import Compilers, finish
 
 PROMPT = "The city with the largest population is"
 NEW_TOKENS = 50

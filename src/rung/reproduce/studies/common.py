@@ -131,7 +131,7 @@ class Gpu:
 
 def _emulated(rungs: Sequence[Rung], dtype: str) -> dict[str, Time]:
     """The largest error over the operation's cases, of the first rung that the emulator can run; no time."""
-    from rung.check.one import check
+    from rung.check.judge import check
 
     found: dict[str, Time] = {}
     for rung in rungs:

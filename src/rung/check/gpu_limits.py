@@ -1,0 +1,112 @@
+"""What the emulator cannot show: whether a GPU takes the compiled kernels and their launches, and whether its code is
+the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from rung.cuda import limits
+from rung.cuda.launch import Build, LaunchConfig
+from rung.cuda.source import without_comments
+from rung.dtypes import Dtype
+from rung.errors import RungError
+from rung.operation import Values
+from rung.rungs.base import emulated_multiprocessors
+from rung.rungs.cuda import CudaRung
+
+ARCH, MULTIPROCESSORS = "sm_90", 132  # of an H200
+MOST_BUILDS = 6  # that are compiled
+Planned = tuple[Build, list[tuple[str, LaunchConfig]]]
+
+
+def unlaunchable(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None) -> tuple[str, list[Planned]]:
+    """Why some launch that the rung's `needs` admits cannot be made on a GPU of sm_90, known before compiling; and what
+    is to be compiled, each build with its largest launches."""
+    with emulated_multiprocessors(MULTIPROCESSORS):
+        admitted = dict(_admitted(rung, dtype, tuning))
+        for name, values in admitted.items():
+            for kernel, config in rung.launches(values, dtype, tuning, emulated=False):
+                if reason := limits.refusal(limits.limits(ARCH), config):
+                    return f"at {name} {kernel} cannot be launched on {ARCH}: {reason}; `needs` should refuse that", []
+        return "", _builds(rung, dtype, tuning, admitted)
+
+
+def unfit(rung: CudaRung, planned: Sequence[Planned]) -> str:
+    """Why the compiled kernels cannot be launched; empty if they can. This may run beside the emulator."""
+    from rung.cuda import nvrtc
+
+    try:
+        for build, launches in planned:
+            cubin = nvrtc.compile_cubin(build, ARCH)
+            for kernel, config in launches:
+                needs, most = cubin.resources[kernel], cubin.most_threads(kernel)
+                if reason := limits.refusal(limits.limits(ARCH), config, needs.registers, needs.static_shared, most):
+                    return f"{rung.full_name} does not fit {ARCH} ({kernel}: {reason})"
+    except RungError as error:
+        return f"compiled for {ARCH}: {error}"
+    return ""
+
+
+def _admitted(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None) -> Iterator[tuple[str, Values]]:
+    """Cases and shapes of the model that the rung's own rules admit. Cases that need too much shared memory are left
+    out, as they are on a GPU, and the verdict lists them; at a shape of the model this is an error."""
+    for case in rung.operation.cases:
+        values = rung.operation.complete(case.values)
+        if dtype.name in case.dtypes and rung.refused_by_needs(values, dtype, tuning) is None:
+            launches = rung.launches(values, dtype, tuning, emulated=False)
+            if all(config.shared <= limits.limits(ARCH).shared_block for _, config in launches):
+                yield f"case {case.name!r}", values
+    for name, given in rung.operation.shapes.items():
+        values = rung.operation.complete(given)
+        if rung.refused_by_needs(values, dtype, tuning) is None:
+            yield name, values
+
+
+def _builds(
+    rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None, admitted: Mapping[str, Values]
+) -> list[Planned]:
+    """Of each build the launches with the largest blocks."""
+    found: dict[Build, tuple[int, list[tuple[str, LaunchConfig]]]] = {}
+    for values in admitted.values():
+        build = rung.build(values, dtype, tuning)
+        launches = rung.launches(values, dtype, tuning, emulated=False)
+        size = max((config.threads * 1000 + config.shared for _, config in launches), default=0)
+        if build not in found or size > found[build][0]:
+            found[build] = size, launches
+    return [(build, launches) for build, (_, launches) in list(found.items())[:MOST_BUILDS]]
+
+
+_CONDITION = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:if|ifdef|ifndef|elif|elifdef|elifndef)\b([^\n]*)", re.MULTILINE)
+# Blocks that only include a header of CUDA's, which one of the compilers provides by itself.
+_INCLUDES = re.compile(
+    r"^[ \t]*#[ \t]*if[^\n]*\n(?:[ \t]*(?:#[ \t]*(?:include|else|pragma)\b[^\n]*)?\n)*[ \t]*#[ \t]*endif[^\n]*",
+    re.MULTILINE,
+)
+_RESERVED = re.compile(r"\b(?:__\w+|_[A-Z]\w*|linux|unix|i386)\b")  # such names are the compilers' own
+_ALIKE = re.compile(r"__CUDA_ARCH__|__CUDACC__|__cplusplus|__USE_FAST_MATH__")
+_RUNTIME = Path(__file__).parents[1] / "emulator" / "include" / "rung_emulator" / "runtime.h"
+# A long double has the size of a double on a GPU.
+_NAMED = re.compile(r"\blong\s+double\b|\bRUNG_EMULATOR\b|\brung_emulator\b|\bRUNG_\s*(?:,|##)|##\s*EMULATOR\b")
+
+
+@cache
+def _checks() -> re.Pattern[str]:
+    """The functions of the emulator's own checks, and what disables them."""
+    calls = "|".join(sorted(set(re.findall(r"\b(rung_\w+)\(", _RUNTIME.read_text(encoding="utf-8")))))
+    return re.compile(
+        rf"\b(?:{calls})\s*\(|\b__(?:tsan|ubsan|asan|sanitizer)_\w+|\b(?:__)?(?:no_)?sanitize\w*|\b_Pragma\b|"
+        r"#\s*pragma\s+(?:GCC|clang)\b|"
+        r"\b__attribute__\s*\(\(\s*(?:__)?(?:optimize|constructor|destructor|alias|ifunc)"
+    )
+
+
+def differs(text: str) -> bool:
+    """Whether it names the emulator or its checks, or tests a macro that g++ defines and NVRTC does not."""
+    text = without_comments(re.sub(r"\\[ \t]*\n", " ", text))
+    if _NAMED.search(text) or _checks().search(text):
+        return True
+    conditions = _CONDITION.findall(_INCLUDES.sub("", text))
+    return any(not _ALIKE.fullmatch(name) for condition in conditions for name in _RESERVED.findall(condition))

@@ -1,0 +1,292 @@
+"""Memory that reveals mistakes: poisoned before every run, guarded to the byte on both sides."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from rung.operation import Operand
+from rung.rungs.base import Device
+
+BAND = 4096  # bytes at least on each side that no kernel may touch
+PAGE = 4096
+STRICTEST = 32  # the largest alignment that any rung requires: WMMA fragments loaded from memory
+
+# What an output holds before a run. fmaxf and == can hide NaN, so the pattern changes from run to run: NaN, the largest
+# number of each format, negative zero, and plausible results of an earlier run, small integers.
+POISONS: tuple[bytes, ...] = (b"\xff", b"\xff\x7b", b"\x00\x80", b"\x9a\x40", b"\xff\xfb", b"\x01\x00\x00\x00")
+
+_made = itertools.count()  # scratch memory is filled once, with a different pattern in each storage
+
+Raw = Callable[[str, int], torch.Tensor]  # this many bytes for this name, up to the end of a page
+
+
+@dataclass
+class Block:
+    """One tensor's memory: a band, the data, a band."""
+
+    raw: torch.Tensor  # (bytes,)
+    start: int
+    end: int
+
+    @property
+    def data(self) -> torch.Tensor:
+        return self.raw[self.start : self.end]
+
+
+class GuardedStorage:
+    """Allocates tensors with guard bands on both sides. Their pattern changes from run to run, so that values read from
+    there change as well, and writes there are detected. On the emulator unmapped pages lie before and after them; if
+    the operands need no alignment, the data ends directly at such a page, unless the placement differs. The race check
+    detects every access to a byte outside the data.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        alignment: int = STRICTEST,
+        raw: Raw | None = None,
+        placement: Placement | None = None,
+        addresses: Addresses | None = None,
+    ) -> None:
+        self.device, self.alignment = device, alignment
+        self.memory = "cuda" if device == "cuda" and raw is None else "cpu"  # addresses of the blocks
+        self.placement = placement or Placement()
+        self.addresses = addresses or Addresses(self.placement)
+        self.raw = raw
+        self.blocks: dict[str, Block] = {}
+        self._first = next(_made)
+        self._painted: torch.Tensor | None = None  # the content of all bands, concatenated
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A poisoned tensor with guards."""
+        size = math.prod(shape) * dtype.itemsize
+        multiple = max(self.alignment, dtype.itemsize)
+        padded = -(-size // multiple) * multiple  # the bytes between the data and that boundary are guarded as well
+        behind = BAND if self.device == "cuda" else 0  # on a CPU there is an unmapped page
+        odd = multiple if self.placement.kind == "odd" else 0
+        room = -(-(BAND + padded + odd + behind) // PAGE) * PAGE
+        start = BAND if self.placement.kind == "page" else room - behind - padded
+        if odd and start // multiple % 2 == 0:
+            start -= multiple
+        raw = self._memory(name, room, start)
+        self.blocks[name] = Block(raw, start, start + size)
+        if self.device != "cuda":
+            from rung import emulator
+
+            emulator.mark_data(raw, start, start + size)
+        self._painted = None
+        self.poison(name, self._first)
+        return raw[start : start + size].view(dtype).view(shape)
+
+    def _memory(self, name: str, size: int, lead: int) -> torch.Tensor:
+        if self.raw is not None:
+            return self.raw(name, size)
+        if isinstance(self.addresses, Slab):
+            return self.addresses(lead, size)
+        return _on_gpu(size) if self.device == "cuda" else _on_cpu(size, self.addresses.take(size, lead))
+
+    def only_read(self, operands: Iterable[Operand]) -> None:
+        """Nothing may write to these tensors, not even the values that they hold."""
+        from rung import emulator
+
+        for operand in operands if self.device != "cuda" else ():
+            block = self.blocks[operand.name]
+            emulator.mark_data(block.raw, block.start, block.end, written=False, constant=operand.constant)
+
+    def _bands(self) -> list[torch.Tensor]:
+        return [band for b in self.blocks.values() for band in (b.raw[: b.start], b.raw[b.end :])]
+
+    def repaint(self, turn: int = 0) -> None:
+        """New bands for the next run."""
+        bands = self._bands()
+        pieces = []
+        for index, band in enumerate(bands):
+            # Every tensor has different bands, so that data copied from one band to another is detected: NaNs differ in
+            # their payload.
+            pattern = POISONS[turn % len(POISONS)]
+            if pattern == b"\xff":
+                pattern = bytes((0x81 + (index // 2 + 1) % 0x7E, 0xFF))
+            pieces.append((pattern * (len(band) // len(pattern) + 1))[: len(band)])
+        # All at once: with many processes on a GPU even a small query is slow.
+        painted = torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8)
+        if bands[0].is_cuda:
+            painted = painted.pin_memory().to(bands[0].device, non_blocking=True)
+        self._painted = painted
+        torch._foreach_copy_(bands, torch.split(self._painted, [len(band) for band in bands]))
+
+    def poison(self, name: str, number: int = 0) -> None:
+        """Poison `name`."""
+        block = self.blocks[name]
+        fill(block.data, POISONS[number % len(POISONS)])
+
+    def still_poisoned(self, name: str, number: int, width: int) -> int:
+        """How many elements of this size still hold the poison."""
+        data = self.blocks[name].data
+        untouched = torch.empty_like(data)
+        fill(untouched, POISONS[number % len(POISONS)])
+        return int((data.view(-1, width) == untouched.view(-1, width)).all(1).sum())
+
+    def damaged(self) -> str | None:
+        """The tensor whose bands were written to, if any."""
+        return self.touched((), torch.empty(0, dtype=torch.uint8))
+
+    def snapshot(self, names: Sequence[str]) -> torch.Tensor:
+        """A snapshot of these tensors' bytes."""
+        return torch.cat([self.blocks[name].data for name in names]) if names else torch.empty(0, dtype=torch.uint8)
+
+    def changed(self, names: Sequence[str], before: torch.Tensor) -> list[torch.Tensor]:
+        """Whether a band was written to, and whether a named tensor differs from the snapshot: as device tensors,
+        without synchronising."""
+        beside = [] if self._painted is None else [(torch.cat(self._bands()) != self._painted).any()]
+        return beside + ([(self.snapshot(names) != before).any()] if names else [])
+
+    def touched(self, names: Sequence[str], before: torch.Tensor) -> str | None:
+        """The tensor whose bands were written to, or that differs from the snapshot."""
+        flags = self.changed(names, before)
+        if not flags or not any(torch.stack(flags).tolist()):
+            return None
+        bands = self._bands()
+        if self._painted is not None:
+            painted = torch.split(self._painted, [len(band) for band in bands])
+            for index, (band, as_painted) in enumerate(zip(bands, painted, strict=True)):
+                if not torch.equal(band, as_painted):
+                    side = "past the end" if index % 2 else "before the start"
+                    return f"wrote {side} of {list(self.blocks)[index // 2]}"
+        parts = zip(names, torch.split(before, [len(self.blocks[name].data) for name in names]), strict=True)
+        return f"changed its input {next(n for n, part in parts if not torch.equal(self.blocks[n].data, part))}"
+
+
+def _on_gpu(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def _on_cpu(size: int, near: int) -> torch.Tensor:
+    from rung import emulator
+
+    if emulator.available() is None:
+        return emulator.guarded_empty(size, near)
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def fill(raw: torch.Tensor, pattern: bytes) -> None:
+    """Repeat a pattern of bytes over raw memory."""
+    if len(pattern) == 2 and raw.data_ptr() % 2 == 0:
+        whole = len(raw) // 2 * 2
+        raw[:whole].view(torch.int16).fill_(int.from_bytes(pattern, "little", signed=True))
+        raw[whole:].fill_(pattern[0])
+        return
+    for i, byte in enumerate(pattern):
+        raw[i :: len(pattern)] = byte
+
+
+Kind = Literal["end", "page", "odd"]
+_placed = itertools.count()
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The data ends where its memory does, or begins at a multiple of a large power of two, or at an odd multiple of
+    the rung's alignment; the next operand lies above the last one, or below."""
+
+    kind: Kind = "end"
+    below: bool = False
+
+
+KINDS: tuple[Kind, ...] = ("end", "page", "odd")
+ALL = tuple(Placement(kind, below) for kind in KINDS for below in (False, True))
+
+
+class Addresses:
+    """Addresses to ask the system for, on a CPU."""
+
+    LARGE = 2 << 20  # alignment of data at a page's start
+    FAR = 5 << 30  # bytes between operands then: addresses only, no memory
+
+    def __init__(self, placement: Placement, start: int | None = None) -> None:
+        self.placement, self._random = placement, random.Random(next(_placed))
+        self._at = start if start is not None else self._random.randrange(1 << 44, 1 << 45, PAGE)
+
+    def take(self, size: int, lead: int) -> int:
+        """The start for memory of this many bytes, whose data begins `lead` bytes later."""
+        gap = (32 + self._random.randrange(1, 64)) * PAGE  # including a guard of 16 pages on each side
+        large = PAGE
+        if self.placement.kind == "page":
+            gap, large = gap + self.FAR, self.LARGE
+        else:
+            lead = 0
+        if self.placement.below:
+            found = (self._at - size - gap + lead) // large * large - lead
+            self._at = found
+        else:
+            found = -(-(self._at + gap + lead) // large) * large - lead
+            self._at = found + size
+        return found
+
+
+class Slab(Addresses):
+    """Memory of a GPU from which operands are cut."""
+
+    LARGE, FAR = 1 << 16, 0
+    EACH = 8 << 16  # bytes at most that an operand's placement takes beyond its size
+
+    def __init__(self, placement: Placement, sizes: int, count: int, device: str = "cuda") -> None:
+        whole = sizes + count * self.EACH + 2 * self.LARGE
+        self._whole = torch.empty(whole, dtype=torch.uint8, device=device)
+        self._first = -self._whole.data_ptr() % self.LARGE
+        super().__init__(placement, (whole - self._first) // PAGE * PAGE if placement.below else 0)
+
+    def __call__(self, lead: int, size: int) -> torch.Tensor:
+        """Memory of this many bytes whose data begins `lead` bytes later; allocated elsewhere if there is no room."""
+        start = self.take(size, lead) + self._first
+        if start < 0 or start + size > len(self._whole):
+            return torch.empty(size, dtype=torch.uint8, device=self._whole.device)
+        return self._whole[start : start + size]
+
+
+CHUNK = 1 << 20  # bytes of memory at least that are allocated together
+
+
+class Mirror:
+    """Allocates host memory, each piece of which has a counterpart on the device."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._chunks: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._used: list[int] = []  # bytes of each
+
+    def __call__(self, _: str, size: int) -> torch.Tensor:
+        if not self._chunks or self._used[-1] + size > len(self._chunks[-1][0]):
+            size_of_chunk = max(size, CHUNK)
+            here = torch.empty(size_of_chunk, dtype=torch.uint8, pin_memory=self.device == "cuda")
+            self._chunks.append((here, torch.empty(size_of_chunk, dtype=torch.uint8, device=self.device)))
+            self._used.append(0)
+        start = self._used[-1]
+        self._used[-1] += size
+        return self._chunks[-1][0][start : start + size]
+
+    def there(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The counterpart of a contiguous tensor in this memory."""
+        size = tensor.numel() * tensor.itemsize
+        for here, copy in self._chunks:
+            start = tensor.data_ptr() - here.data_ptr()
+            if start >= 0 and start + size <= len(here):
+                return copy[start : start + size].view(tensor.dtype).view(tensor.shape)
+        raise ValueError("this tensor is not in mirrored memory")
+
+    def arrive(self) -> None:
+        """Queue the copy to the device."""
+        for (here, copy), used in zip(self._chunks, self._used, strict=True):
+            copy[:used].copy_(here[:used], non_blocking=True)
+
+    def leave(self) -> None:
+        """Queue the copy from the device."""
+        for (here, copy), used in zip(self._chunks, self._used, strict=True):
+            here[:used].copy_(copy[:used], non_blocking=True)

@@ -1,0 +1,326 @@
+"""Is a rung right? One rung in one dtype gets a verdict: a `Report`. schedule.py defines what is tried."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rung.check.gpu_limits import differs, unfit, unlaunchable
+from rung.check.report import ALONE, LADDER, QUICK, SHARE_REFUSED, CheckRequest, Effort, Failure, Report
+from rung.check.runner import Host, LocalRunner
+from rung.check.sandbox import Sandbox, computes_beside
+from rung.check.schedule import Procedure
+from rung.check.trial import Trials
+from rung.cuda.source import without_comments
+from rung.dtypes import Dtype
+from rung.dtypes import dtype as dtype_named
+from rung.errors import RungError
+from rung.lazy import torch
+from rung.operation import Case, Values
+from rung.rungs import catalogue, identity, source_file
+from rung.rungs.base import Device, Rung
+from rung.rungs.cuda import INCLUDE, CudaRung
+
+KEPT = 3 << 30  # bytes of GPU memory that a process keeps for its next rung; other processes need some, too
+_WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
+Progress = Callable[[str], None]
+
+
+def device_named(name: str | None) -> Device:
+    """The device that the user named; by default the GPU if there is one, else the emulator."""
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "emulator"
+    known: dict[str, Device] = {"cuda": "cuda", "emulator": "emulator"}
+    if name not in known:
+        raise RungError(f"the device {name!r} is not known; there are cuda and emulator.")
+    return known[name]
+
+
+def requests(chosen: Sequence[Rung], asked: CheckRequest, dtypes: Sequence[str] = ()) -> list[CheckRequest]:
+    """What is asked, for each of these rungs and its number formats. A rung that is checked by itself gets the effort
+    for one; a user's own file is distinguished from the ladder's by its path."""
+    if asked.device == "cuda" and not torch.cuda.is_available():
+        raise RungError("no CUDA device was found; use --device emulator, which needs none.")
+    chosen = _with_case(chosen, asked.case)
+    tuning = dict(asked.tuning)
+    if not any(set(tuning) <= set(rung.tune) for rung in chosen):
+        chosen[0].tuned(tuning)  # raises, and lists the available ones
+        raise RungError(f"none of the chosen rungs has {' and '.join(tuning)}; check one rung with its own.")
+    effort = ALONE if len(chosen) == 1 and asked.effort is LADDER else asked.effort
+    found = []
+    for rung in chosen:
+        file = None if catalogue.shipped(rung) else str(rung.path)
+        for dtype in rung.dtypes:
+            if not dtypes or dtype in dtypes:
+                found.append(replace(asked, rung=rung.full_name, file=file, dtype=dtype, effort=effort))
+    if not found:
+        raise RungError(f"nothing to check: none of the chosen rungs has {' or '.join(dtypes)}.")
+    return found
+
+
+def _with_case(chosen: Sequence[Rung], case: str | None) -> Sequence[Rung]:
+    """Those whose operation has the case; a name that none has is a mistake."""
+    having = [r for r in chosen if case is None or case in [c.name for c in r.operation.cases]]
+    if not having:
+        if len({r.operation.name for r in chosen}) > 1:
+            raise RungError(f"no ladder has a case {case!r}; name one of them, as in `rung check softmax --case one`.")
+        of = chosen[0].operation
+        raise RungError(f"{of.name} has no case {case!r}; it has {', '.join(repr(c.name) for c in of.cases)}.")
+    return having
+
+
+def judged(asked: CheckRequest, say: Progress | None = None) -> Report:
+    """The verdict on one rung and dtype. Every error of a rung becomes a report."""
+    try:
+        if asked.file:
+            rung = catalogue.rung_from_file(catalogue.operation(asked.operation), Path(asked.file))
+            return _judged_file(rung, asked, say)
+        return judge(catalogue.find(asked.rung), asked, say=say)
+    except RungError as error:
+        return Report(asked.rung, asked.dtype, asked.device, "failed", str(error), error.kind)
+
+
+def _judged_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Report:
+    """A rung of unknown origin, in a process of its own; on a GPU the emulator checks for races as well."""
+    if other := computes_beside(rung):
+        reason = f"it uses {other} besides its kernels; a rung's Python allocates, chooses sizes and launches"
+        return Report(rung.full_name, asked.dtype, asked.device, "calls the library", reason)
+    with Sandbox(asked.device, rung) as host:
+        report = judge(rung, asked, host, say=say)
+    if asked.device != "cuda" or report.verdict != "ok" or rung.kind != "cuda" or rung.emulate:
+        return report
+    effort = ALONE if asked.quick else asked.effort
+    with Sandbox("emulator", rung) as host:
+        emulated = judge(rung, replace(asked, device="emulator", races=True, effort=effort), host, say=say)
+    if emulated.verdict == "failed":
+        report.verdict, report.case = "failed", emulated.case
+        report.reason = f"right on the GPU, but on the emulator: {emulated.reason}"
+    elif emulated.verdict != "ok":
+        report.notes.append(f"the emulator did not judge it: {emulated.reason}")
+    return report
+
+
+def check(
+    rung: Rung,
+    dtype: str,
+    *,
+    device: Device,
+    host: Host | None = None,
+    quick: bool = False,
+    effort: Effort = ALONE,
+    tuning: dict[str, int] | None = None,
+    **asked: Any,
+) -> Report:
+    """Check one rung in one dtype in this process; `asked` has further fields of `CheckRequest`."""
+    request = CheckRequest(rung.full_name, dtype, device, effort=QUICK if quick else effort, **asked)
+    return judge(rung, replace(request, tuning=tuple(sorted((tuning or {}).items()))), host, compiled=False)
+
+
+def judge(
+    rung: Rung, asked: CheckRequest, host: Host | None = None, *, compiled: bool = True, say: Progress | None = None
+) -> Report:
+    """The report on one rung: names and types, launches and compilation for a GPU, the cases, and the rest.
+
+    An exception of the checker is raised, never reported as the rung's; interrupted, it reports what is known.
+    """
+    dtype, device = dtype_named(asked.dtype), asked.device
+    report = Report(rung.full_name, asked.dtype, device, norm_cap=dtype.norm_cap)
+    began = time.monotonic()
+
+    def tell(stage: str) -> None:
+        if say:
+            say(f"{rung.full_name} {asked.dtype}: {stage} ({time.monotonic() - began:.1f} s)")
+
+    lacking = [n for n, _ in asked.tuning if n not in rung.tune]
+    if lacking:
+        report.verdict, report.reason = "skipped", f"it has no tunable {', '.join(lacking)}"
+        return report
+    reason = _cannot_run(rung, device)
+    if reason is not None:
+        return _only_compiled(rung, dtype, report, reason, asked.tuned)
+    cases = list(_legal_cases(rung, dtype, asked, report))
+    if not cases:
+        report.verdict = "skipped" if asked.case else "failed"
+        report.reason = next(iter(report.left_out.values()), "no case of the operation applies")
+        return report
+    if _never_waits(rung):
+        report.verdict = "failed"
+        report.reason = "launched with pdl, but waits nowhere for the kernel before it (pdl_wait)"
+        return report
+    if device == "cuda":
+        torch.cuda.synchronize()
+        if torch.cuda.memory_reserved() > KEPT:
+            torch.cuda.empty_cache()
+    host = host or LocalRunner(device)
+    trials = Trials(rung, dtype, device, report, host, asked)
+    if asked.coverage:
+        host.unreached()  # of the rungs before it
+    host.unwatched()  # likewise
+    procedure = Procedure(trials, asked.seed, asked.effort, tell)
+    for_a_gpu = compiled and asked.effort.alone and device == "emulator" and isinstance(rung, CudaRung)
+    ahead = _CompiledForAGpu(rung, dtype, asked.tuned, report) if for_a_gpu else nullcontext()
+    try:
+        with ahead:
+            if isinstance(ahead, _CompiledForAGpu):
+                trials.before_first_run = ahead.wait
+            procedure.follow(cases[:1] if asked.quick else cases)
+    except (Failure, RungError) as failure:
+        report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
+        trials.explain()
+        return report
+    except KeyboardInterrupt:
+        report.verdict, report.case = "stopped", ""
+        report.reason = f"interrupted; right at the {report.cases} cases so far"
+        return report
+    report.case = ""
+    _conclude(report, rung, dtype, asked, trials, procedure)
+    return report
+
+
+def _conclude(
+    report: Report, rung: Rung, dtype: Dtype, asked: CheckRequest, trials: Trials, procedure: Procedure
+) -> None:
+    """The verdict on a rung whose results were right."""
+    host = trials.host
+    if rung.operation.complaint is not None:
+        report.notes.append("judged by the problem's own check_implementation; the error figures are rung's")
+    if threads := max(host.unwatched(), procedure.unwatched):
+        report.notes.append(f"not checked for races with {threads} threads at once, too many for the emulator")
+    if asked.coverage:
+        report.unreached = host.unreached()
+    if host.library_calls:
+        report.verdict = "calls the library"
+        report.reason = f"right, but not by a kernel of its own: {', '.join(sorted(host.library_calls)[:6])}"
+        return
+    if asked.case is None and not asked.quick and _hides(rung, dtype, asked, report):
+        rules = "; ".join(sorted({r.removeprefix(f"{rung.full_name} ") for r in report.left_out.values()}))
+        report.verdict = "few cases"
+        refused = len(report.left_out)
+        report.reason = f"right at {report.cases}, but refuses {refused} of the operation's cases ({rules})"
+    if report.verdict == "ok" and asked.device == "emulator" and (file := _differs_on_a_gpu(rung)):
+        report.verdict = "arithmetic only"
+        report.reason = f"{file} has different code for the emulator and for a GPU; the GPU's code was not tried"
+    if report.verdict == "ok" and procedure.unwatched and not procedure.watched:
+        report.verdict = "arithmetic only"
+        report.reason = "every case launches more threads at once than the race check can take"
+
+
+class _CompiledForAGpu(AbstractContextManager["_CompiledForAGpu"]):
+    """Compiles a rung for a GPU while its first case is compiled for the emulator; launches beyond a GPU's limits are
+    found before that."""
+
+    def __init__(self, rung: Rung, dtype: Dtype, tuning: dict[str, int] | None, report: Report) -> None:
+        assert isinstance(rung, CudaRung)
+        self._rung, self._dtype, self._tuning, self._report = rung, dtype, tuning, report
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._reason = ""
+
+    def __enter__(self) -> _CompiledForAGpu:
+        reason, self._planned = unlaunchable(self._rung, self._dtype, self._tuning)
+        if reason:
+            raise Failure(reason, "launch")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+    def _work(self) -> None:
+        from rung.cuda import nvrtc
+
+        try:
+            nvrtc.version()
+        except RungError as error:
+            self._report.notes.append(f"not compiled for a GPU: {error}")
+            return
+        self._reason = unfit(self._rung, self._planned)
+
+    def wait(self) -> None:
+        with self._report.phase("compile_for_a_gpu"):
+            self._thread.join()
+        if self._reason:
+            raise Failure(self._reason, "launch")
+
+
+def _differs_on_a_gpu(rung: Rung) -> str:
+    """A file of the rung with different code for the emulator and for a GPU: the GPU's code was not run."""
+    if rung.path is None:
+        return ""
+    own = (path for path in [rung.path, *identity.files(rung)] if path.resolve().parent != INCLUDE.resolve())
+    return next((path.name for path in own if differs(source_file.read(path))), "")
+
+
+def _never_waits(rung: Rung) -> bool:
+    """Whether a launch may begin before the kernel ahead of it has ended, and nothing in the source waits for that."""
+    if not isinstance(rung, CudaRung) or not any(launch.pdl for launch in rung.header.launches):
+        return False
+    texts = identity.texts(rung, lambda path: path.name != "ptx.cuh")
+    return not any(_WAITS.search(without_comments(text)) for text in texts)
+
+
+def _hides(rung: Rung, dtype: Dtype, asked: CheckRequest, report: Report) -> bool:
+    """Whether it refuses most of the cases, and most of the model's shapes too."""
+    if len(report.left_out) <= SHARE_REFUSED * (report.cases + len(report.left_out)):
+        return False
+    shapes = [rung.operation.complete(values) for values in rung.operation.shapes.values()]
+    refused = [v for v in shapes if rung.refusal(v, dtype, asked.tuned, device=asked.device) is not None]
+    return len(refused) > SHARE_REFUSED * len(shapes)
+
+
+def _cannot_run(rung: Rung, device: Device) -> str | None:
+    if device == "cuda":
+        return None
+    if rung.emulate:
+        return rung.emulate
+    if isinstance(rung, CudaRung):
+        from rung import emulator
+
+        return emulator.available()
+    return None
+
+
+def _only_compiled(rung: Rung, dtype: Dtype, report: Report, reason: str, tuning: dict[str, int] | None) -> Report:
+    report.verdict, report.reason = "skipped", reason
+    if not isinstance(rung, CudaRung):
+        return report
+    from rung.cuda import nvrtc
+
+    for case in rung.operation.cases:
+        values = rung.operation.complete(case.values)
+        if dtype.name in case.dtypes and rung.refusal(values, dtype, tuning) is None:
+            try:
+                nvrtc.compile_cubin(rung.build(values, dtype, tuning), "sm_90")
+            except RungError as error:
+                report.verdict, report.reason, report.case = "failed", str(error), case.name
+            else:
+                report.verdict = "compiled"
+            return report
+    report.verdict, report.reason = "failed", "no case of the operation fits the rung's needs"
+    return report
+
+
+def _legal_cases(rung: Rung, dtype: Dtype, asked: CheckRequest, report: Report) -> Iterator[tuple[Case, Values]]:
+    operation, device = rung.operation, asked.device
+    if asked.case is not None and asked.case not in [c.name for c in operation.cases]:
+        names = ", ".join(repr(c.name) for c in operation.cases)
+        raise RungError(f"{operation.name} has no case {asked.case!r}; it has {names}.")
+    for case in operation.cases:
+        if asked.case is not None and case.name != asked.case:
+            continue
+        if dtype.name not in case.dtypes or (case.where == "cuda" and device != "cuda"):
+            continue
+        for_alone = case.where == "file" or (case.where == "alone" and device != "cuda")
+        if for_alone and not asked.effort.alone and asked.case is None:
+            continue
+        values = operation.complete(case.values)
+        reason = rung.refusal(values, dtype, asked.tuned, device=device)
+        if reason is not None:
+            report.left_out[case.name] = reason
+            continue
+        yield case, values

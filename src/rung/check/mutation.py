@@ -1,0 +1,250 @@
+"""Measures the checker: mutants of correct kernels, and which of them it accepts."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rung.check.judge import check
+from rung.check.processes import work_through
+from rung.check.report import ALONE, THOROUGH, Effort, Report
+from rung.check.runner import LocalRunner
+from rung.check.sandbox import Sandbox
+from rung.cuda.source import included
+from rung.errors import CompileError, RungError
+from rung.results import machine
+from rung.results.row import Row
+from rung.rungs import catalogue, identity
+from rung.rungs.base import Device, Rung
+from rung.rungs.cuda import CudaRung
+
+# As for a single rung, without the later runs: mutants do not delay their errors deliberately.
+EFFORT, THOROUGH_EFFORT = (replace(effort, later_runs=0) for effort in (ALONE, THOROUGH))
+SOURCES = Path(__file__).parents[2]
+RIGHT = ("ok", "arithmetic only")
+SECONDS = 300.0  # a mutant that takes longer is refused
+
+
+@dataclass(frozen=True)
+class MutantTask:
+    """One mutant to be checked, as plain data that another process can read."""
+
+    rung: str
+    device: Device
+    kind: str
+    place: dict[str, Any]  # the file (the rung's own or a header beside it), line and column, and the change
+    source: str
+    path: str  # of the unchanged rung
+    text: str  # the rung's digest
+    thorough: bool = False
+
+    @property
+    def question(self) -> tuple[Any, ...]:
+        """The key of the row with its result."""
+        return _row(self, "").question
+
+
+def trials(
+    rungs: Sequence[Rung], *, count: int | None, seed: int, device: Device = "emulator", thorough: bool = False
+) -> list[MutantTask]:
+    """Mutants of these rungs: all, or the same number of every ladder and kind."""
+    groups: dict[tuple[str, str], list[tuple[CudaRung, Path, Mutant]]] = {}
+    sources: dict[Path, str] = {}
+    for rung in rungs:
+        if not isinstance(rung, CudaRung) or (rung.emulate and device != "cuda"):
+            continue
+        assert rung.path is not None
+        for file, source in _files(rung.path).items():
+            sources[path := rung.path.parent / file] = source
+            for mutant in mutants(source):
+                groups.setdefault((rung.operation.name, mutant.kind), []).append((rung, path, mutant))
+    if not groups:
+        raise RungError("nothing to mutate: none of the chosen rungs is CUDA C++ that runs here.")
+    every = sum(map(len, groups.values()))
+    found = []
+    for rung, path, m in sample(list(groups.values()), every if count is None else count, seed):
+        place = {"file": path.name, "line": m.line, "column": m.column, "change": m.change}
+        name, text = rung.full_name, identity.text(rung)
+        found.append(MutantTask(name, device, m.kind, place, m.of(sources[path]), str(rung.path), text, thorough))
+    return found
+
+
+def mutate(work: Sequence[MutantTask], *, jobs: int, niceness: int = 0) -> Iterator[Row]:
+    """A row for each mutant, as soon as it is judged; one that ends the process or takes too long is refused."""
+    groups = [[trial] for trial in work]
+    yield from work_through(groups, judge, _row, jobs=jobs, seconds=SECONDS, niceness=niceness)
+
+
+def _row(trial: MutantTask, reason: str, verdict: str = "failed") -> Row:
+    """Its verdict is the checker's: `ok` is a survivor, `illegal` does not compile and is not counted."""
+    return Row(
+        kind="mutate",
+        what=trial.rung,
+        part=trial.kind,
+        options={"device": trial.device, **({"thorough": True} if trial.thorough else {}), **trial.place},
+        texts={trial.rung: trial.text},
+        verdict=verdict,
+        reason=reason.partition("\n")[0][:200],
+        machine=machine.facts(),
+    )
+
+
+def _files(path: Path) -> dict[str, str]:
+    """A rung's source and those of the headers beside it that it includes, by name."""
+    found, waiting = {}, [path]
+    while waiting:
+        file = waiting.pop()
+        if file.name in found or not file.is_file():
+            continue
+        found[file.name] = file.read_text(encoding="utf-8")
+        waiting += [file.parent / name for name in included(found[file.name]) if "/" not in name]
+    return found
+
+
+def judge(trial: MutantTask) -> Row:
+    """Check one mutant up to its first failure, in all of its rung's number formats, as `rung check FILE` does."""
+    with tempfile.TemporaryDirectory(prefix="rung-mutant-") as folder:
+        original = Path(trial.path)
+        for name in _files(original):
+            (Path(folder) / name).symlink_to(original.parent / name)
+        changed, path = Path(folder) / trial.place["file"], Path(folder) / original.name
+        changed.unlink()
+        changed.write_text(trial.source, encoding="utf-8")
+        try:
+            rung = catalogue.rung_from_file(catalogue.operation(trial.rung.partition("/")[0]), path)
+            report = _first_failure(rung, trial.device, THOROUGH_EFFORT if trial.thorough else EFFORT)
+            reason, cause, refused = report.reason, report.cause, not _right(report, trial.device)
+        except RungError as error:
+            reason, cause, refused = str(error), error.kind, True
+    for place in (folder, SOURCES):  # a row names files without their folders
+        reason = reason.replace(f"{place}/", "")
+    illegal = cause == CompileError.kind
+    return _row(trial, reason, "illegal" if illegal else "failed" if refused else "ok")
+
+
+def _first_failure(rung: Rung, device: Device, effort: Effort) -> Report:
+    """Its first report that is not a success, otherwise the last. A mutant that is right on a GPU is also checked for
+    races on the emulator."""
+    for dtype in rung.dtypes:
+        # On a GPU in a process of its own: a wrong kernel may destroy the context.
+        host = Sandbox(device, rung) if device == "cuda" else LocalRunner(device)
+        with host if isinstance(host, Sandbox) else contextlib.nullcontext():
+            report = check(rung, dtype, device=device, effort=effort, host=host)
+        if report.verdict == "ok" and device == "cuda" and isinstance(rung, CudaRung) and not rung.emulate:
+            report = check(rung, dtype, device="emulator", races=True, effort=effort)
+        if not _right(report, device):
+            break
+    return report
+
+
+def _right(report: Report, device: Device) -> bool:
+    return report.verdict in RIGHT or (report.device != device and report.verdict != "failed")
+
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change at one place of a source."""
+
+    kind: str
+    line: int
+    column: int
+    before: str
+    after: str
+    start: int  # in the source
+
+    def of(self, source: str) -> str:
+        """The source with this change."""
+        return source[: self.start] + self.after + source[self.start + len(self.before) :]
+
+    @property
+    def change(self) -> str:
+        return f"{self.before.strip() or 'nothing'} -> {self.after.strip() or 'nothing'}"
+
+
+_HEADER = re.compile(r"/\*---.*?---\*/", re.DOTALL)
+_HIDDEN = re.compile(
+    r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|^[ \t]*#[^\n]*(?:\\\n[^\n]*)*", re.DOTALL | re.MULTILINE
+)
+_NUMBER = r"(?<![\w.])"
+
+
+def _replace(kind: str, pattern: str, *by: str) -> tuple[str, re.Pattern[str], tuple[str, ...]]:
+    return kind, re.compile(pattern), by
+
+
+DROPPED = ("barrier", "fence", "wait")
+# Whole statements are dropped; single operators, names and numbers are replaced.
+RULES = (
+    _replace("barrier", r"\b\w*(?:sync|barrier)\w*\([^;{}()]*\)(?=;)", ""),
+    _replace("fence", r"\b\w*fence\w*(?:<[^<>;]*>)?\([^;{}]*\)(?=;)", ""),
+    _replace("wait", r"\b\w*(?:wait|commit|arrive)\w*(?:<[^<>;]*>)?\([^;{}]*\)(?=;)", ""),
+    _replace("comparison", r"(?<![<>=!\-])<(?![<=])(?= )", "<="),
+    _replace("comparison", r"(?<= )<=(?= )", "<"),
+    _replace("comparison", r"(?<![<>\-])>(?![>=])(?= )", ">="),
+    _replace("comparison", r"(?<= )>=(?= )", ">"),
+    _replace("comparison", r"(?<= )==(?= )", "!="),
+    _replace("bound", r"(?<=< )(\w+)(?=;|\))", r"\1 - 1"),
+    _replace("index", r"(?<=\[)([^\[\]]{1,60})(?=\])", r"(\1) + 1"),
+    _replace("index", r"\bthreadIdx\.x\b", "(threadIdx.x & ~1)"),
+    _replace("index", r"\bblockIdx\.x\b", "(blockIdx.x / 2)"),
+    _replace("term", r"(?<= )\+(?= )", "-"),
+    _replace("term", r"(?<= )-(?= )", "+"),
+    _replace("term", r"(?<= )\*(?= )", "+"),
+    _replace("term", r"(?<= )\+=(?= )", "="),
+    _replace("scale", r"(?<=\* )scale\b|\bscale(?= \*)", "1.0f"),
+    _replace("eps", r"\beps\b(?=\))", "1e-5f"),
+    _replace("eps", r"\+ eps\b", ""),
+    _replace("clamp", r"\bf?max[f]?\(([^(),]+), ([^(),]+)\)", r"(\1)"),
+    _replace("clamp", r"\bf?min[f]?\(([^(),]+), ([^(),]+)\)", r"(\2)"),
+    _replace("mask", r"-INFINITY\b", "0.0f"),
+    _replace("mask", r"(?<= )&&(?= )", "||"),
+    _replace("mask", r"\bif \(([^(){};]+)\)", "if (true)"),
+    _replace("constant", _NUMBER + r"(\d+\.\d*f)\b", r"(\1 + 0.02f)"),
+    _replace("constant", _NUMBER + r"([1-9]\d?)\b(?![.\w])(?=[;)\]]| [*/+])", r"(\1 + 1)"),
+    _replace("cast", r"\bto_float\(", "(float)(int)to_float("),
+    _replace("cast", r"\b(from_float<\w+>)\(", r"\1((int)"),
+)
+
+
+def mutants(source: str) -> Iterator[Mutant]:
+    """Every mutant of a source, in the order of its lines; comments, strings and the header are left alone."""
+    code = _HIDDEN.sub(_blank, _HEADER.sub(_blank, source))
+    found = []
+    for kind, pattern, choices in RULES:
+        for match in pattern.finditer(code):
+            if "\0" in match.group() or (kind in DROPPED and _declares(code, match.start())):
+                continue
+            start = match.start()
+            line, column = code.count("\n", 0, start) + 1, start - code.rfind("\n", 0, start)
+            found += [Mutant(kind, line, column, match.group(), match.expand(by), start) for by in choices]
+    yield from sorted(found, key=lambda m: (m.start, m.kind))
+
+
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", "\0", match.group())
+
+
+def _declares(code: str, start: int) -> bool:
+    """Whether a name follows a type: a declaration, which cannot be dropped."""
+    before = code[code.rfind("\n", 0, start) + 1 : start].strip()
+    return bool(re.search(r"(?:void|int|bool|float|auto)\s*$", before))
+
+
+def sample(groups: Sequence[Sequence[Item]], count: int, seed: int) -> list[Item]:
+    """At most `count` items, the same number from each group as far as possible."""
+    generator = random.Random(seed)
+    left = [generator.sample(group, len(group)) for group in groups]
+    generator.shuffle(left)
+    chosen: list[Item] = []
+    while any(left) and len(chosen) < count:
+        chosen += [group.pop() for group in left if group][: count - len(chosen)]
+    return chosen

@@ -1,0 +1,330 @@
+"""A rung bound to operands in this process, and how the checker runs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+
+from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
+from rung.check.operands import Operands
+from rung.check.report import Failure
+from rung.cuda.source import Unreached
+from rung.cuda.stall import stall
+from rung.emulator import coverage
+from rung.errors import first_line
+from rung.operation import Tensors
+from rung.rungs import base
+from rung.rungs.base import Device, Prepared, Rung
+from rung.rungs.cuda import CudaRung
+
+Order = Literal["forward", "reverse", "shuffled"]
+SEED = 17  # of the shuffled order
+STALLS = (6_000_000, 50_000_000)  # cycles; the second if the host was still queueing when the first was over
+
+
+@dataclass(frozen=True)
+class How:
+    """How a call is bound: tunables; when emulated, the number of multiprocessors, and how kernels are compiled."""
+
+    tuning: dict[str, int] | None = None
+    races: bool = False  # every access is checked
+    fused: bool = False  # products and sums are fused multiply-adds
+    coverage: bool = False  # branches are counted
+    sms: int | None = None
+    programs: int | None = None  # of an interpreted kernel, at most: more are not run (TooLarge)
+
+
+Seconds = Callable[[], float]  # known once the work is complete
+
+
+class Call(Protocol):
+    """A bound rung."""
+
+    def run(self, times: int = 1, order: Order = "forward") -> Seconds:
+        """Run this many times; returns the seconds of the fastest. Emulated threads run in this order. A GPU may still
+        be working: reading the results waits for it."""
+        ...
+
+    def late(self, seed: int, cycles: int) -> bool:
+        """Run while the inputs of `seed` arrive late by this many cycles; returns whether all work was queued before
+        that."""
+        ...
+
+    def replayed(self) -> None:
+        """Run from a CUDA graph, captured at the first call; as after `run`, a GPU may still be working."""
+        ...
+
+    def unlaunched(self) -> bool:
+        """Run with launches that do nothing; false if the rung is trusted, and nothing was run."""
+        ...
+
+    def compiles(self) -> None:
+        """Compile the Triton kernels that it launches for a GPU, where Triton's compiler is installed, and unless the
+        rung is trusted; an error if one is refused."""
+        ...
+
+
+class Host(Protocol):
+    """Where the rung's code runs."""
+
+    library_calls: set[str]  # computation outside its own kernels
+
+    @property
+    def atomics(self) -> bool:
+        """Whether emulated kernels have used any atomics so far."""
+        ...
+
+    @property
+    def switches(self) -> int:
+        """Switches between emulated threads so far."""
+        ...
+
+    def storage(
+        self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
+    ) -> GuardedStorage:
+        """Memory for operands; small ones that are only run, not replayed or late, may be on the host. On a GPU
+        the placement is used only if sizes are given: operands are then cut from one allocation, which costs time."""
+        ...
+
+    def unreached(self) -> list[Unreached]:
+        """Branch outcomes that no emulated launch has taken since the last call, if branches were counted."""
+        ...
+
+    def unwatched(self) -> int:
+        """The most co-resident threads of an emulated launch that had too many for the race check, since the last
+        call; 0 if there was none."""
+        ...
+
+    def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call: ...
+
+
+class LocalRunner:
+    """In this process: for the rungs of our own ladders."""
+
+    def __init__(self, device: Device, *, mirrored: bool | None = None) -> None:
+        self.device = device
+        self.mirrored = device == "cuda" if mirrored is None else mirrored
+        self.library_calls: set[str] = set()
+        self._atomics_before = atomics_ran(device)
+
+    @property
+    def atomics(self) -> bool:
+        return atomics_ran(self.device) != self._atomics_before
+
+    @property
+    def switches(self) -> int:
+        return switches(self.device)
+
+    def storage(
+        self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
+    ) -> GuardedStorage:
+        if small and self.mirrored:  # only bands guard it, as on a GPU
+            mirror = Mirror("cuda" if self.device == "cuda" else "cpu")
+            return GuardedStorage("cuda", alignment=alignment, raw=mirror, placement=placement)
+        slab = Slab(placement, sum(sizes), len(sizes)) if self.device == "cuda" and sizes else None
+        return GuardedStorage(self.device, alignment=alignment, placement=placement, addresses=slab)
+
+    def unreached(self) -> list[Unreached]:
+        return coverage.unreached(coverage.counted())
+
+    def unwatched(self) -> int:
+        return unwatched(self.device)
+
+    def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call:
+        prepared = prepare(rung, operands, how, self.device, scratch)
+        mirror = scratch.raw if isinstance(scratch.raw, Mirror) else None
+        return LocalCall(prepared, operands, self.device, how, mirror, streams=not isinstance(rung, CudaRung))
+
+
+def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: GuardedStorage) -> Prepared:
+    """The rung bound to these operands, with its buffers in guarded memory as well."""
+    mirror = scratch.raw if isinstance(scratch.raw, Mirror) else None
+
+    def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        buffer = scratch.empty(f"buffer {name}", shape, kind)
+        return mirror.there(buffer).copy_(buffer, non_blocking=True) if mirror else buffer
+
+    tensors = operands.tensors
+    if mirror:
+        mirror.arrive()
+        tensors = operands.viewed({n: mirror.there(t) for n, t in tensors.items() if n in scratch.blocks})
+    with base.emulated_multiprocessors(how.sms), emulated(device, how):
+        prepared = rung.prepare(tensors, operands.values, operands.dtype, device=device, tuning=how.tuning, empty=empty)
+    if mirror:
+        wait(device, mirror)  # buffers that are zeroed once
+    return _begun(prepared) if device != "cuda" else prepared
+
+
+def _begun(prepared: Prepared) -> Prepared:
+    """On the emulator; marks the start of each run, when unknown kernels may still be running."""
+    from rung import emulator
+
+    if emulator.available() is not None:
+        return prepared
+    run = prepared.run
+
+    def begun() -> None:
+        emulator.begin()
+        run()
+
+    return replace(prepared, run=begun)
+
+
+def emulated(device: Device, how: How, order: Order = "forward") -> AbstractContextManager[None]:
+    """Settings of the emulator for modules loaded and launched inside."""
+    if device == "cuda":
+        return nullcontext()
+    from rung import emulator
+
+    counted = how.coverage and not how.races and not how.fused
+    settings = {"check_races": how.races, "fused": how.fused, "coverage": counted, "programs": how.programs}
+    return emulator.under(order=order, seed=SEED, **settings)
+
+
+def atomics_ran(device: Device) -> int:
+    """How many read-modify-writes emulated kernels have executed in this process."""
+    from rung import emulator
+
+    return emulator.atomics_ran() if device != "cuda" and emulator.available() is None else 0
+
+
+def switches(device: Device) -> int:
+    """Switches between emulated threads in this process."""
+    from rung import emulator
+
+    return emulator.switches() if device != "cuda" and emulator.available() is None else 0
+
+
+def unwatched(device: Device) -> int:
+    """The most co-resident threads of a launch not checked for races, since the last call."""
+    from rung import emulator
+
+    return emulator.unwatched() if device != "cuda" else 0
+
+
+class LocalCall:
+    def __init__(
+        self,
+        prepared: Prepared,
+        operands: Operands,
+        device: Device,
+        how: How,
+        mirror: Mirror | None = None,
+        *,
+        streams: bool = False,
+    ) -> None:
+        self._prepared, self._operands, self._device, self._how = prepared, operands, device, how
+        self._mirror, self._streams = mirror, streams  # whether there may be work on other streams
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self, times: int = 1, order: Order = "forward") -> Seconds:
+        if self._device == "cuda" and not self._mirror and not self._streams:
+            return self._queued(times)
+        best = float("inf")
+        # On the emulator, the run's CPU time: what is affordable should not depend on other load.
+        clock = time.perf_counter if self._device == "cuda" else time.thread_time
+        with emulated(self._device, self._how, order):
+            for _ in range(times):
+                start = clock()
+                if self._mirror:
+                    self._mirror.arrive()
+                self._prepared.run()
+                if self._mirror and self._streams:
+                    wait(self._device)
+                wait(self._device, self._mirror)
+                best = min(best, clock() - start)
+        return lambda: best
+
+    def _queued(self, times: int) -> Seconds:
+        """Runs on the current stream only, without waiting."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        for _ in range(times):
+            self._prepared.run()
+        end.record()
+        return lambda: float(begin.elapsed_time(end)) / 1000 / times
+
+    def late(self, seed: int, cycles: int) -> bool:
+        operands = self._operands
+        seen, in_time = run_late(
+            self._prepared.run,
+            lambda: operands.refill(seed),
+            {n: operands.tensors[n] for n in operands.outputs},
+            prefetch=lambda: operands.prefetch(seed),
+            cycles=cycles,
+        )
+        for name, tensor in seen.items():
+            operands.tensors[name].copy_(tensor)
+        return in_time
+
+    def replayed(self) -> None:
+        if self._graph is None:
+            kept = {n: self._operands.tensors[n].clone() for n in self._operands.outputs}
+            self._graph = _captured(self._prepared.run)
+            for name, tensor in kept.items():
+                self._operands.tensors[name].copy_(tensor)
+        self._graph.replay()
+
+    def unlaunched(self) -> bool:
+        return False
+
+    def compiles(self) -> None:
+        return
+
+
+def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """As `torch.cuda.graph`, without first returning all cached memory to the driver, which is slow if many processes
+    do it."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            run()
+        finally:
+            graph.capture_end()
+    return graph
+
+
+def run_late(
+    run: Callable[[], None], arrive: Callable[[], None], outputs: Tensors, *, prefetch: Callable[[], None], cycles: int
+) -> tuple[Tensors, bool]:
+    """Queue a long pause, the inputs, the call and a copy of its outputs: work on another stream then runs too early.
+    The flag returned is true if the pause was still running when all was queued; otherwise the test is not valid.
+    """
+    prefetch()
+    torch.cuda.synchronize()
+    stall(cycles)
+    paused = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    paused.record()
+    arrive()
+    run()
+    seen = {n: t.clone() for n, t in outputs.items()}
+    in_time = not paused.query()  # type: ignore[no-untyped-call]
+    wait()
+    return seen, in_time
+
+
+def wait(device: Device = "cuda", mirror: Mirror | None = None) -> None:
+    """Waits for the GPU, and for its results in the host's memory."""
+    with blamed(device):
+        if mirror:
+            mirror.leave()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+
+@contextmanager
+def blamed(device: Device) -> Iterator[None]:
+    """Code that waits for the GPU: its errors are the rung's."""
+    try:
+        yield
+    except RuntimeError as error:
+        if device != "cuda":
+            raise
+        raise Failure(f"the GPU reports: {first_line(error)}") from None

@@ -1,0 +1,301 @@
+"""The process in which a rung of unknown origin runs: it binds and runs on request, and compares nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
+from rung.check.runner import How, Order, atomics_ran, emulated, prepare, run_late, switches, unwatched, wait
+from rung.cuda import triton_compile
+from rung.dtypes import dtype as dtype_named
+from rung.emulator import coverage, launches_ran, within_a_launch, without_launches
+from rung.errors import RungError, first_line
+from rung.operation import Operand, Tensors
+from rung.rungs import catalogue
+from rung.rungs.base import Device, Prepared, Rung
+from rung.rungs.cuda import CudaRung
+from rung.rungs.python import PythonRung
+
+MEMORY = 8 << 30  # bytes of private memory, on the emulator; a GPU's driver maps far more than it uses
+PR_SET_PDEATHSIG = 1
+FILE = 1 << 28  # bytes of any file that it writes
+
+
+@dataclasses.dataclass
+class _Bound:
+    prepared: Prepared
+    raw: Tensors  # the kernel's view
+    shared: Tensors  # the checker's view: the same memory, unless it is mirrored
+    outputs: Tensors
+    scratch: GuardedStorage
+    listed: bool
+    exact: bool
+    how: How
+    for_a_gpu: Callable[[], None] | None  # the same call of the file's kernels as Triton compiles them
+    graph: Any = None
+
+
+def _copy(given: Tensors, to: Tensors) -> None:
+    for name, tensor in given.items():
+        to[name].copy_(tensor)
+
+
+# Torch operators that a rung may use besides its launches: memory, views of it, and copies of its results.
+HARMLESS = (
+    "empty", "new_empty", "zeros", "zero_", "fill_", "full", "ones", "view", "reshape", "_unsafe_view", "as_strided",
+    "slice", "select", "detach", "alias", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "unbind",
+    "split", "narrow", "unfold", "copy_", "clone", "_to_copy", "contiguous", "lift_fresh", "resize_", "set_",
+    "scalar_tensor", "arange", "item", "_local_scalar_dense", "empty_like", "zeros_like", "empty_strided", "flatten",
+)  # fmt: skip
+COPIES = {"copy_", "clone", "_to_copy", "contiguous"}  # all that there is to do where nothing is computed
+ITEMS = 16  # numbers that a run may read on the host, such as lengths for choosing a kernel
+
+
+class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the torch operators with which a run of a Python rung computes something besides its kernels. In an
+    operation that only moves numbers (`exact`), copies by torch are among these."""
+
+    def __init__(self, *, exact: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: set[str] = set()
+        self.exact, self.items = exact, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if within_a_launch():  # the interpreter's own
+            return result
+        name = func.overloadpacket.__name__
+        harmless = name in HARMLESS or name.removesuffix("_copy") in HARMLESS
+        if not harmless or func.namespace != "aten" or (self.exact and name in COPIES):
+            self.found.add(f"{func.namespace}::{name}")
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        if name in ("item", "_local_scalar_dense"):
+            self.items += 1
+        elif any(one.is_cuda for one in given):  # numbers that leave the GPU
+            left = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and not one.is_cuda]
+            self.items += max((one.numel() for one in left), default=0)
+        if self.items > ITEMS:
+            self.found.add(f"numbers read on the host, more than {ITEMS} in a run")
+        return result
+
+
+class _Judged:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.device: Device = settings["device"]
+        self.mirrored, self.files = settings["mirrored"], socket.socket(fileno=settings["files"])
+        self.operation, self.file = settings["operation"], Path(settings["file"])
+        self.rung: Rung | None = None
+        self.calls: dict[int, _Bound] = {}
+
+    def bind(self, what: dict[str, Any]) -> None:
+        if self.rung is None:
+            whole = catalogue.operation(self.operation)
+            operation = dataclasses.replace(whole, reference=_nowhere, libraries=())
+            self.rung = catalogue.rung_from_file(operation, self.file)
+        rung, operation = self.rung, self.rung.operation
+        dtype = dtype_named(what["dtype"])
+        try:  # they were sent before the request
+            self.files.setblocking(False)
+            _, files, _, _ = socket.recv_fds(self.files, 1, len(what["blocks"]))
+        except BlockingIOError:
+            raise RungError("the memory of its operands was taken by something else in its process") from None
+        placement, shared = Placement(**what["placement"]), {}
+        addresses = Addresses(placement)
+        for (name, block), file in zip(what["blocks"].items(), files, strict=True):
+            near = addresses.take(block["bytes"], block["start"])
+            shared[name] = self._map(block, file, operation.operand(name), near)
+            os.close(file)
+        raw = shared
+        if self.mirrored:
+            sizes = [block["bytes"] for block in what["blocks"].values()]
+            slab = Slab(placement, sum(sizes), len(sizes), "cuda" if self.device == "cuda" else "cpu")
+            raw = {name: slab(block["start"], block["bytes"]) for name, block in what["blocks"].items()}
+        tensors: Tensors = {}
+        for name in what["names"]:
+            operand = operation.operand(name)
+            if operand.view is not None and operand.view_of is not None:
+                tensors[name] = operand.view(tensors[operand.view_of], what["values"])
+                continue
+            block = what["blocks"][name]
+            data = raw[name][block["start"] : block["end"]]
+            tensors[name] = data.view(getattr(torch, block["dtype"])).view(block["shape"])
+        scratch = GuardedStorage(self.device, placement=placement, addresses=addresses)
+        bound = _Operands(tensors, what["values"], dtype)
+        how = How(**what["how"])
+        python = not isinstance(rung, CudaRung)
+        prepared = prepare(rung, bound, how, self.device, scratch)  # type: ignore[arg-type]
+        if scratch.blocks:
+            scratch.repaint()
+        outputs = {n: tensors[n] for n in what["outputs"]}
+
+        def for_a_gpu() -> None:
+            assert isinstance(rung, PythonRung)
+            given = rung.call(tensors, what["values"], dtype, self.device, how.tuning)
+            rung.load("cuda").run(**rung.arguments(given))
+
+        self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # to return to
+        compiled = for_a_gpu if python else None
+        self.calls[what["call"]] = _Bound(
+            prepared, raw, shared, outputs, scratch, python, operation.exact, how, compiled
+        )
+
+    def _map(self, block: dict[str, Any], file: int, operand: Operand, near: int) -> torch.Tensor:
+        if self.device == "emulator" and not self.mirrored:
+            from rung import emulator
+
+            if emulator.available() is None:
+                raw = emulator.guarded_file(file, block["bytes"], near)
+                written, constant = operand.written, operand.constant
+                emulator.mark_data(raw, block["start"], block["end"], written=written, constant=constant)
+                return raw
+        return torch.from_file(f"/dev/fd/{file}", shared=True, size=block["bytes"], dtype=torch.uint8)
+
+    def run(self, call: _Bound, times: int, order: Order) -> dict[str, Any]:
+        self._arrive(call)
+        launched, elsewhere = launches_ran(), set[str]()
+        with emulated(self.device, call.how, order):
+            for _ in range(times):
+                if not call.listed:
+                    call.prepared.run()
+                    continue
+                with Operators(exact=call.exact) as operators:
+                    call.prepared.run()
+                elsewhere |= operators.found
+        if self.device == "cuda":
+            wait()
+        self._leave(call)
+        library = sorted(elsewhere)
+        if call.listed and not library and self.device != "cuda" and launches_ran() == launched:
+            library = ["Python, without a kernel"]
+        told = {"atomics": atomics_ran, "unwatched": unwatched, "switches": switches}
+        return {"library": library, **{name: of(self.device) for name, of in told.items()}}
+
+    def unlaunched(self, call: _Bound) -> dict[str, Any]:
+        """Run the rest of the rung while its kernels do nothing; its results do not matter."""
+        self._arrive(call)
+        with contextlib.suppress(Exception), without_launches(), emulated(self.device, call.how):
+            call.prepared.run()
+        self._leave(call)
+        return {}
+
+    def compiles(self, call: _Bound) -> dict[str, Any]:
+        """Compile the kernels of a call for a GPU that is not here, and launch none."""
+        if call.for_a_gpu is not None and triton_compile.available():
+            triton_compile.compiles(call.for_a_gpu)
+        return {}
+
+    def late(self, call: _Bound, cycles: int) -> dict[str, Any]:
+        fresh: Tensors = {}
+        seen, _ = run_late(
+            call.prepared.run,
+            lambda: _copy(fresh, call.raw),
+            call.outputs,
+            prefetch=lambda: fresh.update({n: t.to(call.raw[n].device) for n, t in call.shared.items()}),
+            cycles=cycles,
+        )
+        _copy(seen, call.outputs)
+        self._leave(call)
+        return {}
+
+    def replayed(self, call: _Bound) -> dict[str, Any]:
+        if call.graph is None:
+            call.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(call.graph, capture_error_mode="thread_local"):
+                call.prepared.run()
+        self._arrive(call)
+        call.graph.replay()
+        wait()
+        self._leave(call)
+        return {}
+
+    def _arrive(self, call: _Bound) -> None:
+        if self.mirrored:
+            _copy(call.shared, call.raw)
+
+    def _leave(self, call: _Bound) -> None:
+        if self.mirrored:
+            _copy(call.raw, call.shared)
+        damage = call.scratch.damaged()
+        if damage:
+            raise RungError(damage)
+
+    def answer(self, what: dict[str, Any]) -> dict[str, Any]:
+        if what["do"] == "bind":
+            self.bind(what)
+            return {}
+        if what["do"] == "compiles":
+            return self.compiles(self.calls[what["call"]])
+        if what["do"] == "unreached":
+            return {"unreached": [dataclasses.astuple(place) for place in coverage.unreached(coverage.counted())]}
+        call = self.calls[what["call"]]
+        if what["do"] == "run":
+            return self.run(call, what["times"], what["order"])
+        if what["do"] == "unlaunched":
+            return self.unlaunched(call)
+        return self.late(call, what["cycles"]) if what["do"] == "late" else self.replayed(call)
+
+
+@dataclasses.dataclass
+class _Operands:
+    """The part of `Operands` that binding needs."""
+
+    tensors: Tensors
+    values: Any
+    dtype: Any
+
+
+def _nowhere(*_: object) -> Any:
+    raise RungError("a rung has no reference to call.")
+
+
+def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
+    with os.fdopen(descriptor, "rb") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def _limit(device: str) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))
+    if device != "cuda":
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+
+
+def main(settings: dict[str, Any]) -> None:
+    _limit(settings["device"])
+    torch.set_num_threads(1)
+    judged = _Judged(settings)
+    for what in _requests(settings["ask"]):
+        try:
+            answer = judged.answer(what)
+        except RungError as error:
+            answer = {"error": str(error), "kind": error.kind}
+        except (SystemExit, KeyboardInterrupt) as error:
+            answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
+        except BaseException as error:
+            answer = {"error": first_line(f"{type(error).__name__}: {error}")}
+        try:
+            os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
+        except OSError:  # the rung has closed it: an end without an answer is a failure
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,272 @@
+"""What is tried with one rung in one dtype, and in which order.
+
+A rung runs at every case of its operation that it supports, twice (in the check of a whole ladder, cases that are slow
+on a GPU run once), with poison and guards that change from run to run and are checked after every run; the emulator
+runs the threads of the second run in another order. At the largest affordable case it also gets five seeds behind the
+same pointers, every thread order of the emulator, the race check, late inputs and a CUDA graph. If its grid depends on
+the GPU, a small and a large GPU are emulated as well.
+
+A rung that is checked alone gets more: every case has the race check and other numbers behind the same pointers, and
+the numbers of cases that it refuses are tried at a shape that it supports. Other addresses, about a hundred more runs,
+the sizes that its source names and the other values of its tunables follow.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rung.check.guarded_memory import ALL
+from rung.check.report import OFTEN, QUICK, Effort, Failure
+from rung.check.runner import How
+from rung.check.shapes import SHARE_AGAIN, Shapes
+from rung.check.trial import ORDERS, SEEDS, Ran, Trial, Trials, largest, quick, widest
+from rung.check.tunables import Tunables
+from rung.operation import Case, Values
+from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
+from rung.rungs.cuda import CudaRung
+from rung.rungs.python import PythonRung
+
+LARGE = 132  # multiprocessors of an H200
+BASES = 6  # small cases whose dimensions are changed
+FEW_LATER = 20  # runs of the cases with most blocks
+UNFUSED = {"--fmad=false", "-fmad=false"}  # options that keep a GPU's compiler from fusing
+_FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
+
+
+class Procedure:
+    """Raises a `Failure` at the first error."""
+
+    def __init__(self, trials: Trials, seed: int, effort: Effort, tell: Callable[[str], None] = lambda _: None) -> None:
+        self.trials, self.seed, self.effort, self.tell = trials, seed, effort, tell
+        self.rung, self.operation, self.report = trials.rung, trials.operation, trials.report
+        self.emulated = trials.device == "emulator"
+        self.ran: list[Ran] = []
+        self.watched = False  # whether a case had the race check
+        self.unwatched = 0  # the most threads of a case that could not have it
+
+    def follow(self, cases: Sequence[tuple[Case, Values]]) -> None:
+        self._every_case(cases)
+        if self.effort is QUICK:
+            return
+        most = largest(self.ran, self.effort.affordable)
+        self._full_checks_at(most)
+        if most is not self.ran[0]:
+            self._without_nullable(self.ran[0])  # of odd sizes, mostly
+        if self.emulated and grid_depends_on_gpu(self.rung):
+            self._on_a_small_gpu(most)
+            self._on_a_large_gpu()
+        if self.emulated and not self.trials.races:
+            self._watch()
+        if self.effort.alone:
+            self._alone(most)
+
+    def _every_case(self, cases: Sequence[tuple[Case, Values]]) -> None:
+        effort, trials = self.effort, self.trials
+        pace = 0.0  # seconds per FLOP at the largest case so far, for a forecast; only naive rungs exceed the limit
+        for index, (case, values) in enumerate(cases):
+            cost = self.operation.cost(values, trials.dtype.size)
+            if pace * cost.flops > effort.patience:
+                self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.1f} s per run"
+                continue
+            trial = trials.at(case, values, self.seed + index, only_run=True)
+            trial.twice(effort.slow if trials.cuda and trials.device == "cuda" else math.inf)
+            if effort.alone and trial.seconds <= effort.affordable:
+                trial.refill(self.seed + index + 50)  # a rung that caches results by pointer would return the old ones
+                trial.once()
+            self.ran.append(Ran(trial.seconds, cost.bytes + cost.flops, index, case, values))
+            if effort is QUICK:
+                self._without_nullable(self.ran[-1])
+            self.report.cases += 1
+            # Shorter runs measure only the launch; the emulator gets only small cases.
+            if trials.device == "cuda" and trial.seconds > 0.05 and cost.flops:
+                pace = trial.seconds / cost.flops
+
+    def _alone(self, most: Ran) -> None:
+        for one in _each(self.ran[0], largest(self.ran, OFTEN)):
+            self._elsewhere(one)
+        if self.effort.later_runs:
+            self._at(self.ran[0]).later_runs(self.effort.later_runs)
+        for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
+            self._at(one).later_runs(FEW_LATER)
+        self._without_nullable_anywhere()
+        self._further_shapes()
+        self._numbers_refused()
+        if self.emulated and not self.trials.races:
+            self._fused()
+        if not self.trials.tuning:
+            Tunables(self.trials, self.ran, most, self.seed).all()
+        if self.rung.kind == "triton" and self.emulated and not self.trials.host.library_calls:
+            self._at(self.ran[0]).compiles()
+        if not self.trials.cuda and self.emulated:  # last, since it may discard what a rung keeps between calls
+            for one in _each(self.ran[0], most):
+                self._at(one).unlaunched()
+
+    def _at(self, one: Ran, how: How | None = None, names: list[str] | None = None) -> Trial:
+        return self.trials.at(one.case, one.values, self.seed, how, names)
+
+    def _how(self, *, races: bool = False, fused: bool = False, sms: int | None = None) -> How:
+        return How(self.trials.tuning, races=races, fused=fused, sms=sms)
+
+    def _watch(self) -> None:
+        """The race check; for a rung that is checked alone at every case, since a race may occur in one case only."""
+        if self.effort.alone:
+            chosen = [one for one in self.ran if one.seconds <= self.effort.watched]
+        elif self.trials.dtype.name == self.rung.dtypes[0]:  # the other dtypes have the same source
+            chosen = [largest(self.ran, self.effort.watched)]
+        else:
+            return
+        host = self.trials.host
+        for one in chosen:  # in the shuffled order, blocks switch at their atomics
+            self._at(one, self._how(races=True)).once("shuffled" if self.effort.alone else "forward")
+            too_many = host.unwatched()
+            self.unwatched = max(self.unwatched, too_many)
+            self.watched |= not too_many
+
+    def _fused(self) -> None:
+        """Extreme numbers with products and sums fused, as a GPU's compiler fuses them. Results that are rounded to 16
+        bits afterwards do not show the difference."""
+        if not isinstance(self.rung, CudaRung) or self.trials.dtype.stored != "f32":
+            return
+        if UNFUSED & set(self.rung.header.options):
+            return
+        for one in self.ran:
+            if one.seconds <= self.effort.affordable and one.case.change:
+                try:
+                    self.trials.at(one.case, one.values, self.seed + one.index, self._how(fused=True)).once()
+                except Failure as failure:
+                    more = ", with products and sums fused as a GPU's compiler does"
+                    raise Failure(f"{failure}{more}", failure.kind) from failure
+
+    def _numbers_refused(self) -> None:
+        """Try the numbers of cases whose shapes it refuses, and their scale or eps, at a shape that it takes."""
+        operation = self.operation
+        shapes = [one.values for one in self.ran if one.seconds <= OFTEN]
+        for case in operation.cases:
+            if case.name not in self.report.left_out or not case.change:
+                continue
+            asked = operation.complete(case.values)
+            depth = operation.depth(asked)
+            real = {n: v for n, v in asked.items() if n in operation.scalars and isinstance(v, float)}
+            for values in sorted(shapes, key=lambda v: abs(math.log(operation.depth(v) / depth))):
+                given = {**values, **real}
+                if self.trials.refuses(given):
+                    continue
+                shape = " ".join(f"{dim}={given[dim]}" for dim in operation.dims)
+                trial = self.trials.at(replace(case, name=f"{case.name}, at {shape}"), given, self.seed)
+                if trial.operands.representable():
+                    trial.once()
+                break
+
+    def _elsewhere(self, one: Ran) -> None:
+        """The same numbers at other addresses: in each order, and aligned as little and as much as can be."""
+        for placement in ALL:
+            try:
+                self.trials.at(one.case, one.values, self.seed, placement=placement).once()
+            except Failure as failure:
+                how = {"end": "the end of a page", "page": "the start of a page", "odd": "an odd multiple"}
+                where = f"operands at {how[placement.kind]}, {'descending' if placement.below else 'ascending'}"
+                raise Failure(f"with {where}: {failure}", failure.kind) from failure
+
+    def _full_checks_at(self, one: Ran) -> None:
+        trial, seed = self._at(one), self.seed
+        for other in range(SEEDS):
+            trial.refill(seed + 100 * other)
+            if self.trials.device == "cuda":
+                trial.twice()
+            else:
+                trial.once(ORDERS[other % len(ORDERS)])
+        if self.trials.device == "cuda":
+            trial.late(seed + 7919)
+            if self.trials.cuda:
+                trial.replayed(seed + 7920)
+        self._without_nullable(one)
+
+    def _on_a_small_gpu(self, most: Ran) -> None:
+        """With as few multiprocessors as the rung takes, so that each block has most work (up to four times)."""
+        found = []
+        for one in self.ran:
+            if few := self._fewest_multiprocessors(one.values):
+                many, left = self._blocks(one, 64), self._blocks(one, few)
+                more = max(a / b for a, b in zip(many, left, strict=False))
+                found.append((min(more, 4.0), few < USUAL, one is most, -one.work, one.index, few, one))
+        if not found:
+            return
+        best = max(found)
+        alike = [each for each in found if each[:2] == best[:2]] if best[0] > 1.0 and best[1] else [best]
+        for *_, few, one in alike:
+            self._at(one, self._how(sms=few)).once(self.trials.next_order())
+
+    def _on_a_large_gpu(self) -> None:
+        """With an H200's multiprocessors, if that launches more blocks; cooperative grids would take too long."""
+        assert isinstance(self.rung, CudaRung)
+        if any(launch.cooperative for launch in self.rung.header.launches):
+            return
+        found = []
+        for one in self.ran:
+            usual, many = self._blocks(one, USUAL), self._blocks(one, LARGE)
+            found.append((max(b / a for a, b in zip(usual, many, strict=False)), -one.work, one.index, one))
+        more, *_, one = max(found)
+        if more > 1.0:
+            self._at(one, self._how(sms=LARGE)).once()
+
+    def _blocks(self, one: Ran, multiprocessors: int) -> list[int]:
+        return [math.prod(grid) for grid in self.trials.grids(one.values, multiprocessors=multiprocessors)]
+
+    def _fewest_multiprocessors(self, values: Values) -> int | None:
+        """With few multiprocessors, grid-stride loops iterate; some rungs need more than one."""
+        for sms in (1, 2, 3, 5):
+            with emulated_multiprocessors(sms):
+                if not self.trials.refuses(values):
+                    return sms
+        return None
+
+    def _without_nullable(self, one: Ran) -> None:
+        if names := self.trials.fewer_names():
+            self._at(one, names=names).twice()
+
+    def _without_nullable_anywhere(self) -> None:
+        """The calls that leave operands out, at all quick cases; the cases with most blocks have the race check."""
+        names = self.trials.fewer_names()
+        if not names:
+            return
+        for one in self.ran:
+            if one.seconds <= OFTEN:
+                self._at(one, names=names).once(self.trials.next_order())
+        if self.emulated and self.trials.cuda and not self.trials.races:
+            for one in widest(self.trials, quick(self.ran, OFTEN)):
+                self._at(one, self._how(races=True), names).once("shuffled")
+
+    def _further_shapes(self) -> None:
+        """A number in the rung's own source may be a size at which it behaves differently."""
+        if not isinstance(self.rung, CudaRung | PythonRung) or not self.emulated:
+            return
+        if self.operation.complaint is not None:  # a problem's data has the sizes of its tests only
+            return
+        dims = self.operation.dims
+
+        def size(one: Ran) -> tuple[int, float, int]:  # dimensions of one show little
+            return sum(one.values[dim] == 1 for dim in dims), one.work, one.index
+
+        plain = sorted((one for one in self.ran if not one.case.change), key=size)
+        bases = [(one.case, one.values) for one in plain[:BASES]]
+        figures = self.report.element, self.report.norm
+        shapes = Shapes(self.trials, self.rung, bases, [one.values for one in self.ran], self.seed, self.effort.shapes)
+        shapes.with_one_named()
+        shapes.with_two_named()
+        shapes.drawn()
+        self.report.element, self.report.norm = figures
+        if shapes.untried and shapes.share != SHARE_AGAIN:  # these are tried with the first dtype
+            listed = ", ".join(map(str, sorted(shapes.untried)))
+            self.report.notes.append(f"sizes that its text names, but that were not all tried: {listed}")
+
+
+def grid_depends_on_gpu(rung: Rung) -> bool:
+    """Whether the launch depends on the number of multiprocessors, or on the largest possible grid."""
+    return isinstance(rung, CudaRung) and bool(_FACTS.search(rung.source + str(rung.table)))  # inherited keys, too
+
+
+def _each(*some: Ran) -> list[Ran]:
+    return list({one.index: one for one in some}.values())
