@@ -38,6 +38,7 @@ VERBS = {
     "study": ("study", "Questions that need more than one figure: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
+    "adopt": ("adopt", "Put a header into a kernel's file: bindings, grid and block, from its launch or signature."),
     "export": ("export", "Export a rung: torch, the hub's kernels, KernelBench, LeetGPU, GPU MODE, flashinfer."),
     "convert": ("convert", "A checkpoint of nanoGPT or llm.c in Hugging Face's layout."),
     "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
@@ -48,7 +49,7 @@ VERBS = {
 
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
-COMPILING = ("climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect")
+COMPILING = ("adopt", "climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -51,6 +51,10 @@ def check(
     missing: Annotated[
         bool, typer.Option("--missing", help="Only rungs without a verdict for their present code.")
     ] = False,
+    arch: Annotated[
+        list[str] | None, typer.Option(help="Also compile a file for this architecture, as in sm_80 (repeatable).")
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the header that was proposed into the file.")] = False,
     json: options.Json = False,
 ) -> None:
     """Is a rung right? Every case and dtype against a float64 reference, on a GPU or emulated.
@@ -76,7 +80,10 @@ def check(
     if problem is not None:
         chosen = [_submission(problem, rung, file)]
     else:
+        rung, file = options.operation_and_file(rung, file)
         chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
+        if file is not None and (refused := _first_look(chosen[0], dtype or [], arch or [], write=write, json=json)):
+            raise typer.Exit(refused)
     from rung.check.judge import device_named, requests
 
     where = device_named("emulator" if coverage else device)
@@ -87,6 +94,27 @@ def check(
         code = _check(work, chosen, jobs, output, missing, json)
     if code:
         raise typer.Exit(code)
+
+
+def _first_look(rung: Rung, dtypes: list[str], archs: list[str], *, write: bool, json: bool) -> int:
+    """Names and types, then both compilers, before torch is imported; an exit code if something is refused."""
+    from rung.check.report import Report
+    from rung.rungs import first_look
+    from rung.rungs.cuda import CudaRung
+
+    if isinstance(rung, CudaRung) and rung.guessed is not None:
+        console.note(options.proposed(rung, write=write))
+    first_look.require_names(rung)
+    dtype = next((d for d in rung.dtypes if not dtypes or d in dtypes), rung.dtypes[0])
+    error = first_look.compile_error(rung, dtype, tuple(archs) or ("sm_90",))
+    if not error:
+        return 0
+    report = Report(rung.full_name, dtype, "emulator", "failed", error)
+    if json:
+        console.print_json({"device": "compilers", "complete": True, "reports": [report.as_json()]})
+    else:
+        print(f"{rung.full_name}  {dtype}  failed  {error}")
+    return 1
 
 
 def _check(

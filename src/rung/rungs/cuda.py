@@ -82,15 +82,15 @@ class CudaRung(Rung):
         bound = set(self.header.constants) | {m.operand for m in self.header.maps.values()} & operands
         for entry in self.header.launches:
             for parameter in self.parameters[entry.kernel]:
-                target = self._target(parameter, entry)
+                target = self.target(parameter, entry)
                 if parameter.pointer and isinstance(target, str) and target in operands:
                     bound.add(target)
         return frozenset(bound)
 
-    def _target(self, parameter: Parameter, entry: header.Launch) -> str | int | float:
+    def target(self, parameter: Parameter, entry: header.Launch) -> str | int | float:
         return entry.bind.get(parameter.name, self.header.bind.get(parameter.name, parameter.name))
 
-    def _require_parameters_for_bind(self) -> None:
+    def require_parameters_for_bind(self) -> None:
         """Refuses misspelt names in [bind], which would otherwise be ignored."""
         of = {kernel: [p.name for p in parameters] for kernel, parameters in self.parameters.items()}
         every = list(dict.fromkeys(name for names in of.values() for name in names))
@@ -203,7 +203,7 @@ class CudaRung(Rung):
         )
 
     def bound(self, call: Call) -> Prepared:
-        self._require_parameters_for_bind()
+        self.require_parameters_for_bind()
         every = call.tensors | call.buffers
         bound = Arguments(self, call.tensors, call.buffers, call.dtype, self.maps(every, call.names, call.dtype))
         module = load_module(self.build(call.values, call.dtype, call.tuning), call.device)
@@ -214,7 +214,7 @@ class CudaRung(Rung):
         for entry, scope in self._schedule(call.names):
             config = self._config(entry, scope)
             arguments = [
-                bound.argument(p, entry.kernel, self._target(p, entry), scope) for p in self.parameters[entry.kernel]
+                bound.argument(p, entry.kernel, self.target(p, entry), scope) for p in self.parameters[entry.kernel]
             ]
             module.prepare(entry.kernel, config)
             steps.append(module.bind(entry.kernel, config, arguments))
