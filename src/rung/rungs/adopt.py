@@ -254,7 +254,7 @@ def _binds(
             signature = ", ".join(f"{q.ctype}{'*' if q.pointer else ''} {q.name}" for q in parameters)
             raise RungError(
                 f"{path}: what is {p.ctype} {p.name} of {kernel}({signature})? {of.name} has the sizes "
-                f"{', '.join([*of.dims, *of.scalars])}; write a header with [bind] {p.name} = \"...\"."
+                f'{", ".join([*of.dims, *of.scalars])}; write a header with [bind] {p.name} = "...".'
             )
     for targets in found:
         combos = sorted(

@@ -13,13 +13,13 @@ from rung.cuda import limits
 from rung.cuda.host_code import device_part
 from rung.cuda.source import Parameter, kernel_parameters
 from rung.cuda.tensor_map import TensorMap, packed_strides
-from rung.dtypes import Dtype
+from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import RungError
 from rung.expressions import Names, evaluate, evaluate_int
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import adopt, alignment, header, source_file
-from rung.rungs.arguments import Arguments
+from rung.rungs.arguments import Arguments, Typed
 from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
 if TYPE_CHECKING:
@@ -76,21 +76,24 @@ class CudaRung(Rung):
         kernels = dict.fromkeys(entry.kernel for entry in self.header.launches)
         return {k: kernel_parameters(self._source, k, str(self.path)) for k in kernels}
 
+    def signature(self, kernel: str) -> tuple[Parameter, ...]:
+        return self.parameters[kernel]
+
     @cached_property
     def binds(self) -> frozenset[str]:
         operands = {o.name for o in self.operation.operands}
         bound = set(self.header.constants) | {m.operand for m in self.header.maps.values()} & operands
         for entry in self.header.launches:
             for parameter in self.parameters[entry.kernel]:
-                target = self.target(parameter, entry)
+                target = self._target(parameter, entry)
                 if parameter.pointer and isinstance(target, str) and target in operands:
                     bound.add(target)
         return frozenset(bound)
 
-    def target(self, parameter: Parameter, entry: header.Launch) -> str | int | float:
+    def _target(self, parameter: Parameter, entry: header.Launch) -> str | int | float:
         return entry.bind.get(parameter.name, self.header.bind.get(parameter.name, parameter.name))
 
-    def require_parameters_for_bind(self) -> None:
+    def _require_parameters_for_bind(self) -> None:
         """Refuses misspelt names in [bind], which would otherwise be ignored."""
         of = {kernel: [p.name for p in parameters] for kernel, parameters in self.parameters.items()}
         every = list(dict.fromkeys(name for names in of.values() for name in names))
@@ -182,6 +185,20 @@ class CudaRung(Rung):
                     if entry.when is None or bool(evaluate(entry.when, scope)):
                         yield entry, scope
 
+    def require_bindable(self, values: Values, dtype: Dtype) -> None:
+        """Refuses parameters whose names or types cannot be bound, before anything is compiled, and without torch."""
+
+        def typed(kind: str) -> Any:
+            return Typed(f"torch.{ELEMENTS.get(dtype.stored if kind == 'real' else kind)}")
+
+        self._require_parameters_for_bind()
+        tensors = {o.name: typed(o.dtype) for o in self.operation.operands}
+        buffers = {name: typed(buffer.dtype) for name, buffer in self.header.buffers.items()}
+        bound = Arguments(self, tensors, buffers, dtype, dict.fromkeys(self.header.maps))
+        for entry, scope in self._schedule(self.names(values, dtype, None)):
+            for p in self.parameters[entry.kernel]:
+                bound.argument(p, entry.kernel, self._target(p, entry), scope)
+
     def _config(self, entry: header.Launch, names: Values) -> LaunchConfig:
         from rung.cuda.launch import LaunchConfig
 
@@ -203,7 +220,7 @@ class CudaRung(Rung):
         )
 
     def bound(self, call: Call) -> Prepared:
-        self.require_parameters_for_bind()
+        self._require_parameters_for_bind()
         every = call.tensors | call.buffers
         bound = Arguments(self, call.tensors, call.buffers, call.dtype, self.maps(every, call.names, call.dtype))
         module = load_module(self.build(call.values, call.dtype, call.tuning), call.device)
@@ -214,7 +231,7 @@ class CudaRung(Rung):
         for entry, scope in self._schedule(call.names):
             config = self._config(entry, scope)
             arguments = [
-                bound.argument(p, entry.kernel, self.target(p, entry), scope) for p in self.parameters[entry.kernel]
+                bound.argument(p, entry.kernel, self._target(p, entry), scope) for p in self.parameters[entry.kernel]
             ]
             module.prepare(entry.kernel, config)
             steps.append(module.bind(entry.kernel, config, arguments))
