@@ -16,7 +16,7 @@ from typing import Any
 
 import uvicorn
 
-from rung.models.batching.wire import Setup
+from rung.models.batching.protocol import Setup
 from rung.models.gpt2.config import read_config
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server

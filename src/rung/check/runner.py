@@ -16,7 +16,7 @@ from rung.check.report import Failure
 from rung.cuda.source import Unreached
 from rung.cuda.stall import stall
 from rung.emulator import coverage
-from rung.errors import first_line
+from rung.errors import RungError, first_line
 from rung.operation import Tensors
 from rung.rungs import base
 from rung.rungs.base import Device, Prepared, Rung
@@ -153,7 +153,7 @@ def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: G
     if mirror:
         mirror.arrive()
         tensors = operands.viewed({n: mirror.there(t) for n, t in tensors.items() if n in scratch.blocks})
-    with base.emulated_multiprocessors(how.sms), emulated(device, how):
+    with of_the_rung(), base.emulated_multiprocessors(how.sms), emulated(device, how):
         prepared = rung.prepare(tensors, operands.values, operands.dtype, device=device, tuning=how.tuning, empty=empty)
     if mirror:
         wait(device, mirror)  # buffers that are zeroed once
@@ -233,7 +233,8 @@ class LocalCall:
                 start = clock()
                 if self._mirror:
                     self._mirror.arrive()
-                self._prepared.run()
+                with of_the_rung():
+                    self._prepared.run()
                 if self._mirror and self._streams:
                     wait(self._device)
                 wait(self._device, self._mirror)
@@ -317,6 +318,17 @@ def wait(device: Device = "cuda", mirror: Mirror | None = None) -> None:
             mirror.leave()
         if device == "cuda":
             torch.cuda.synchronize()
+
+
+@contextmanager
+def of_the_rung() -> Iterator[None]:
+    """The rung's own code: whatever it raises is its failure."""
+    try:
+        yield
+    except (Failure, RungError):
+        raise
+    except Exception as error:
+        raise Failure(first_line(f"{type(error).__name__}: {error}")) from error
 
 
 @contextmanager

@@ -26,14 +26,17 @@ VERBS = {
     "list": ("list_", "The ladders, or the rungs of one."),
     "show": ("show", "A rung's idea and source, and how it differs from its parent."),
     "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
+    "run": ("run", "Any CUDA program, without a GPU: its output, its kernels' faults and races."),
     "mutate": ("mutate", "Which small changes to a right kernel does the checker miss?"),
     "bench": ("bench", "How fast? Rungs and libraries, interleaved, checked in the same run."),
     "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
     "tunings": ("tunings", "The launch parameters that sweeps found best; bench and the model use them."),
     "roofline": ("roofline", "How far are rungs from the hardware's ceilings? A chart and a table."),
+    "count": ("count", "Requests, sectors and bank conflicts of a rung, by line, without a GPU."),
     "profile": ("profile", "Nsight Compute's counters of a rung; or where a token's time goes."),
     "results": ("results", "What was measured: list, filter, compare two machines or commits, export."),
     "report": ("report", "Everything known about every ladder, in one HTML file."),
+    "reproduce": ("reproduce", "The five documents' figures: theirs, ours, and the command of each."),
     "study": ("study", "Questions that need more than one figure: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
@@ -49,7 +52,7 @@ VERBS = {
 
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
-COMPILING = ("climb", "check", "mutate", "bench", "sweep", "profile", "inspect")
+COMPILING = ("climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -49,7 +49,7 @@ def serve(
         from rung.serve.run import serve as run
     except ModuleNotFoundError as error:
         raise RungError(f"the server needs {error.name}; install it: pip install 'rung[serve]'.") from None
-    from rung.models.batching.wire import Setup
+    from rung.models.batching.protocol import Setup
 
     for option, text in [("--name", name), *(("--cors", origin) for origin in cors or [])]:
         if text is not None and not (text and text.isprintable()):

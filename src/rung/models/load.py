@@ -18,11 +18,11 @@ import torch
 
 from rung import files
 from rung.errors import RungError
-from rung.models.batching.choice import backend_of
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.fleet import Fleet
+from rung.models.batching.protocol import Setup
+from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request, Transcript
-from rung.models.batching.wire import Setup
 from rung.models.buffers import plain_torch
 from rung.models.choose_plan import make_plan
 from rung.models.drafts import NGRAM, drafting
@@ -136,6 +136,8 @@ class Model:
         run = self.run([prompt] if isinstance(prompt, str) else prompt, **options)
         for _ in run:
             pass
+        if run.interrupted:
+            raise KeyboardInterrupt
         single = isinstance(prompt, str) and run.options.num_samples == 1
         return run.completions[0] if single else run.completions
 
@@ -149,6 +151,8 @@ class Model:
         for _, piece in run:
             if piece:
                 yield piece
+        if run.interrupted:
+            raise KeyboardInterrupt
         return run.completions[0]
 
     def submit(self, prompt: str | Sequence[int], **options: Unpack[Keywords]) -> Future[Completion]:

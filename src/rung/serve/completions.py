@@ -242,7 +242,7 @@ class Choice:
 
     def add(self, piece: Piece) -> dict[str, Any]:
         """The choice of a chunk, from this piece."""
-        call, text, chosen = self.call, piece.text, list[Chosen | None](piece.tokens)
+        call, text, chosen = self.call, piece.text, list[Chosen | None](piece.details or ())
         choice: dict[str, Any] = {"index": self.index}
         if not self._begun:
             self._begun = True

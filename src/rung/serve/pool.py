@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from rung.errors import RungError
-from rung.models.batching import wire
+from rung.models.batching import protocol
+from rung.models.batching.protocol import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
 from rung.models.batching.text import Piece, Request
-from rung.models.batching.wire import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
 
 DIED = "the engine's process died while the text was being written; send the request again."
 RESTARTS = 1  # a process that dies more often would die again if restarted
@@ -58,7 +58,7 @@ class Worker:
 
     def start(self) -> None:
         self.settled.clear()
-        self.process, self.connection = wire.start(self.setup)
+        self.process, self.connection = protocol.start(self.setup)
         threading.Thread(target=self._listen, args=(self.process, self.connection), daemon=True).start()
 
     def _listen(self, process: subprocess.Popen[bytes], connection: Connection) -> None:

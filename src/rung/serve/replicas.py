@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from starlette.applications import Starlette
 
 from rung.errors import RungError
-from rung.models.batching.wire import Setup
+from rung.models.batching.protocol import Setup
 from rung.reproduce.parallel.blocks import with_ray
 from rung.serve.app import Limits, Server
 from rung.serve.pool import Pool

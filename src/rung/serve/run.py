@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from rung.errors import RungError
-from rung.models.batching.wire import Setup
+from rung.models.batching.protocol import Setup
 from rung.models.gpt2.config import read_config
 from rung.models.load import find
 from rung.models.tokenizer import read_tokenizer

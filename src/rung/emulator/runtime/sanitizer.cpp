@@ -32,3 +32,14 @@ extern "C" RUNG_API void __ubsan_handle_out_of_bounds_abort(Indexing* indexing, 
     fault(FaultKind::Bounds, "index %ld is outside of %s (%s:%u)", value, indexing->array->name, indexing->place.file,
           indexing->place.line);
 }
+
+// Of a whole program, whose host code goes on: only a kernel's failed checks count.
+extern "C" RUNG_API void __ubsan_handle_type_mismatch_v1(Access* access, uintptr_t address)
+{
+    if (running) __ubsan_handle_type_mismatch_v1_abort(access, address);
+}
+
+extern "C" RUNG_API void __ubsan_handle_out_of_bounds(Indexing* indexing, uintptr_t index)
+{
+    if (running) __ubsan_handle_out_of_bounds_abort(indexing, index);
+}

@@ -13,11 +13,11 @@ from multiprocessing.connection import Connection
 from subprocess import Popen
 
 from rung.errors import RungError
-from rung.models.batching import wire
+from rung.models.batching import protocol
 from rung.models.batching.backend import Clock
 from rung.models.batching.engine import BatchEngine, Listener, Submission
+from rung.models.batching.protocol import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
 from rung.models.batching.text import Piece, Request
-from rung.models.batching.wire import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
 
 
 @dataclass
@@ -41,7 +41,7 @@ class _Worker:
     def __init__(self, setup: Setup) -> None:
         self.process: Popen[bytes]
         self.connection: Connection
-        self.process, self.connection = wire.start(setup)
+        self.process, self.connection = protocol.start(setup)
         self.texts: dict[int, _Text] = {}
         self.slots = 0
 
@@ -136,7 +136,8 @@ class Fleet:
         text.listener(
             Piece(
                 "".join(p.text for p in text.pieces),
-                tuple(chosen for p in text.pieces for chosen in p.tokens),
+                [token for p in text.pieces for token in p.tokens],
+                [one for p in text.pieces for one in p.details or ()] if first.details is not None else None,
                 piece.reason,
                 first.prompt,
                 first.queued,

@@ -14,8 +14,8 @@ from typing import Any
 
 from rung.errors import RungError
 from rung.models.batching.engine import BatchEngine, Ticket
+from rung.models.batching.protocol import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
 from rung.models.batching.text import Piece
-from rung.models.batching.wire import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
 from rung.models.load import load
 
 

@@ -1,11 +1,16 @@
 // CUDA's math functions. The fast intrinsics are the accurate functions here; their error is not modelled.
 #pragma once
 
+#ifndef RUNG_PROGRAM
 // fmaxf and fminf are inline, since glibc's are calls and limit softmax. With one NaN the result is the other operand.
 inline float rung_fmaxf(float a, float b) { return a > b || b != b ? a : b; }
 inline float rung_fminf(float a, float b) { return a < b || b != b ? a : b; }
 #define fmaxf rung_fmaxf
 #define fminf rung_fminf
+#else
+#define rung_fmaxf __builtin_fmaxf
+#define rung_fminf __builtin_fminf
+#endif
 
 #define RUNG_MINMAX(T) \
     inline T min(T a, T b) { return b < a ? b : a; } \
@@ -37,6 +42,7 @@ inline unsigned umax(unsigned a, unsigned b) { return max(a, b); }
 inline long long llmin(long long a, long long b) { return min(a, b); }
 inline long long llmax(long long a, long long b) { return max(a, b); }
 
+#ifndef RUNG_PROGRAM  // whose <cmath> has them
 // C declares these for double only; CUDA overloads them.
 #define RUNG_FLOAT(NAME) inline float NAME(float x) { return NAME##f(x); }
 RUNG_FLOAT(exp) RUNG_FLOAT(exp2) RUNG_FLOAT(expm1) RUNG_FLOAT(log) RUNG_FLOAT(log2) RUNG_FLOAT(log10) RUNG_FLOAT(log1p)
@@ -59,6 +65,7 @@ inline float abs(float x) { return fabsf(x); }
 inline double abs(double x) { return fabs(x); }
 inline long abs(long x) { return x < 0 ? -x : x; }
 inline long long abs(long long x) { return x < 0 ? -x : x; }
+#endif
 
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }

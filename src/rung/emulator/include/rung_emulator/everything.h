@@ -9,5 +9,7 @@
 #include "../cooperative_groups/scan.h"
 #include "../cuda_pipeline.h"
 #include "../mma.h"
+#ifndef RUNG_PROGRAM
 #include "../ptx_emulated.h"
 #include "entry.h"
+#endif

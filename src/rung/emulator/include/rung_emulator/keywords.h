@@ -8,20 +8,30 @@
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
 
+#ifdef RUNG_PROGRAM  // left for emulator/rewriting.py
+#define __global__ __rung_global__
+#define __shared__ __rung_shared__
+#define __cluster_dims__(...) __rung_cluster__(__VA_ARGS__)
+#else
+#ifdef RUNG_COUNTED
+#define __global__ __attribute__((noinline))  // its parameters then point to no __shared__ variable
+#else
 #define __global__
+#endif
+#define __shared__ thread_local
+#define __cluster_dims__(...)
+#define __noinline__ __attribute__((noinline))
+#endif
 #define __device__
 #define __host__
 #define __constant__ __attribute__((visibility("default")))
-#define __shared__ thread_local
 #define __managed__
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __maxnreg__(...)
-#define __cluster_dims__(...)
 #define __block_size__(...)
 #define __forceinline__ inline __attribute__((always_inline))
 #define __inline_hint__ inline
-#define __noinline__ __attribute__((noinline))
 #define __align__(n) __attribute__((aligned(n)))
 #define __builtin_align__(n) __attribute__((aligned(n)))
 #define __nv_pure__ __attribute__((pure))
@@ -29,7 +39,9 @@
 #define __builtin_nontemporal_load(address) (*(address))
 #define __assume(condition) __builtin_assume(condition)
 
+#ifndef RUNG_PROGRAM
 #define assert(condition) \
     ((condition) ? (void)0 \
                  : rung_fault(rung_emulator::FaultKind::Trap, {__FILE__, __LINE__}, "assertion failed: " #condition))
+#endif
 #define __trap() rung_fault(rung_emulator::FaultKind::Trap, {__FILE__, __LINE__}, "the kernel called __trap")

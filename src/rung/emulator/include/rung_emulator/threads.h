@@ -6,10 +6,15 @@ namespace rung_emulator { namespace now {
 __attribute__((visibility("hidden"))) extern uint3 thread_index, block_index;
 __attribute__((visibility("hidden"))) extern dim3 block_dim, grid_dim;
 } }
+#ifdef RUNG_PROGRAM  // which may have members of these names
+inline constexpr const uint3 &threadIdx = rung_emulator::now::thread_index, &blockIdx = rung_emulator::now::block_index;
+inline constexpr const dim3 &blockDim = rung_emulator::now::block_dim, &gridDim = rung_emulator::now::grid_dim;
+#else
 #define threadIdx (static_cast<const uint3&>(rung_emulator::now::thread_index))
 #define blockIdx (static_cast<const uint3&>(rung_emulator::now::block_index))
 #define blockDim (static_cast<const dim3&>(rung_emulator::now::block_dim))
 #define gridDim (static_cast<const dim3&>(rung_emulator::now::grid_dim))
+#endif
 constexpr int warpSize = 32;
 
 inline void __syncthreads(rung_emulator::Site site = rung_emulator::here())
@@ -36,6 +41,8 @@ inline void __nanosleep(unsigned) { rung_pause(); }
 
 // A counter: kernels only use differences.
 inline long long clock64() { return rung_ticks(); }
+#ifndef RUNG_PROGRAM  // whose clock() is the C library's
 inline long clock() { return long(clock64()); }
+#endif
 inline unsigned long long __globaltimer() { return (unsigned long long)clock64(); }
 inline unsigned __smid() { return 0; }

@@ -1,35 +1,40 @@
 """The backend that samples on the host: any plan's logits, and the CPU's native step for all texts at once. A text's
 bits do not depend on the batch. On a CPU each column of the native step is computed independently of the others, and a
-longer prompt is read alone, in parts whose boundaries do not depend on other texts.
+longer prompt is read alone, in parts whose boundaries do not depend on other texts. Parts that another slot's cache
+holds are copied.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from rung.models.batching.backend import Backend, Fresh
+from rung.errors import RungError
+from rung.models.batching.backend import Backend, NewTokens, failure
 from rung.models.batching.text import Text
 from rung.models.buffers import integers
 from rung.models.cpu.engine import Column
 from rung.models.cpu.plan import SHORT_PROMPT
 from rung.models.drafts import MOST, PROPOSING, Columns, Draft, DraftModel, Lookup, Pace, follow, numbers
 from rung.models.gpt2.model import Drafting, Transformer
-from rung.models.options import Chosen, plain
-from rung.models.sampling import Penalties
-from rung.precision import one_thread
+from rung.models.options import Chosen
+from rung.models.sampling import NOT_FINITE, Penalties
+from rung.precision import torch_threads
+from rung.processors import processors
 
 PART = 128  # tokens of a prompt that are read per turn, while the other texts wait
 
 
-@dataclass
+@dataclass(eq=False)
 class _Row:
     """A slot's text. `pending` are the tokens to read before the next token can be chosen."""
 
     text: Text
+    window: tuple[int, ...]  # the tokens from its cache's first position on, as they were when it began
     pending: tuple[int, ...]
     penalties: Penalties | None
     first: torch.Tensor | None = None  # (V), logits after the prompt, while the cache still holds it
@@ -61,10 +66,12 @@ class HostBackend(Backend):
         self._cache = (native and native.cache) or transformer.new_cache(slots, config.context)
         self._cache.begin(slots)
         self._rows: dict[int, _Row] = {}  # in the order of admission
+        self._prefixes: dict[int, tuple[int, ...]] = {}  # by slot: its cache's first tokens, read in whole parts
         self._drafting = drafting
         self._draft_model = DraftModel(drafting.source, slots, proposing) if drafting and drafting.source else None
         on_cpu = plan.on == "cpu"
         self._part = PART if on_cpu else config.context
+        self._keeps = on_cpu  # elsewhere free slots take part in steps, with dummy tokens
         # A step of the rungs serves all rows at once; the CPU's plain operations round differently per batch size.
         self._together = native is None and not on_cpu and not plan.tokens_alone
 
@@ -81,20 +88,45 @@ class HostBackend(Backend):
             penalties = Penalties(options.sampling, [text.request.ids], self._vocabulary)
             for token in text.tokens:
                 penalties.add(integers([token]))
-        row = _Row(text, ids, penalties, slot=slot, pace=Pace(self._drafting.cost) if self._drafting else None)
-        if options.prompt_logprobs is None or text.tokens:
-            row.leader = next((r for r in self._rows.values() if self._leads(r, ids)), None)
-        else:
+        row = _Row(text, ids, ids, penalties, slot=slot, pace=Pace(self._drafting.cost) if self._drafting else None)
+        if options.prompt_logprobs is not None and not text.tokens:
             row.prompt_logprobs = [None]
-        self._cache.lengths[slot] = 0
+        row.leader = next((r for r in self._rows.values() if self._leads(r, row)), None)
+        if row.leader is None and row.prompt_logprobs is None:
+            self._reuse(row)
+        else:
+            self._cache.lengths[slot], self._prefixes[slot] = 0, ()
         self._rows[slot] = row
         if self._draft_model is not None:
             self._draft_model.forget(slot)
 
-    def _leads(self, row: _Row, ids: tuple[int, ...]) -> bool:
+    def _leads(self, row: _Row, follower: _Row) -> bool:
         # A prompt with logits for every token uses other matrix products, whose bits differ.
         reading = row.leader is None and not row.text.tokens
-        return row.prompt_logprobs is None and (row.first is not None or reading) and row.text.request.ids == ids
+        asked = [None if r.prompt_logprobs is None else r.text.options.prompt_logprobs for r in (row, follower)]
+        same = row.text.request.ids == follower.window and asked[0] == asked[1]
+        return same and (row.first is not None or reading)
+
+    def _reuse(self, row: _Row) -> None:
+        """Copy the longest beginning that another slot's cache holds, also one whose text has ended.
+
+        Only whole parts of prompts count: the same tokens go through the same products, so that no bit changes.
+        """
+        best, source = 0, row.slot
+        for slot, kept in self._prefixes.items():
+            n, most = 0, min(len(kept), len(row.window) - 1)
+            while n + PART <= most and kept[n : n + PART] == row.window[n : n + PART]:
+                n += PART
+            if n > best:
+                best, source = n, slot
+        if best and source != row.slot:
+            self._copy(source, row.slot, best)
+        self._cache.lengths[row.slot], self._prefixes[row.slot] = best, row.window[:best]
+        row.pending = row.window[best:]
+
+    def _copy(self, source: int, to: int, tokens: int) -> None:
+        for tensor in (self._cache.k, self._cache.v):
+            tensor[:, to, :, :tokens] = tensor[:, source, :, :tokens]
 
     def end(self, slot: int) -> None:
         row = self._rows.pop(slot)
@@ -105,23 +137,26 @@ class HostBackend(Backend):
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
-    def turn(self) -> list[Fresh]:
-        if self._native is None or self._transformer.plan.on != "cpu":
+    def turn(self) -> list[NewTokens]:
+        if self._transformer.plan.on != "cpu":
             return self._turn()
-        with one_thread():
+        threads = getattr(self._transformer.plan, "threads", None) or processors()
+        with torch_threads(1 if self._native is not None else threads):
             return self._turn()
 
-    def _turn(self) -> list[Fresh]:
+    def _turn(self) -> list[NewTokens]:
         began = time.perf_counter()
         logits: dict[int, torch.Tensor] = {}
+        failed: list[NewTokens] = []
         busy = [row for row in self._rows.values() if row.leader is None]
-        for row in busy:
-            self._draft(row)
+        if self._drafting is not None:
+            busy = [row for row in busy if self._contained(row, failed, self._draft, row)]
         budget = self._part
-        for row in busy:
+        for row in list(busy):
             if len(row.pending) > self._short and budget > 0:
                 budget -= min(self._part, len(row.pending))
-                self._read(row, logits)
+                if not self._contained(row, failed, self._read, row, logits):
+                    busy.remove(row)
         read = time.perf_counter()
         few = [row for row in busy if row.slot not in logits and 0 < len(row.pending) <= self._short]
         if self._native is not None:
@@ -130,14 +165,26 @@ class HostBackend(Backend):
             self._batch(few, logits)
         else:
             for row in few:
-                self._read(row, logits)
+                self._contained(row, failed, self._read, row, logits)
         self._follow(logits)
-        fresh = [self._choose(self._rows[slot], row) for slot, row in logits.items()]
+        fresh = failed
+        for slot, found in logits.items():
+            row = self._rows[slot]
+            self._contained(row, fresh, lambda row=row, found=found: fresh.append(self._choose(row, found)))
         if few and all(not row.text.tokens for row in few):
             read = time.perf_counter()  # short prompts, and nothing else
         self.clock.prefill_seconds += read - began
         self.clock.decode_seconds += time.perf_counter() - read
         return fresh
+
+    def _contained(self, row: _Row, failed: list[NewTokens], work: Callable[..., object], *arguments: object) -> bool:
+        """Whether the row's work was done; an error ends its text alone."""
+        try:
+            work(*arguments)
+        except Exception as error:
+            failed.append(NewTokens(row.slot, error=failure(error)))
+            return False
+        return True
 
     @property
     def _short(self) -> int:
@@ -146,6 +193,7 @@ class HostBackend(Backend):
 
     def _read(self, row: _Row, logits: dict[int, torch.Tensor]) -> None:
         part, alone = row.pending[: self._part], self._cache.row(row.slot)
+        begin = alone.lengths[0]
         if row.prompt_logprobs is not None and not row.seen:
             every = self._transformer.advance_all(part, alone)
             self._add_logprobs(row, part, every)
@@ -154,6 +202,8 @@ class HostBackend(Backend):
             found = self._transformer.advance_all(part, alone)
         else:
             found = self._transformer.advance([part], alone)
+            if self._keeps and len(part) == PART and begin == len(self._prefixes[row.slot]):
+                self._prefixes[row.slot] = row.window[: begin + PART]
         self._consumed(row, part, alone.lengths[0])
         if not row.pending:
             logits[row.slot] = found
@@ -214,9 +264,10 @@ class HostBackend(Backend):
             if leader is None or leader.first is None:
                 continue
             used = len(leader.text.request.ids)
-            for tensor in (self._cache.k, self._cache.v):
-                tensor[:, row.slot, :, :used] = tensor[:, leader.slot, :, :used]
-            self._cache.lengths[row.slot] = used
+            self._copy(leader.slot, row.slot, used)
+            self._cache.lengths[row.slot], self._prefixes[row.slot] = used, self._prefixes[leader.slot]
+            if leader.prompt_logprobs is not None:
+                row.prompt_logprobs = leader.prompt_logprobs
             row.pending, row.leader, row.first = (), None, leader.first
             logits[row.slot] = leader.first
 
@@ -244,19 +295,21 @@ class HostBackend(Backend):
             )  # fmt: skip
         row.pending = (*row.pending, *row.draft.tokens)
 
-    def _choose(self, row: _Row, logits: torch.Tensor) -> Fresh:
+    def _choose(self, row: _Row, logits: torch.Tensor) -> NewTokens:
         """The next token, and those after the accepted part of a draft: one row of logits each."""
         options, draft = row.text.options, row.draft
         prompt = None
         if row.prompt_logprobs is not None and not row.seen:
             prompt, row.seen = tuple(row.prompt_logprobs), True
         if options.max_new_tokens == 0:
-            return Fresh(row.slot, (), prompt)
-        fresh: list[Chosen] = []
+            return NewTokens(row.slot, prompt=prompt)
+        fresh: list[int] = []
+        details: list[Chosen] | None = [] if options.tells_logprobs else None
         length, proposed = self._cache.lengths[row.slot] - len(draft.tokens), [*draft.tokens, -1]
         for i, token in enumerate(self._tokens(row, logits)):
-            scored = options.logprobs or options.top_logprobs
-            fresh.append(chosen_tokens(logits[i : i + 1], [token], options.top_logprobs)[0] if scored else plain(token))
+            fresh.append(token)
+            if details is not None:
+                details += chosen_tokens(logits[i : i + 1], [token], options.top_logprobs)
             if token in options.stop_tokens:
                 break
         self._cache.lengths[row.slot] = length + len(fresh) - 1
@@ -267,10 +320,10 @@ class HostBackend(Backend):
             self.clock.proposed += len(draft.tokens)
         full = self._cache.lengths[row.slot] == self._cache.capacity
         if full and options.slide:
-            self._slide(row, [one.token for one in fresh])
+            self._slide(row, fresh)
         else:
             row.pending = (token,)
-        return Fresh(row.slot, tuple(fresh), prompt, full and not options.slide)
+        return NewTokens(row.slot, fresh, details, prompt, full and not options.slide)
 
     def _tokens(self, row: _Row, logits: torch.Tensor) -> Iterator[int]:
         """The tokens after the rows of logits: the accepted part of the draft, and one more."""
@@ -282,6 +335,10 @@ class HostBackend(Backend):
             scores = logits[some]
             if row.penalties is not None:
                 scores = row.penalties.apply(scores.to(row.penalties.counts.device))
+            if options.logit_bias:
+                scores = scores.clone()
+                for token, bias in options.logit_bias:
+                    scores[:, token] += bias
             early = min(options.min_tokens - step - i, len(scores)) if options.stop_tokens else 0
             if early > 0:
                 scores = scores.clone()
@@ -296,7 +353,8 @@ class HostBackend(Backend):
 
     def _slide(self, row: _Row, tokens: Sequence[int]) -> None:
         ids = (*row.text.request.ids, *row.text.tokens, *tokens)
-        row.pending = ids[-max(1, self.context // 2) :]
+        row.pending = row.window = ids[-max(1, self.context // 2) :]
+        self._prefixes[row.slot] = ()
         row.first = None
         self._cache.lengths[row.slot] = 0
 
@@ -312,6 +370,8 @@ def chosen_tokens(logits: torch.Tensor, tokens: Sequence[int], top: int) -> list
     """The model's own (before penalties and temperature) log-probabilities of tokens, one row of logits each."""
     logprobs = logits.log_softmax(-1)
     chosen = logprobs.gather(1, integers(list(tokens), logits.device)[:, None])[:, 0].tolist()
+    if not all(map(math.isfinite, chosen)):
+        raise RungError(NOT_FINITE)
     best: list[tuple[tuple[int, float], ...]] = [()] * len(tokens)
     if top:
         values, ids = logprobs.topk(min(top, logprobs.shape[-1]))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rung.models.batching.backend import Backend, Clock, Fresh
+from rung.models.batching.backend import Backend, Clock, NewTokens
 from rung.models.batching.text import Text
 
 TRIAL = 24  # tokens per speed measurement
@@ -20,7 +20,7 @@ class _Variant:
     cost: float = field(default=0.0)  # of that measurement, including prompts that were read again
 
 
-class Either(Backend):
+class AdaptiveDrafting(Backend):
     """At any time all texts go the same way; they change between turns, and are prefilled again. `exact` selects the
     texts that are the same either way; others are written without drafts.
     """
@@ -68,7 +68,7 @@ class Either(Backend):
         del self._texts[slot]
         self._fresh.discard(slot)
 
-    def turn(self) -> list[Fresh]:
+    def turn(self) -> list[NewTokens]:
         if self._made >= self._to_measure:
             self._choose()
         began = self._now()
@@ -77,8 +77,8 @@ class Either(Backend):
         self._cost += seconds
         if self._texts and self._fresh >= self._texts.keys():  # no prompt is being read
             self._spent += seconds
-            self._made += sum(len(one.chosen) for one in found)
-        self._fresh |= {one.slot for one in found if one.chosen}
+            self._made += sum(len(one.tokens) for one in found)
+        self._fresh |= {one.slot for one in found if one.tokens}
         return found
 
     def _choose(self) -> None:

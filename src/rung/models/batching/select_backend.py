@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from rung.errors import RungError
+from rung.models.batching.adaptive_drafting import AdaptiveDrafting
 from rung.models.batching.backend import Backend
-from rung.models.batching.either import Either
-from rung.models.batching.host import HostBackend
+from rung.models.batching.host_sampling import HostBackend
 from rung.models.cpu.plan import NativeStep
 from rung.models.gpt2.model import Transformer
 from rung.models.gpt2.rungs import MAX_ROWS_OWN_MMA
+from rung.processors import available_memory
 
 if TYPE_CHECKING:
     from rung.models.gpu.engine import Engine
@@ -46,7 +47,7 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
                 drafted = HostBackend(transformer, slots, columns, transformer.drafting, proposing)
                 # With a draft model, sampled text differs from text without drafts. Timing selects the kernels in any
                 # case, so a text without drafts uses the kernels for the present number of texts.
-                return Either(
+                return AdaptiveDrafting(
                     drafted,
                     GpuBackend(transformer, writer, slots, exact=False),
                     lambda text: proposing is None or text.options.sampling.temperature == 0,
@@ -92,4 +93,4 @@ def _memory(transformer: Transformer) -> int:
 def _free(transformer: Transformer) -> int:
     if transformer.plan.device.type == "cuda":
         return torch.cuda.mem_get_info()[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return available_memory()

@@ -1,0 +1,81 @@
+"""`rung run`: any CUDA program, on the emulator."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from rung.cli import console, options
+from rung.errors import RungError
+
+
+def run(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE... [-- ARGUMENT...]", help="The program's files (.cu, .cpp), then its arguments."),
+    ],
+    include: Annotated[list[str] | None, typer.Option("-I", help="A folder of headers (repeatable).")] = None,
+    define: Annotated[list[str] | None, typer.Option("-D", help="A macro, NAME or NAME=VALUE (repeatable).")] = None,
+    standard: Annotated[str, typer.Option("-std", "--std", help="The language: c++14, c++17 or c++20.")] = "c++17",
+    library: Annotated[list[str] | None, typer.Option("-l", help="A host library to link (repeatable).")] = None,
+    order: Annotated[
+        str,
+        typer.Option(help="Order of threads, blocks and streams: forward, reverse, shuffled, or all (eight of them)."),
+    ] = "forward",
+    seed: options.Seed = 0,
+    races: Annotated[
+        bool | None,
+        typer.Option("--races/--no-races", help="Look for races always, or never (default: where the work allows)."),
+    ] = None,
+    gpu: Annotated[
+        str, typer.Option(help="The GPU that the program sees: h100, h200, a100, a10, l4, rtx4090, t4.")
+    ] = "h100",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes for a launch without race check (default: one per core).")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document (docs/programs.md) instead of the output.")
+    ] = False,
+) -> None:
+    """Compile a CUDA program with its host code, run it without a GPU, and report faults and races of its kernels.
+
+    Output and exit code are the program's. A fault of a kernel ends with 101, a race with 102, misused memory (a double
+    free, a copy out of bounds) with 103, and a program that does not compile with 2.
+
+    Examples: rung run saxpy.cu · rung run main.cu kernels.cu -I include -- --size 1000 · rung run scan.cu --order all
+    """
+    from rung.emulator import executable, running
+
+    count = next((i for i, word in enumerate(words) if not word.endswith(running.SOURCES)), len(words))
+    files, arguments = [Path(word) for word in words[:count]], words[count:]
+    if not files:
+        raise RungError(f"{words[0]} is not a source: name .cu or .cpp files first.")
+    if order not in (*running.ORDERS, "all"):
+        raise RungError(f"--order {order} is not known: take {', '.join(running.ORDERS)} or all.")
+    if gpu not in running.GPUS:
+        raise RungError(f"--gpu {gpu} is not known: take one of {', '.join(running.GPUS)}.")
+    checked: Literal["auto", "yes", "no"] = "auto" if races is None else "yes" if races else "no"
+    how = running.How("forward" if order == "all" else order, seed, checked, gpu, workers, quiet)
+    built = executable.Options(tuple(include or ()), tuple(define or ()), standard, races is not False)
+    with running.built(files, built, [f"-l{name}" for name in library or ()]) as program:
+        ended = running.run(program, arguments, how, keep=as_json)
+        if order == "all" and not ended.code:
+            for other in running.orders(how)[1:]:
+                ended = running.run(program, arguments, other, keep=True)
+                if ended.code:
+                    again = f"--order {other.order} --seed {other.seed}"
+                    if not as_json:
+                        print(ended.errors, file=sys.stderr, end="")
+                        print(f"rung: with {again} the program ends with {ended.code}.", file=sys.stderr)
+                    break
+            else:
+                print("rung: the same exit code under eight orders.", file=sys.stderr)
+    if as_json:
+        console.print_json(ended.document([*map(str, files), *arguments]))
+    elif ended.report.get("notes") and ended.code >= 128:
+        print(f"rung: {ended.report['notes'][-1]}.", file=sys.stderr)
+    sys.exit(ended.code)

@@ -1,0 +1,368 @@
+// Memory: each allocation lies between pages that fault, freed memory faults until the process ends, and a copy beyond an
+// allocation is reported. All of it is shared with the processes that run blocks of a launch.
+#include "host.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <string.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+extern "C" void rung_tensor(uintptr_t memory, uintptr_t from, uintptr_t to, uintptr_t end, int input);
+extern "C" void rung_known_only(bool on);
+
+namespace rung_host {
+namespace {
+
+constexpr size_t PAGE = 4096, GUARD = 16 * PAGE, ALIGNMENT = 256;
+constexpr size_t FILLED = size_t(64) << 20;  // bytes of an allocation that hold NaN at first
+constexpr unsigned char TAIL = 0xa5;         // between an allocation's end and its guard
+
+// Never destroyed: the program's last destructors may free memory.
+auto& allocations = *new std::map<const char*, Allocation>;  // by the end of the mapping, guards included
+size_t in_use;
+auto& argument_pool = *new std::vector<std::pair<void*, size_t>>;
+
+std::string number(size_t n)
+{
+    std::string text = std::to_string(n);
+    for (int at = int(text.size()) - 3; at > 0; at -= 3) text.insert(size_t(at), ",");
+    return text;
+}
+
+const char* name_of(Kind kind)
+{
+    const char* const names[] = {"cudaMalloc", "cudaMallocManaged", "cudaMallocHost", "cudaHostRegister"};
+    return names[int(kind)];
+}
+
+cudaError_t allocate(void** pointer, size_t bytes, Kind kind, RungSite site)
+{
+    if (cudaError_t error = stuck()) return error;
+    if (!pointer) return failed(cudaErrorInvalidValue);
+    *pointer = nullptr;
+    if (!bytes) return cudaSuccess;
+    if (bytes > device().totalGlobalMem || (kind == Kind::Device && in_use + bytes > device().totalGlobalMem))
+        return failed(cudaErrorMemoryAllocation);
+    const size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, inner = (rounded + PAGE - 1) / PAGE * PAGE;
+    char* const memory = static_cast<char*>(mmap(nullptr, inner + 2 * GUARD, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (memory == MAP_FAILED || mprotect(memory + GUARD, inner, PROT_READ | PROT_WRITE)) return failed(cudaErrorMemoryAllocation);
+    char* const start = memory + GUARD + inner - rounded;
+    if (kind == Kind::Device) memset(start, 0xff, std::min(bytes, FILLED));
+    memset(start + bytes, TAIL, rounded - bytes);
+    allocations[memory + inner + 2 * GUARD] = {start, memory, bytes, inner + 2 * GUARD, kind, false, place_of_call(site), ""};
+    rung_tensor(uintptr_t(memory + GUARD), uintptr_t(start), uintptr_t(start) + bytes, uintptr_t(memory + GUARD + inner), 0);
+    if (kind != Kind::Pinned) in_use += bytes;
+    *pointer = start;
+    return cudaSuccess;
+}
+
+Allocation* find(const void* address)
+{
+    const auto found = allocations.upper_bound(static_cast<const char*>(address));
+    return found != allocations.end() && address >= found->second.mapped ? &found->second : nullptr;
+}
+
+void end(Allocation& memory, RungSite site)
+{
+    memory.freed = true;
+    memory.ended = place_of_call(site);
+    const uintptr_t first = uintptr_t(memory.start) / PAGE * PAGE;
+    rung_tensor(first, 0, 0, uintptr_t(memory.mapped) + memory.length - GUARD, 0);
+    madvise(reinterpret_cast<void*>(first), memory.length - 2 * GUARD, MADV_REMOVE);
+    mprotect(memory.mapped, memory.length, PROT_NONE);
+    if (memory.kind != Kind::Pinned) in_use -= memory.bytes;
+}
+
+cudaError_t release(void* pointer, bool pinned, const char* function, RungSite site)
+{
+    if (!pointer) return cudaSuccess;
+    Allocation* const memory = find(pointer);
+    const std::string at = std::string(function) + " (" + place_of_call(site) + ") ";
+    if (memory && memory->freed) {
+        tell(MISUSED, "double free", at + "frees what was freed at " + memory->ended + ": " + number(memory->bytes) + " bytes from " +
+             name_of(memory->kind) + " (" + memory->made + ")");
+        return failed(cudaErrorInvalidValue);
+    }
+    if (!memory || memory->start != pointer || memory->kind == Kind::Registered || (memory->kind == Kind::Pinned) != pinned) {
+        tell(MISUSED, "free", at + (memory && memory->start == pointer ? std::string("frees memory from ") + name_of(memory->kind)
+                                    : memory ? "is given a pointer into the middle of an allocation: " + describe(pointer)
+                                             : "is given a pointer that no CUDA function has allocated"));
+        return failed(cudaErrorInvalidValue);
+    }
+    check_tails(nullptr);
+    end(*memory, site);
+    return cudaSuccess;
+}
+
+// Why a copy cannot touch these bytes; nothing if it can. `device`: 1 device memory is asked for, 0 host memory, -1 either.
+std::string objection(const void* address, size_t bytes, int device)
+{
+    if (!address) return "a null pointer";
+    const Allocation* memory = find(address);
+    if (!memory) return device == 1 && !device_may_touch(address) ? "a pointer to host memory as the device's" : "";
+    if (memory->freed) return "memory that was freed at " + memory->ended + " (" + number(memory->bytes) + " bytes from " + name_of(memory->kind) + ", " + memory->made + ")";
+    if (device == 0 && memory->kind == Kind::Device) return "a device pointer as the host's";
+    if (address < memory->start || static_cast<const char*>(address) + bytes > memory->start + memory->bytes) {
+        const size_t offset = size_t(static_cast<const char*>(address) - memory->start);
+        return number(bytes) + " bytes" + (offset ? " from byte " + number(offset) : "") + " of an allocation of " + number(memory->bytes) + " (" +
+               name_of(memory->kind) + ", " + memory->made + ")";
+    }
+    return "";
+}
+
+bool refuse(const char* function, RungSite site, const std::string& why, const char* verb)
+{
+    if (why.empty()) return false;
+    tell(MISUSED, "copy", std::string(function) + " (" + place_of_call(site) + ") " + verb + " " + why);
+    return true;
+}
+
+bool staged(const void* address)  // host memory that a copy reads or writes before the call returns
+{
+    return !find(address) && !device_may_touch(address);
+}
+
+cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                 cudaMemcpyKind kind, cudaStream_t stream, bool wait, RungSite site)
+{
+    if (cudaError_t error = stuck()) return error;
+    if (unsigned(kind) > cudaMemcpyDefault) return failed(cudaErrorInvalidMemcpyDirection);
+    if (!width || !height) return cudaSuccess;
+    const size_t read = (height - 1) * from_pitch + width, written = (height - 1) * to_pitch + width;
+    const int from_device = kind == cudaMemcpyDefault ? -1 : kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    const int to_device = kind == cudaMemcpyDefault ? -1 : kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    if (refuse(function, site, objection(from, read, from_device), "reads") || refuse(function, site, objection(to, written, to_device), "writes"))
+        return failed(cudaErrorInvalidValue);
+    const auto rows = [](char* to, size_t to_pitch, const char* from, size_t from_pitch, size_t width, size_t height) {
+        for (size_t row = 0; row < height; row++) memmove(to + row * to_pitch, from + row * from_pitch, width);
+    };
+    char* const target = static_cast<char*>(to);
+    const char* const source = static_cast<const char*>(from);
+    if (!wait && staged(from) && !capturing(stream)) {
+        std::string held(source, read);
+        enqueue(stream, [=, held = std::move(held)] { rows(target, to_pitch, held.data(), from_pitch, width, height); }, cudaGraphNodeTypeMemcpy);
+        return cudaSuccess;
+    }
+    const std::string call = std::string(function) + " (" + place_of_call(site) + ")";
+    enqueue(stream, [=] {
+        for (const void* end : {static_cast<const void*>(to), from})
+            if (const Allocation* memory = find(end); memory && memory->freed) {
+                tell(MISUSED, "use after free", call + " runs after its memory was freed at " + memory->ended);
+                return stick(cudaErrorIllegalAddress);
+            }
+        rows(target, to_pitch, source, from_pitch, width, height);
+    }, cudaGraphNodeTypeMemcpy);
+    return (wait || staged(to)) && !capturing(stream) ? wait_for(stream) : cudaSuccess;
+}
+
+cudaError_t set(const char* function, void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream, RungSite site)
+{
+    if (cudaError_t error = stuck()) return error;
+    if (!width || !height) return cudaSuccess;
+    if (refuse(function, site, objection(to, (height - 1) * pitch + width, 1), "writes")) return failed(cudaErrorInvalidValue);
+    enqueue(stream, [=] {
+        for (size_t row = 0; row < height; row++) memset(static_cast<char*>(to) + row * pitch, value, width);
+    }, cudaGraphNodeTypeMemset);
+    return cudaSuccess;
+}
+
+}  // namespace
+
+const Allocation* allocation_at(const void* address) { return find(address); }
+
+size_t device_bytes() { return in_use; }
+
+unsigned long kept_allocations(size_t* bytes)
+{
+    unsigned long count = 0;
+    *bytes = 0;
+    for (const auto& [_, memory] : allocations)
+        if (!memory.freed && memory.kind != Kind::Registered) count++, *bytes += memory.bytes;
+    return count;
+}
+
+std::string describe(const void* address)
+{
+    const Allocation* memory = find(address);
+    if (uintptr_t(address) < 1 << 16) return "a null pointer is followed";
+    if (!memory) return device_may_touch(address) ? "a global variable" : "memory of the host, or of nobody (is a host pointer handed to the kernel?)";
+    const std::string whole = "the " + number(memory->bytes) + " bytes from " + name_of(memory->kind) + " (" + memory->made + ")";
+    if (memory->freed) return "memory that was freed at " + memory->ended + ": " + whole;
+    const char* at = static_cast<const char*>(address);
+    if (at < memory->start) return number(size_t(memory->start - at)) + " bytes before the start of " + whole;
+    if (at >= memory->start + memory->bytes) return "byte " + number(size_t(at - memory->start)) + ", past the end of " + whole;
+    return "byte " + number(size_t(at - memory->start)) + " of " + whole;
+}
+
+// Without the race check, a write just behind an allocation is only found afterwards.
+void check_tails(const char* kernel)
+{
+    for (auto& [_, memory] : allocations) {
+        if (memory.freed || memory.kind == Kind::Registered) continue;
+        unsigned char* const tail = reinterpret_cast<unsigned char*>(memory.start + memory.bytes);
+        const size_t bytes = (ALIGNMENT - memory.bytes % ALIGNMENT) % ALIGNMENT;
+        for (size_t i = 0; i < bytes; i++)
+            if (tail[i] != TAIL) {
+                tell(FAULTED, "bounds", (kernel ? "kernel '" + std::string(kernel) + "' has written " : std::string("written: ")) + describe(tail + i));
+                memset(tail, TAIL, bytes);
+                break;
+            }
+    }
+}
+
+// Arguments of launches, which kernels may read: whole pages.
+void* argument_memory(size_t bytes)
+{
+    const size_t length = (bytes + PAGE - 1) / PAGE * PAGE;
+    for (size_t i = argument_pool.size(); i-- > 0;)
+        if (argument_pool[i].second == length) {
+            void* const found = argument_pool[i].first;
+            argument_pool.erase(argument_pool.begin() + long(i));
+            return found;
+        }
+    void* const memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    rung_tensor(uintptr_t(memory), uintptr_t(memory), uintptr_t(memory) + length, uintptr_t(memory) + length, 2);
+    return memory;
+}
+
+void argument_memory_free(void* memory, size_t bytes) { argument_pool.push_back({memory, (bytes + PAGE - 1) / PAGE * PAGE}); }
+
+cudaError_t copy_symbol(void* symbol, size_t room, void* other, size_t bytes, size_t offset, bool to, cudaMemcpyKind kind, cudaStream_t stream,
+                        bool wait, RungSite site)
+{
+    const char* const function = to ? "cudaMemcpyToSymbol" : "cudaMemcpyFromSymbol";
+    if (!device_may_touch(symbol)) {
+        tell(MISUSED, "symbol", std::string(function) + " (" + place_of_call(site) + ") is given a variable that is not the device's");
+        return failed(cudaErrorInvalidSymbol);
+    }
+    if (offset + bytes > room) {
+        tell(MISUSED, "copy", std::string(function) + " (" + place_of_call(site) + ") touches " + number(bytes) + " bytes from byte " + number(offset) +
+             " of a variable of " + number(room));
+        return failed(cudaErrorInvalidValue);
+    }
+    char* const at = static_cast<char*>(symbol) + offset;
+    return copy(function, to ? at : other, bytes, to ? other : at, bytes, bytes, 1, kind, stream, wait, site);
+}
+
+}  // namespace rung_host
+
+using namespace rung_host;
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes, RungSite site) { return allocate(pointer, bytes, Kind::Device, site); }
+cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned, RungSite site) { return allocate(pointer, bytes, Kind::Managed, site); }
+cudaError_t cudaMallocHost(void** pointer, size_t bytes, unsigned, RungSite site) { return allocate(pointer, bytes, Kind::Pinned, site); }
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned, RungSite site) { return allocate(pointer, bytes, Kind::Pinned, site); }
+cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height, RungSite site)
+{
+    *pitch = (width + 511) / 512 * 512;
+    return allocate(pointer, *pitch * height, Kind::Device, site);
+}
+cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t, RungSite site) { return allocate(pointer, bytes, Kind::Device, site); }
+cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t, cudaStream_t, RungSite site)
+{
+    return allocate(pointer, bytes, Kind::Device, site);
+}
+cudaError_t cudaFree(void* pointer, RungSite site)
+{
+    wait_for_all();
+    if (cudaError_t error = stuck()) return error;
+    return release(pointer, false, "cudaFree", site);
+}
+cudaError_t cudaFreeHost(void* pointer, RungSite site)
+{
+    wait_for_all();
+    if (cudaError_t error = stuck()) return error;
+    return release(pointer, true, "cudaFreeHost", site);
+}
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream, RungSite site)
+{
+    enqueue(stream, [=] { release(pointer, false, "cudaFreeAsync", site); }, cudaGraphNodeTypeEmpty);
+    return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned, RungSite site)
+{
+    if (find(pointer)) return failed(cudaErrorHostMemoryAlreadyRegistered);
+    char* const start = static_cast<char*>(pointer);
+    allocations[start + bytes] = {start, start, bytes, bytes, Kind::Registered, false, place_of_call(site), ""};
+    const uintptr_t first = uintptr_t(start) / PAGE * PAGE, past = (uintptr_t(start) + bytes + PAGE - 1) / PAGE * PAGE;
+    rung_tensor(first, uintptr_t(start), uintptr_t(start) + bytes, past, 0);
+    note_once("cudaHostRegister: launches that use registered memory run on one core");
+    return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* pointer, RungSite)
+{
+    Allocation* const memory = find(pointer);
+    if (!memory || memory->kind != Kind::Registered || memory->start != pointer) return failed(cudaErrorHostMemoryNotRegistered);
+    wait_for_all();
+    const uintptr_t first = uintptr_t(memory->start) / PAGE * PAGE;
+    rung_tensor(first, 0, 0, (uintptr_t(memory->start) + memory->bytes + PAGE - 1) / PAGE * PAGE, 0);
+    allocations.erase(memory->start + memory->bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned, RungSite)
+{
+    if (!find(host) || find(host)->freed) return failed(cudaErrorInvalidValue);
+    return *device = host, cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total)
+{
+    *total = device().totalGlobalMem;
+    *free = *total - std::min(*total, in_use);
+    return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer)
+{
+    const Allocation* const memory = find(pointer);
+    void* const plain = const_cast<void*>(pointer);
+    if (!memory || memory->freed) *attributes = {cudaMemoryTypeUnregistered, -2, nullptr, plain};
+    else if (memory->kind == Kind::Device) *attributes = {cudaMemoryTypeDevice, 0, plain, nullptr};
+    else *attributes = {memory->kind == Kind::Managed ? cudaMemoryTypeManaged : cudaMemoryTypeHost, 0, plain, plain};
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, RungSite site)
+{
+    return copy("cudaMemcpy", to, bytes, from, bytes, bytes, 1, kind, nullptr, true, site);
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream, RungSite site)
+{
+    return copy("cudaMemcpyAsync", to, bytes, from, bytes, bytes, 1, kind, stream, false, site);
+}
+cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t bytes, RungSite site)
+{
+    return copy("cudaMemcpyPeer", to, bytes, from, bytes, bytes, 1, cudaMemcpyDeviceToDevice, nullptr, true, site);
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t stream, RungSite site)
+{
+    return copy("cudaMemcpyPeerAsync", to, bytes, from, bytes, bytes, 1, cudaMemcpyDeviceToDevice, stream, false, site);
+}
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind,
+                         RungSite site)
+{
+    if (width > to_pitch || width > from_pitch) return failed(cudaErrorInvalidPitchValue);
+    return copy("cudaMemcpy2D", to, to_pitch, from, from_pitch, width, height, kind, nullptr, true, site);
+}
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t stream, RungSite site)
+{
+    if (width > to_pitch || width > from_pitch) return failed(cudaErrorInvalidPitchValue);
+    return copy("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind, stream, false, site);
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes, RungSite site) { return set("cudaMemset", to, bytes, value, bytes, 1, nullptr, site); }
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream, RungSite site)
+{
+    return set("cudaMemsetAsync", to, bytes, value, bytes, 1, stream, site);
+}
+cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height, RungSite site)
+{
+    return set("cudaMemset2D", to, pitch, value, width, height, nullptr, site);
+}
+cudaError_t cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t) { return stuck(); }
+cudaError_t cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned, cudaStream_t) { return stuck(); }
+cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int) { return stuck(); }
+cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) { return stuck(); }
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) { return *pool = reinterpret_cast<cudaMemPool_t>(1), cudaSuccess; }
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }

@@ -1,0 +1,160 @@
+// What a program's kernels did wrong, as it happens, and a summary at the end; as JSON lines too, where rung asks for them.
+#include "host.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace rung_host {
+namespace {
+
+struct Tally { unsigned long launches, checked, blocks, threads; double seconds; };
+struct Told { std::string kind, text, details; };
+
+pid_t owner;
+int worst;
+auto& told = *new std::vector<Told>;
+auto &names = *new std::vector<std::string>, &notes = *new std::vector<std::string>;
+auto& tallies = *new std::map<std::string, Tally>;
+auto& noted = *new std::set<std::string>;
+
+std::string quoted(const std::string& text)
+{
+    std::string out = "\"";
+    for (unsigned char c : text) {
+        if (c == '"' || c == '\\') out += '\\', out += char(c);
+        else if (c < 32) { char code[8]; snprintf(code, sizeof code, "\\u%04x", c); out += code; }
+        else out += char(c);
+    }
+    return out + "\"";
+}
+
+int number_from(const char* name, int otherwise) { return getenv(name) ? atoi(getenv(name)) : otherwise; }
+
+void write_json(const char* path, int status)
+{
+    FILE* const file = fopen(path, "w");
+    if (!file) return;
+    fprintf(file, "{\"schema\": \"rung-run/1\", \"exit\": %d, \"order\": %d, \"seed\": %u, \"races\": %d,\n \"faults\": [", status, settings().order,
+            settings().seed, settings().races);
+    for (size_t i = 0; i < told.size(); i++)
+        fprintf(file, "%s\n  {\"kind\": %s, \"text\": %s, \"details\": %s}", i ? "," : "", quoted(told[i].kind).c_str(), quoted(told[i].text).c_str(),
+                quoted(told[i].details).c_str());
+    fprintf(file, "],\n \"kernels\": [");
+    for (size_t i = 0; i < names.size(); i++) {
+        const Tally& t = tallies[names[i]];
+        fprintf(file, "%s\n  {\"name\": %s, \"launches\": %lu, \"race_checked\": %lu, \"blocks\": %lu, \"threads\": %lu, \"seconds\": %.6f}", i ? "," : "",
+                quoted(names[i]).c_str(), t.launches, t.checked, t.blocks, t.threads, t.seconds);
+    }
+    fprintf(file, "],\n \"notes\": [");
+    for (size_t i = 0; i < notes.size(); i++) fprintf(file, "%s%s", i ? ", " : "", quoted(notes[i]).c_str());
+    fprintf(file, "]}\n");
+    fclose(file);
+}
+
+void at_end(int status, void*)
+{
+    if (getpid() != owner || forked()) return;
+    wait_for_all();
+    check_tails(nullptr);
+    size_t bytes = 0;
+    if (const unsigned long count = kept_allocations(&bytes))
+        note_once(std::to_string(count) + (count == 1 ? " allocation" : " allocations") + " of " + std::to_string(bytes) + " bytes in all not freed");
+    fflush(nullptr);
+    if (!settings().quiet) {
+        if (!told.empty() || names.empty() == false) fprintf(stderr, "rung: ");
+        Tally all = {};
+        for (const auto& [_, t] : tallies) all.launches += t.launches, all.checked += t.checked, all.blocks += t.blocks, all.seconds += t.seconds;
+        if (!names.empty())
+            fprintf(stderr, "%zu kernel%s, %lu launch%s, %lu blocks in %.2f s; races looked for in %lu launch%s; %zu fault%s\n", names.size(),
+                    names.size() == 1 ? "" : "s", all.launches, all.launches == 1 ? "" : "es", all.blocks, all.seconds, all.checked,
+                    all.checked == 1 ? "" : "es", told.size(), told.size() == 1 ? "" : "s");
+        else if (!told.empty()) fprintf(stderr, "%zu fault%s\n", told.size(), told.size() == 1 ? "" : "s");
+        for (const std::string& note : notes) fprintf(stderr, "rung: note: %s\n", note.c_str());
+    }
+    if (const char* path = getenv("RUNG_REPORT")) write_json(path, worst ? worst : status);
+    if (worst) _exit(worst);
+}
+
+}  // namespace
+
+const Settings& settings()
+{
+    static const Settings chosen = {number_from("RUNG_ORDER", 0), unsigned(number_from("RUNG_SEED", 0)),
+#ifdef RUNG_NO_RACES
+        0,
+#else
+        number_from("RUNG_RACES", 1),
+#endif
+        number_from("RUNG_WORKERS", int(sysconf(_SC_NPROCESSORS_ONLN))), double(number_from("RUNG_SECONDS", 60)), number_from("RUNG_QUIET", 0) != 0};
+    return chosen;
+}
+
+static std::string shown(const char* path)  // relative to the present folder where it lies there
+{
+    char here[PATH_MAX];
+    if (!getcwd(here, sizeof here)) return path;
+    const size_t length = strlen(here);
+    return !strncmp(path, here, length) && path[length] == '/' ? path + length + 1 : path;
+}
+
+std::string place_of_call(RungSite site) { return shown(site.file) + ":" + std::to_string(site.line); }
+
+std::string line_of(unsigned long long counter)
+{
+    Dl_info info;
+    if (!dladdr(reinterpret_cast<void*>(counter), &info)) return "";
+    char command[PATH_MAX + 100], line[PATH_MAX + 100];
+    char path[PATH_MAX];
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length <= 0) return "";
+    path[length] = 0;
+    snprintf(command, sizeof command, "addr2line -i -e '%s' %llx 2>/dev/null", path, counter - (unsigned long long)info.dli_fbase);
+    FILE* const out = popen(command, "r");
+    std::string found;
+    while (out && fgets(line, sizeof line, out)) {
+        line[strcspn(line, "\n ")] = 0;
+        const bool inside = strstr(line, "/rung/emulator/") || strstr(line, "/usr/include/") || strstr(line, "/usr/lib/") || line[0] == '?' ||
+                            strstr(line, ":?") || strstr(line, "/nvidia/cu13/include/");
+        if (!inside && found.empty()) found = shown(line);
+    }
+    if (out) pclose(out);
+    return found;
+}
+
+void tell(ExitCode kind, const char* what, const std::string& text, const std::string& details)
+{
+    if (!worst || kind < worst) worst = kind;
+    told.push_back({what, text, details});
+    fflush(stdout);
+    fprintf(stderr, "rung: %s: %s.\n", what, text.c_str());
+    if (!details.empty()) fprintf(stderr, "rung:   %s\n", details.c_str());
+}
+
+void note_launch(const Ran& ran)
+{
+    if (!tallies.count(ran.name)) names.push_back(ran.name);
+    Tally& t = tallies[ran.name];
+    t.launches++, t.checked += ran.checked, t.blocks += ran.blocks, t.threads += ran.threads, t.seconds += ran.seconds;
+}
+
+void note_once(const std::string& text)
+{
+    if (noted.insert(text).second) notes.push_back(text);
+}
+
+__attribute__((constructor)) static void begin()
+{
+    owner = getpid();
+    on_exit(at_end, nullptr);
+}
+
+}  // namespace rung_host

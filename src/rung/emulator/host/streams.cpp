@@ -1,0 +1,448 @@
+// Streams, events and graphs. Asynchronous work is kept until something waits for it, and then runs in an order that the
+// streams and events allow: as issued, or, to find a missing event, latest first or at random.
+#include "host.h"
+
+#include <string.h>
+#include <time.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <random>
+#include <set>
+
+struct RungNode
+{
+    std::function<void()> work;
+    std::vector<RungNode*> needs;
+    cudaGraphNodeType type;
+};
+struct RungGraph
+{
+    std::vector<RungNode*> nodes;
+    ~RungGraph() { for (RungNode* node : nodes) delete node; }
+};
+struct RungGraphExec { std::vector<RungNode*> nodes; std::vector<std::vector<size_t>> needs; };
+struct RungStream
+{
+    bool blocking = true;
+    int priority = 0;
+    std::vector<unsigned long> last;   // what its next work must wait for
+    RungGraph* capture = nullptr;
+    bool origin = false;               // of the capture
+    std::vector<RungNode*> captured;   // what its next node must wait for
+};
+struct RungEvent
+{
+    unsigned flags = 0;
+    unsigned long recorded = 0;  // 0: never
+    std::vector<RungNode*> captured;
+    RungGraph* graph = nullptr;
+    double time = -1;
+};
+
+namespace rung_host {
+namespace {
+
+struct Work { std::function<void()> run; std::vector<unsigned long> needs; };
+
+auto& pending = *new std::map<unsigned long, Work>;  // by number, from 1
+unsigned long issued;
+RungStream &legacy = *new RungStream, &per_thread = *new RungStream;
+auto& streams = *new std::set<RungStream*>;
+cudaError_t last_error, sticky;
+auto& random_numbers = *new std::mt19937;
+bool seeded, at_work;
+constexpr size_t MOST_PENDING = 4096;
+
+double now()
+{
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+RungStream& stream_of(cudaStream_t stream)
+{
+    if (!stream || stream == cudaStreamLegacy) return legacy;
+    return stream == cudaStreamPerThread ? per_thread : *stream;
+}
+
+bool done(unsigned long number) { return !pending.count(number); }
+
+unsigned long issue(std::function<void()> run, std::vector<unsigned long> needs)
+{
+    pending[++issued] = {std::move(run), std::move(needs)};
+    return issued;
+}
+
+bool ready(const Work& work) { return std::all_of(work.needs.begin(), work.needs.end(), done); }
+
+void run(unsigned long number)
+{
+    const Work work = std::move(pending[number]);
+    at_work = true;
+    if (!sticky && work.run) work.run();
+    at_work = false;
+    pending.erase(number);
+}
+
+// One piece of pending work, as the order has it; `last`: of those issued up to this one, if issued order is kept.
+bool step(unsigned long last)
+{
+    if (pending.empty()) return false;
+    const Settings& chosen = settings();
+    if (chosen.order == 0) {
+        const unsigned long first = pending.begin()->first;
+        return first <= last && (run(first), true);
+    }
+    std::vector<unsigned long> able;
+    for (const auto& [number, work] : pending)
+        if (ready(work)) able.push_back(number);
+    if (!seeded) seeded = true, random_numbers.seed(chosen.seed);
+    run(chosen.order == 1 ? able.back() : able[random_numbers() % able.size()]);
+    return true;
+}
+
+void wait_for_number(unsigned long number)
+{
+    while (!done(number) && step(number)) {}
+}
+
+// Work of the default stream waits for that of all streams that block with it, and theirs for its.
+std::vector<unsigned long> before_next(RungStream& stream)
+{
+    std::vector<unsigned long> needs = stream.last;
+    const auto add = [&](const RungStream& other) { needs.insert(needs.end(), other.last.begin(), other.last.end()); };
+    if (&stream == &legacy) {
+        for (RungStream* other : streams)
+            if (other->blocking) add(*other);
+        add(per_thread);
+    } else if (stream.blocking) {
+        add(legacy);
+    }
+    needs.erase(std::remove_if(needs.begin(), needs.end(), done), needs.end());
+    return needs;
+}
+
+unsigned long append(RungStream& stream, std::function<void()> work)
+{
+    const unsigned long number = issue(std::move(work), before_next(stream));
+    stream.last = {number};
+    if (pending.size() > MOST_PENDING) wait_for_number(number);
+    return number;
+}
+
+void capture(RungStream& stream, std::function<void()> work, cudaGraphNodeType type)
+{
+    RungNode* const node = new RungNode{std::move(work), stream.captured, type};
+    stream.capture->nodes.push_back(node);
+    stream.captured = {node};
+}
+
+RungGraphExec* instantiated(const RungGraph& graph)
+{
+    RungGraphExec* const exec = new RungGraphExec;
+    std::map<const RungNode*, size_t> at;
+    for (size_t i = 0; i < graph.nodes.size(); i++) at[graph.nodes[i]] = i;
+    for (const RungNode* node : graph.nodes) {
+        exec->nodes.push_back(new RungNode(*node));
+        exec->needs.emplace_back();
+        for (const RungNode* need : node->needs) exec->needs.back().push_back(at[need]);
+    }
+    return exec;
+}
+
+}  // namespace
+
+cudaError_t failed(cudaError_t error)
+{
+    if (error) last_error = error;
+    return error;
+}
+
+void stick(cudaError_t error)
+{
+    if (!sticky) sticky = error;
+}
+
+cudaError_t stuck() { return sticky; }
+
+void enqueue(cudaStream_t stream, std::function<void()> work, cudaGraphNodeType type)
+{
+    RungStream& to = stream_of(stream);
+    if (to.capture) capture(to, std::move(work), type);
+    else append(to, std::move(work));
+}
+
+bool capturing(cudaStream_t stream) { return stream_of(stream).capture; }
+
+cudaError_t wait_for(cudaStream_t stream)
+{
+    RungStream& one = stream_of(stream);
+    if (one.capture) return failed(cudaErrorStreamCaptureUnsupported);
+    for (unsigned long number : std::vector<unsigned long>(one.last)) wait_for_number(number);
+    return failed(sticky);
+}
+
+void wait_for_all()
+{
+    if (at_work) return;  // of a host function
+    while (step(~0ul)) {}
+}
+
+cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, std::function<void()> work,
+                     cudaGraphNodeType type)
+{
+    *node = new RungNode{std::move(work), std::vector<RungNode*>(needs, needs + count), type};
+    graph->nodes.push_back(*node);
+    return cudaSuccess;
+}
+
+}  // namespace rung_host
+
+using namespace rung_host;
+
+cudaError_t cudaGetLastError()
+{
+    const cudaError_t error = sticky ? sticky : last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+cudaError_t cudaPeekAtLastError() { return sticky ? sticky : last_error; }
+const char* cudaGetErrorString(cudaError_t error)
+{
+    switch (error) {
+#define RUNG_ERROR(NAME, NUMBER, TEXT) case NAME: return TEXT;
+        RUNG_ERRORS(RUNG_ERROR)
+#undef RUNG_ERROR
+    }
+    return "unrecognized error code";
+}
+const char* cudaGetErrorName(cudaError_t error)
+{
+    switch (error) {
+#define RUNG_ERROR(NAME, NUMBER, TEXT) case NAME: return #NAME;
+        RUNG_ERRORS(RUNG_ERROR)
+#undef RUNG_ERROR
+    }
+    return "unrecognized error code";
+}
+
+cudaError_t cudaDeviceSynchronize()
+{
+    for (const RungStream* stream : streams)
+        if (stream->capture) return failed(cudaErrorStreamCaptureUnsupported);
+    wait_for_all();
+    return failed(sticky);
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, 0); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority)
+{
+    *stream = new RungStream;
+    (*stream)->blocking = !(flags & cudaStreamNonBlocking);
+    (*stream)->priority = priority;
+    streams.insert(*stream);
+    return failed(sticky);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    if (!streams.count(stream)) return failed(cudaErrorInvalidResourceHandle);
+    for (unsigned long number : std::vector<unsigned long>(stream->last)) wait_for_number(number);
+    streams.erase(stream);
+    delete stream;
+    return failed(sticky);
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return wait_for(stream); }
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    RungStream& one = stream_of(stream);
+    const auto waiting = [&] { return !std::all_of(one.last.begin(), one.last.end(), done); };
+    if (!waiting()) return failed(sticky);
+    step(one.last.back());
+    return waiting() ? cudaErrorNotReady : failed(sticky);
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+    RungStream& one = stream_of(stream);
+    if (event->graph) {
+        if (!one.capture) one.captured.clear();
+        one.capture = event->graph;
+        one.captured.insert(one.captured.end(), event->captured.begin(), event->captured.end());
+        return failed(sticky);
+    }
+    if (!event->recorded || done(event->recorded)) return failed(sticky);
+    std::vector<unsigned long> needs = before_next(one);
+    needs.push_back(event->recorded);
+    one.last = {issue(nullptr, needs)};
+    return failed(sticky);
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) { return *priority = stream_of(stream).priority, cudaSuccess; }
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) { return *flags = !stream_of(stream).blocking, cudaSuccess; }
+cudaError_t cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue*) { return cudaSuccess; }
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data, unsigned)
+{
+    enqueue(stream, [=] { callback(stream, sticky, data); }, cudaGraphNodeTypeHost);
+    return failed(sticky);
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data)
+{
+    enqueue(stream, [=] { function(data); }, cudaGraphNodeTypeHost);
+    return failed(sticky);
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned flags) { return cudaEventCreateWithFlags(event, flags); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags)
+{
+    *event = new RungEvent;
+    (*event)->flags = flags;
+    return failed(sticky);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    if (!event) return failed(cudaErrorInvalidResourceHandle);
+    if (event->recorded) wait_for_number(event->recorded);
+    delete event;
+    return failed(sticky);
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    if (!event) return failed(cudaErrorInvalidResourceHandle);
+    RungStream& one = stream_of(stream);
+    event->graph = one.capture;
+    event->captured = one.captured;
+    if (!one.capture) event->recorded = append(one, [event] { event->time = now(); });
+    return failed(sticky);
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    if (event->recorded) wait_for_number(event->recorded);
+    return failed(sticky);
+}
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    if (!event->recorded || done(event->recorded)) return failed(sticky);
+    step(event->recorded);
+    return done(event->recorded) ? failed(sticky) : cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end)
+{
+    *milliseconds = 0;
+    if (sticky) return sticky;
+    if (!start || !end || !start->recorded || !end->recorded || (start->flags | end->flags) & cudaEventDisableTiming)
+        return failed(cudaErrorInvalidResourceHandle);
+    if (!done(start->recorded) || !done(end->recorded)) return failed(cudaErrorNotReady);
+    *milliseconds = std::max(1e-3f, float((end->time - start->time) * 1e3));
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
+{
+    RungStream& one = stream_of(stream);
+    if (&one == &legacy || one.capture) return failed(cudaErrorStreamCaptureUnsupported);
+    one.capture = new RungGraph;
+    one.origin = true;
+    one.captured.clear();
+    return failed(sticky);
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph)
+{
+    RungStream& one = stream_of(stream);
+    *graph = nullptr;
+    if (!one.capture || !one.origin) return failed(cudaErrorIllegalState);
+    *graph = one.capture;
+    bool joined = true;
+    for (RungStream* other : streams)
+        if (other->capture == *graph && other != &one) {
+            for (RungNode* node : other->captured) {
+                const auto needed = [&](const RungNode* by) { return std::count(by->needs.begin(), by->needs.end(), node); };
+                joined &= std::count(one.captured.begin(), one.captured.end(), node) ||
+                          std::any_of((*graph)->nodes.begin(), (*graph)->nodes.end(), needed);
+            }
+            other->capture = nullptr, other->captured.clear();
+        }
+    one.capture = nullptr, one.origin = false, one.captured.clear();
+    if (joined) return failed(sticky);
+    delete *graph;
+    *graph = nullptr;
+    return failed(cudaErrorStreamCaptureInvalidated);
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status)
+{
+    *status = capturing(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) { return *graph = new RungGraph, cudaSuccess; }
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) { return *exec = instantiated(*graph), failed(sticky); }
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, cudaGraphNode_t* error, char*, size_t)
+{
+    if (error) *error = nullptr;
+    return *exec = instantiated(*graph), failed(sticky);
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) { return *exec = instantiated(*graph), failed(sticky); }
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, void*)
+{
+    if (exec->nodes.size() != graph->nodes.size()) return failed(cudaErrorGraphExecUpdateFailure);
+    RungGraphExec* const fresh = instantiated(*graph);
+    std::swap(exec->nodes, fresh->nodes), std::swap(exec->needs, fresh->needs);
+    return cudaGraphExecDestroy(fresh);
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    RungStream& one = stream_of(stream);
+    if (one.capture) {
+        for (RungNode* node : exec->nodes) capture(one, node->work, node->type);
+        return failed(sticky);
+    }
+    const std::vector<unsigned long> first = before_next(one);
+    std::vector<unsigned long> numbers(exec->nodes.size());
+    const std::function<void(size_t)> add = [&](size_t i) {
+        if (numbers[i]) return;
+        std::vector<unsigned long> needs = first;
+        for (size_t need : exec->needs[i]) add(need), needs.push_back(numbers[need]);
+        numbers[i] = issue(exec->nodes[i]->work, needs);
+    };
+    for (size_t i = 0; i < numbers.size(); i++) add(i);
+    one.last = {issue(nullptr, numbers.empty() ? first : numbers)};
+    if (pending.size() > MOST_PENDING) wait_for_number(one.last[0]);
+    return failed(sticky);
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return failed(sticky); }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, failed(sticky); }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    for (RungNode* node : exec->nodes) delete node;
+    return delete exec, failed(sticky);
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count)
+{
+    if (nodes) std::copy_n(graph->nodes.begin(), std::min(*count, graph->nodes.size()), nodes);
+    else *count = graph->nodes.size();
+    return cudaSuccess;
+}
+cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, void* to, const void* from,
+                                     size_t bytes, cudaMemcpyKind, RungSite)
+{
+    return add_node(node, graph, needs, count, [=] { memmove(to, from, bytes); }, cudaGraphNodeTypeMemcpy);
+}
+cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const cudaMemsetParams* set,
+                                   RungSite)
+{
+    return add_node(node, graph, needs, count, [set = *set] {
+        for (size_t row = 0; row < set.height; row++)
+            for (size_t i = 0; i < set.width; i++)
+                memcpy(static_cast<char*>(set.dst) + row * set.pitch + i * set.elementSize, &set.value, set.elementSize);
+    }, cudaGraphNodeTypeMemset);
+}
+cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const cudaHostNodeParams* host)
+{
+    return add_node(node, graph, needs, count, [host = *host] { host.fn(host.userData); }, cudaGraphNodeTypeHost);
+}
+cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count)
+{
+    return add_node(node, graph, needs, count, nullptr, cudaGraphNodeTypeEmpty);
+}

@@ -1,0 +1,435 @@
+"""Turns a preprocessed CUDA file with host code into C++ for g++: launches become calls, `__shared__` becomes
+thread_local, inline PTX becomes calls of the interpreter. System headers are left as they are, and lines keep their
+numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from rung.emulator import inline_ptx
+
+_MARKER = re.compile(r'^# \d+ "([^"]*)"([ \d]*)$', re.MULTILINE)
+_TOKEN = re.compile(
+    r"(?P<space>\s+|^\#[^\n]*$)"
+    r'|(?P<raw>(?:u8|[uUL])?R"(?P<tag>[^(\s]*)\(.*?\)(?P=tag)")'
+    r'|(?P<text>(?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'))'
+    r"|(?P<number>\.?\d(?:[eEpP][+-]|'[\w]|[\w.])*)"
+    r"|(?P<name>[A-Za-z_$]\w*)"
+    r"|(?P<mark>::|->|.)",
+    re.DOTALL | re.MULTILINE,
+)
+_OPEN, _CLOSE = "([{", ")]}"
+ENTRY = "rung_host"
+
+
+@dataclass
+class Token:
+    kind: str
+    text: str
+
+    @property
+    def blank(self) -> bool:
+        return self.kind == "space"
+
+
+@dataclass
+class Kernel:
+    """A `__global__` function as declared: its template parameters, and the numbers of parameters of its overloads."""
+
+    name: str  # with its namespaces
+    parameters: int | None = None  # of the template; None: not one
+    defaults: int = 0
+    pack: bool = False
+    arities: set[int] = field(default_factory=set)
+    cluster: str = "0, 0, 0"
+
+
+class NotUnderstood(Exception):
+    """A launch of another form."""
+
+
+def rewritten(text: str, *, constinit: bool) -> str:
+    """The file, as g++ takes it; kernels are registered at its end."""
+    segments = _segments(text)
+    own = "".join(part for part, system in segments if not system)
+    kernels = _kernels(_tokens(own))
+    out = [part if system else _segment(part, kernels, constinit) for part, system in segments]
+    return "".join(out) + _registrations(kernels)
+
+
+def _segments(text: str) -> list[tuple[str, bool]]:
+    """The text in pieces, each the user's or a system header's."""
+    found: list[tuple[str, bool]] = []
+    start, system = 0, False
+    for mark in _MARKER.finditer(text):
+        flags = mark[2].split()
+        now = "3" in flags
+        if now != system and ("1" in flags or "2" in flags):  # a file begins or goes on; else a system header's macro
+            found.append((text[start : mark.start()], system))
+            start, system = mark.start(), now
+    found.append((text[start:], system))
+    return found
+
+
+def _tokens(text: str) -> list[Token]:
+    return [Token(m.lastgroup if m.lastgroup != "tag" else "raw", m.group()) for m in _TOKEN.finditer(text)]  # type: ignore[arg-type]
+
+
+# ---- which kernels there are -----------------------------------------------------------------------------------------
+
+
+def _kernels(tokens: list[Token]) -> dict[str, Kernel]:
+    """Kernels by their plain name."""
+    solid = [t for t in tokens if not t.blank]
+    found: dict[str, Kernel] = {}
+    scopes: list[str | None] = []  # the name of each open namespace; None: another brace
+    at = 0
+    while at < len(solid):
+        text = solid[at].text
+        if text == "{":
+            scopes.append(None)
+        elif text == "}" and scopes:
+            scopes.pop()
+        elif text == "namespace":
+            end = at + 1
+            while end < len(solid) and solid[end].text not in "{;=":
+                end += 1
+            if end < len(solid) and solid[end].text == "{":
+                names = [t.text for t in solid[at + 1 : end] if t.kind == "name" and t.text != "inline"]
+                scopes.append("::".join(names))
+                at = end
+        elif text == "__rung_global__":
+            _note(solid, at, [s for s in scopes if s], all(s is not None for s in scopes), found)
+        at += 1
+    return found
+
+
+def _note(solid: list[Token], at: int, names: list[str], at_namespace: bool, found: dict[str, Kernel]) -> None:
+    start = at
+    while start > 0 and solid[start - 1].text not in (";", "}", "{"):
+        start -= 1
+    end, cluster = at, "0, 0, 0"
+    while end + 1 < len(solid):
+        if solid[end].text in ("__rung_cluster__", "__attribute__", "alignas") and solid[end + 1].text == "(":
+            close = _matching(solid, end + 1)
+            if solid[end].text == "__rung_cluster__":
+                cluster = ", ".join(
+                    (["".join(t.text for t in part) for part in _parts(solid[end + 2 : close])] + ["1", "1"])[:3]
+                )
+            end = close + 1
+            continue
+        if solid[end].kind == "name" and solid[end + 1].text == "(":
+            break
+        end += 1
+    if end + 1 >= len(solid):
+        return
+    plain = solid[end].text
+    close = _matching(solid, end + 1)
+    arguments = _parts(solid[end + 2 : close])
+    arity = 0 if not arguments or [t.text for t in arguments[0]] == ["void"] else len(arguments)
+    head = solid[start:at]
+    kernel = found.setdefault(plain, Kernel("::".join(["", *names, plain])))
+    kernel.arities.add(arity)
+    kernel.cluster = cluster if cluster != "0, 0, 0" else kernel.cluster
+    if not at_namespace:
+        kernel.arities.add(-1)  # registered by no one: a friend, or a member
+    if head and head[0].text == "template":
+        listed = _parts(_angles(head, 1))
+        if listed:
+            kernel.parameters = len(listed)
+            kernel.defaults = max(kernel.defaults, sum(any(t.text == "=" for t in part) for part in listed))
+            kernel.pack |= any(t.text == "." for part in listed for t in part)
+        else:
+            kernel.arities.add(-1)  # a specialisation
+            kernel.parameters = kernel.parameters or 1
+
+
+def _matching(tokens: list[Token], at: int) -> int:
+    """The bracket that closes the one at `at`."""
+    depth = 0
+    for i in range(at, len(tokens)):
+        depth += (tokens[i].text in _OPEN) - (tokens[i].text in _CLOSE) if len(tokens[i].text) == 1 else 0
+        if depth == 0:
+            return i
+    raise NotUnderstood("a bracket is not closed")
+
+
+def _angles(tokens: list[Token], at: int) -> list[Token]:
+    """What stands between `<` at `at` and its `>`."""
+    depth, i = 0, at
+    while i < len(tokens):
+        text = tokens[i].text
+        if text in _OPEN:
+            i = _matching(tokens, i)
+        elif text == "<":
+            depth += 1
+        elif text == ">":
+            depth -= 1
+            if depth == 0:
+                return tokens[at + 1 : i]
+        i += 1
+    return []
+
+
+def _parts(tokens: list[Token]) -> list[list[Token]]:
+    """Pieces between commas, outside of brackets and template arguments."""
+    parts: list[list[Token]] = [[]]
+    depth = 0
+    for i, token in enumerate(tokens):
+        text = token.text
+        if len(text) == 1:
+            before = next((t for t in reversed(tokens[:i]) if not t.blank), None)
+            opens = text in _OPEN or (text == "<" and before is not None and before.kind == "name")
+            closes = text in _CLOSE or (text == ">" and depth > 0 and (before is None or before.text != "-"))
+            depth += opens - closes
+        if text == "," and depth == 0:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return [part for part in parts if any(not t.blank for t in part)] if tokens else []
+
+
+def _registrations(kernels: dict[str, Kernel]) -> str:
+    calls = [
+        f'static const bool rung_known_{i} = (rung_host_known({k.name}, "{k.name[2:]}", dim3({k.cluster})), true);'
+        for i, k in enumerate(kernels.values())
+        if k.parameters is None and len(k.arities) == 1 and -1 not in k.arities
+    ]
+    return '\n# 1 "kernels"\n' + "\n".join(calls) + "\n"
+
+
+# ---- what is rewritten -----------------------------------------------------------------------------------------------
+
+
+def _segment(text: str, kernels: dict[str, Kernel], constinit: bool) -> str:
+    if not re.search(r"<<|__rung_|\basm\b|__asm|__noinline__|\(\s*(?:const\s+)?void", text):
+        return text
+    tokens = _tokens(text)
+    tokens = _launches(tokens, kernels)
+    _addresses(tokens, kernels)
+    _shared(tokens, constinit)
+    return inline_ptx.without_asm("".join(t.text for t in tokens))
+
+
+def _shared(tokens: list[Token], constinit: bool) -> None:
+    word = "__constinit thread_local" if constinit else "thread_local"
+    for i, token in enumerate(tokens):
+        if token.text == "__rung_global__":
+            token.text = ""
+        elif token.text == "__rung_cluster__":
+            _clear(tokens, i, _matching(tokens, _next(tokens, i)))
+        elif token.text == "__noinline__" and tokens[_previous(tokens, i)].text != "(":
+            token.text = "__attribute__((noinline))"
+        elif token.text == "__rung_shared__":
+            extern = any(tokens[j].text == "extern" for j in _around(tokens, i))
+            token.text = "thread_local" if extern else word
+            after = _next(tokens, i)
+            if tokens[after].text == "alignas":  # accepted by CUDA behind a storage class
+                close = _matching(tokens, _next(tokens, after))
+                tokens[after].text = "__attribute__((aligned"
+                tokens[close].text = ")))"
+
+
+def _around(tokens: list[Token], at: int) -> list[int]:
+    """The words of the declaration that this one belongs to."""
+    low = high = at
+    while low > 0 and tokens[low - 1].text not in (";", "{", "}", ")"):
+        low -= 1
+    while high + 1 < len(tokens) and tokens[high + 1].text not in (";", "{", "[", "="):
+        high += 1
+    return list(range(low, high + 1))
+
+
+def _clear(tokens: list[Token], first: int, last: int) -> None:
+    for token in tokens[first : last + 1]:
+        token.text = "\n" * token.text.count("\n") if not token.text.startswith("#") else token.text
+
+
+def _next(tokens: list[Token], at: int) -> int:
+    at += 1
+    while at < len(tokens) and tokens[at].blank:
+        at += 1
+    return min(at, len(tokens) - 1)
+
+
+def _previous(tokens: list[Token], at: int) -> int:
+    at -= 1
+    while at > 0 and tokens[at].blank:
+        at -= 1
+    return max(at, 0)
+
+
+def _addresses(tokens: list[Token], kernels: dict[str, Kernel]) -> None:
+    """`(void*)kernel<T>` registers the kernel, of which the address says nothing."""
+    for i, token in enumerate(tokens):
+        if token.text != "(" or tokens[_next(tokens, i)].text not in ("void", "const"):
+            continue
+        at = _next(tokens, i)
+        words = []
+        while tokens[at].text in ("const", "void", "*"):
+            words.append(tokens[at].text)
+            at = _next(tokens, at)
+        if tokens[at].text != ")" or words.count("*") != 1:
+            continue
+        start = at = _next(tokens, at)
+        if tokens[at].text == "&":
+            start = at = _next(tokens, at)
+        while tokens[_next(tokens, at)].text == "::":
+            at = _next(tokens, _next(tokens, at))
+        kernel = kernels.get(tokens[at].text)
+        if kernel is None or kernel.parameters is None:
+            continue
+        after = _next(tokens, at)
+        if tokens[after].text == "<" and tokens[_next(tokens, after)].text != "<":
+            end = _close_angle(tokens, after)
+            before = _previous(tokens, start)
+            tokens[before].text = "" if tokens[before].text == "&" else tokens[before].text
+            tokens[start].text = f"{ENTRY}::address({tokens[start].text}"
+            tokens[end].text += ")"
+
+
+def _close_angle(tokens: list[Token], at: int) -> int:
+    depth, i = 0, at
+    while i < len(tokens):
+        text = tokens[i].text
+        if text in _OPEN and len(text) == 1:
+            i = _matching(tokens, i)
+        elif text == "<":
+            depth += 1
+        elif text == ">":
+            depth -= 1
+            if depth == 0:
+                return i
+        elif text in (";", "{"):
+            break
+        i += 1
+    raise NotUnderstood("template arguments are not closed")
+
+
+def _launches(tokens: list[Token], kernels: dict[str, Kernel]) -> list[Token]:
+    at = 0
+    while at < len(tokens):
+        if not _three(tokens, at, "<"):
+            at += 1
+            continue
+        third = _third(tokens, at)
+        close = _close_launch(tokens, third + 1)
+        last = _third(tokens, close)
+        first = _start_of_kernel(tokens, at)
+        callee = "".join(" " if t.blank else t.text for t in tokens[first:at]).strip()
+        inside = "".join(t.text for t in tokens[third + 1 : close] if not t.text.startswith("#"))
+        name = " ".join(callee.split())
+        configuration = f"{ENTRY}::Configuration({inside.strip()})"
+        if _deduced(callee, kernels):
+            parenthesis = _next(tokens, last)
+            end = _matching(tokens, parenthesis)
+            arguments = _parts(tokens[parenthesis + 1 : end])
+            for part in arguments:
+                solid = [t for t in part if not t.blank]
+                if len(solid) == 1 and solid[0].text in ("0", "__null"):
+                    solid[0].text = f"{ENTRY}::Zero{{}}"
+            run = f"[=](auto... rung_a) {{ {callee}(rung_a...); }}"
+            made = f"{ENTRY}::deduced({_quoted(name)}, {run}, {configuration})"
+        else:
+            made = f"{ENTRY}::bound({_quoted(name)}, {callee}, {configuration})"
+        lines = sum(t.text.count("\n") for t in tokens[first : last + 1] if not t.text.startswith("#"))
+        lines -= made.count("\n")
+        tokens[first : last + 1] = [Token("mark", made + "\n" * max(0, lines))]
+        at = first + 1
+    return tokens
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _three(tokens: list[Token], at: int, mark: str) -> bool:
+    """`<<<`, or `<< <` as a formatter that does not know CUDA leaves it."""
+    if tokens[at].text != mark or at + 2 >= len(tokens) or tokens[at + 1].text != mark:
+        return False
+    return tokens[_third(tokens, at)].text == mark
+
+
+def _third(tokens: list[Token], at: int) -> int:
+    return _next(tokens, at + 1)
+
+
+def _close_launch(tokens: list[Token], at: int) -> int:
+    while at < len(tokens):
+        text = tokens[at].text
+        if len(text) == 1 and text in _OPEN:
+            at = _matching(tokens, at)
+        elif _three(tokens, at, ">") and tokens[_next(tokens, _third(tokens, at))].text == "(":
+            return at
+        elif text == ";":
+            break
+        at += 1
+    raise NotUnderstood("a launch has no '>>>' followed by arguments")
+
+
+def _start_of_kernel(tokens: list[Token], at: int) -> int:
+    """Where the expression before `<<<` begins: a name with scopes, members, indices and template arguments."""
+    i = _previous(tokens, at)
+    while True:
+        text = tokens[i].text
+        if text == ">":
+            depth = 0
+            while i > 0:
+                depth += (tokens[i].text == ">") - (tokens[i].text == "<")
+                if tokens[i].text == ")":
+                    i = _opening(tokens, i)
+                if depth == 0:
+                    break
+                i -= 1
+            i = _previous(tokens, i)
+            continue
+        if text in (")", "]"):
+            i = _opening(tokens, i)
+            before = _previous(tokens, i)
+            word = tokens[before].text
+            if word in (")", "]") or (tokens[before].kind == "name" and word not in ("return", "else", "do")):
+                i = before
+                continue
+            return i
+        if tokens[i].kind != "name":
+            raise NotUnderstood(f"a launch of '{text}'")
+        before = _previous(tokens, i)
+        if before < i and tokens[before].text in ("::", ".", "->"):
+            earlier = _previous(tokens, before)
+            if tokens[before].text == "::" and (tokens[earlier].kind != "name" and tokens[earlier].text != ">"):
+                return before
+            if tokens[earlier].text in ("return", "else", "do"):
+                return before
+            i = earlier
+            continue
+        if before < i and tokens[before].text == "template":
+            i = before
+        return i
+
+
+def _opening(tokens: list[Token], at: int) -> int:
+    depth = 0
+    while at >= 0:
+        text = tokens[at].text
+        if len(text) == 1:
+            depth += (text in _CLOSE) - (text in _OPEN)
+        if depth == 0:
+            return at
+        at -= 1
+    raise NotUnderstood("a bracket is not opened")
+
+
+def _deduced(callee: str, kernels: dict[str, Kernel]) -> bool:
+    """Whether template arguments, or the choice of an overload, follow from the call's arguments."""
+    match = re.match(r"(?:::)?\s*(?:\w+\s*::\s*)*(\w+)\s*(<.*>)?$", callee, re.DOTALL)
+    kernel = kernels.get(match[1]) if match else None
+    if match is None or kernel is None:
+        return False
+    if kernel.parameters is None:
+        return len(kernel.arities - {-1}) > 1
+    if match[2] is None:
+        return True
+    given = len(_parts(_tokens(match[2].strip()[1:-1])))
+    return kernel.pack or given < kernel.parameters - kernel.defaults

@@ -1,0 +1,123 @@
+"""Builds a CUDA program and runs it in a process of its own, on the emulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rung.emulator import executable
+from rung.errors import RungError
+
+SCHEMA = "rung-run/1"
+ORDERS = ("forward", "reverse", "shuffled")
+GPUS = ("h100", "h200", "a100", "a10", "l4", "rtx4090", "t4")
+SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
+CODES = {101: "a kernel's fault", 102: "a race", 103: "misused memory"}  # exit codes besides the program's
+
+
+@dataclass(frozen=True)
+class How:
+    """How a program's threads, blocks and streams take turns, and what is looked for."""
+
+    order: str = "forward"
+    seed: int = 0
+    races: Literal["auto", "yes", "no"] = "auto"
+    gpu: str = "h100"
+    workers: int | None = None
+    quiet: bool = False
+
+    def environment(self, report: Path | None) -> dict[str, str]:
+        """What the program's process reads (host/report.cpp)."""
+        chosen = {
+            "RUNG_ORDER": str(ORDERS.index(self.order)),
+            "RUNG_SEED": str(self.seed),
+            "RUNG_RACES": str(("no", "auto", "yes").index(self.races)),
+            "RUNG_GPU": self.gpu,
+            "RUNG_QUIET": str(int(self.quiet)),
+        }
+        if self.workers is not None:
+            chosen["RUNG_WORKERS"] = str(self.workers)
+        if report is not None:
+            chosen["RUNG_REPORT"] = str(report)
+        return os.environ | chosen
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: the exit code, what was reported, and the output where it was kept."""
+
+    code: int
+    report: dict[str, Any] = field(default_factory=dict)
+    output: str = ""
+    errors: str = ""
+
+    def document(self, command: Sequence[str]) -> dict[str, Any]:
+        """The run as JSON, in the documented schema."""
+        empty: dict[str, Any] = {"faults": [], "kernels": [], "notes": []}
+        verdict = "fault" if self.code in CODES else "ok" if self.code == 0 else "failed"
+        rest = {name: value for name, value in self.report.items() if name not in ("schema", "exit")}
+        return {
+            "schema": SCHEMA,
+            "command": list(command),
+            "exit": self.code,
+            "verdict": verdict,
+            "output": self.output,
+            **empty,
+            **rest,
+        }
+
+
+@contextmanager
+def built(files: Sequence[Path], options: executable.Options, libraries: Sequence[str] = ()) -> Iterator[Path]:
+    """The program of these files, until the block ends."""
+    with tempfile.TemporaryDirectory(prefix="rung-run-") as folder:
+        objects = []
+        for number, source in enumerate(files):
+            objects.append(Path(folder) / f"{number}.o")
+            executable.compile_file(source, objects[-1], options)
+        program = Path(folder) / files[0].stem
+        executable.link(objects, program, libraries)
+        yield program
+
+
+def run(
+    program: Path, arguments: Sequence[str], how: How, *, keep: bool = False, seconds: float | None = None
+) -> Ended:
+    """Runs it here, in the present folder; with `keep`, its output is returned instead of shown."""
+    with tempfile.TemporaryDirectory(prefix="rung-report-") as folder:
+        report = Path(folder) / "report.json"
+        sys.stdout.flush()
+        try:
+            done = subprocess.run(
+                [str(program), *arguments],
+                env=how.environment(report),
+                capture_output=keep,
+                text=True,
+                errors="replace",
+                timeout=seconds,
+            )
+        except subprocess.TimeoutExpired:
+            raise RungError(f"{program.name} has not ended within {seconds:g} seconds.") from None
+        found = json.loads(report.read_text()) if report.is_file() else {}
+    code = done.returncode
+    if code < 0:
+        name = signal.Signals(-code).name
+        found = {**found, "notes": [*found.get("notes", []), f"the program's host code was ended by {name}"]}
+        code = 128 - code
+    return Ended(code, found, done.stdout or "", done.stderr or "")
+
+
+def orders(how: How) -> list[How]:
+    """Eight orders: as issued, the latest first, and six at random."""
+    given = dict(seed=how.seed, races=how.races, gpu=how.gpu, workers=how.workers, quiet=True)
+    plain = [How(order="forward", **given), How(order="reverse", **given)]  # type: ignore[arg-type]
+    return [*plain, *(How(order="shuffled", **{**given, "seed": how.seed + n}) for n in range(1, 7))]  # type: ignore[arg-type]
