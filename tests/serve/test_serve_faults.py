@@ -59,7 +59,7 @@ def test_a_killed_engine_is_reported_and_restarted_once(model: Model) -> None:
         ]
         for thread in threads:
             thread.start()
-        while server.pool.jobs < 80:
+        while server.pool.texts < 80:
             time.sleep(0.01)
         worker = server.pool.workers[0]
         assert worker.process is not None

@@ -29,6 +29,7 @@ class Refusal(Exception):
         self, status: int, message: str, param: str | None = None, code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
+        message = message.encode("utf-8", "backslashreplace").decode()  # it may quote half a surrogate pair
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
         self.headers = dict(headers or {})
