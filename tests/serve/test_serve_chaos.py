@@ -99,10 +99,11 @@ def test_poison_beside_others_changes_and_ends_none(server: Running, model: Mode
     assert settled(server)
 
 
+@pytest.mark.slow
 def test_clients_that_never_read_or_finish_and_that_leave_are_cut_off(server: Running, model: Model) -> None:
     silent: list[socket.socket] = []
     with others(server, model):
-        head, payload = request_bytes({"prompt": "a", "max_tokens": 250, "n": 30, "stream": True})
+        head, payload = request_bytes({"prompt": "a", "max_tokens": 250, "n": 6, "logprobs": 20, "stream": True})
         for _ in range(3):
             reader = socket.socket()
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -125,13 +126,14 @@ def test_clients_that_never_read_or_finish_and_that_leave_are_cut_off(server: Ru
 def test_headers_are_bounded_before_a_key_is_asked_for(server: Running) -> None:
     sent = 0
     with raw(server, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n") as connection, contextlib.suppress(OSError):
-        for i in range(400):
+        for i in range(5000):
             connection.sendall(f"X-{i}: {'a' * 4000}\r\n".encode())
             sent += 4000
-    assert sent < 1_600_000
+    assert sent < 16_000_000
     assert ask(server, "/health")[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_killed_or_stopped_engine_ends_no_text(
     server: Running, model: Model, kind: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -189,6 +191,7 @@ def test_a_server_whose_engine_cannot_be_kept_running_ends_with_a_code() -> None
             urllib.request.urlopen(f"{url}/health", timeout=5)
 
 
+@pytest.mark.slow
 def test_texts_that_cannot_fit_are_refused_without_a_tokenizer_and_others_do_not_wait(
     server: Running, model: Model
 ) -> None:

@@ -6,9 +6,12 @@ They hold before a request is parsed, so that nobody needs a key to meet them. H
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+UNREAD = 1 << 18  # bytes in a connection's socket
 
 
 def bounded(connections: int, seconds: float) -> type[H11Protocol]:
@@ -19,6 +22,9 @@ def bounded(connections: int, seconds: float) -> type[H11Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            one = transport.get_extra_info("socket")
+            if one is not None:  # what a client leaves unread is the server's memory, in the kernel as well
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)
             if len(self.connections) > connections:
                 transport.abort()
             else:
