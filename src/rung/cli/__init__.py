@@ -32,9 +32,11 @@ VERBS = {
     "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
     "tunings": ("tunings", "The launch parameters that sweeps found best; bench and the model use them."),
     "roofline": ("roofline", "How far are rungs from the hardware's ceilings? A chart and a table."),
+    "count": ("count", "Requests, sectors and bank conflicts of a rung, by line, without a GPU."),
     "profile": ("profile", "Nsight Compute's counters of a rung; or where a token's time goes."),
     "results": ("results", "What was measured: list, filter, compare two machines or commits, export."),
     "report": ("report", "Everything known about every ladder, in one HTML file."),
+    "reproduce": ("reproduce", "The five documents' figures: theirs, ours, and the command of each."),
     "study": ("study", "Questions that need more than one figure: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
@@ -48,7 +50,7 @@ VERBS = {
 
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
-COMPILING = ("climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect")
+COMPILING = ("climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
