@@ -174,12 +174,12 @@ def test_a_named_expression_cannot_replace_a_dimension(tmp_path: Path) -> None:
 def test_a_python_rungs_buffers_are_zeroed_when_it_says_so(tmp_path: Path) -> None:
     path = tmp_path / "zeroed.py"
     path.write_text(
-        '"""Idea."""\nASIDE = "An experiment."\nBUFFERS = {"sum": {"shape": [1], "dtype": "f32", "zero": True}, '
+        '"""Idea."""\nSIDE_EXPERIMENT = "An experiment."\nBUFFERS = {"sum": {"shape": [1], "dtype": "f32", "zero": True}, '
         '"runs": {"shape": [1], "dtype": "f32", "zero": "once"}}\n'
         "def run(x, out, sum, runs):\n    sum += x.sum()\n    runs += 1\n    out.copy_(sum + runs)\n"
     )
     rung = catalogue.rung_from_file(catalogue.operation("relu"), path)
-    assert rung.aside == "An experiment."
+    assert rung.side_experiment == "An experiment."
     x, out = torch.ones(4), torch.empty(4)
     call = rung.prepare({"x": x, "out": out}, {"N": 4}, DTYPES["f32"], device="cpu")
     for run in (1, 2):

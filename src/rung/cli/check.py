@@ -77,6 +77,17 @@ def check(
         chosen = [_submission(problem, rung, file)]
     else:
         chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
+    if file is not None and (failed := _unbindable(chosen[0], dtype or [])):
+        if json:
+            console.print_json({"device": "", "complete": True, "reports": [failed.as_json()]})
+        else:
+            _say(failed, [replace(asked, rung=failed.rung, dtype=failed.dtype)], sys.stdout)
+        raise typer.Exit(1)
+    from rung.check import child
+
+    here = device == "emulator" or coverage or not Path("/dev/nvidiactl").exists()
+    if file is not None and here and not sanitize:  # it imports torch while this process does
+        child.prestart("emulator", chosen[0].operation.name, str(chosen[0].path))
     from rung.check.judge import device_named, requests
 
     where = device_named("emulator" if coverage else device)
@@ -124,6 +135,26 @@ def _check(
             _show_unreached(known)
             _sum_up(known, len(work), _device_name(where))
     return _exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
+
+
+def _unbindable(rung: Rung, dtypes: Sequence[str]) -> Report | None:
+    """A report if the names or types of a kernel's parameters cannot be bound; torch is not imported for that."""
+    from rung.check.report import Report
+    from rung.dtypes import dtype as dtype_named
+    from rung.rungs.cuda import CudaRung
+
+    if not isinstance(rung, CudaRung):
+        return None
+    for name in [d for d in rung.dtypes if not dtypes or d in dtypes]:
+        for case in rung.operation.cases:
+            values = rung.operation.complete(case.values)
+            if name in case.dtypes and rung.refused_by_needs(values, dtype_named(name)) is None:
+                try:
+                    rung.require_bindable(values, dtype_named(name))
+                except RungError as error:
+                    return Report(rung.full_name, name, "", "failed", str(error))
+                break
+    return None
 
 
 def _progress(stage: str) -> None:
@@ -195,6 +226,8 @@ def _say(report: Report, work: Sequence[CheckRequest], file: TextIO) -> None:
         Console(highlight=False).print(line, soft_wrap=True)
     else:
         print(text, file=file, flush=True)
+    for told in verb_tables.failure_lines(report):
+        print(f"    {told}", file=file, flush=True)
 
 
 def _sum_up(reports: Sequence[Report], expected: int, device: str) -> None:

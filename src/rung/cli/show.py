@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rung.rungs.base import Rung
 
 _FIELDS = (
-    "full_name", "kind", "idea", "expect", "found", "provenance", "leap", "aside", "dtypes", "needs", "tune", "source",
+    "full_name", "kind", "idea", "expect", "found", "provenance", "rewrite", "side_experiment", "dtypes", "needs",
+    "tune", "source",
 )  # fmt: skip
 
 
@@ -42,8 +43,8 @@ def show(
         shown = {f: getattr(chosen, f) for f in _FIELDS} | {"story": chosen.story}
         console.print_json({**shown, "parent": parent.full_name if parent else None, "diff": "\n".join(changes)})
         return
-    if diff and chosen.leap:
-        changes.insert(0, f"# {chosen.leap}")
+    if diff and chosen.rewrite:
+        changes.insert(0, f"# {chosen.rewrite}")
     text = "\n".join(changes) if diff else _header(chosen) if header else chosen.source.rstrip()
     if not console.is_terminal():
         print(text)

@@ -53,7 +53,7 @@ DTYPES = {dtypes}
 NEEDS = ()
 TUNE = LET = BUFFERS = {{}}
 ALIGN = 1
-EMULATE = FROM = LEAP = FOUND = ""
+EMULATE = FROM = REWRITE = FOUND = ""
 
 
 def run({inputs}, {outputs}, *, test):

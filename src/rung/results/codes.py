@@ -124,22 +124,26 @@ def updated(rows: Iterable[Row], codes: Codes) -> dict[str, dict[str, str]]:
         text, measured = max(by_text.items(), key=lambda item: max(r.time for r in item[1]))
         stored = codes.get(name, {})
         measured = sorted(measured, key=lambda r: r.key)
-        then = _digest([r.code for r in measured])
+        then = digest([r.code for r in measured])
         # Climbs may have been measured with texts between that one and the present one.
         valid = {t: stored[t] for t in of_rows[name] & set(stored)} if stored.get(text, then) == then else {}
         compiled = then if now == text else stored.get(now) if stored.get(text) == then else None
         if compiled is None:
             print(f"compiling {name}, whose text has changed", file=sys.stderr)
             rung = catalogue.find(name)
-            compiled = _digest([built(row, rung) for row in measured])
+            compiled = digest([built(row, rung) for row in measured])
         # With newer rows the digests are of other builds: texts that had the present code keep it.
         still = {t: compiled for t in of_rows[name] & set(stored) if stored[t] == stored.get(now)}
         if len(of_text := {**valid, text: then, now: compiled, **still}) > 1:
             found[name] = dict(sorted(of_text.items()))
+    for name in of_rows.keys() - benched.keys():  # Python: tools/same_code.py has compared the texts
+        stored = {t: c for t, c in codes.get(name, {}).items() if t in of_rows[name] or t == text_now(name)}
+        if len(stored) > 1:
+            found[name] = stored
     return found
 
 
-def _digest(codes: list[str]) -> str:
+def digest(codes: list[str]) -> str:
     return hashlib.sha256(" ".join(codes).encode()).hexdigest()[:16]
 
 

@@ -108,6 +108,13 @@ class Arguments:
         return ", ".join(operands) + (f"; {', '.join(values)}" if values else "")
 
 
+@dataclass(frozen=True)
+class Typed:
+    """In place of a tensor: its element type, in torch's words."""
+
+    dtype: str
+
+
 def _must_point_to(parameter: Parameter, tensor: torch.Tensor, dtype: Dtype, where: str) -> None:
     ctype = dtype.ctype if parameter.ctype == "Real" else parameter.ctype
     if ANY_POINTEE.fullmatch(ctype):

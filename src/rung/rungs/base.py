@@ -72,7 +72,8 @@ class Rung(ABC):
         self.path = path
         self.header = keys
         self.idea, self.expect, self.found, self.provenance = keys.idea, keys.expect, keys.found, keys.provenance
-        self.parent, self.leap, self.aside, self.emulate = keys.parent, keys.leap, keys.aside, keys.emulate
+        self.parent, self.emulate = keys.parent, keys.emulate
+        self.rewrite, self.side_experiment = keys.rewrite, keys.side_experiment
         self.dtypes, self.needs, self.tune, self.let = keys.dtypes, keys.needs, keys.tune, keys.let
         self.products = keys.products
         self.siblings: Callable[[], Sequence[Rung]] = tuple  # the rungs of its ladder, libraries left out
@@ -237,7 +238,7 @@ class Rung(ABC):
         """The highest rung of the same ladder that supports a call that this one does not."""
         extra = {o.name for o in self.operation.operands if o.optional and not o.nullable and o.role != "out"}
         for other in reversed(self.siblings()):
-            if other.name == self.name or other.aside or (other.emulate and device != "cuda"):
+            if other.name == self.name or other.side_experiment or (other.emulate and device != "cuda"):
                 continue
             if other.binds & extra != self.binds & extra:
                 continue  # it computes something else
@@ -258,7 +259,7 @@ _PROSE = r"""^(?:{keys})[ \t]*=[ \t]*
         (?:\"\"\".*?\"\"\" | '''.*?''' | \((?:\s*(?:"(?:\\.|[^"\\])*"))+\s*\)
          | "(?:\\.|[^"\\\n])*" | '[^'\n]*')
         [^\n]*\n"""
-_KEYS = ("idea", "expect", "found", "provenance", "from", "leap", "aside")
+_KEYS = ("idea", "expect", "found", "provenance", "from", "rewrite", "side_experiment")
 _PROSE_KEYS = (*_KEYS, *(key.upper() for key in _KEYS))
 
 

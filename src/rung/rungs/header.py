@@ -20,7 +20,7 @@ from rung.rungs.folders import folders
 Expression = str | int
 
 _BLOCK = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
-DESCRIPTIVE = ("idea", "expect", "found", "provenance", "from", "leap", "aside")  # descriptive keys
+DESCRIPTIVE = ("idea", "expect", "found", "provenance", "from", "rewrite", "side_experiment")  # descriptive keys
 LONGEST_FOUND = 400  # characters; a longer text goes on a page next to the rung
 _PARENT = re.compile(r"\w+/\w+")
 _PLACE = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
@@ -90,8 +90,8 @@ class Header:
     found: str = ""
     provenance: str = ""
     parent: str = ""  # `from` in the file: the parent rung, if it is not the number before
-    leap: str = ""  # why most of the parent's code is replaced at once
-    aside: str = ""  # why it is not a step of the climb: such a rung is never chosen in place of another
+    rewrite: str = ""  # why most of the parent's code is replaced at once
+    side_experiment: str = ""  # why it is not a step of the climb: such a rung is never chosen in place of another
     dtypes: tuple[str, ...] = ("f32",)
     products: str = ""  # the format of its products, if it is not its dtype; it determines the limiting rate
     needs: tuple[str, ...] = ()
@@ -317,7 +317,8 @@ class _Reader:
         let = let_table(self.table(table, "let"), self.origin)
         define = {k: self.expression(v, f"define.{k}") for k, v in self.table(table, "define").items()}
         return Header(
-            **{k: self.text(table, k) for k in ("idea", "expect", "provenance", "leap", "aside", "emulate")},
+            **{k: self.text(table, k) for k in ("idea", "expect", "provenance", "rewrite", "side_experiment")},
+            emulate=self.text(table, "emulate"),
             found=short_enough(self.text(table, "found"), self.origin),
             parent=parent_name(self.text(table, "from"), self.origin),
             dtypes=self.dtypes(table.get("dtypes", ["f32"])),

@@ -3,7 +3,7 @@ idea   = "Both products in 32x32 tiles of shared memory, straight from the packe
 expect = "The matrix products are no longer memory-bound; the softmax, whose maximum and sum one thread of a block computes alone, becomes the longest of the three kernels at large T."
 found  = "120 -> 3.25 ms (37.0x) at b8t1024 in f32 on an H200, and 3.47x over rung 5: the first rung with data reuse; 258 -> 20.9 us (12.3x) at b4t64, the same in bf16 (3.27 ms). 0.15x the speed of torch's memory-efficient attention (496 us)."
 provenance = "15-418 attention milestone: three kernels with tiled products and a linear softmax; D = 64, N = 256 ... 8192."
-leap   = "A block computes a tile cooperatively: the loop over one output and its tree are gone, and only the parent's softmax stays."
+rewrite = "A block computes a tile cooperatively: the loop over one output and its tree are gone, and only the parent's softmax stays."
 dtypes = ["f32", "f16", "bf16"]
 
 # q, k and v are views of one qkv and share their strides

@@ -4,7 +4,7 @@ expect = "Memory traffic falls from T * T to T * HS numbers per head. A naive im
 found  = "The best algorithm so far, and slower than every GPU rung before it except 2 and 6: 18.9 ms at b8t1024 in f32 on an H200, 12.6x the time of torch's naive attention, which keeps the scores in memory. The profiler counts 7.8 wavefronts per shared load and 35.6 million bank conflicts in 527 us (13.md)."
 provenance = "fp32 flash attention case study, version 1: blockDim (32, 16), B_c = B_r = 48; 30.6 s where torch's naive attention took 15.3 s, on a GTX 1660 Super."
 from   = "attention/12"
-leap   = "The row of scores is gone, and the order of the work changes with it: maximum, sum and output are accumulated together, tile by tile, so no loop of the parent remains."
+rewrite = "The row of scores is gone, and the order of the work changes with it: maximum, sum and output are accumulated together, tile by tile, so no loop of the parent remains."
 dtypes = ["f32"]
 
 buffers.qh = { shape = ["B", "NH", "T", "HS"], dtype = "f32" }

@@ -4,7 +4,7 @@ expect = "Far from rung 24: each score is written to and read from shared memory
 found  = "9.21 ms at b8t1024 in f32 on an H200, 21.2x the time of rung 24: the algorithm alone does not make it fast. At b4t64 30.8 us is 549x over rung 2's five kernels, where its authors had 416x on an A40."
 provenance = "ECE 408 GPT-2 report, milestone 3, flash attention: 1.13 ms at B 4, T 64, NH 12 on an A40, 416x the badly launched five kernels."
 from   = "attention/13"
-leap   = "Another group's program from the same paper: compare the algorithm, not the code."
+rewrite = "Another group's program from the same paper: compare the algorithm, not the code."
 dtypes = ["f32"]
 needs  = "scale > 0"
 

@@ -3,7 +3,7 @@ idea   = "float32 by three products in half precision. A first kernel splits eve
 expect = "Rung 29 splits each tile into three TF32 products anew for every block of queries. Products of halves are twice as fast as TF32 and may be transposed, so V needs no transposition: 3 x 17 us of products at b8t1024 and 25 us for the splitting, against 317 us."
 found  = "117.7 us at b8t1024 on an H200 (three warpgroups, 128 keys): 4.17x over torch's efficient attention (491 us), 3.3x over rung 29. 648 us for 16 heads of 8192, 6.9x over torch's. Blocks of 64 keys take 121.8 us. For one text of 1024 tokens one warpgroup per block is faster: 27.7 us, where three take 35.1 us."
 from   = "attention/31"
-leap   = "Every product becomes three, and a separate kernel has split K and V into halves: loads, products and the sum over a block of keys are new code; roles, masks and the softmax stay."
+rewrite = "Every product becomes three, and a separate kernel has split K and V into halves: loads, products and the sum over a block of keys are new code; roles, masks and the softmax stay."
 dtypes = ["f32"]
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 4 == 0", "BC % 64 == 0", "GROUPS * (BC + 2 * HS + 64) <= 2 * (512 // BLOCKS - 24)", "BC // 2 + 26 <= 512 // (BLOCKS * (GROUPS + 1)) // 8 * 8"]  # registers: of a block, and of one product

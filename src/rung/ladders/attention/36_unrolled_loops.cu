@@ -4,7 +4,7 @@ expect = "Fewer branches and more registers, 40 to 48 as in the report, and its 
 found  = "With the default (both loops at 1) 1.3 to 1.5 times as long as rung 2, whose loops the compiler unrolls: 23.7 against 17.0 ms at b4t64 in float32 on an H200. The report's gain is one over loops that a present compiler no longer leaves as they are."
 provenance = "ECE 408 GPT-2 report, milestone 3, loop unrolling: 185.9 -> 176.4 ms (QK^T, registers 40 -> 48, 7 % fewer branches) and 284.9 -> 198.7 ms (AV, 40 -> 64, 16 % fewer) on an A40, by 8 on every loop."
 from   = "attention/2"
-aside  = "The report's experiment, on rung 2."
+side_experiment = "The report's experiment, on rung 2."
 dtypes = ["f32", "f16", "bf16"]
 
 buffers.qh     = { shape = ["B", "NH", "T", "HS"], dtype = "real" }

@@ -4,7 +4,7 @@ expect = "Twice the products per value read from shared memory: 1.03x for the st
 found  = "As expected for the kernel alone: 926 to 610 us at b8t1024 in float32 on an H200, 1.5 times rung 23 at each length from 256 to 8192. In the study's whole text, which also has other kernels, the gain was 1.03."
 provenance = "fp32 flash attention case study, version 12: 14.7 -> 14.3 s, level with torch's memory-efficient attention; blockDim (16, 16), B_c = B_r = 64, 64 KB of shared memory, on sm_75."
 from   = "attention/23"
-aside = "The study's own steps from rung 23 to 24."
+side_experiment = "The study's own steps from rung 23 to 24."
 dtypes = ["f32"]
 needs  = ["sm >= 75", "HS % 4 == 0", "q_stride_T % 4 == 0"]
 options = ["--use_fast_math"]

@@ -3,7 +3,7 @@ idea   = "Powers of two instead of e, the scale folded into them, and each lane'
 expect = "One multiplication fewer per score, and four shuffles fewer per row and tile: a few per cent."
 found  = "0.5 % at b8t1024 in float32 on an H200 (610 to 607 us), 8 % for one text of 512 tokens, and slower at b4t64 (9.7 to 10.0 us): the exponentials are not the limit."
 from   = "attention/37"
-aside = "The study's own steps from rung 23 to 24."
+side_experiment = "The study's own steps from rung 23 to 24."
 dtypes = ["f32"]
 needs  = ["sm >= 75", "scale > 0", "HS % 4 == 0", "q_stride_T % 4 == 0"]
 options = ["--use_fast_math"]

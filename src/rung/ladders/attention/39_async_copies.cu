@@ -3,7 +3,7 @@ idea   = "Tiles are copied asynchronously: V arrives while the scores are comput
 expect = "Two memory waits fewer per tile, which matters because one block per multiprocessor cannot hide them. What rung 24 adds: rows of Q and S in different banks, the longest rows first, and two blocks per multiprocessor."
 found  = "2 % at b8t1024 in float32 on an H200 (607 to 596 us), 8 % at b4t64, nothing for one text: a tile of 64 x 64 has enough arithmetic between its loads."
 from   = "attention/38"
-aside = "The study's own steps from rung 23 to 24."
+side_experiment = "The study's own steps from rung 23 to 24."
 dtypes = ["f32"]
 needs  = ["sm >= 80", "scale > 0", "HS % 4 == 0", "q_stride_T % 4 == 0"]
 options = ["--use_fast_math"]

@@ -2,7 +2,7 @@
 idea   = "Programmatic dependent launch: blocks start while the preceding product still runs and wait for it before loading Q, K and V; the following product starts equally early and has its weights loaded when its input arrives."
 expect = "For a text of 64 tokens the launch is a quarter of 3.7 us, and the projection's weights are loaded during attention. No gain for long texts."
 found  = "Between cublasLt's products no gain: 468 us for a prompt of 64 tokens, 458 without it (bf16, H200). Among products with dependent launch it contributes to their gain; two warpgroups with 64 keys save another 10 us there."
-aside = "The same work as a launch in the middle of a chain of kernels; its time in a table is that of overlapping launches."
+side_experiment = "The same work as a launch in the middle of a chain of kernels; its time in a table is that of overlapping launches."
 from   = "attention/34"
 inherit = ["dtypes", "arch_specific", "needs", "options", "define", "tune", "maps", "launch"]
 [[launch]]

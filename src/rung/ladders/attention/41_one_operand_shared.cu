@@ -3,7 +3,7 @@ idea   = "Joint tiling as the report's counters have it: only K or V is staged i
 expect = "Half of rung 9's shared stores and one shared load for each product of a thread. The lanes of a warp read eight rows of Q, served by L1: slower than rung 9 where there is enough work."
 provenance = "ECE 408 GPT-2 report, milestone 2: joint shared-memory and register tiling, 32x32 tiles, coarsening 8, a 2-D block; the memory chart of its product shows one operand in shared memory."
 from   = "attention/9"
-aside  = "The report's kernel, beside rung 9."
+side_experiment = "The report's kernel, beside rung 9."
 inherit = ["buffers", "tune"]
 dtypes = ["f32", "f16", "bf16"]
 

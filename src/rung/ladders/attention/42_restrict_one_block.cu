@@ -3,7 +3,7 @@ idea   = "Rung 2 with __restrict__ on every pointer of its five kernels and noth
 expect = "Nothing: every thread sums in a register. The report found the machine code unchanged."
 provenance = "ECE 408 GPT-2 report, milestone 3, restrict: 284.894 -> 284.887 ms (AV) and 185.904 -> 185.887 ms (QK^T) on an A40."
 from   = "attention/2"
-aside  = "The report's experiment, on rung 2."
+side_experiment = "The report's experiment, on rung 2."
 inherit = ["buffers", "launch"]
 dtypes = ["f32", "f16", "bf16"]
 ---*/

@@ -2,7 +2,7 @@
 idea   = "Flash attention's backward pass: forward keeps one logsumexp per row; backward computes each tile of P again from it, so that no T x T matrix is ever written."
 expect = "Traffic falls from tens of T x T matrices to a few reads of q, k, v and dout per tile, for two products more: the paper's 66.6 GFLOP become 75.2, and 40.3 GB become 4.4. Faster by a factor of several, though its tiles of 32 x 32 leave most of the arithmetic rate unused."
 provenance = "Flash attention (Dao et al.), the lecture's part 3: 'they recompute tile-by-tile'; FlashAttention 2's order, a loop over queries for dK and dV and one over keys for dQ."
-leap   = "The other algorithm: nothing of the standard one's kernels remains."
+rewrite = "The other algorithm: nothing of the standard one's kernels remains."
 dtypes = ["f32", "f16", "bf16"]
 needs  = "HS <= 128"
 

@@ -4,6 +4,7 @@ expect = "At 64 sequences the arithmetic is a tenth of the tensor cores' capacit
 found  = "On an H200 at one sequence of gpt2 in bf16 280 us per step, slower than rung 8 (239 us, 0.86x) and rung 6 (201 us, 0.72x); no library was timed in bf16, nor this rung in f32. Presumably one column leaves nearly all of a tile empty, and seven kernels per layer add latency. The expectation is for 64 sequences, which this bench did not time."
 provenance = "ours"
 from   = "decode/4"
+rewrite = "Products of matrices on tensor cores replace products of one row; all kernels between them are written for many rows."
 dtypes = ["bf16", "f16"]
 dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [

@@ -4,6 +4,7 @@ expect = "Registers no longer limit the bytes in flight: 100 KB per multiprocess
 found  = "On an H200, each with its own tuning, against rung 6: gpt2 187 -> 175 us per step in bf16, a tie in f32, gpt2-xl 1855 -> 1343 us: 27 us per layer, not 20. Two kernels share 227 KB, so a ring holds two thirds of a block's rows, and the next kernel's prefetches are served before the rest. Larger rings and prefetches into L2 were slower (10.md)."
 provenance = "ours"
 from   = "decode/6"
+rewrite = "The products are new: a producer warp and a ring replace loads into registers."
 inherit = ["dims", "buffers", "launch"]
 dtypes = ["f32", "f16", "bf16"]
 needs  = [

@@ -39,7 +39,7 @@ FOUND = (
 )
 PROVENANCE = "ours, over cuBLAS; products by the library are what any framework does"
 FROM = "decode/9"
-LEAP = (
+REWRITE = (
     "The products are the library's, so that the rung is a program that calls it, with the parent's kernels in between."
 )
 DTYPES = ("bf16", "f16")

@@ -4,6 +4,7 @@ expect = "200 KB per multiprocessor are 6 us of memory time, more than an exchan
 found  = "215 to 182 us a step of gpt2 in bf16 on an H200, level with rung 10 (185): weights arrive while blocks wait for each other, and now the products on CUDA cores are the limit."
 provenance = "ours"
 from   = "decode/17"
+rewrite = "One header is exchanged for another: weights_by_ring.cuh in place of weights_direct.cuh."
 inherit = ["dims", "needs", "tune", "let", "define", "buffers", "launch"]
 dtypes = ["bf16", "f16"]
 needs  = [

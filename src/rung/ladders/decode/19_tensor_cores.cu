@@ -4,6 +4,7 @@ expect = "A multiplication on CUDA cores needs a conversion to float and three r
 found  = "182 to 177 us a step of gpt2 in bf16 on an H200, and 184 to 172 in f16: less than expected, since exchanges and not products take most of a step by now. What paces the polls makes rung 13 of it."
 provenance = "ours"
 from   = "decode/18"
+rewrite = "One header is exchanged for another: products_tensor_cores.cuh in place of products_cuda_cores.cuh."
 inherit = ["dims", "needs", "tune", "let", "define", "buffers", "launch"]
 dtypes = ["bf16", "f16"]
 ---*/

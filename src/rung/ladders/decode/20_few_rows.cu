@@ -4,6 +4,7 @@ expect = "A step reads the weights once for any number of rows. A row adds its p
 found  = "With a grid barrier after each phase and keys read from memory, a step of 2, 4, 8 rows of gpt2 took 291, 309, 376 us on an H200; in the same run 211, 222, 267 us with parcels per row and keys through the ring; in a second run tuned 189, 200, 249. Waiting 600 cycles before the first poll of the stream gives 6, 13, 16 us."
 provenance = "ours"
 from   = "decode/13"
+rewrite = "Each part of a phase has a loop over rows: mailboxes, norm, epilogue and attention are written again around the same products."
 inherit = ["dims", "inside"]
 dtypes = ["bf16", "f16"]
 needs  = [

@@ -32,8 +32,7 @@ SLOTS = "TILES"
 ---*/
 #include "clusters.cuh"
 
-using namespace decode::clusters;
-using decode::Parcel;
+using namespace decode;
 
 extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
     step(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, const Real* ln1_w, const Real* ln1_b,
@@ -46,5 +45,5 @@ extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
     const Model model = {tokens,  lengths, wte,  wpe,  ln1_w, ln1_b, qkv_q,  qkv_b, proj_q, proj_b,
                          ln2_w,   ln2_b,   fc_q, fc_b, fc2_q, fc2_b, lnf_w,  lnf_b, head_q, k_cache,
                          v_cache, logits,  next, eps,  scale, qkv_s, proj_s, fc_s,  fc2_s,  head_s};
-    step_in_clusters(model, reinterpret_cast<Parcel*>(mail), clock, spent);
+    clusters::step_in_clusters(model, reinterpret_cast<Parcel*>(mail), clock, spent);
 }

@@ -1,6 +1,6 @@
 // Attention by all blocks: queries, keys and values of the new token arrive as parcels, and so do the parts' outputs.
 #pragma once
-#include "phases.cuh"
+#include "one_kernel_layout.cuh"
 
 namespace decode {
 

@@ -1,6 +1,6 @@
 // The residual stream, which every block receives completely, and its norm.
 #pragma once
-#include "phases.cuh"
+#include "one_kernel_layout.cuh"
 
 namespace decode {
 

@@ -3,7 +3,7 @@ idea   = "The row is read once, 16 bytes per lane with all loads in flight toget
 expect = "x is loaded once instead of three times, and six loads per lane hide the memory's latency: most of the way from the warp rung to copy speed."
 provenance = "Our own; the fused layernorms of PyTorch and Apex keep rows in registers likewise."
 found  = "20.8 -> 18.6 us (1.12x) at b8t1024 in f32 on an H200 and 15.9 -> 12.6 us (1.27x) in bf16, 1.41x and 1.53x torch's speed, but a tie at b64t1024, where rung 7 already had 88 % of the copy rate. 63 % of it at b8t1024, after 57 %, is not yet 'most of the way'."
-leap   = "The row moves from memory into registers: each loop over it becomes a loop over the lane's registers, for three number formats."
+rewrite = "The row moves from memory into registers: each loop over it becomes a loop over the lane's registers, for three number formats."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["BLOCK % 32 == 0", "C <= 4096"]
 [tune]

@@ -3,7 +3,7 @@ idea   = "Programmatic dependent launch: blocks start while the preceding produc
 expect = "Launch and weight loads overlap the product: 1 us of 2.5 for the 64 rows of a short prompt, nothing for many rows."
 provenance = "ours"
 found  = "By itself it saves 7 us of a prompt of 465 (64 tokens, bf16, H200); with 512 and 1024 tokens it costs 8 and 16 us. Among products with dependent launch it contributes to their gain."
-aside = "The same work as a launch in the middle of a chain of kernels; its time in a table is that of overlapping launches."
+side_experiment = "The same work as a launch in the middle of a chain of kernels; its time in a table is that of overlapping launches."
 from   = "layernorm/11"
 inherit = ["dtypes", "needs", "tune", "define", "launch"]
 [[launch]]

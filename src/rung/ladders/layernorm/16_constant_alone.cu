@@ -3,7 +3,7 @@ idea   = "Rung 1 with weight and bias in constant memory and nothing else change
 expect = "Two of the third loop's three loads leave the load/store unit. Rung 4 does the same to a kernel that is also unrolled and restricted; the difference to rung 1 is the constant memory's alone."
 provenance = "ECE 408 milestone 3, Constant Memory: the baseline's kernel with c_weight and c_bias (7.2 -> 6.3 ms on an A40; 294.9 k -> 196.6 k global memory instructions)."
 from   = "layernorm/1"
-aside  = "The report's experiment, on rung 1."
+side_experiment = "The report's experiment, on rung 1."
 dtypes = ["f32", "f16", "bf16"]
 needs  = "C <= 4096"
 [tune]

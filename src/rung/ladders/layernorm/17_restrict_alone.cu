@@ -3,7 +3,7 @@ idea   = "Rung 1 with __restrict__ on its four pointers and nothing else changed
 expect = "Nothing in the first two loops, which store nothing; in the third, loads may be moved above earlier stores. The report found the machine code unchanged."
 provenance = "ECE 408 milestone 3, Restrict: the baseline's layernorm with and without (7.275 -> 7.177 ms on an A40)."
 from   = "layernorm/1"
-aside  = "The report's experiment, on rung 1."
+side_experiment = "The report's experiment, on rung 1."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK = [256, 32, 64, 128]

@@ -3,7 +3,7 @@ idea   = "The report's tree: one thread per column, a block of C threads, and ce
 expect = "No coarsening and no loop over columns, and a barrier for each of ten levels: slower than rung 5, whose 256 threads add three columns each before a tree of eight levels."
 provenance = "ECE 408 milestone 3, Reduction: LayerNorm, a block of (C, 1, 1) and a grid of (T, B, 1); 7274 -> 355 us on an A40."
 from   = "layernorm/5"
-aside  = "The report's kernel, beside rung 5."
+side_experiment = "The report's kernel, beside rung 5."
 dtypes = ["f32", "f16", "bf16"]
 needs  = "C <= 1024"
 [[launch]]

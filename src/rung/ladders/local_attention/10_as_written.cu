@@ -3,7 +3,7 @@ idea   = "The report's kernel as written: the scores in an array weights[], the 
 expect = "What rung 1 computes, with three arrays instead of one and trees whose strides are powers of two: about rung 1's time. In each tree half of the threads never work."
 provenance = "ECE 408 GPT-2 report, milestone 3, local attention: weights[WINDOW_SIZE], partial_softmax, partial_sum; 4.44 ms on an A40. Its window begins at t1 - WINDOW_SIZE and so ends before the query's own key; here it begins one later, since the operation includes that key. Between two columns' trees it has no barrier, a race that warps in lockstep hide; here it has one."
 from   = "local_attention/1"
-aside  = "The report's text, beside rung 1."
+side_experiment = "The report's text, beside rung 1."
 inherit = ["bind"]
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["1 <= window <= 1024", "window & (window - 1) == 0", "globals == 0"]

@@ -3,7 +3,7 @@ idea   = "Sixteen bytes at a time: global memory is read in vectors, and the til
 expect = "An eighth of the load instructions of the inner loop (4 of 16 bytes for 16 of 4) and an eighth to a quarter outside it. The transposed stores cost a few bank conflicts."
 found  = "1.43 -> 1.03 ms (1.39x) at 8192 x 768 x 3072 in f32 on an H200, 74 % of the measured rate, and 1.43 ms -> 932 us (1.53x) in bf16; 1.33x for 256 rows, 1.53x in bf16. The transposed stores cost less than the vectors save."
 provenance = "common practice for f32 matmul; ours"
-leap   = "Loads of 16 bytes need a transposed tile, and a transposed tile needs another order of the products: the three changes depend on each other."
+rewrite = "Loads of 16 bytes need a transposed tile, and a transposed tile needs another order of the products: the three changes depend on each other."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["BK % (16 // sizeof_real) == 0", "(BM * BK * sizeof_real // 16) % ((BM // 8) * (BN // 8)) == 0", "(BN * BK * sizeof_real // 16) % ((BM // 8) * (BN // 8)) == 0"]
 [tune]

@@ -4,7 +4,7 @@ expect = "mma.sync reaches 50 % of the library's rate, since every operand goes 
 found  = "On an H200 in bf16 91.9 us at b8t1024, 420 TFLOP/s, 0.65x cublasLt, where rung 17 has 0.77x; 484 TFLOP/s and 0.64x at 8192; 0.33x at b4t64, whose tiles are few. The fastest in CUDA C++, and short of 600, presumably because of L2 bandwidth. When a stage was announced one copy later, producer and consumers deadlocked (19.md)."
 provenance = "ours; one group of warps that copies for two that multiply is CUTLASS' practice"
 from   = "matmul/16"
-leap   = "Another instruction, which reads shared memory itself: layouts, barriers and warp roles all follow from it."
+rewrite = "Another instruction, which reads shared memory itself: layouts, barriers and warp roles all follow from it."
 dtypes = ["bf16", "f16"]
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "C % 8 == 0"]

@@ -4,7 +4,7 @@ expect = "Rung 12 has ROWS 1. With 32 a weight fragment is loaded once for 512 r
 found  = "Half of rung 12's time where few rows of output tiles left its warps without work (133 against 252 us for the projection at b4t64 in f16 on an H200), nothing at the large products, and 2.3 times as long for the head of one token: 32 rows of warps for one row."
 provenance = "ECE 408 GPT-2, milestone 3: its prose puts the 32 warps along OC, its code along B T. Both are here, and what lies between."
 from   = "matmul/12"
-aside  = "The report's experiment, on rung 12."
+side_experiment = "The report's experiment, on rung 12."
 inherit = ["bind", "buffers", "launch"]
 dtypes = ["tf32", "f16"]
 [tune]

@@ -2,7 +2,7 @@
 idea   = "Programmatic dependent launch: blocks start while the preceding kernel still runs and load weights and bias, which no kernel writes; only x is loaded after that kernel has ended."
 expect = "At few rows launch and memory latency are half of 6 us; after another kernel of a prompt both overlap it, which saves 2 to 3 us per product, for 48 products. Alone nothing changes, except that successive launches overlap."
 found  = "A prompt of 64 tokens, bf16, H200: 319 us with such kernels, 465 with the same ones launched one after the other, 465 by cublasLt. In a sequence of launches 4.83 us at 64x768x3072, cublasLt 5.25; 5.87 and 5.68 at 256x768x2304. From 512 rows cublasLt is faster alone, and only some products gain in a prompt. Sharing x helps at 64 rows only."
-aside = "The same work as a launch in the middle of a chain of kernels; its time in a table is that of overlapping launches."
+side_experiment = "The same work as a launch in the middle of a chain of kernels; its time in a table is that of overlapping launches."
 from   = "matmul/26"
 inherit = ["dtypes", "arch_specific", "needs", "let", "bind", "maps", "launch"]
 needs  = ["SHARE == 1 or STAGES * SPLIT * 128 >= C * sizeof_real", "SPLIT * SHARE <= 8"]  # shared stages are filled once

@@ -2,7 +2,7 @@
 idea   = "Separate warps store unaligned rows: the consumer warpgroups write their tile to shared memory and continue, and three warps of the producer's warpgroup store it, in words of two elements, while the next tile is multiplied."
 expect = "For 256x768x50257 rung 25 takes 18 us per tile, of which its aligned tiles take 11: 7 us per tile go into words that the copy engine cannot write. Overlapped with the products they cost nothing: three tiles one after the other, 35 to 40 us where rung 25 takes 56."
 found  = "63.1 us at 256x768x50257 in bf16 on an H200 where rung 25 with the same tiles takes 69.9, Triton 49.2: three warps need longer for a tile's words than the products for the next. Rung 25 with 192 columns per tile, which spills less, takes 55.4."
-aside  = "An experiment on rung 25, slower than that with 192 columns per tile."
+side_experiment = "An experiment on rung 25, slower than that with 192 columns per tile."
 from   = "matmul/25"
 dtypes = ["bf16", "f16"]
 arch_specific = true

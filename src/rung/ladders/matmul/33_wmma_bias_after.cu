@@ -3,7 +3,7 @@ idea   = "WMMA stores the product straight to global memory, and the warp then r
 expect = "Each output is stored twice and loaded once more, and the additions and their addresses are a visible share of the instructions: the ALU and load/store pipes that the report's chart shows. A little slower than rung 9."
 provenance = "ECE 408 GPT-2, milestone 2, tensor cores: store_matrix_sync to global memory, and the bias added 'with loading the data from our global mem, and storing the offset figure back into it'."
 from   = "matmul/9"
-aside  = "The report's epilogue, beside rung 9's."
+side_experiment = "The report's epilogue, beside rung 9's."
 inherit = ["bind", "launch"]
 dtypes = ["tf32"]
 needs  = "sm >= 80"

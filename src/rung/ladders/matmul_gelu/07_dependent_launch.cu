@@ -2,7 +2,7 @@
 idea   = "Few rows with programmatic dependent launch: the product of matmul/30 with GELU in its epilogue."
 expect = "matmul/30's gain after another kernel, 2 to 3 us; a GELU of 16 sums per thread adds nothing measurable."
 found  = "4.98 us at 64x768x3072 in bf16 on an H200 in a sequence of launches, cublasLt 5.43; 8.82 and 8.48 at 512 rows. In a prompt of 64 tokens 3.5 us less per layer than cublasLt."
-aside = "The same work as a launch in the middle of a chain of kernels; its time in a table is that of overlapping launches."
+side_experiment = "The same work as a launch in the middle of a chain of kernels; its time in a table is that of overlapping launches."
 from   = "matmul/30"
 inherit = ["dtypes", "arch_specific", "needs", "let", "tune", "bind", "maps", "launch"]
 [[launch]]

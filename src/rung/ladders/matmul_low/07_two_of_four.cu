@@ -4,6 +4,7 @@ expect = "Twice the depth per instruction, and 9/16 of the weights' bytes. The s
 found  = "1.2 times the dense rung at 4096 on an H200 (953 to 785 us), 1.3 for 8192 rows of gpt2 and 1.6 for 256 and fewer, where bytes of weights count: the loads of x and the stores stay."
 provenance = "The lecture's list: 2:4 structured sparsity (sm_80)."
 from   = "matmul_low/3"
+rewrite = "The sparse operand must be the left one, so that the output is transposed, with its fragments and its epilogue."
 dtypes = ["f16", "bf16"]
 products = "2:4"
 needs  = ["sm >= 80", "C % 32 == 0"]

@@ -4,7 +4,7 @@ expect = "The floor is that of 16 bits, matmul/25's time, where products are the
 found  = "Right where products are the limit: 62.7 us at 8192x768x3072 in bf16 on an H200, 0.98x cuBLAS's product of 16 bits, and 184 us at 4096x4096x4096, 0.98x (1.01x and 1.02x in f16). With 32 rows 13.6 us, 0.62x, not half the time: 6400 columns are 50 tiles, and 82 of 132 multiprocessors read nothing."
 provenance = "Weight-only quantisation (W8A16), with the mixed-input products of CUTLASS and Marlin as the model."
 from   = "matmul_low/8"
-leap   = "The operands change sides, and the weights pass through registers: main loop and stores are new."
+rewrite = "The operands change sides, and the weights pass through registers: main loop and stores are new."
 dtypes = ["bf16", "f16"]
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "C % 16 == 0", "SHARED <= 231424"]

@@ -3,6 +3,7 @@ idea   = "The whole GPU reads the vocabulary once, and computes for each 32 toke
 expect = "Temperature alone needs no second pass: a draw among 1571 groups, then among 32 tokens, some 7 us for gpt2 instead of 85. Top-k reads at most k groups: two bisections of 32 steps over a few numbers per thread, some 15 us instead of 56; a nucleus wider than GROUPS groups is found as in the first rung, and as slowly."
 found  = "Slower than rung 2 for a nucleus, in the same engine (gpt2 in bf16 on an H200, one sequence): 2,307 tokens/s at top-p 0.95, against 3,752 and a greedy 5,656; 4,166 with top-k 50 as well (4,316). A list of 512 groups seems too short for this nucleus, and each bisection step then reads a row of 200 KB from memory, where rung 2 has it in shared memory (04.md)."
 provenance = "ours"
+rewrite = "The vocabulary is read by the whole GPU in its own kernel; a second one draws from groups instead of logits."
 dtypes = ["f32"]
 dims   = ["V"]
 [tune]

@@ -3,7 +3,7 @@ idea   = "The row is read once, 16 bytes per lane with all loads in flight toget
 expect = "One read and one write, so up to twice the online rung where rows come from memory; the exponential of each score is taken once."
 provenance = "Our own. A vector that extends beyond a row (S need not be a multiple of 4 or 8) is moved element by element, all others whole."
 found  = "195 -> 155 us (1.26x) at b8t1024 in f32 on an H200, 91 % of the copy rate, and 158 -> 92.8 us (1.70x) in bf16, the fastest there: 5.73x and 7.27x torch's speed, which multiplies, masks and then takes its softmax. Less than twofold in f32, presumably since caches had held the row."
-leap   = "The row moves from memory into registers: each loop over it becomes a loop over the lane's registers, for three number formats."
+rewrite = "The row moves from memory into registers: each loop over it becomes a loop over the lane's registers, for three number formats."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["BLOCK % 32 == 0", "S <= 2048"]
 [tune]

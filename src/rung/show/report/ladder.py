@@ -122,7 +122,8 @@ def _id(rung: Rung) -> str:
 
 def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Compiled]) -> dict[str, Any]:
     parent = catalogue.parent(rung)
-    facts = [("expected", rung.expect), ("found", rung.found), ("a leap because", rung.leap), ("by", rung.provenance)]
+    facts = [("expected", rung.expect), ("found", rung.found), ("a rewrite because", rung.rewrite)]
+    facts.append(("by", rung.provenance))
     first = resources[0] if resources else None
     return {
         "rung": rung,
