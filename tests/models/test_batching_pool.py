@@ -31,16 +31,16 @@ def spread(folder: Any) -> Iterator[Model]:
     model.engine.prepare(4)
     model.spread([setup, setup])
     yield model
-    assert model._fleet is not None
-    model._fleet.close()
+    assert model._pool is not None
+    model._pool.close()
 
 
 @pytest.mark.slow
 def test_texts_of_several_processes_are_those_of_one_though_one_is_killed(folder: Any, spread: Model) -> None:
     expected = models.ours(folder).generate(PROMPTS, **HOW)
     assert spread.generate(PROMPTS, **HOW) == expected
-    assert spread._fleet is not None
-    victim = spread._fleet.workers[0]
+    assert spread._pool is not None
+    victim = spread._pool.workers[0]
     run = spread.run(PROMPTS, **HOW)
     assert len(victim.texts) == 0
     for count, _ in enumerate(run):
@@ -48,7 +48,7 @@ def test_texts_of_several_processes_are_those_of_one_though_one_is_killed(folder
             assert victim.texts, "the worker had something to lose"
             os.kill(victim.process.pid, signal.SIGKILL)
     assert run.completions == expected
-    assert victim not in spread._fleet.workers and len(spread._fleet.workers) == 1
+    assert not victim.alive and sum(one.alive for one in spread._pool.workers) == 1
 
 
 @pytest.mark.slow
