@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from rung.check import judge, processes, sandbox, schedule, tunables
+from rung.check import judge, processes, sandbox, schedule
 from rung.check.gpu_limits import differs
 from rung.check.judge import check, judged
 from rung.check.processes import work_through
@@ -288,19 +288,19 @@ def test_other_code_for_a_gpu_is_seen_in_the_conditions_of_the_preprocessor(text
 def test_further_settings_hold_every_three_values_that_go_together() -> None:
     tune = {"A": [1, 2, 3, 4], "B": [1, 2, 3], "C": [1, 2, 3], "D": [1, 2, 3], "E": [1, 2]}
     usable = lambda s: s["A"] * s["B"] < 12  # noqa: E731
-    further = list(tunables.more(tune, "text", usable))
+    further = list(schedule.more(tune, "text", usable))
     assert all(usable(s) for s in further) and len(further) < 150
-    seen = [{name: choices[0] for name, choices in tune.items()}, *tunables.settings(tune), *further]
+    seen = [{name: choices[0] for name, choices in tune.items()}, *schedule.settings(tune), *further]
     for three in itertools.combinations(tune, 3):
         for values in itertools.product(*(tune[n] for n in three)):
             chosen = dict(zip(three, values, strict=True))
             assert chosen.get("A", 1) * chosen.get("B", 1) >= 12 or any(chosen.items() <= s.items() for s in seen)
-    assert further != list(tunables.more(tune, "another text", usable))
+    assert further != list(schedule.more(tune, "another text", usable))
 
 
 def test_few_settings_are_all_tried() -> None:
     tune = {"A": [1, 2, 3], "B": [1, 2, 3], "C": [1, 2], "D": [7]}
-    found = [*tunables.settings(tune), *tunables.more(tune, "", lambda _: True)]
+    found = [*schedule.settings(tune), *schedule.more(tune, "", lambda _: True)]
     assert len(found) == len({tuple(s.items()) for s in found}) == 17
 
 

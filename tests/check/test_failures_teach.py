@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import rung
 from rung.check import judge
 from rung.check.compare import measure, pattern
 from rung.check.judge import check, judged
@@ -14,6 +18,8 @@ from rung.check.report import ALONE, CheckRequest, Report
 from rung.check.schedule import separating
 from rung.dtypes import dtype
 from rung.rungs import catalogue
+
+SOURCES = Path(rung.__file__).parents[1]
 
 
 def test_the_worst_place_comes_with_its_neighbours() -> None:
@@ -98,3 +104,16 @@ def test_one_case_that_changes_numbers_can_be_checked_alone() -> None:
     rung = catalogue.find("softmax/6")
     report = judged(CheckRequest(rung.full_name, "f32", case="scores far apart", effort=ALONE))
     assert report.verdict == "ok", report
+
+
+def test_a_name_that_cannot_be_bound_is_told_without_torch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = catalogue.find("residual/1").source.replace("Real* a,", "Real* first,").replace("a[i]", "first[i]")
+    (tmp_path / "own.cu").write_text(source)
+    program = (
+        "import sys\nfrom rung.cli import main\n"
+        f"try: main(['check', 'residual', {str(tmp_path / 'own.cu')!r}, '--device', 'emulator'])\n"
+        "except SystemExit as end: assert end.code == 1, end\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(SOURCES)})
+    assert "'first'" in capfd.readouterr().out
