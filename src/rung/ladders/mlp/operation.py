@@ -42,7 +42,7 @@ def small(rows: str, columns: str) -> Operand:
     """A matrix whose products with vectors of ones keep their size."""
 
     def make(v: Values, generator: torch.Generator) -> torch.Tensor:
-        return torch.randn(int(v[rows]), int(v[columns]), generator=generator) * float(v[columns]) ** -0.5
+        return torch.randn(int(v[rows]), int(v[columns]), generator=generator).div(float(v[columns]) ** 0.5)
 
     return Operand("w1" if rows == "F" else "w2", (rows, columns), constant=True, make=make)
 
