@@ -21,10 +21,10 @@ from rung import files
 from rung.errors import RungError
 from rung.models.activations import capture
 from rung.models.batching.engine import BatchEngine
-from rung.models.batching.fleet import Fleet
 from rung.models.batching.protocol import Setup
 from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request, Transcript
+from rung.models.batching.worker_pool import WorkerPool
 from rung.models.buffers import plain_torch
 from rung.models.choose_plan import make_plan
 from rung.models.drafts import NGRAM, drafting
@@ -85,7 +85,7 @@ class Model:
         self.load_seconds = load_seconds
         self._tokenizer: Tokenizer | None = None
         self._engine: BatchEngine | None = None
-        self._fleet: Fleet | None = None
+        self._pool: WorkerPool | None = None
         self._lock = threading.Lock()
         self.rater = transformer.service.rater or PlanScorer(transformer)
 
@@ -120,9 +120,10 @@ class Model:
 
     def spread(self, setups: Sequence[Setup]) -> None:
         """Distribute runs' texts over this process and a worker for each of `setups`; returns when all are ready."""
-        fleet = Fleet(self.engine, setups)
-        weakref.finalize(self, fleet.close)
-        self._fleet = fleet
+        pool = WorkerPool(setups, self.engine, restart=False)
+        pool.start()
+        weakref.finalize(self, pool.close)
+        self._pool = pool
 
     @overload
     def generate(  # type: ignore[overload-overlap]
@@ -352,7 +353,7 @@ class Model:
             raise RungError(f"generate has no option {unknown!r}; {_suggestion(unknown)}.")
         settings = Options(sampling=Sampling(**how), **given)
         tokenizer = self._tokenizer_if_any(prompts)
-        engine = self._fleet or self.engine
+        engine = self._pool or self.engine
         return Run(self.transformer, tokenizer, [self._prompt(p) for p in prompts], settings, engine)
 
     def _prompt(self, prompt: str | Sequence[int]) -> Prompt:

@@ -69,6 +69,11 @@ class Tokenizer:
         """How many tokens there are, special ones included."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
+    @property
+    def shrinks(self) -> int:
+        """How many times shorter a normalizer may make a text; without one, once."""
+        return 1 if self._tokenizer.normalizer is None else LONGEST
+
     def encode(self, text: str) -> list[int]:
         """The tokens of a text; special tokens spelled out in it are recognised."""
         if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
