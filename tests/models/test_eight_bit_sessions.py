@@ -83,7 +83,7 @@ def test_more_texts_fit_where_their_keys_and_values_are_in_eight_bits(
     slots = {}
     for cache in (None, "int8"):
         transformer = load(model.folder, device="emulator", plan="best", dtype="bfloat16", cache=cache).transformer
-        engine = transformer.service.writer
+        engine = transformer.service.engine
         assert isinstance(engine, Engine)
         for texts in (20, 60):
             room = texts * select_backend.slot_bytes(transformer) / select_backend.SHARE
