@@ -22,7 +22,7 @@ __device__ __forceinline__ void ClusterConsumer::preload_vectors(int phase)
 #pragma unroll
         for (int i = 0; i < PASSES; i++) bias[i] = load_now(added + min(output(i), C - 1));
         if (SCALED) {
-            const float* scales = phase % 2 ? Operands<PROJ>::scale(m, layer) : Operands<FC2>::scale(m, layer - 1);
+            const float* scales = phase % 2 ? m.proj_s + size_t(layer) * C : m.fc2_s + size_t(layer - 1) * C;
 #pragma unroll
             for (int i = 0; i < PASSES; i++) output_scale[i] = ask_scale(scales + min(output(i), C - 1));
         }
@@ -49,11 +49,11 @@ __device__ __forceinline__ void ClusterConsumer::ask_for_row_scales(int phase, i
     const Model& m = step.m;
     const int item = threadIdx.x / CLUSTER, layer = phase / 2, own = step.hidden / CLUSTER;
     if (phase % 2) {
-        const float* from = Operands<FC>::scale(m, layer) + step.hidden_begin + step.rank * own + min(2 * item, own - 2);
+        const float* from = m.fc_s + size_t(layer) * F + step.hidden_begin + step.rank * own + min(2 * item, own - 2);
         row_scale[0] = ask_scale(from), row_scale[1] = ask_scale(from + 1);
     } else if (phase < 2 * L) {
         const int row = min(item, 3 * HEAD_ROWS - 1), at = step.rank * HEAD_ROWS + row % HEAD_ROWS;
-        row_scale[0] = ask_scale(Operands<QKV>::scale(m, layer) + row / HEAD_ROWS * C + min(head, NH - 1) * HS + at);
+        row_scale[0] = ask_scale(m.qkv_s + size_t(layer) * 3 * C + row / HEAD_ROWS * C + min(head, NH - 1) * HS + at);
     } else {
         const int token = step.vocabulary.begin(blockIdx.x) + warp_id() * 8 + lane_id() / 4;
         row_scale[0] = ask_scale(m.head_s + min(token, V - 1));

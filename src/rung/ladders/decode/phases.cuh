@@ -89,12 +89,6 @@ struct Operands
     {
         return m.*SPEC.bias + size_t(layer) * SPEC.rows;
     }
-    static __device__ __forceinline__ const float* scale(const Model& m, int layer)
-    {
-        return m.*SPEC.scale + size_t(layer) * SPEC.rows;
-    }
-    static __device__ __forceinline__ const Real* gain(const Model& m, int layer) { return m.*SPEC.gain + size_t(layer) * C; }
-    static __device__ __forceinline__ const Real* shift(const Model& m, int layer) { return m.*SPEC.shift + size_t(layer) * C; }
 };
 
 // GELU by tanh with an approximate division, so that a thread's two values are computed in parallel.
