@@ -1,7 +1,7 @@
 """Counts on the emulator what Nsight Compute has measured, and compares: python3 benchmarks/counters.py [OP[/RUNG] ...]
 
-Every stored profile of a CUDA rung is counted at its shape and tuning; rows go to the store ($RUNG_RESULTS, or -o). A row
-that exists for the present code is not counted again. No GPU is needed; all rungs take about half an hour on one core.
+Every stored profile of a CUDA rung is counted at its shape and tuning; rows go to the store ($RUNG_RESULTS, or -o). A
+row that exists for the present code is not counted again. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=1e9, help="start nothing new after this many seconds")
     chosen = parser.parse_args()
     began = time.monotonic()
-    profiled = [r for r in store.published() if r.kind == "profile" and r.verdict == "ok" and r.gpu and codes.current(r)]
+    profiled = [
+        r for r in store.published() if r.kind == "profile" and r.verdict == "ok" and r.gpu and codes.current(r)
+    ]
     path = chosen.output or store.default_path()
     known = {r.question for r in (store.load(path) if path.exists() else []) if r.kind == "count" and codes.current(r)}
     for row in profiled:

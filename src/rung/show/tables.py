@@ -17,7 +17,15 @@ from rung.errors import RungError
 from rung.results import codes, current, sources, store
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show import charts, counter_tables, generation_tables, ladder_tables, mutation_tables, parallel_tables, reproduce_page
+from rung.show import (
+    charts,
+    counter_tables,
+    generation_tables,
+    ladder_tables,
+    mutation_tables,
+    parallel_tables,
+    reproduce_page,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 _PART = re.compile(r"<!-- (?P<name>\S+) -->\n(?P<body>.*?)<!-- /(?P=name) -->", re.DOTALL)
