@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -36,6 +38,7 @@ class How:
     fused: bool = False  # products and sums are fused multiply-adds
     coverage: bool = False  # branches are counted
     sms: int | None = None
+    cap: int = 0  # replaces the numbers that cap a grid
     programs: int | None = None  # of an interpreted kernel, at most: more are not run (TooLarge)
 
 
@@ -153,11 +156,28 @@ def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: G
     if mirror:
         mirror.arrive()
         tensors = operands.viewed({n: mirror.there(t) for n, t in tensors.items() if n in scratch.blocks})
+    if how.cap and isinstance(rung, CudaRung):
+        rung = capped(rung, how.cap)
     with of_the_rung(), base.emulated_multiprocessors(how.sms), emulated(device, how):
         prepared = rung.prepare(tensors, operands.values, operands.dtype, device=device, tuning=how.tuning, empty=empty)
     if mirror:
         wait(device, mirror)  # buffers that are zeroed once
     return _begun(prepared) if device != "cuda" else prepared
+
+
+_CAPS = re.compile(r"(\bmin\([^()]*(?:\([^()]*\)[^()]*)*,\s*)(\d{3,})(?=\s*\))|(\bmin\(\s*)(\d{3,})(?=\s*,)")
+
+
+def capped(rung: CudaRung, cap: int) -> CudaRung:
+    """The rung with another number where an expression such as min(B * T, 65535) caps its grid."""
+
+    def lower(size: str | int) -> str | int:
+        return _CAPS.sub(lambda m: f"{m[1] or m[3]}{cap}", size) if isinstance(size, str) else size
+
+    launches = tuple(replace(entry, grid=tuple(map(lower, entry.grid))) for entry in rung.header.launches)
+    other = copy.copy(rung)
+    other.header = replace(rung.header, launches=launches)
+    return other
 
 
 def _begun(prepared: Prepared) -> Prepared:

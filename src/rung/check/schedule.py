@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, Effort, Failure
-from rung.check.runner import How
+from rung.check.runner import How, capped
 from rung.check.shapes import SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, Ran, Trial, Trials, largest, quick, widest
 from rung.errors import RungError
@@ -37,7 +37,8 @@ BASES = 6  # small cases whose dimensions are changed
 SEPARATING = 2.0  # seconds of runs that look for what separates a failure from right cases
 FIRST_CASES = 3
 STEPS = (128, 64, 32, 16, 8, 4, 2)
-FEW_LATER = 20  # runs of the cases with most blocks
+FEW_BLOCKS = 2
+FEW_LATER, LATER_SECONDS = 20, 0.4  # runs of the cases with most blocks
 UNFUSED = {"--fmad=false", "-fmad=false"}  # options that keep a GPU's compiler from fusing
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 
@@ -139,7 +140,9 @@ class Procedure:
         if self.effort.later_runs:
             self._at(self.ran[0]).later_runs(self.effort.later_runs)
         for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
-            self._at(one).later_runs(FEW_LATER)
+            few = max(FEW_LATER // 5, round(LATER_SECONDS / max(one.seconds, 1e-6)))
+            self._at(one).later_runs(FEW_LATER if self.effort.shapes == 1.0 else min(FEW_LATER, few))
+        self._with_few_blocks()
         self._without_nullable_anywhere()
         self.tell("now further shapes")
         self._further_shapes()
@@ -275,6 +278,29 @@ class Procedure:
                     return sms
         return None
 
+    def _with_few_blocks(self) -> None:
+        """A grid that a number caps, at a shape of the model, must leave nothing out: the same code with two blocks."""
+        rung, trials = self.rung, self.trials
+        if not self.emulated or not isinstance(rung, CudaRung):
+            return
+        few, more = capped(rung, FEW_BLOCKS), capped(rung, 1 << 30)
+        if few.header == rung.header:
+            return
+
+        def grids(of: CudaRung, values: Values) -> list[tuple[int, int, int]]:
+            return [c.grid for _, c in of.launches(values, trials.dtype, trials.tuning, trials.device)]
+
+        shapes = {name: self.operation.complete(given) for name, given in self.operation.shapes.items()}
+        beyond = [n for n, v in shapes.items() if not trials.refuses(v) and grids(rung, v) != grids(more, v)]
+        usable = [one for one in self.ran if one.seconds <= OFTEN and grids(few, one.values) != grids(rung, one.values)]
+        if not beyond or not usable:
+            return
+        try:
+            self._at(usable[-1], How(trials.tuning, cap=FEW_BLOCKS)).once()
+        except (Failure, RungError) as failure:
+            text = f"its grid is capped, at {beyond[0]} too, and the blocks that are left out are not made up for"
+            raise Failure(f"{text} (tried with {FEW_BLOCKS} blocks): {failure}", failure.kind) from failure
+
     def _without_nullable(self, one: Ran) -> None:
         if names := self.trials.fewer_names():
             self._at(one, names=names).twice()
@@ -306,6 +332,7 @@ class Procedure:
         bases = [(one.case, one.values) for one in plain[:BASES]]
         figures = self.report.element, self.report.norm
         shapes = Shapes(self.trials, self.rung, bases, [one.values for one in self.ran], self.seed, self.effort.shapes)
+        shapes.with_ones()
         shapes.with_one_named()
         shapes.with_two_named()
         shapes.drawn()

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from rung.errors import RungError
 
 # verb -> (module, what it does), in the order in which `rung --help` shows them.
-# A verb's function has the verb's name (with a trailing underscore where Python has that name).
+# A verb's function has the verb's name, or its module's (with a trailing underscore where Python has the name).
 VERBS = {
     "generate": ("generate", "Write text with a GPT-2 model."),
     "serve": ("serve", "OpenAI's completions over HTTP, with a page to try them."),
@@ -41,6 +41,9 @@ VERBS = {
     "study": ("study", "Questions that need more than one figure: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
+    "adopt": ("adopt", "Put a header into a kernel's file: bindings, grid and block, from its launch or signature."),
+    "learn": ("learn", "Exercises: kernels with blanks, graded without a GPU; where you stand."),
+    "hint": ("learn", "The next hint for an exercise."),
     "export": ("export", "Export a rung: torch, the hub's kernels, KernelBench, LeetGPU, GPU MODE, flashinfer."),
     "convert": ("convert", "A checkpoint of nanoGPT or llm.c in Hugging Face's layout."),
     "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
@@ -51,7 +54,7 @@ VERBS = {
 
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
-COMPILING = ("climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count", "draw")
+COMPILING = ("adopt", "climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count", "draw")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -145,7 +148,7 @@ def _run(verb: str, words: list[str]) -> int:
 
     module_name, summary = VERBS[verb]
     module = importlib.import_module(f"rung.cli.{module_name}")
-    function = getattr(module, module_name)
+    function = getattr(module, verb, None) or getattr(module, module_name)
     from typer.core import TyperCommand
 
     class Verb(TyperCommand):

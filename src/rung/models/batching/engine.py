@@ -293,9 +293,9 @@ class BatchEngine:
             self.failures += 1
         calls = ", ".join(sorted({ticket.request.call for ticket in tickets} - {""})) or "runs"
         log.error("the engine failed while it wrote %d texts of %s", len(tickets), calls, exc_info=error)
+        self.on_failure(error)
         for ticket in tickets:
             self._deliver(ticket, Piece(error=failure(error)))
-        self.on_failure(error)
 
     def _deliver(self, ticket: Ticket, piece: Piece) -> None:
         ticket.ended = ticket.ended or piece.last

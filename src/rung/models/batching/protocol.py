@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,13 +18,14 @@ from rung.processors import gpu_named
 class Setup:
     """What a worker must load: keywords of `rung.load`, slots (None: by available memory), its one visible GPU.
 
-    A `warm` worker is ready when it has prepared for any text.
+    A `warm` worker is ready when it has prepared for any text; one without `texts` only computes calls.
     """
 
     model: Mapping[str, Any]
     slots: int | None = None
     gpu: int | None = None
     warm: bool = False
+    texts: bool = True
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,14 @@ class Failed:
 
 @dataclass(frozen=True)
 class Progress:
-    """Pieces of texts by the parent's keys, and how full the engine is."""
+    """Pieces of texts by the parent's keys, and how the engine is; sent each second at least."""
 
     pieces: list[tuple[int, Piece]]
     running: int
     waiting: int
     usage: float
+    stalled: float  # seconds of its present step
+    failures: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,21 @@ class Submit:
 @dataclass(frozen=True)
 class Cancel:
     key: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """Compute work(model)."""
+
+    key: int
+    work: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    key: int
+    value: Any = None
+    error: str = ""
 
 
 @dataclass(frozen=True)

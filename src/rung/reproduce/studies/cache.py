@@ -35,6 +35,7 @@ WARM, TIMED = 2, 5  # texts
 # The course's step: cuBLAS for the projection, then prepare_qkv, a naive product that fills and reads the cache.
 COURSE: dict[str, dict[str, str]] = {"course, cuBLAS": {}, "course, prepare_qkv": {course.PROJECTION: "1"}}
 FLASH = {"embedding": "1", "layernorm": "18", "attention": "26", "gelu": "1", "residual": "1"}
+COLOURS = ("ink", *charts.SERIES)
 DECODE = ("01_recompute", "02_cached_projection", "03_appended", "04_one_row")
 Write = Callable[[Sequence[int]], Iterator[int]]  # of a prompt, STEPS greedy tokens
 
@@ -164,7 +165,7 @@ def report(found: dict[str, dict[int, Passes]], config: Config, machine: str) ->
             for p in positions
         ],
         sentence(found),
-        [charts.Series(n, [(float(p), found[n][p].step * 1e3) for p in positions], ("ink", *charts.SERIES)[i])
+        [charts.Series(n, [(float(p), found[n][p].step * 1e3) for p in positions], COLOURS[i % len(COLOURS)])
          for i, n in enumerate(names)],
         "tokens before the step",
         "ms per step",
