@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rung.models.batching.choice import backend_of
 from rung.models.batching.engine import BatchEngine
+from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request
 from rung.models.choose_plan import make_plan
 from rung.models.gpt2.model import Transformer

@@ -11,17 +11,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
-from rung.models.batching.wire import Setup
+from rung.models.batching.protocol import Setup
+from rung.models.batching.worker_pool import WorkerPool
 from rung.models.gpt2.config import read_config
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server
 from rung.serve.completions import Served
-from rung.serve.pool import Pool
+from rung.serve.run import chat_template, settings
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -31,13 +33,13 @@ class Running:
 
     def __init__(self, folder: Path, name: str, slots: int, limits: Limits, workers: int = 1, **how: Any) -> None:
         setup = Setup({"model": str(folder), "dtype": "float32"}, slots)
-        self.pool = Pool([setup] * workers)
-        served = Served(name, read_config(folder / "config.json"), read_tokenizer(folder))
+        self.pool = WorkerPool([setup] * workers)
+        served = Served(name, read_config(folder / "config.json"), read_tokenizer(folder), chat_template(folder))
         self.server = Server(served, self.pool, limits, **how)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._uvicorn = uvicorn.Server(uvicorn.Config(self.server.app, log_level="error", timeout_graceful_shutdown=5))
+        self._uvicorn = uvicorn.Server(settings(self.server.app, replace(limits, grace=5)))
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
@@ -45,7 +47,7 @@ class Running:
 
     async def _run(self) -> None:
         self.loop = asyncio.get_running_loop()
-        await self.pool.start()
+        await asyncio.to_thread(self.pool.start)
         self._up.set()
         with contextlib.suppress(asyncio.CancelledError):
             await self._uvicorn._serve([self._listening])
@@ -80,6 +82,7 @@ def command(*words: str, port: int = 0) -> Iterator[tuple[subprocess.Popen[str],
         for line in process.stderr:
             lines.append(line)
             if found := re.search(r"http://\S+:\d+", line):
+                threading.Thread(target=lambda: lines.extend(process.stderr or ()), daemon=True).start()  # its log
                 yield process, found[0]
                 return
         raise AssertionError("".join(lines))

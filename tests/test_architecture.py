@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "rung"
 ORDER = (
     ("cli",),
     ("serve",),
-    ("reproduce", "doctor", "api", "exchange"),
+    ("reproduce", "doctor", "api", "exchange", "learn"),
     ("show",),
     ("sweep",),
     ("profile",),

@@ -16,6 +16,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from rung.learn import PER_CHAPTER, exercises
 from rung.rungs import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -54,10 +55,35 @@ def _ladders() -> str:
     )
 
 
+def _exercises() -> str:
+    """Each exercise with its kernel, hints and solution, by chapter."""
+    parts = []
+    for e in exercises():
+        if e.number % PER_CHAPTER == 1:
+            parts.append(f"\n## {e.chapter}\n")
+        solution = "\n".join(f"{blank}: {text}" for blank, text in e.solution.items())
+        hints = "\n".join(f"{i}. {text}" for i, text in enumerate(e.hints, 1))
+        goal = f"\n\nGoal: `{e.goal}` at {e.shape}, as `rung count` counts it." if e.goal else ""
+        behind = ", ".join(f"`{name}`" for name in e.story)
+        parts.append(
+            f"### {e.number}. {e.name[3:].replace('_', ' ').capitalize()}\n\n{e.task}{goal}\n\n"
+            f"```cuda\n{e.source}```\n\n??? question \"Hints\"\n\n{_indented(hints)}\n\n"
+            f"??? success \"Solution\"\n\n{_indented(f'```text{chr(10)}{solution}{chr(10)}```')}\n\n"
+            f"    The rungs behind it: {behind}.\n"
+        )
+    return "\n".join(parts)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links to files of the repository lead to their page, or to the repository."""
     if page.file.src_uri == "ladders/index.md":
         return markdown
+    if page.file.src_uri == "exercises.md":
+        markdown += _exercises()
     pages = _pages()
     places = {path: place for place, path in pages.items()}
     source = pages.get(page.file.src_uri, Path(config.docs_dir) / page.file.src_uri)

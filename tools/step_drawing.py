@@ -1,4 +1,4 @@
-"""Draws which block holds what, and when, in one layer of the step by clusters: docs/pictures/decode-step-*.svg.
+"""Draws which block holds what, and when, in one layer of the step by clusters: docs/assets/decode-step-*.svg.
 
     python tools/step_drawing.py [--check]
 
@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-DECODE, PICTURES = ROOT / "src" / "rung" / "ladders" / "decode", ROOT / "docs" / "pictures"
+DECODE, PICTURES = ROOT / "src" / "rung" / "ladders" / "decode", ROOT / "docs" / "assets"
 # gpt2 in bf16, as it is launched: 13 clusters of eight blocks
 SIZES = {"C": 768, "F": 3072, "V": 50257, "HS": 64, "CLUSTER": 8, "HEAD_ROWS": 8, "OUTPUTS": 96, "SIZE": 2}
 SIZES |= {"step.hidden": 240, "own": 30}

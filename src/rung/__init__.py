@@ -11,16 +11,17 @@ from rung.errors import RungError
 
 if TYPE_CHECKING:
     from rung import ops
-    from rung.api import bench, check, inspect
+    from rung.api import bench, check, count, inspect
     from rung.exchange import hf as transformers
     from rung.exchange.hf import generate
     from rung.models.load import load
 
-__all__ = ["RungError", "bench", "check", "generate", "inspect", "load", "ops", "transformers"]
+__all__ = ["RungError", "bench", "check", "count", "generate", "inspect", "load", "ops", "transformers"]
 __version__ = "0.1.0"
 
 # The module of each public name; nothing that imports torch is imported before it is used.
 _HOME = {
+    "count": ("rung.api", "count"),
     "generate": ("rung.exchange.hf", "generate"),
     "inspect": ("rung.api", "inspect"),
     "load": ("rung.models.load", "load"),

@@ -14,16 +14,20 @@ import torch
 from rung.bench import plan
 from rung.bench import race as races
 from rung.bench.race import Timed
+from rung.bench.subject import Subject
 from rung.check.judge import device_named, requests
 from rung.check.processes import check_all
 from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, Report
+from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
+from rung.profile import emulated
 from rung.profile import inspect as compiler
+from rung.profile.emulated import Counted
 from rung.profile.resources import Compiled
 from rung.rungs import base, catalogue
 from rung.rungs.base import Rung
 from rung.rungs.folders import folders
-from rung.show import verb_tables
+from rung.show import counts, verb_tables
 from rung.show.verb_tables import Table
 
 What = str | Path | Rung
@@ -162,6 +166,25 @@ def inspect(
     where = _several(archs) or [base.arch()]
     found = compiler.inspect(rungs, where, dtype=dtype, shape=named, tuning=tuning, mix=mix)
     return Rows(list(found), verb_tables.compiled)
+
+
+def count(
+    what: What,
+    *,
+    operation: str | None = None,
+    shape: str | None = None,
+    dtype: str | None = None,
+    tuning: Mapping[str, int] | None = None,
+) -> Rows[Counted]:
+    """What a rung asks of memory, counted on the emulator: needs no GPU. Each row has its kernels' `figures` by the
+    names of Nsight Compute's counters, and the accesses of each line.
+    """
+    found = []
+    for rung in chosen(what, operation):
+        real = dtype_named(dtype or rung.dtypes[0])
+        name, dims = next(races.shapes_of(rung.operation, [shape or emulated.usual_shape(rung)]))
+        found.append(emulated.count(Subject(rung, name, rung.operation.complete(dims), real), tuning))
+    return Rows(found, counts.kernels)
 
 
 def _several(words: Sequence[str] | str) -> list[str]:

@@ -26,7 +26,7 @@ class Dtype:
 
     @property
     def size(self) -> int:
-        return self.torch.itemsize
+        return {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}[self.stored]
 
 
 DTYPES = {

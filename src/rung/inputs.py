@@ -15,7 +15,7 @@ ROW_SCALES = (1e-3, 1.0, 4e-3, 30.0, 1e-4)  # variances around and far below GPT
 
 
 def spread(top: float, low: float = -8.0) -> Change:
-    """Either sign, and sizes from 2^low to 2^top, each power of two as likely as the next."""
+    """AdaptiveDrafting sign, and sizes from 2^low to 2^top, each power of two as likely as the next."""
 
     def change(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
         return x.sign() * torch.exp2(low + (top - low) * torch.erf(x.abs() * 0.5**0.5))

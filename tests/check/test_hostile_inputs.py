@@ -299,7 +299,7 @@ def test_an_option_of_nonsense_is_a_sentence(
 
 
 def test_a_server_of_more_texts_than_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    from rung.models.batching.choice import backend_of
+    from rung.models.batching.select_backend import backend_of
 
     with pytest.raises(RungError, match="fit into memory"):
         backend_of(rung.load(saved()).transformer, 1_000_000_000)

@@ -19,12 +19,12 @@ import torch
 import gpt2_models as models
 import rung
 from rung.errors import RungError
-from rung.models.batching.backend import Backend, Fresh
-from rung.models.batching.choice import backend_of
+from rung.models.batching.backend import Backend, NewTokens
 from rung.models.batching.engine import BatchEngine, Stream
+from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request, Text, Transcript
 from rung.models.load import Model
-from rung.models.options import Chosen, Completion, Options, Prompt
+from rung.models.options import Completion, Options, Prompt
 from rung.models.sampling import Sampling
 from rung.processors import gpu_named
 
@@ -247,9 +247,9 @@ class Counting(Backend):
         self.held[slot] = text
         self.begun.append(text.request.seed)
 
-    def turn(self) -> list[Fresh]:
+    def turn(self) -> list[NewTokens]:
         self.gate.acquire()
-        return [Fresh(slot, (Chosen(1),)) for slot in self.held]
+        return [NewTokens(slot, [1]) for slot in self.held]
 
     def end(self, slot: int) -> None:
         del self.held[slot]
@@ -308,12 +308,12 @@ def test_an_engine_that_fails_says_so_to_everyone_and_goes_on(model: Model) -> N
     made: list[Backend] = []
 
     class Failing(Counting):
-        def turn(self) -> list[Fresh]:
+        def turn(self) -> list[NewTokens]:
             if len(made) == 1 and len(self.held) == 2:
                 raise MemoryError("no more")
             if len(made) == 1:
                 return []  # the second request may come later
-            return [Fresh(slot, (Chosen(1),)) for slot in self.held]
+            return [NewTokens(slot, [1]) for slot in self.held]
 
     def make() -> Backend:
         made.append(Failing(2))
@@ -328,8 +328,8 @@ def test_an_engine_that_fails_says_so_to_everyone_and_goes_on(model: Model) -> N
     assert ends[2].reason == "length" and len(made) == 2
 
 
-@pytest.mark.parametrize(("error", "others"), [(RungError, "length"), (ValueError, None)])
-def test_texts_admitted_with_one_that_cannot_begin_go_on_or_end_with_it(
+@pytest.mark.parametrize(("error", "others"), [(RungError, "length"), (ValueError, "length")])
+def test_texts_admitted_with_one_that_cannot_begin_go_on(
     error: type[Exception], others: str | None
 ) -> None:
     class Refusing(Counting):
@@ -338,7 +338,7 @@ def test_texts_admitted_with_one_that_cannot_begin_go_on_or_end_with_it(
                 raise error("not this one")
             super().begin(slot, text)
 
-        def turn(self) -> list[Fresh]:
+        def turn(self) -> list[NewTokens]:
             self.gate.release()
             return super().turn()
 
@@ -372,12 +372,12 @@ def test_a_backend_that_cannot_be_made_is_an_error_in_one_sentence(model: Model)
 
 
 def test_slots_follow_the_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rung.models.batching import choice
+    from rung.models.batching import select_backend
 
-    each = choice.slot_bytes(model.transformer)
+    each = select_backend.slot_bytes(model.transformer)
     assert each == 2 * 3 * 64 * CONTEXT * 4
-    for free, slots in ((0, 1), (3 * each / choice.SHARE, 3), (10_000 * each, choice.MOST_SLOTS)):
-        monkeypatch.setattr(choice.os, "sysconf", lambda name, free=free: int(free) if name == "SC_AVPHYS_PAGES" else 1)
+    for free, slots in ((0, 1), (3 * each / select_backend.SHARE, 3), (10_000 * each, select_backend.MOST_SLOTS)):
+        monkeypatch.setattr(select_backend, "available_memory", lambda free=free: int(free))
         assert backend_of(model.transformer).slots == slots
 
 
@@ -481,7 +481,7 @@ def five_tokens(backend: Backend, texts: list[Text], slots: Sequence[int]) -> li
     tokens: dict[int, list[int]] = {slot: [] for slot in slots}
     while any(len(t) < 5 for t in tokens.values()):
         for fresh in backend.turn():
-            new = [chosen.token for chosen in fresh.chosen]
+            new = list(fresh.tokens)
             tokens[fresh.slot] += new
             texts[fresh.slot].tokens += new
     return [t[:5] for t in tokens.values()]

@@ -13,8 +13,8 @@ from test_batching import together
 
 import gpt2_models as models
 from rung.errors import RungError
-from rung.models.batching.choice import backend_of
 from rung.models.batching.engine import BatchEngine
+from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Request, Text
 from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu import slots as slots_module
@@ -104,7 +104,7 @@ def test_texts_move_into_more_rows_and_back(model: Model, weights: Any, monkeypa
     rest = together(engine, requests[1:])
     while not first.ended:
         pass
-    assert [chosen.token for piece in pieces for chosen in piece.tokens] == on_cpu(model, requests[0]).tokens
+    assert [token for piece in pieces for token in piece.tokens] == on_cpu(model, requests[0]).tokens
     assert [c.tokens for c in rest] == [on_cpu(model, one).tokens for one in requests[1:]]
     assert moved == [1, 4, 1]
 
@@ -194,7 +194,7 @@ def test_a_row_is_free_as_soon_as_the_last_step_of_its_text_is_launched(
     while sum(map(len, tokens.values())) < 6:
         with torch.inference_mode():
             for fresh in one.turn():
-                tokens[fresh.slot] += [chosen.token for chosen in fresh.chosen]
+                tokens[fresh.slot] += list(fresh.tokens)
     assert tokens == {slot: on_cpu(model, text.request).tokens for slot, text in enumerate(texts)}
 
 
@@ -204,7 +204,7 @@ def written(one: GpuBackend, texts: dict[int, Text]) -> dict[int, list[int]]:
     with torch.inference_mode():
         while one._notes or one._busy or one._waiting:
             for fresh in one.turn():
-                tokens[fresh.slot] += [chosen.token for chosen in fresh.chosen]
+                tokens[fresh.slot] += list(fresh.tokens)
     return tokens
 
 

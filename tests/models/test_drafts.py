@@ -15,17 +15,16 @@ import gpt2_models as models
 import rung
 from rung.cli import main
 from rung.errors import RungError
-from rung.models.batching.backend import Backend, Fresh
-from rung.models.batching.choice import backend_of
-from rung.models.batching.either import SHARE, TRIAL, Either
+from rung.models.batching.adaptive_drafting import SHARE, TRIAL, AdaptiveDrafting
+from rung.models.batching.backend import Backend, NewTokens
 from rung.models.batching.engine import BatchEngine
-from rung.models.batching.host import HostBackend
+from rung.models.batching.host_sampling import HostBackend
+from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Text
 from rung.models.drafts import COLUMN, MOST, PROPOSING, Lookup, Pace, drafting, follow, numbers
 from rung.models.gpt2.model import Drafting
 from rung.models.gpu.slots import GpuBackend
 from rung.models.load import Model
-from rung.models.options import Chosen
 from rung.models.sampling import Sampling, pick
 
 PROMPTS = ["Once upon a time", "one two three one two three one two", "The King and the", "abc abc abc abc abc"]
@@ -241,7 +240,7 @@ class Paced(HostBackend):
         super().__init__(model.transformer, 4, None, drafts)
         self.time, self.seconds, self.turns = clock, seconds, 0
 
-    def turn(self) -> list[Fresh]:
+    def turn(self) -> list[NewTokens]:
         self.time[0] += self.seconds
         self.turns += 1
         return super().turn()
@@ -253,7 +252,7 @@ def test_the_slower_variant_takes_little_of_the_time_and_changes_no_text(round_:
     model = models.ours(folder, "float32")
     drafted = Paced(model, Drafting(None, 0.0), clock, round_)
     plain = Paced(model, None, clock, step)
-    either = Either(drafted, plain, lambda text: True, lambda: clock[0])
+    either = AdaptiveDrafting(drafted, plain, lambda text: True, lambda: clock[0])
     model._engine = BatchEngine(lambda: either, None)
     options: dict[str, Any] = {"temperature": 0.7, "seed": 3, "max_new_tokens": 480, "stop_tokens": ()}
     options["frequency_penalty"] = 0.1
@@ -282,17 +281,17 @@ class Even(Backend):
     def end(self, slot: int) -> None:
         del self.texts[slot]
 
-    def turn(self) -> list[Fresh]:
+    def turn(self) -> list[NewTokens]:
         self.time[0] += self.seconds
         self.spent += self.seconds
-        return [Fresh(slot, (Chosen(1),)) for slot in self.texts]
+        return [NewTokens(slot, [1]) for slot in self.texts]
 
 
 @pytest.mark.parametrize("seconds", [(0.2, 1.0), (5.0, 1.0), (1.2, 1.0)])
 def test_trials_of_the_slower_variant_are_bounded_in_time(seconds: tuple[float, float]) -> None:
     clock = [0.0]
     variants = [Even(clock, s) for s in seconds]
-    either = Either(variants[0], variants[1], lambda text: True, lambda: clock[0])
+    either = AdaptiveDrafting(variants[0], variants[1], lambda text: True, lambda: clock[0])
     text: Any = SimpleNamespace(tokens=[1], request=SimpleNamespace(ids=(1,)), options=SimpleNamespace())
     text.options.prompt_logprobs = None
     either.begin(0, text)
@@ -314,7 +313,7 @@ def test_trials_of_the_slower_variant_are_bounded_in_time(seconds: tuple[float, 
 def test_the_gpus_step_of_several_rows_verifies_what_is_proposed(
     device: str, draft: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Either, "_choose", lambda either: either._start(TRIAL))  # whatever the clock says
+    monkeypatch.setattr(AdaptiveDrafting, "_choose", lambda either: either._start(TRIAL))  # whatever the clock says
     long = device == "cuda"
     folder = models.saved(n_layer=1, n_positions=256 if long else 64)
     drafted = rung.load(
@@ -338,7 +337,7 @@ def test_one_text_without_drafts_takes_the_kernels_for_one_in_float32_too() -> N
     folder = models.saved(n_layer=1, n_positions=64)
     model = rung.load(folder, device="emulator", dtype="float32", plan="best", draft="ngram")
     backend = backend_of(model.transformer)
-    assert isinstance(backend, Either)
+    assert isinstance(backend, AdaptiveDrafting)
     plain = backend._variants[1].backend
     assert isinstance(plain, GpuBackend) and plain.slots == 8 and plain._rows(1) == 1
 
@@ -349,7 +348,7 @@ def test_greedy_text_is_the_same_over_ten_thousand_tokens_on_a_gpu(
     forced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if forced:
-        monkeypatch.setattr(Either, "_choose", lambda either: either._start(TRIAL))
+        monkeypatch.setattr(AdaptiveDrafting, "_choose", lambda either: either._start(TRIAL))
     drafted = rung.load("inner", device="cuda", dtype="float32", draft="ngram")
     assert ten_thousand(drafted) == ten_thousand(rung.load("inner", device="cuda", dtype="float32"))
 

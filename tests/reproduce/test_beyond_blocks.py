@@ -39,15 +39,14 @@ def by_one(job_: Job, some: list[str]) -> list[blocks.Records]:
 @pytest.mark.slow
 def test_processes_give_what_one_gives_though_one_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     pools: list[Any] = []
-    made = blocks.ProcessPoolExecutor
-    monkeypatch.setattr(blocks, "ProcessPoolExecutor", lambda *a, **how: pools.append(made(*a, **how)) or pools[-1])
+    made = blocks.WorkerPool
+    monkeypatch.setattr(blocks, "WorkerPool", lambda *a, **how: pools.append(made(*a, **how)) or pools[-1])
     job_, some = job(per_token=True), texts(60)
     found = []
     for records in over_gpus(job_, some, 2, block=5):
         found.append(records)
         if len(found) == 12:
-            (victim,) = pools[0]._processes
-            os.kill(victim, signal.SIGKILL)
+            os.kill(pools[0].workers[0].process.pid, signal.SIGKILL)
     assert found == by_one(job_, some)
 
 

@@ -40,7 +40,8 @@ def test_a_step_of_the_climb_and_a_study_that_a_place_names_exist() -> None:
     assert {r.what for r in sources.references("climb")} <= steps
     steps_of_course = {(s.name, s.dtype) for s in course.steps()}
     assert {(r.what, r.dtype) for r in sources.references("course")} <= steps_of_course
-    assert {r.what for r in sources.references("text")} <= {variant.name for variant in attention.variants("emulator")}
+    for r in sources.references("text"):
+        assert r.what in {variant.name for variant in attention.variants("emulator", dtype=r.dtype)}, r
     assert {r.what.partition("/")[0] for r in sources.references("study")} <= set(STUDIES)
 
 
@@ -58,10 +59,10 @@ def figure(title: str, what: str) -> sources.Figure:
 def test_a_time_of_ours_is_the_calls_of_a_forward_pass_in_their_unit() -> None:
     place = figure("Time of a forward pass's calls before and after", "layernorm, reduction")
     assert (place.value, place.unit) == (355, "us")
-    assert place.beside([bench("layernorm/05_tree", 4.0)]) == pytest.approx(100.0)
-    assert place.beside([bench("layernorm/05_tree", 4.0, shape="b8t1024")]) is None
-    assert place.beside([bench("layernorm/05_tree", 4.0, quick=True)]) is None
-    assert place.missing([]) == "rung bench layernorm/05_tree --dtype f32 --shape b4t64"
+    assert place.beside([bench("layernorm/18_ceiling_halves", 4.0)]) == pytest.approx(100.0)
+    assert place.beside([bench("layernorm/18_ceiling_halves", 4.0, shape="b8t1024")]) is None
+    assert place.beside([bench("layernorm/18_ceiling_halves", 4.0, quick=True)]) is None
+    assert place.missing([]) == "rung bench layernorm/18_ceiling_halves --dtype f32 --shape b4t64"
 
 
 def test_a_ratio_needs_both_of_its_rows() -> None:
@@ -69,6 +70,29 @@ def test_a_ratio_needs_both_of_its_rows() -> None:
     before, after = bench("attention/25_flash2", 30.0), bench("attention/26_flash2_shuffles", 20.0)
     assert place.beside([before]) is None and place.missing([before]).startswith("rung bench attention/26")
     assert place.beside([before, after]) == 1.5
+
+
+def test_a_sum_over_the_shapes_of_a_forward_pass_needs_all_of_its_rows() -> None:
+    place = figure("All products of a forward pass", "shared and register tiles")
+    shapes = ("b4t64 qkv", "b4t64 out", "b4t64", "b4t64 proj", "lm head")
+    some = [bench("matmul/32_one_operand_shared", 1000.0, shape=shape) for shape in shapes]
+    assert place.beside(some) == pytest.approx(4 * 12 + 1) and place.unit == "ms"
+    assert place.beside(some[1:]) is None and place.missing(some[1:]).endswith("--shape 'b4t64 qkv'")
+
+
+def test_a_text_of_one_batch_is_no_evidence_of_another() -> None:
+    place = figure("Peak memory at 512 tokens", "version 12, four texts")
+    options = {"study": "attention", "new_tokens": 512}
+
+    def row(part: str, peak: float, **more: int) -> Row:
+        one = Row(kind="climb", what="gpt2", part=part, dtype="float32", options={**options, **more})
+        return one.with_metrics(peak_bytes=peak, tokens=512)
+
+    alone = [row("37_sixty_four_square", 300.0), row("naive torch", 600.0)]
+    assert place.beside(alone) is None
+    assert place.missing(alone) == "rung climb --study attention --batch 4"
+    together = [row("37_sixty_four_square", 300.0, batch=4), row("naive torch", 600.0, batch=4)]
+    assert place.beside(together) == 0.5
 
 
 def test_the_time_of_a_text_that_its_limit_ended_is_not_that_of_the_whole() -> None:
@@ -96,7 +120,7 @@ def test_a_counter_is_that_of_the_named_kernel_of_a_profile_without_a_tuning_of_
     assert branches.value([profile({})]) == 7.0
     tuned = sources.reference("profile | attention/02_five_kernels:query_key UNROLL=1 | opcode BRA", "f32", "b4t64")
     assert tuned.tuning == {"UNROLL": 1} and tuned.value([profile({})]) is None
-    assert place.missing([]) == "rung profile all"
+    assert place.missing([]) == "rung profile attention/02_five_kernels --dtype f32 --shape b4t64"
 
 
 def test_a_cell_of_a_study_is_found_by_its_row_and_column() -> None:
@@ -113,13 +137,21 @@ def test_what_cannot_be_answered_says_why_and_a_wrong_place_is_refused() -> None
         sources.reference("bnech | a/b | cold_us", "f32", "b4t64")
 
 
-def test_the_command_shows_every_figure_beside_ours_or_what_fills_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_every_figure_its_command_and_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["study", "sources", "--json"])
+        main(["reproduce", "--json"])
     output = json.loads(capsys.readouterr().out)
     assert not ended.value.code and {e["document"] for e in output} == {d.cited for d in sources.documents().values()}
     lines = [line for e in output for line in e["figures"]]
-    assert len(lines) == len(FIGURES) and all(bool(line["ours"]) != bool(line["fills it"]) for line in lines)
+    assert len(lines) == len(FIGURES) and all(line["command"] for line in lines)
+    assert all(e["differs"].endswith(".") for e in output)
+
+
+def test_missing_prints_a_command_for_every_empty_place(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["reproduce", "milestone2", "--missing"])
+    commands = capsys.readouterr().out.split("\n")
+    assert all(line.startswith("rung ") for line in commands if line) and len(set(commands)) == len(commands)
 
 
 def test_the_sweep_and_the_studies_read_the_sources_figures_from_the_one_file() -> None:

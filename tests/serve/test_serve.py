@@ -203,7 +203,7 @@ def test_many_clients_at_once_get_each_their_own(server: Running, model: Model) 
 
 def settled(server: Running) -> bool:
     for _ in range(200):
-        if server.pool.jobs == 0 and metric(server, "vllm:num_requests_running") == 0:
+        if server.pool.texts == 0 and metric(server, "vllm:num_requests_running") == 0:
             return True
         time.sleep(0.01)
     return False
@@ -224,7 +224,7 @@ def test_a_client_that_goes_away_frees_its_slot(server: Running, stream: bool) -
         one.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
         if stream:
             assert b"200 OK" in one.recv(100)
-        while server.pool.jobs == 0:
+        while server.pool.texts == 0:
             time.sleep(0.001)
     began = time.monotonic()
     assert settled(server) and time.monotonic() - began < 2
@@ -279,7 +279,7 @@ def test_a_request_that_takes_too_long_gets_a_timeout(server: Running, monkeypat
         ({"prompt": "a", "seed": "x"}, "seed is 'x'"),
         ({"prompt": "a", "min_tokens": 17}, "min_tokens is 17"),
         ({"prompt": "a", "suffix": "b"}, "suffix is not supported"),
-        ({"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias is not supported"),
+        ({"prompt": "a", "logit_bias": {"400": 1}}, "logit_bias is"),
         ({"prompt": "a", "colour": 1}, "no field 'colour'"),
     ],
 )
@@ -311,7 +311,7 @@ def test_a_full_queue_is_reported_with_when_to_retry(server: Running) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as one:
         one.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
         one.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        while server.pool.jobs == 0:
+        while server.pool.texts == 0:
             time.sleep(0.001)
         status, found = ask(server, "/v1/completions", {"prompt": "a"})
         assert status == 429 and found["error"]["code"] == "queue_full"

@@ -1,4 +1,4 @@
-"""The server under load and faults: nothing lost, nothing mixed, memory flat; signals, and an engine that is killed."""
+"""The server under load and faults: nothing lost, nothing mixed, memory flat; signals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import socket
-import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -23,8 +22,6 @@ from rung.models.load import Model
 from serving import Running, command, running
 
 CONTEXT = 256
-SECONDS = 60.0
-CLIENTS = 200
 PROMPTS = ["Once upon a time", "The wolf", "Little pig", "A dragon", "Die Märchen", models.TEXT[:200]]
 
 
@@ -43,43 +40,6 @@ def body(seed: int, prompt: str, **more: Any) -> dict[str, Any]:
 
 def expected(model: Model, seed: int, prompt: str) -> str:
     return model.generate(prompt, seed=seed, temperature=1.0, top_p=1.0, max_new_tokens=24).text
-
-
-# ---- an engine that dies --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_killed_engine_is_reported_and_restarted_once(model: Model) -> None:
-    with running(folder(), slots=4) as server:
-        long = {"prompt": "Once", "max_tokens": 250, "n": 40, "temperature": 0}
-        found: dict[str, Any] = {}
-        threads = [
-            threading.Thread(target=lambda s=s: found.update({s: ask(server, "/v1/completions", {**long, "stream": s})}))  # type: ignore[misc]
-            for s in (False, True)
-        ]
-        for thread in threads:
-            thread.start()
-        while server.pool.jobs < 80:
-            time.sleep(0.01)
-        worker = server.pool.workers[0]
-        assert worker.process is not None
-        os.kill(worker.process.pid, signal.SIGKILL)
-        for thread in threads:
-            thread.join(20)
-        assert found[False][0] == 500 and found[False][1]["error"]["code"] == "engine_error"
-        assert found[True][0] == 200 and '"engine_error"' in found[True][1]
-        status, answer = ask(server, "/health")
-        assert status == 503 and answer["error"]["type"] == "service_unavailable_error"
-        assert ask(server, "/v1/completions", body(1, "The wolf"))[0] == 503
-        until = time.monotonic() + 60
-        while ask(server, "/health")[0] != 200:
-            assert time.monotonic() < until, "it is not started again"
-            time.sleep(0.2)
-        status, answer = ask(server, "/v1/completions", body(1, "The wolf"))
-        assert status == 200 and answer["choices"][0]["text"] == expected(model, 1, "The wolf")
-        os.kill(worker.process.pid, signal.SIGKILL)
-        time.sleep(1)
-        assert ask(server, "/health")[0] == 503 and worker.restarts == 1 and not worker.alive
 
 
 # ---- signals --------------------------------------------------------------------------------------------------------
@@ -221,28 +181,31 @@ def memory(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-@pytest.mark.slow
-def test_two_hundred_clients_for_a_while_of_which_many_misbehave(model: Model) -> None:
+@pytest.mark.parametrize(
+    ("clients_at_once", "seconds"),
+    [pytest.param(40, 5.0, marks=pytest.mark.slow), pytest.param(200, 60.0, marks=pytest.mark.soak)],
+)
+def test_many_clients_for_a_while_of_which_many_misbehave(model: Model, clients_at_once: int, seconds: float) -> None:
     answers = {(s, i): expected(model, s, p) for s in range(4) for i, p in enumerate(PROMPTS)}
     with command("--model", str(folder()), "--dtype", "float32", "--slots", "16", "--max-queue", "400") as (process, url):
         server: Any = type("There", (), {"port": int(url.rpartition(":")[2]), "url": url})()
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        clients = [Client(server, answers, random.Random(i)) for i in range(CLIENTS)]
+        clients = [Client(server, answers, random.Random(i)) for i in range(clients_at_once)]
         sizes: list[tuple[float, ...]] = []
 
         async def watch(end: float) -> None:
             while time.monotonic() < end:
-                await asyncio.sleep(2)
+                await asyncio.sleep(seconds / 30)
                 sizes.append(tuple(memory(int(pid)) for pid in (process.pid, *children)))
 
         async def everyone() -> None:
-            end = time.monotonic() + SECONDS
+            end = time.monotonic() + seconds
             await asyncio.gather(watch(end), *(client.until(end) for client in clients))
 
         asyncio.run(everyone())
         finished, left, refused = (sum(getattr(c, k) for c in clients) for k in ("kept", "left", "refused"))
         print(f"{finished} finished, {left} left, {refused} refused; MB at {sizes[0]} .. {sizes[-1]}")
-        assert finished > 200 and left > 100 and refused > 20
+        assert finished > clients_at_once and left > clients_at_once / 2 and refused > clients_at_once / 10
         time.sleep(1)
         assert metric(server, "vllm:num_requests_running") == metric(server, "vllm:num_requests_waiting") == 0
         third = len(sizes) // 3

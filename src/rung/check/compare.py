@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -26,6 +28,7 @@ class Deviation:
     norm_cap: float  # a little more for few results, whose mean error is larger by chance
     problem: str = ""
     integers: bool = False  # where they differ; both may be right, if two choices are equal within rounding
+    name: str = ""  # of the output
 
     @property
     def ok(self) -> bool:
@@ -55,7 +58,7 @@ class Measured:
             moves = self.out.is_floating_point()
             of = "numbers that are only moved" if moves else "integers"
             problem = f"{self.name}: {facts[0]:.0f} of {self.out.numel()} {of} differ" if facts[0] else ""
-            return Deviation(float("inf") if moves and problem else facts[0], 0.0, 0.0, problem, integers=not moves)
+            return Deviation(float("inf") if moves and problem else facts[0], 0.0, 0.0, problem, not moves, self.name)
         cap = self.dtype.norm_cap
         if not facts:
             return Deviation(0.0, 0.0, cap)
@@ -63,10 +66,10 @@ class Measured:
             moved, *facts = facts
             if moved:
                 problem = f"{self.name}: {moved:.0f} numbers differ where nothing is to be written"
-                return Deviation(float("inf"), float("inf"), cap, problem)
+                return Deviation(float("inf"), float("inf"), cap, problem, name=self.name)
         not_finite, invalid, counted, worst, relative, *cut_off = facts
         if not_finite or invalid:
-            return Deviation(float("inf"), float("inf"), cap, self._special())
+            return Deviation(float("inf"), float("inf"), cap, self._special(), name=self.name)
         if not counted:
             return Deviation(0.0, 0.0, cap)
         # The root mean square of n errors has a relative deviation of 1 / sqrt(2 n): three deviations are allowed.
@@ -81,7 +84,32 @@ class Measured:
                 problem = f"{self.name}: off by {off:.2f} units to one side on average: not rounded to the nearest"
         elif cut_off and counted >= MANY and _is_cut_off(*cut_off):
             problem = f"{self.name}: cut off, not rounded: too small on average"
-        return Deviation(worst, relative, cap, problem)
+        return Deviation(worst, relative, cap, problem, name=self.name)
+
+    def details(self) -> dict[str, Any]:
+        """Where the worst value is, five pairs around it, how many values are off, and the pattern that they form."""
+        given, truth = _of_interest(self.out, self.reference, self.changed)
+        if self.exact:
+            wrong = (given != truth) & ~(given.isnan() & truth.isnan())
+            size = wrong.double()
+        else:
+            held = torch.where(given.isfinite(), given, torch.nan)
+            values, right, finite = _finite(held, truth)
+            ratio = _ratio(values, right, finite.sum(), self.dtype, self.atol, self.apart)
+            size = torch.where(held.isnan() & ~truth.isnan(), torch.inf, ratio)
+            wrong = size > 1
+        if not wrong.numel() or not wrong.any():
+            return {}
+        at = int(size.flatten().argmax())
+        index = [int(i) for i in torch.unravel_index(torch.tensor(at), wrong.shape)]
+        last = wrong.shape[-1] if wrong.dim() else 1
+        first = max(at - at % last, min(at - 2, at - at % last + last - 5))
+        pairs = [
+            {"index": [*index[:-1], i % last], "expected": float(truth.flatten()[i]), "got": float(given.flatten()[i])}
+            for i in range(max(first, 0), min(max(first, 0) + 5, at - at % last + last))
+        ]
+        found = {"output": self.name, "shape": list(wrong.shape), "worst": index, "pairs": pairs}
+        return {**found, "wrong": int(wrong.sum()), "pattern": pattern(given, truth, wrong)}
 
     def _far_off(self, counted: float, worst: float) -> str:
         given, truth = _of_interest(self.out, self.reference, self.changed)
@@ -102,6 +130,54 @@ class Measured:
         if not count:
             return f"{self.name}: NaN or infinity of the reference is missing"
         return f"{self.name}: {count} of {self.out.numel()} values are {'NaN' if nan == count else 'NaN or infinite'}"
+
+
+def pattern(given: torch.Tensor, truth: torch.Tensor, wrong: torch.Tensor) -> str:
+    """What the wrong values have in common, in words; empty if nothing simple."""
+    if wrong.dim() == 0 or wrong.all() or int(wrong.sum()) < 2:
+        return _relation(given, truth) if wrong.all() else ""
+    for axis in range(wrong.dim()):
+        size = wrong.shape[axis]
+        others = [d for d in range(wrong.dim()) if d != axis]
+        some = wrong.sum(others).bool() if others else wrong
+        at = some.nonzero().flatten().tolist()
+        if size < 2 or len(at) == size:
+            continue
+        name = "column" if axis == wrong.dim() - 1 else f"index of axis {axis}"
+        if len(at) == 1:
+            return f"only {name} {at[0]} of {size}"
+        if at[-1] - at[0] == len(at) - 1:
+            if at[-1] == size - 1:
+                return f"every {name} from {at[0]} on, of {size}"
+            return f"{name} {at[0]} to {at[-1]} of {size}"
+        steps = {b - a for a, b in itertools.pairwise(at)}
+        if len(steps) == 1:
+            return f"every {steps.pop()}th {name}, from {at[0]} on"
+    return _relation(given, truth)
+
+
+def _relation(given: torch.Tensor, truth: torch.Tensor) -> str:
+    """How wrong values follow from right ones: a constant factor, a transposition, a shift by one."""
+    if not (bool(given.isfinite().all()) and bool(truth.isfinite().all())) or truth.numel() < 3:
+        return ""
+
+    def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+        return float((one - other).norm()) <= 1e-2 * float(other.norm())
+
+    factor = float((given * truth).sum() / (truth * truth).sum()) if bool(truth.any()) else 0.0
+    if abs(factor) > 1e-3 and alike(given, truth * factor):
+        return f"every value is {factor:.4g} times what it should be"
+    if truth.dim() > 1 and truth.shape[-1] > 1 and truth.shape[-2] > 1:
+        turned = truth.transpose(-1, -2).reshape(truth.shape)
+        if alike(given, turned):
+            return "the last two axes are transposed"
+    for axis in range(truth.dim()):
+        size = truth.shape[axis]
+        for by in (1, -1) if size > 2 else ():
+            here, there = (0, 1) if by == 1 else (1, 0)
+            if alike(given.narrow(axis, here, size - 1), truth.narrow(axis, there, size - 1)):
+                return f"shifted by one along axis {axis}"
+    return ""
 
 
 def measure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -20,7 +21,7 @@ from rung.check.trial import Trials
 from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
+from rung.errors import RungError, first_line
 from rung.lazy import torch
 from rung.operation import Case, Values
 from rung.rungs import catalogue, identity, source_file
@@ -84,6 +85,11 @@ def judged(asked: CheckRequest, say: Progress | None = None) -> Report:
         return judge(catalogue.find(asked.rung), asked, say=say)
     except RungError as error:
         return Report(asked.rung, asked.dtype, asked.device, "failed", str(error), error.kind)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+        reason = f"an error of the checker, which says nothing about the kernel; please report it: {first_line(text)}"
+        return Report(asked.rung, asked.dtype, asked.device, "skipped", reason, "checker")
 
 
 def _judged_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Report:
@@ -172,13 +178,15 @@ def judge(
             procedure.follow(cases[:1] if asked.quick else cases)
     except (Failure, RungError) as failure:
         report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
-        trials.explain()
+        if failure.kind == "values":
+            trials.explain()
+            procedure.separate(cases)
         return report
     except KeyboardInterrupt:
         report.verdict, report.case = "stopped", ""
         report.reason = f"interrupted; right at the {report.cases} cases so far"
         return report
-    report.case = ""
+    report.case, report.failure = "", {}
     _conclude(report, rung, dtype, asked, trials, procedure)
     return report
 

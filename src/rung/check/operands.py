@@ -69,6 +69,7 @@ class Operands:
         self._given: Tensors = {}
         self._own: Tensors = {}  # the original numbers, out of reach for a rung in another process
         self.tensors: Tensors = {}
+        self.last: list[Measured] = []  # the last comparison
         self.blocks: Mapping[str, Block] = {}  # the guarded memory that holds them, if any
         where = device
         self.tensors = self._fill(seed, empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where)))
@@ -226,7 +227,7 @@ class Operands:
 
     def judged(self, reference: Tensors, *beside: torch.Tensor) -> tuple[list[Deviation], list[float]]:
         """How far each output is off, and the values of further requested numbers, in one query of the GPU."""
-        measured = self.measured(reference)
+        measured = self.last = self.measured(reference)
         facts = torch.cat([*(m.facts for m in measured), *(number.double().view(1) for number in beside)]).tolist()
         found, at = [], 0
         for one in measured:

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
+from rung.check.child import reused
 from rung.check.judge import judged
 from rung.check.report import CheckRequest, Report, how_it_ended
 from rung.dtypes import dtype as dtype_named
@@ -49,13 +50,8 @@ def check_all(
     if jobs is None:
         jobs = max(1, min(GPU_JOBS, cores // 2)) if device == "cuda" else cores
     if len(work) < 4 or jobs <= 1:
-        for task in work:
-            # Emulated operands are small, and threads on a busy machine would mostly wait for each other.
-            with _printing_to_stderr(), one_thread() if device == "emulator" else nullcontext():
-                report = judged(task, say)
-            yield report
-            if report.verdict == "stopped":
-                return
+        with reused():
+            yield from _one_by_one(work, say)
         return
     portions = _portions(work, jobs)
     ahead = (
@@ -63,6 +59,16 @@ def check_all(
     )
     with ahead:
         yield from work_through(portions, judged, _lost, jobs=jobs, seconds=SECONDS)
+
+
+def _one_by_one(work: Sequence[CheckRequest], say: Callable[[str], None] | None) -> Iterator[Report]:
+    for asked in work:
+        # Emulated operands are small, and threads on a busy machine would mostly wait for each other.
+        with _printing_to_stderr(), one_thread() if asked.device == "emulator" else nullcontext():
+            report = judged(asked, say)
+        yield report
+        if report.verdict == "stopped":
+            return
 
 
 @contextlib.contextmanager

@@ -45,6 +45,7 @@ LADDER = Effort(0.02, 0.004, alone=False, later_runs=0, slow=0.25, patience=1.5)
 THOROUGH = Effort(0.3, 0.3, alone=True, later_runs=2100)
 ALONE = Effort(0.1, 0.1, alone=True, later_runs=2100, shapes=0.1)
 QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
+SLOW = "slow"  # the kind of a failure by the limit on time
 OFTEN = 0.03  # seconds per run, for cases that every setting of the tunables is checked at
 
 
@@ -97,6 +98,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     unreached: list[Unreached] = field(default_factory=list)  # branches that no case takes, where they were counted
     left_out: dict[str, str] = field(default_factory=dict)  # case -> rule that excludes it
+    failure: dict[str, Any] = field(default_factory=dict)  # of wrong values: the call, places, pairs, what separates
     seconds: dict[str, float] = field(default_factory=dict)  # seconds by phase
 
     def as_json(self) -> dict[str, Any]:

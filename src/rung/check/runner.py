@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,7 +18,7 @@ from rung.check.report import Failure
 from rung.cuda.source import Unreached
 from rung.cuda.stall import stall
 from rung.emulator import coverage
-from rung.errors import first_line
+from rung.errors import RungError, first_line
 from rung.operation import Tensors
 from rung.rungs import base
 from rung.rungs.base import Device, Prepared, Rung
@@ -36,6 +38,7 @@ class How:
     fused: bool = False  # products and sums are fused multiply-adds
     coverage: bool = False  # branches are counted
     sms: int | None = None
+    cap: int = 0  # replaces the numbers that cap a grid
     programs: int | None = None  # of an interpreted kernel, at most: more are not run (TooLarge)
 
 
@@ -153,11 +156,28 @@ def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: G
     if mirror:
         mirror.arrive()
         tensors = operands.viewed({n: mirror.there(t) for n, t in tensors.items() if n in scratch.blocks})
-    with base.emulated_multiprocessors(how.sms), emulated(device, how):
+    if how.cap and isinstance(rung, CudaRung):
+        rung = capped(rung, how.cap)
+    with of_the_rung(), base.emulated_multiprocessors(how.sms), emulated(device, how):
         prepared = rung.prepare(tensors, operands.values, operands.dtype, device=device, tuning=how.tuning, empty=empty)
     if mirror:
         wait(device, mirror)  # buffers that are zeroed once
     return _begun(prepared) if device != "cuda" else prepared
+
+
+_CAPS = re.compile(r"(\bmin\([^()]*(?:\([^()]*\)[^()]*)*,\s*)(\d{3,})(?=\s*\))|(\bmin\(\s*)(\d{3,})(?=\s*,)")
+
+
+def capped(rung: CudaRung, cap: int) -> CudaRung:
+    """The rung with another number where an expression such as min(B * T, 65535) caps its grid."""
+
+    def lower(size: str | int) -> str | int:
+        return _CAPS.sub(lambda m: f"{m[1] or m[3]}{cap}", size) if isinstance(size, str) else size
+
+    launches = tuple(replace(entry, grid=tuple(map(lower, entry.grid))) for entry in rung.header.launches)
+    other = copy.copy(rung)
+    other.header = replace(rung.header, launches=launches)
+    return other
 
 
 def _begun(prepared: Prepared) -> Prepared:
@@ -233,7 +253,8 @@ class LocalCall:
                 start = clock()
                 if self._mirror:
                     self._mirror.arrive()
-                self._prepared.run()
+                with of_the_rung():
+                    self._prepared.run()
                 if self._mirror and self._streams:
                     wait(self._device)
                 wait(self._device, self._mirror)
@@ -317,6 +338,17 @@ def wait(device: Device = "cuda", mirror: Mirror | None = None) -> None:
             mirror.leave()
         if device == "cuda":
             torch.cuda.synchronize()
+
+
+@contextmanager
+def of_the_rung() -> Iterator[None]:
+    """The rung's own code: whatever it raises is its failure."""
+    try:
+        yield
+    except (Failure, RungError):
+        raise
+    except Exception as error:
+        raise Failure(first_line(f"{type(error).__name__}: {error}")) from error
 
 
 @contextmanager

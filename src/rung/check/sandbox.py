@@ -10,24 +10,18 @@ import ast
 import contextlib
 import dataclasses
 import fcntl
-import json
 import os
-import select
-import signal
 import socket
-import subprocess
-import sys
 import tempfile
-import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
-from rung.check.report import Failure, how_it_ended
+from rung.check.report import SLOW, Failure
 from rung.check.runner import STALLS, How, Order, Seconds
 from rung.cuda.source import Unreached
 from rung.emulator.faults import KINDS, EmulatorFault, TooLarge
@@ -36,9 +30,7 @@ from rung.rungs import identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.python import PythonRung
 
-BIND_SECONDS, RUN_SECONDS, COMPILE_SECONDS = 180.0, 90.0, 180.0
-ANSWER = 1 << 20  # bytes of an answer that are read at most
-OUTPUT = 1 << 16  # bytes of what the rung prints that are passed on
+BIND_SECONDS, RUN_SECONDS = 180.0, 10.0  # of CPU time of the process
 
 
 class Sandbox:
@@ -52,70 +44,20 @@ class Sandbox:
         self.atomics = False
         self.switches = 0
         self._unwatched = 0
-        self._bound = 0
+        self._slow = False
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
-        self._start()
-
-    def _start(self) -> None:
-        ask, self._asked = os.pipe()
-        self._answers, answer = os.pipe()
-        self._files, files = socket.socketpair()
-        descriptors = {"ask": ask, "answer": answer, "files": files.fileno()}
-        settings: dict[str, object] = {**descriptors, "device": self.device, "mirrored": self.mirrored}
-        settings |= {"operation": self._rung.operation.name, "file": str(self._rung.path)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rung.check.sandboxed", json.dumps(settings)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=tuple(descriptors.values()),
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        )
-        os.close(ask)
-        os.close(answer)
-        files.close()
-        self._left = b""
-        self._printing = threading.Thread(target=self._pass_on, daemon=True)
-        self._printing.start()
+        self._child = taken(device, rung.operation.name, str(rung.path), mirrored)
 
     def clock(self) -> float:
-        """On the emulator, the process's CPU time: what is affordable should not depend on other load."""
-        if self.device != "cuda" and sys.platform == "linux":
-            with contextlib.suppress(OSError):  # it has ended
-                return time.clock_gettime(~self._process.pid << 3 | 2)  # as clock_getcpuclockid(3) makes it
-        return time.monotonic()
+        return self._child.clock()
 
     def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the process and its children."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._printing.join(5)
-        for end in (self._asked, self._answers):
-            with contextlib.suppress(OSError):
-                os.close(end)
-        self._asked = self._answers = -1
-        self._files.close()
         for file in self._files_at.values():
             os.close(file)
-        self._files_at.clear()
-
-    def _pass_on(self) -> None:
-        """Passes the rung's output to stderr, up to a limit and without a terminal's control characters."""
-        assert self._process.stdout is not None
-        remaining = OUTPUT
-        while data := os.read(self._process.stdout.fileno(), 1 << 14):
-            text = data[:remaining].decode(errors="replace")
-            remaining -= min(remaining, len(data))
-            sys.stderr.write("".join(c if c.isprintable() or c in "\n\t" else "?" for c in text))
-            sys.stderr.flush()
+        spare(self._child)
 
     # ---- the host ---------------------------------------------------------------------------------------------
 
@@ -147,7 +89,10 @@ class Sandbox:
         return raw
 
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> RemoteCall:
-        self._bound += 1
+        if self._slow:  # the limit on time ended it: what follows needs a new process
+            self._child = taken(*self._child.of)
+            self._slow = False
+        self._child.bound += 1
         blocks = {n: operands.blocks[n] for n in operands.inputs + operands.outputs}
         described = {
             name: {
@@ -161,13 +106,13 @@ class Sandbox:
         }
         files = [self._files_at.pop(block.raw.data_ptr()) for block in blocks.values()]
         with contextlib.suppress(OSError):  # the process has ended; the next request reports it
-            socket.send_fds(self._files, [b"."], files)
+            socket.send_fds(self._child.files, [b"."], files)
         for file in files:
             os.close(file)  # it is mapped here, and already sent
         self.ask(
             {
                 "do": "bind",
-                "call": self._bound,
+                "call": self._child.bound,
                 "dtype": operands.dtype.name,
                 "values": operands.values,
                 "names": list(operands.names),
@@ -178,28 +123,15 @@ class Sandbox:
             },
             BIND_SECONDS,
         )
-        return RemoteCall(self, self._bound, operands)
+        return RemoteCall(self, self._child.bound, operands)
 
     def ask(self, what: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send the process a request; without a confirmation it is a failure."""
-        if self._asked < 0 or self._process.poll() is not None:
-            raise Failure(how_it_ended(self._process.poll()))
         try:
-            os.write(self._asked, json.dumps(what).encode() + b"\n")
-            line = self._line(time.monotonic() + seconds)
-            answer = json.loads(line)
-            if not isinstance(answer, dict):
-                raise ValueError
-        except (BrokenPipeError, EOFError):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(5)
-            raise Failure(how_it_ended(self._process.poll())) from None
-        except TimeoutError:
-            self.close()
-            raise Failure(f"did not end within {seconds:.0f} s") from None
-        except ValueError:
-            self.close()
-            raise Failure("its process sent an answer without a request") from None
+            answer = self._child.ask(what, seconds)
+        except Failure as failure:
+            self._slow = failure.kind == SLOW
+            raise
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
         self.atomics = self.atomics or bool(answer.get("atomics"))
         self.switches = max(self.switches, int(answer.get("switches", 0)))
@@ -215,20 +147,6 @@ class Sandbox:
             raise Failure(text) if kind is None else RungError(text)
         return answer
 
-    def _line(self, until: float) -> bytes:
-        while b"\n" not in self._left:
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, until - time.monotonic()))
-            if not ready:
-                raise TimeoutError
-            data = os.read(self._answers, 1 << 16)
-            if not data:
-                raise EOFError
-            self._left += data
-            if len(self._left) > ANSWER:
-                raise ValueError
-        line, _, self._left = self._left.partition(b"\n")
-        return line
-
 
 class RemoteCall:
     def __init__(self, host: Sandbox, number: int, operands: Operands) -> None:
@@ -236,7 +154,9 @@ class RemoteCall:
 
     def run(self, times: int = 1, order: Order = "forward") -> Seconds:
         start = self._host.clock()
-        self._do("run", times=times, order=order)
+        self._host.ask(
+            {"do": "run", "call": self._number, "times": times, "order": order}, RUN_SECONDS * max(1, times / 4)
+        )
         took = (self._host.clock() - start) / times
         return lambda: took
 

@@ -13,17 +13,20 @@ the sizes that its source names and the other values of its tunables follow.
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rung.check.guarded_memory import ALL
-from rung.check.report import OFTEN, QUICK, Effort, Failure
-from rung.check.runner import How
+from rung.check.report import OFTEN, QUICK, SLOW, Effort, Failure
+from rung.check.runner import How, capped
 from rung.check.shapes import SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, Ran, Trial, Trials, largest, quick, widest
-from rung.check.tunables import Tunables
+from rung.errors import RungError
+from rung.expressions import Number
 from rung.operation import Case, Values
 from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
@@ -31,7 +34,11 @@ from rung.rungs.python import PythonRung
 
 LARGE = 132  # multiprocessors of an H200
 BASES = 6  # small cases whose dimensions are changed
-FEW_LATER = 20  # runs of the cases with most blocks
+SEPARATING = 2.0  # seconds of runs that look for what separates a failure from right cases
+FIRST_CASES = 3
+STEPS = (128, 64, 32, 16, 8, 4, 2)
+FEW_BLOCKS = 2
+FEW_LATER, LATER_SECONDS = 20, 0.4  # runs of the cases with most blocks
 UNFUSED = {"--fmad=false", "-fmad=false"}  # options that keep a GPU's compiler from fusing
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 
@@ -49,8 +56,9 @@ class Procedure:
 
     def follow(self, cases: Sequence[tuple[Case, Values]]) -> None:
         self._every_case(cases)
-        if self.effort is QUICK:
+        if self.effort == QUICK:
             return
+        self.tell(f"{len(self.ran)} cases are right; now races, other GPUs and seeds")
         most = largest(self.ran, self.effort.affordable)
         self._full_checks_at(most)
         if most is not self.ran[0]:
@@ -61,7 +69,39 @@ class Procedure:
         if self.emulated and not self.trials.races:
             self._watch()
         if self.effort.alone:
+            self.tell("now addresses, many runs, calls without optional operands")
             self._alone(most)
+
+    def separate(self, cases: Sequence[tuple[Case, Values]]) -> None:
+        """Adds to a failure what separates it from the cases that are right."""
+        report, trials = self.report, self.trials
+        facts = {**report.failure.get("dims", {}), **report.failure.get("scalars", {})}
+        if not self.effort.alone or not facts or trials.operation.complaint is not None:
+            return
+        reason, case, failure = report.reason, report.case, report.failure
+        right = [dict(one.values) for one in self.ran if one.case.name != case]
+        wrong = [facts]
+        spent = 0.0
+        for other, values in cases:
+            if values in right or other.name == case or spent > SEPARATING:
+                continue
+            try:
+                trial = trials.at(other, values, self.seed, only_run=True)
+                trial.once()
+                right.append(dict(values))
+                spent += trial.seconds
+            except Failure as also:
+                if also.kind == "values":
+                    wrong.append(dict(values))
+                spent += 0.1
+            except RungError:
+                break
+        report.reason, report.case, report.failure = reason, case, failure
+        if condition := separating(right, wrong, list(self.operation.scalars), self.operation.dims):
+            report.failure["condition"] = condition
+            name, _, value = condition.partition(" != ")
+            if value and name in self.operation.scalars:
+                report.failure["advice"] = f'is {value} hard-coded? Use {name}, or add needs = "{name} == {value}"'
 
     def _every_case(self, cases: Sequence[tuple[Case, Values]]) -> None:
         effort, trials = self.effort, self.trials
@@ -72,12 +112,22 @@ class Procedure:
                 self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.1f} s per run"
                 continue
             trial = trials.at(case, values, self.seed + index, only_run=True)
-            trial.twice(effort.slow if trials.cuda and trials.device == "cuda" else math.inf)
+            if index == 0:
+                self.tell("names, types and compilation are right; now the cases")
+            try:
+                trial.twice(effort.slow if trials.cuda and trials.device == "cuda" else math.inf)
+            except Failure as failure:
+                if failure.kind != SLOW or not self.ran:  # the first is small: it does not end
+                    raise
+                self.report.left_out[case.name] = f"{self.rung.full_name} is too slow here: {failure}"
+                continue
             if effort.alone and trial.seconds <= effort.affordable:
                 trial.refill(self.seed + index + 50)  # a rung that caches results by pointer would return the old ones
                 trial.once()
+            if index == FIRST_CASES - 1:
+                self.tell(f"the first {FIRST_CASES} cases are right")
             self.ran.append(Ran(trial.seconds, cost.bytes + cost.flops, index, case, values))
-            if effort is QUICK:
+            if effort == QUICK:
                 self._without_nullable(self.ran[-1])
             self.report.cases += 1
             # Shorter runs measure only the launch; the emulator gets only small cases.
@@ -90,13 +140,18 @@ class Procedure:
         if self.effort.later_runs:
             self._at(self.ran[0]).later_runs(self.effort.later_runs)
         for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
-            self._at(one).later_runs(FEW_LATER)
+            few = max(FEW_LATER // 5, round(LATER_SECONDS / max(one.seconds, 1e-6)))
+            self._at(one).later_runs(FEW_LATER if self.effort.shapes == 1.0 else min(FEW_LATER, few))
+        self._with_few_blocks()
         self._without_nullable_anywhere()
+        self.tell("now further shapes")
         self._further_shapes()
         self._numbers_refused()
         if self.emulated and not self.trials.races:
             self._fused()
         if not self.trials.tuning:
+            if any(len(choices) > 1 for choices in self.rung.tune.values()):
+                self.tell("now other values of tunables")
             Tunables(self.trials, self.ran, most, self.seed).all()
         if self.rung.kind == "triton" and self.emulated and not self.trials.host.library_calls:
             self._at(self.ran[0]).compiles()
@@ -223,6 +278,29 @@ class Procedure:
                     return sms
         return None
 
+    def _with_few_blocks(self) -> None:
+        """A grid that a number caps, at a shape of the model, must leave nothing out: the same code with two blocks."""
+        rung, trials = self.rung, self.trials
+        if not self.emulated or not isinstance(rung, CudaRung):
+            return
+        few, more = capped(rung, FEW_BLOCKS), capped(rung, 1 << 30)
+        if few.header == rung.header:
+            return
+
+        def grids(of: CudaRung, values: Values) -> list[tuple[int, int, int]]:
+            return [c.grid for _, c in of.launches(values, trials.dtype, trials.tuning, trials.device)]
+
+        shapes = {name: self.operation.complete(given) for name, given in self.operation.shapes.items()}
+        beyond = [n for n, v in shapes.items() if not trials.refuses(v) and grids(rung, v) != grids(more, v)]
+        usable = [one for one in self.ran if one.seconds <= OFTEN and grids(few, one.values) != grids(rung, one.values)]
+        if not beyond or not usable:
+            return
+        try:
+            self._at(usable[-1], How(trials.tuning, cap=FEW_BLOCKS)).once()
+        except (Failure, RungError) as failure:
+            text = f"its grid is capped, at {beyond[0]} too, and the blocks that are left out are not made up for"
+            raise Failure(f"{text} (tried with {FEW_BLOCKS} blocks): {failure}", failure.kind) from failure
+
     def _without_nullable(self, one: Ran) -> None:
         if names := self.trials.fewer_names():
             self._at(one, names=names).twice()
@@ -254,10 +332,13 @@ class Procedure:
         bases = [(one.case, one.values) for one in plain[:BASES]]
         figures = self.report.element, self.report.norm
         shapes = Shapes(self.trials, self.rung, bases, [one.values for one in self.ran], self.seed, self.effort.shapes)
+        shapes.with_ones()
         shapes.with_one_named()
         shapes.with_two_named()
         shapes.drawn()
         self.report.element, self.report.norm = figures
+        if shapes.slow:
+            self.report.notes.append(f"left out, too slow here: {'; '.join(shapes.slow)}")
         if shapes.untried and shapes.share != SHARE_AGAIN:  # these are tried with the first dtype
             listed = ", ".join(map(str, sorted(shapes.untried)))
             self.report.notes.append(f"sizes that its text names, but that were not all tried: {listed}")
@@ -270,3 +351,156 @@ def grid_depends_on_gpu(rung: Rung) -> bool:
 
 def _each(*some: Ran) -> list[Ran]:
     return list({one.index: one for one in some}.values())
+
+
+def separating(
+    right: Sequence[Mapping[str, Number]],
+    wrong: Sequence[Mapping[str, Number]],
+    scalars: Sequence[str],
+    dims: Sequence[str],
+) -> str:
+    """A simple condition that holds at all wrong calls and at no right one; empty if there is none."""
+    if not right or not wrong:
+        return ""
+    for name in (*scalars, *dims):
+        bad, good = {one[name] for one in wrong}, {one[name] for one in right}
+        if len(good) == 1 and not good & bad:
+            return f"{name} != {next(iter(good)):g}"
+        if len(bad) == 1 and not good & bad and (len(wrong) > 1 or name in scalars or bad == {1}):
+            return f"{name} == {next(iter(bad)):g}"
+    for name in dims:
+        bad, good = {int(one[name]) for one in wrong}, {int(one[name]) for one in right}
+        for step in STEPS:
+            if all(n % step for n in bad) and not any(n % step for n in good):
+                return f"{name} % {step} != 0"
+        if min(bad) > max(good) and len(good) > 1:
+            return f"{name} > {max(good)}"
+        if max(bad) < min(good) and len(good) > 1:
+            return f"{name} < {min(good)}"
+    return ""
+
+
+# ---- other values of tunables: every pair of values, and more, each at the cases that reveal most ----
+
+FURTHER = 48  # settings beyond every pair of values
+
+
+class Tunables:
+    """Every setting runs at the largest case that it takes and at the quick ones; each value of a tunable gets a race
+    check."""
+
+    def __init__(self, trials: Trials, ran: Sequence[Ran], largest: Ran, seed: int) -> None:
+        self.trials, self.seed = trials, seed
+        self.ran = [largest, *(one for one in ran if one is not largest)]
+        self.quick = quick(ran, OFTEN)
+        self.races = trials.device == "emulator" and trials.cuda and not trials.races
+        self.axes = {axis for one in self.quick for axis in self._several(one.values)} if self.races else set()
+        self.seen: set[tuple[str, int]] = set()  # values of tunables that had the race check
+
+    def all(self) -> None:
+        tune = self.trials.rung.tune
+        for setting in self._chosen():
+            usable = list(self._taking(setting))
+            if not usable:
+                continue
+            try:
+                self._tried(setting, usable)
+            except (Failure, RungError) as failure:
+                told = ", ".join(f"{n}={v}" for n, v in setting.items() if v != tune[n][0])
+                raise Failure(f"with {told}: {failure}", failure.kind) from None
+            self.trials.report.tunings += 1
+
+    def _chosen(self) -> Iterator[Setting]:
+        rung = self.trials.rung
+        yield from settings(rung.tune)
+        further = more(rung.tune, rung.source, lambda s: next(self._taking(s), None) is not None)
+        yield from itertools.islice(further, FURTHER)
+
+    def _taking(self, setting: Setting) -> Iterator[Ran]:
+        return (one for one in self.ran if not self.trials.refuses(one.values, setting))
+
+    def _tried(self, setting: Setting, usable: list[Ran]) -> None:
+        first, *others = usable
+        self._at(first, How(setting)).twice()
+        for one in others:
+            if one in self.quick and self._same_code(one.values, first.values, setting):
+                self._at(one, How(setting)).once(self.trials.next_order())
+        if self.races and set(setting.items()) - self.seen:
+            chosen = widest(self.trials, quick(usable, OFTEN), setting)
+            for one in chosen:
+                self._at(one, How(setting, races=True)).once("shuffled")
+            if self.axes <= {axis for one in chosen for axis in self._several(one.values, setting)}:
+                self.seen |= set(setting.items())  # otherwise a race may be hidden: blocks shared nothing
+
+    def _at(self, one: Ran, how: How) -> Trial:
+        return self.trials.at(one.case, one.values, self.seed, how)
+
+    def _several(self, values: Values, tuning: Setting | None = None) -> set[int]:
+        """The grid axes along which it launches more than one block."""
+        return {axis for grid in self.trials.grids(values, tuning) for axis in range(3) if grid[axis] > 1}
+
+    def _same_code(self, one: Values, other: Values, setting: Setting) -> bool:
+        """Whether both use the same compiled code."""
+        rung, dtype = self.trials.rung, self.trials.dtype
+        return isinstance(rung, CudaRung) and rung.build(one, dtype, setting) == rung.build(other, dtype, setting)
+
+
+Setting = dict[str, int]
+FEW = 64  # up to this many settings, all are tried
+DRAWS = 20  # draws until the rung accepts one
+
+
+def settings(tune: Mapping[str, Sequence[int]]) -> Iterator[Setting]:
+    """Settings that together contain every pair of values, without the defaults, which are checked anyway."""
+    names = [name for name, choices in tune.items() if len(choices) > 1]
+    default = {name: choices[0] for name, choices in tune.items()}
+    if len(names) == 1:
+        yield from ({**default, names[0]: value} for value in tune[names[0]][1:])
+        return
+    missing = {
+        ((a, x), (b, y))
+        for a, b in itertools.combinations(names, 2)
+        for x, y in itertools.product(tune[a], tune[b])
+        if (x, y) != (tune[a][0], tune[b][0])
+    }
+    while missing:
+        setting = dict(min(missing))
+        for name in names:
+            if name not in setting:
+                setting[name] = max(tune[name], key=lambda value: _gain(setting, name, value, missing))
+        missing -= {p for p in missing if all(setting[n] == v for n, v in p)}
+        yield {**default, **setting}
+
+
+def _gain(setting: Setting, name: str, value: int, missing: set[tuple[tuple[str, int], tuple[str, int]]]) -> int:
+    trial = {**setting, name: value}
+    return sum(any(n == name for n, _ in pair) and all(trial.get(n) == v for n, v in pair) for pair in missing)
+
+
+def more(tune: Mapping[str, Sequence[int]], text: str, usable: Callable[[Setting], bool]) -> Iterator[Setting]:
+    """Settings beyond those: all others if there are few, else every possible combination of three values, with random
+    values of the other tunables. The order and the random values depend on the rung's source."""
+    drawn = random.Random(text)
+    names = [name for name, choices in tune.items() if len(choices) > 1]
+    default = {name: choices[0] for name, choices in tune.items()}
+    done = [default, *settings(tune)]
+    if math.prod(len(tune[name]) for name in names) <= FEW:
+        rest = [{**default, **dict(zip(names, v, strict=True))} for v in itertools.product(*(tune[n] for n in names))]
+        rest = [setting for setting in rest if setting not in done]
+        drawn.shuffle(rest)
+        yield from filter(usable, rest)
+        return
+    threes = list(itertools.combinations(names, 3))
+    covered = {(three, tuple(s[n] for n in three)) for s in done for three in threes}
+    missing = [(three, v) for three in threes for v in itertools.product(*(tune[n] for n in three))]
+    drawn.shuffle(missing)
+    for three, values in missing:
+        if (three, values) in covered:
+            continue
+        for _ in range(DRAWS):
+            others = {name: drawn.choice(tune[name]) for name in names}
+            setting = {**default, **others, **dict(zip(three, values, strict=True))}
+            if usable(setting):
+                covered |= {(other, tuple(setting[n] for n in other)) for other in threes}
+                yield setting
+                break

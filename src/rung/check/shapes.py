@@ -15,16 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import add, floordiv, lshift, mod, mul, rshift, sub
 
-from rung.check.report import Failure
+from rung.check.report import SLOW, Failure
 from rung.check.runner import How
 from rung.check.trial import SEEDS, Trial, Trials
 from rung.cuda.source import without_comments
-from rung.emulator.faults import TooLarge
+from rung.emulator.faults import EmulatorFault, TooLarge
 from rung.operation import Case, Values
 from rung.rungs.cuda import CudaRung
 from rung.rungs.header import DESCRIPTIVE
 from rung.rungs.python import PythonRung
 
+MOST_ONES = 12  # choices of dimensions of one
 TURNS = 3  # base cases in which each size is tried
 # The budgets: one unit per trial, COMPILED units per build, one unit per THREADS threads, SWITCHES fiber switches, ...
 WORK, WORK_DRAWN = 400.0, 1000.0
@@ -39,6 +40,8 @@ LARGE = (
 )
 # Of that work, what a rung of Python gets: most of its time is the interpreter's, and all dtypes have the same text.
 SHARE, SHARE_AGAIN = 0.05, 0.015
+TOO_SLOW, STILL_RUNNING = 20, "no thread has ended"  # work of a shape that was stopped, and how that is told
+LEAST_THREADS = 0.2  # of the threads of a trial, what the default check keeps
 LEAST_PYTHON = 0.5  # of that, what the default check keeps
 MOST_BYTES_PYTHON, PROGRAMS = 4e6, 500  # of a trial and of each of its launches
 FLAG = 2  # scalars up to this value select a variant of the formula
@@ -71,8 +74,16 @@ class Shapes:
             self.named = sizes_in_python(rung.source)
             self.share = SHARE if trials.dtype.name == rung.dtypes[0] else SHARE_AGAIN
         self.untried: set[int] = set()
+        self.slow: list[str] = []  # shapes that take too long here
         self.spent = 0.0
         self.smaller = 1
+
+    def with_ones(self) -> None:
+        """One dimension, or two, of one among ordinary others."""
+        self.spent = 0.0
+        few = [*((dim,) for dim in self.dims), *itertools.combinations(self.dims, 2)]
+        for some in few[:MOST_ONES]:
+            self._tried(self.bases, dict.fromkeys(some, 1))
 
     def with_one_named(self) -> None:
         """One dimension has such a size, or two more than it; if the rung or the operation refuses that, another
@@ -98,6 +109,8 @@ class Shapes:
 
     def drawn(self) -> None:
         """All dimensions are random, depending on the source, and one of them is large."""
+        if not self.bases:
+            return
         draws = random.Random(f"drawn {self.rung.source}")
         self.spent, self.smaller = 0.0, SMALLER
         for number in range(DRAWN):
@@ -134,7 +147,13 @@ class Shapes:
         except TooLarge:
             self.spent += 1
             return True
-        except Failure:
+        except (Failure, EmulatorFault) as failure:
+            if failure.kind == SLOW or (failure.kind == "deadlock" and STILL_RUNNING in str(failure)):
+                self.spent += TOO_SLOW
+                self.slow.append(trial.report.case)
+                return True
+            if isinstance(failure, EmulatorFault):
+                raise
             if not (_by_chance(trial) if trial.integers_differ else 1 < trial.worst < _gross(trial)):
                 raise
         self.spent += (host.switches - before) / SWITCHES
@@ -169,7 +188,11 @@ class Shapes:
             return None if flops > MOST_FLOPS or size > MOST_BYTES_PYTHON else 1 + flops / FLOPS + size / BYTES
         launches = self.rung.launches(values, dtype, tuning, self.trials.device)
         threads = sum(math.prod(config.grid) * config.threads for _, config in launches)
-        if flops > MOST_FLOPS / self.smaller or size > MOST_BYTES or threads > MOST_THREADS:
+        if (
+            flops > MOST_FLOPS / self.smaller
+            or size > MOST_BYTES
+            or threads > MOST_THREADS * max(self.scale, LEAST_THREADS)
+        ):
             return None
         build = self._build(values)
         compiled = COMPILED * (build not in self.built)

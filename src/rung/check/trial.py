@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from rung.check.compare import Deviation
-from rung.check.guarded_memory import STRICTEST, Kind, Placement
+from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
 from rung.check.operands import Operands
 from rung.check.report import CheckRequest, Failure, Report
 from rung.check.runner import STALLS, Host, How, Order, blamed
@@ -22,6 +23,7 @@ from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
 SEEDS = 5
+NEVER, NAN = "were never written", b"\xff"
 UNMOVED = 0.01  # share of the results that may be right by chance when no kernel runs
 SMALL = 1 << 20  # up to these bytes per case, the CPU compares faster than a GPU shared by many processes
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
@@ -153,6 +155,7 @@ class Trial:
         self.moved: list[str] = []
         self.worst = 0.0  # deviation, in units of its bound
         self.integers_differ = False
+        self.values, self.names = values, names
         with self.report.phase("inputs"):
             owned = [o for o in self.operation.operands if o.name in names and o.view_of is None]
             sizes = [self.operation.size_of(o, values, of.dtype) for o in owned]
@@ -176,12 +179,34 @@ class Trial:
             of.before_first_run()
             of.before_first_run = None
 
+    def call_facts(self) -> dict[str, Any]:
+        """The call, as a failure tells it."""
+        scalars, dims = self.operation.scalars, self.operation.dims
+        left_out = [o.name for o in self.operation.operands if o.nullable and o.name not in self.names]
+        return {
+            "dims": {d: self.values[d] for d in dims},
+            "scalars": {s: self.values[s] for s in scalars},
+            "dtype": self.of.dtype.name,
+            "without": [n for n in left_out if n in self.of.rung.binds],
+        }
+
     def once(self, order: Order = "forward", before: Tensors | None = None) -> Tensors:
         """Run once, and check everything."""
         try:
             return self._once(order=order, before=before)
         except Failure as failure:
+            if NEVER in str(failure) and POISONS[(self.turn - 1) % len(POISONS)] == NAN:
+                failure = self._with_other_poison(failure)
             raise self._because_of(order, failure) from None
+
+    def _with_other_poison(self, failure: Failure) -> Failure:
+        """Poison of NaN also remains where a kernel computes with it, or writes that NaN."""
+        try:
+            self._once()
+        except Failure as again:
+            if NEVER not in str(again):
+                return Failure(f"NaN is written, from memory that was never set: {again}", again.kind)
+        return failure
 
     def twice(self, slow: float = math.inf) -> None:
         """Run and check twice, with emulated threads in another order the second time: different results are a race.
@@ -331,7 +356,7 @@ class Trial:
             out = self.operands.tensors[name]
             left = self.storage.still_poisoned(name, self.turn - 1, out.element_size())
             if left and self.operation.operand(name).role == "out":
-                return f"{name}: {left} of {out.numel()} values were never written"
+                return f"{name}: {left} of {out.numel()} values {NEVER}"
         return ""
 
     def _note(self, deviation: Deviation) -> None:
@@ -341,6 +366,8 @@ class Trial:
             self.report.norm = max(self.report.norm, deviation.norm * self.report.norm_cap / deviation.norm_cap)
         if not deviation.ok:
             self.integers_differ = deviation.integers
+            where = next((m.details() for m in self.operands.last if m.name == deviation.name), {})
+            self.report.failure = {**self.call_facts(), **where}
             raise Failure(self._never_written() or deviation.problem, "values")
 
 

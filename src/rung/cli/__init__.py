@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from rung.errors import RungError
 
 # verb -> (module, what it does), in the order in which `rung --help` shows them.
-# A verb's function has the verb's name (with a trailing underscore where Python has that name).
+# A verb's function has the verb's name, or its module's (with a trailing underscore where Python has the name).
 VERBS = {
     "generate": ("generate", "Write text with a GPT-2 model."),
     "serve": ("serve", "OpenAI's completions over HTTP, with a page to try them."),
@@ -32,12 +32,18 @@ VERBS = {
     "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
     "tunings": ("tunings", "The launch parameters that sweeps found best; bench and the model use them."),
     "roofline": ("roofline", "How far are rungs from the hardware's ceilings? A chart and a table."),
+    "draw": ("draw", "Pictures of a warp's accesses: sectors and banks, beside the parent."),
+    "count": ("count", "Requests, sectors and bank conflicts of a rung, by line, without a GPU."),
     "profile": ("profile", "Nsight Compute's counters of a rung; or where a token's time goes."),
     "results": ("results", "What was measured: list, filter, compare two machines or commits, export."),
     "report": ("report", "Everything known about every ladder, in one HTML file."),
+    "reproduce": ("reproduce", "The five documents' figures: theirs, ours, and the command of each."),
     "study": ("study", "Questions that need more than one figure: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
+    "adopt": ("adopt", "Put a header into a kernel's file: bindings, grid and block, from its launch or signature."),
+    "learn": ("learn", "Exercises: kernels with blanks, graded without a GPU; where you stand."),
+    "hint": ("learn", "The next hint for an exercise."),
     "export": ("export", "Export a rung: torch, the hub's kernels, KernelBench, LeetGPU, GPU MODE, flashinfer."),
     "convert": ("convert", "A checkpoint of nanoGPT or llm.c in Hugging Face's layout."),
     "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
@@ -48,7 +54,7 @@ VERBS = {
 
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
-COMPILING = ("climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect")
+COMPILING = ("adopt", "climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count", "draw")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -142,7 +148,7 @@ def _run(verb: str, words: list[str]) -> int:
 
     module_name, summary = VERBS[verb]
     module = importlib.import_module(f"rung.cli.{module_name}")
-    function = getattr(module, module_name)
+    function = getattr(module, verb, None) or getattr(module, module_name)
     from typer.core import TyperCommand
 
     class Verb(TyperCommand):

@@ -78,11 +78,13 @@ def climb(
     if study == "attention":
         from rung.reproduce.climbs import attention
 
-        variants = attention.variants("cuda" if device == "cuda" else "emulator", rung)
+        number = (dtype or ["float32"])[0]
+        variants = attention.variants("cuda" if device == "cuda" else "emulator", rung, number)
         name, results = model.removeprefix("random:"), []
         for row in attention.run(
-            config, weights, ids, tokens, variants, batch=batch, seconds=seconds, model=name, trained=trained
-        ):
+            config, weights, ids, tokens, variants,
+            batch=batch, seconds=seconds, model=name, trained=trained, dtype=number,
+        ):  # fmt: skip
             results.append(_store(row, device, output))  # at once, so that an interrupted study keeps its results
             console.note(f"{row.part}: {attention_text_chart.result(row)}")
         console.print_json([row.as_json() for row in results]) if json else _print_study(results)

@@ -141,7 +141,7 @@ def generate(
 
         chosen = load(**how)
         if gpus is not None:
-            from rung.models.batching.wire import Setup
+            from rung.models.batching.protocol import Setup
 
             chosen.spread([Setup(how, gpu=gpu) for gpu in range(1, gpus)])
         request["stop_tokens"] = _stop_tokens(chosen.config, lambda: chosen.tokenizer, stop_token or [], ignore_eos)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rung.cli import console, options
+from rung.errors import RungError
 
 if TYPE_CHECKING:
     from rung.profile.counters import Profile, Report
@@ -28,7 +29,10 @@ def profile(
     model: Annotated[
         str, typer.Option("--model", "-m", help="With generate: which model; random:gpt2-xl has random weights.")
     ] = "inner",
-    device: Annotated[str | None, typer.Option(help="With generate: cpu or cuda (default: what is here).")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="emulator: counts without a GPU. With generate: cpu or cuda (default: what is here)."),
+    ] = None,
     plan: Annotated[str | None, typer.Option(help="With generate: which plan computes the model.")] = None,
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="With generate: how many tokens.")] = 32,
     trace: Annotated[
@@ -45,7 +49,7 @@ def profile(
 
     Clocks are left as they are. `rung profile generate` shows where a token's time goes, on a CPU too.
 
-    `rung profile all` keeps the counters of every rung that a source profiles (`rung study sources` shows them).
+    `rung profile all` keeps the counters of every rung that a source profiles (`rung reproduce` shows them).
 
     Examples: rung profile attention/13 --vs attention/14 · rung profile generate -m gpt2 --trace token.json
     """
@@ -57,6 +61,13 @@ def profile(
     if rung == "all":
         _all(limit, again, json)
         return
+    if device == "emulator":
+        from rung.cli.count import count
+
+        count(rung, file, vs, shape, dtype, tune, json=json)
+        return
+    if device not in (None, "cuda"):
+        raise RungError(f"--device {device} is for `rung profile generate`; a rung takes cuda or emulator.")
     from rung.cli.sweep import subject_of
     from rung.profile import counters
     from rung.results import store
@@ -89,7 +100,7 @@ def _all(limit: float, again: bool, json: bool) -> None:
         console.print_json([row.as_json() for row in rows])
     else:
         right = sum(row.verdict == "ok" for row in rows)
-        print(f"{right} of {len(chosen)} profiled; `rung study sources` shows them next to the sources' figures.")
+        print(f"{right} of {len(chosen)} profiled; `rung reproduce` shows them next to the sources' figures.")
     if any(row.verdict != "ok" for row in rows):
         raise typer.Exit(1)
 

@@ -34,6 +34,9 @@ def serve(
     max_body: Annotated[int, typer.Option(help="Largest request, in bytes.", min=1)] = 4 << 20,
     max_queue: Annotated[int, typer.Option(help="Texts that may wait; further ones are refused with 429.", min=0)] =
     1024, timeout: Annotated[float, typer.Option(help="Time limit of a request, in seconds.", min=0.1)] = 600.0,
+    grace: Annotated[float, typer.Option(help="Seconds for running requests after Ctrl-C or SIGTERM.", min=0)] = 30.0,
+    allow_priority: Annotated[bool, typer.Option(help="Let clients set a request's priority.")] = False,
+    workers: Annotated[int, typer.Option(help="Engines, each a process (with --gpus: on each GPU).", min=1)] = 1,
     revision: options.Revision = None, offline: options.Offline = False, ray: options.Ray = None,
 ) -> None:
     """Serve a GPT-2 over HTTP as OpenAI's completions; a page to try it is at /.
@@ -49,7 +52,7 @@ def serve(
         from rung.serve.run import serve as run
     except ModuleNotFoundError as error:
         raise RungError(f"the server needs {error.name}; install it: pip install 'rung[serve]'.") from None
-    from rung.models.batching.wire import Setup
+    from rung.models.batching.protocol import Setup
 
     for option, text in [("--name", name), *(("--cors", origin) for origin in cors or [])]:
         if text is not None and not (text and text.isprintable()):
@@ -60,7 +63,8 @@ def serve(
         "draft": draft, "cache": cache,
     }  # fmt: skip
     behind: dict[str, Any] = {
-        "name": name, "host": host, "port": port, "limits": Limits(max_body, max_queue, timeout),
+        "name": name, "host": host, "port": port,
+        "limits": Limits(max_body, max_queue, timeout, grace=grace, priority=allow_priority),
         "key": _key(api_key_file), "origins": cors or [],
     }  # fmt: skip
     if ray is not None:
@@ -68,7 +72,8 @@ def serve(
 
         serve_over_ray(Setup(how, slots, warm=True), ray, **behind)
         return
-    run([Setup(how, slots, gpu, warm=True) for gpu in ([None] if gpus is None else range(gpus))], **behind)
+    placed = [None] if gpus is None else range(gpus)
+    run([Setup(how, slots, gpu, warm=True) for gpu in placed for _ in range(workers)], **behind)
 
 
 def _key(file: Path | None) -> str | None:

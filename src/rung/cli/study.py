@@ -32,7 +32,6 @@ def study(
     ] = False,
     ranks: Annotated[list[int] | None, typer.Option(help="attention: how many ranks (1 and 2; repeatable).")] = None,
     threads: Annotated[int | None, typer.Option(help="attention: threads per rank (1).")] = None,
-    gpu: options.Gpu = None,
     patience: Annotated[
         float | None, typer.Option(help="attention: seconds that a rank waits for another (60).")
     ] = None,
@@ -44,12 +43,8 @@ def study(
     """
     from rung.reproduce import studies
 
-    if name == "sources":
-        _sources(gpu, json)
-        return
     if name is None:
         questions = [(n, text) for n, (_, text) in studies.STUDIES.items()]
-        questions.append(("sources", "What do the five documents that rung follows report, and what is measured here?"))
         if json:
             console.print_json([{"study": n, "question": text} for n, text in questions])
         else:
@@ -94,31 +89,6 @@ def study(
                 print(f"Chart: {path}\n" if with_chart else "")
     if json:
         console.print_json(answers if name == "all" else answers[0])
-
-
-def _sources(gpu: str | None, json: bool) -> None:
-    """Each figure of the five documents with our stored figure."""
-    from rung.results import codes, current, sources, store
-
-    stored = store.gather()
-    found = current.of_gpu(stored, gpu) if stored or gpu else None
-    rows = [row for row in found.results if codes.current(row)] if found else []
-    if json:
-        console.print_json(
-            [
-                {"document": e.document.cited, "section": e.section, "title": e.title, "gpu": e.gpu,
-                 "figures": [dict(zip(sources.COLUMNS, line, strict=True)) for line in e.table(rows)]}
-                for e in sources.experiments()
-            ]
-        )  # fmt: skip
-        return
-    ours = found.gpu if found else "no GPU"
-    for document in sources.documents().values():
-        print(f"\n{document.cited}")
-        for experiment in sources.experiments():
-            if experiment.document == document:
-                print(f"\n{experiment.section}: {experiment.title}\ntheirs: {experiment.gpu}; ours: {ours}\n")
-                console.table(sources.COLUMNS, experiment.table(rows), right=("theirs", "ours"), drop=("fills it",))
 
 
 def _chart_path(path: Path, part: str) -> Path:

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from rung.cuda.cubin_cache import Cubin
@@ -45,6 +46,7 @@ CLASSES = {
 _CLASS_OF = {opcode: name for name, opcodes in CLASSES.items() for opcode in opcodes}
 _WIDE = ("LDG", "STG", "LDGSTS", "LDS", "STS", "LDL", "STL")
 _SECTION = re.compile(r"^\.text\.(\S+):$")
+_PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
 _LABEL = re.compile(r"^(\.L_\w+):")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?PT?\d?\s+)?([A-Z][A-Z0-9_.]*)([^;]*)")
 
@@ -70,14 +72,54 @@ def instruction_mix(cubin: Cubin) -> dict[str, dict[str, int]]:
 @functools.lru_cache(maxsize=256)
 def mix_of_file(path: Path) -> dict[str, dict[str, int]]:
     """The same for every function of a cubin file, by symbol."""
+    return count(_listing(path))
+
+
+def _listing(path: Path, *options: str) -> str:
     tool = disassembler()
     if tool is None:
         raise RungError("No disassembler was found: put nvdisasm of a CUDA toolkit on PATH, or install Triton.")
-    done = subprocess.run([tool, "-c", path], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([tool, "-c", *options, path], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         reason = first_line(done.stderr or "no reason given")
         raise RungError(f"{tool} cannot read {path.name} ({reason}): a newer CUDA toolkit's nvdisasm may.")
-    return count(done.stdout)
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of a function, and the lines that it comes from: the innermost first, then its callers'."""
+
+    opcode: str
+    lines: tuple[tuple[str, int], ...]
+
+    @property
+    def name(self) -> str:
+        return self.opcode.partition(".")[0]
+
+
+def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
+    """The instructions of each kernel; the code must be compiled with line information for their lines."""
+    functions: dict[str, list[Instruction]] = {}
+    current: list[Instruction] = []
+    lines: list[tuple[str, int]] = []
+    fresh = True  # the next line comment begins a new stack
+    label = ""
+    for raw in _listing(cubin.path, "-gi").splitlines():
+        text = raw.strip()
+        if section := _SECTION.match(text):
+            current, lines = functions.setdefault(section.group(1), []), []
+        elif place := _PLACE.match(text):
+            lines, fresh = [*([] if fresh else lines), (place.group(1), int(place.group(2)))], False
+        elif named := _LABEL.match(text):
+            label = named.group(1)
+        elif found := _INSTRUCTION.search(text):
+            opcode, rest = found.groups()
+            fresh = True
+            if opcode != "NOP" and not (opcode == "BRA" and label and label in rest):
+                label = ""
+                current.append(Instruction(opcode, tuple(lines)))
+    return {kernel: functions.get(symbol, []) for kernel, symbol in cubin.lowered.items()}
 
 
 def count(listing: str) -> dict[str, dict[str, int]]:

@@ -1,4 +1,5 @@
-"""Puts counters into a preprocessed source: one for every `if`, `for` and `while` that is not in a constexpr function.
+"""Puts marks into a preprocessed source at every `if`, `for` and `while` that is not in a constexpr function: counters
+of branches and loop iterations (`counted`), or the path of a thread through its loops (`marked`).
 
 A counter holds how often a condition was true and false, or how often a loop ended after no iteration, one, or several.
 Conditions that the compiler finds constant in a build are marked as such, and the other outcome is not required there.
@@ -11,13 +12,17 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rung.emulator.inline_ptx import closing, split
 
-COUNTERS = Path(__file__).parent / "counters.h"
+COUNTERS = Path(__file__).parent / "coverage.h"
+Statement = Callable[[re.Match[str], str, bool], str]  # token, content of its parentheses, whether a semicolon follows
 
 _MARKER = re.compile(r'^# (\d+) "((?:\\.|[^"\\\n])*)"[^\n]*\n', re.MULTILINE)
 _TOKEN = re.compile(
@@ -74,7 +79,7 @@ def counted(source: str) -> str:
     """The source with counters, and the list of their sites as `rung_sites`."""
     markers = [(m.end(), int(m[1]), json.loads(f'"{m[2]}"')) for m in _MARKER.finditer(source)]
     found = _Counted(_Place(markers, source))
-    text = _instrumented(source, found)
+    text = _rewritten(source, partial(_statement, found))
     pieces = re.findall(r"(?s).{1,1000}", json.dumps(found.sites))
     sites = "\n".join(json.dumps(piece) for piece in pieces)
     visible = 'extern "C" __attribute__((visibility("default"))) const char rung_sites[];'
@@ -84,7 +89,31 @@ def counted(source: str) -> str:
     )
 
 
-def _instrumented(source: str, found: _Counted) -> str:
+def marked(source: str) -> str:
+    """The source with loops that tell the runtime which iteration a thread is in (paths.h)."""
+    sites = count(1)
+
+    def statement(token: re.Match[str], inside: str, ends: bool) -> str:
+        word, parts = token["word"], list(split(inside, ";"))
+        if word == "for" and len(parts) == 3:
+            begin, condition, step = parts
+            turn = f"RUNG_TURN({next(sites)}, {condition.strip() or 'true'})"
+            return f"RUNG_LOOP for ({begin}; {turn}; {step})"
+        if word == "while" and not ends and not _declares(inside):
+            return f"RUNG_LOOP while (RUNG_TURN({next(sites)}, {inside}))"
+        return f"{token.group()}{inside})"
+
+    return _rewritten(source, statement)
+
+
+def _declares(condition: str) -> bool:
+    """Whether a condition is more than an expression, or cannot be parsed here."""
+    declared = re.search(r"^[\s\w:<>*&]+\s[*&]*\w+\s*=[^=]", condition)
+    return len(list(split(condition, ";"))) > 1 or "{" in condition or declared is not None
+
+
+def _rewritten(source: str, statement: Statement) -> str:
+    """The source with other text for its conditions and loops, outside constexpr functions."""
     out: list[str] = []
     at = boundary = 0
     constant = [False]  # for each open brace, whether it is in a constexpr function or a constant
@@ -101,12 +130,12 @@ def _instrumented(source: str, found: _Counted) -> str:
             boundary = at
         elif token["word"] and not token["constexpr"] and not constant[-1]:
             end = closing(source, at)
-            out[-1] = _statement(token, source[at:end], source[end + 1 :].lstrip()[:1] == ";", found)
+            out[-1] = statement(token, source[at:end], source[end + 1 :].lstrip()[:1] == ";")
             at = end + 1
     return "".join([*out, source[at:]])
 
 
-def _statement(token: re.Match[str], inside: str, ends: bool, found: _Counted) -> str:
+def _statement(found: _Counted, token: re.Match[str], inside: str, ends: bool) -> str:
     """An `if (`, `for (` or `while (` with the content of its parentheses, counted if it can be parsed."""
     word, parts = token["word"], list(split(inside, ";"))
     whole = f"{word} ({inside})"
@@ -118,8 +147,7 @@ def _statement(token: re.Match[str], inside: str, ends: bool, found: _Counted) -
         known = _constant(begin, condition, step, token)
         turns = f"for (rung_emulator::Turns rung_t({number}, {known}); rung_t.once();) "
         return f"{turns}for ({begin}; rung_t.turn({condition.strip() or 'true'}); {step})"
-    declares = len(parts) > 1 or re.search(r"^[\s\w:<>*&]+\s[*&]*\w+\s*=[^=]", inside)
-    if declares or "{" in inside:
+    if _declares(inside):
         return whole
     if word == "while" and not ends:  # else it is that of a do, or has no body
         number = found.new(token.start(), "loop", whole)

@@ -15,17 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import torch
-
 from rung.cuda import limits, tensor_map
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.source import kernel_parameters
-from rung.emulator import native
+from rung.emulator import counters, native
 from rung.emulator.elf import shared_symbols
 from rung.emulator.faults import KINDS, EmulatorFault, FaultKind
 from rung.emulator.guard import mapping_of
 from rung.emulator.translation import LIMITS, Variant, translate
 from rung.errors import RungError
+from rung.lazy import torch
 
 Order = Literal["forward", "reverse", "shuffled"]
 _ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
@@ -46,10 +45,11 @@ class Settings:
     order: Order = "forward"
     seed: int = 0
     poison: bool = True  # at the start of every block, shared memory holds a pattern that no kernel has written
-    seconds: float = 60.0  # without any thread ending, until the launch is stopped
+    seconds: float = 8.0  # of CPU time without any thread ending, until the launch is stopped
     check_races: bool = False  # every access to shared memory is checked; several times slower
     fused: bool = False  # products and sums become fused multiply-adds, as a GPU's compiler makes them
     programs: int | None = None  # a launch of more programs of an interpreted kernel is not run
+    counters: bool = False  # requests to memory are counted; counters.py reports them by line
     coverage: bool = False  # conditions and loop iterations are counted; coverage.py reports them by line
 
 
@@ -242,7 +242,7 @@ class EmulatedModule:
         return self._own or _ambient
 
     def _library(self, settings: Settings) -> Library:
-        variant = Variant(settings.check_races, settings.coverage, settings.fused)
+        variant = Variant(settings.check_races, settings.coverage, settings.fused, settings.counters)
         if variant not in self._libraries:
             self._libraries[variant] = Library(self._build, variant)
         return self._libraries[variant]
@@ -302,10 +302,15 @@ class EmulatedModule:
                 launch.module, launch.entry = library.module, library.entries[number]
                 launch.order, launch.seed = _ORDERS.index(settings.order), settings.seed & 0xFFFFFFFF
                 launch.races, launch.seconds = settings.check_races, settings.seconds
+                launch.counters = settings.counters
                 launch.poison = 1 + (settings.seed + self._launches) % _PATTERNS if settings.poison else 0
                 self._launches += 1
+                if settings.counters:
+                    counters.begin(library.path, self._build, kernel)
                 run(ctypes.byref(launch), ctypes.byref(report))
                 _unwatched = max(_unwatched, report.unwatched)
+            if settings.counters and not report.fault:
+                counters.collect(library.path, self._build, kernel, config)
             if report.fault:
                 raise self._fault(kernel, report, args, library)
             if config.pdl and not report.waits:

@@ -30,7 +30,13 @@ _CHECKED = r"\1 constexpr bool inside[sizeof(\4) / sizeof(*\4)] = {}; if (inside
 # GCC fuses only with its expensive optimisations, and only for a processor that has the instructions.
 _FUSED = ("-ffp-contract=fast", "-fexpensive-optimizations")
 # Every access is reported to the runtime, which looks for races in shared memory.
-_RACES = ("-fsanitize=thread",)
+# The sanitizer leaves out what a call that is not inlined reads for arguments that are aggregates.
+_INLINED = (
+    *("-DRUNG_INLINED=1", "-finline-functions", "-finline-small-functions", "-finline-limit=100000"),
+    *(f"--param={name}=100000" for name in ("large-function-growth", "inline-unit-growth", "early-inlining-insns")),
+    *(f"--param=max-inline-insns-{name}=10000" for name in ("auto", "single")),
+)
+_RACES = ("-fsanitize=thread", *_INLINED)
 # g++ guards a thread-local array of a class with constructors by a flag, though nothing is to be constructed: reads of
 # the flag must not count as races. From g++ 10 on `constinit` removes it, except for classes whose constructor is empty
 # and not constexpr.
@@ -46,6 +52,12 @@ _SINCE_RACES = {(11,): ("--param", "tsan-distinguish-volatile=1"), (12,): ("-ftr
 _EXPANDED = (
     *("-DRUNG_EMULATOR=1", "-D__CUDACC__=1", "-D__CUDA_ARCH__=900"),
     *("-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0", "-Wno-builtin-macro-redefined"),
+)
+# Each access is reported as nvcc would leave it: loads are hoisted out of loops, a vector stays one access, and
+# functions are inlined.
+_COUNTED = (
+    *("-fsanitize=thread", "-DRUNG_COUNTED=1", "-O2", "-fno-tree-sra", "-fno-tree-vectorize"),
+    *_INLINED,
 )
 _NOT_MODELLED = {
     "cuda/": "libcu++",
@@ -73,6 +85,11 @@ class Variant:
     races: bool = False  # each access is reported to the runtime
     coverage: bool = False  # branches and loop iterations are counted
     fused: bool = False  # products and sums become fused multiply-adds
+    counters: bool = False  # each access is reported to the runtime, which counts requests
+
+    @property
+    def reported(self) -> bool:
+        return self.races or self.counters
 
 
 @functools.cache
@@ -86,13 +103,14 @@ def translate(build: Build, variant: Variant = Variant()) -> Translation:
     toolchain.require()
     for kernel in build.kernels:
         kernel_parameters(build.source, kernel, build.origin)  # names the kernels that exist
-    races, coverage = variant.races, variant.coverage
+    races, coverage = variant.reported, variant.coverage
     flags = _flags(variant)
     found = sorted(includes_of(build))
     includes = [(Path(path).name, text) for path, text in found]
     # Counters hold paths of files, so the key does too.
     places = [str(path) for path, _ in found]
-    counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text(), places) if coverage else ()
+    rewriting = Path(branches.__file__).read_text() if coverage or variant.counters else ""
+    counters = (branches.COUNTERS.read_text(), rewriting, places) if coverage else (rewriting,)
     changed = (_UNGUARDED[1], *_scopes("".join((_unit(build), *(text for _, text in found))))) if races else ()
     own = (_unit(build), build.kernels, flags, includes)
     key = toolchain.key(*own, LIMITS.shared_block, _own_text(), *counters, *changed)
@@ -107,8 +125,10 @@ def _flags(variant: Variant) -> tuple[str, ...]:
     # With -Og a large kernel compiles in two thirds of the time, but the lines in messages are less exact.
     optimized = "-Og" if variant.coverage and not variant.races else "-O1"
     version = toolchain.compiler_version() or ()
-    since = [_SINCE, _SINCE_RACES] if variant.races else [_SINCE]
+    since = [_SINCE, _SINCE_RACES] if variant.reported else [_SINCE]
     newer = [flag for some in since for at, flags in some.items() if version >= at for flag in flags]
+    if variant.counters:
+        return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_COUNTED, "-g1")
     chosen = (*(_RACES if variant.races else ()), *(_FUSED if variant.fused else ()))
     return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_CHECKS, *chosen, optimized, "-g1")
 
@@ -141,13 +161,14 @@ def _compile(build: Build, flags: tuple[str, ...], variant: Variant, work: Path)
         text = inline_ptx.without_asm((work / "expanded.cpp").read_text())
         text = _SUBSCRIPT.sub(_CHECKED, text)
         text = branches.counted(text) if variant.coverage else text
-        if variant.races:
+        text = branches.marked(text) if variant.counters else text
+        if variant.reported:
             text = "".join((*_scopes(text), text))
     except inline_ptx.NotUnderstood as problem:
         raise EmulatorFault("unsupported", f"{build.origin}: {problem}.") from None
     command = [*flags, f"-ffile-prefix-map={work}=.", "-include", str(toolchain.headers(flags)), "-c", "kernel.cpp"]
     texts, alignment = [text], _alignment(text)
-    if variant.races and (toolchain.compiler_version() or ()) >= (10,):
+    if variant.reported and (toolchain.compiler_version() or ()) >= (10,):
         texts.insert(0, _UNGUARDED[0].sub(_UNGUARDED[1], text))
     for text in texts:
         (work / "kernel.cpp").write_text(text)

@@ -17,7 +17,7 @@ from rung.models.buffers import integers
 from rung.models.cache import Cache
 from rung.models.cpu.engine import Column
 from rung.models.gpt2.model import Drafting, Transformer
-from rung.models.sampling import Sampling, distribution, pick, uniform
+from rung.models.sampling import Sampling, distribution, likeliest, pick, uniform
 
 NGRAM = "ngram"
 MOST = 7  # tokens per draft: with the text's last one they are the eight that a step takes at once
@@ -124,7 +124,7 @@ class DraftModel:
         for i in range(most):
             logits = self._read(slot, unread, row)
             if sampling.temperature == 0:
-                unread = [int(logits.argmax())]
+                unread = [int(likeliest(logits))]
             else:
                 q.append(normalised(distribution(logits, sampling))[0])
                 unread = [int(pick(q[-1][None], [u(i)]))]
@@ -179,7 +179,7 @@ def follow(
     probability p. us[i](use) gives a row's random numbers. The function waits for a GPU once or twice.
     """
     if sampling.temperature == 0:
-        sampled: list[int] = logits.argmax(-1).tolist()
+        sampled: list[int] = likeliest(logits).tolist()
     elif q is None:
         sampled = pick(distribution(logits, sampling), [u(0) for u in us]).tolist()
     else:

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rung.models.batching.backend import Clock
-from rung.models.batching.choice import backend_of
 from rung.models.batching.engine import BatchEngine, Engine, Stream
+from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request, Text, Transcript, check
 from rung.models.gpt2.model import Transformer
-from rung.models.options import Chosen, Completion, Options, Prompt
+from rung.models.options import Completion, Options, Prompt
 from rung.models.tokenizer import Tokenizer
 
+SEED_BITS = 53  # so that a seed is exact in JSON, wherever it is read
 FIXED_BATCH = 8  # up to this many texts, a plan that writes whole batches is used, unless another number was given
 
 
@@ -54,14 +55,16 @@ class Run:
     ) -> None:
         self.options, self.stats, self.interrupted = options, Stats(), False
         self._delivered = 0
-        self.seed = secrets.randbits(32) if options.seed is None else options.seed
+        # Without a seed prompts have different ones, so that their texts are independent. With one they share their
+        # random numbers, and each text is what it is alone.
+        seeds = [secrets.randbits(SEED_BITS) if options.seed is None else options.seed for _ in prompts]
         self._transformer, self._tokenizer = transformer, tokenizer
         self._engine: Engine = engine or BatchEngine(lambda: backend_of(transformer, 1), tokenizer)
-        for prompt in prompts:
-            check(prompt, options, transformer.config)
+        call = f"run-{secrets.token_hex(6)}"
         self._texts = [
-            Transcript(Request(prompt, options, self.seed, sample))
-            for prompt in prompts
+            Transcript(Request(prompt, suited, seed, sample, call))
+            for prompt, seed in zip(prompts, seeds, strict=True)
+            for suited in (check(prompt, options, transformer.config),)
             for sample in range(options.num_samples)
         ]
 
@@ -139,16 +142,17 @@ class Run:
         """Each text's limit, and its tokens step by step; None when the engine is to write."""
         options = self.options
         writer = self._transformer.service.writer
-        if writer is None or self._transformer.drafting or options.slide or options.needs_logits:
+        seeds = {text.request.seed for text in self._texts}
+        if writer is None or len(seeds) > 1 or self._transformer.drafting or options.slide or options.needs_logits:
             return None
         limit = self._transformer.config.context + 1
         limits = [min(options.max_new_tokens, limit - len(text.request.ids)) for text in texts]
         steps = writer.write(
             [text.request.ids for text in texts],
             limits,
-            stop_tokens=options.stop_tokens,
+            stop_tokens=texts[0].request.options.stop_tokens,
             sampling=options.sampling,
-            seed=self.seed,
+            seed=texts[0].request.seed,
             sequences=[text.request.sample for text in texts],
         )
         return limits, steps
@@ -197,8 +201,7 @@ class Run:
                     piece += text.finish("context")
                 self.stats.new_tokens += 1
                 self.stats.decoded += step >= ahead
-                chosen = tuple(map(Chosen, text.tokens[before:]))
-                self._texts[index].add(Piece(piece, chosen, text.reason))
+                self._texts[index].add(Piece(piece, text.tokens[before:], None, text.reason))
                 yield index, piece
             if all(text.reason is not None for text in texts):
                 return

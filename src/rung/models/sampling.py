@@ -17,6 +17,8 @@ from rung.errors import RungError
 
 WORD = 0xFFFFFFFF
 MOST_PENALTY = 1e6  # logits stay finite
+COLDEST = 1e-5  # a lower temperature is greedy: its inverse would leave float32's range
+NOT_FINITE = "the model's logits are no finite numbers; its weights are broken, or too large for its dtype."
 
 
 def philox(key: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
@@ -52,9 +54,11 @@ class Sampling:
             value = getattr(self, field.name)
             if field.name == "top_k" and value is None:
                 continue
-            if not isinstance(value, Real) or not math.isfinite(value):
+            if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
                 raise RungError(f"{_flag(field.name)} is {value!r}; it must be a finite number.")
         self._must(self.temperature >= 0, "temperature", "must not be negative; 0 is greedy")
+        if 0 < self.temperature < COLDEST:
+            object.__setattr__(self, "temperature", 0.0)
         self._must(
             self.top_k is None or (isinstance(self.top_k, Integral) and self.top_k >= 1),
             "top_k",
@@ -117,7 +121,7 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         least = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)
     # Relative to the largest logit, so that a tiny temperature does not overflow.
-    p = ((logits - logits.amax(-1, keepdim=True)) / sampling.temperature).softmax(-1)
+    p = ((logits - logits.amax(-1, keepdim=True)) / max(sampling.temperature, COLDEST)).softmax(-1)
     if sampling.top_p < 1:
         p = _nucleus(p, sampling.top_p)
     if sampling.min_p > 0:
@@ -129,16 +133,24 @@ def _nucleus(p: torch.Tensor, top_p: float) -> torch.Tensor:
     # The most likely tokens whose sum reaches top_p, including the one that crosses it.
     # Sorting a whole vocabulary costs more than a small model's step, and the nucleus is rarely large.
     for size in (min(1024, p.shape[-1]), p.shape[-1]):
-        likeliest, order = p.topk(size, dim=-1)
-        before = likeliest.double().cumsum(-1) - likeliest
+        largest, order = p.topk(size, dim=-1)
+        before = largest.double().cumsum(-1) - largest
         if bool((before[:, -1] >= top_p).all()):
             break
-    return torch.zeros_like(p).scatter_(-1, order, likeliest.masked_fill(before >= top_p, 0))
+    return torch.zeros_like(p).scatter_(-1, order, largest.masked_fill(before >= top_p, 0))
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, uniforms: Sequence[float]) -> torch.Tensor:
     """(B, V) logits, one random number per row -> (B) tokens."""
-    return logits.argmax(-1) if sampling.temperature == 0 else pick(distribution(logits, sampling), uniforms)
+    return likeliest(logits) if sampling.temperature == 0 else pick(distribution(logits, sampling), uniforms)
+
+
+def likeliest(logits: torch.Tensor) -> torch.Tensor:
+    """(B, V) logits -> (B) tokens; RungError where there is no largest logit."""
+    best = logits.max(-1)
+    if not bool(best.values.isfinite().all()):
+        raise RungError(NOT_FINITE)
+    return best.indices
 
 
 def pick(p: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
@@ -146,7 +158,7 @@ def pick(p: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
     cumulative = p.double().cumsum(-1)
     total = cumulative[:, -1:].contiguous()
     if bool(total.isnan().any()):
-        raise RungError("the model's logits are no finite numbers; its weights are broken, or too large for its dtype.")
+        raise RungError(NOT_FINITE)
     u = torch.tensor(uniforms, dtype=torch.float64, device=p.device)[:, None] * total
     chosen = torch.searchsorted(cumulative, u, right=True).squeeze(-1)
     # u < 1, but its product with the sum may round up to the sum; then take the last token with nonzero probability.

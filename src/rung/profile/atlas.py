@@ -61,11 +61,28 @@ def subject(what: str, dtype: str, shape: str) -> Subject:
 
 
 def missing(chosen: Sequence[Planned], path: Path | None = None) -> list[Planned]:
-    """Those without a row of the present code on this GPU, in the store or the published results."""
+    """Those without a row of the present code on this GPU, in the store or the published results, and those whose row
+    lacks a counter that a source's figure needs."""
     gpu = machine.facts().get("gpu", "")
-    rows = list(store.read(path)) if path is not None else store.gather()
-    known = {row.question for row in rows if row.gpu == gpu and row.kind == "profile" and codes.current(row)}
-    return [(s, t) for s, t in chosen if _row(s, t, []).question not in known]
+    stored = list(store.read(path)) if path is not None else store.gather()
+    rows = [row for row in stored if row.gpu == gpu and row.kind == "profile" and codes.current(row)]
+    known = {row.question for row in rows}
+    lacking = {_place(r) for r in sources.references("profile") if r.value(rows) is None}
+    return [(s, t) for s, t in chosen if _row(s, t, []).question not in known or _key(s, t) in lacking]
+
+
+def _place(reference: sources.Reference) -> tuple[object, ...]:
+    return reference.what, reference.dtype, reference.shape, tuple(reference.tuning.items())
+
+
+def of_the_sources(chosen: Sequence[Planned]) -> list[Planned]:
+    """Those that a figure of a source needs: without the roofline's."""
+    places = {_place(r) for r in sources.references("profile")}
+    return [(s, t) for s, t in chosen if _key(s, t) in places]
+
+
+def _key(about: Subject, tuning: Mapping[str, int] | None) -> tuple[object, ...]:
+    return about.rung.full_name, about.dtype.name, about.shape, tuple((tuning or {}).items())
 
 
 def collect(

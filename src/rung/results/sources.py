@@ -1,7 +1,7 @@
 """The figures of the five documents that rung follows, and our stored rows that correspond to each.
 
-sources.toml holds the figures; a figure of ours always comes from stored rows. Without a row, its place is empty and
-names the command that fills it.
+sources.toml holds the figures; a figure of ours always comes from stored rows. Without a row its place is empty; the
+command that fills it stands beside every figure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ FILE = Path(__file__).with_name("sources.toml")
 STUDIES = {"climb": "", "text": "attention", "course": "course"}  # of the climb's rows
 NONE = "- "  # prefix of the reason why no row of ours can have the figure
 SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "GB": 1e9}
-COMMANDS = {"profile": "rung profile all", "sweep": "rung sweep --course", "climb": "rung climb",
+SUM = "+"  # the first of several references that are added
+COMMANDS = {"profile": "rung profile", "sweep": "rung sweep --course", "climb": "rung climb",
             "text": "rung climb --study attention", "course": "rung climb --study course"}  # fmt: skip
 
 
@@ -60,11 +61,19 @@ class Reference:
 
     @property
     def command(self) -> str:
-        """The command that fills the place."""
-        if self.kind == "bench":
+        """The command that measures it."""
+        if self.kind in ("bench", "profile"):
             shape = f"'{self.shape}'" if " " in self.shape else self.shape
-            return f"rung bench {self.what} --dtype {self.dtype} --shape {shape}"
+            tuned = "".join(f" --tune {name}={value}" for name, value in self.tuning.items())
+            return f"rung {self.kind} {self.what} --dtype {self.dtype} --shape {shape}{tuned}"
+        if self.kind == "text":
+            more = "" if self.batch == 1 else f" --batch {self.batch}"
+            return COMMANDS["text"] + more + ("" if self.dtype == "float32" else f" --dtype {self.dtype}")
         return COMMANDS.get(self.kind) or f"rung study {self.what.partition('/')[0]}"
+
+    @property
+    def batch(self) -> int:
+        return int(dict(self.where).get("batch", 1)) if self.kind in STUDIES else 1
 
     def value(self, rows: Sequence[Row]) -> float | None:
         """Our figure in seconds, bytes or plain numbers, of the newest row that has it."""
@@ -75,9 +84,11 @@ class Reference:
         if row.verdict != "ok" or row.quick:
             return False
         if self.kind in STUDIES:
-            if self.figure == "seconds" and row.metrics.get("tokens", 0) < row.options.get("new_tokens", 0):
+            if self.figure in ("seconds", "peak_bytes") and row.metrics.get("tokens", 0) < row.options.get(
+                "new_tokens", 0
+            ):
                 return False  # of a text that the time limit ended
-            same = row.options.get("batch", 1) == 1 and row.dtype == self.dtype and row.part == self.what
+            same = row.options.get("batch", 1) == self.batch and row.dtype == self.dtype and row.part == self.what
             return row.kind == "climb" and row.options.get("study", "") == STUDIES[self.kind] and same
         if self.kind == "study":
             return row.kind == "study" and self.what == "/".join(filter(None, (row.what, row.part)))
@@ -129,13 +140,15 @@ def _unit(figure: str) -> float:
 
 @dataclass(frozen=True)
 class Figure:
-    """One of their numbers, and the reference of ours; two references are a ratio, without one there is a reason."""
+    """One of their numbers, and the reference of ours; two references are a ratio (or, with `summed`, several a sum),
+    without one there is a reason."""
 
     what: str
     value: float
     unit: str
     ours: tuple[Reference, ...]
     reason: str
+    summed: bool = False
 
     def beside(self, rows: Sequence[Row]) -> float | None:
         """Our number in their unit."""
@@ -143,6 +156,8 @@ class Figure:
         if not values or any(v is None for v in values):
             return None
         first, *rest = [v for v in values if v is not None]
+        if self.summed:
+            return (first + sum(rest)) / SCALES.get(self.unit, 1.0)
         if rest:
             return (first / rest[0]) * (100 if self.unit == "%" else 1) if rest[0] else None
         return first / SCALES.get(self.unit, 1.0)
@@ -151,6 +166,11 @@ class Figure:
         """Why the place is empty, or the command that fills it."""
         commands = [r.command for r in self.ours if r.value(rows) is None]
         return self.reason or "; ".join(dict.fromkeys(commands))
+
+    @property
+    def command(self) -> str:
+        """What measures ours, or the reason why nothing does."""
+        return self.reason or "; ".join(dict.fromkeys(r.command for r in self.ours))
 
 
 @dataclass(frozen=True)
@@ -161,19 +181,16 @@ class Experiment:
     section: str
     title: str
     gpu: str
+    differs: str  # what is not as in the document
     figures: tuple[Figure, ...]
 
     def table(self, rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
-        """What was measured, theirs, ours, the unit, and what fills an empty place."""
-        lines = []
-        for f in self.figures:
-            ours = f.beside(rows)
-            lines.append((f.what, number(f.value), "" if ours is None else number(ours), f.unit,
-                          "" if ours is not None else f.missing(rows)))  # fmt: skip
-        return lines
+        """What was measured, theirs, ours, the unit, and the command that measures ours."""
+        found = [(f, f.beside(rows)) for f in self.figures]
+        return [(f.what, number(f.value), "" if o is None else number(o), f.unit, f.command) for f, o in found]
 
 
-COLUMNS = ("measured", "theirs", "ours", "unit", "fills it")
+COLUMNS = ("measured", "theirs", "ours", "unit", "command")
 
 
 def number(value: float) -> str:
@@ -204,9 +221,11 @@ def _experiment(entry: dict[str, Any]) -> Experiment:
     for what, value, ours, *unit in entry["figures"]:
         spec = [ours] if isinstance(ours, str) else ours
         reason = spec[0].removeprefix(NONE) if spec[0].startswith(NONE) else ""
-        references = () if reason else tuple(reference(text, *usual) for text in spec)
-        figures.append(Figure(what, float(value), unit[0] if unit else entry["unit"], references, reason))
-    return Experiment(document, entry["section"], entry["title"], entry.get("gpu", document.gpu), tuple(figures))
+        summed = spec[0] == SUM
+        references = () if reason else tuple(reference(text, *usual) for text in spec[summed:])
+        figures.append(Figure(what, float(value), unit[0] if unit else entry["unit"], references, reason, summed))
+    gpu = entry.get("gpu", document.gpu)
+    return Experiment(document, entry["section"], entry["title"], gpu, entry["differs"], tuple(figures))
 
 
 def reference(text: str, dtype: str, shape: str) -> Reference:
@@ -259,6 +278,6 @@ def _by(section: str, column: str) -> dict[str, list[float]]:
     table: dict[str, list[float]] = {}
     for experiment in experiments():
         if experiment.section == section:
-            for figure in experiment.figures:
+            for figure in (f for f in experiment.figures if len(f.ours) == 1):
                 table.setdefault(dict(figure.ours[0].where)[column], []).append(figure.value)
     return table

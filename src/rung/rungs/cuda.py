@@ -7,19 +7,19 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rung.cuda import limits
 from rung.cuda.host_code import device_part
 from rung.cuda.source import Parameter, kernel_parameters
 from rung.cuda.tensor_map import TensorMap, packed_strides
-from rung.dtypes import Dtype
+from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import RungError
 from rung.expressions import Names, evaluate, evaluate_int
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
-from rung.rungs import alignment, header, source_file
-from rung.rungs.arguments import Arguments
+from rung.rungs import adopt, alignment, header, source_file
+from rung.rungs.arguments import Arguments, Typed
 from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
 if TYPE_CHECKING:
@@ -41,9 +41,12 @@ class CudaRung(Rung):
 
     kind = "cuda"
 
-    def __init__(self, operation: Operation, path: Path) -> None:
+    def __init__(self, operation: Operation, path: Path, table: dict[str, Any] | None = None) -> None:
         self._source = source_file.read(path)
-        self.table = header.table(self._source, str(path))
+        self.guessed: tuple[str, ...] | None = None  # remarks on a header that is not the file's own
+        if table is None and self._source.strip() and not adopt.has_header(self._source):
+            table, self.guessed = adopt.adopted(operation, self._source, path)
+        self.table = header.table(self._source, str(path)) if table is None else table
         super().__init__(operation, path.stem, path, header.of_table(self.table, str(path)))
         self._purposes: tuple[str, ...] = ()
         for name in self.header.constants:
@@ -72,6 +75,9 @@ class CudaRung(Rung):
         """The parameters of each launched kernel."""
         kernels = dict.fromkeys(entry.kernel for entry in self.header.launches)
         return {k: kernel_parameters(self._source, k, str(self.path)) for k in kernels}
+
+    def signature(self, kernel: str) -> tuple[Parameter, ...]:
+        return self.parameters[kernel]
 
     @cached_property
     def binds(self) -> frozenset[str]:
@@ -178,6 +184,20 @@ class CudaRung(Rung):
                 for entry in entries:
                     if entry.when is None or bool(evaluate(entry.when, scope)):
                         yield entry, scope
+
+    def require_bindable(self, values: Values, dtype: Dtype) -> None:
+        """Refuses parameters whose names or types cannot be bound, before anything is compiled, and without torch."""
+
+        def typed(kind: str) -> Any:
+            return Typed(f"torch.{ELEMENTS.get(dtype.stored if kind == 'real' else kind)}")
+
+        self._require_parameters_for_bind()
+        tensors = {o.name: typed(o.dtype) for o in self.operation.operands}
+        buffers = {name: typed(buffer.dtype) for name, buffer in self.header.buffers.items()}
+        bound = Arguments(self, tensors, buffers, dtype, dict.fromkeys(self.header.maps))
+        for entry, scope in self._schedule(self.names(values, dtype, None)):
+            for p in self.parameters[entry.kernel]:
+                bound.argument(p, entry.kernel, self._target(p, entry), scope)
 
     def _config(self, entry: header.Launch, names: Values) -> LaunchConfig:
         from rung.cuda.launch import LaunchConfig

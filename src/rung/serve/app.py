@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import hmac
 import json
+import logging
+import secrets
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,15 +27,31 @@ from starlette.types import Receive, Scope, Send
 
 from rung.errors import RungError
 from rung.models.batching.text import Piece
+from rung.models.batching.worker_pool import PooledText, WorkerPool
 from rung.numbers import whole
-from rung.serve.completions import Call, Choice, Served, answer, joined, parse, usage, written
+from rung.serve.completions import (
+    Call,
+    Choice,
+    Served,
+    answer,
+    chat_answer,
+    chat_body,
+    embeddings,
+    joined,
+    parse,
+    parse_embeddings,
+    usage,
+    written,
+)
 from rung.serve.errors import Refusal
 from rung.serve.metrics import Metrics
-from rung.serve.pool import Job, Pool
 
 PAGE = Path(__file__).with_name("page.html")
 READ_SECONDS = 30.0  # seconds for a body to arrive
 OPEN = ("/", "/health")  # paths that need no key
+ID = "x-request-id"
+MOST_EMBEDDING = 16  # requests for embeddings at a time
+log = logging.getLogger("rung.serve")
 
 
 @dataclass(frozen=True)
@@ -42,17 +61,22 @@ class Limits:
     body: int = 4 << 20  # bytes
     queue: int = 1024  # texts that wait, in addition to those in slots
     seconds: float = 600.0  # for a request
+    connections: int = 4096
+    idle: float = 30.0  # seconds for a request's headers to arrive, and for a client to read
+    grace: float = 30.0  # seconds for running requests after a signal
+    priority: bool = False  # whether clients may set it
 
 
 class Server:
     """The application's state."""
 
     def __init__(
-        self, served: Served, pool: Pool, limits: Limits, key: str | None = None, origins: Sequence[str] = ()
+        self, served: Served, pool: WorkerPool, limits: Limits, key: str | None = None, origins: Sequence[str] = ()
     ) -> None:
         self.served, self.pool, self.limits, self._key = served, pool, limits, key
         self.metrics = Metrics(served.name)
-        self._started = int(time.time())
+        self.inbox = Inbox()
+        self._started, self._embedding = int(time.time()), 0
         handlers = {
             ("/", "GET"): self.page,
             ("/health", "GET"): self.health,
@@ -60,6 +84,8 @@ class Server:
             ("/v1/models", "GET"): self.models,
             ("/v1/models/{name:path}", "GET"): self.model,
             ("/v1/completions", "POST"): self.completions,
+            ("/v1/chat/completions", "POST"): self.chat,
+            ("/v1/embeddings", "POST"): self.embeddings,
             ("/tokenize", "POST"): self.tokenize,
             ("/detokenize", "POST"): self.detokenize,
             ("/tokenizer_info", "GET"): self.tokenizer_info,
@@ -77,31 +103,44 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        if not self.pool.workers:
-            await self.pool.start()
+        if not self.pool.serving:
+            await asyncio.to_thread(self.pool.start)
         try:
             yield
         finally:
-            await self.pool.stop()
+            await asyncio.to_thread(self.pool.close)
 
     async def _guarded(self, handler: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+        request.state.id = _id_of(request)
         try:
             self._authorize(request)
-            return await handler(request)
+            response = await handler(request)
         except Refusal as refusal:
-            return refusal.response()
+            self.metrics.refused(refusal.status)
+            if refusal.status >= 500:
+                log.warning("%s: %s", request.state.id, refusal.message)
+            response = refusal.response()
         except RungError as error:
-            return Refusal(400, str(error)).response()
+            self.metrics.refused(400)
+            response = Refusal(400, str(error)).response()
         except ClientDisconnect:
-            return Response(status_code=499)  # not read
+            response = Response(status_code=499)  # not read
+        except Exception as error:
+            log.exception("%s: the server failed", request.state.id)
+            self.metrics.refused(500)
+            response = _failed(error)
+        response.headers[ID] = request.state.id
+        return response
 
     def _authorize(self, request: Request) -> None:
         if self._key is None or request.url.path in OPEN:
             return
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self._key.encode()):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        right = hmac.compare_digest(given.strip().encode("latin-1"), self._key.encode())
+        if scheme.lower() != "bearer" or not right:
             message = "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'."
-            raise Refusal(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+            headers = {"WWW-Authenticate": "Bearer", "Connection": "close"}
+            raise Refusal(401, message, code="invalid_api_key", headers=headers)
 
     # ---- bodies -----------------------------------------------------------------------------------------------------
 
@@ -135,9 +174,16 @@ class Server:
     # ---- completions ------------------------------------------------------------------------------------------------
 
     async def completions(self, request: Request) -> Response:
-        call = parse(await self._body(request), self.served)
+        return await self._write(request, await self._body(request), Writing)
+
+    async def chat(self, request: Request) -> Response:
+        body = await asyncio.to_thread(chat_body, await self._body(request), self.served)
+        return await self._write(request, body, ChatWriting)
+
+    async def _write(self, request: Request, body: Any, kind: type[Writing]) -> Response:
+        call = await asyncio.to_thread(parse, body, self.served, priority=self.limits.priority, id=request.state.id)
         self._admit(len(call.requests))
-        writing = Writing(self, call)
+        writing = kind(self, call)
         if call.stream:
             return StreamedAnswer(writing)
         async with left_by(request.receive) as disconnected:
@@ -146,9 +192,27 @@ class Server:
             finally:
                 writing.cancel()
 
+    async def embeddings(self, request: Request) -> Response:
+        body = await self._body(request)
+        call = await asyncio.to_thread(parse_embeddings, body, self.served)
+        self._alive()
+        if self._embedding >= MOST_EMBEDDING:
+            raise Refusal(429, "too many embeddings are being computed; try again later.", headers={"Retry-After": "1"})
+        self._embedding += 1
+        try:
+            vectors = await asyncio.wait_for(asyncio.wrap_future(self.pool.call(call.work)), self.limits.seconds)
+        except TimeoutError:
+            raise self.late() from None
+        finally:
+            self._embedding -= 1
+        return JSONResponse(embeddings(call, self.served.name, vectors))
+
+    def late(self) -> Refusal:
+        return Refusal(504, f"the request took longer than {self.limits.seconds:g} s; ask for less.")
+
     def _admit(self, texts: int) -> None:
         self._alive()
-        busy, limit = self.pool.jobs, self.pool.slots + self.limits.queue
+        busy, limit = self.pool.texts, self.pool.slots + self.limits.queue
         if busy + texts > limit and busy:
             message = f"{busy} texts are being written or wait, and {limit} is the most; try again later."
             raise Refusal(429, message, code="queue_full", headers={"Retry-After": "1"})
@@ -168,15 +232,18 @@ class Server:
 
     async def health(self, request: Request) -> Response:
         if not self.pool.healthy:
-            raise Refusal(503, "an engine is not running.")
+            raise Refusal(503, "an engine is not running, or does not answer.")
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(self, request: Request) -> Response:
-        workers = self.pool.workers
-        waiting = sum(one.waiting for one in workers)
-        self.metrics.waiting.set(min(waiting, self.pool.jobs))
-        self.metrics.running.set(max(0, self.pool.jobs - waiting))
-        self.metrics.usage.set(sum(one.usage for one in workers) / len(workers) if self.pool.jobs else 0)
+        workers, texts = self.pool.workers, self.pool.texts
+        waiting = min(texts, sum(one.waiting for one in workers))
+        self.metrics.waiting.set(waiting)
+        self.metrics.running.set(texts - waiting)
+        self.metrics.usage.set(sum(one.usage for one in workers) / len(workers) if texts else 0)
+        self.metrics.deaths.set(self.pool.deaths)
+        self.metrics.restarts.set(sum(one.restarts for one in workers))
+        self.metrics.failures.set(sum(one.failures for one in workers))
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def _card(self) -> dict[str, Any]:
@@ -201,7 +268,7 @@ class Server:
         text = body.get("prompt") if isinstance(body, dict) else None
         if not isinstance(text, str):
             raise Refusal(400, 'send {"prompt": "a text"}.', "prompt")
-        ids = self.served.tokenizer.encode(text)
+        ids = await asyncio.to_thread(self.served.tokenizer.encode, text)
         found = {"count": len(ids), "max_model_len": self.served.config.context, "tokens": ids}
         if body.get("return_token_strs") is True:
             found["token_strs"] = [written(id, self.served.tokenizer) for id in ids]
@@ -220,11 +287,38 @@ class Server:
         end = s.tokenizer.decode(s.config.eos[:1]) if s.config.eos else None
         return JSONResponse({
             "tokenizer_class": "GPT2Tokenizer", "model_max_length": s.config.context, "vocab_size": s.config.vocabulary,
-            "bos_token": end, "eos_token": end, "unk_token": end, "pad_token": None, "chat_template": None,
+            "bos_token": end, "eos_token": end, "unk_token": end, "pad_token": None, "chat_template": s.chat_template,
         })  # fmt: skip
 
 
 # ---- a running call -------------------------------------------------------------------------------------------------
+
+
+class Inbox:
+    """Pieces from the workers' threads into the event loop, woken once for all that have come."""
+
+    def __init__(self) -> None:
+        self._items: deque[tuple[Callable[[Piece], None], Piece]] = deque()
+        self._scheduled = False
+
+    def listener(self, handle: Callable[[Piece], None]) -> Callable[[Piece], None]:
+        """What a thread may call in place of `handle`."""
+        loop = asyncio.get_running_loop()
+
+        def put(piece: Piece) -> None:
+            self._items.append((handle, piece))
+            if not self._scheduled:
+                self._scheduled = True
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(self._drain)
+
+        return put
+
+    def _drain(self) -> None:
+        self._scheduled = False
+        while self._items:
+            handle, piece = self._items.popleft()
+            handle(piece)
 
 
 class Writing:
@@ -235,7 +329,7 @@ class Writing:
         self.choices = [Choice(call, i, server.served.tokenizer) for i in range(len(call.requests))]
         self._pieces: asyncio.Queue[tuple[int, Piece]] = asyncio.Queue()
         self._deadline = time.monotonic() + server.limits.seconds
-        self._jobs: list[Job] = []
+        self._texts: list[PooledText] = []
         for i, request in enumerate(call.requests):
             watch = server.metrics.begin(len(request.ids))
 
@@ -243,7 +337,9 @@ class Writing:
                 observe(piece)
                 self._pieces.put_nowait((i, piece))
 
-            self._jobs.append(server.pool.submit(request, on_piece))
+            text = server.pool.submit(request, server.inbox.listener(on_piece))
+            assert isinstance(text, PooledText)
+            self._texts.append(text)
 
     async def parts(self, disconnected: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
         """Each piece as a chunk's choice until all texts have ended; raises Refusal if they cannot."""
@@ -278,25 +374,25 @@ class Writing:
         return self._pieces.get_nowait()
 
     def _late(self) -> Refusal:
-        return Refusal(504, f"the request took longer than {self._server.limits.seconds:g} s; ask for fewer tokens.")
+        return self._server.late()
 
     async def whole(self, disconnected: asyncio.Event) -> dict[str, Any]:
         """The response to a call that does not stream."""
         parts: list[list[dict[str, Any]]] = [[] for _ in self.choices]
         async for part in self.parts(disconnected):
             parts[part["index"]].append(part)
-        return answer(self.call, self._server.served.name, list(map(joined, parts)), usage=self.usage)
+        return answer(self.call, self._server.served, list(map(joined, parts)), usage=self.usage)
 
     async def chunks(self, disconnected: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
         """The chunks of a streaming call; empty ones are left out."""
         more = {"usage": None} if self.call.include_usage else {}
-        name = self._server.served.name
+        served = self._server.served
         async for part in self.parts(disconnected):
             tokens = part["logprobs"] and part["logprobs"]["tokens"]
             if part["text"] or part["finish_reason"] or tokens or "prompt_logprobs" in part:
-                yield answer(self.call, name, [part], **more)
+                yield answer(self.call, served, [part], **more)
         if self.call.include_usage:
-            yield answer(self.call, name, [], usage=self.usage)
+            yield answer(self.call, served, [], usage=self.usage)
 
     @property
     def usage(self) -> dict[str, int]:
@@ -304,10 +400,22 @@ class Writing:
 
     def cancel(self) -> None:
         """Cancel texts that are not needed any more."""
-        for job in self._jobs:
-            if not job.ended:
+        for text in self._texts:
+            if not text.ended:
                 self._server.metrics.ended("interrupted")
-            job.cancel()
+            text.drop()
+
+
+class ChatWriting(Writing):
+    """The same in a chat's form."""
+
+    async def whole(self, disconnected: asyncio.Event) -> dict[str, Any]:
+        return chat_answer(await super().whole(disconnected), set())
+
+    async def chunks(self, disconnected: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
+        begun: set[int] = set()
+        async for chunk in super().chunks(disconnected):
+            yield chat_answer(chunk, begun)
 
 
 class StreamedAnswer(Response):
@@ -362,5 +470,15 @@ async def _no_route(request: Request, error: Exception) -> Response:
     return Refusal(error.status_code, known.get(error.status_code, error.detail), headers=error.headers).response()
 
 
-async def _broken(request: Request, error: Exception) -> Response:
+def _failed(error: Exception) -> Response:
     return Refusal(500, f"the server failed ({type(error).__name__}).", code="internal_error").response()
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return _failed(error)
+
+
+def _id_of(request: Request) -> str:
+    """The client's name for the request, if it can be logged and sent back, or a new one."""
+    given = request.headers.get(ID, "")
+    return given if given.isascii() and given.isprintable() and 0 < len(given) <= 128 else f"req-{secrets.token_hex(8)}"

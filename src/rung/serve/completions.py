@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import base64
 import codecs
+import hashlib
 import secrets
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property, partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from rung.errors import RungError
 from rung.models.batching.text import Piece, Request, check
+from rung.models.generate import SEED_BITS
 from rung.models.gpt2.config import Config
-from rung.models.options import MOST_STOPS, Chosen, Options, Prompt
+from rung.models.options import MOST_BIAS, MOST_STOPS, Chosen, Options, Prompt
 from rung.models.sampling import Sampling
 from rung.models.tokenizer import Tokenizer
 from rung.serve.errors import Refusal
 
+if TYPE_CHECKING:
+    from rung.models.load import Model
+
 MOST_LOGPROBS = 20
 MOST_TEXTS = 1024  # of one request: prompts times n
+MOST_PROMPT_LOGPROBS = 1 << 17  # numbers of one answer: texts times tokens of their prompts times alternatives
+MOST_INPUTS = 256  # of one request for embeddings
+MOST_BIASES = 300
 # Fields without effect, and OpenAI fields that are accepted only with a value without effect.
 IGNORED = {"user", "metadata", "store", "service_tier"}
-NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": (None, ""), "logit_bias": (None, {}), "best_of": (None, 1)}
+NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": (None, ""), "best_of": (None, 1)}
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,19 @@ class Served:
     name: str
     config: Config
     tokenizer: Tokenizer
+    chat_template: str | None = None  # Jinja2, as the model's tokenizer_config.json has it
+
+    @cached_property
+    def longest(self) -> int:
+        """Characters of a prompt beyond which it cannot fit into the context, whatever its tokens are."""
+        longest = max(len(self.tokenizer.bytes(token)) for token in range(self.config.vocabulary))
+        return self.config.context * max(1, longest) * self.tokenizer.shrinks
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with whatever may change a seeded text: the version, the model."""
+        what = f"{version('rung')} {self.name} {self.config}"
+        return f"rung_{hashlib.sha256(what.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
@@ -97,12 +122,11 @@ def _whole(v: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = ascii(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def parse(body: Any, served: Served) -> Call:
-    """A call; raises Refusal if the request is not possible."""
+def _fields(body: Any, served: Served) -> _Fields:
     if not isinstance(body, dict):
         raise Refusal(400, 'the body is no JSON object; send {"prompt": ...}.')
     f = _Fields(body)
@@ -111,7 +135,13 @@ def parse(body: Any, served: Served) -> Call:
         raise Refusal(
             404, f"there is no model {_shown(model)} here; this server has {served.name!r}.", "model", "model_not_found"
         )
-    prompts = _prompts(f, served.tokenizer)
+    return f
+
+
+def parse(body: Any, served: Served, *, priority: bool = False, id: str = "") -> Call:
+    """A call; raises Refusal if the request is not possible."""
+    f = _fields(body, served)
+    prompts = _prompts(f, served, "prompt")
     n = f.whole("n", 1, MOST_TEXTS, 1)
     if n * len(prompts) > MOST_TEXTS:
         raise Refusal(400, f"{len(prompts)} prompts with n {n} are more than {MOST_TEXTS} texts; send fewer.", "n")
@@ -151,14 +181,29 @@ def parse(body: Any, served: Served) -> Call:
             top_logprobs=logprobs or 0,
             prompt_logprobs=_of_prompt(echo, logprobs, prompt_logprobs, max_tokens),
             priority=f.whole("priority", -(1 << 31), 1 << 31, 0),
+            logit_bias=_biases(f, served.config.vocabulary),
         )
         f.end()
+        if options.priority and not priority:
+            raise Refusal(400, "priority is not open to clients; `rung serve --allow-priority` allows it.", "priority")
         for prompt in prompts:
-            _fits(prompt, options, served.config)
+            options = _fits(prompt, options, served.config)
     except RungError as error:
         raise Refusal(400, str(error)) from None
-    first = secrets.randbits(32) if seed is None else seed % (1 << 64)
-    requests = [Request(prompt, options, first, sample) for prompt in prompts for sample in range(n)]
+    if options.prompt_logprobs is not None:
+        numbers = n * sum(len(prompt.ids) for prompt in prompts) * (1 + options.prompt_logprobs)
+        if numbers > MOST_PROMPT_LOGPROBS:
+            raise Refusal(
+                400, f"the log-probabilities of the prompts are {numbers:,} numbers, and an answer holds at most "
+                f"{MOST_PROMPT_LOGPROBS:,}; ask for fewer texts.", "n",
+            )  # fmt: skip
+    # Without a seed the texts of different prompts are independent; with one each is what it is alone.
+    seeds = [secrets.randbits(SEED_BITS) if seed is None else seed % (1 << 64) for _ in prompts]
+    requests = [
+        Request(prompt, options, first, sample, id)
+        for prompt, first in zip(prompts, seeds, strict=True)
+        for sample in range(n)
+    ]
     usage = stream and details.get("include_usage") is True
     return Call(requests, n, echo, logprobs, prompt_logprobs, stream, usage)
 
@@ -169,8 +214,8 @@ def _of_prompt(echo: bool, logprobs: int | None, requested: int | None, max_toke
     return max(counts) if counts else None
 
 
-def _fits(prompt: Prompt, options: Options, config: Config) -> None:
-    check(prompt, options, config)
+def _fits(prompt: Prompt, options: Options, config: Config) -> Options:
+    suited = check(prompt, options, config)
     together = len(prompt.ids) + max(0, options.max_new_tokens)
     if together > config.context + 1:
         raise Refusal(
@@ -180,30 +225,50 @@ def _fits(prompt: Prompt, options: Options, config: Config) -> None:
             "max_tokens",
             "context_length_exceeded",
         )
+    return suited
 
 
 def _tokens(value: Any) -> bool:
     return isinstance(value, list) and all(_whole(v) and v >= 0 for v in value)
 
 
-def _prompts(f: _Fields, tokenizer: Tokenizer) -> list[Prompt]:
+def _biases(f: _Fields, vocabulary: int) -> tuple[tuple[int, float], ...]:
+    def holds(v: Any) -> bool:
+        return isinstance(v, dict) and len(v) <= MOST_BIASES and all(
+            token.isascii() and token.isdigit() and len(token) < 10 and int(token) < vocabulary
+            and isinstance(bias, int | float) and not isinstance(bias, bool) and abs(bias) <= MOST_BIAS
+            for token, bias in v.items()
+        )  # fmt: skip
+
+    expected = f"an object of up to {MOST_BIASES} tokens below {vocabulary}, as texts, and numbers"
+    found: dict[str, float] = f.take("logit_bias", expected, holds, {})
+    return tuple((int(token), float(bias)) for token, bias in found.items())
+
+
+def _prompts(f: _Fields, served: Served, name: str, most: int = MOST_TEXTS) -> list[Prompt]:
     expected = "a text, a list of texts, a list of tokens or a list of such lists"
-    given = f.take("prompt", expected, lambda v: isinstance(v, str | list), None)
+    given = f.take(name, expected, lambda v: isinstance(v, str | list), None)
     if given is None or given == []:
-        raise Refusal(400, "there is no prompt; give a text, texts, or tokens.", "prompt")
+        raise Refusal(400, f"there is no {name}; give a text, texts, or tokens.", name)
     if isinstance(given, str) or _tokens(given):
         given = [given]
+    if len(given) > most:
+        raise Refusal(400, f"{name} holds {len(given)} texts, more than {most}; send fewer.", name)
     prompts = []
     for one in given:
         if isinstance(one, str):
+            if len(one) > served.longest:  # known without a tokenizer, which would take seconds
+                context = served.config.context
+                message = f"{name} has {len(one):,} characters, which the model's context of {context:,} cannot hold."
+                raise Refusal(400, message, name, "context_length_exceeded")
             try:
-                prompts.append(Prompt(one, tuple(tokenizer.encode(one))))
+                prompts.append(Prompt(one, tuple(served.tokenizer.encode(one))))
             except RungError as error:
-                raise Refusal(400, str(error), "prompt") from None
+                raise Refusal(400, str(error), name) from None
         elif _tokens(one):
-            prompts.append(Prompt(tokenizer.decode(one), tuple(one)))
+            prompts.append(Prompt(served.tokenizer.decode(one), tuple(one)))
         else:
-            raise Refusal(400, f"prompt holds {_shown(one)}; it must be {expected}.", "prompt")
+            raise Refusal(400, f"{name} holds {_shown(one)}; it must be {expected}.", name)
     return prompts
 
 
@@ -242,7 +307,7 @@ class Choice:
 
     def add(self, piece: Piece) -> dict[str, Any]:
         """The choice of a chunk, from this piece."""
-        call, text, chosen = self.call, piece.text, list[Chosen | None](piece.tokens)
+        call, text, chosen = self.call, piece.text, list[Chosen | None](piece.details or ())
         choice: dict[str, Any] = {"index": self.index}
         if not self._begun:
             self._begun = True
@@ -312,7 +377,135 @@ def usage(call: Call, choices: Sequence[Choice]) -> dict[str, int]:
     return {"prompt_tokens": call.prompt_tokens, "completion_tokens": new, "total_tokens": call.prompt_tokens + new}
 
 
-def answer(call: Call, model: str, choices: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+def answer(call: Call, served: Served, choices: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
     """A completion, or one of its chunks."""
-    head = {"id": call.id, "object": "text_completion", "created": call.created, "model": model}
+    head = {
+        "id": call.id, "object": "text_completion", "created": call.created, "model": served.name,
+        "system_fingerprint": served.fingerprint,
+    }  # fmt: skip
     return {**head, "choices": list(choices), **more}
+
+
+# ---- chat -----------------------------------------------------------------------------------------------------------
+
+
+def chat_body(body: Any, served: Served) -> dict[str, Any]:
+    """A chat's body as that of a completion; raises Refusal where the model has no chat template."""
+    if served.chat_template is None:
+        message = f"{served.name!r} brings no chat template, so that it has no form for messages; use /v1/completions."
+        raise Refusal(400, message, "messages", "no_chat_template")
+    if not isinstance(body, dict):
+        raise Refusal(400, 'the body is no JSON object; send {"messages": [...]}.')
+    given = dict(body)
+    messages = given.pop("messages", None)
+    texts = isinstance(messages, list) and messages and all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages
+    )
+    if not texts:
+        raise Refusal(400, "messages must be a list of objects with a role and a content, both texts.", "messages")
+    if "prompt" in given or "echo" in given:
+        raise Refusal(400, "a chat has messages; prompt and echo are fields of /v1/completions.", "prompt")
+    given["prompt"] = _rendered(messages, served)
+    if given.pop("logprobs", False) is True:
+        given["logprobs"] = given.pop("top_logprobs", None) or 0
+    most = given.pop("max_completion_tokens", None)
+    if most is not None:
+        given["max_tokens"] = most
+    if given.get("max_tokens") is None:
+        room = served.config.context + 1 - len(served.tokenizer.encode(given["prompt"][: served.longest]))
+        given["max_tokens"] = max(1, room)
+    return given
+
+
+def _rendered(messages: list[dict[str, Any]], served: Served) -> str:
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    end = served.tokenizer.decode(served.config.eos[:1]) if served.config.eos else ""
+    try:
+        template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(
+            served.chat_template or ""
+        )
+        return template.render(
+            messages=messages, add_generation_prompt=True, bos_token=end, eos_token=end,
+            raise_exception=raise_exception,
+        )  # fmt: skip
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        message = f"the model's chat template cannot write these messages ({str(error)[:120]})."
+        raise Refusal(400, message, "messages") from None
+
+
+def chat_answer(completion: Mapping[str, Any], begun: set[int]) -> dict[str, Any]:
+    """A chat's answer, or its chunk, from a completion's; `begun` holds the choices that had a chunk."""
+    chunk, choices = "usage" not in completion or completion["usage"] is None, []
+    if completion.get("choices") == []:
+        chunk = True
+    for choice in completion["choices"]:
+        message: dict[str, Any] = {"content": choice["text"]}
+        if not chunk or choice["index"] not in begun:
+            message = {"role": "assistant", **message}
+        begun.add(choice["index"])
+        told = choice["logprobs"]
+        content = told and [
+            {
+                "token": token, "logprob": p, "bytes": list(token.encode()),
+                "top_logprobs": [{"token": t, "logprob": q, "bytes": list(t.encode())} for t, q in (top or {}).items()],
+            }
+            for token, p, top in zip(told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True)
+        ]  # fmt: skip
+        choices.append({
+            "index": choice["index"], "delta" if chunk else "message": message,
+            "logprobs": {"content": content} if told else None, "finish_reason": choice["finish_reason"],
+        })  # fmt: skip
+    kind = "chat.completion.chunk" if chunk else "chat.completion"
+    return {**completion, "id": "chat" + completion["id"], "object": kind, "choices": choices}
+
+
+# ---- embeddings -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EmbeddingCall:
+    """A parsed body. `work` computes its vectors from a model, in a worker."""
+
+    prompts: list[Prompt]
+    base64: bool
+
+    @property
+    def work(self) -> Callable[[Model], list[list[float]]]:
+        return partial(_vectors, [prompt.ids for prompt in self.prompts])
+
+
+def _vectors(texts: Sequence[Sequence[int]], model: Model) -> list[list[float]]:
+    """The mean of each text's last hidden states."""
+    return [model.hidden_states(list(ids), [-1])[0][0].float().mean(0).tolist() for ids in texts]
+
+
+def parse_embeddings(body: Any, served: Served) -> EmbeddingCall:
+    """A call; raises Refusal if the request is not possible."""
+    f = _fields(body, served)
+    prompts = _prompts(f, served, "input", MOST_INPUTS)
+    form = f.take("encoding_format", "'float' or 'base64'", lambda v: v in ("float", "base64"), "float")
+    f.take("dimensions", f"{served.config.C}, the model's own", lambda v: v == served.config.C, None)
+    f.end()
+    for prompt in prompts:
+        wrong = any(token >= served.config.vocabulary for token in prompt.ids)
+        if wrong or not 0 < len(prompt.ids) <= served.config.context:
+            message = f"an input must have 1 to {served.config.context:,} tokens of the model; got {len(prompt.ids):,}."
+            raise Refusal(400, message, "input", "context_length_exceeded")
+    return EmbeddingCall(prompts, form == "base64")
+
+
+def embeddings(call: EmbeddingCall, model: str, vectors: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """OpenAI's answer."""
+    data = []
+    for i, vector in enumerate(vectors):
+        packed = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode() if call.base64 else vector
+        data.append({"object": "embedding", "index": i, "embedding": packed})
+    tokens = sum(len(prompt.ids) for prompt in call.prompts)
+    return {
+        "object": "list", "data": data, "model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}
+    }  # fmt: skip

@@ -29,6 +29,8 @@ class Refusal(Exception):
         self, status: int, message: str, param: str | None = None, code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
+        message = _utf8(message)
+        param = param and _utf8(param)
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
         self.headers = dict(headers or {})
@@ -40,3 +42,8 @@ class Refusal(Exception):
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body, self.status, self.headers)
+
+
+def _utf8(text: str) -> str:
+    """A text that can be sent, though it may quote half a surrogate pair of the client's."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from starlette.applications import Starlette
 
 from rung.errors import RungError
-from rung.models.batching.wire import Setup
+from rung.models.batching.protocol import Setup
+from rung.models.batching.worker_pool import WorkerPool
 from rung.reproduce.parallel.blocks import with_ray
 from rung.serve.app import Limits, Server
-from rung.serve.pool import Pool
 from rung.serve.run import served_by
 
 
@@ -29,7 +29,7 @@ def serve_over_ray(
     from ray import serve
 
     def build() -> Starlette:  # in each replica, whose lifespan starts its engine
-        return Server(served_by(setup, name), Pool([setup]), limits, key, origins).app
+        return Server(served_by(setup, name), WorkerPool([setup]), limits, key, origins).app
 
     gpus = 0 if setup.model["device"] == "cpu" else int(ray.cluster_resources().get("GPU", 0))
     nodes = sum(node["Alive"] for node in ray.nodes())

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import logging
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import uvicorn
+from starlette.applications import Starlette
 
+from rung import files
 from rung.errors import RungError
-from rung.models.batching.wire import Setup
+from rung.models.batching.protocol import Setup
+from rung.models.batching.worker_pool import WorkerPool
 from rung.models.gpt2.config import read_config
 from rung.models.load import find
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server
 from rung.serve.completions import Served
-from rung.serve.pool import Pool
+from rung.serve.http import bounded
+
+LARGEST = 1 << 20  # bytes of a file with a chat template
 
 
 class _Uvicorn(uvicorn.Server):
@@ -32,6 +41,10 @@ class _Uvicorn(uvicorn.Server):
             loop.add_signal_handler(number, self._asked_to_end)
         yield
 
+    def end(self) -> None:
+        """At once: there is nothing to wait for."""
+        self.should_exit = self.force_exit = True
+
     def _asked_to_end(self) -> None:
         if self.should_exit:
             self.force_exit = True
@@ -42,36 +55,68 @@ def serve(
     setups: Sequence[Setup], *, name: str | None, host: str, port: int, limits: Limits, key: str | None,
     origins: Sequence[str],
 ) -> None:  # fmt: skip
-    """Serve until SIGINT or SIGTERM. One engine for each of `setups`, all with the same model."""
-    served = served_by(setups[0], name)
+    """Serve until SIGINT or SIGTERM, or until no engine is left, which is a RungError."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
+    served, pool = served_by(setups[0], name), WorkerPool(setups)
     with _listen(host, port) as listening:
-        asyncio.run(_serve(setups, served, listening, limits, key, origins))
+        pool.start()
+        try:
+            asyncio.run(_serve(pool, served, listening, limits, key, origins))
+        finally:
+            pool.close()
+    if pool.gone and any(one.deaths for one in pool.workers):
+        raise RungError("no engine could be kept running; their messages are above.")
 
 
 def served_by(setup: Setup, name: str | None) -> Served:
     """The model's description for clients."""
     how: dict[str, Any] = dict(setup.model)
     folder = find(how["model"], revision=how.get("revision"), offline=how.get("offline", False))
-    return Served(name or how["model"], read_config(folder / "config.json"), read_tokenizer(folder))
+    config, tokenizer = read_config(folder / "config.json"), read_tokenizer(folder)
+    return Served(name or how["model"], config, tokenizer, chat_template(folder))
+
+
+def chat_template(folder: Path) -> str | None:
+    """The template in a model's folder: chat_template.jinja, or the default one of tokenizer_config.json."""
+    whole, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    try:
+        if whole.is_file():
+            return files.read_bytes(whole, LARGEST).decode()
+        found = json.loads(files.read_bytes(settings, LARGEST)).get("chat_template") if settings.is_file() else None
+    except (OSError, ValueError, AttributeError) as error:
+        raise RungError(f"{settings} cannot be read ({error}); fetch it again.") from None
+    if isinstance(found, list):
+        found = next((one.get("template") for one in found if one.get("name") == "default"), None)
+    return found if isinstance(found, str) else None
 
 
 async def _serve(
-    setups: Sequence[Setup], served: Served, listening: socket.socket, limits: Limits, key: str | None,
-    origins: Sequence[str],
-) -> None:  # fmt: skip
-    pool = Pool(setups)
-    await pool.start()
+    pool: WorkerPool, served: Served, listening: socket.socket, limits: Limits, key: str | None, origins: Sequence[str]
+) -> None:
     app = Server(served, pool, limits, key, origins).app
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, timeout_keep_alive=30,
-        timeout_graceful_shutdown=int(limits.seconds),
-    )  # fmt: skip
+    server = _Uvicorn(settings(app, limits))
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.call_soon_threadsafe(server.end)
+
+    pool.on_gone = end
     listening.listen(2048)  # once the line below is printed, connections are accepted
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     slots = f"{pool.slots} texts at a time"
     print(f"rung: {served.name} at http://{shown}:{port} ({slots}); Ctrl-C ends.", file=sys.stderr, flush=True)
-    await _Uvicorn(config).serve(sockets=[listening])
+    await server.serve(sockets=[listening])
+
+
+def settings(app: Starlette, limits: Limits) -> uvicorn.Config:
+    """uvicorn's settings."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    http = bounded(max(1, min(limits.connections, files - 64)), limits.idle)
+    return uvicorn.Config(
+        app, http=http, ws="none", log_level="warning", access_log=False, server_header=False,
+        timeout_keep_alive=int(max(1, limits.idle)), timeout_graceful_shutdown=int(max(1, limits.grace)),
+    )  # fmt: skip
 
 
 def _listen(host: str, port: int) -> socket.socket:

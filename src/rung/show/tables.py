@@ -14,10 +14,18 @@ from functools import partial
 from pathlib import Path
 
 from rung.errors import RungError
-from rung.results import codes, current, store
+from rung.results import codes, current, sources, store
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show import charts, generation_tables, ladder_tables, mutation_tables, parallel_tables
+from rung.show import (
+    charts,
+    counter_tables,
+    generation_tables,
+    ladder_tables,
+    mutation_tables,
+    parallel_tables,
+    reproduce_page,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 _PART = re.compile(r"<!-- (?P<name>\S+) -->\n(?P<body>.*?)<!-- /(?P=name) -->", re.DOTALL)
@@ -62,6 +70,8 @@ def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
     parts = (speed.single, speed.batch, speed.prompts, speed.score, speed.sampling, speed.inside, speed.course)
     makers |= {f"speed:{make.__name__}": partial(make, gpu) for make in parts}
     makers["picture:attention"] = partial(speed.attention, gpu)
+    makers["picture:course"] = partial(reproduce_page.course, gpu)
+    makers |= {f"reproduce:{name}": partial(reproduce_page.document, gpu, name) for name in sources.documents()}
     beyond = parallel_tables
     tables = (beyond.study, beyond.softmax, beyond.pipeline, beyond.ring, beyond.limits, beyond.split)
     makers |= {f"beyond:{make.__name__}": partial(make, gpu) for make in tables}
@@ -72,7 +82,9 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     """Every file with generated parts, and its expected content."""
     rows = store.published(root)
     gpu, cpu = figures(rows)
-    makers = makers_of(gpu, cpu) | mutation_tables.parts(rows)
+    makers = makers_of(gpu, cpu) | mutation_tables.parts(rows) | counter_tables.parts(rows)
+    makers |= {f"items:{name}": partial(reproduce_page.covered, rows, name) for name in sources.documents()}
+    makers["items"] = partial(reproduce_page.counted, rows)
     files: dict[Path, str] = {}
     documents = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
     for path in [*documents, *sorted((root / "src/rung/ladders").glob("*/README.md"))]:
@@ -81,6 +93,7 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
             own = {"times": partial(ladder_tables.times, gpu, path.parent.name)}
             files[path] = fill(text, {**makers, **own}, str(path.relative_to(root)))
     pictures = {**ladder_tables.pictures(gpu), **generation_tables.pictures(gpu), **parallel_tables.pictures(gpu, cpu)}
+    pictures |= reproduce_page.pictures(gpu)
     for name, picture in pictures.items():
         for scheme in charts.SCHEMES:
             files[root / "docs" / "pictures" / f"{name}-{scheme}.svg"] = charts.standalone(picture, scheme)

@@ -79,6 +79,29 @@ def remark(report: Report) -> str:
     return parts[0] + " " + "; ".join(parts[1:]) if report.case else "; ".join(parts)
 
 
+def failure_lines(report: Report) -> list[str]:
+    """The call that failed, the worst place with its neighbours, their pattern, what separates it from right calls."""
+    told = report.failure
+    if not told or report.verdict != "failed":
+        return []
+    facts = " ".join(f"{n}={v:g}" for n, v in {**told["dims"], **told["scalars"]}.items())
+    without = f", without {' and '.join(told['without'])}" if told["without"] else ""
+    lines = [f"at {facts}, {told['dtype']}{without}"]
+    if "worst" in told:
+        place = ", ".join(map(str, told["worst"]))
+        shape = " x ".join(map(str, told["shape"]))
+        lines.append(f"worst: {told['output']}[{place}] of {shape}; {told['wrong']} values are wrong")
+        for pair in told["pairs"]:
+            where = f"{told['output']}[{', '.join(map(str, pair['index']))}]"
+            lines.append(f"  {where}  expected {pair['expected']:<12.6g} got {pair['got']:.6g}")
+    if told.get("pattern"):
+        lines.append(f"pattern: {told['pattern']}")
+    if told.get("condition"):
+        advice = f": {told['advice']}" if "advice" in told else ""
+        lines.append(f"it fails exactly where {told['condition']}{advice}")
+    return lines
+
+
 def cases_left_out(rung: str, rules: Mapping[str, str]) -> str:
     """How many cases a rung refuses, and by which rules."""
     listed = "; ".join(sorted({rule.removeprefix(f"{rung} ") for rule in rules.values()}))

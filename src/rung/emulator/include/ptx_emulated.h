@@ -8,10 +8,12 @@ inline uint4 load_no_allocate(const uint4* address) { return *address; }
 namespace rung_emulator {
 inline void copy_async(void* smem, const void* gmem, int bytes, bool valid, Site site)
 {
+#ifndef RUNG_COUNTED
     if (valid) {  // read here so that a fault names this line
         static_cast<void>(*static_cast<const volatile char*>(gmem));
         static_cast<void>(static_cast<const volatile char*>(gmem)[bytes - 1]);
     }
+#endif
     rung_copy_async(smem, gmem, bytes, valid, site);
 }
 }  // namespace rung_emulator
@@ -60,8 +62,12 @@ inline void ldmatrix(uint32_t* registers, const void* row, const char* what, Sit
     if (rung_lane() < 8 * MATRICES) {
         if (reinterpret_cast<size_t>(row) % 16)
             rung_fault(FaultKind::Bounds, site, "ldmatrix takes rows at multiples of 16 bytes");
+#ifdef RUNG_COUNTED
+        rung_matrix_row(row);
+#else
         static_cast<void>(static_cast<const volatile uint64_t*>(row)[0]);
         static_cast<void>(static_cast<const volatile uint64_t*>(row)[1]);
+#endif
     }
     MatrixLoad load{row, registers};
     rung_meet_lanes(0xffffffffu, load_matrices<MATRICES, TRANS>, &load, what, site);

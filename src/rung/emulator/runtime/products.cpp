@@ -1,5 +1,6 @@
 // Tensor cores: wgmma, which is asynchronous, and the synchronous mma.sync, ldmatrix and stmatrix. Each of the four warps
 // of a wgmma has 16 of the 64 rows, and a product of its own.
+#include "counters.h"
 #include "ptx.h"
 
 #include <math.h>
@@ -273,7 +274,7 @@ void issue_product(void* const* data, unsigned lanes)
         fault(FaultKind::Async, "wgmma (%s:%d) takes registers that the warp has written, with no wgmma.fence between", m.site.file, m.site.line);
     all.under_way.push_back(p);
     const unsigned agent = agent_of_warp(warp);
-    if (watching) {  // every 16 bytes that are read
+    if (watching || counting) {  // every 16 bytes that are read
         Block& block = *lane0.block;
         const unsigned origin = address_of({&block, 0}) & 0xffffff;
         const auto note = [&](const Descriptor& d, Number n, unsigned rows, unsigned from) {
@@ -483,7 +484,7 @@ void matrices(Machine& m, const Instruction& i)
     if (running->lane < 8 * rows.matrices) {
         rows.row = i.space == Space::Generic ? reinterpret_cast<char*>(m.address(at)) : memory_at(m.shared(at, 16, i));
         if (size_t(rows.row) % 16) fault(FaultKind::Bounds, "%s (%s:%d): a row begins at no multiple of 16 bytes", i.text.c_str(), m.site.file, m.site.line);
-        note_access(rows.row, 16, !loads, false, running->caller);
+        note_access(rows.row, 16, !loads, false, running->caller, Way::Matrix);
     }
     if (!loads)
         for (size_t k = 0; k < words.size(); k++) rows.words[k] = unsigned(m.number(words[k]));

@@ -1,4 +1,5 @@
 // Whose turn it is among the threads of a block, and the order in which turns come.
+#include "counters.h"
 #include "async.h"
 
 namespace rung_emulator {
@@ -122,6 +123,7 @@ void run_next()
         *launch->module->thread_index = next->index;
         fetch_stack_after(*next);
     }
+    exchange_paths(me, next);
     switch_fiber(*me, next ? static_cast<Fiber&>(*next) : scheduler_fiber);
 }
 
@@ -129,6 +131,7 @@ void run_first(Block& block)
 {
     running = next_ready(block);
     *launch->module->thread_index = running->index;
+    exchange_paths(nullptr, running);
     switch_fiber(scheduler_fiber, *running);
     running = nullptr;
 }
@@ -139,6 +142,7 @@ void leave_block()
 {
     Thread* me = running;
     running = nullptr;
+    exchange_paths(me, nullptr);
     switch_fiber(*me, scheduler_fiber);
 }
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rung.errors import RungError
 from rung.models.batching.text import Text
 from rung.models.options import Chosen
 
 
 @dataclass(slots=True)
-class Fresh:
-    """Tokens that a turn chose for a slot, in order. None if only its prompt was read, as requested."""
+class NewTokens:
+    """Tokens that a turn chose for a slot, in order. None if only its prompt was read, as requested.
+
+    Plain numbers: an object for each token would keep Python's collector busy.
+    """
 
     slot: int
-    chosen: tuple[Chosen, ...]
-    prompt: tuple[Chosen | None, ...] | None = None
+    tokens: Sequence[int] = ()
+    details: Sequence[Chosen] | None = None  # of the same tokens, for a text that requested log-probabilities
+    prompt: Sequence[Chosen | None] | None = None
     full: bool = False  # no room is left for another token
+    error: str | None = None  # this text cannot go on; the others can
 
 
 @dataclass
@@ -37,6 +44,13 @@ class Clock:
     padded_tokens: int = 0
     steps: int = 0
     row_steps: int = 0  # rows that had a text
+
+
+def failure(error: Exception) -> str:
+    """The sentence for the reader of a text that cannot go on."""
+    if isinstance(error, RungError):
+        return str(error)
+    return f"the engine failed ({type(error).__name__}: {error}); the text was not finished."
 
 
 class Backend(ABC):
@@ -62,7 +76,7 @@ class Backend(ABC):
         """A new text; its slot is the lowest free number."""
 
     @abstractmethod
-    def turn(self) -> list[Fresh]:
+    def turn(self) -> list[NewTokens]:
         """Advance the texts by a step, or read a part of their prompts. Texts may be left out of a turn."""
 
     @abstractmethod

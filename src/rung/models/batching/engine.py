@@ -1,13 +1,18 @@
 """The engine: requests wait, take a slot, advance together, and leave when they end or are cancelled.
 
 One thread calls the backend, so that a model may be used from any number of threads. The request with the lowest
-priority number is admitted next, among equals the first to arrive. An admitted text keeps its slot until it ends.
+priority number is admitted next. Among equals calls take turns, so that one with few texts does not wait for all texts
+of another; the texts of a call are admitted in order. An admitted text keeps its slot until it ends.
+
+An error of one text ends that text. Whatever else fails ends the running texts, is logged with their calls, and the
+next request gets a new backend.
 """
 
 from __future__ import annotations
 
 import atexit
 import heapq
+import logging
 import os
 import queue
 import threading
@@ -20,12 +25,14 @@ from typing import Protocol
 import torch
 
 from rung.errors import RungError
-from rung.models.batching.backend import Backend, Clock
+from rung.models.batching.backend import Backend, Clock, failure
 from rung.models.batching.text import Piece, Request, Text
 from rung.models.tokenizer import Tokenizer
 
 IDLE_SECONDS = 1.0  # after this long without work the thread ends; the next request starts another
 Listener = Callable[[Piece], None]
+log = logging.getLogger("rung.engine")
+logging.getLogger("rung").addHandler(logging.NullHandler())  # a program decides where messages go
 _engines: weakref.WeakSet[BatchEngine] = weakref.WeakSet()
 
 
@@ -49,9 +56,11 @@ class Engine(Protocol):
 class Ticket:
     """A submitted request. Its listener is called with each piece, in the engine's thread."""
 
-    def __init__(self, engine: BatchEngine, request: Request, listener: Listener, number: int) -> None:
+    def __init__(
+        self, engine: BatchEngine, request: Request, listener: Listener, turn: int, number: int
+    ) -> None:
         self.request, self.listener = request, listener
-        self.order = (request.options.priority, number)
+        self.order = (request.options.priority, turn, number)
         self.cancelled = self.ended = False
         self.submitted, self.queued = time.monotonic(), 0.0
         self._engine = engine
@@ -70,6 +79,8 @@ class BatchEngine:
     def __init__(self, backend: Callable[..., Backend], tokenizer: Tokenizer | None) -> None:
         self._backend_of, self._tokenizer = backend, tokenizer
         self._make: Callable[[], Backend] = backend
+        self.failures = 0  # of the backend
+        self.on_failure: Callable[[Exception], None] = lambda error: None
         self._new()
         _engines.add(self)
 
@@ -81,6 +92,9 @@ class BatchEngine:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._count = 0
+        self._turn_now = 0  # of the text that was admitted last
+        self._turns: dict[str, int] = {}  # by call: the turn of its last text
+        self._beat = time.monotonic()
         self._cancelled = False  # a request was cancelled since the last check
         self._waiting: list[Ticket] = []  # a heap
         self._running: dict[int, tuple[Ticket, Text]] = {}
@@ -96,11 +110,15 @@ class BatchEngine:
         with self._lock:
             if self._closed:
                 raise RungError("the engine was closed; load the model again.")
-            ticket = Ticket(self, request, listener, self._count)
+            turn = self._turn_now + 1
+            if request.call:
+                turn = self._turns[request.call] = max(turn, self._turns.get(request.call, 0) + 1)
+            ticket = Ticket(self, request, listener, turn, self._count)
             self._count += 1
             heapq.heappush(self._waiting, ticket)
             self._lock.notify()
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
+                self._beat = time.monotonic()
                 self._thread = threading.Thread(target=self._serve, name="rung-engine", daemon=True)
                 self._thread.start()
         return ticket
@@ -115,6 +133,11 @@ class BatchEngine:
     def load(self) -> tuple[int, int]:
         """How many texts are being written, and how many wait."""
         return len(self._running), len(self._waiting)
+
+    @property
+    def stalled(self) -> float:
+        """Seconds since the thread began its present step; 0 without work."""
+        return time.monotonic() - self._beat if self._running or self._waiting else 0.0
 
     @property
     def slots(self) -> int:
@@ -160,15 +183,18 @@ class BatchEngine:
 
     @torch.inference_mode()
     def _serve(self) -> None:
-        while self._wait():
-            try:
-                backend = self._backend or self._use(self._make())
-                self._admit(backend)
-                self._turn(backend)
-            except RungError as error:
-                self._fail(str(error))
-            except Exception as error:  # all waiting listeners have to be notified
-                self._fail(f"the engine failed ({type(error).__name__}: {error}); the text was not finished.")
+        try:
+            while self._wait():
+                self._beat = time.monotonic()
+                try:
+                    backend = self._backend or self._use(self._make())
+                    self._admit(backend)
+                    self._turn(backend)
+                except Exception as error:  # all waiting listeners have to be notified
+                    self._fail(error)
+        finally:
+            if self._thread is threading.current_thread():  # it could not go on; the next request starts another
+                self._thread = None
 
     def _wait(self) -> bool:
         """Wait for work; False when the thread is to end."""
@@ -196,6 +222,10 @@ class BatchEngine:
                 heapq.heapify(self._waiting)
                 cancelled = [slot for slot, (ticket, _) in self._running.items() if ticket.cancelled]
             admitted = [heapq.heappop(self._waiting) for _ in range(min(backend.free_slots, len(self._waiting)))]
+            if admitted:
+                self._turn_now = max(self._turn_now, admitted[-1].order[1])
+            if not self._waiting:
+                self._turns.clear()
         for ticket in left:
             self._deliver(ticket, Piece(reason="interrupted"))
         for slot in cancelled:
@@ -212,34 +242,46 @@ class BatchEngine:
         for slot, text in begun:
             try:
                 backend.begin(slot, text)
-            except RungError as error:  # the backend refuses this text alone
+            except Exception as error:  # of this text alone
                 heapq.heappush(self._free, slot)
                 ticket, _ = self._running.pop(slot)
-                self._deliver(ticket, Piece(error=str(error)))
+                self._refuse(ticket, failure(error))
 
     def _turn(self, backend: Backend) -> None:
         if not self._running:
             return
-        for fresh in backend.turn():
-            if fresh.slot not in self._running:
+        for new in backend.turn():
+            if new.slot not in self._running:
                 continue  # an earlier token of this turn ended the text
-            ticket, text = self._running[fresh.slot]
-            chosen, before = fresh.chosen, len(text.tokens)
-            shown = text.accept([one.token for one in chosen])
-            if text.reason is None and (fresh.full or not chosen):
-                shown += text.finish("context" if chosen else "length")
-            if len(text.tokens) - before < len(chosen):
-                chosen = chosen[: len(text.tokens) - before]
+            ticket, text = self._running[new.slot]
+            try:
+                if new.error is not None:
+                    raise RungError(new.error)
+                before, shown = len(text.tokens), text.accept(new.tokens)
+                if text.reason is None and (new.full or not new.tokens):
+                    shown += text.finish("context" if new.tokens else "length")
+            except Exception as error:  # of this text alone
+                self._leave(backend, new.slot)
+                self._refuse(ticket, failure(error))
+                continue
+            count, tokens, details = len(text.tokens) - before, new.tokens, new.details
+            if count < len(tokens):
+                tokens, details = tokens[:count], details and details[:count]
             if text.reason is not None:
-                self._leave(backend, fresh.slot)
-            self._deliver(ticket, Piece(shown, chosen, text.reason, fresh.prompt, None if before else ticket.queued))
+                self._leave(backend, new.slot)
+            queued = None if before else ticket.queued
+            self._deliver(ticket, Piece(shown, tokens, details, text.reason, new.prompt, queued))
+
+    def _refuse(self, ticket: Ticket, message: str) -> None:
+        log.warning("a text of %s ended with an error: %s", ticket.request.call or "a run", message)
+        self._deliver(ticket, Piece(error=message))
 
     def _leave(self, backend: Backend, slot: int) -> tuple[Ticket, Text]:
         backend.end(slot)
         heapq.heappush(self._free, slot)
         return self._running.pop(slot)
 
-    def _fail(self, message: str) -> None:
+    def _fail(self, error: Exception) -> None:
         """All running texts end with the reason; the next ones get a new backend."""
         with self._lock:
             tickets = [ticket for ticket, _ in self._running.values()]
@@ -248,13 +290,20 @@ class BatchEngine:
                 self._waiting = []
             self._running.clear()
             self._backend = None
+            self.failures += 1
+        calls = ", ".join(sorted({ticket.request.call for ticket in tickets} - {""})) or "runs"
+        log.error("the engine failed while it wrote %d texts of %s", len(tickets), calls, exc_info=error)
+        self.on_failure(error)
         for ticket in tickets:
-            self._deliver(ticket, Piece(error=message))
+            self._deliver(ticket, Piece(error=failure(error)))
 
-    @staticmethod
-    def _deliver(ticket: Ticket, piece: Piece) -> None:
-        ticket.ended = piece.last
-        ticket.listener(piece)
+    def _deliver(self, ticket: Ticket, piece: Piece) -> None:
+        ticket.ended = ticket.ended or piece.last
+        try:
+            ticket.listener(piece)
+        except Exception:  # a listener's mistake is not the engine's
+            log.exception("a listener of %s failed; its text is cancelled", ticket.request.call or "a run")
+            self.cancel(ticket)
 
 
 class Stream:

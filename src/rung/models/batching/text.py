@@ -14,12 +14,15 @@ from rung.models.tokenizer import Detokenizer, Tokenizer
 
 @dataclass(frozen=True)
 class Request:
-    """A text to write. `seed` and `sample` determine its random numbers."""
+    """A text to write. `seed` and `sample` determine its random numbers. Texts with the same `call` were requested
+    together: their engine admits calls in turns, and names the call in its log.
+    """
 
     prompt: Prompt
     options: Options
     seed: int
     sample: int = 0
+    call: str = ""
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -28,12 +31,13 @@ class Request:
 
 @dataclass(slots=True)
 class Piece:
-    """The part that a turn added to a text. `reason` is set with the last piece, `error` when the engine failed."""
+    """The part that a turn added to a text. `reason` is set with the last piece, `error` when it could not go on."""
 
     text: str = ""
-    tokens: tuple[Chosen, ...] = ()
+    tokens: Sequence[int] = ()
+    details: Sequence[Chosen] | None = None  # of the same tokens, where log-probabilities were requested
     reason: Reason | None = None
-    prompt: tuple[Chosen | None, ...] | None = None  # the prompt's own log-probabilities, with the first piece
+    prompt: Sequence[Chosen | None] | None = None  # the prompt's own log-probabilities, with the first piece
     queued: float | None = None  # seconds that it waited for a slot, with the first piece
     error: str | None = None
 
@@ -42,8 +46,8 @@ class Piece:
         return self.reason is not None or self.error is not None
 
 
-def check(prompt: Prompt, options: Options, config: Config) -> None:
-    """RungError if the model cannot continue this prompt."""
+def check(prompt: Prompt, options: Options, config: Config) -> Options:
+    """The options as far as they concern this model; RungError if it cannot continue this prompt."""
     if not prompt.ids:
         raise RungError("the prompt is empty; give at least one character to continue.")
     if len(prompt.ids) > config.context and not options.slide:
@@ -61,6 +65,7 @@ def check(prompt: Prompt, options: Options, config: Config) -> None:
             f"the prompt has token {max(prompt.ids)}, but the model only {config.vocabulary:,}; "
             "use the model's own tokenizer."
         )
+    return options.within(config.vocabulary)
 
 
 class Text:
@@ -72,6 +77,7 @@ class Text:
         self.reason: Reason | None = None
         self._detokenizer = Detokenizer(tokenizer) if tokenizer else None
         self._stops = StopFinder(self.options.stop)
+        self._stop_tokens = frozenset(self.options.stop_tokens)
 
     def accept(self, tokens: Sequence[int]) -> str:
         """Add tokens, up to the text's end; returns the text that can no longer change."""
@@ -85,17 +91,21 @@ class Text:
         return piece
 
     def _add(self, tokens: Sequence[int]) -> str:
-        options = self.options
-        added = tokens[: options.max_new_tokens - len(self.tokens)]
-        stop = next((i for i, token in enumerate(added) if token in options.stop_tokens), None)
-        added = added[:stop]
-        self.tokens += added
-        piece = self._push(self._detokenizer.push(added)) if self._detokenizer else ""
+        room, stops = self.options.max_new_tokens - len(self.tokens), False
+        if len(tokens) > room:
+            tokens = tokens[:room]
+        if self._stop_tokens and not self._stop_tokens.isdisjoint(tokens):
+            tokens = tokens[: next(i for i, token in enumerate(tokens) if token in self._stop_tokens)]
+            stops = True
+        self.tokens += tokens
+        piece = self._detokenizer.push(tokens) if self._detokenizer else ""
+        if self.options.stop:
+            piece = self._push(piece)
         if self._stops.stopped:
             self.reason = "stop"
-        elif stop is not None:
+        elif stops:
             piece += self.finish("stop")
-        elif len(self.tokens) == options.max_new_tokens:
+        elif len(tokens) == room:
             piece += self.finish("length")
         return piece
 
@@ -124,16 +134,17 @@ class Transcript:
         self.reason: Reason | None = None
         self.tokens: list[int] = []
         self._text: list[str] = []
-        self._chosen: list[Chosen] = []
+        self._details: list[Chosen] = []
         self._prompt: list[Chosen | None] | None = None
 
     def add(self, piece: Piece) -> None:
-        """One more piece; RungError if it reports that the engine failed."""
+        """One more piece; RungError if it reports that the text cannot go on."""
         if piece.error is not None:
             raise RungError(piece.error)
         self._text.append(piece.text)
-        self.tokens.extend(chosen.token for chosen in piece.tokens)
-        self._chosen.extend(piece.tokens)
+        self.tokens += piece.tokens
+        if piece.details is not None:
+            self._details += piece.details
         if piece.prompt is not None:
             self._prompt = list(piece.prompt)
         self.reason = piece.reason
@@ -149,7 +160,7 @@ class Transcript:
             sample=request.sample,
             seed=request.seed,
             prompt_tokens=len(request.ids),
-            logprobs=[c.logprob for c in self._chosen if c.logprob is not None] if options.logprobs else None,
-            top_logprobs=[c.top for c in self._chosen] if options.top_logprobs else None,
+            logprobs=[c.logprob for c in self._details if c.logprob is not None] if options.logprobs else None,
+            top_logprobs=[c.top for c in self._details] if options.top_logprobs else None,
             prompt_logprobs=self._prompt,
         )

@@ -1,52 +1,75 @@
-"""An engine in a process of its own: requests go in and pieces come out through one connection (see wire.py).
+"""An engine in a process of its own: requests go in and pieces come out through one connection (see protocol.py).
 
-The process ends on Stop, or when its parent is gone.
+The process ends on Stop, when its parent is gone, or when its GPU can no longer be used.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import logging
+import os
 import queue
 import signal
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
 from rung.errors import RungError
+from rung.models.batching.backend import failure
 from rung.models.batching.engine import BatchEngine, Ticket
+from rung.models.batching.protocol import Call, Cancel, Failed, Progress, Ready, Result, Setup, Stop, Submit
 from rung.models.batching.text import Piece
-from rung.models.batching.wire import Cancel, Failed, Progress, Ready, Setup, Stop, Submit
-from rung.models.load import load
+from rung.models.load import Model, load
+
+BEAT_SECONDS = 1.0
+BROKEN = 70  # the exit code after an error of the GPU, which fails all later work of the process
+Outbox = queue.SimpleQueue[tuple[int, Piece] | Result | None]
+log = logging.getLogger("rung.worker")
 
 
 def main(descriptor: int) -> None:
     """The child."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the child too; the parent decides
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(name)s: %(message)s")
     with Connection(descriptor) as connection, contextlib.suppress(BrokenPipeError):  # the parent has ended
-        setup = connection.recv()
+        setup: Setup = connection.recv()
         try:
-            engine = _load(setup)
+            model = load(**setup.model)
+            if setup.texts:
+                model.engine.prepare(setup.slots, warm=setup.warm)
         except RungError as error:
             connection.send(Failed(str(error)))
             return
+        gc.collect()
+        gc.freeze()  # what lives as long as the process is not walked again by each collection
+        engine = model.engine
+        engine.on_failure = _end_if_broken
         connection.send(Ready(engine.slots))
-        outbox: queue.SimpleQueue[tuple[int, Piece] | None] = queue.SimpleQueue()
+        outbox: Outbox = queue.SimpleQueue()
         sender = threading.Thread(target=_send, args=(connection, engine, outbox), daemon=True)
         sender.start()
-        _receive(connection, engine, outbox)
+        with ThreadPoolExecutor(1) as calls:
+            _receive(connection, model, outbox, calls)
+            calls.shutdown(wait=False, cancel_futures=True)
         engine.close(None)
         outbox.put(None)
         sender.join(1)
 
 
-def _load(setup: Setup) -> BatchEngine:
-    model = load(**setup.model)
-    model.engine.prepare(setup.slots, warm=setup.warm)
-    return model.engine
+def _end_if_broken(error: Exception) -> None:
+    """The parent writes the texts again in a new process."""
+    if "CUDA" in f"{type(error).__name__} {error}" or type(error).__name__ == "AcceleratorError":
+        log.error("the GPU cannot be used any more (%s); the process ends", error)
+        sys.stderr.flush()
+        os._exit(BROKEN)
 
 
-def _receive(connection: Connection, engine: BatchEngine, outbox: queue.SimpleQueue[Any]) -> None:
+def _receive(connection: Connection, model: Model, outbox: Outbox, calls: ThreadPoolExecutor) -> None:
+    engine = model.engine
     tickets: dict[int, Ticket] = {}
     while True:
         try:
@@ -61,20 +84,36 @@ def _receive(connection: Connection, engine: BatchEngine, outbox: queue.SimpleQu
         elif isinstance(message, Cancel):
             if message.key in tickets:
                 tickets[message.key].cancel()
+        elif isinstance(message, Call):
+            calls.submit(_compute, message, model, outbox)
         elif isinstance(message, Stop):
             return
 
 
-def _send(connection: Connection, engine: BatchEngine, outbox: queue.SimpleQueue[tuple[int, Piece] | None]) -> None:
-    while (first := outbox.get()) is not None:
-        pieces = [first]
-        while not outbox.empty():
-            more = outbox.get()
-            if more is None:
-                return
-            pieces.append(more)
+def _compute(call: Call, model: Model, outbox: Outbox) -> None:
+    try:
+        outbox.put(Result(call.key, call.work(model)))
+    except Exception as error:
+        if not isinstance(error, RungError):
+            log.exception("a call failed")
+        outbox.put(Result(call.key, error=failure(error)))
+
+
+def _send(connection: Connection, engine: BatchEngine, outbox: Outbox) -> None:
+    while True:
+        messages: list[Any] = []
+        with contextlib.suppress(queue.Empty):
+            messages.append(outbox.get(timeout=BEAT_SECONDS))
+            while True:
+                messages.append(outbox.get_nowait())
+        pieces = [one for one in messages if isinstance(one, tuple)]
         running, waiting = engine.load
         try:
-            connection.send(Progress(pieces, running, waiting, engine.usage))
+            for one in messages:
+                if isinstance(one, Result):
+                    connection.send(one)
+            connection.send(Progress(pieces, running, waiting, engine.usage, engine.stalled, engine.failures))
         except OSError:
+            return
+        if None in messages:
             return

@@ -12,6 +12,7 @@ same kernels compute a text in any batch.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,8 +22,8 @@ from typing import Protocol
 import torch
 
 from rung.errors import RungError
-from rung.models.batching.backend import Backend, Fresh
-from rung.models.batching.host import chosen_tokens
+from rung.models.batching.backend import Backend, NewTokens
+from rung.models.batching.host_sampling import chosen_tokens
 from rung.models.batching.text import Text
 from rung.models.buffers import integers
 from rung.models.gpt2.model import Transformer
@@ -32,18 +33,19 @@ from rung.models.gpu.memory import to_host
 from rung.models.gpu.reading import CHUNK, Reader, bucket, passes, shapes
 from rung.models.gpu.seating import NOBODY, Seating, record
 from rung.models.gpu.session import Session
-from rung.models.options import MOST_STOPS, Chosen, plain
+from rung.models.options import MOST_STOPS, Chosen, Options
+from rung.models.sampling import NOT_FINITE
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of the sessions between which texts move
 AHEAD_SECONDS = 4e-3  # seconds of work that is launched ahead of the host; a new text waits for it
 MOST_AHEAD = 32
 GATHER_SECONDS = 4e-3  # seconds of steps between two prefills, so that prompts which arrive meanwhile are read together
 RAMP = 24 * CHUNK  # tokens of prompts in a turn while more texts wait than are running
-LONGEST = 1 << 30  # steps of a session until its counters are reset
+LONGEST = 1 << 30  # steps of a session after which no text joins until its counters are reset
 
 
 @dataclass
-class _Live:
+class RunningText:
     """A text in a row."""
 
     slot: int
@@ -61,13 +63,16 @@ def _arrived(event: torch.cuda.Event | None) -> bool:
     return event is None or bool(event.query())  # type: ignore[no-untyped-call]
 
 
+Arrived = tuple[RunningText, Sequence[int], Sequence[Chosen] | None, str | None]  # tokens, their details, an error
+
+
 class _Note(Protocol):
     """A launch, and its tokens."""
 
     steps: int
-    active: list[_Live | None]  # by row; None: this row's tokens are not needed
+    active: list[RunningText | None]  # by row; None: this row's tokens are not needed
 
-    def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
+    def take(self) -> list[Arrived] | None:
         """The tokens that have arrived; None before that."""
 
 
@@ -75,18 +80,23 @@ class _Note(Protocol):
 class _First:
     """The first tokens of prompts that were read together."""
 
-    active: list[_Live | None]
+    active: list[RunningText | None]
     tokens: torch.Tensor  # (rows), on the host
+    peaks: torch.Tensor  # (rows), the largest logits
     ready: torch.cuda.Event | None
     logprobs: _Logprobs | None
     steps: int = 1
 
-    def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
+    def take(self) -> list[Arrived] | None:
         if not _arrived(self.ready) or (self.logprobs and not _arrived(self.logprobs.ready)):
             return None
         self.steps = 0
-        tokens = self.tokens.tolist()
-        return [(live, (_chosen(self.logprobs, row, tokens[row]),)) for row, live in enumerate(self.active) if live]
+        tokens, finite = self.tokens.tolist(), self.peaks.isfinite().tolist()
+        return [
+            (live, tokens[row : row + 1], _details(self.logprobs, row, tokens[row : row + 1]),
+             None if finite[row] else NOT_FINITE)
+            for row, live in enumerate(self.active) if live
+        ]  # fmt: skip
 
 
 @dataclass
@@ -96,20 +106,23 @@ class _Steps:
     session: Session
     first: int
     steps: int
-    active: list[_Live | None]
+    active: list[RunningText | None]
     logprobs: _Logprobs | None = None
 
-    def take(self) -> list[tuple[_Live, tuple[Chosen, ...]]] | None:
+    def take(self) -> list[Arrived] | None:
         count = min(self.session.seen - self.first, self.steps)
         if count <= 0 or (self.logprobs and not _arrived(self.logprobs.ready)):
             return None
         rows = self.session.block(self.first, count)
         self.first, self.steps = self.first + count, self.steps - count
-        found = []
+        found: list[Arrived] = []
         for row, live in enumerate(self.active):
-            if live is not None and rows[row][0] >= 0:
-                tokens = rows[row][: rows[row].index(-1)] if rows[row][-1] < 0 else rows[row]
-                found.append((live, tuple([_chosen(self.logprobs, row, token) for token in tokens])))
+            if live is not None and (tokens := rows[row])[0] >= 0:
+                if tokens[-1] < 0:
+                    tokens = tokens[: tokens.index(-1)]
+                details = _details(self.logprobs, row, tokens) if self.logprobs else None
+                error = NOT_FINITE if details and not math.isfinite(details[0].logprob or 0) else None
+                found.append((live, tokens, details, error))
         return found
 
 
@@ -126,15 +139,17 @@ class _Logprobs:
     def of(self, row: int, token: int) -> Chosen:
         count = self.counts[row]
         if count is None:
-            return plain(token)
+            return Chosen(token)
         best: tuple[tuple[int, float], ...] = ()
         if count and self.top is not None and self.ids is not None:
             best = tuple(zip(self.ids[row, :count].tolist(), self.top[row, :count].tolist(), strict=True))
         return Chosen(token, float(self.values[row]), best)
 
 
-def _chosen(logprobs: _Logprobs | None, row: int, token: int) -> Chosen:
-    return logprobs.of(row, token) if logprobs else plain(token)
+def _details(logprobs: _Logprobs | None, row: int, tokens: Sequence[int]) -> list[Chosen] | None:
+    if logprobs is None or logprobs.counts[row] is None:
+        return None
+    return [logprobs.of(row, token) for token in tokens]
 
 
 @dataclass
@@ -143,11 +158,11 @@ class _Bank:
 
     session: Session
     seating: Seating
-    rows: list[_Live | None]
+    rows: list[RunningText | None]
     stale: set[int] = field(default_factory=set)  # rows whose text has left, not yet reported to the session
 
     @property
-    def active(self) -> list[_Live]:
+    def active(self) -> list[RunningText]:
         return [live for live in self.rows if live is not None]
 
 
@@ -207,14 +222,14 @@ class GpuBackend(Backend):
         """Rows that are occupied when all launched work is done."""
         return sum(live is not None for live in self._bank.rows) if self._bank else 0
 
-    def _leave(self, live: _Live) -> None:
+    def _leave(self, live: RunningText) -> None:
         if self._bank is not None and live.row >= 0:
             self._bank.rows[live.row] = None
             live.row = -1
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
-    def turn(self) -> list[Fresh]:
+    def turn(self) -> list[NewTokens]:
         began = time.perf_counter()
         if self._cuda:
             torch.cuda.set_device(torch.cuda.current_device())  # the driver's context, for this thread
@@ -236,8 +251,8 @@ class GpuBackend(Backend):
 
     # ---- prompts ----------------------------------------------------------------------------------------------------
 
-    def _read(self) -> list[Fresh]:
-        fresh: list[Fresh] = []
+    def _read(self) -> list[NewTokens]:
+        fresh: list[NewTokens] = []
         texts = self._next()
         for text in texts:
             if text.options.prompt_logprobs is not None and not text.tokens:
@@ -255,6 +270,8 @@ class GpuBackend(Backend):
     def _next(self) -> list[Text]:
         """The texts whose prompts are read now, in the order in which they came."""
         busy, texts = self._busy, list[Text]()
+        if self._bank is not None and self._bank.session.enqueued > LONGEST and (busy or self._notes):
+            return texts  # the counters are reset when the running texts have ended
         most = min(len(self._waiting), self.slots - busy)  # a text that slid may wait for a row
         few = most < busy
         if few and self._since * self._per_step < GATHER_SECONDS:
@@ -267,13 +284,13 @@ class GpuBackend(Backend):
             self._since = 0
         return texts
 
-    def _tell_prompt(self, text: Text) -> list[Fresh]:
+    def _tell_prompt(self, text: Text) -> list[NewTokens]:
         ids, slot = list(text.request.ids), self._slot_of[id(text)]
         logits = self._transformer.logits(integers([ids]))[0]
         found = (None, *chosen_tokens(logits[:-1], ids[1:], text.options.prompt_logprobs or 0))
         if text.options.max_new_tokens == 0:
             self.clock.prompt_tokens += len(ids)
-            return [Fresh(slot, (), found)]
+            return [NewTokens(slot, prompt=found)]
         self._prompts[slot] = found
         return []
 
@@ -281,7 +298,7 @@ class GpuBackend(Backend):
         windows = [text.window(self.context) for text in texts]
         vocabulary = self._engine.config.vocabulary
         active = [
-            _Live(self._slot_of[id(text)], text, _draw(text, vocabulary), len(window), len(text.tokens))
+            RunningText(self._slot_of[id(text)], text, _draw(text, vocabulary), len(window), len(text.tokens))
             for text, window in zip(texts, windows, strict=True)
         ]
         going_on = [live.text.options.max_new_tokens > live.wrote + 1 and live.base < self.context for live in active]
@@ -295,15 +312,17 @@ class GpuBackend(Backend):
         reader.read(windows, [(live.draw, live.wrote) for live in active], records)
         self.clock.prompt_tokens += sum(len(w) for t, w in zip(texts, windows, strict=True) if not t.tokens)
         shown = self._measure_logprobs(reader.tensors["logits"], active, reader.rows)
+        peaks = reader.tensors["logits"].amax(1)  # NaN if a logit is
         masked = self._mask(reader.tensors["logits"], active)
         reader.choice.greedy = all(live.draw.greedy for live in active) and not masked
         reader.choice.run(picked=False)
         ending = shown(reader.tensors["next"]) if shown else None
-        self._notes.append(_First(list(active), *to_host(reader.tensors["next"]), ending))
+        tokens, _ = to_host(reader.tensors["next"])
+        self._notes.append(_First(list(active), tokens, *to_host(peaks), ending))
         if any(going_on):
             bank.seating.bring(reader.tensors, reader.records)
 
-    def _seat(self, bank: _Bank, of: int, live: _Live, row: int) -> list[int]:
+    def _seat(self, bank: _Bank, of: int, live: RunningText, row: int) -> list[int]:
         """A text of the reader's row `of` continues in a free row."""
         live.row, bank.rows[row] = row, live
         bank.stale.discard(row)
@@ -406,11 +425,11 @@ class GpuBackend(Backend):
         """Launch some steps; returns how many."""
         session, active = bank.session, bank.active
         first, rows = session.enqueued, list(bank.rows)
-        masked = [live for live in active if self._masked(live, first)]
+        masked = [one for one in active if one.text.options.logit_bias or self._early(one, first)]
         session.choice.greedy = all(live.draw.greedy for live in active) and not masked
-        with_logprobs = any(live.text.options.logprobs or live.text.options.top_logprobs for live in active)
+        with_logprobs = any(live.text.options.tells_logprobs for live in active)
         if with_logprobs or masked:
-            self._notes.append(_Steps(session, first, 1, rows, self._told_step(session, rows, masked)))
+            self._notes.append(_Steps(session, first, 1, rows, self._told_step(session, rows, masked, first)))
         else:
             session.enqueue(min(most, session.work.steps))
             self._notes.append(_Steps(session, first, session.enqueued - first, rows))
@@ -423,40 +442,41 @@ class GpuBackend(Backend):
                 self._leave(live)
         return steps
 
-    def _told_step(self, session: Session, rows: list[_Live | None], masked: list[_Live]) -> _Logprobs | None:
+    def _told_step(
+        self, session: Session, rows: list[RunningText | None], masked: list[RunningText], step: int
+    ) -> _Logprobs | None:
         """A step run part by part, if more than its tokens is needed."""
         logits = session.tensors["logits"]
         session.decode.run()
         shown = self._measure_logprobs(logits, rows, len(rows))
         for live in masked:
-            logits[live.row, list(live.text.options.stop_tokens)] = -torch.inf
+            _change(logits[live.row], live.text.options, first_tokens=self._early(live, step))
         session.choice.run(picked=True)
         ending = shown(session.tensors["next"]) if shown else None
         session.publish()
         return ending
 
-    def _masked(self, live: _Live, step: int) -> bool:
+    def _early(self, live: RunningText, step: int) -> bool:
+        """Whether no stop token may be chosen in this step."""
         options = live.text.options
         return bool(options.stop_tokens) and step + live.offset < options.min_tokens
 
-    def _mask(self, logits: torch.Tensor, active: Sequence[_Live]) -> bool:
-        masked = False
-        for i, live in enumerate(active):
-            options = live.text.options
-            if options.stop_tokens and live.wrote < options.min_tokens:
-                logits[i, list(options.stop_tokens)] = -torch.inf
-                masked = True
-        return masked
+    def _mask(self, logits: torch.Tensor, active: Sequence[RunningText]) -> bool:
+        """Change the logits of rows whose options say so."""
+        changed = [(i, live) for i, live in enumerate(active) if live.text.options.changes_logits]
+        for i, live in changed:
+            _change(logits[i], live.text.options, first_tokens=live.wrote < live.text.options.min_tokens)
+        return bool(changed)
 
     # ---- to the host ------------------------------------------------------------------------------------------------
 
     def _measure_logprobs(
-        self, logits: torch.Tensor, active: Sequence[_Live | None], rows: int
+        self, logits: torch.Tensor, active: Sequence[RunningText | None], rows: int
     ) -> Callable[[torch.Tensor], _Logprobs] | None:
         """Log-probabilities of all rows, if one of the texts requests them; before penalties and masks."""
         counts: list[int | None] = [None] * rows
         for row, live in enumerate(active):
-            if live is not None and (live.text.options.logprobs or live.text.options.top_logprobs):
+            if live is not None and live.text.options.tells_logprobs:
                 counts[row] = live.text.options.top_logprobs
         if all(w is None for w in counts):
             return None
@@ -474,8 +494,8 @@ class GpuBackend(Backend):
 
         return of
 
-    def _collect(self, *, wait: bool) -> list[Fresh]:
-        fresh: list[Fresh] = []
+    def _collect(self, *, wait: bool) -> list[NewTokens]:
+        fresh: list[NewTokens] = []
         polls, mark = 0, time.perf_counter()
         while self._notes:
             note = self._notes[0]
@@ -496,8 +516,7 @@ class GpuBackend(Backend):
                 self._seen_at = 0.0  # the GPU has read prompts since then
                 self.clock.prefill_seconds += now - mark
             mark = now
-            for live, chosen in tokens:
-                fresh += self._fresh(live, chosen)
+            fresh += [self._fresh(*arrived) for arrived in tokens]
         self._pace(mark)
         return fresh
 
@@ -507,21 +526,33 @@ class GpuBackend(Backend):
             self._per_step += 0.2 * ((now - self._seen_at) / self._steps_taken - self._per_step)
         self._seen_at, self._steps_taken = (now if self._notes else 0.0), 0
 
-    def _fresh(self, live: _Live, chosen: tuple[Chosen, ...]) -> list[Fresh]:
+    def _fresh(
+        self, live: RunningText, tokens: Sequence[int], details: Sequence[Chosen] | None, error: str | None
+    ) -> NewTokens:
         text, slot = live.text, live.slot
-        live.count += len(chosen)
+        if error is not None:
+            return NewTokens(slot, error=error)
+        live.count += len(tokens)
         full = live.base + live.count > self.context
         if full:
             self._leave(live)
             if text.options.slide:
                 self._waiting.appendleft(text)  # its newer half is read again
-        return [Fresh(slot, chosen, self._prompts.pop(slot, None), full and not text.options.slide)]
+        return NewTokens(slot, tokens, details, self._prompts.pop(slot, None), full and not text.options.slide)
 
     def _look(self, polls: int) -> None:
         # The GPU has enough work for a while; other Python threads may run.
         time.sleep(2e-5)
         if polls % 50_000 == 0 and torch.cuda.current_stream().query() and self._notes[0].take() is None:
             raise RungError("the GPU stopped before the requested tokens were written.")
+
+
+def _change(logits: torch.Tensor, options: Options, *, first_tokens: bool) -> None:
+    """Biases, and no stop token among the first tokens, in a row (V) of logits."""
+    for token, bias in options.logit_bias:
+        logits[token] += bias
+    if first_tokens and options.stop_tokens:
+        logits[list(options.stop_tokens)] = -torch.inf
 
 
 def _draw(text: Text, vocabulary: int) -> Draw:

@@ -13,15 +13,15 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rung.errors import RungError, first_line
+from rung.models.batching.protocol import Setup
+from rung.models.batching.worker_pool import WorkerPool
 from rung.numbers import whole
-from rung.processors import gpu_named
 
 if TYPE_CHECKING:
     from rung.models.load import Model
@@ -59,48 +59,23 @@ class Job:
 
 def over_gpus(job: Job, texts: Iterable[str], gpus: int, *, block: int = GPU_BLOCK) -> Iterator[Records]:
     """A process for each GPU of this machine."""
-    spawn = get_context("spawn")  # CUDA does not survive a fork
-    pools = {gpu: ProcessPoolExecutor(1, mp_context=spawn) for gpu in range(gpus)}
-    waiting: deque[tuple[list[str], int, Future[list[Records]]]] = deque()
-
-    def hand(texts: list[str]) -> tuple[list[str], int, Future[list[Records]]]:
-        while pools:
-            gpu = min(pools, key=lambda gpu: sum(at == gpu for _, at, _ in waiting))
-            try:
-                return texts, gpu, pools[gpu].submit(_block, job, gpu, texts)
-            except BrokenProcessPool:
-                pools.pop(gpu).shutdown(wait=False)
-        raise RungError("all processes died; their output is above.")
-
+    pool = WorkerPool([Setup(job.model, gpu=gpu, texts=False) for gpu in range(gpus)], restart=False)
+    pool.start()
+    waiting: deque[Future[list[Records]]] = deque()
     source = iter(texts)
     try:
         while True:
-            while len(waiting) < QUEUED * len(pools) and (some := list(itertools.islice(source, block))):
-                waiting.append(hand(some))
+            while len(waiting) < QUEUED * gpus and (some := list(itertools.islice(source, block))):
+                waiting.append(pool.call(partial(_records, job, some)))
             if not waiting:
                 return
-            some, gpu, future = waiting.popleft()
-            try:
-                yield from future.result()
-            except BrokenProcessPool:
-                if gpu in pools:
-                    pools.pop(gpu).shutdown(wait=False)
-                waiting.appendleft(hand(some))
+            yield from waiting.popleft().result()
     finally:
-        for pool in pools.values():
-            pool.shutdown(wait=False, cancel_futures=True)
+        pool.close()
 
 
-_model: list[Model] = []  # of this process
-
-
-def _block(job: Job, gpu: int, texts: list[str]) -> list[Records]:
-    if not _model:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu_named(gpu)  # CUDA is not initialised yet
-        from rung.models.load import load
-
-        _model.append(load(**job.model))
-    return list(job.run(_model[0], texts))
+def _records(job: Job, texts: list[str], model: Model) -> list[Records]:
+    return list(job.run(model, texts))
 
 
 # ---- Ray ------------------------------------------------------------------------------------------------------------

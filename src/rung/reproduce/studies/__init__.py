@@ -25,6 +25,7 @@ STUDIES = {
     "ranks": ("ranks", "The same attention on one core, over the processes of a host, and with CUDA, causal and full."),
     "attention-scaling": ("attention_scaling", "Time and peak memory as the context grows."),
     "cache": ("cache", "What does a KV cache gain, at the first pass and at later ones? (On a CPU too.)"),
+    "restrict": ("restrict", "Does __restrict__ change the baseline's kernels or their times? (On a CPU too.)"),
     "memory-latency": ("memory_latency", "What are the latencies of shared memory, L1, L2 and global memory?"),
     "fusion": ("fusion", "What is gained by fusing one kernel into another?"),
     "loading": ("loading", "What is gained by overlapping reading, copying and computing while a model is loaded?"),

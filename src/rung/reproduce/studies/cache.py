@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from rung.errors import RungError
 from rung.models import random_model
+from rung.models.cache import Cache
 from rung.models.choose_plan import make_plan
 from rung.models.gpt2.config import Config
 from rung.models.gpt2.model import Transformer
 from rung.models.gpt2.weights import Weights, converted
 from rung.models.gpu.engine import Engine
 from rung.models.torch_plan import TorchPlan
+from rung.reproduce.climbs import course
 from rung.reproduce.climbs import model as generation
 from rung.reproduce.studies.common import Runner, times
 from rung.rungs import catalogue, identity
@@ -28,6 +31,11 @@ LONGEST_ON_A_CPU = 512  # where a pass over 1000 tokens takes seconds
 STEPS = 8  # tokens written after each prompt: the same number in every variant
 WITHOUT, WITH = "without", "with"
 PLAN = "flash"  # of the model on a GPU
+WARM, TIMED = 2, 5  # texts
+# The course's step: cuBLAS for the projection, then prepare_qkv, a naive product that fills and reads the cache.
+COURSE: dict[str, dict[str, str]] = {"course, cuBLAS": {}, "course, prepare_qkv": {course.PROJECTION: "1"}}
+FLASH = {"embedding": "1", "layernorm": "18", "attention": "26", "gelu": "1", "residual": "1"}
+COLOURS = ("ink", *charts.SERIES)
 DECODE = ("01_recompute", "02_cached_projection", "03_appended", "04_one_row")
 Write = Callable[[Sequence[int]], Iterator[int]]  # of a prompt, STEPS greedy tokens
 
@@ -83,8 +91,14 @@ def _methods(config: Config, weights: Weights, device: str) -> Iterator[tuple[st
                 text.append(int(plan.matmul(x, model.weights.head)[0, 0].argmax()))
             yield text[-1]
 
+    caches: dict[int, Cache] = {}  # a new one each time would bind every rung anew
+
     def cached(prompt: Sequence[int]) -> Iterator[int]:
-        cache = model.new_cache(1, len(prompt) + STEPS)
+        length = len(prompt) + STEPS
+        if length not in caches:
+            caches[length] = model.new_cache(1, length)
+        cache = caches[length]
+        cache.begin(1)
         new = list(prompt)
         for _ in range(STEPS):
             new = [int(model.advance([new], cache)[0].argmax())]
@@ -92,19 +106,46 @@ def _methods(config: Config, weights: Weights, device: str) -> Iterator[tuple[st
 
     yield WITHOUT, without
     yield WITH, cached
+    if device == "cuda":
+        for way, change in COURSE.items():
+            rungs = {o: r for o, r in {**course.CHANGES["fused kernels"].rungs, **FLASH, **change}.items() if r}
+            yield way, _of_the_course(config, weights, rungs)
     for name in DECODE if device == "cuda" else ():
         engine = Engine(config, weights, "float32", "cuda", rung=name, graph=False, steps=1)
         yield f"decode/{name}", lambda prompt, engine=engine: (t for (t,) in engine.write([prompt], [STEPS]))  # type: ignore[misc]
 
 
+def _of_the_course(config: Config, weights: Weights, rungs: Mapping[str, str]) -> Write:
+    """Whole passes of the course's model; with a cached projection, keys and values of the passes before."""
+    plan = course.CoursePlan("cuda", "float32", rungs, swept=False)
+    model = Transformer(config, converted(weights, plan.matrix, plan.vector), plan)
+    plan.remember(config)
+
+    def write(prompt: Sequence[int]) -> Iterator[int]:
+        plan.begin()
+        text = list(prompt)
+        for _ in range(STEPS):
+            with torch.inference_mode():
+                x = model.hidden(torch.tensor([text], device=plan.device))[:, -1:]
+                text.append(int(plan.matmul(x, model.weights.head)[0, 0].argmax()))
+            yield text[-1]
+
+    return write
+
+
 def _timed(write: Write, prompt: Sequence[int]) -> Passes:
-    """Once to warm up, then timed; the host reads a token when its pass is done."""
-    list(write(prompt))
-    tokens, stamps = [], [time.perf_counter()]
-    for token in write(prompt):
-        tokens.append(token)
-        stamps.append(time.perf_counter())
-    return Passes(tuple(tokens), tuple(b - a for a, b in itertools.pairwise(stamps)))
+    """Twice to warm up, then each pass's median over several texts; the host reads a token when its pass is done."""
+    for _ in range(WARM):
+        list(write(prompt))
+    tokens: list[int] = []
+    runs = []
+    for _ in range(TIMED):
+        tokens, stamps = [], [time.perf_counter()]
+        for token in write(prompt):
+            tokens.append(token)
+            stamps.append(time.perf_counter())
+        runs.append([b - a for a, b in itertools.pairwise(stamps)])
+    return Passes(tuple(tokens), tuple(statistics.median(seconds) for seconds in zip(*runs, strict=True)))
 
 
 def cache_bytes(config: Config, tokens: int) -> int:
@@ -124,7 +165,7 @@ def report(found: dict[str, dict[int, Passes]], config: Config, machine: str) ->
             for p in positions
         ],
         sentence(found),
-        [charts.Series(n, [(float(p), found[n][p].step * 1e3) for p in positions], ("ink", *charts.SERIES)[i])
+        [charts.Series(n, [(float(p), found[n][p].step * 1e3) for p in positions], COLOURS[i % len(COLOURS)])
          for i, n in enumerate(names)],
         "tokens before the step",
         "ms per step",

@@ -18,3 +18,28 @@ extern "C" __global__ void chase_shared(const unsigned int* next, unsigned int* 
     for (int i = 0; i < steps; ++i) at = chain[at];
     *last = at;
 }
+
+// Each step stores the index in one word and loads it back through a pointer that the compiler cannot see through: the time of a
+// step less that of a load is a store's.
+extern "C" __global__ void store_global(unsigned int* cells, unsigned int* last, int warm, int steps)
+{
+    volatile unsigned int* cell = cells;
+    unsigned int at = warm;
+    for (int i = 0; i < steps; ++i) {
+        cell[0] = at + 1;
+        at = cell[0];
+    }
+    *last = at;
+}
+
+extern "C" __global__ void store_shared(unsigned int* cells, unsigned int* last, int warm, int steps)
+{
+    __shared__ unsigned int shared[1];
+    volatile unsigned int* cell = shared;
+    unsigned int at = warm;
+    for (int i = 0; i < steps; ++i) {
+        cell[0] = at + 1;
+        at = cell[0];
+    }
+    *last = at + cells[0];
+}

@@ -81,7 +81,7 @@ def run(runner: Runner) -> Found:
         rows.append((number, pair.what, name, pair.dtype, shown(separate), shown(one.us), gain, why))
         apart.append((float(number), separate))
         together.append((float(number), one.us))
-    return Found(
+    whole = Found(
         "Separate kernels against fused ones, GPT-2 at 8 x 1024 tokens",
         ("", "what", "fused rung", "dtype", "separate us", "fused us", "gain", "remark"),
         rows,
@@ -90,6 +90,22 @@ def run(runner: Runner) -> Found:
         "row of the table",
         "us, cold",
         log_x=False,
+    )
+    whole.more["launches"] = launches(runner)
+    return whole
+
+
+LAUNCHED = {"gelu and bias": ("bias/01_naive", "gelu/01_naive"), "bias_gelu": ("bias_gelu/01_naive",)}
+
+
+def launches(runner: Runner) -> Found:
+    """The host's time to launch GELU and the bias apart, and as one kernel."""
+    rows = [(name, len(rungs), shown(runner.host(rungs, "b4t64", "f32"))) for name, rungs in LAUNCHED.items()]
+    return Found(
+        "The host's time to launch kernels that follow a product, 4 x 64 tokens",
+        ("kernels", "launches", "host us"),
+        rows,
+        f"{rows[0][1]} launches take the host {rows[0][2]} us, one takes {rows[1][2]}.",
     )
 
 

@@ -15,6 +15,7 @@ from rung.results import sources
 from rung.show import charts
 from rung.show.found import Found
 
+KERNELS = ("chase_global", "chase_shared", "store_global", "store_shared")
 LINE = 128  # bytes: each step of the walk is in a cache line of its own
 ONE = LaunchConfig((1, 1, 1), (1, 1, 1))
 
@@ -44,7 +45,7 @@ def chain(entries: int, stride: int, device: str, seed: int = 0) -> Chain:
 def build() -> Build:
     """The chasing kernels."""
     path = Path(__file__).with_name("chase.cu")
-    return Build(path.read_text(encoding="utf-8"), str(path), ("chase_global", "chase_shared"), ())
+    return Build(path.read_text(encoding="utf-8"), str(path), KERNELS, ())
 
 
 def walk(module: Module, kernel: str, order: Chain, first: int, steps: int) -> None:
@@ -61,7 +62,7 @@ def run(runner: Runner) -> Found:
     from rung.cuda.driver import load_module
 
     module = load_module(build())
-    for kernel in ("chase_global", "chase_shared"):
+    for kernel in KERNELS:
         module.prepare(kernel, ONE)
     l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
     shared = _seconds(module, "chase_shared", chain(4096, 1, "cuda"), 4096, 40_000)
@@ -77,7 +78,24 @@ def run(runner: Runner) -> Found:
         )
         del order
         torch.cuda.empty_cache()
-    return report(shared * 1e9, {s: t * 1e9 for s, t in found.items()}, l2, _clock())
+    both = {kernel: _stored(module, kernel, 40_000) * 1e9 for kernel in ("store_shared", "store_global")}
+    return report(shared * 1e9, {s: t * 1e9 for s, t in found.items()}, l2, _clock(), both)
+
+
+def _stored(module: Module, kernel: str, steps: int) -> float:
+    """Seconds for a store and the load of the same word, from the difference of two runs."""
+    from rung.bench import timing
+
+    def took(count: int) -> float:
+        cells, last = (torch.zeros(1, dtype=torch.int32, device="cuda") for _ in range(2))
+        arguments = [("pointer", cells), ("pointer", last), ("i32", 0), ("i32", count)]
+        module.launch(kernel, ONE, arguments)
+        if int(last[0]) != count:
+            raise RungError(f"{kernel} counted to {int(last[0])} instead of {count}; no latency is reported.")
+        call = module.bind(kernel, ONE, arguments)
+        return min(timing.seconds(call) for _ in range(3))
+
+    return (took(steps) - took(steps // 5)) / (steps - steps // 5)
 
 
 def _seconds(
@@ -113,8 +131,10 @@ def _clock() -> float | None:
         return None
 
 
-def report(shared_ns: float, ns: Mapping[int, float], l2: int, ghz: float | None) -> Found:
-    """The plateaus among the sizes, and the table."""
+def report(
+    shared_ns: float, ns: Mapping[int, float], l2: int, ghz: float | None, stored: Mapping[str, float] | None = None
+) -> Found:
+    """The plateaus among the sizes, and the table; `stored` has nanoseconds of a store and the load that follows it."""
     levels, reference = plateaus(ns, l2), sources.latencies()
     rows: list[tuple[object, ...]] = [
         ("shared memory", "16 KiB", f"{shared_ns:.1f}", _cycles(shared_ns, ghz), reference["shared memory"])
@@ -122,6 +142,14 @@ def report(shared_ns: float, ns: Mapping[int, float], l2: int, ghz: float | None
     for size, value in ns.items():
         level = next((name for name, (sizes, _) in levels.items() if size in sizes), "between")
         rows.append((level, _size(size), f"{value:.1f}", _cycles(value, ghz), reference.get(level, "")))
+    for kernel, both in (stored or {}).items():
+        shared = kernel == "store_shared"
+        load = shared_ns if shared else levels["L2"][1] if "L2" in levels else 0.0
+        name = "shared memory, store" if shared else "global memory, store"
+        rows.append((f"{name} and load", "4 bytes", f"{both:.1f}", _cycles(both, ghz), ""))
+        if 0 < load < both:
+            theirs = reference.get(name, "")
+            rows.append((name, "the difference", f"{both - load:.1f}", _cycles(both - load, ghz), theirs))
     series = [
         charts.Series("global load", [(size / 1024, value) for size, value in ns.items()], "f32"),
         charts.Series("shared memory", [(min(ns) / 1024, shared_ns), (max(ns) / 1024, shared_ns)], "tf32", dashed=True),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from rung.expressions import Number
 from rung.reproduce.studies.common import Runner, Time, shown, times
 from rung.show import charts
@@ -54,7 +56,7 @@ def run(runner: Runner) -> Found:
         for dtype in DTYPES
     ]
     where = "GPT-2 at 8 x 1024 tokens" if runner.gpu else "each operation's cases on the emulator, no times"
-    return Found(
+    whole = Found(
         f"Time and error of each number format: {where}",
         ("operation", "dtype", "fastest rung", "us", "against f32", "relative error"),
         rows,
@@ -63,6 +65,36 @@ def run(runner: Runner) -> Found:
         "row of operations: " + ", ".join(ASKED),
         "us, cold",
         log_x=False,
+    )
+    whole.more["bits and range"] = bits_and_range()
+    return whole
+
+
+def bits_and_range() -> Found:
+    """What the lecture says of 16 bits: a sum needs more bits than its terms, exp more range than float16."""
+    ones = torch.full((8192,), 0.1)
+    score = torch.tensor([12.0, 11.0, 3.0])
+    exact = ones.double().sum().item()
+    rows: list[tuple[object, ...]] = []
+    for name, kind in (("f16", torch.float16), ("bf16", torch.bfloat16), ("f32", torch.float32)):
+        total = torch.zeros((), dtype=kind)
+        for x in ones.to(kind):
+            total = total + x
+        error = abs(total.item() / exact - 1)
+        rows.append((f"sum of {len(ones)} times 0.1", name, f"{total.item():.6g}", f"{error:.1e}"))
+    truth = score.double().softmax(0)
+    for name, kind in (("f16", torch.float16), ("bf16", torch.bfloat16), ("f32", torch.float32)):
+        for how, shift in (("as it is", 0.0), ("less the maximum", float(score.max()))):
+            powers = (score.to(kind) - shift).exp()
+            error = (powers.float() / powers.float().sum() - truth).abs().max().item()
+            rows.append((f"softmax of 12, 11, 3: exp {how}", name, f"{powers[0].item():.6g}",
+                         "overflows" if error != error else f"{error:.1e}"))  # fmt: skip
+    return Found(
+        "Sums that lose their terms, and exponentials that overflow",
+        ("case", "dtype", "result", "error"),
+        rows,
+        "A sum in 16 bits stops growing when a term is less than half a unit of its last place; exp(12) is beyond "
+        "float16's 65504 and within bfloat16's range. Kernels therefore sum in float and subtract the maximum.",
     )
 
 

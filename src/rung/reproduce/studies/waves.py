@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rung.reproduce.studies.common import Runner, need_gpu, shown
-from rung.rungs import catalogue
+from rung.rungs import catalogue, identity
 from rung.show import charts
 from rung.show.found import Found
 
@@ -28,8 +30,37 @@ def run(runner: Runner) -> Found:
         tiles = -(-rows // tune["BM"]) * across
         points.append((rows, tiles, -(-tiles // runner.sms), race[RUNG].us, race[LIBRARY].us))
     whole = found(points, columns, runner.sms)
+    whole.more["limited"] = limited(runner)
     whole.more["squares"] = squares([(n, *square(runner, n)) for n in square_sizes(runner.quick)], runner.sms, tune)
     return whole
+
+
+A100 = 108  # multiprocessors of the GPU in the lecture
+PERSISTENT = "matmul/16_persistent"  # blocks of 128 x 256 that loop over tiles, as many as the grid has
+
+
+def limited(runner: Runner) -> Found:
+    """The lecture's pair on as many blocks as an A100 has SMs, at sizes that divide by 8: only the tiles change."""
+    rung = catalogue.find(PERSISTENT)
+    assert rung.path is not None
+    text = rung.path.read_text(encoding="utf-8")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "limited.cu"
+        path.write_text(text.replace("min(BLOCKS * sms,", f"min({A100},"), encoding="utf-8")
+        one = catalogue.rung_from_file(rung.operation, path)
+        for n in (1792, 1800):
+            time = runner.race([one], {"B": 1, "T": n, "C": n, "OC": n}, "bf16")[one.full_name]
+            tiles = -(-n // 128) * -(-n // 256)
+            rows.append((n, tiles, -(-tiles // A100), shown(time.us)))
+    found = Found(
+        f"N x N x N in bf16 on {A100} blocks, tiles of 128 x 256: a second wave for twelve tiles",
+        ("N", "tiles", "waves", "us"),
+        rows,
+        f"1792 has 98 tiles and 1800 has 120: one wave of {A100} blocks, and two.",
+    )
+    found.texts = {rung.full_name: identity.text(rung)}
+    return found
 
 
 SQUARES = (1792, 2048)  # sizes around which a tile of 256 x 128 adds a wave on an A100, and a power of two

@@ -1,5 +1,6 @@
 // Symbols that the runtime looks up in a kernel's library: variables, and one entry per kernel.
 #pragma once
+#include "paths.h"
 
 namespace rung_emulator {
 
@@ -47,6 +48,11 @@ const rung_emulator::Module rung_module = {
     reinterpret_cast<rung_emulator::Index*>(&rung_emulator::now::grid_dim),
     []() -> void* { return &rung_emulator::marker; },
     []() -> void* { return rung_dynamic_shared; },
+#ifdef RUNG_COUNTED
+    &rung_path,
+#else
+    nullptr,
+#endif
 };
 
 #define RUNG_ENTRY(NUMBER, ...) \

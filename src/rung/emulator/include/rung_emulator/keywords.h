@@ -13,10 +13,18 @@
 #define __shared__ __rung_shared__
 #define __cluster_dims__(...) __rung_cluster__(__VA_ARGS__)
 #else
+#ifdef RUNG_COUNTED
+#define __global__ __attribute__((noinline))  // its parameters then point to no __shared__ variable
+#else
 #define __global__
+#endif
 #define __shared__ thread_local
 #define __cluster_dims__(...)
+#ifdef RUNG_INLINED
+#define __noinline__
+#else
 #define __noinline__ __attribute__((noinline))
+#endif
 #endif
 #define __device__
 #define __host__

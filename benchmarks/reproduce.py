@@ -1,0 +1,139 @@
+"""Fills the empty places of the five documents' figures on one GPU, the most telling first.
+
+    PYTHONPATH=src python3 benchmarks/reproduce.py --budget 540 [--parts bench,profile,course,...]
+
+Rows go to one store, measured.jsonl under $OUT (or ./measured). What has a row of the present code there or in results/
+is not measured again, so that a second call continues where the first one stopped. Then, where the repository is:
+
+    rung results FILE --publish results/h200
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+OUT = Path(os.environ.get("OUT") or "measured").resolve()
+os.environ["RUNG_RESULTS"] = str(OUT / "measured.jsonl")
+
+from rung.cli import main  # noqa: E402  the store is named first
+from rung.profile import atlas  # noqa: E402
+from rung.results import codes, current, machine, sources, store  # noqa: E402
+from rung.results.row import Row  # noqa: E402
+
+TEXTS = {  # options of the attention study's texts -> seconds for each text
+    "--batch 4": (("37_sixty_four_square",), 60),
+    "--dtype bfloat16": (("27_tensor_cores",), 30),
+    "--batch 16": (("37_sixty_four_square",), 100),
+}
+Call = tuple[str, Callable[[float], None]]
+
+
+def rows() -> list[Row]:
+    """Those of this GPU, of the present code."""
+    if (gpu := machine.facts().get("gpu", "")) and all(row.gpu != gpu for row in store.gather()):
+        return []
+    found = current.of_gpu(store.gather(), machine.facts().get("gpu") or None)
+    return [row for row in found.results if codes.current(row)]
+
+
+def empty(kind: str) -> list[sources.Reference]:
+    have = rows()
+    return [r for r in sources.references(kind) if r.value(have) is None]
+
+
+def call(words: list[str]) -> Callable[[float], None]:
+    """A verb in this process, which has torch and the driver ready."""
+
+    def run(left: float) -> None:
+        try:
+            main(words)
+        except SystemExit as ended:
+            if ended.code:
+                raise RuntimeError(f"exit code {ended.code}") from None
+
+    return run
+
+
+def bench() -> Iterator[Call]:
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for r in empty("bench"):
+        groups.setdefault((r.what.partition("/")[0], r.dtype, r.shape), []).append(r.what)
+    for (_, dtype, shape), names in groups.items():
+        first, *others = dict.fromkeys(names)
+        words = ["bench", first, "--dtype", dtype, "--shape", shape, "--seconds", "0.15"]
+        yield f"bench {first} and {len(others)}", call(words + [w for other in others for w in ("--vs", other)])
+
+
+def profile() -> Iterator[Call]:
+    chosen = atlas.of_the_sources(atlas.missing(atlas.planned()))
+    if chosen:
+        yield f"profile {len(chosen)}", lambda left: collections.deque(atlas.collect(chosen, left, print), 0).clear()
+
+
+def course() -> Iterator[Call]:
+    if empty("course"):
+        yield "climb --study course", call(["climb", "--study", "course", "--seconds", "4"])
+
+
+def study() -> Iterator[Call]:
+    for name in dict.fromkeys(r.what.partition("/")[0] for r in empty("study")):
+        yield f"study {name}", call(["study", name, "--no-chart"])
+    have = {row.what for row in rows() if row.kind == "study"}
+    if "restrict" not in have:
+        yield "study restrict", call(["study", "restrict", "--no-chart"])
+
+
+def text() -> Iterator[Call]:
+    wanted = {r.command for r in empty("text")}
+    for option, (rungs, seconds) in TEXTS.items():
+        if any(command.endswith(option) for command in wanted):
+            chosen = [word for rung in rungs for word in ("--rung", rung)]
+            words = ["climb", "--study", "attention", *option.split(), "--seconds", str(seconds), *chosen]
+            yield " ".join(words), call(words)
+    if sources.COMMANDS["text"] in wanted:
+        yield "climb --study attention", call(["climb", "--study", "attention"])
+
+
+PARTS = {"course": course, "bench": bench, "profile": profile, "study": study, "text": text}
+
+
+def run(parts: list[str], budget: float) -> list[tuple[str, str, float]]:
+    end, done = time.monotonic() + budget, []
+    for part in parts:
+        for name, work in PARTS[part]():
+            left = end - time.monotonic()
+            if left < 20:
+                done.append((name, "no time left", 0.0))
+                continue
+            began, outcome = time.monotonic(), "ok"
+            try:
+                work(left)
+            except Exception as error:
+                traceback.print_exc()
+                outcome = f"{type(error).__name__}: {error}"
+            done.append((name, outcome, time.monotonic() - began))
+            print(f"[{done[-1][2]:.0f} s] {name}: {outcome}", file=sys.stderr, flush=True)
+    return done
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--budget", type=float, default=540.0)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    chosen = parser.parse_args()
+    OUT.mkdir(parents=True, exist_ok=True)
+    log = sys.stdout
+    with (OUT / "reproduce.log").open("a", encoding="utf-8") as sys.stdout:
+        outcomes = run(chosen.parts.split(","), chosen.budget)
+    sys.stdout = log
+    for name, outcome, seconds in outcomes:
+        print(f"{seconds:5.0f} s  {outcome[:60]:12}  {name}")
+    left = sum(len(empty(kind)) for kind in ("bench", "profile", "course", "study", "text"))
+    print(f"{left} places are empty; the same command goes on.")

@@ -1,0 +1,170 @@
+"""The process in which a file of unknown origin runs: started before torch is imported here, asked by lines of JSON,
+ended with its children. What is learned from it is text: the verdict is read from memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from rung.check.report import SLOW, Failure, how_it_ended
+from rung.rungs.base import Device
+
+IDLE = 4  # times the limit on CPU time, for a process that only waits
+ANSWER = 1 << 20  # bytes of an answer that are read at most
+OUTPUT = 1 << 16  # bytes of what the rung prints that are passed on
+
+
+class Child:
+    """A process that imports torch at once, and a rung's file at the first request."""
+
+    def __init__(self, device: Device, operation: str, file: str, *, mirrored: bool | None = None) -> None:
+        self.mirrored = device == "cuda" if mirrored is None else mirrored
+        self.of = (device, operation, file, self.mirrored)
+        self.device = device
+        ask, self._asked = os.pipe()
+        self._answers, answer = os.pipe()
+        self.files, files = socket.socketpair()
+        descriptors = {"ask": ask, "answer": answer, "files": files.fileno()}
+        settings = {**descriptors, "device": device, "mirrored": self.mirrored, "operation": operation, "file": file}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rung.check.sandboxed", json.dumps(settings)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=tuple(descriptors.values()),
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        )
+        os.close(ask)
+        os.close(answer)
+        files.close()
+        self._left = b""
+        self.bound = 0  # calls so far
+        self._printing = threading.Thread(target=self._pass_on, daemon=True)
+        self._printing.start()
+
+    def clock(self) -> float:
+        """On the emulator, the process's CPU time: what is affordable should not depend on other load."""
+        if self.device != "cuda" and sys.platform == "linux":
+            with contextlib.suppress(OSError):  # it has ended
+                return time.clock_gettime(~self._process.pid << 3 | 2)  # as clock_getcpuclockid(3) makes it
+        return time.monotonic()
+
+    @property
+    def ended(self) -> bool:
+        return self._asked < 0 or self._process.poll() is not None
+
+    def close(self) -> None:
+        """End the process and its children."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._printing.join(5)
+        for end in (self._asked, self._answers):
+            with contextlib.suppress(OSError):
+                os.close(end)
+        self._asked = self._answers = -1
+        self.files.close()
+
+    def _pass_on(self) -> None:
+        """Passes the rung's output to stderr, up to a limit and without a terminal's control characters."""
+        assert self._process.stdout is not None
+        remaining = OUTPUT
+        while data := os.read(self._process.stdout.fileno(), 1 << 14):
+            text = data[:remaining].decode(errors="replace")
+            remaining -= min(remaining, len(data))
+            sys.stderr.write("".join(c if c.isprintable() or c in "\n\t" else "?" for c in text))
+            sys.stderr.flush()
+
+    def ask(self, what: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Send the process a request; without a confirmation it is a failure."""
+        if self.ended:
+            raise Failure(how_it_ended(self._process.poll()))
+        try:
+            os.write(self._asked, json.dumps(what).encode() + b"\n")
+            answer = json.loads(self._line(seconds))
+            if not isinstance(answer, dict):
+                raise ValueError
+        except (BrokenPipeError, EOFError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+            raise Failure(how_it_ended(self._process.poll())) from None
+        except TimeoutError:
+            self.close()
+            raise Failure(f"did not end within {seconds:.0f} s of CPU time", SLOW) from None
+        except ValueError:
+            self.close()
+            raise Failure("its process sent an answer without a request") from None
+        return answer
+
+    def _line(self, seconds: float) -> bytes:
+        """The next line of the answer. The limit is on CPU time, so that it does not depend on other load; a process
+        that only waits is ended too."""
+        began, start = self.clock(), time.monotonic()
+        while b"\n" not in self._left:
+            ready, _, _ = select.select([self._answers], [], [], 0.2)
+            if not ready:
+                if self.clock() - began > seconds or time.monotonic() - start > IDLE * seconds:
+                    raise TimeoutError
+                continue
+            data = os.read(self._answers, 1 << 16)
+            if not data:
+                raise EOFError
+            self._left += data
+            if len(self._left) > ANSWER:
+                raise ValueError
+        line, _, self._left = self._left.partition(b"\n")
+        return line
+
+
+_spare: list[Child] = []  # a process that waits for the next request
+_reusing = False
+
+
+def taken(device: Device, operation: str, file: str, mirrored: bool | None = None) -> Child:
+    """The spare process if it is for this, or a new one."""
+    wanted = (device, operation, file, device == "cuda" if mirrored is None else mirrored)
+    while _spare:
+        child = _spare.pop()
+        if child.of == wanted and not child.ended:
+            return child
+        child.close()
+    return Child(device, operation, file, mirrored=mirrored)
+
+
+def prestart(device: Device, operation: str, file: str) -> None:
+    """Starts a process for a request that follows."""
+    _spare.append(Child(device, operation, file))
+
+
+def spare(child: Child) -> None:
+    """Keeps a process for the next request, such as another number format of its file, inside `reused`."""
+    while _spare:
+        _spare.pop().close()
+    if _reusing and not child.ended:
+        _spare.append(child)
+    else:
+        child.close()
+
+
+@contextlib.contextmanager
+def reused() -> Iterator[None]:
+    """Inside, requests on the same file share a process."""
+    global _reusing
+    before, _reusing = _reusing, True
+    try:
+        yield
+    finally:
+        _reusing = before
+        while _spare and not _reusing:
+            _spare.pop().close()

@@ -1,0 +1,59 @@
+"""`rung reproduce`: the figures of the five documents that rung follows, each beside ours and its command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rung.cli import console, options
+
+
+def reproduce(
+    document: Annotated[
+        str | None, typer.Argument(metavar="[DOCUMENT]", help="Only this one, as milestone3 or flash.")
+    ] = None,
+    gpu: options.Gpu = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Only the commands that fill empty places, one on each line.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Each table and figure of the five documents: theirs, ours, and the command that measures ours.
+
+    Nothing is measured here: ours are stored rows of the present code. Each table says what differs.
+
+    Examples: rung reproduce · rung reproduce lecture · rung reproduce --missing
+    """
+    from rung.errors import RungError
+    from rung.results import codes, current, sources, store
+
+    if document is not None and document not in sources.documents():
+        raise RungError(f"there is no document {document!r}; there are {', '.join(sources.documents())}.")
+    stored = store.gather()
+    found = current.of_gpu(stored, gpu) if stored or gpu else None
+    rows = [row for row in found.results if codes.current(row)] if found else []
+    chosen = [e for e in sources.experiments() if document in (None, e.document.name)]
+    if missing:
+        empty = [r for e in chosen for f in e.figures for r in f.ours if r.value(rows) is None]
+        print(*dict.fromkeys(r.command for r in empty), sep="\n")
+        return
+    if json:
+        console.print_json(
+            [
+                {"document": e.document.cited, "section": e.section, "title": e.title, "gpu": e.gpu,
+                 "differs": e.differs,
+                 "figures": [dict(zip(sources.COLUMNS, line, strict=True)) for line in e.table(rows)]}
+                for e in chosen
+            ]
+        )  # fmt: skip
+        return
+    ours = found.gpu if found else "no GPU"
+    before = None
+    for experiment in chosen:
+        if experiment.document != before:
+            before = experiment.document
+            print(f"\n{before.cited}")
+        print(f"\n{experiment.section}: {experiment.title}\ntheirs: {experiment.gpu}; ours: {ours}")
+        print(f"{experiment.differs}\n")
+        console.table(sources.COLUMNS, experiment.table(rows), right=("theirs", "ours"), drop=("command",))

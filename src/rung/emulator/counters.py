@@ -1,0 +1,216 @@
+"""Requests to memory of emulated kernels, as Nsight Compute counts them, by kernel and by line of the source.
+
+With `Settings(counters=True)` a kernel is compiled so that each access is reported (runtime/counters.cpp). Where nvcc
+merges neighbouring accesses of a lane into a wider one, the width is read, line by line, from the machine code that
+NVRTC makes without a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from rung.cuda import nvrtc, sass
+from rung.cuda.launch import Build, LaunchConfig
+from rung.emulator import native
+from rung.errors import RungError
+
+WAYS = ("plain", "atomic", "matrix", "cp.async", "bulk", "operand", "barrier")
+ARCH = "sm_90a"
+_ROOM, _FIGURES, _SAMPLE, _LANES = 1 << 14, 13, 35, 32
+_CALL = re.compile(r"^\s*([0-9a-f]+):\s+call.*<(?:__tsan|rung)_\w+")
+_AFTER = re.compile(r"^\s*([0-9a-f]+):")
+_OPCODES = {  # machine code's accesses: memory and direction
+    "LDG": (("global", "read"),),
+    "LD": (("global", "read"), ("shared", "read")),
+    "STG": (("global", "write"),),
+    "ST": (("global", "write"), ("shared", "write")),
+    "LDS": (("shared", "read"),),
+    "STS": (("shared", "write"),),
+}
+
+
+class Access(NamedTuple):
+    """What a line does to a memory."""
+
+    file: str
+    line: int
+    memory: str  # global or shared
+    direction: str  # read or write
+    way: str  # one of WAYS
+
+
+@dataclass
+class Counts:
+    """Sums over requests: what one instruction of a warp asks for, of as many lanes as are active."""
+
+    requests: int = 0
+    lanes: int = 0  # active
+    bytes: int = 0  # of all lanes
+    unique_bytes: int = 0  # global: different ones within each request
+    sectors: int = 0  # global: of 32 bytes
+    lines: int = 0  # global: of 128 bytes
+    ideal_sectors: int = 0  # global: if the different bytes were contiguous and aligned
+    wavefronts: int = 0  # shared: passes over the banks
+    ideal_wavefronts: int = 0  # shared: without conflicts
+
+    def add(self, other: Counts) -> None:
+        for f in fields(self):
+            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+
+    @property
+    def waste(self) -> int:
+        """Sectors and wavefronts beyond the ideal."""
+        return self.sectors - self.ideal_sectors + self.wavefronts - self.ideal_wavefronts
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The most expensive request of an instruction: each active lane's distance from the first one's address."""
+
+    size: int  # bytes per lane
+    phase: int  # of the first lane's address within 128 bytes
+    lanes: dict[int, int]
+
+
+@dataclass
+class Launched:
+    """One launch of a kernel."""
+
+    kernel: str
+    config: LaunchConfig
+    accesses: dict[Access, Counts] = field(default_factory=lambda: defaultdict(Counts))
+    worst: dict[Access, Sample] = field(default_factory=dict)
+    early: int = 0  # requests that were counted while lanes may have been missing: too many were open
+    compiled: bool = True  # whether the widths are the machine code's
+
+    def total(self, memory: str, direction: str, *ways: str) -> Counts:
+        found = Counts()
+        for access, counts in self.accesses.items():
+            if access.memory == memory and access.direction == direction and access.way in ways:
+                found.add(counts)
+        return found
+
+
+_recorded: list[Launched] | None = None
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[Launched]]:
+    """Inside, launches of kernels that count are kept in the list."""
+    global _recorded
+    before, _recorded = _recorded, []
+    try:
+        yield _recorded
+    finally:
+        _recorded = before
+
+
+def begin(library: Path, build: Build, kernel: str) -> None:
+    """Tells the runtime how wide the accesses of the machine code are."""
+    set_width = native.runtime().rung_count_width
+    set_width(0, 0, 0, 0)
+    places, widths = _places(library, build.origin), _widths(build, kernel)
+    for counter, (file, line) in places.items():
+        for write, direction in enumerate(("read", "write")):
+            if width := max(widths.get((file, line, m, direction), 0) for m in ("global", "shared")):
+                set_width(counter, write, width, line)
+
+
+def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> None:
+    """Keeps what the launch that has just ended counted."""
+    if _recorded is None:
+        return
+    rows, samples = (ctypes.c_ulonglong * _FIGURES * _ROOM)(), (ctypes.c_longlong * _SAMPLE * _ROOM)()
+    count = min(native.runtime().rung_counted(rows, samples, _ROOM), _ROOM)
+    launched = Launched(
+        kernel, config, early=native.runtime().rung_counted_early(), compiled=_compiled(build) is not None
+    )
+    places = _places(library, build.origin)
+    for row, sample in zip(rows[:count], samples[:count], strict=True):
+        counter, memory, write, way, *numbers = row
+        if counter not in places:  # the entry, which reads the kernel's arguments
+            continue
+        access = Access(*places[counter], ("global", "shared")[memory], ("read", "write")[write], WAYS[way])
+        counts = Counts(*numbers)
+        mask, size, phase, *apart = sample
+        if mask and (access not in launched.worst or counts.waste > launched.accesses[access].waste):
+            launched.worst[access] = Sample(
+                size, phase, {lane: apart[lane] for lane in range(_LANES) if mask >> lane & 1}
+            )
+        launched.accesses[access].add(counts)
+    _recorded.append(launched)
+
+
+@functools.lru_cache(maxsize=64)
+def _places(library: Path, origin: str) -> dict[int, tuple[str, int]]:
+    """The file and line of each call that reports an access: the innermost frame in the kernel's own file, else the
+    innermost."""
+    listing = _run("objdump", "-d", "--no-show-raw-insn", str(library))
+    counters, calls = [], False
+    for line in listing.splitlines():
+        if calls and (after := _AFTER.match(line)):
+            counters.append(int(after[1], 16))
+        calls = _CALL.match(line) is not None
+    text = _run("addr2line", "-a", "-i", "-e", str(library), words="\n".join(hex(c - 1) for c in counters))
+    frames: dict[int, list[tuple[str, int]]] = {}
+    at = 0
+    for line in text.splitlines():
+        if line.startswith("0x") and ":" not in line:
+            at = int(line, 16) + 1
+            frames[at] = []
+            continue
+        file, _, number = line.partition(" ")[0].rpartition(":")
+        frames[at].append((file, int(number) if number.isdigit() else 0))
+    return {
+        counter: _own(stack, origin)
+        for counter, stack in frames.items()
+        if stack and Path(stack[0][0]).name not in ("entry.h", "entries")
+    }
+
+
+def _run(*command: str, words: str | None = None) -> str:
+    try:
+        return subprocess.run(command, input=words, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as problem:
+        raise RungError(f"Counting needs {command[0]}, which does not work ({problem}): install binutils.") from None
+
+
+def _own(stack: Iterable[tuple[str, int]], origin: str) -> tuple[str, int]:
+    frames = [(Path(file).name, line) for file, line in stack]
+    return next((frame for frame in frames if frame[0] == Path(origin).name), frames[0])
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(build: Build) -> dict[str, list[sass.Instruction]] | None:
+    """Each kernel's machine code with lines, or None if it cannot be made here."""
+    try:
+        with_lines = replace(build, options=(*build.options, "-lineinfo"))
+        return sass.instructions_of(nvrtc.compile_cubin(with_lines, ARCH))
+    except RungError:
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def _widths(build: Build, kernel: str) -> dict[tuple[str, int, str, str], int]:
+    """By file, line, memory and direction: the bytes of the widest access in the machine code."""
+    found: dict[tuple[str, int, str, str], int] = {}
+    for instruction in (_compiled(build) or {}).get(kernel, []):
+        for memory, direction in _OPCODES.get(instruction.name, ()) if instruction.lines else ():
+            place = (*_own(instruction.lines, build.origin), memory, direction)
+            found[place] = max(found.get(place, 0), _bytes(instruction.opcode))
+    return found
+
+
+def _bytes(opcode: str) -> int:
+    parts = opcode.split(".")
+    sizes = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+    return next((sizes[part] for part in parts if part in sizes), 4)

@@ -1,0 +1,158 @@
+"""What counts mean: figures under Nsight Compute's names, the most expensive line and the reason, and goals."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from rung.emulator.counters import Access, Counts, Launched, Sample
+from rung.errors import RungError
+from rung.expressions import evaluate, names_in
+
+_READS, _WRITES = ("plain", "cp.async"), ("plain",)
+_COMPARED = ("plain", "cp.async", "matrix")
+_BANKS, _SECTOR, _WORD = 32, 32, 4
+# What a goal may write in parentheses, and the figure's ending.
+_SHORT = re.compile(r"\b([a-z]\w*)\((ld|st)\)")
+_OF_LD_ST = {
+    "sectors_per_request": ("sectors_per_request", "sectors_per_store"),
+    "bytes_per_sector": ("bytes_per_sector_load", "bytes_per_sector_store"),
+    "wavefronts": ("wavefronts_load", "wavefronts_store"),
+    "conflicts": ("conflicts_load", "conflicts_store"),
+    "ways": ("ways_load", "ways_store"),
+    "requests": ("global_read_requests", "global_write_requests"),
+    "bytes": ("global_read_bytes", "global_write_bytes"),
+}
+
+
+def figures(kernel: Launched) -> dict[str, float]:
+    """A launch's counts under this project's short names of Nsight Compute's counters (profile/counters.py)."""
+    load, plain = kernel.total("global", "read", *_READS), kernel.total("global", "read", "plain")
+    store = kernel.total("global", "write", *_WRITES)
+    s_load, s_plain = kernel.total("shared", "read", "plain", "matrix"), kernel.total("shared", "read", "plain")
+    s_store = kernel.total("shared", "write", "plain", "matrix")
+    bulk_in, bulk_out = kernel.total("global", "read", "bulk"), kernel.total("global", "write", "bulk")
+    found: dict[str, float] = {
+        "global_loads": plain.requests,
+        "global_stores": store.requests,
+        "global_read_requests": load.requests,
+        "global_write_requests": store.requests,
+        "global_read_bytes": 32 * load.sectors,
+        "global_write_bytes": 32 * store.sectors,
+        "shared_loads": s_plain.requests,
+        "shared_stores": s_store.requests,
+        "wavefronts_load": s_load.wavefronts,
+        "wavefronts_store": s_store.wavefronts,
+        "conflicts_load": s_load.wavefronts - s_load.ideal_wavefronts,
+        "conflicts_store": s_store.wavefronts - s_store.ideal_wavefronts,
+        "atomics": sum(kernel.total(m, "write", "atomic").requests for m in ("global", "shared")),
+        "async_copy_bytes": kernel.total("shared", "write", "cp.async").bytes,
+        "bulk_read_bytes": bulk_in.bytes,
+        "bulk_write_bytes": bulk_out.bytes,
+        "ldmatrix": kernel.total("shared", "read", "matrix").requests,
+        "operand_bytes": kernel.total("shared", "read", "operand").bytes,
+        "barriers": kernel.total("shared", "read", "barrier").requests,
+    }
+    ratios = {
+        "sectors_per_request": (load.sectors, load.requests),
+        "sectors_per_store": (store.sectors, store.requests),
+        "bytes_per_sector_load": (plain.unique_bytes, plain.sectors),
+        "bytes_per_sector_store": (store.unique_bytes, store.sectors),
+        "ways_load": (s_load.wavefronts, s_load.requests),
+        "ways_store": (s_store.wavefronts, s_store.requests),
+        "lanes_per_request": (
+            sum(c.lanes for a, c in kernel.accesses.items() if a.way == "plain"),
+            sum(c.requests for a, c in kernel.accesses.items() if a.way == "plain"),
+        ),
+    }
+    return found | {name: of / by for name, (of, by) in ratios.items() if by}
+
+
+def hottest(kernels: Iterable[Launched]) -> tuple[Launched, Access, Counts] | None:
+    """The access with the most sectors and wavefronts beyond the ideal, if there is any."""
+    every = [(k, a, c) for k in kernels for a, c in k.accesses.items() if a.way in ("plain", "cp.async", "matrix")]
+    worst = max(every, key=lambda found: found[2].waste, default=None)
+    return worst if worst and worst[2].waste > 0 else None
+
+
+def per_request(access: Access, counts: Counts) -> tuple[float, str]:
+    """What a request costs on average: sectors of global memory, or passes over the banks of shared memory."""
+    if access.memory == "global":
+        return counts.sectors / max(counts.requests, 1), "sectors per request"
+    return counts.wavefronts / max(counts.requests, 1), "wavefronts per request"
+
+
+def reason(access: Access, sample: Sample, sizes: Mapping[str, int] | None = None) -> str:
+    """Why the most expensive request of a line costs what it does. `sizes` names dimensions that a stride may equal."""
+    lanes = sorted(sample.lanes)
+    apart = Counter(sample.lanes[b] - sample.lanes[a] for a, b in itertools.pairwise(lanes) if b == a + 1)
+    stride, size = (apart.most_common(1)[0][0] if apart else 0), sample.size
+    partial = f"; only {len(lanes)} of 32 lanes are active" if len(lanes) < 32 else ""
+    if len(set(sample.lanes.values())) == 1:
+        return f"all lanes have the same address (a broadcast){partial}"
+    if access.memory == "shared":
+        why = _in_banks(sample, stride)
+        return why + partial if why else partial[2:]
+    steps = f"{abs(stride) // size:,} elements" if size and stride % size == 0 else f"{abs(stride):,} bytes"
+    named = next((n for n, v in (sizes or {}).items() if v > 1 and v * size == abs(stride)), "")
+    if abs(stride) > size:
+        return f"neighbouring lanes are {f'{named} = ' if named else ''}{steps} apart{partial}"
+    if abs(stride) == size and sample.phase % _SECTOR:
+        late = sample.phase % _SECTOR
+        return f"neighbouring lanes are contiguous, but begin {late} bytes after a sector's start{partial}"
+    jumps = [d for d in apart if abs(d) > max(size, abs(stride))]
+    if not jumps and abs(stride) == size:
+        return partial[2:]
+    if jumps:
+        return f"rows of lanes are {abs(jumps[0]) // max(size, 1):,} elements apart{partial}"
+    return f"lanes are scattered{partial}" if not partial else partial[2:]
+
+
+def _in_banks(sample: Sample, stride: int) -> str:
+    words = abs(stride) // _WORD
+    banks = Counter(((sample.phase + d) // _WORD) % _BANKS for d in {*sample.lanes.values()})
+    most = max(banks.values())
+    if most == 1:
+        wide = f"accesses of {sample.size} bytes pass the banks in {sample.size // _WORD} parts"
+        return wide if sample.size > _WORD else ""
+    if words > 1 and words % 2 == 0:
+        power = words & -words
+        multiple = "a multiple of the 32 banks" if power >= _BANKS else f"a multiple of {power}"
+        return f"neighbouring lanes are {words} words apart, {multiple}: {most} lanes meet in one bank"
+    return f"{most} different words lie in one bank"
+
+
+def remark(kernels: Iterable[Launched], sizes: Mapping[str, int] | None = None) -> str:
+    """One sentence about the most expensive line, or nothing if no line wastes half of its requests' cost."""
+    found = hottest(kernels)
+    if found is None:
+        return ""
+    kernel, access, counts = found
+    cost, unit = per_request(access, counts)
+    if counts.waste * 2 < counts.sectors + counts.wavefronts:
+        return ""
+    why = reason(access, kernel.worst[access], sizes) if access in kernel.worst else ""
+    return f"line {access.line}: {cost:.3g} {unit}" + (f"; {why}" if why else "")
+
+
+def met(goal: str, kernels: Sequence[Launched]) -> tuple[bool, str]:
+    """Whether all kernels meet a goal such as `sectors_per_request(ld) <= 1.1`, and what was counted."""
+
+    def named(match: re.Match[str]) -> str:
+        if match[1] not in _OF_LD_ST:
+            raise RungError(f"the goal names {match[1]!r}; with ld or st there are {', '.join(_OF_LD_ST)}.")
+        return _OF_LD_ST[match[1]][match[2] == "st"]
+
+    text = _SHORT.sub(named, goal)
+    names = names_in(text)
+    ok, counted = True, []
+    for kernel in kernels:
+        found = figures(kernel)
+        if unknown := sorted(names - {*found, *(n for pair in _OF_LD_ST.values() for n in pair)}):
+            raise RungError(f"the goal names {unknown[0]!r}, which is not counted; there are {', '.join(found)}.")
+        values = {name: found.get(name, 0.0) for name in names}
+        ok &= bool(evaluate(text, values))
+        counted.append(f"{kernel.kernel}: " + ", ".join(f"{n} = {v:,.4g}" for n, v in values.items()))
+    return ok, "; ".join(counted)

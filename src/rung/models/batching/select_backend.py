@@ -1,0 +1,96 @@
+"""Chooses a model's backend and its number of slots."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import torch
+
+from rung.errors import RungError
+from rung.models.batching.adaptive_drafting import AdaptiveDrafting
+from rung.models.batching.backend import Backend
+from rung.models.batching.host_sampling import HostBackend
+from rung.models.cpu.plan import NativeStep
+from rung.models.gpt2.model import Transformer
+from rung.models.gpt2.rungs import MAX_ROWS_OWN_MMA
+from rung.processors import available_memory
+
+if TYPE_CHECKING:
+    from rung.models.gpu.engine import Engine
+
+# Texts at a time on a CPU: the number of columns that the native step takes in one pass over the weights.
+MOST_SLOTS = 32
+MOST_GPU_SLOTS = 256
+EXACT_SLOTS = 32  # in float32, in which a single text also uses the kernels for all rows
+SHARE = 0.4  # share of the free memory that is used for keys and values
+
+
+def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
+    """The backend of a loaded model; `slots` overrides the number that fits into memory."""
+    most = _memory(transformer) // slot_bytes(transformer)
+    if slots is not None and slots > most:
+        raise RungError(f"slots is {slots:,}; keys and values of at most {most:,} texts fit into memory, so give less.")
+    writer = transformer.service.writer
+    if writer is not None:
+        from rung.models.gpu.engine import Engine
+        from rung.models.gpu.slots import GpuBackend
+
+        if isinstance(writer, Engine):  # a test may replace it
+            if transformer.drafting is not None:
+                from rung.models.gpu.columns import Columns
+
+                columns = Columns(writer)
+                slots = min(slots or columns.columns_at_once, columns.columns_at_once)
+                source = transformer.drafting.source and transformer.drafting.source.service.writer
+                proposing = Columns(source) if isinstance(source, Engine) else None
+                drafted = HostBackend(transformer, slots, columns, transformer.drafting, proposing)
+                # With a draft model, sampled text differs from text without drafts. Timing selects the kernels in any
+                # case, so a text without drafts uses the kernels for the present number of texts.
+                return AdaptiveDrafting(
+                    drafted,
+                    GpuBackend(transformer, writer, slots, exact=False),
+                    lambda text: proposing is None or text.options.sampling.temperature == 0,
+                )
+            slots = slots or _gpu_slots(transformer, writer)
+            return GpuBackend(transformer, writer, slots, exact=writer.real.name == "f32")
+    step = transformer.service.stepper
+    native = step.engine if isinstance(step, NativeStep) else None
+    return HostBackend(transformer, slots or _slots(transformer), native, transformer.drafting)
+
+
+def slot_bytes(transformer: Transformer) -> int:
+    """Keys and values of one text that fills the context."""
+    config, plan = transformer.config, transformer.plan
+    return 2 * config.layers * config.C * config.context * plan.cache_dtype.itemsize
+
+
+def _slots(transformer: Transformer) -> int:
+    return max(1, min(MOST_SLOTS, int(SHARE * _free(transformer)) // slot_bytes(transformer)))
+
+
+def _gpu_slots(transformer: Transformer, engine: Engine) -> int:
+    # Sessions with fewer rows, and those for prompts, take the same amount again.
+    room, text = int(SHARE * _free(transformer)), slot_bytes(transformer)
+    fitting = room // text
+    if engine.cache == "int8":
+        in_eight_bits = text * (transformer.config.HS + 4) // (transformer.config.HS * engine.real.size)
+        if room // in_eight_bits >= 2 * MAX_ROWS_OWN_MMA:  # the smallest power of two with that many rows
+            fitting = room // in_eight_bits
+    most = min(EXACT_SLOTS if engine.real.name == "f32" else MOST_GPU_SLOTS, max(1, fitting))
+    slots = 1 << most.bit_length() - 1
+    while slots > 1 and not engine.takes(slots):
+        slots //= 2
+    return slots
+
+
+def _memory(transformer: Transformer) -> int:
+    if transformer.plan.device.type == "cuda":
+        return torch.cuda.mem_get_info()[1]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _free(transformer: Transformer) -> int:
+    if transformer.plan.device.type == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    return available_memory()

@@ -1,0 +1,431 @@
+"""Several engines as one: workers in processes of their own, one on each GPU, and perhaps the engine of this process.
+
+Each text goes to the least loaded engine. When a worker dies, is killed because it hangs, or loses its GPU, its texts
+are written again elsewhere, or by the worker that replaces it: a text is a function of its request, so that what was
+delivered before is compared and left out. A text that was running at two deaths ends with an error, since it may be
+their cause. A worker that dies more often than RESTARTS times in WINDOW seconds is not started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rung.errors import RungError
+from rung.models.batching import protocol
+from rung.models.batching.backend import Clock
+from rung.models.batching.engine import BatchEngine, Listener, Submission
+from rung.models.batching.protocol import Call, Cancel, Failed, Progress, Ready, Result, Setup, Stop, Submit
+from rung.models.batching.text import Piece, Request
+
+RESTARTS, WINDOW = 3, 600.0
+TRIES = 2  # of a text, or of a call
+SILENT_SECONDS = 5.0  # a worker reports each second; after this long without a report it is not healthy,
+HUNG_SECONDS = 60.0  # and after this long it is killed
+STALLED_SECONDS = 300.0  # for one step, after which an engine is not healthy; graphs may be captured in it
+STOP_SECONDS = 10.0
+DIED = "the engine's process died twice while the text was being written; it may be the cause."
+DIFFERENT = "the engine's process died, and the text came out differently the second time; send the request again."
+GONE = "no engine is left; their output is above."
+log = logging.getLogger("rung.workers")
+
+
+@dataclass(eq=False)
+class PooledText:
+    """A text and the worker that writes it. `whole`: it is delivered when it has ended, in one piece."""
+
+    pool: WorkerPool
+    key: int
+    request: Request
+    listener: Listener
+    whole: bool
+    worker: Worker | None = None
+    tries: int = 0
+    ended: bool = False
+    pieces: list[Piece] = field(default_factory=list)  # of a whole text
+    tokens: list[int] = field(default_factory=list)  # that were delivered, and how many characters
+    characters: int = 0
+    again: int = 0  # tokens and characters that the present try still repeats
+    skip: int = 0
+
+    def cancel(self) -> None:
+        """End the text; its last piece says "interrupted"."""
+        self.pool.cancel(self)
+
+    def drop(self) -> None:
+        """End the text; the listener is not called any more."""
+        self.pool.drop(self)
+
+    def begin(self) -> None:
+        """Another try."""
+        self.tries += 1
+        self.pieces.clear()
+        self.again, self.skip = len(self.tokens), self.characters
+
+    def take(self, piece: Piece) -> Piece | None:
+        """What the listener has not had of this piece."""
+        if self.whole:
+            self.pieces.append(piece)
+            return _joined(self.pieces) if piece.last else None
+        if piece.error is not None:
+            return piece
+        repeated, told = self.again, bool(self.tokens)
+        done = len(self.tokens) - repeated
+        if repeated and list(piece.tokens[:repeated]) != self.tokens[done : done + len(piece.tokens)]:
+            return Piece(error=DIFFERENT)
+        new = list(piece.tokens[repeated:])
+        text = piece.text[self.skip :]
+        self.again -= min(repeated, len(piece.tokens))
+        self.skip -= min(self.skip, len(piece.text))
+        self.tokens += new
+        self.characters += len(text)
+        if not (new or text or piece.last or piece.prompt):
+            return None
+        details = None if piece.details is None else piece.details[repeated:]
+        prompt, queued = (None, None) if told else (piece.prompt, piece.queued)
+        return replace(piece, text=text, tokens=new, details=details, prompt=prompt, queued=queued)
+
+
+def _joined(pieces: Sequence[Piece]) -> Piece:
+    first, last = pieces[0], pieces[-1]
+    details = [one for p in pieces for one in p.details or ()] if first.details is not None else None
+    tokens = [token for p in pieces for token in p.tokens]
+    return replace(
+        last, text="".join(p.text for p in pieces), tokens=tokens, details=details, prompt=first.prompt,
+        queued=first.queued,
+    )  # fmt: skip
+
+
+class Worker:
+    """One process, and what it works on."""
+
+    def __init__(self, pool: WorkerPool, setup: Setup) -> None:
+        self.pool, self.setup = pool, setup
+        self.process: subprocess.Popen[bytes] | None = None
+        self.texts: dict[int, PooledText] = {}
+        self.calls: dict[int, tuple[Callable[..., Any], Future[Any], int]] = {}
+        self.slots = self.running = self.waiting = self.failures = self.restarts = 0
+        self.usage = self.stalled = 0.0
+        self.alive = self.stopping = False
+        self.heard = time.monotonic()
+        self.deaths: list[float] = []
+        self.reason = ""  # why it could not start
+        self.settled = threading.Event()  # it has started, or cannot
+        self._outbox: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        self._outbox, self.heard = queue.SimpleQueue(), time.monotonic()
+        self.process, connection = protocol.start(self.setup)
+        for work in (self._write, self._listen):
+            threading.Thread(target=work, args=(self.process, connection, self._outbox), daemon=True).start()
+
+    def send(self, message: Submit | Cancel | Stop | Call) -> None:
+        """Never waits: a thread writes to the process, however slowly that one reads."""
+        self._outbox.put(message)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it reports, and its engine goes on."""
+        return self.alive and time.monotonic() - self.heard < SILENT_SECONDS and self.stalled < STALLED_SECONDS
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+
+    # ---- threads ----------------------------------------------------------------------------------------------------
+
+    def _write(self, process: Any, connection: Connection, outbox: queue.SimpleQueue[object]) -> None:
+        while (message := outbox.get()) is not None:
+            try:
+                connection.send(message)
+            except (OSError, ValueError):
+                return  # it has died, which _listen notices
+
+    def _listen(self, process: subprocess.Popen[bytes], connection: Connection, outbox: Any) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self._receive(connection.recv())
+        code = process.wait()
+        outbox.put(None)
+        connection.close()
+        self.pool.died(self, code)
+
+    def _receive(self, message: Ready | Failed | Progress | Result) -> None:
+        self.heard = time.monotonic()
+        if isinstance(message, Ready):
+            self.slots = message.slots
+            self.pool.ready(self)
+        elif isinstance(message, Failed):
+            self.reason = message.reason
+        elif isinstance(message, Result):
+            self.pool.answered(self, message)
+        else:
+            self.running, self.waiting, self.usage = message.running, message.waiting, message.usage
+            self.stalled, self.failures = message.stalled, message.failures
+            for key, piece in message.pieces:
+                self.pool.arrived(self, key, piece)
+
+
+class WorkerPool:
+    """`local` is this process's engine, which takes texts as well. Without `restart` a worker that dies stays away."""
+
+    def __init__(self, setups: Sequence[Setup], local: BatchEngine | None = None, *, restart: bool = True) -> None:
+        self.workers = [Worker(self, setup) for setup in setups]
+        self.alone = local.alone if local else threading.Lock()
+        self.deaths = 0
+        self.on_gone: Callable[[], None] = lambda: None  # called when no worker will serve any more
+        self._local, self._restart = local, restart
+        self._at_home = 0  # texts of the local engine
+        self._lock = threading.RLock()
+        self._keys = itertools.count()
+        self._unassigned: list[PooledText] = []  # while all workers are being started again
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Returns when all workers are ready; RungError if one cannot load."""
+        try:
+            for one in self.workers:
+                one.start()
+            if self._local is not None:
+                self._local.prepare()
+            for one in self.workers:
+                one.settled.wait()
+                if not one.alive:
+                    raise RungError(one.reason or "a worker died while it started; see its output above.")
+        except BaseException:
+            self.close()
+            raise
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def close(self) -> None:
+        """End all workers; those that do not end by themselves are killed."""
+        self._closed.set()
+        for one in self.workers:
+            one.stopping = True
+            one.send(Stop())
+        until = time.monotonic() + STOP_SECONDS
+        for one in self.workers:
+            if one.process is not None:
+                try:
+                    one.process.wait(max(0.1, until - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    one.kill()
+
+    # ---- how it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def healthy(self) -> bool:
+        return all(one.healthy for one in self.workers)
+
+    @property
+    def serving(self) -> bool:
+        return any(one.healthy for one in self.workers) or self._local is not None
+
+    @property
+    def gone(self) -> bool:
+        """Whether no worker will serve any more."""
+        return self._local is None and all(one.settled.is_set() and not one.alive for one in self.workers)
+
+    @property
+    def slots(self) -> int:
+        return sum(one.slots for one in self.workers if one.alive)
+
+    @property
+    def texts(self) -> int:
+        """Texts that are being written or wait."""
+        return sum(len(one.texts) for one in self.workers) + len(self._unassigned) + self._at_home
+
+    @property
+    def clock(self) -> Clock:
+        """The figure of this process's engine."""
+        return self._local.clock if self._local else Clock()
+
+    # ---- texts ------------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, listener: Listener, *, whole: bool | None = None) -> Submission:
+        """Submit a text to the least loaded engine. The listener is called in a thread, and must not block."""
+        if whole is None:
+            whole = self._local is not None
+        with self._lock:
+            free = self._least()
+            if self._local is not None and (free is None or self._at_home / max(1, self._local.slots) <= _load(free)):
+                self._at_home += 1
+                return self._local.submit(request, self._counted(listener))
+            text = PooledText(self, next(self._keys), request, listener, whole)
+            self._hand(text, free)
+            return text
+
+    def _least(self) -> Worker | None:
+        alive = [one for one in self.workers if one.alive]
+        return min(alive, key=lambda one: (not one.healthy, _load(one)), default=None)
+
+    def _hand(self, text: PooledText, worker: Worker | None) -> None:
+        text.begin()
+        text.worker = worker
+        if worker is None:
+            self._unassigned.append(text)
+        else:
+            worker.texts[text.key] = text
+            worker.send(Submit(text.key, text.request))
+
+    def _counted(self, listener: Listener) -> Listener:
+        def on_piece(piece: Piece) -> None:
+            if piece.last:
+                with self._lock:
+                    self._at_home -= 1
+            listener(piece)
+
+        return on_piece
+
+    def cancel(self, text: PooledText) -> None:
+        """See PooledText.cancel."""
+        with self._lock:
+            if text.worker is not None and not text.ended:
+                text.worker.send(Cancel(text.key))
+            waiting = text in self._unassigned
+            if waiting:
+                self._unassigned.remove(text)
+                text.ended = True
+        if waiting:
+            text.listener(Piece(reason="interrupted"))
+
+    def drop(self, text: PooledText) -> None:
+        """See PooledText.drop."""
+        with self._lock:
+            if not text.ended:
+                text.ended = True
+                if text.worker is not None and text.key in text.worker.texts:
+                    del text.worker.texts[text.key]
+                    text.worker.send(Cancel(text.key))
+                elif text in self._unassigned:
+                    self._unassigned.remove(text)
+
+    def arrived(self, worker: Worker, key: int, piece: Piece) -> None:
+        """A piece from a worker."""
+        with self._lock:
+            text = worker.texts.get(key)
+            shown = text.take(piece) if text is not None else None
+            if text is None or shown is None:
+                return
+            if shown.last:
+                text.ended = True
+                del worker.texts[key]
+                if not piece.last:
+                    worker.send(Cancel(key))
+        text.listener(shown)
+
+    # ---- calls ------------------------------------------------------------------------------------------------------
+
+    def call(self, work: Callable[..., Any]) -> Future[Any]:
+        """`work(model)` in the process of a worker."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._call(work, future, 0)
+        return future
+
+    def _call(self, work: Callable[..., Any], future: Future[Any], tries: int) -> None:
+        alive = [one for one in self.workers if one.alive]
+        if not alive or tries == TRIES:
+            future.set_exception(RungError(GONE if not alive else "the processes died that computed this."))
+            return
+        worker, key = min(alive, key=lambda one: (not one.healthy, len(one.calls))), next(self._keys)
+        worker.calls[key] = work, future, tries + 1
+        worker.send(Call(key, work))
+
+    def answered(self, worker: Worker, result: Result) -> None:
+        """The result of a call."""
+        with self._lock:
+            _, future, _ = worker.calls.pop(result.key)
+        if not future.set_running_or_notify_cancel():
+            return
+        if result.error:
+            future.set_exception(RungError(result.error))
+        else:
+            future.set_result(result.value)
+
+    # ---- deaths -----------------------------------------------------------------------------------------------------
+
+    def ready(self, worker: Worker) -> None:
+        """A worker has loaded its model."""
+        with self._lock:
+            worker.alive = True
+            waiting, self._unassigned = self._unassigned, []
+            for text in waiting:
+                text.tries -= 1
+                self._hand(text, worker)
+        worker.settled.set()
+
+    def died(self, worker: Worker, code: int) -> None:
+        """A worker's process has ended."""
+        lost: list[PooledText] = []
+        with self._lock:
+            started, worker.alive, now = worker.alive, False, time.monotonic()
+            worker.running = worker.waiting = 0
+            worker.usage = worker.stalled = 0.0
+            texts, worker.texts = list(worker.texts.values()), {}
+            calls, worker.calls = list(worker.calls.values()), {}
+            worker.deaths = [at for at in worker.deaths if now - at < WINDOW] + [now]
+            again = not worker.stopping and self._restart and len(worker.deaths) <= RESTARTS
+            again = again and (started or worker.restarts > 0)
+            if not worker.stopping:
+                self.deaths += 1
+                ids = ", ".join(sorted({text.request.call for text in texts} - {""})) or "none"
+                what = "it is started again" if again else "it is not started again"
+                log.error("a worker died (exit code %d) with %d texts of requests %s; %s", code, len(texts), ids, what)
+            if again:
+                worker.restarts += 1
+                worker.settled.clear()
+                worker.start()
+            else:
+                worker.settled.set()
+            for text in texts:
+                other = self._least()
+                if text.tries >= TRIES or worker.stopping or (other is None and self.gone):
+                    text.ended = True
+                    lost.append(text)
+                elif other is None and self._local is not None:
+                    self._at_home += 1
+                    text.begin()
+                    self._local.submit(text.request, self._counted(self._relayed(text)))
+                else:
+                    self._hand(text, other)
+            if self.gone:
+                lost += self._unassigned
+                self._unassigned = []
+            for work, future, tries in calls:
+                self._call(work, future, tries)
+            gone = self.gone and not worker.stopping
+        for text in lost:
+            text.listener(Piece(error=DIED if text.tries >= TRIES else GONE))
+        if gone:
+            self.on_gone()
+
+    def _relayed(self, text: PooledText) -> Listener:
+        def on_piece(piece: Piece) -> None:
+            if (shown := text.take(piece)) is not None:
+                text.ended = shown.last
+                text.listener(shown)
+
+        return on_piece
+
+    def _watch(self) -> None:
+        """Kills workers that hang: a request must not wait for one for ever."""
+        while not self._closed.wait(1.0):
+            for one in self.workers:
+                if one.alive and time.monotonic() - one.heard > HUNG_SECONDS:
+                    log.error("a worker has not reported for %.0f s; it is killed", HUNG_SECONDS)
+                    one.kill()
+
+
+def _load(worker: Worker) -> float:
+    return len(worker.texts) / max(1, worker.slots)

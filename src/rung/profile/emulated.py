@@ -1,0 +1,198 @@
+"""What a rung asks of memory, counted on the emulator under the names of Nsight Compute's counters.
+
+A large shape is counted at small ones: each kernel's counts are affine in the number of batches and heads, as far as
+these only make the grid larger. Two sizes give the line, and a further size must lie on it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from rung.bench.subject import Subject
+from rung.check.operands import Operands
+from rung.emulator import counters, module
+from rung.emulator.counters import Counts, Launched
+from rung.emulator.counters_explained import figures
+from rung.errors import RungError
+from rung.expressions import evaluate
+from rung.operation import Values
+from rung.profile.counters import SINGLE
+from rung.profile.inspect import DEFAULT_SHAPE
+from rung.rungs.base import Rung, emulated_multiprocessors
+
+ALIGNED = 512  # as a GPU's allocator aligns memory
+MOST_WORK = 6e7  # operations and numbers of a shape that is counted as it is
+FIRST = ("B", "NH", "NKV", "T", "OC", "R")  # dimensions that are made smaller, in this order
+UNITS = {"T": 128, "OC": 128, "R": 128}
+SMS = 132  # multiprocessors of the GPU that persistent kernels are launched for: an H100's or H200's
+
+
+@dataclass
+class Counted:
+    """A rung's counts at one shape."""
+
+    rung: str
+    dtype: str
+    shape: str
+    kernels: list[Launched]
+    tuning: dict[str, int]
+    exact: bool = True  # false: taken from smaller shapes
+    sizes: tuple[str, ...] = ()  # the shapes that were run
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "rung": self.rung, "dtype": self.dtype, "shape": self.shape, "tuning": self.tuning,
+            "source": "counted on the emulator", "sizes": list(self.sizes),
+            "kernels": [
+                {
+                    "kernel": k.kernel, "grid": list(k.config.grid), "block": list(k.config.block),
+                    "figures": figures(k),
+                    "widths": "machine code" if k.compiled else "source", "counted_early": k.early,
+                    "lines": [a._asdict() | vars(c) for a, c in sorted(k.accesses.items())],
+                }
+                for k in self.kernels
+            ],
+        }  # fmt: skip
+
+
+def usual_shape(rung: Rung) -> str:
+    """The shape that is counted when none is named."""
+    shapes = rung.operation.shapes
+    return DEFAULT_SHAPE if DEFAULT_SHAPE in shapes else next(iter(shapes))
+
+
+def metric(figure: str) -> str | None:
+    """The counter of Nsight Compute that means the same."""
+    return SINGLE.get(figure)
+
+
+def _aligned(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+    size = math.prod(shape) * torch.empty(0, dtype=kind).element_size()
+    memory = torch.zeros(size + ALIGNED, dtype=torch.uint8)
+    return memory[-memory.data_ptr() % ALIGNED :][:size].view(kind).view(shape)
+
+
+def run(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:
+    """Counts at this very shape."""
+    rung, values, dtype = subject.rung, subject.values, subject.dtype
+    if rung.kind != "cuda":
+        raise RungError(f"{rung.full_name} is a {rung.kind} rung: only CUDA kernels are counted on the emulator.")
+    operands = Operands(rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=_aligned)
+    here = (emulated_multiprocessors(SMS), counters.recorded(), module.under(counters=True, poison=False))
+    with here[0], here[1] as launches, here[2]:
+        prepared = rung.prepare(operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=_aligned)
+        launches.clear()
+        prepared.run()
+    return Counted(rung.full_name, dtype.name, subject.shape, launches, rung.tuned(tuning), sizes=(subject.shape,))
+
+
+def count(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:
+    """Counts at this shape, taken from smaller shapes if it is large."""
+    if _work(subject, subject.values) <= MOST_WORK:
+        return run(subject, tuning)
+    small, changed = _smaller(subject, tuning)
+    if not changed:
+        return run(subject, tuning)
+
+    def at(units: tuple[int, ...]) -> Counted:
+        sizes = {d: UNITS.get(d, 1) * n for d, n in zip(changed, units, strict=True)}
+        return run(replace(subject, values=_with(subject, small, sizes), shape=_name(sizes)), tuning)
+
+    ones = (1,) * len(changed)
+    base = at(ones)
+    steps = [at((*ones[:i], 2, *ones[i + 1 :])) for i in range(len(changed))]
+    further = tuple(2 for _ in changed) if len(changed) > 1 else (3,)
+    proof = at(further)
+    target = tuple(int(subject.values[d]) // UNITS.get(d, 1) for d in changed)
+    predicted = _on_line(base, steps, further)
+    for kernel, expected in zip(proof.kernels, predicted, strict=True):
+        for figure, counted in figures(kernel).items():
+            if abs(counted - figures(expected).get(figure, 0.0)) > 1e-9 * abs(counted) + 1e-9:
+                raise RungError(
+                    f"{base.rung}: {figure} of {kernel.kernel} is not affine in {', '.join(changed)}; count it "
+                    "at a smaller --shape."
+                )
+    kernels = _on_line(base, steps, target)
+    planned = subject.rung.launches(subject.values, subject.dtype, tuning, emulated=False)  # type: ignore[attr-defined]
+    if [k for k, _ in planned] == [k.kernel for k in kernels]:
+        for kernel, (_, config) in zip(kernels, planned, strict=True):
+            kernel.config = config
+    sizes = tuple(c.shape for c in (base, *steps, proof))
+    return Counted(base.rung, base.dtype, subject.shape, kernels, base.tuning, exact=False, sizes=sizes)
+
+
+def _work(subject: Subject, values: Values) -> float:
+    cost = subject.rung.operation.cost(values, subject.dtype.size)
+    return cost.flops + cost.bytes / subject.dtype.size
+
+
+def _name(sizes: Mapping[str, int]) -> str:
+    return ",".join(f"{d}={n}" for d, n in sizes.items())
+
+
+def _with(subject: Subject, values: Values, sizes: Mapping[str, int]) -> Values:
+    """The values with other dimensions, and those that depend on them."""
+    operation = subject.rung.operation
+    given: dict[str, Any] = {d: values[d] for d in operation.dims}
+    given |= sizes
+    inner = {name: values[name] for name in operation.derived}
+    for name, expression in operation.inverse.items():
+        if any(d in expression for d in sizes):
+            given[name] = evaluate(expression, {**given, **inner})
+    given |= {s: values[s] for s in operation.scalars if not isinstance(operation.scalars[s], str)}
+    return operation.complete(given)
+
+
+def _smaller(subject: Subject, tuning: Mapping[str, int] | None) -> tuple[Values, list[str]]:
+    """Values at which the rung runs quickly, and the dimensions that differ."""
+    values: Values = dict(subject.values)
+    changed: list[str] = []
+    for dim in FIRST:
+        unit, size = UNITS.get(dim, 1), values.get(dim)
+        if _work(subject, values) <= MOST_WORK or not isinstance(size, int) or size % unit or size < 4 * unit:
+            continue
+        try:
+            fewer = _with(subject, values, {dim: unit})
+            works = [_work(subject, _with(subject, values, {dim: unit * n})) for n in (1, 2, 3)]
+        except RungError:
+            continue
+        if abs(works[0] - 2 * works[1] + works[2]) > 1e-6 * works[2]:  # not affine, such as attention in T
+            continue
+        if subject.rung.refused_by_needs(fewer, subject.dtype, tuning) is None:
+            values, changed = fewer, [*changed, dim]
+    return values, changed
+
+
+def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> list[Launched]:
+    """The counts at so many units of each dimension, from those at one of each and at two of one."""
+    if any([k.kernel for k in step.kernels] != [k.kernel for k in base.kernels] for step in steps):
+        raise RungError(f"{base.rung} launches other kernels at other sizes; count it at a smaller --shape.")
+    found = []
+    for number, kernel in enumerate(base.kernels):
+        made = Launched(kernel.kernel, kernel.config, worst=kernel.worst, early=kernel.early, compiled=kernel.compiled)
+        others = [step.kernels[number].accesses for step in steps]
+        for access in sorted({*kernel.accesses, *itertools.chain(*others)}):
+            first, further = kernel.accesses.get(access, Counts()), [o.get(access, Counts()) for o in others]
+            made.accesses[access] = _line(first, further, units)
+        found.append(made)
+    return found
+
+
+def _line(first: Counts, further: Iterable[Counts], units: tuple[int, ...]) -> Counts:
+    made = Counts()
+    others = list(further)
+    for f in fields(Counts):
+        one = getattr(first, f.name)
+        slopes = [getattr(o, f.name) - one for o in others]
+        if one:
+            value = one * math.prod(1 + s / one * (n - 1) for s, n in zip(slopes, units, strict=True))
+        else:
+            value = sum(s * (n - 1) for s, n in zip(slopes, units, strict=True))
+        setattr(made, f.name, round(value))
+    return made

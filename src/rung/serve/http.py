@@ -1,0 +1,81 @@
+"""Connections with bounds: how many there are, how long one may idle, send its headers, or leave an answer unread.
+
+They hold before a request is parsed, so that nobody needs a key to meet them. Headers are bounded by h11, to 64 KiB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+UNREAD = 1 << 18  # bytes in a connection's socket
+
+
+def bounded(connections: int, seconds: float) -> type[H11Protocol]:
+    """The protocol of a server with these bounds."""
+
+    class Bounded(H11Protocol):
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            one = transport.get_extra_info("socket")
+            if one is not None:  # what a client leaves unread is the server's memory, in the kernel as well
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)
+            if len(self.connections) > connections:
+                transport.abort()
+            else:
+                self._limit(self._silent)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._unlimit()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._unlimit()  # a request is being answered; its body has a limit of its own
+            elif self._timer is None:
+                self._limit(self._silent)
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
+                self._limit(self._silent)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._limit(self._unread)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._unlimit()
+
+        def timeout_keep_alive_handler(self) -> None:
+            if self.transport.get_write_buffer_size():
+                self.transport.abort()  # it would wait until the client has read
+            else:
+                super().timeout_keep_alive_handler()
+
+        def _limit(self, end: Any) -> None:
+            self._unlimit()
+            self._timer = self.loop.call_later(seconds, end)
+
+        def _unlimit(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _silent(self) -> None:
+            """No whole request came in time."""
+            if self.cycle is None or self.cycle.response_complete:
+                self.transport.abort()
+
+        def _unread(self) -> None:
+            """The client has not read for too long."""
+            self.transport.abort()
+
+    return Bounded

@@ -1,0 +1,124 @@
+"""Counts of the emulator as tables and as annotated source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rung.emulator.counters import Access, Counts
+from rung.emulator.counters_explained import figures, per_request, reason
+from rung.profile.emulated import Counted
+from rung.show.verb_tables import Table
+
+ROWS = (
+    ("global load requests", "global_read_requests"),
+    ("sectors per load request", "sectors_per_request"),
+    ("bytes used per sector, loads", "bytes_per_sector_load"),
+    ("global bytes loaded (sectors)", "global_read_bytes"),
+    ("global store requests", "global_write_requests"),
+    ("sectors per store request", "sectors_per_store"),
+    ("bytes used per sector, stores", "bytes_per_sector_store"),
+    ("global bytes stored (sectors)", "global_write_bytes"),
+    ("shared loads", "shared_loads"),
+    ("wavefronts of shared loads", "wavefronts_load"),
+    ("bank conflicts, loads", "conflicts_load"),
+    ("shared stores", "shared_stores"),
+    ("wavefronts of shared stores", "wavefronts_store"),
+    ("bank conflicts, stores", "conflicts_store"),
+    ("ldmatrix", "ldmatrix"),
+    ("atomic requests", "atomics"),
+    ("bytes by cp.async", "async_copy_bytes"),
+    ("bytes by bulk and tensor copies, in", "bulk_read_bytes"),
+    ("bytes by bulk and tensor copies, out", "bulk_write_bytes"),
+    ("bytes of wgmma operands", "operand_bytes"),
+    ("barriers of warps", "barriers"),
+    ("active lanes per request", "lanes_per_request"),
+)
+
+
+def number(value: float | None) -> str:
+    """A count whole, a ratio with two decimals."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}"
+
+
+def kernels(every: Sequence[Counted]) -> Table:
+    """A column per kernel, and rows that are not zero."""
+    columns = [(c, k) for c in every for k in c.kernels]
+    names = [f"{c.rung.partition('/')[2]} {k.kernel}" if len(every) > 1 else k.kernel for c, k in columns]
+    found = [figures(k) for _, k in columns]
+    rows: list[tuple[str, ...]] = [("grid", *(" x ".join(map(str, k.config.grid)) for _, k in columns))]
+    rows.append(("block", *(" x ".join(map(str, k.config.block)) for _, k in columns)))
+    for title, figure in ROWS:
+        if any(f.get(figure) for f in found):
+            rows.append((title, *(number(f.get(figure)) for f in found)))
+    return Table(("", *names), rows, right=tuple(names))
+
+
+def of_lines(counted: Counted, own: str) -> dict[int, list[tuple[Access, Counts]]]:
+    """The accesses of a source's lines, over all kernels."""
+    found: dict[int, dict[Access, Counts]] = {}
+    for kernel in counted.kernels:
+        for access, counts in kernel.accesses.items():
+            if access.file == own and access.way != "barrier":
+                found.setdefault(access.line, {}).setdefault(access, Counts()).add(counts)
+    return {line: sorted(accesses.items()) for line, accesses in sorted(found.items())}
+
+
+def short(access: Access, counts: Counts) -> str:
+    """An access in a few words: `ld global 6,144 x 4.00`."""
+    cost, _ = per_request(access, counts)
+    verb = {"read": "ld", "write": "st"}[access.direction]
+    way = "" if access.way == "plain" else f" {access.way}"
+    if not counts.requests or access.way in ("bulk", "operand"):
+        return f"{verb} {access.memory}{way} {counts.bytes:,} bytes"
+    return f"{verb} {access.memory}{way} {counts.requests:,} x {cost:.2f}"
+
+
+def annotated(counted: Counted, source: str, own: str) -> str:
+    """The source, with what each line asks of memory on its left."""
+    lines = of_lines(counted, own)
+    marks = {n: "; ".join(short(a, c) for a, c in found) for n, found in lines.items()}
+    width = min(60, max((len(m) for m in marks.values()), default=0))
+    out = []
+    for n, text in enumerate(source.splitlines(), 1):
+        mark = marks.get(n, "")
+        out.append(
+            f"{mark:>{width}} |{n:4} {text}".rstrip() if len(mark) <= width else f"{mark}\n{'':>{width}} |{n:4} {text}"
+        )
+    return "\n".join(out)
+
+
+def expensive(counted: Counted, sizes: Mapping[str, int], most: int = 5) -> Table:
+    """The lines that waste most, with the reason."""
+    every = [(k, a, c) for k in counted.kernels for a, c in k.accesses.items() if c.waste > 0]
+    every.sort(key=lambda found: -found[2].waste)
+    rows = []
+    for kernel, access, counts in every[:most]:
+        cost, unit = per_request(access, counts)
+        why = reason(access, kernel.worst[access], sizes) if access in kernel.worst else ""
+        verb = {"read": "load", "write": "store"}[access.direction]
+        rows.append(
+            (f"{access.file}:{access.line}", f"{access.memory} {verb}", f"{cost:.2f} {unit}", f"{counts.waste:,}", why)
+        )
+    return Table(("line", "access", "cost", "beyond the ideal", "why"), rows, right=("beyond the ideal",))
+
+
+def against(child: Counted, parent: Counted) -> list[str]:
+    """Ratios in which a rung differs from its parent, with the child's line that costs most."""
+    said = []
+    for title, figure in ROWS:
+        before, after = (_total(c, figure) for c in (parent, child))
+        if before is not None and after is not None and before != after:
+            said.append(f"{title}: {number(before)} -> {number(after)}")
+    return said
+
+
+def _total(counted: Counted, figure: str) -> float | None:
+    """A rung's figure: the sum over its kernels, or the mean of a ratio weighted by requests."""
+    found = [figures(k) for k in counted.kernels]
+    if "_per_" not in figure:
+        return sum(f.get(figure, 0) for f in found)
+    weight = "global_write_requests" if "store" in figure else "global_read_requests"
+    requests = sum(f.get(weight, 0) for f in found)
+    return sum(f.get(figure, 0) * f.get(weight, 0) for f in found) / requests if requests else None

@@ -1,0 +1,87 @@
+"""The tables of docs/reproduce.md: each figure of the five documents, theirs and ours, and the course's climb."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rung.results import codes, items, sources
+from rung.results.current import Figures
+from rung.results.row import Row
+from rung.show import charts
+from rung.show.charts import Bar, Panel
+from rung.show.markdown import picture, plain, table
+
+FORMATS = {"float32": "f32", "tf32": "tf32"}  # colours
+
+
+def document(found: Figures, name: str) -> str:
+    """A document's experiments in its order: a table, what differs, and the commands that repeat ours."""
+    rows = [row for row in found.results if codes.current(row)]
+    parts = []
+    for e in (e for e in sources.experiments() if e.document.name == name):
+        lines = [(plain(what), theirs, ours, unit) for what, theirs, ours, unit, _ in e.table(rows)]
+        commands = dict.fromkeys(c for f in e.figures for c in f.command.split("; ") if not f.reason)
+        reasons = dict.fromkeys(f.reason for f in e.figures if f.reason and f.reason != "as above")
+        heads = ("", f"theirs, {e.gpu}", f"ours, {found.gpu or 'no GPU yet'}", "unit")
+        parts.append(f"\n### {e.section}: {plain(e.title)}\n\n{plain(e.differs)}\n{table(heads, lines)}")
+        if commands:
+            parts.append("Again: " + ", ".join(f"`{c}`" for c in commands) + ".\n")
+        if reasons:
+            parts.append("\nWithout ours: " + plain("; ".join(reasons)) + ".\n")
+    return "".join(parts) + "\n"
+
+
+def covered(rows: Sequence[Row], name: str) -> str:
+    """A document's items: what shows each, and whether that is there."""
+    right = [row for row in rows if codes.current(row)]
+    lines = []
+    for item in (i for i in items.items() if i.document == name):
+        missing = item.missing(right)
+        waits = f"waits for {', '.join(f'`{m}`' for m in missing)}"
+        state = f"closed: {item.closed}" if item.closed else waits if missing else "as described"
+        lines.append((item.section, item.what, ", ".join(f"`{n}`" for n in item.shown_by), state))
+    return table(("section", "technique, kernel or experiment", "shown by", "state"), lines, words=4)
+
+
+def counted(rows: Sequence[Row]) -> str:
+    """How many items are as described, wait for a row, or are closed."""
+    right = [row for row in rows if codes.current(row)]
+    closed = sum(bool(item.closed) for item in items.items())
+    waiting = sum(bool(item.missing(right)) for item in items.items())
+    every = len(items.items())
+    done = every - closed - waiting
+    return f"\nOf {every} items {done} are as described, {waiting} wait for a row and {closed} are closed.\n\n"
+
+
+def course(found: Figures) -> str:
+    """The picture of the course's climb; empty if it was not measured."""
+    return picture("climb-course", "Tokens per second, step by step", "pictures") if steps(found) else ""
+
+
+def steps(found: Figures) -> list[Row]:
+    """The course's climb, in its order."""
+    some = (r for r in found.of_kind("climb") if r.options.get("study") == "course" and "tokens_per_s" in r.metrics)
+    return sorted(some, key=lambda r: int(r.detail["step"]))
+
+
+def pictures(found: Figures) -> dict[str, str]:
+    """The course's climb as bars."""
+    rows = steps(found)
+    if not rows:
+        return {}
+    rates = [row.metrics["tokens_per_s"] for row in rows]
+    bars = [
+        Bar(row.part, rate, (f"{rate:,.1f}",), FORMATS.get(row.dtype, "f32"), tip=row.detail["idea"])
+        for row, rate in zip(rows, rates, strict=True)
+    ]
+    first = rows[0]
+    title = f"{first.what}, one sequence without a cache until the last step, {first.weights} weights, {found.gpu}"
+    drawn = charts.bars(
+        [Panel(title, bars, [])],
+        title="The climb of the two course reports",
+        description=f"From {rates[0]:,.1f} to {rates[-1]:,.1f} tokens per second in {len(rows)} steps.",
+        unit="tokens per second",
+        columns=("tokens/s",),
+        width=860,
+    )
+    return {"climb-course": drawn}

@@ -1,0 +1,64 @@
+"""Mistakes that no case of an operation shows by itself: each is refused by its class, not by its numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rung.check.judge import check
+from rung.check.report import Report
+from rung.rungs import catalogue
+
+COPY = """/*---
+idea = "One thread per element."
+dtypes = ["f32"]
+[[launch]]
+kernel = "add"
+grid = "GRID"
+block = 64
+---*/
+extern "C" __global__ void add(const float* a, const float* b, float* out, int B, int T, int C)
+{
+    const long long count = (long long)B * T * C;
+    BODY
+}
+"""
+ROWS = "for (long long r = blockIdx.x; r < (long long)B * T; r += STEP) for (int c = threadIdx.x; c < C; c += 64) "
+SUM = "out[r * C + c] = a[r * C + c] + b[r * C + c];"
+
+
+def verdict_on(grid: str, body: str, folder: Path) -> Report:
+    path = folder / "own.cu"
+    path.write_text(COPY.replace("GRID", grid).replace("BODY", body))
+    return check(catalogue.rung_from_file(catalogue.operation("residual"), path), "f32", device="emulator")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("grid", "step", "verdict"),
+    [
+        ("min(B * T, 40)", "40", "ok"),  # fewer than a cap at which caps are lowered
+        ("min(B * T, 4000)", "gridDim.x", "ok"),
+        ("min(B * T, 4000)", "count", "failed"),
+        ("min(4000, B * T)", "count", "failed"),
+    ],
+)
+def test_a_grid_that_is_capped_needs_a_loop(grid: str, step: str, verdict: str, tmp_path: Path) -> None:
+    report = verdict_on(grid, ROWS.replace("STEP", step) + SUM, tmp_path)
+    assert report.verdict == verdict, report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", ["T == 1 && B > 1", "B == 1 && T > 1 && C > 1", "C == 1 && T > 2", "T == 1 && C == 1"])
+def test_a_dimension_of_one_among_ordinary_others_is_tried(one: str, tmp_path: Path) -> None:
+    wrong = SUM.replace("+ b", f"+ ({one} ? 2.0f : 1.0f) * b")
+    assert verdict_on("B * T", ROWS.replace("STEP", "gridDim.x") + wrong, tmp_path).verdict == "failed"
+
+
+@pytest.mark.slow
+def test_what_is_kept_over_hundreds_of_calls_is_seen(tmp_path: Path) -> None:
+    counter = "__shared__ int calls; static __device__ int made; if (threadIdx.x == 0) calls = atomicAdd(&made, 1); "
+    body = counter + "__syncthreads(); if (calls < 2000) " + ROWS.replace("STEP", "gridDim.x") + SUM
+    report = verdict_on("1", body, tmp_path)
+    assert report.verdict == "failed" and "runs" in report.reason, report

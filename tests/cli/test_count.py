@@ -1,0 +1,76 @@
+"""`rung count`: tables, annotated source, comparison, goals; and the same from Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rung
+from emulation import needs_compiler
+from rung.bench.subject import Subject
+from rung.cli import main
+from rung.dtypes import DTYPES
+from rung.profile import emulated
+from rung.rungs import catalogue
+
+pytestmark = needs_compiler
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["count", *words])
+    return int(ended.value.code or 0), capsys.readouterr().out
+
+
+def test_padding_removes_the_conflicts_of_a_tile(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = run(capsys, "transpose/3", "--vs", "transpose/2", "--shape", "R=64,C=64", "--json")
+    padded, tiled = (c["kernels"][0] for c in json.loads(text))
+    assert code == 0
+    assert padded["figures"]["conflicts_load"] == 0
+    assert tiled["figures"]["ways_load"] == 32
+    assert tiled["figures"]["global_read_bytes"] == 4 * 64 * 64
+    worst = max(tiled["lines"], key=lambda line: line["wavefronts"])
+    source = catalogue.find("transpose/2").source.splitlines()
+    assert "[threadIdx.x]" in source[worst["line"] - 1]
+
+
+def test_lines_stand_beside_their_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    _, text = run(capsys, "transpose/2", "--shape", "R=64,C=64", "--lines")
+    source = catalogue.find("transpose/2").source.splitlines()
+    assert len(text.splitlines()) == len(source)
+    assert any("ld shared 128 x 32.00" in line for line in text.splitlines())
+
+
+@pytest.mark.parametrize(("goal", "code"), [("ways(ld) <= 1.1", 1), ("sectors_per_request(ld) <= 4", 0), ("x <= 1", 2)])
+def test_a_missed_goal_is_a_negative_result(capsys: pytest.CaptureFixture[str], goal: str, code: int) -> None:
+    assert run(capsys, "transpose/2", "--shape", "R=64,C=64", "--goal", goal)[0] == code
+
+
+def test_a_users_file_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text(catalogue.find("gelu/1").source)
+    code, text = run(capsys, "gelu", str(path), "--shape", "B=1,T=8,C=64", "--json")
+    figures = json.loads(text)[0]["kernels"][0]["figures"]
+    assert code == 0
+    assert figures["global_read_bytes"] == figures["global_write_bytes"] == 4 * 8 * 64
+
+
+def test_python_gets_the_same_rows() -> None:
+    rows = rung.count("transpose/2", shape="R=64,C=64")
+    assert emulated.figures(rows[0].kernels[0])["ways_load"] == 32
+    assert "bank conflicts" in repr(rows)
+
+
+def test_large_shapes_are_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = catalogue.find("layernorm/3")
+    values = one.operation.complete({"B": 9, "T": 256, "C": 16})
+    subject = Subject(one, "nine", values, DTYPES["f32"])
+    direct = emulated.count(subject)
+    assert direct.exact
+    monkeypatch.setattr(emulated, "MOST_WORK", 10000.0)
+    shorter = emulated.count(subject)
+    assert not shorter.exact
+    assert [emulated.figures(k) for k in shorter.kernels] == [emulated.figures(k) for k in direct.kernels]
+    assert [k.config for k in shorter.kernels] == [k.config for k in direct.kernels]

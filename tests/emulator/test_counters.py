@@ -1,0 +1,215 @@
+"""Requests, sectors and passes over the banks equal those counted from the addresses; lines and reasons are named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from emulation import needs_compiler, run
+from rung.cuda import sass
+from rung.emulator import counters
+from rung.emulator.counters import Access, Launched
+from rung.emulator.counters_explained import figures, met, reason, remark
+from rung.errors import RungError
+
+pytestmark = needs_compiler
+needs_machine_code = pytest.mark.skipif(sass.disassembler() is None, reason="no disassembler")
+
+
+def aligned(count: int) -> torch.Tensor:
+    memory = torch.zeros(4 * count + 512, dtype=torch.uint8)
+    return memory[-memory.data_ptr() % 512 :][: 4 * count].view(torch.float32)
+
+
+def counted(source: str, *args: Any, **launch: Any) -> Launched:
+    with counters.recorded() as launches:
+        run(source, *args, settings={"counters": True}, **launch)
+    return launches[0]
+
+
+PATTERNS = {
+    "contiguous": "t",
+    "shifted": "t + 3",
+    "strided": "t * 33",
+    "column": "t * 32",
+    "broadcast": "7 + 0 * t",
+    "pairs": "t / 2",
+    "scattered": "(t * 37 + t * t * 5) % 1000",
+    "backwards": "100 - t",
+}
+
+
+@pytest.mark.parametrize("index", PATTERNS.values(), ids=PATTERNS)
+def test_sectors_and_wavefronts_are_those_of_the_addresses(index: str) -> None:
+    source = f"""
+__global__ void f(const float* x, float* out) {{
+    __shared__ float s[2048];
+    int t = threadIdx.x;
+    for (int i = t; i < 2048; i += 32) s[i] = 1.0f;
+    __syncthreads();
+    out[t] = x[{index}] + s[{index}];
+}}
+"""
+    found = counted(source, aligned(2048), aligned(64))
+    words = [eval(index.replace("/", "//"), {"t": t}) for t in range(32)]
+    load = found.total("global", "read", "plain")
+    assert (load.requests, load.lanes) == (1, 32)
+    assert load.sectors == len({w // 8 for w in words})
+    assert load.lines == len({w // 32 for w in words})
+    assert load.unique_bytes == 4 * len(set(words))
+    assert found.total("shared", "read", "plain").wavefronts == max(Counter(w % 32 for w in set(words)).values())
+
+
+def test_lanes_of_one_iteration_make_one_request() -> None:
+    """Lanes with other trip counts leave; the others go on together."""
+    source = """
+__global__ void f(const float* x, float* out) {
+    float sum = 0;
+    for (int i = 0; i <= threadIdx.x; i++) sum += x[i * 32 + threadIdx.x];
+    out[threadIdx.x] = sum;
+}
+"""
+    found = counted(source, aligned(1024), aligned(32))
+    load = found.total("global", "read", "plain")
+    assert (load.requests, load.lanes) == (32, 32 * 33 // 2)
+    store = found.total("global", "write", "plain")
+    assert (store.requests, store.sectors) == (1, 4)
+
+
+def test_branches_are_separate_requests_of_their_lanes() -> None:
+    source = """
+__global__ void f(const float* x, float* out) {
+    float v;
+    if (threadIdx.x % 2) v = x[threadIdx.x];
+    else v = x[64 + threadIdx.x] * 2;
+    out[threadIdx.x] = v;
+}
+"""
+    lines = counted(source, aligned(128), aligned(32)).accesses
+    assert {a.line: (c.requests, c.lanes) for a, c in lines.items() if a.direction == "read"} == {
+        4: (1, 16),
+        5: (1, 16),
+    }
+
+
+def test_a_vector_is_one_access_and_passes_the_banks_by_quarters() -> None:
+    source = """
+__global__ void f(const float4* x, float4* out) {
+    __shared__ float4 s[64];
+    s[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    out[threadIdx.x] = s[threadIdx.x ^ 1];
+}
+"""
+    found = counted(source, aligned(128), aligned(128))
+    assert [found.total("global", d, "plain").sectors for d in ("read", "write")] == [16, 16]
+    assert found.total("shared", "read", "plain").wavefronts == 4
+    assert figures(found)["conflicts_load"] == 0
+    assert found.total("shared", "read", "barrier").requests == 1
+
+
+@needs_machine_code
+def test_neighbouring_accesses_that_nvcc_merges_are_one() -> None:
+    source = """
+__global__ void f(const float* __restrict__ x, float* __restrict__ out) {
+    __shared__ __align__(16) float s[128];
+    for (int i = threadIdx.x; i < 128; i += 32) s[i] = x[i];
+    __syncthreads();
+    float sum = 0;
+    #pragma unroll
+    for (int k = 0; k < 4; k++) sum += s[4 * threadIdx.x + k];
+    out[threadIdx.x] = sum;
+}
+"""
+    load = counted(source, aligned(128), aligned(32)).total("shared", "read", "plain")
+    assert (load.requests, load.bytes) == (1, 512)
+
+
+def test_atomics_and_asynchronous_copies_are_counted_apart() -> None:
+    source = """
+#include "ptx.cuh"
+__global__ void f(const float* x, float* out) {
+    __shared__ __align__(16) float s[128];
+    cp_async_16(s + 4 * threadIdx.x, x + 4 * threadIdx.x);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncwarp();
+    atomicAdd(out, s[threadIdx.x]);
+}
+"""
+    found = figures(counted(source, aligned(128), aligned(32)))
+    assert (found["async_copy_bytes"], found["global_read_bytes"], found["global_read_requests"]) == (512, 512, 1)
+    assert found["global_loads"] == 0
+
+
+def test_ldmatrix_reads_rows_of_sixteen_bytes() -> None:
+    source = """
+#include "ptx.cuh"
+__global__ void f(unsigned* out) {
+    __shared__ __align__(128) unsigned s[32 * 32];
+    for (int i = threadIdx.x; i < 1024; i += 32) s[i] = i;
+    __syncthreads();
+    uint32_t r[4];
+    ldmatrix_x4(r, s + STRIDE * threadIdx.x);
+    out[threadIdx.x] = r[0] + r[1] + r[2] + r[3];
+}
+"""
+    ways = []
+    for stride in (4, 32):
+        found = counted(source, aligned(64), defines=(("STRIDE", str(stride)),))
+        matrix = found.total("shared", "read", "matrix")
+        assert matrix.requests == 1
+        ways.append(matrix.wavefronts)
+    assert ways == [4, 32]
+
+
+STRIDED = """
+__global__ void f(const float* x, float* out, int C) {
+    out[threadIdx.x] = x[threadIdx.x * C];
+}
+"""
+
+
+def test_the_remark_names_line_stride_and_dimension() -> None:
+    found = counted(STRIDED, aligned(32 * 64), aligned(32), 64)
+    text = remark([found], {"C": 64, "T": 7})
+    assert text.startswith("line 3: 32 sectors per request")
+    assert "C = 64 elements" in text
+    assert remark([counted(STRIDED, aligned(64), aligned(32), 1)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [("t * 32", "32 lanes meet in one bank"), ("t * 4", "multiple of 4"), ("t * 33", ""), ("5", "broadcast")],
+)
+def test_bank_conflicts_are_explained(index: str, said: str) -> None:
+    source = f"""
+__global__ void f(float* out) {{
+    __shared__ float s[2048];
+    int t = threadIdx.x;
+    for (int i = t; i < 2048; i += 32) s[i] = 1.0f;
+    __syncthreads();
+    out[t] = s[{index}];
+}}
+"""
+    found = counted(source, aligned(32))
+    access = Access("test.cu", 7, "shared", "read", "plain")
+    assert said in reason(access, found.worst[access])
+
+
+def test_goals_are_expressions_over_counters() -> None:
+    kernels = [counted(STRIDED, aligned(32 * 64), aligned(32), 64)]
+    assert met("sectors_per_request(ld) == 32 and sectors_per_request(st) <= 4", kernels)[0]
+    assert not met("sectors_per_request(ld) <= 1.1", kernels)[0]
+    for wrong in ("speed(ld) > 1", "speed > 1", "sectors_per_request(ld) <="):
+        with pytest.raises(RungError):
+            met(wrong, kernels)
+
+
+def test_a_plain_launch_counts_nothing() -> None:
+    with counters.recorded() as launches:
+        run(STRIDED, aligned(32), aligned(32), 1)
+    assert launches == []
