@@ -94,7 +94,7 @@ def _fits(row: Row, kind: str, described: str) -> bool:
     """WHAT[/PART] [NAME=VALUE ...]: the GPU by a part of its name, others are dtype, shape and options."""
     what, *conditions = described.split(" ")
     has = {"batch": "1", **{name: str(value) for name, value in row.options.items()}}
-    has |= {"dtype": row.dtype, "shape": row.shape, "weights": row.weights}
+    has |= {"dtype": row.dtype, "shape": row.shape.replace(" ", "_"), "weights": row.weights}
     named = (row.what, "/".join(filter(None, (row.what, row.part.replace(" ", "_")))))
     if row.kind != kind or row.verdict != "ok" or what not in named:
         return False
