@@ -51,6 +51,10 @@ def check(
     missing: Annotated[
         bool, typer.Option("--missing", help="Only rungs without a verdict for their present code.")
     ] = False,
+    arch: Annotated[
+        list[str] | None, typer.Option(help="Also compile a file for this architecture, as in sm_80 (repeatable).")
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the header that was proposed into the file.")] = False,
     json: options.Json = False,
 ) -> None:
     """Is a rung right? Every case and dtype against a float64 reference, on a GPU or emulated.
@@ -65,6 +69,7 @@ def check(
     from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest
     from rung.dtypes import dtype as dtype_named
     from rung.rungs import catalogue
+    from rung.rungs.cuda import CudaRung
 
     for name in dtype or []:
         dtype_named(name)
@@ -76,8 +81,12 @@ def check(
     if problem is not None:
         chosen = [_submission(problem, rung, file)]
     else:
+        rung, file = options.operation_and_file(rung, file)
         chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
-    if file is not None and (failed := _unbindable(chosen[0], dtype or [])):
+    own = chosen[0]
+    if isinstance(own, CudaRung) and own.guessed is not None:
+        console.note(options.proposed(own, write=write))
+    if file is not None and (failed := _first_look(own, dtype or [], arch or [])):
         if json:
             console.print_json({"device": "", "complete": True, "reports": [failed.as_json()]})
         else:
@@ -137,20 +146,27 @@ def _check(
     return _exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
 
 
-def _unbindable(rung: Rung, dtypes: Sequence[str]) -> Report | None:
-    """A report if the names or types of a kernel's parameters cannot be bound; torch is not imported for that."""
+def _first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
+    """A report if the names or types of a kernel's parameters cannot be bound, or a compiler refuses the code; torch is
+    not imported for that."""
     from rung.check.report import Report
     from rung.dtypes import dtype as dtype_named
     from rung.rungs.cuda import CudaRung
 
     if not isinstance(rung, CudaRung):
         return None
+    compiled = False
     for name in [d for d in rung.dtypes if not dtypes or d in dtypes]:
         for case in rung.operation.cases:
             values = rung.operation.complete(case.values)
             if name in case.dtypes and rung.refused_by_needs(values, dtype_named(name)) is None:
                 try:
                     rung.require_bindable(values, dtype_named(name))
+                    if not compiled:
+                        from rung.rungs import first_look
+
+                        first_look.require_compiled(rung, values, dtype_named(name), tuple(archs) or ("sm_90",))
+                        compiled = True
                 except RungError as error:
                     return Report(rung.full_name, name, "", "failed", str(error))
                 break

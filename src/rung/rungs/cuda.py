@@ -18,7 +18,7 @@ from rung.errors import RungError
 from rung.expressions import Names, evaluate, evaluate_int
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
-from rung.rungs import alignment, header, source_file
+from rung.rungs import adopt, alignment, header, source_file
 from rung.rungs.arguments import Arguments, Typed
 from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
@@ -41,9 +41,12 @@ class CudaRung(Rung):
 
     kind = "cuda"
 
-    def __init__(self, operation: Operation, path: Path) -> None:
+    def __init__(self, operation: Operation, path: Path, table: dict[str, Any] | None = None) -> None:
         self._source = source_file.read(path)
-        self.table = header.table(self._source, str(path))
+        self.guessed: tuple[str, ...] | None = None  # remarks on a header that is not the file's own
+        if table is None and self._source.strip() and not adopt.has_header(self._source):
+            table, self.guessed = adopt.adopted(operation, self._source, path)
+        self.table = header.table(self._source, str(path)) if table is None else table
         super().__init__(operation, path.stem, path, header.of_table(self.table, str(path)))
         self._purposes: tuple[str, ...] = ()
         for name in self.header.constants:
@@ -72,6 +75,9 @@ class CudaRung(Rung):
         """The parameters of each launched kernel."""
         kernels = dict.fromkeys(entry.kernel for entry in self.header.launches)
         return {k: kernel_parameters(self._source, k, str(self.path)) for k in kernels}
+
+    def signature(self, kernel: str) -> tuple[Parameter, ...]:
+        return self.parameters[kernel]
 
     @cached_property
     def binds(self) -> frozenset[str]:
