@@ -134,9 +134,8 @@ def _dispatch(words: list[str]) -> int:
         suggestion = f" (did you mean {close[0]}?)" if close else ""
         raise RungError(f"there is no verb {verb!r}{suggestion}; `rung --help` lists them.")
     if verb == "cc":  # whose options are nvcc's
-        from rung.cli import cc
-
-        return cc.cc(words[1:])
+        code: int = importlib.import_module("rung.cli.cc").cc(words[1:])
+        return code
     return _run(verb, _whole(words[1:]))
 
 
