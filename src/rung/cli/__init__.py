@@ -49,7 +49,7 @@ VERBS = {
     "convert": ("convert", "A checkpoint of nanoGPT or llm.c in Hugging Face's layout."),
     "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
     "eval": ("eval_", "Tasks of lm-evaluation-harness: accuracy, perplexity."),
-    "perplexity": ("perplexity", "How well a model predicts a text file."),
+    "perplexity": ("score", "The perplexity of one text file, as a sentence."),
     "doctor": ("doctor", "What works on this machine, what is missing, what to do."),
 }
 
