@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,14 +17,14 @@ from rung.errors import RungError
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Request, Text
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu import slots as slots_module
+from rung.models.gpu.batched_prefill import PASS, bucket, passes, shapes
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.reading import PASS, bucket, passes, shapes
 from rung.models.gpu.slots import GpuBackend
 from rung.models.load import Model
 from rung.models.options import Completion, Options, Prompt
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, read_weights
 
 SHAPE = {"n_embd": 32, "n_head": 2, "n_layer": 1, "vocab_size": 400, "n_positions": 32}
 
@@ -73,7 +74,11 @@ def test_texts_in_slots_are_the_cpus(model: Model, weights: Any) -> None:
     engine = BatchEngine(lambda: backend(model, weights, 3), model.tokenizer)
     for found, requests in zip(together(engine, MANY), MANY, strict=True):
         expected = on_cpu(model, requests)
-        assert (found.tokens, found.text, found.finish_reason) == (expected.tokens, expected.text, expected.finish_reason)
+        assert (found.tokens, found.text, found.finish_reason) == (
+            expected.tokens,
+            expected.text,
+            expected.finish_reason,
+        )
         assert (found.logprobs or []) == pytest.approx(expected.logprobs or [], abs=1e-4)
         for ours, theirs in zip(found.prompt_logprobs or [], expected.prompt_logprobs or [], strict=True):
             assert (ours is None) == (theirs is None)
@@ -122,7 +127,11 @@ def test_stops_are_each_texts_own(model: Model, weights: Any) -> None:
     engine = BatchEngine(lambda: backend(model, weights, 3), model.tokenizer)
     for found, one in zip(together(engine, requests), requests, strict=True):
         expected = on_cpu(model, one)
-        assert (found.tokens, found.text, found.finish_reason) == (expected.tokens, expected.text, expected.finish_reason)
+        assert (found.tokens, found.text, found.finish_reason) == (
+            expected.tokens,
+            expected.text,
+            expected.finish_reason,
+        )
 
 
 def test_a_text_slides_on_when_its_context_is_full(model: Model, weights: Any) -> None:
@@ -140,10 +149,9 @@ def test_more_stop_tokens_than_a_step_looks_for_are_refused_by_themselves(model:
 
 def test_a_gpu_behind_a_fork_is_refused_in_one_sentence(model: Model, weights: Any) -> None:
     engine = Engine(model.config, weights, "float32", "emulator", rung="6", graph=False)
-    list(engine.write([[5]], [2]))
     engine.device, engine._pid = "cuda", engine._pid + 1
     with pytest.raises(RungError, match="after a fork"):
-        list(engine.write([[5]], [2]))
+        engine.few_rows()
     with pytest.raises(RungError, match="after a fork"):
         engine.open(1)
 
@@ -284,7 +292,9 @@ def test_a_warm_backend_has_what_any_text_needs(model: Model, weights: Any) -> N
     sessions, readers = dict(one._banks), dict(one._readers)
     assert {(1, 16), (1, 32)} == set(readers)
     requests = [request(5, 4), request(30, 2)]
-    assert [c.tokens for c in together(BatchEngine(lambda: one, None), requests)] == [on_cpu(model, r).tokens for r in requests]
+    assert [c.tokens for c in together(BatchEngine(lambda: one, None), requests)] == [
+        on_cpu(model, r).tokens for r in requests
+    ]
     assert (one._banks, one._readers) == (sessions, readers)
 
 
@@ -329,3 +339,28 @@ def test_on_a_gpu_nothing_is_waited_for_while_texts_are_admitted(dtype: str) -> 
     torch.cuda.synchronize()
     written = one._collect(wait=False)
     assert {fresh.slot for fresh in written} == set(range(16))
+
+
+def test_step_counters_are_reset_also_while_texts_keep_coming(
+    model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots_module, "LONGEST", 6)
+    one = backend(model, weights, 2)
+    requests = [request(3 + i, 5) for i in range(6)]
+    assert together(BatchEngine(lambda: one, model.tokenizer), requests) == [on_cpu(model, r) for r in requests]
+    assert one._bank is not None and one._bank.session.enqueued <= 6 + 5
+
+
+def test_a_bias_is_added_in_each_step(model: Model, weights: Any) -> None:
+    requests = [
+        request(5, 4, logit_bias=((17, 1000.0),)), request(4, 4), request(5, 4, temperature=0.9, logit_bias=((3, 2.0),))
+    ]  # fmt: skip
+    found = together(BatchEngine(lambda: backend(model, weights, 4), model.tokenizer), requests)
+    assert [c.tokens for c in found] == [on_cpu(model, r).tokens for r in requests]
+    assert found[0].tokens == [17] * 4
+
+
+def test_a_prompt_whose_logits_are_not_finite_is_an_error(model: Model, weights: Any) -> None:
+    broken = replace(weights, ln_f=replace(weights.ln_f, weight=torch.full_like(weights.ln_f.weight, 3e38)))
+    with pytest.raises(RungError, match="finite"):
+        together(BatchEngine(lambda: backend(model, broken, 2), model.tokenizer), [request(5, 3)])
