@@ -27,6 +27,7 @@ VERBS = {
     "show": ("show", "A rung's idea and source, and how it differs from its parent."),
     "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
     "run": ("run", "Any CUDA program, without a GPU: its output, its kernels' faults and races."),
+    "cc": ("cc", "nvcc's place in a Makefile or in CMake: programs that run on the emulator."),
     "mutate": ("mutate", "Which small changes to a right kernel does the checker miss?"),
     "bench": ("bench", "How fast? Rungs and libraries, interleaved, checked in the same run."),
     "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
@@ -132,6 +133,9 @@ def _dispatch(words: list[str]) -> int:
         close = difflib.get_close_matches(verb, VERBS, n=1)
         suggestion = f" (did you mean {close[0]}?)" if close else ""
         raise RungError(f"there is no verb {verb!r}{suggestion}; `rung --help` lists them.")
+    if verb == "cc":  # whose options are nvcc's
+        code: int = importlib.import_module("rung.cli.cc").cc(words[1:])
+        return code
     return _run(verb, _whole(words[1:]))
 
 
