@@ -18,7 +18,7 @@ from rung.models.gpu import slots as slots_module
 from rung.models.gpu.engine import Engine
 from rung.models.gpu.row_transfer import RowTransfer, record
 from rung.models.gpu.session import Session, Work, dims
-from rung.models.gpu.slots import GpuBackend
+from rung.models.gpu.slots import GpuBackend, read_into
 from rung.models.gpu.token_sampler import Draw
 from rung.models.load import Model, load
 from rung.models.operations import find
@@ -98,7 +98,8 @@ def test_a_whole_batch_is_read_into_eight_bits_and_goes_on_as_in_sixteen(model: 
     assert not {"k_cache", "v_cache"} & narrow.tensors.keys()
     prompts = [models.some_ids(n, 400, seed=n) for n in (5, 17, 1)]
     for of in (wide, narrow):
-        of.begin(prompts, [9] * 3, (), GREEDY, 0, range(3))
+        of.open()
+        read_into(one, of, prompts)
     for row, prompt in enumerate(prompts):
         for name in ("k_cache", "v_cache"):
             whole, scale = (narrow.tensors[f"{name}_{n}"][:, row, :, : len(prompt)] for n in "qs")

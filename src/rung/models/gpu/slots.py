@@ -621,16 +621,22 @@ def write_texts(
             shown += 1
 
 
-def logits_after(engine: Engine, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Logits (rows, T, V) that follow each token of `texts`, which are read token by token after the prompts."""
-    session, draw, longest = engine.open(len(prompts)), Draw(Sampling(temperature=0), 0, 0), max(map(len, prompts))
-    length, c = bucket(longest, engine.config.context), engine.config
+def read_into(engine: Engine, session: Session, prompts: Sequence[Sequence[int]]) -> None:
+    """The prompts' keys, values and likeliest next tokens in the first rows of an open session."""
+    c, draw, transfer = engine.config, Draw(Sampling(temperature=0), 0, 0), RowTransfer(session)
+    length = bucket(max(map(len, prompts)), c.context)
     flat = torch.zeros(2, c.layers * length * c.C, dtype=engine.real.torch, device=session.where)
-    reader, transfer = Reader(engine, 1, length, flat.unbind()), RowTransfer(session)
+    reader = Reader(engine, 1, length, flat.unbind())
     for row, prompt in enumerate(prompts):
         reader.read([prompt], [(draw, 0)], [record(0, row, len(prompt), 1 << 30, draw, 0, ())])
         reader.choice.run(picked=False)
         transfer.bring(reader.tensors, reader.records)
+
+
+def logits_after(engine: Engine, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Logits (rows, T, V) that follow each token of `texts`, which are read token by token after the prompts."""
+    session = engine.open(len(prompts))
+    read_into(engine, session, prompts)
     found, t = [], session.tensors
     for at, tokens in enumerate(zip(*texts, strict=True)):
         sent(tokens, t["tokens"])
