@@ -64,6 +64,10 @@ def bench(measured: Measured) -> list[Task]:
     return [Task([*RUNG, *words], 420, "--limit")]
 
 
+def count(measured: Measured) -> list[Task]:
+    return [Task([sys.executable, "benchmarks/counters.py"], 540, "--limit")]
+
+
 def climb(measured: Measured) -> list[Task]:
     tasks = []
     for dtype in ("bfloat16", "float32", "int8"):
@@ -173,6 +177,7 @@ SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
     "climb": climb, "generate": generate, "bench": bench, "peers": peers, "study": study, "check": check,
     "serving": serving, "score": score, "profile": profile, "atlas": atlas, "attention": attention_climb,
     "course": course_climb, "parallel": parallel, "sweep": sweep, "mutants": mutants,
+    "count": count,
 }  # fmt: skip
 
 

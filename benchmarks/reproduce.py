@@ -24,7 +24,7 @@ os.environ["RUNG_RESULTS"] = str(OUT / "measured.jsonl")
 
 from rung.cli import main  # noqa: E402  the store is named first
 from rung.profile import atlas  # noqa: E402
-from rung.results import codes, current, machine, sources, store  # noqa: E402
+from rung.results import codes, current, items, machine, sources, store  # noqa: E402
 from rung.results.row import Row  # noqa: E402
 
 TEXTS = {  # options of the attention study's texts -> seconds for each text
@@ -101,7 +101,21 @@ def text() -> Iterator[Call]:
         yield "climb --study attention", call(["climb", "--study", "attention"])
 
 
-PARTS = {"course": course, "bench": bench, "profile": profile, "study": study, "text": text}
+def item() -> Iterator[Call]:
+    """What the documents' items name beyond the figures: rungs without a row, profiles, traces."""
+    have = rows()
+    named = {name for i in items.items() for name in i.missing(have)}
+    for name in sorted(named):
+        kind, _, rest = name.partition(" ")
+        what = rest.partition(" ")[0]
+        if kind == "profile":
+            words = ["profile", what, "--dtype", "f32"]
+            yield name, call(["profile", "generate", "--whole", "--plan", "best"] if "generate" in what else words)
+        elif not rest and name.count("/") == 1:
+            yield f"bench {name}", call(["bench", name, "--seconds", "0.15"])
+
+
+PARTS = {"course": course, "bench": bench, "profile": profile, "study": study, "item": item, "text": text}
 
 
 def run(parts: list[str], budget: float) -> list[tuple[str, str, float]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rung.check.judge import check
-from rung.check.report import ALONE, Report
+from rung.check.report import THOROUGH, Report
 from rung.check.runner import LocalRunner
 from rung.check.shapes import sizes_in, sizes_in_python
 from rung.rungs import catalogue
@@ -104,7 +104,7 @@ def verdict_on(wrong: Wrong, folder: Path) -> Report:
     for header in rung.path.parent.glob("*.cuh"):
         (folder / header.name).symlink_to(header)
     changed = catalogue.rung_from_file(rung.operation, path)
-    return check(changed, wrong.dtype, device="emulator", effort=ALONE, host=LocalRunner("emulator"))
+    return check(changed, wrong.dtype, device="emulator", effort=THOROUGH, host=LocalRunner("emulator"))
 
 
 @pytest.mark.slow

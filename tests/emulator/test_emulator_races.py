@@ -378,3 +378,17 @@ def test_what_was_remembered_of_memory_that_is_given_back_is_freed() -> None:
     for place in range(1, 24):
         once(place)
     assert resident() - before < 8 << 20
+
+
+@pytest.mark.parametrize("kind", ["__noinline__", ""])
+def test_an_aggregate_passed_to_a_function_by_value_is_read(kind: str) -> None:
+    source = f"""
+__device__ {kind} float dot(float4 a, float4 b) {{ return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }}
+__global__ void f(const float4* q, float* out) {{
+    __shared__ __align__(16) float p[4 * 64];
+    for (int i = 0; i < 4; i++) p[4 * threadIdx.x + i] = q[threadIdx.x].x + i;
+    const float4* mine = reinterpret_cast<float4*>(p + 4 * (63 - threadIdx.x));
+    out[threadIdx.x] = dot(q[threadIdx.x], *mine) + dot(*mine, q[0]);
+}}
+"""
+    assert "'p'" in race_of(source, torch.zeros(256), torch.zeros(64), block=64)

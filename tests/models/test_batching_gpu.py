@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -329,3 +330,28 @@ def test_on_a_gpu_nothing_is_waited_for_while_texts_are_admitted(dtype: str) -> 
     torch.cuda.synchronize()
     written = one._collect(wait=False)
     assert {fresh.slot for fresh in written} == set(range(16))
+
+
+def test_step_counters_are_reset_also_while_texts_keep_coming(
+    model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots_module, "LONGEST", 6)
+    one = backend(model, weights, 2)
+    requests = [request(3 + i, 5) for i in range(6)]
+    assert together(BatchEngine(lambda: one, model.tokenizer), requests) == [on_cpu(model, r) for r in requests]
+    assert one._bank is not None and one._bank.session.enqueued <= 6 + 5
+
+
+def test_a_bias_is_added_in_each_step(model: Model, weights: Any) -> None:
+    requests = [
+        request(5, 4, logit_bias=((17, 1000.0),)), request(4, 4), request(5, 4, temperature=0.9, logit_bias=((3, 2.0),))
+    ]  # fmt: skip
+    found = together(BatchEngine(lambda: backend(model, weights, 4), model.tokenizer), requests)
+    assert [c.tokens for c in found] == [on_cpu(model, r).tokens for r in requests]
+    assert found[0].tokens == [17] * 4
+
+
+def test_a_prompt_whose_logits_are_not_finite_is_an_error(model: Model, weights: Any) -> None:
+    broken = replace(weights, ln_f=replace(weights.ln_f, weight=torch.full_like(weights.ln_f.weight, 3e38)))
+    with pytest.raises(RungError, match="finite"):
+        together(BatchEngine(lambda: backend(model, broken, 2), model.tokenizer), [request(5, 3)])

@@ -132,6 +132,69 @@ def test_logits_that_are_not_finite_are_an_error(temperature: float, tmp_path: P
         broken.generate([[5, 6]], temperature=temperature, max_new_tokens=4, logprobs=True)
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"stop": None}, {"stop": 5}, {"stop": [None]}, {"stop_tokens": ["a"]}, {"stop_tokens": 5.0}, {"logprobs": "no"},
+        {"echo": 1}, {"temperature": True}, {"seed": True}, {"max_new_tokens": 2.0}, {"logit_bias": {"a": 1}},
+        {"logit_bias": {400: 1.0}}, {"logit_bias": {5: float("nan")}}, {"num_samples": "2"},
+    ],
+)  # fmt: skip
+def test_options_of_a_wrong_type_are_an_error_in_one_sentence(model: Model, how: dict[str, Any]) -> None:
+    with pytest.raises(RungError):
+        model.generate([[5]], **{"max_new_tokens": 2, **how})
+
+
+def test_prompts_and_texts_of_a_wrong_type_are_an_error_in_one_sentence(model: Model) -> None:
+    for prompts in ([[5.0, 6.0]], [5, 6], [b"a"], [[None]], torch.tensor([5, 6])):
+        with pytest.raises(RungError):
+            model.generate(prompts, max_new_tokens=2)
+    assert model.generate(torch.tensor([[5, 6]]), max_new_tokens=2, seed=1)[0].prompt_tokens == 2
+    for texts, how in ((None, {}), (["a b c"], {"stride": 1.5}), (["a b c"], {"context": "8"})):
+        with pytest.raises(RungError):
+            model.score(texts, **how)
+    with pytest.raises(RungError):
+        model.embed([])
+
+
+def test_a_bias_forbids_and_forces_tokens(model: Model) -> None:
+    how: dict[str, Any] = {"max_new_tokens": 5, "stop_tokens": ()}
+    assert model.generate([[5]], logit_bias={17: 1000}, seed=1, **how)[0].tokens == [17] * 5
+    greedy = model.generate([[5]], temperature=0, **how)[0].tokens[0]
+    assert model.generate([[5]], temperature=0, logit_bias={greedy: -1000}, **how)[0].tokens[0] != greedy
+
+
+def test_samples_share_the_prefill_of_a_prompt_whose_log_probabilities_are_asked_for(model: Model) -> None:
+    ids = models.some_ids(100, V)
+    run = model.run([ids], num_samples=5, prompt_logprobs=1, max_new_tokens=1, seed=2)
+    for _ in run:
+        pass
+    assert run.stats.prompt_tokens == len(ids)
+    first, *others = [c.prompt_logprobs for c in run.completions]
+    assert first is not None and len(first) == len(ids) and all(other == first for other in others)
+
+
+def test_a_shared_beginning_is_read_once_and_changes_no_bit(model: Model) -> None:
+    beginning = models.some_ids(200, V, seed=3)
+    prompts = [[*beginning, *models.some_ids(20, V, seed=i)] for i in range(4)]
+    how: dict[str, Any] = {"max_new_tokens": 6, "seed": 1, "logprobs": True}
+    fresh = [BatchEngine(model.engine._backend_of, model.tokenizer) for _ in prompts]
+    expected = []
+    for engine, prompt in zip(fresh, prompts, strict=True):
+        run = model.run([prompt], **how)
+        run._engine = engine
+        list(run)
+        expected.append(run.completions[0])
+    one = fresh[0]
+    for prompt, alone in zip(prompts[1:], expected[1:], strict=True):
+        before = one.clock.prompt_tokens
+        run = model.run([prompt], **how)
+        run._engine = one
+        list(run)
+        assert run.completions[0] == alone
+        assert one.clock.prompt_tokens - before == len(prompt) - 128
+
+
 # ---- the engine's thread --------------------------------------------------------------------------------------------
 
 

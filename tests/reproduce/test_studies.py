@@ -15,10 +15,21 @@ from rung.cuda import nvrtc
 from rung.errors import RungError
 from rung.models.gpt2.config import Config
 from rung.reproduce import studies as study
-from rung.reproduce.studies import attention_scaling, cache, fusion, memory_latency, precision, softmax, vocab, waves
+from rung.reproduce.studies import (
+    attention_scaling,
+    cache,
+    fusion,
+    memory_latency,
+    precision,
+    restrict,
+    softmax,
+    vocab,
+    waves,
+)
 from rung.reproduce.studies.common import Time, shown, times
 from rung.results import store
 from rung.rungs import catalogue
+from rung.rungs.base import Rung
 
 Clock = Callable[[str, Mapping[str, float], str], float | None]
 
@@ -33,12 +44,15 @@ class FakeRunner:
         self.asked: list[tuple[str, ...]] = []
 
     def race(
-        self, rungs: Sequence[str], values: Mapping[str, float], dtype: str, seconds: float = 0.1
+        self, rungs: Sequence[str | Rung], values: Mapping[str, float], dtype: str, seconds: float = 0.1
     ) -> dict[str, Time]:
-        self.asked.append(tuple(rungs))
+        chosen = [
+            catalogue.find(r) if isinstance(r, str) else r for r in rungs
+        ]  # a study may only name what there is ...
+        self.asked.append(tuple(one.full_name for one in chosen))
         found = {}
-        for name in rungs:
-            one = catalogue.find(name)  # a study may only name what there is ...
+        for one in chosen:
+            name = one.full_name
             one.operation.complete(values)  # ... at shapes that are one
             if dtype not in one.dtypes:
                 found[name] = Time(None, f"has no {dtype} version")
@@ -46,6 +60,10 @@ class FakeRunner:
             us = self.clock(name, values, dtype)
             found[name] = Time(us, "" if us else "too slow", 2e-3 if dtype == "bf16" else 1e-7)
         return found
+
+    def host(self, rungs: Sequence[str], shape: str, dtype: str) -> float | None:
+        assert all(shape in catalogue.find(name).operation.shapes for name in rungs)
+        return 3.0 * len(rungs)
 
     def peak(self, rung: str, values: Mapping[str, float], dtype: str) -> int | None:
         return self.bytes(rung, int(values["T"]))
@@ -204,7 +222,9 @@ def test_the_chasing_kernels_compile_for_a_gpu_and_keep_their_loads() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
-@pytest.mark.parametrize("name", [n for n in study.STUDIES if n not in ("precision", "attention", "cache", "ranks")])
+@pytest.mark.parametrize(
+    "name", [n for n in study.STUDIES if n not in ("precision", "attention", "cache", "ranks", "restrict")]
+)
 def test_without_a_gpu_no_time_is_made_up(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["study", name])
@@ -226,7 +246,8 @@ def test_a_study_writes_a_chart_and_a_row(
     assert "Fusing gains most for" in out and "separate us" in out
     svg = (tmp_path / "charts" / "fusion.svg").read_text()
     assert svg.startswith("<svg") and "Fusing gains most for" in svg
-    (row,) = store.read(tmp_path / "results.jsonl")
+    row, launches = store.read(tmp_path / "results.jsonl")
+    assert launches.part == "launches" and launches.detail["rows"][0][:2] == ["gelu and bias", 2]
     assert (row.kind, row.what, row.quick) == ("study", "fusion", False)
     assert row.detail["finding"] in out and len(row.detail["series"]) == 2
 
@@ -278,7 +299,9 @@ def small_gpt2() -> Config:
     return Config(500, 64, 32, 2, 2, 128, "gelu_tanh", 1e-5, True, False, True, (499,))
 
 
-def test_the_caches_study_writes_the_same_tokens_with_and_without_a_cache_on_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caches_study_writes_the_same_tokens_with_and_without_a_cache_on_a_cpu_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cache, "POSITIONS", (4, 48))
     found = cache.run(on_a_cpu(), config=small_gpt2())
     assert found.columns == ("N", "without, ms", "with, ms", "cache, MB") and found.weights == "random"
@@ -316,3 +339,35 @@ def test_the_caches_study_tells_the_gain_the_growth_and_the_first_pass() -> None
     assert "2x as fast after 8 tokens and 10x after 1000" in report.finding
     assert "without it a step takes 10x as long there, with it 2x" in report.finding
     assert "1.50 times as long when it fills the cache" in report.more["passes"].finding
+
+
+def test_restrict_goes_to_every_pointer_of_the_kernels_alone_and_the_result_compiles(tmp_path: Path) -> None:
+    text = '__device__ float f(float* a);\nextern "C" __global__ void k(const Real* x, float *__restrict__ y, int n)\n{'
+    new = restrict.restricted(text)
+    assert new == (
+        "__device__ float f(float* a);\n"
+        'extern "C" __global__ void k(const Real* __restrict__ x, float * __restrict__ y, int n)\n{'
+    )
+    rungs = restrict.pair("residual/01_naive", tmp_path)
+    (kernel,) = restrict.compared(rungs, "f32")
+    assert kernel.name == "residual" and not kernel.same, "loads go through the read-only path"
+    (same,) = restrict.compared((rungs[0], rungs[0]), "f32")
+    assert same.same and same.registers[0] == same.registers[1] == kernel.registers[0]
+
+
+def test_a_sum_in_16_bits_stops_growing_and_an_exponential_overflows() -> None:
+    found = {(case, dtype): (float(result), error) for case, dtype, result, error in precision.bits_and_range().rows}
+    exact = 8192 * 0.1
+    assert (
+        found["sum of 8192 times 0.1", "f16"][0] < exact / 2 and found["sum of 8192 times 0.1", "bf16"][0] < exact / 10
+    )
+    assert found["sum of 8192 times 0.1", "f32"][0] == pytest.approx(exact, rel=1e-3)
+    naive, shifted = "softmax of 12, 11, 3: exp as it is", "softmax of 12, 11, 3: exp less the maximum"
+    assert found[naive, "f16"][1] == "overflows"
+    assert all(float(found[case, d][1]) < 1e-2 for case in (naive, shifted) for d in ("bf16", "f32"))
+    assert float(found[shifted, "f16"][1]) < 1e-2
+
+
+def test_the_lectures_tiles_on_its_gpu_are_one_wave_and_two() -> None:
+    found = waves.limited(FakeRunner(lambda name, values, dtype: 50.0 * (1 + (values["T"] > 1792))))
+    assert [(row[1], row[2], float(row[3])) for row in found.rows] == [(98, 1, 50.0), (120, 2, 100.0)]

@@ -267,3 +267,23 @@ def test_embeddings_are_the_models_in_both_encodings(server: Running, model: Mod
         assert packed.data[i].embedding == pytest.approx(vector.tolist(), rel=1e-6)
     assert tokens.data[0].embedding == pytest.approx(plain.data[0].embedding, rel=1e-6)
     assert plain.usage.prompt_tokens == sum(len(model.tokenizer.encode(text)) for text in texts)
+
+
+def test_a_chat_is_a_completion_of_what_the_models_template_writes(server: Running, model: Model, tmp_path: Path) -> None:
+    messages: Any = [{"role": "user", "content": "Once upon"}]
+    status, answer = ask(server, "/v1/chat/completions", {"messages": messages}, Authorization="Bearer secret")
+    assert status == 400 and answer["error"]["code"] == "no_chat_template"
+    for file in folder().iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    with running(tmp_path, slots=2) as other, openai.OpenAI(base_url=f"{other.url}/v1", api_key="x") as client:
+        how: Any = {"model": "tiny", "messages": messages, "seed": 4, "temperature": 1.0}
+        whole = client.chat.completions.create(**how, max_completion_tokens=12, logprobs=True, top_logprobs=2)
+        stream = list(client.chat.completions.create(**how, max_tokens=12, stream=True))
+        wanted = model.generate("[user] Once upon\n[assistant]", seed=4, temperature=1.0, top_p=1.0, max_new_tokens=12)
+        assert whole.choices[0].message.content == wanted.text and whole.choices[0].message.role == "assistant"
+        assert whole.object == "chat.completion" and whole.choices[0].logprobs is not None
+        assert stream[0].choices[0].delta.role == "assistant"
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == wanted.text
+        assert ask(other, "/v1/chat/completions", {"messages": [{"role": 1}]})[0] == 400

@@ -143,8 +143,18 @@ def taken(device: Device, operation: str, file: str, mirrored: bool | None = Non
 
 
 def prestart(device: Device, operation: str, file: str) -> None:
-    """Starts a process for a request that follows."""
+    """Starts a process for a request that follows, unless one that has run nothing waits for it."""
+    if _spare and _spare[-1].of[:3] == (device, operation, file) and not _spare[-1].bound:
+        return
+    while _spare:
+        _spare.pop().close()
     _spare.append(Child(device, operation, file))
+
+
+def started_ahead() -> None:
+    """In place of the process that has run a file, a new one for the file's next state."""
+    if _spare:
+        prestart(*_spare[-1].of[:3])
 
 
 def spare(child: Child) -> None:

@@ -32,6 +32,7 @@ VERBS = {
     "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
     "tunings": ("tunings", "The launch parameters that sweeps found best; bench and the model use them."),
     "roofline": ("roofline", "How far are rungs from the hardware's ceilings? A chart and a table."),
+    "draw": ("draw", "Pictures of a warp's accesses: sectors and banks, beside the parent."),
     "count": ("count", "Requests, sectors and bank conflicts of a rung, by line, without a GPU."),
     "profile": ("profile", "Nsight Compute's counters of a rung; or where a token's time goes."),
     "results": ("results", "What was measured: list, filter, compare two machines or commits, export."),
@@ -40,6 +41,7 @@ VERBS = {
     "study": ("study", "Questions that need more than one figure: waves, fusion, precision, latency ..."),
     "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
     "new": ("new", "A working kernel to start from."),
+    "adopt": ("adopt", "Put a header into a kernel's file: bindings, grid and block, from its launch or signature."),
     "learn": ("learn", "Exercises: kernels with blanks, graded without a GPU; where you stand."),
     "hint": ("learn", "The next hint for an exercise."),
     "export": ("export", "Export a rung: torch, the hub's kernels, KernelBench, LeetGPU, GPU MODE, flashinfer."),
@@ -52,7 +54,7 @@ VERBS = {
 
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
-COMPILING = ("climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count")
+COMPILING = ("adopt", "climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count", "draw")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rung.cuda.source import Unreached
     from rung.rungs.base import Rung
 
+INTERRUPTED = 130  # exit code
 FEW = 4  # requests whose progress is shown
 
 
@@ -40,6 +42,7 @@ def check(
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Many more shapes, tunings and runs of each rung (minutes).")
     ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Check the file again at each save, until ^C.")] = False,
     races: Annotated[bool, typer.Option("--races", help="Emulated: check every access for races (slower).")] = False,
     coverage: Annotated[bool, typer.Option("--coverage", help="Emulated: show branches that no case reaches.")] = False,
     libraries: Annotated[bool, typer.Option(help="Check the library calls as well.")] = True,
@@ -51,6 +54,10 @@ def check(
     missing: Annotated[
         bool, typer.Option("--missing", help="Only rungs without a verdict for their present code.")
     ] = False,
+    arch: Annotated[
+        list[str] | None, typer.Option(help="Also compile a file for this architecture, as in sm_80 (repeatable).")
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the header that was proposed into the file.")] = False,
     json: options.Json = False,
 ) -> None:
     """Is a rung right? Every case and dtype against a float64 reference, on a GPU or emulated.
@@ -62,9 +69,11 @@ def check(
     Examples: rung check · rung check softmax/3 --dtype bf16 · rung check layernorm mine.cu
     · rung check --problem ./vectoradd submission.py
     """
+    from rung.check import child
     from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest
     from rung.dtypes import dtype as dtype_named
     from rung.rungs import catalogue
+    from rung.rungs.cuda import CudaRung
 
     for name in dtype or []:
         dtype_named(name)
@@ -73,31 +82,61 @@ def check(
     effort = QUICK if quick else THOROUGH if thorough else LADDER
     tuning = tuple(sorted((options.parse_tuning(tune) or {}).items()))
     asked = CheckRequest(seed=seed, case=case, tuning=tuning, races=races, coverage=coverage, effort=effort)
-    if problem is not None:
-        chosen = [_submission(problem, rung, file)]
-    else:
-        chosen = [r for r in catalogue.select(rung, file) if libraries or r.kind != "library"]
-    if file is not None and (failed := _unbindable(chosen[0], dtype or [])):
-        if json:
-            console.print_json({"device": "", "complete": True, "reports": [failed.as_json()]})
+    def once() -> int:
+        if problem is not None:
+            chosen = [_submission(problem, rung, file)]
+            path = None
         else:
-            _say(failed, [replace(asked, rung=failed.rung, dtype=failed.dtype)], sys.stdout)
-        raise typer.Exit(1)
-    from rung.check import child
+            operation, path = options.operation_and_file(rung, file)
+            chosen = [r for r in catalogue.select(operation, path) if libraries or r.kind != "library"]
+        own = chosen[0]
+        if isinstance(own, CudaRung) and own.guessed is not None:
+            console.note(options.proposed(own, write=write))
+        if path is not None and (failed := _first_look(own, dtype or [], arch or [])):
+            if json:
+                console.print_json({"device": "", "complete": True, "reports": [failed.as_json()]})
+            else:
+                _say(failed, [replace(asked, rung=failed.rung, dtype=failed.dtype)], sys.stdout)
+            return 1
+        here = device == "emulator" or coverage or not Path("/dev/nvidiactl").exists()
+        if path is not None and here and not sanitize:  # it imports torch while this process does
+            child.prestart("emulator", own.operation.name, str(own.path))
+        from rung.check.judge import device_named, requests
 
-    here = device == "emulator" or coverage or not Path("/dev/nvidiactl").exists()
-    if file is not None and here and not sanitize:  # it imports torch while this process does
-        child.prestart("emulator", chosen[0].operation.name, str(chosen[0].path))
-    from rung.check.judge import device_named, requests
-
-    where = device_named("emulator" if coverage else device)
-    if sanitize:
-        code = _sanitize([r.full_name for r in chosen if r.kind != "library"], where, jobs, json)
-    else:
+        where = device_named("emulator" if coverage else device)
+        if sanitize:
+            return _sanitize([r.full_name for r in chosen if r.kind != "library"], where, jobs, json)
         work = requests(chosen, replace(asked, device=where), dtype or [])
-        code = _check(work, chosen, jobs, output, missing, json)
+        return _check(work, chosen, jobs, output, missing, json)
+
+    code = _again_at_each_save(once, file or Path(rung or "")) if watch else once()
     if code:
         raise typer.Exit(code)
+
+
+def _again_at_each_save(once: Callable[[], int], file: Path) -> int:
+    """The code of the last check, when ^C ends the wait for another save. The next check's process is started ahead."""
+    from rung.check import child
+
+    if not file.is_file():
+        raise RungError("--watch needs a file, as in `rung check softmax mine.cu --watch`.")
+    with child.reused():
+        while True:
+            saved = file.stat().st_mtime_ns
+            try:
+                code = once()
+            except RungError as error:
+                print(f"rung: {error}", file=sys.stderr)
+                code = 2
+            if code == INTERRUPTED:
+                return code
+            try:
+                console.note(f"rung: waiting for {file.name} to be saved; ^C ends.")
+                child.started_ahead()
+                while not file.is_file() or file.stat().st_mtime_ns == saved:
+                    time.sleep(0.1)
+            except KeyboardInterrupt:
+                return code
 
 
 def _check(
@@ -137,20 +176,27 @@ def _check(
     return _exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
 
 
-def _unbindable(rung: Rung, dtypes: Sequence[str]) -> Report | None:
-    """A report if the names or types of a kernel's parameters cannot be bound; torch is not imported for that."""
+def _first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
+    """A report if the names or types of a kernel's parameters cannot be bound, or a compiler refuses the code; torch is
+    not imported for that."""
     from rung.check.report import Report
     from rung.dtypes import dtype as dtype_named
     from rung.rungs.cuda import CudaRung
 
     if not isinstance(rung, CudaRung):
         return None
+    compiled = False
     for name in [d for d in rung.dtypes if not dtypes or d in dtypes]:
         for case in rung.operation.cases:
             values = rung.operation.complete(case.values)
             if name in case.dtypes and rung.refused_by_needs(values, dtype_named(name)) is None:
                 try:
                     rung.require_bindable(values, dtype_named(name))
+                    if not compiled:
+                        from rung.rungs import first_look
+
+                        first_look.require_compiled(rung, values, dtype_named(name), tuple(archs) or ("sm_90",))
+                        compiled = True
                 except RungError as error:
                     return Report(rung.full_name, name, "", "failed", str(error))
                 break
@@ -177,7 +223,7 @@ def _exit_code(reports: Sequence[Report], libraries: set[str]) -> int:
     if any(r.verdict == "failed" for r in reports):
         return 1
     if any(r.verdict == "stopped" for r in reports):
-        return 130
+        return INTERRUPTED
     unjudged = [r for r in reports if r.verdict in NOT_JUDGED and r.verdict != "skipped" and r.rung not in libraries]
     return 3 if unjudged or not any(r.verdict == "ok" for r in reports) else 0
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rung.errors import RungError
 from rung.files import shown
 from rung.numbers import whole
+
+if TYPE_CHECKING:
+    from rung.rungs.cuda import CudaRung
 
 # ---- every verb ------------------------------------------------------------------------------------------------------
 
@@ -109,3 +112,33 @@ def parse_tunings(words: list[str] | None, *, several: bool = True) -> dict[str,
             raise RungError(f"--tune gives {name} twice; give each tunable once, as in --tune {name}={example}.")
         tunings[name] = numbers
     return tunings
+
+
+def operation_and_file(operation: str | None, file: Path | None) -> tuple[str | None, Path | None]:
+    """OP and FILE; if a file stands alone, its name or its kernels' names tell the operation."""
+    if operation is None or file is not None or not operation.endswith((".cu", ".py")) or not Path(operation).is_file():
+        return operation, file
+    from rung.cli import console
+    from rung.rungs import adopt, source_file
+    from rung.rungs.folders import folders
+
+    path = Path(operation)
+    found = adopt.guessed_operation(source_file.read(path), path, list(folders()))
+    console.note(f"rung: {path} is taken for {found}; to say otherwise: rung check OP {path}")
+    return found, path
+
+
+def proposed(rung: CudaRung, *, write: bool) -> str:
+    """The header that was proposed for a file, as text; `write` puts it there."""
+    from rung.rungs import header
+
+    text = header.written(rung.table)
+    remarks = "".join(f"\nrung: {remark}; correct the header where it is wrong" for remark in rung.guessed or ())
+    assert rung.path is not None
+    if not write:
+        return f"rung: {rung.path} has no header; this one is used (--write puts it into the file):\n{text}{remarks}"
+    try:
+        rung.path.write_text(f"{text}\n{rung.source}", encoding="utf-8")
+    except OSError as error:
+        raise RungError(f"{rung.path} cannot be written ({error.strerror}).") from None
+    return f"rung: this header stands in {rung.path} now:\n{text}{remarks}"

@@ -53,6 +53,10 @@ def sweep(
         bool, typer.Option("--profile", help="Profile each with Nsight Compute too: achieved occupancy, stalls.")
     ] = False,
     course: Annotated[bool, typer.Option("--course", help="The course project's table of block sizes, here.")] = False,
+    tuples: Annotated[
+        list[str] | None,
+        typer.Option(help="The course's config_sweep: six block sizes, as 32,128,5,128,128,32 (repeatable)."),
+    ] = None,
     output: options.Output = None,
     plot: options.Svg = None,
     json: options.Json = False,
@@ -87,10 +91,16 @@ def sweep(
 
     if course and (rung or file):
         raise RungError("--course sweeps its own rungs; leave out OP/RUNG and FILE.")
-    if rung is None and not course:
+    if rung is None and not course and not tuples:
         raise RungError("name a rung, as in `rung sweep layernorm/9`, or give --course.")
     if slurm and halving:
         raise RungError("--halving compares all configurations in one process; leave it out with --slurm.")
+    if tuples:
+        if rung or file or course:
+            raise RungError("--tuples sweeps the whole model; leave out OP/RUNG, FILE and --course.")
+        request = _request(tasks, gpus, exclusive, partition, account, time, sbatch)
+        _tuples(tuples, folder or Path("test_sweep"), request if slurm or dry_run else None, dry_run, json)
+        return
     request = _request(tasks, gpus, exclusive, partition, account, time, sbatch)
     cluster = _Cluster(request, folder, dry_run, not no_wait, retries, output) if slurm or dry_run else None
     if course:
@@ -417,6 +427,37 @@ def _print(swept: Sweep, findings: list[Any], won: tuple[Row, Row | None] | None
         ratio = best.metrics.get("ratio") if best is not own else None
         gain = f", {1 / ratio:.2f}x the default" if ratio else ""
         print(f"\nTuned: {named}{gain}; bench and the model use it from now on (`rung tunings`).")
+
+
+def _tuples(tuples: list[str], folder: Path, request: Request | None, dry_run: bool, json: bool) -> None:
+    """A job for each tuple, here or over Slurm."""
+    import torch
+
+    from rung.models import random_model
+    from rung.reproduce import tuples as config_sweep
+
+    jobs = [config_sweep.parsed(text) for text in tuples]
+    if request is not None:
+        exports = {n: os.environ[n] for n in ("PYTHONPATH", "RUNG_CACHE") if n in os.environ}
+        if dry_run:
+            for job in jobs:
+                print(config_sweep.script(job, folder.resolve() / job.name, request, exports))
+            return
+        numbers = config_sweep.submitted(jobs, folder.resolve(), request, exports)
+        console.print_json(numbers) if json else console.table(("tuple", "job"), list(numbers.items()))
+        return
+    on_gpu = torch.cuda.is_available()
+    config = random_model.config_of("gpt2")
+    weights = random_model.weights_of(config, "cuda" if on_gpu else "cpu")
+    found = config_sweep.run(config, weights, jobs, folder, "cuda" if on_gpu else "emulator")
+    if json:
+        console.print_json(found)
+    else:
+        lines = [(one["tuple"], f"{one['forward_us']:.0f}" if "forward_us" in one else "",
+                  one.get("reason", one["verdict"])) for one in found]  # fmt: skip
+        console.table(("tuple", "kernels of a forward pass, us", ""), lines)
+    if any(one["verdict"] != "ok" for one in found):
+        raise typer.Exit(1)
 
 
 def _course(

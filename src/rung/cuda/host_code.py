@@ -77,11 +77,11 @@ def lacks_device(source: str) -> bool:
 
 
 def host_part(source: str) -> str:
-    """The text of the host's functions, in the order of the file, without comments and literals: launches are there."""
+    """The text of the host's functions, without comments and literals, a zero between two: launches are there."""
     code = code_only(source)
     items = list(_items(code))
     kept = _kept(items, source)
-    return "\n".join(code[item.start : item.end] for item in items if item.function and id(item) not in kept)
+    return "\0".join(code[item.start : item.end] for item in items if item.function and id(item) not in kept)
 
 
 def _kept(items: list[_Item], text: str) -> set[int]:

@@ -34,6 +34,7 @@ class _Signature:
     template: tuple[tuple[str, str], ...]  # (parameter name, default or "")
     parameters: str
     body: bool
+    types: frozenset[str] = frozenset()  # those template parameters that are types
 
 
 _QUALIFIERS = frozenset(
@@ -137,6 +138,13 @@ def kernels_in(source: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(s.kernel for s in _signatures(source) if s.body))
 
 
+def template_of(source: str, kernel: str) -> tuple[tuple[str, str, bool], ...]:
+    """The template parameters of a kernel: name, default, and whether it is a type."""
+    found = [s for s in _signatures(source) if s.kernel == kernel]
+    signature = next((s for s in found if s.body), found[0] if found else None)
+    return tuple((name, default, name in signature.types) for name, default in signature.template) if signature else ()
+
+
 @functools.lru_cache(maxsize=512)
 def included(source: str) -> tuple[str, ...]:
     """The files that a text includes, in quotes or angle brackets. A file that a macro names would not be found here,
@@ -235,7 +243,8 @@ def _signatures(source: str) -> Iterator[_Signature]:
             after = tokens[closing + 1].group() if closing + 1 < len(tokens) else ""
             if after in ("{", ";"):
                 inside = text[tokens[opening].end() : tokens[closing].start()] if closing < len(tokens) else ""
-                yield _Signature(token, _template(text[: tokens[mark].start()]), inside, after == "{")
+                template, types = _template(text[: tokens[mark].start()])
+                yield _Signature(token, template, inside, after == "{", types)
                 break
             i = closing + 1  # an attribute or macro with arguments, such as __launch_bounds__(BLOCK, 2)
 
@@ -254,18 +263,20 @@ def _matching(tokens: list[re.Match[str]], opening: int) -> int:
     return len(tokens)
 
 
-def _template(before: str) -> tuple[tuple[str, str], ...]:
+def _template(before: str) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]:
     """Names and defaults of the template parameters declared right in front of a kernel."""
     start = max(before.rfind(";"), before.rfind("}"), before.rfind("{")) + 1
     found = re.search(r"\btemplate\s*<(.*)>", before[start:], re.DOTALL)
     if not found:
-        return ()
-    names = []
+        return (), frozenset()
+    names, types = [], set()
     for text in _split(found.group(1)):
         declared, _, default = text.partition("=")
         words = re.findall(r"[A-Za-z_]\w*", declared)
         names.append((words[-1] if words else "", default.strip()))
-    return tuple(names)
+        if words[:1] in (["typename"], ["class"]):
+            types.add(words[-1])
+    return tuple(names), frozenset(types)
 
 
 def _split(text: str) -> list[str]:

@@ -93,7 +93,8 @@ def reason(access: Access, sample: Sample, sizes: Mapping[str, int] | None = Non
     if len(set(sample.lanes.values())) == 1:
         return f"all lanes have the same address (a broadcast){partial}"
     if access.memory == "shared":
-        return _in_banks(sample, stride) + partial
+        why = _in_banks(sample, stride)
+        return why + partial if why else partial[2:]
     steps = f"{abs(stride) // size:,} elements" if size and stride % size == 0 else f"{abs(stride):,} bytes"
     named = next((n for n, v in (sizes or {}).items() if v > 1 and v * size == abs(stride)), "")
     if abs(stride) > size:
@@ -102,6 +103,8 @@ def reason(access: Access, sample: Sample, sizes: Mapping[str, int] | None = Non
         late = sample.phase % _SECTOR
         return f"neighbouring lanes are contiguous, but begin {late} bytes after a sector's start{partial}"
     jumps = [d for d in apart if abs(d) > max(size, abs(stride))]
+    if not jumps and abs(stride) == size:
+        return partial[2:]
     if jumps:
         return f"rows of lanes are {abs(jumps[0]) // max(size, 1):,} elements apart{partial}"
     return f"lanes are scattered{partial}" if not partial else partial[2:]
@@ -111,8 +114,9 @@ def _in_banks(sample: Sample, stride: int) -> str:
     words = abs(stride) // _WORD
     banks = Counter(((sample.phase + d) // _WORD) % _BANKS for d in {*sample.lanes.values()})
     most = max(banks.values())
-    if most == 1 and sample.size > _WORD:
-        return f"accesses of {sample.size} bytes pass the banks in several parts"
+    if most == 1:
+        wide = f"accesses of {sample.size} bytes pass the banks in {sample.size // _WORD} parts"
+        return wide if sample.size > _WORD else ""
     if words > 1 and words % 2 == 0:
         power = words & -words
         multiple = "a multiple of the 32 banks" if power >= _BANKS else f"a multiple of {power}"

@@ -6,10 +6,9 @@ import ctypes
 import weakref
 from dataclasses import dataclass
 
-import torch
-
 from rung.emulator import native
 from rung.errors import RungError
+from rung.lazy import torch
 
 
 @dataclass(frozen=True)

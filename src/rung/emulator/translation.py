@@ -30,7 +30,13 @@ _CHECKED = r"\1 constexpr bool inside[sizeof(\4) / sizeof(*\4)] = {}; if (inside
 # GCC fuses only with its expensive optimisations, and only for a processor that has the instructions.
 _FUSED = ("-ffp-contract=fast", "-fexpensive-optimizations")
 # Every access is reported to the runtime, which looks for races in shared memory.
-_RACES = ("-fsanitize=thread",)
+# The sanitizer leaves out what a call that is not inlined reads for arguments that are aggregates.
+_INLINED = (
+    *("-DRUNG_INLINED=1", "-finline-functions", "-finline-small-functions", "-finline-limit=100000"),
+    *(f"--param={name}=100000" for name in ("large-function-growth", "inline-unit-growth", "early-inlining-insns")),
+    *(f"--param=max-inline-insns-{name}=10000" for name in ("auto", "single")),
+)
+_RACES = ("-fsanitize=thread", *_INLINED)
 # g++ guards a thread-local array of a class with constructors by a flag, though nothing is to be constructed: reads of
 # the flag must not count as races. From g++ 10 on `constinit` removes it, except for classes whose constructor is empty
 # and not constexpr.
@@ -50,9 +56,8 @@ _EXPANDED = (
 # Each access is reported as nvcc would leave it: loads are hoisted out of loops, a vector stays one access, and
 # functions are inlined.
 _COUNTED = (
-    *("-fsanitize=thread", "-DRUNG_COUNTED=1", "-O2", "-fno-tree-sra", "-fno-tree-vectorize", "-finline-limit=100000"),
-    *(f"--param={name}=100000" for name in ("large-function-growth", "inline-unit-growth")),
-    *(f"--param=max-inline-insns-{name}=10000" for name in ("auto", "single")),
+    *("-fsanitize=thread", "-DRUNG_COUNTED=1", "-O2", "-fno-tree-sra", "-fno-tree-vectorize"),
+    *_INLINED,
 )
 _NOT_MODELLED = {
     "cuda/": "libcu++",

@@ -36,6 +36,7 @@ def enabled() -> Iterator[None]:
     try:
         triton_builder.mend()
         _mend_launches()
+        _mend_tuning()
         _multiply_on_one_thread()
         with suppress(ImportError):
             # Triton imports this at a kernel's first call, and then asserts that it is still interpreting.
@@ -164,6 +165,28 @@ def _mend_launches() -> None:
 
     InterpretedFunction.run, interpreter._patch_builtin = run, patch_builtin
     InterpretedFunction.mended_by_rung = True
+
+
+@cache
+def _mend_tuning() -> None:
+    """An autotuned kernel has nothing to measure here: the first configuration that its pruning leaves is taken."""
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.interpreter import InterpretedFunction
+
+    tuned = Autotuner.run
+
+    def run(self: Any, *args: Any, **named: Any) -> Any:
+        inner = self.fn
+        while not isinstance(inner, InterpretedFunction) and hasattr(inner, "fn"):  # heuristics in between
+            inner = inner.fn
+        if not isinstance(inner, InterpretedFunction):
+            return tuned(self, *args, **named)
+        self.nargs = dict(zip(self.arg_names, args, strict=False))
+        config = self.prune_configs(named)[0]
+        self.best_config, self.nargs = config, None
+        return self.fn.run(*args, **{**named, **config.kwargs})
+
+    Autotuner.run = run
 
 
 @contextmanager

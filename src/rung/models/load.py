@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import gc
 import hashlib
+import shutil
 import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import cache, partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
@@ -37,6 +40,7 @@ from rung.models.score import Score, Text, scores, spans
 from rung.models.tokenizer import Tokenizer, read_tokenizer
 from rung.processors import processors
 
+CONVERTED = 4  # checkpoints of other trainers that are kept in converted form
 INNER = Path(__file__).parent / "inner"
 
 
@@ -64,6 +68,7 @@ class Keywords(TypedDict, total=False):
     min_tokens: int
     priority: int
     batch_size: int | None
+    logit_bias: Mapping[int, float]
 
 
 class ScoreKeywords(TypedDict, total=False):
@@ -263,6 +268,8 @@ class Model:
         """A vector for a text (C), or for each of several (n, C): its tokens' mean at a layer, or its last token's."""
         if pooling not in ("mean", "last"):
             raise RungError(f"pooling is {pooling!r}; it must be 'mean' or 'last'.")
+        if not isinstance(texts, str) and not len(texts := list(texts)):
+            raise RungError("embed takes a text, or a list of at least one.")
         vectors = []
         for text in [texts] if isinstance(texts, str) else texts:
             states = self.hidden_states(text, [layer])[0][0].float()  # (T, C)
@@ -304,6 +311,12 @@ class Model:
         unknown = set(options) - ScoreKeywords.__annotations__.keys()
         if unknown:
             raise RungError(f"score has no option {min(unknown)!r}; it has {', '.join(ScoreKeywords.__annotations__)}.")
+        if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+            raise RungError(f"score takes a text, or a list of texts or of lists of tokens; got {texts!r}.")
+        for name in ("context", "stride"):
+            value: Any = options.get(name)
+            if value is not None and (not isinstance(value, Integral) or isinstance(value, bool)):
+                raise RungError(f"{name} is {value!r}; it must be a whole number.")
         context, stride = spans(options.get("context"), options.get("stride"), self.config.context)
         first = None
         if options.get("predict_first", False):
@@ -334,6 +347,8 @@ class Model:
 
     def run(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[Keywords]) -> Run:
         """A run over prompts that has not begun; iterate over it. Prompts are texts or token lists."""
+        if isinstance(prompts, torch.Tensor):
+            prompts = prompts.tolist()
         if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
             raise RungError("prompts are a list, of texts or of lists of tokens.")
         given: dict[str, Any] = dict(options)
@@ -344,8 +359,11 @@ class Model:
         stop, stop_tokens = given.get("stop", ()), given.get("stop_tokens")
         if stop_tokens is None:
             stop_tokens = self.config.eos
-        given["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-        given["stop_tokens"] = (stop_tokens,) if isinstance(stop_tokens, int) else tuple(stop_tokens)
+        given["stop"] = _listed("stop", (stop,) if isinstance(stop, str) else stop)
+        given["stop_tokens"] = _listed("stop_tokens", (stop_tokens,) if isinstance(stop_tokens, int) else stop_tokens)
+        if "logit_bias" in given:
+            bias = given["logit_bias"]
+            given["logit_bias"] = _listed("logit_bias", bias.items() if isinstance(bias, Mapping) else bias)
         how = {name: given.pop(name) for name in Sampling.__dataclass_fields__ if name in given}
         unknown = next((name for name in given if name not in Options.__dataclass_fields__), None)
         if unknown is not None:
@@ -363,7 +381,12 @@ class Model:
                 f"a prompt is a text or a list of tokens, not {prompt!r}; "
                 "generate takes one text, or a list of prompts: [[1, 2, 3]] is one prompt of three tokens."
             )
-        ids = tuple(int(i) for i in prompt)
+        if isinstance(prompt, torch.Tensor):
+            prompt = prompt.tolist()
+        numbers = list(prompt) if isinstance(prompt, Iterable) else [prompt]
+        if not all(isinstance(i, Integral) and not isinstance(i, bool) for i in numbers):
+            raise RungError(f"a prompt of tokens holds whole numbers; got {str(numbers)[:60]}.")
+        ids = tuple(int(i) for i in numbers)
         return Prompt(self._tokenizer.decode(ids) if self._tokenizer else "", ids)
 
     def _tokenizer_if_any(self, prompts: Sequence[str | Sequence[int]]) -> Tokenizer | None:
@@ -374,6 +397,12 @@ class Model:
             if any(isinstance(p, str) for p in prompts):
                 raise
             return None
+
+
+def _listed(name: str, values: Any) -> tuple[Any, ...]:
+    if values is None or isinstance(values, bytes) or not isinstance(values, Iterable):
+        raise RungError(f"{name} is {values!r}; give a list, or leave it out.")
+    return tuple(values)
 
 
 def _suggestion(word: str) -> str:
@@ -414,6 +443,7 @@ def load(
         raise RungError(f"threads is {threads}; it must be at least 1.")
     if threads is not None and threads > (most := 4 * processors()):
         raise RungError(f"threads is {threads}; this process has {processors()} processors, so give at most {most}.")
+    _freeze_imports()
     chosen = make_plan(device, dtype, plan, kernels or {}, threads, window, global_tokens, cache)
     folder = find(str(model), revision=revision, offline=offline)
     config = read_config(folder / "config.json")
@@ -426,6 +456,15 @@ def load(
         )  # fmt: skip
         transformer.drafting = drafting(smaller.transformer if smaller else None, transformer)
     return Model(transformer, folder, str(model), time.perf_counter() - began)
+
+
+@cache
+def _freeze_imports() -> None:
+    """Once: what was imported, a million objects with torch's compiler, is not walked again by each full collection,
+    which would stop the texts for a third of a second. The model is made afterwards, and can be collected."""
+    if gc.isenabled():
+        gc.collect()
+        gc.freeze()
 
 
 def find(model: str, *, revision: str | None = None, offline: bool = False) -> Path:
@@ -457,4 +496,9 @@ def _converted(checkpoint: Path) -> Path:
     folder = cache_folder() / "checkpoints" / state.hexdigest()[:24]
     if not (folder / "config.json").is_file():
         convert(checkpoint, folder)
+    folder.touch()
+    # Each state of a checkpoint is as large as the model: those used last are kept.
+    kept = sorted((one for one in folder.parent.iterdir() if one.is_dir()), key=lambda one: -one.stat().st_mtime_ns)
+    for old in kept[CONVERTED:]:
+        shutil.rmtree(old, ignore_errors=True)
     return folder

@@ -53,6 +53,11 @@ def byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
+class _Bytes(dict[int, bytes]):
+    def __missing__(self, id: int) -> bytes:
+        return b""
+
+
 class Tokenizer:
     """GPT-2's byte-level BPE."""
 
@@ -95,10 +100,10 @@ class Tokenizer:
         return found
 
     @cached_property
-    def _bytes(self) -> dict[int, bytes]:
+    def _bytes(self) -> _Bytes:
         alphabet = byte_alphabet()
         added = set(self._tokenizer.get_added_tokens_decoder())
-        table = {}
+        table = _Bytes()
         for token, id in self._tokenizer.get_vocab(with_added_tokens=True).items():
             if id in added or not all(c in alphabet for c in token):
                 table[id] = token.encode()
@@ -108,7 +113,7 @@ class Tokenizer:
 
     def bytes(self, id: int) -> bytes:
         """The bytes that a token adds to the text; tokens that only pad the vocabulary add nothing."""
-        return self._bytes.get(id, b"")
+        return self._bytes[id]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens; bytes that are not UTF-8 become U+FFFD."""
@@ -119,12 +124,12 @@ class Detokenizer:
     """Turns tokens into text as they arrive, holding back incomplete characters."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self._bytes = tokenizer._bytes.__getitem__
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that is final once these tokens are known."""
-        return self._decoder.decode(b"".join(map(self._tokenizer.bytes, ids)))
+        return self._decoder.decode(b"".join(map(self._bytes, ids)))
 
     def flush(self) -> str:
         """Returns what was held back, at the end of the tokens."""

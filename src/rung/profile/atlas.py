@@ -26,7 +26,7 @@ Planned = tuple[Subject, Mapping[str, int] | None]
 
 
 # Also profiled, for the roofline: a ladder's rungs from this number on, at GPT-2's usual shape.
-ROOFLINE = (("attention", "f32", 13), ("attention", "bf16", 27), ("matmul", "bf16", 14), ("layernorm", "f32", 2),
+ROOFLINE = (("attention", "f32", 7), ("attention", "bf16", 27), ("matmul", "bf16", 14), ("layernorm", "f32", 2),
             ("softmax", "f32", 2))  # fmt: skip
 
 

@@ -103,7 +103,7 @@ SINGLE = {
     "threads_not_predicated": "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio",
     "bytes_used_load": "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio",
     "bytes_used_store": "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.ratio",
-    "l2_read_bytes": "lts__t_bytes_op_read.sum",
+    "l2_read_sectors": "lts__t_sectors_op_read.sum",
     "branch_uniform": "smsp__sass_average_branch_targets_threads_uniform.pct",
     "sectors_per_request": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
     "tensor_active": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,7 +61,7 @@ class Arguments:
         """The value of one parameter, given by `target`, and how it is passed."""
         where = f"{self.rung.path}: parameter {parameter.name!r} of {kernel}"
         if parameter.pointer:
-            return "pointer", self._pointer(parameter, target, where)
+            return "pointer", self._pointer(parameter, kernel, target, where)
         if parameter.ctype == "TensorMap":
             return "tensor_map", self._map(parameter, target, where)
         kind = SCALAR_KINDS.get(self.dtype.ctype if parameter.ctype == "Real" else parameter.ctype)
@@ -69,14 +70,24 @@ class Arguments:
                 f"{where} has the type {parameter.ctype!r}, which cannot be passed; use a pointer or number."
             )
         if isinstance(target, str) and target == parameter.name and target not in names:
-            raise RungError(f"{where} matches no value ({self._choices(names)}); map it in [bind].")
+            values = [n for n in names if "_stride_" not in n]
+            mend = self._mend(parameter, kernel, values)
+            raise RungError(f"{where} matches no value ({self._choices(names)}); {mend}")
         value = evaluate(target, names)
         if kind in ("i32", "u32", "i64", "u64") and isinstance(value, float):
             value = evaluate_int(target, names, f"parameter {parameter.name}")  # type: ignore[arg-type]
         _must_fit(kind, value, where)
         return kind, value
 
-    def _pointer(self, parameter: Parameter, target: str | int | float, where: str) -> torch.Tensor | None:
+    def _mend(self, parameter: Parameter, kernel: str, names: list[str]) -> str:
+        """The two names that are meant most probably, and the kernel's signature."""
+        taken = {p.name for p in self.rung.signature(kernel)}
+        near = difflib.get_close_matches(parameter.name, [n for n in names if n not in taken] or names, n=2, cutoff=0.0)
+        signature = ", ".join(f"{p.ctype}{'*' if p.pointer else ''} {p.name}" for p in self.rung.signature(kernel))
+        meant = " or ".join(f'"{name}"' for name in near)
+        return f"map it in [bind], as in {parameter.name} = {meant}, for {kernel}({signature})."
+
+    def _pointer(self, parameter: Parameter, kernel: str, target: str | int | float, where: str) -> torch.Tensor | None:
         if target == "null":
             return None
         known = {o.name: o for o in self.rung.operation.operands}
@@ -88,7 +99,8 @@ class Arguments:
             if tensor is None:
                 raise RungError(f"{where} needs the operand {target!r}, which this call leaves out.")
         if tensor is None:
-            raise RungError(f"{where} matches no operand ({self._choices({})}); map it in [bind].")
+            mend = self._mend(parameter, kernel, [*known, *self.buffers])
+            raise RungError(f"{where} matches no operand ({self._choices({})}); {mend}")
         _must_point_to(parameter, tensor, self.dtype, where)
         return tensor
 

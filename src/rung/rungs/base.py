@@ -23,6 +23,7 @@ from rung.rungs import alignment, header
 
 if TYPE_CHECKING:
     from rung.cuda.launch import LaunchConfig, Module
+    from rung.cuda.source import Parameter
 
 Device = Literal["cuda", "emulator", "cpu"]
 Tuning = Mapping[str, int] | None  # values of tunables; the others have their defaults
@@ -99,6 +100,10 @@ class Rung(ABC):
     @abstractmethod
     def source(self) -> str:
         """The text shown to a reader."""
+
+    def signature(self, kernel: str) -> tuple[Parameter, ...]:
+        """The parameters of one of its kernels, where they are known."""
+        return ()
 
     @property
     @abstractmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,20 +12,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rung.cuda import limits
 from rung.cuda.host_code import device_part
-from rung.cuda.source import Parameter, kernel_parameters
+from rung.cuda.source import Parameter, kernel_parameters, without_comments
 from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import RungError
 from rung.expressions import Names, evaluate, evaluate_int
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
-from rung.rungs import alignment, header, source_file
+from rung.rungs import adopt, alignment, header, source_file
 from rung.rungs.arguments import Arguments, Typed
 from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
 if TYPE_CHECKING:
     from rung.cuda.launch import Build, LaunchConfig, Module
 
+_DYNAMIC = re.compile(r"\bextern\s+(?:__shared__|__align__\s*\([^)]*\)\s*__shared__)")
 MOST_TEXT = 1 << 18  # characters of expressions that all rounds evaluate; gpt2-xl's layers have 40,000
 MOST_ROUNDS = 4096  # repetitions of a launch at most
 INCLUDE = Path(__file__).parents[1] / "ladders" / "include"
@@ -41,9 +43,12 @@ class CudaRung(Rung):
 
     kind = "cuda"
 
-    def __init__(self, operation: Operation, path: Path) -> None:
+    def __init__(self, operation: Operation, path: Path, table: dict[str, Any] | None = None) -> None:
         self._source = source_file.read(path)
-        self.table = header.table(self._source, str(path))
+        self.guessed: tuple[str, ...] | None = None  # remarks on a header that is not the file's own
+        if table is None and self._source.strip() and not adopt.has_header(self._source):
+            table, self.guessed = adopt.adopted(operation, self._source, path)
+        self.table = header.table(self._source, str(path)) if table is None else table
         super().__init__(operation, path.stem, path, header.of_table(self.table, str(path)))
         self._purposes: tuple[str, ...] = ()
         for name in self.header.constants:
@@ -72,6 +77,9 @@ class CudaRung(Rung):
         """The parameters of each launched kernel."""
         kernels = dict.fromkeys(entry.kernel for entry in self.header.launches)
         return {k: kernel_parameters(self._source, k, str(self.path)) for k in kernels}
+
+    def signature(self, kernel: str) -> tuple[Parameter, ...]:
+        return self.parameters[kernel]
 
     @cached_property
     def binds(self) -> frozenset[str]:
@@ -186,6 +194,11 @@ class CudaRung(Rung):
             return Typed(f"torch.{ELEMENTS.get(dtype.stored if kind == 'real' else kind)}")
 
         self._require_parameters_for_bind()
+        if _DYNAMIC.search(without_comments(self._source)) and all(e.shared == 0 for e in self.header.launches):
+            raise RungError(
+                f"{self.path} has an `extern __shared__` array, and no launch gives it memory; add its bytes to "
+                '[[launch]], as in shared = "4 * C".'
+            )
         tensors = {o.name: typed(o.dtype) for o in self.operation.operands}
         buffers = {name: typed(buffer.dtype) for name, buffer in self.header.buffers.items()}
         bound = Arguments(self, tensors, buffers, dtype, dict.fromkeys(self.header.maps))

@@ -20,7 +20,9 @@ class PythonRung(Rung):
     kind = "python"
 
     def __init__(self, operation: Operation, path: Path) -> None:
-        self.facts = facts = python_module.read_facts(path)
+        operands = [o.name for o in operation.operands]
+        names = [*operation.dims, *operation.derived, *operation.scalars]
+        self.facts = facts = python_module.read_facts(path, operands, names)
         super().__init__(operation, path.stem, path, facts.header)
         if facts.triton:
             self.kind = "triton"
@@ -32,7 +34,8 @@ class PythonRung(Rung):
     @cached_property
     def binds(self) -> frozenset[str]:
         operands = {o.name for o in self.operation.operands}
-        return frozenset(self.facts.parameters) & operands
+        returned = {o.name for o in self.operation.operands if o.role == "out" and not o.optional}
+        return frozenset(self.facts.parameters) & operands | (returned if self.facts.entry != "run" else set())
 
     def load(self, device: Device) -> ModuleType:
         """The module itself, with Triton's interpreter in place of its compiler if there is no GPU."""
@@ -40,12 +43,21 @@ class PythonRung(Rung):
         return python_module.load(self.path, interpret=device != "cuda")
 
     def bound(self, call: Call) -> Prepared:
-        arguments, run = self.arguments(call), self.load(call.device).run
+        arguments, run = self.arguments(call), getattr(self.load(call.device), self.facts.entry)
+        for name in self.facts.flat & call.tensors.keys():
+            arguments[name] = call.tensors[name].reshape(-1, call.tensors[name].shape[-1])
+        results = [o.name for o in self.operation.operands if o.role == "out" and o.name not in self.facts.parameters]
+        results = [name for name in results if name in call.tensors]
 
         def zeroed_run() -> None:
             for zero in call.zeroed:
                 zero()
-            run(**arguments)
+            returned = run(**arguments)
+            if self.facts.entry != "run":
+                made = returned if isinstance(returned, tuple) else (returned,)
+                for name, value in zip(results, made, strict=False):
+                    if value is not None:
+                        call.tensors[name].copy_(value.reshape(call.tensors[name].shape))
 
         return Prepared(self, zeroed_run, call.tuning, buffers=call.buffers)
 

@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import tokenize
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -29,10 +30,13 @@ class Facts:
     header: Header
     parameters: dict[str, bool]  # of run(): name -> required
     triton: bool
+    entry: str = "run"  # the function that is called; another than run returns its results
+    flat: frozenset[str] = frozenset()  # those operands whose shape it takes as rows and columns
 
 
-def read_facts(path: Path) -> Facts:
-    """The metadata of the rung at `path`, read from its syntax tree so that listing imports nothing."""
+def read_facts(path: Path, operands: Collection[str] = (), names: Collection[str] = ()) -> Facts:
+    """The metadata of the rung at `path`, read from its syntax tree so that listing imports nothing. Without a function
+    run, the function that takes operands by name (and `names` of sizes) and returns the results is called."""
     try:
         source = source_file.read(path)
         if tokenize.detect_encoding(io.BytesIO(path.read_bytes()).readline)[0] not in ("utf-8", "utf-8-sig"):
@@ -44,18 +48,47 @@ def read_facts(path: Path) -> Facts:
         raise RungError(f"{path} is not Python: {error}.") from None
     except (RecursionError, MemoryError):
         raise RungError(f"{path} nests too deeply for Python; write it in shorter expressions.") from None
-    run = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "run"), None)
-    if run is None:
-        raise RungError(f"{path} has no function run; define run(<operands by name>, ...) at its top level.")
-    doc = ast.get_docstring(tree)
-    if not doc:
-        raise RungError(f"{path} has no docstring; begin it with the rung's idea in one sentence.")
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+    run = next((n for n in functions if n.name == "run"), None)
+    entry = run or _by_operands(functions, operands, names)
+    if entry is None:
+        wanted = ", ".join(operands) or "<operands by name>"
+        raise RungError(
+            f"{path} has no function run, and none that takes only operands by name ({wanted}); define run({wanted})."
+        )
+    doc = ast.get_docstring(tree) or f"{entry.name} of {path.name}."
     return Facts(
         source=source,
         header=of_constants(_constants(tree), " ".join(doc.split()), str(path)),
-        parameters=_parameters(run),
+        parameters=_parameters(entry),
         triton=any("triton" in _imported(n) for n in tree.body),
+        entry=entry.name,
+        flat=frozenset() if entry is run else _unpacked(entry),
     )
+
+
+def _by_operands(
+    functions: list[ast.FunctionDef], operands: Collection[str], names: Collection[str]
+) -> ast.FunctionDef | None:
+    """The last plain function that takes at least one operand and requires nothing else than operands and sizes."""
+    for function in reversed(functions):
+        if function.decorator_list:
+            continue
+        required = {name for name, needed in _parameters(function).items() if needed}
+        if required & set(operands) and required <= {*operands, *names}:
+            return function
+    return None
+
+
+def _unpacked(function: ast.FunctionDef) -> frozenset[str]:
+    """The names whose shape is unpacked into two, as in `n_rows, n_cols = x.shape`."""
+    found = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and len(node.targets[0].elts) == 2:
+            value = node.value
+            if isinstance(value, ast.Attribute) and value.attr == "shape" and isinstance(value.value, ast.Name):
+                found.add(value.value.id)
+    return frozenset(found)
 
 
 def _constants(tree: ast.Module) -> dict[str, Any]:

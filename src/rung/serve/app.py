@@ -34,6 +34,8 @@ from rung.serve.completions import (
     Choice,
     Served,
     answer,
+    chat_answer,
+    chat_body,
     embeddings,
     joined,
     parse,
@@ -82,6 +84,7 @@ class Server:
             ("/v1/models", "GET"): self.models,
             ("/v1/models/{name:path}", "GET"): self.model,
             ("/v1/completions", "POST"): self.completions,
+            ("/v1/chat/completions", "POST"): self.chat,
             ("/v1/embeddings", "POST"): self.embeddings,
             ("/tokenize", "POST"): self.tokenize,
             ("/detokenize", "POST"): self.detokenize,
@@ -171,10 +174,16 @@ class Server:
     # ---- completions ------------------------------------------------------------------------------------------------
 
     async def completions(self, request: Request) -> Response:
-        body = await self._body(request)
+        return await self._write(request, await self._body(request), Writing)
+
+    async def chat(self, request: Request) -> Response:
+        body = await asyncio.to_thread(chat_body, await self._body(request), self.served)
+        return await self._write(request, body, ChatWriting)
+
+    async def _write(self, request: Request, body: Any, kind: type[Writing]) -> Response:
         call = await asyncio.to_thread(parse, body, self.served, priority=self.limits.priority, id=request.state.id)
         self._admit(len(call.requests))
-        writing = Writing(self, call)
+        writing = kind(self, call)
         if call.stream:
             return StreamedAnswer(writing)
         async with left_by(request.receive) as disconnected:
@@ -278,7 +287,7 @@ class Server:
         end = s.tokenizer.decode(s.config.eos[:1]) if s.config.eos else None
         return JSONResponse({
             "tokenizer_class": "GPT2Tokenizer", "model_max_length": s.config.context, "vocab_size": s.config.vocabulary,
-            "bos_token": end, "eos_token": end, "unk_token": end, "pad_token": None, "chat_template": None,
+            "bos_token": end, "eos_token": end, "unk_token": end, "pad_token": None, "chat_template": s.chat_template,
         })  # fmt: skip
 
 
@@ -395,6 +404,18 @@ class Writing:
             if not text.ended:
                 self._server.metrics.ended("interrupted")
             text.drop()
+
+
+class ChatWriting(Writing):
+    """The same in a chat's form."""
+
+    async def whole(self, disconnected: asyncio.Event) -> dict[str, Any]:
+        return chat_answer(await super().whole(disconnected), set())
+
+    async def chunks(self, disconnected: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
+        begun: set[int] = set()
+        async for chunk in super().chunks(disconnected):
+            yield chat_answer(chunk, begun)
 
 
 class StreamedAnswer(Response):

@@ -43,6 +43,7 @@ class Served:
     name: str
     config: Config
     tokenizer: Tokenizer
+    chat_template: str | None = None  # Jinja2, as the model's tokenizer_config.json has it
 
     @cached_property
     def longest(self) -> int:
@@ -383,6 +384,84 @@ def answer(call: Call, served: Served, choices: Sequence[Mapping[str, Any]], **m
         "system_fingerprint": served.fingerprint,
     }  # fmt: skip
     return {**head, "choices": list(choices), **more}
+
+
+# ---- chat -----------------------------------------------------------------------------------------------------------
+
+
+def chat_body(body: Any, served: Served) -> dict[str, Any]:
+    """A chat's body as that of a completion; raises Refusal where the model has no chat template."""
+    if served.chat_template is None:
+        message = f"{served.name!r} brings no chat template, so that it has no form for messages; use /v1/completions."
+        raise Refusal(400, message, "messages", "no_chat_template")
+    if not isinstance(body, dict):
+        raise Refusal(400, 'the body is no JSON object; send {"messages": [...]}.')
+    given = dict(body)
+    messages = given.pop("messages", None)
+    texts = isinstance(messages, list) and messages and all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages
+    )
+    if not texts:
+        raise Refusal(400, "messages must be a list of objects with a role and a content, both texts.", "messages")
+    if "prompt" in given or "echo" in given:
+        raise Refusal(400, "a chat has messages; prompt and echo are fields of /v1/completions.", "prompt")
+    given["prompt"] = _rendered(messages, served)
+    if given.pop("logprobs", False) is True:
+        given["logprobs"] = given.pop("top_logprobs", None) or 0
+    most = given.pop("max_completion_tokens", None)
+    if most is not None:
+        given["max_tokens"] = most
+    if given.get("max_tokens") is None:
+        room = served.config.context + 1 - len(served.tokenizer.encode(given["prompt"][: served.longest]))
+        given["max_tokens"] = max(1, room)
+    return given
+
+
+def _rendered(messages: list[dict[str, Any]], served: Served) -> str:
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    end = served.tokenizer.decode(served.config.eos[:1]) if served.config.eos else ""
+    try:
+        template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(
+            served.chat_template or ""
+        )
+        return template.render(
+            messages=messages, add_generation_prompt=True, bos_token=end, eos_token=end,
+            raise_exception=raise_exception,
+        )  # fmt: skip
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        message = f"the model's chat template cannot write these messages ({str(error)[:120]})."
+        raise Refusal(400, message, "messages") from None
+
+
+def chat_answer(completion: Mapping[str, Any], begun: set[int]) -> dict[str, Any]:
+    """A chat's answer, or its chunk, from a completion's; `begun` holds the choices that had a chunk."""
+    chunk, choices = "usage" not in completion or completion["usage"] is None, []
+    if completion.get("choices") == []:
+        chunk = True
+    for choice in completion["choices"]:
+        message: dict[str, Any] = {"content": choice["text"]}
+        if not chunk or choice["index"] not in begun:
+            message = {"role": "assistant", **message}
+        begun.add(choice["index"])
+        told = choice["logprobs"]
+        content = told and [
+            {
+                "token": token, "logprob": p, "bytes": list(token.encode()),
+                "top_logprobs": [{"token": t, "logprob": q, "bytes": list(t.encode())} for t, q in (top or {}).items()],
+            }
+            for token, p, top in zip(told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True)
+        ]  # fmt: skip
+        choices.append({
+            "index": choice["index"], "delta" if chunk else "message": message,
+            "logprobs": {"content": content} if told else None, "finish_reason": choice["finish_reason"],
+        })  # fmt: skip
+    kind = "chat.completion.chunk" if chunk else "chat.completion"
+    return {**completion, "id": "chat" + completion["id"], "object": kind, "choices": choices}
 
 
 # ---- embeddings -----------------------------------------------------------------------------------------------------

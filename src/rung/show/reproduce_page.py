@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rung.results import codes, sources
+from collections.abc import Sequence
+
+from rung.results import codes, items, sources
 from rung.results.current import Figures
 from rung.results.row import Row
 from rung.show import charts
@@ -27,6 +29,28 @@ def document(found: Figures, name: str) -> str:
         if reasons:
             parts.append("\nWithout ours: " + plain("; ".join(reasons)) + ".\n")
     return "".join(parts) + "\n"
+
+
+def covered(rows: Sequence[Row], name: str) -> str:
+    """A document's items: what shows each, and whether that is there."""
+    right = [row for row in rows if codes.current(row)]
+    lines = []
+    for item in (i for i in items.items() if i.document == name):
+        missing = item.missing(right)
+        waits = f"waits for {', '.join(f'`{m}`' for m in missing)}"
+        state = f"closed: {item.closed}" if item.closed else waits if missing else "as described"
+        lines.append((item.section, item.what, ", ".join(f"`{n}`" for n in item.shown_by), state))
+    return table(("section", "technique, kernel or experiment", "shown by", "state"), lines, words=4)
+
+
+def counted(rows: Sequence[Row]) -> str:
+    """How many items are as described, wait for a row, or are closed."""
+    right = [row for row in rows if codes.current(row)]
+    closed = sum(bool(item.closed) for item in items.items())
+    waiting = sum(bool(item.missing(right)) for item in items.items())
+    every = len(items.items())
+    done = every - closed - waiting
+    return f"\nOf {every} items {done} are as described, {waiting} wait for a row and {closed} are closed.\n\n"
 
 
 def course(found: Figures) -> str:

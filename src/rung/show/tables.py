@@ -17,7 +17,15 @@ from rung.errors import RungError
 from rung.results import codes, current, sources, store
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show import charts, generation_tables, ladder_tables, mutation_tables, parallel_tables, reproduce_page
+from rung.show import (
+    charts,
+    counter_tables,
+    generation_tables,
+    ladder_tables,
+    mutation_tables,
+    parallel_tables,
+    reproduce_page,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 _PART = re.compile(r"<!-- (?P<name>\S+) -->\n(?P<body>.*?)<!-- /(?P=name) -->", re.DOTALL)
@@ -74,7 +82,9 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     """Every file with generated parts, and its expected content."""
     rows = store.published(root)
     gpu, cpu = figures(rows)
-    makers = makers_of(gpu, cpu) | mutation_tables.parts(rows)
+    makers = makers_of(gpu, cpu) | mutation_tables.parts(rows) | counter_tables.parts(rows)
+    makers |= {f"items:{name}": partial(reproduce_page.covered, rows, name) for name in sources.documents()}
+    makers["items"] = partial(reproduce_page.counted, rows)
     files: dict[Path, str] = {}
     documents = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
     for path in [*documents, *sorted((root / "src/rung/ladders").glob("*/README.md"))]:

@@ -35,7 +35,7 @@ struct Known
     void (*enter)(void**);
     std::vector<unsigned> sizes, alignments;
     const unsigned* pointers;
-    dim3 cluster;
+    dim3 cluster = {0, 0, 0};
     size_t dynamic_limit = 48 * 1024;
     bool any_cluster = false;
 };
@@ -335,7 +335,6 @@ void register_kernel(const void* kernel, const char* name, void (*enter)(void**)
     if (one.enter) return;
     one.enter = enter, one.pointers = pointers;
     one.sizes.assign(sizes, sizes + count), one.alignments.assign(alignments, alignments + count);
-    if (!cluster.x) one.cluster = {0, 0, 0};
 }
 
 cudaError_t prepare(Call call, const Configuration& configuration, std::function<void()>& work)

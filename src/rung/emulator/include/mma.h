@@ -1,5 +1,5 @@
-// nvcuda::wmma. CUDA leaves the layout of fragments unspecified. Here element i of lane l is element l * 8 + i of the tile;
-// every lane has num_elements of them, and two copies where the hardware keeps two.
+// nvcuda::wmma. CUDA leaves the layout of fragments unspecified. Here it is that of mma.sync, from which the hardware makes
+// these products, so that lanes read and write the same addresses as there; lanes have two copies where the hardware keeps two.
 #pragma once
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
@@ -57,6 +57,47 @@ template <> struct IsColumnMajor<col_major> { static constexpr bool value = true
 
 }  // namespace shapes
 
+namespace shapes {
+
+struct Element { int row, column; };
+
+// Element i of a lane, in tiles of mma.sync: 16 x 8 products of operands that are 16 x DEPTH and DEPTH x 8.
+template <int DEPTH> inline Element of_a(int lane, int i)
+{
+    constexpr int PAIR = DEPTH == 16 ? 2 : 1, OWN = DEPTH / 2;
+    const int tile = i / OWN, r = i % OWN / PAIR, high = i % PAIR;
+    return {tile * 16 + lane / 4 + r % 2 * 8, lane % 4 * PAIR + high + r / 2 * (DEPTH / 2)};
+}
+template <int DEPTH> inline Element of_b(int lane, int i)
+{
+    constexpr int PAIR = DEPTH == 16 ? 2 : 1, OWN = DEPTH / 4;
+    const int tile = i / OWN, r = i % OWN / PAIR, high = i % PAIR;
+    return {lane % 4 * PAIR + high + r * (DEPTH / 2), tile * 8 + lane / 4};
+}
+template <int N> inline Element of_sums(int lane, int i)
+{
+    const int tile = i / 4, e = i % 4;
+    return {tile / (N / 8) * 16 + lane / 4 + e / 2 * 8, tile % (N / 8) * 8 + lane % 4 * 2 + e % 2};
+}
+inline Element turned(Element e) { return {e.column, e.row}; }
+
+// A tile of 8 rows is the transposed product.
+template <class Use, int M, int N, int K> struct Places;
+template <int M, int N, int K> struct Places<matrix_a, M, N, K>
+{
+    static Element at(int lane, int i) { return M == 8 ? turned(of_b<K>(lane, i)) : of_a<K>(lane, i); }
+};
+template <int M, int N, int K> struct Places<matrix_b, M, N, K>
+{
+    static Element at(int lane, int i) { return M == 8 ? turned(of_a<K>(lane, i)) : of_b<K>(lane, i); }
+};
+template <int M, int N, int K> struct Places<accumulator, M, N, K>
+{
+    static Element at(int lane, int i) { return M == 8 ? turned(of_sums<8>(lane, i)) : of_sums<N>(lane, i); }
+};
+
+}  // namespace shapes
+
 template <class Use, int M, int N, int K, class T, class Layout = void>
 struct fragment
 {
@@ -67,6 +108,7 @@ struct fragment
     static constexpr int own = rows * columns / 32;
     enum { num_elements = own * (rows * columns == 256 ? shapes::Copies<Use, T>::value : 1), num_storage_elements = num_elements };
     element_type x[num_elements];
+    static shapes::Element place(int lane, int i) { return shapes::Places<Use, M, N, K>::at(lane, i % own); }
 };
 
 template <class Use, int M, int N, int K, class T, class Layout, class V>
@@ -85,8 +127,12 @@ inline void load(F& f, const T* from, unsigned stride, bool column_major, rung_e
         rung_fault(rung_emulator::FaultKind::Bounds, site, "wmma wants an address that is a multiple of 16 bytes and rows of a multiple of 8");
     const int lane = rung_lane();
     for (int i = 0; i < f.num_elements; i++) {
-        const int number = lane * f.own + i % f.own, row = number / f.columns, column = number % f.columns;
-        f.x[i] = from[column_major ? row + column * stride : row * stride + column];
+        if (i >= f.own) {  // the second copy
+            f.x[i] = f.x[i - f.own];
+            continue;
+        }
+        const Element e = f.place(lane, i);
+        f.x[i] = from[column_major ? e.row + e.column * stride : e.row * stride + e.column];
     }
 }
 
@@ -114,8 +160,8 @@ inline void store_matrix_sync(V* to, const fragment<accumulator, M, N, K, T>& f,
         rung_fault(rung_emulator::FaultKind::Bounds, site, "wmma wants an address that is a multiple of 16 bytes and rows of a multiple of 8");
     const int lane = rung_lane();
     for (int i = 0; i < f.num_elements; i++) {
-        const int number = lane * f.own + i % f.own, row = number / N, column = number % N;
-        to[layout == mem_col_major ? row + column * stride : row * stride + column] = f.x[i];
+        const shapes::Element e = f.place(lane, i);
+        to[layout == mem_col_major ? e.row + e.column * stride : e.row * stride + e.column] = f.x[i];
     }
 }
 
@@ -143,20 +189,19 @@ inline void multiply(void* const* data, unsigned lanes)
     for (int lane = 0; lane < 32; lane++) {
         const P& p = *static_cast<P*>(data[lane]);
         for (int i = 0; i < A::own; i++) {
-            const int number = lane * A::own + i;
-            a[number / K][number % K] = operand(p.a->x[i], TA());
+            const Element e = A::place(lane, i);
+            a[e.row][e.column] = operand(p.a->x[i], TA());
         }
         for (int i = 0; i < B::own; i++) {
-            const int number = lane * B::own + i;
-            b[number / N][number % N] = operand(p.b->x[i], TA());
+            const Element e = B::place(lane, i);
+            b[e.row][e.column] = operand(p.b->x[i], TA());
         }
     }
     for (int lane = 0; lane < 32; lane++) {
         const P& p = *static_cast<P*>(data[lane]);
         float sum[D::own] = {};
-        const int first = lane * D::own;
         for (int k = 0; k < K; k++)
-            for (int i = 0; i < D::own; i++) sum[i] += a[(first + i) / N][k] * b[k][(first + i) % N];
+            for (int i = 0; i < D::own; i++) sum[i] += a[D::place(lane, i).row][k] * b[k][D::place(lane, i).column];
         for (int i = 0; i < D::own; i++) p.d->x[i] = float(p.c->x[i]) + sum[i];
     }
 }

@@ -158,7 +158,7 @@ void check_canary(const Block& block)
             report->block = block.index;
             report->thread = {~0u, ~0u, ~0u};
             snprintf(report->text, sizeof report->text,
-                     "a thread wrote %zu bytes past the end of the %zu bytes of dynamic shared memory", i,
+                     "a thread wrote %zu bytes past the end of the %zu bytes of dynamic shared memory (`shared` of the launch)", i,
                      shared.dynamic_bytes);
             return;
         }

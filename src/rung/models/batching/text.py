@@ -98,7 +98,9 @@ class Text:
             tokens = tokens[: next(i for i, token in enumerate(tokens) if token in self._stop_tokens)]
             stops = True
         self.tokens += tokens
-        piece = self._push(self._detokenizer.push(tokens)) if self._detokenizer else ""
+        piece = self._detokenizer.push(tokens) if self._detokenizer else ""
+        if self.options.stop:
+            piece = self._push(piece)
         if self._stops.stopped:
             self.reason = "stop"
         elif stops:

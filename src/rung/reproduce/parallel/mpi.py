@@ -32,8 +32,7 @@ def engine() -> Any:
         from mpi4py import MPI
     except ImportError as error:
         raise RungError(
-            f"mpi4py is missing or finds no MPI library ({first_line(error)}); "
-            "`pip install 'rung[mpi]'` installs both."
+            f"mpi4py is missing or finds no MPI library ({first_line(error)}); `pip install 'rung[mpi]'` installs both."
         ) from None
     return MPI
 

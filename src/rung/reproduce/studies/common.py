@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
+import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +17,8 @@ from rung.errors import RungError, first_line
 from rung.expressions import Number
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
+
+LAUNCHES = 200
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,15 @@ class Runner(Protocol):
         """Multiprocessors."""
 
     def race(
-        self, rungs: Sequence[str], values: Mapping[str, Number], dtype: str, seconds: float = 0.15
+        self, rungs: Sequence[str | Rung], values: Mapping[str, Number], dtype: str, seconds: float = 0.15
     ) -> dict[str, Time]:
         """Rungs and libraries of one operation against each other, by full name, checked.
 
         Without a GPU: only the errors of the first that the emulator can run.
         """
+
+    def host(self, rungs: Sequence[str], shape: str, dtype: str) -> float | None:
+        """Microseconds that the host takes to launch these one after the other."""
 
     def peak(self, rung: str, values: Mapping[str, Number], dtype: str) -> int | None:
         """Peak memory of a call in addition to its operands, in bytes; None if it cannot run."""
@@ -68,14 +75,14 @@ class Gpu:
         return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
 
     def race(
-        self, rungs: Sequence[str], values: Mapping[str, Number], dtype: str, seconds: float = 0.15
+        self, rungs: Sequence[str | Rung], values: Mapping[str, Number], dtype: str, seconds: float = 0.15
     ) -> dict[str, Time]:
         from rung.bench import race as bench
 
         shown = ", ".join(f"{n}={v}" for n, v in values.items())
-        self.report(f"{rungs[0].partition('/')[0]} {dtype} {shown}")
-        chosen = [catalogue.find(r) for r in rungs]
-        self.raced |= dict.fromkeys(r.full_name for r in chosen)
+        chosen = [catalogue.find(r) if isinstance(r, str) else r for r in rungs]
+        self.report(f"{chosen[0].operation.name} {dtype} {shown}")
+        self.raced |= dict.fromkeys(r.full_name for r in chosen if catalogue.shipped(r))
         if not self.gpu:
             return _emulated(chosen, dtype)
         running = [r for r in chosen if dtype in r.dtypes]
@@ -98,6 +105,30 @@ class Gpu:
             time = row.cold_us if row.verdict == "ok" else None
             found[row.rung] = Time(time, row.reason, row.norm, row.tflops)
         return found
+
+    def host(self, rungs: Sequence[str], shape: str, dtype: str) -> float | None:
+        runs = [self._bound(catalogue.find(name), shape, dtype) for name in rungs]
+        taken = []
+        for _ in range(9):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(LAUNCHES):  # the GPU works them off later
+                for run in runs:
+                    run()
+            taken.append((time.perf_counter() - began) / LAUNCHES)
+        return statistics.median(taken) * 1e6
+
+    def _bound(self, rung: Rung, shape: str, dtype: str) -> Callable[[], None]:
+        values, real = rung.operation.complete(rung.operation.shapes[shape]), dtype_named(dtype)
+        tensors = rung.operation.inputs(
+            values,
+            real,
+            1,
+            empty=lambda _, size, kind: torch.empty(size, dtype=kind, device="cuda"),
+            names=rung.operand_names,
+            device="cuda",
+        )
+        return rung.prepare(tensors, values, real, device="cuda").run
 
     def peak(self, rung: str, values: Mapping[str, Number], dtype: str) -> int | None:
         one, real = catalogue.find(rung), dtype_named(dtype)

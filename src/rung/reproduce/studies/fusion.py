@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
-from rung.dtypes import dtype as dtype_named
 from rung.expressions import Number
 from rung.reproduce.studies.common import Runner, need_gpu, shown, times
-from rung.rungs import catalogue
 from rung.show import charts
 from rung.show.found import Found
 
@@ -98,49 +91,22 @@ def run(runner: Runner) -> Found:
         "us, cold",
         log_x=False,
     )
-    whole.more["launches"] = launches()
+    whole.more["launches"] = launches(runner)
     return whole
 
 
 LAUNCHED = {"gelu and bias": ("bias/01_naive", "gelu/01_naive"), "bias_gelu": ("bias_gelu/01_naive",)}
-CALLS = 200
 
 
-def launches() -> Found:
-    """The host's time to launch GELU and the bias apart, and as one kernel: calls that the GPU works off later."""
-    rows = []
-    for name, rungs in LAUNCHED.items():
-        runs = [_bound(rung) for rung in rungs]
-        taken = []
-        for _ in range(9):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            for _ in range(CALLS):
-                for run in runs:
-                    run()
-            taken.append((time.perf_counter() - began) / CALLS)
-        rows.append((name, len(runs), shown(statistics.median(taken) * 1e6)))
+def launches(runner: Runner) -> Found:
+    """The host's time to launch GELU and the bias apart, and as one kernel."""
+    rows = [(name, len(rungs), shown(runner.host(rungs, "b4t64", "f32"))) for name, rungs in LAUNCHED.items()]
     return Found(
         "The host's time to launch kernels that follow a product, 4 x 64 tokens",
         ("kernels", "launches", "host us"),
         rows,
         f"{rows[0][1]} launches take the host {rows[0][2]} us, one takes {rows[1][2]}.",
     )
-
-
-def _bound(name: str) -> Callable[[], None]:
-    rung = catalogue.find(name)
-    values = rung.operation.complete(rung.operation.shapes["b4t64"])
-    real = dtype_named("f32")
-    tensors = rung.operation.inputs(
-        values,
-        real,
-        1,
-        empty=lambda _, shape, kind: torch.empty(shape, dtype=kind, device="cuda"),
-        names=rung.operand_names,
-        device="cuda",
-    )
-    return rung.prepare(tensors, values, real, device="cuda").run
 
 
 def sentence(gains: dict[str, float]) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from rung.cuda import nvrtc
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
 from rung.reproduce.studies.common import Runner, shown
 from rung.rungs import catalogue, identity
 from rung.rungs.cuda import CudaRung
@@ -90,20 +89,14 @@ def run(runner: Runner) -> Found:
             rungs = pair(name, Path(folder))
             kernels += compared(rungs, dtype)
             if runner.gpu:
-                times[name] = _raced(rungs, dtype)
+                times[name] = _raced(runner, rungs, dtype)
     return report(kernels, times)
 
 
-def _raced(rungs: tuple[CudaRung, CudaRung], dtype: str) -> tuple[float | None, float | None]:
-    from rung.bench import race
-
+def _raced(runner: Runner, rungs: tuple[CudaRung, CudaRung], dtype: str) -> tuple[float | None, float | None]:
     values = rungs[0].operation.shapes[SHAPE]
-    try:
-        rows = race.bench(rungs, shape=SHAPE, values=values, dtype=dtype, seconds=0.3, warm=False)
-    except RungError:
-        return None, None
-    first, second = (row.cold_us if row.verdict == "ok" else None for row in rows)
-    return first, second
+    found = runner.race(rungs, values, dtype, 0.3)
+    return found[rungs[0].full_name].us, found[rungs[1].full_name].us
 
 
 def report(kernels: list[Kernel], times: Mapping[str, tuple[float | None, float | None]]) -> Found:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rung.reproduce.studies.common import Runner, need_gpu, shown
 from rung.rungs import catalogue, identity
-from rung.rungs.base import Rung
 from rung.show import charts
 from rung.show.found import Found
 
@@ -51,9 +50,9 @@ def limited(runner: Runner) -> Found:
         path.write_text(text.replace("min(BLOCKS * sms,", f"min({A100},"), encoding="utf-8")
         one = catalogue.rung_from_file(rung.operation, path)
         for n in (1792, 1800):
-            times = timed(one, n) if runner.gpu else None
+            time = runner.race([one], {"B": 1, "T": n, "C": n, "OC": n}, "bf16")[one.full_name]
             tiles = -(-n // 128) * -(-n // 256)
-            rows.append((n, tiles, -(-tiles // A100), shown(times)))
+            rows.append((n, tiles, -(-tiles // A100), shown(time.us)))
     found = Found(
         f"N x N x N in bf16 on {A100} blocks, tiles of 128 x 256: a second wave for twelve tiles",
         ("N", "tiles", "waves", "us"),
@@ -62,14 +61,6 @@ def limited(runner: Runner) -> Found:
     )
     found.texts = {rung.full_name: identity.text(rung)}
     return found
-
-
-def timed(rung: Rung, n: int) -> float | None:
-    """Microseconds, cold, of a checked rung."""
-    from rung.bench import race
-
-    (row,) = race.bench([rung], shape="study", values={"B": 1, "T": n, "C": n, "OC": n}, dtype="bf16", warm=False)
-    return row.cold_us if row.verdict == "ok" else None
 
 
 SQUARES = (1792, 2048)  # sizes around which a tile of 256 x 128 adds a wave on an A100, and a power of two

@@ -20,7 +20,11 @@
 #endif
 #define __shared__ thread_local
 #define __cluster_dims__(...)
+#ifdef RUNG_INLINED
+#define __noinline__
+#else
 #define __noinline__ __attribute__((noinline))
+#endif
 #endif
 #define __device__
 #define __host__

@@ -1,0 +1,45 @@
+"""`rung draw`: pictures of what a warp asks of memory."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rung.cli import options
+from rung.errors import RungError
+
+
+def draw(
+    rung: Annotated[str, typer.Argument(metavar="OP/RUNG", help="A rung of a ladder; with a file, its operation.")],
+    file: options.File = None,
+    vs: Annotated[str | None, typer.Option(help="A rung to draw beside it (default: its parent; none: alone).")] = None,
+    shape: options.Shape = None,
+    dtype: options.Dtype = None,
+    tune: options.Tune = None,
+    output: options.Output = None,
+) -> None:
+    """Lanes of a warp over sectors of memory and banks of shared memory, as one HTML file; needs no GPU.
+
+    Example: rung draw transpose/3 -o transpose.html
+    """
+    from rung.cli.sweep import subject_of
+    from rung.lines import write_whole
+    from rung.profile import emulated
+    from rung.rungs import catalogue
+    from rung.show import drawings
+
+    if output is None:
+        raise RungError("give the page's name with -o, as in -o page.html.")
+    subject = subject_of(rung, file, shape, dtype)
+    subjects, every = [subject], [emulated.count(subject, options.parse_tuning(tune))]
+    parent = catalogue.parent(subject.rung) if vs is None and file is None else None
+    beside = parent.full_name if parent is not None and parent.kind == "cuda" else vs
+    if beside not in (None, "none"):
+        other = subject_of(str(beside), None, shape or subject.shape, dtype or subject.dtype.name)
+        subjects.insert(0, other)
+        every.insert(0, emulated.count(other))
+    sources = {s.rung.path.name: s.rung.source for s in subjects if s.rung.path is not None}
+    sizes = {n: v for n, v in subject.values.items() if isinstance(v, int)}
+    write_whole(output, drawings.page(every, sources, sizes))
+    print(f"written: {output}")

@@ -1,0 +1,105 @@
+"""The techniques, kernels and experiments of the five documents: for each, what shows it here, or why it is closed.
+
+items.toml lists them. An item is as described if everything that it names is there; what a row of results has to be
+(its options, batch, number format and GPU) is part of the name, so that a row of one batch is no evidence of another.
+The state is never written down: it follows from the rows.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rung.errors import RungError
+from rung.results import sources
+from rung.results.row import KINDS, Row
+from rung.rungs import catalogue
+
+FILE = Path(__file__).with_name("items.toml")
+ROOT = Path(__file__).parents[3]
+FIGURES = "figures"  # of a section of sources.toml
+
+
+@dataclass(frozen=True)
+class Item:
+    """One technique, kernel or experiment of a document."""
+
+    document: str
+    section: str
+    what: str
+    shown_by: tuple[str, ...]
+    closed: str  # the reason why there is nothing to show
+
+    def missing(self, rows: Sequence[Row]) -> list[str]:
+        """What of its evidence is not there yet."""
+        return [name for name in self.shown_by if not there(name, rows)]
+
+
+@cache
+def items() -> tuple[Item, ...]:
+    """All of them, in the order of the documents."""
+    found = []
+    for document, entries in tomllib.loads(FILE.read_text(encoding="utf-8")).items():
+        for section, what, by in entries["items"]:
+            closed = by if isinstance(by, str) else ""
+            found.append(Item(document, section, what, () if closed else tuple(by), closed))
+    return tuple(found)
+
+
+def there(name: str, rows: Sequence[Row]) -> bool:
+    """Whether a rung has a row, a row with these options is stored, or a section's figures have theirs; a file, a test
+    and a command are there if they exist."""
+    kind, _, rest = name.partition(" ")
+    if kind == FIGURES:
+        return all(f.reason or f.beside(rows) is not None for f in _figures(rest))
+    if kind in KINDS and rest:
+        return any(_fits(row, kind, rest) for row in rows)
+    if kind == "rung" or name.startswith(("tests/", "src/", "docs/", "benchmarks/")):
+        return True
+    full = catalogue.find(name).full_name
+    return any(row.what == full and row.verdict == "ok" and row.kind in ("bench", "check", "profile") for row in rows)
+
+
+def complaint(name: str, verbs: Sequence[str]) -> str:
+    """Why this can never be evidence: it names nothing; empty if it can."""
+    kind, _, rest = name.partition(" ")
+    path, _, test = name.partition("::")
+    if kind == FIGURES:
+        return "" if _figures(rest) else f"sources.toml has no section {rest!r}"
+    if kind == "rung":
+        return "" if rest.split()[0] in verbs else f"there is no verb {rest!r}"
+    if kind in KINDS and rest:
+        return ""
+    if path.startswith(("tests/", "src/", "docs/", "benchmarks/")):
+        if not (ROOT / path).exists():
+            return f"there is no {path}"
+        return "" if not test or f"def {test}" in (ROOT / path).read_text(encoding="utf-8") else f"no {test} in {path}"
+    try:
+        catalogue.find(name)
+    except RungError as error:
+        return str(error)
+    return ""
+
+
+def _figures(section: str) -> list[sources.Figure]:
+    document, _, start = section.partition(" ")
+    chosen = [e for e in sources.experiments() if e.document.name == document and e.section.startswith(start)]
+    return [f for e in chosen for f in e.figures]
+
+
+def _fits(row: Row, kind: str, described: str) -> bool:
+    """WHAT[/PART] [NAME=VALUE ...]: the GPU by a part of its name, others are dtype, shape and options."""
+    what, *conditions = described.split(" ")
+    has = {"batch": "1", **{name: str(value) for name, value in row.options.items()}}
+    has |= {"dtype": row.dtype, "shape": row.shape.replace(" ", "_"), "weights": row.weights}
+    named = (row.what, "/".join(filter(None, (row.what, row.part.replace(" ", "_")))))
+    if row.kind != kind or row.verdict != "ok" or what not in named:
+        return False
+    for condition in conditions:
+        name, _, value = condition.partition("=")
+        if (value not in row.gpu) if name == "gpu" else has.get(name) != value:
+            return False
+    return True

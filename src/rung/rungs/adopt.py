@@ -1,0 +1,599 @@
+"""Proposes the header of a `.cu` file that has none: kernels, bindings, grid and block from the launch that the file's
+host code writes, or from the signature and the way the kernel numbers its threads. What the text leaves open is tried
+on a small case on the emulator, in a process of its own: the first proposal whose result is right is taken.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rung.cuda import kept
+from rung.cuda.host_code import host_part
+from rung.cuda.source import Parameter, aliases, code_only, kernel_parameters, kernels_in, template_of
+from rung.dtypes import DTYPES
+from rung.errors import RungError
+from rung.expressions import evaluate, names_in
+from rung.operation import Operand, Operation
+from rung.rungs.arguments import POINTEES, SCALAR_KINDS
+
+MOST = 48  # proposals that are tried
+SECONDS = 60.0
+BLOCK = 256  # threads, if the file does not say
+# Other names of operands and sizes, as kernels write them, best first.
+_OPERANDS = {
+    "x": ("inp", "input", "in", "src", "a", "x_ptr", "d_in", "i", "q"),
+    "out": ("o", "output", "dst", "y", "c", "result", "res", "d_out", "probs", "z", "odata", "g_odata"),
+    "weight": ("w", "gamma", "g", "b", "weights", "scale"),
+    "bias": ("b", "beta", "biases"),
+    "tokens": ("inp", "ids", "idx", "indices", "input_ids"),
+    "a": ("inp1", "x", "a_ptr", "input1"),
+    "b": ("inp2", "y", "b_ptr", "residual", "input2"),
+    "qkv": ("inp", "x", "input"),
+    "lse": ("l", "logsumexp", "stats"),
+    "rstd": ("s", "inv_std"),
+    "mean": ("m", "mu"),
+}
+_ROWS = {"n", "m", "rows", "num_rows", "n_rows", "nrows", "bt", "batch", "batch_size", "height", "r", "nr"}
+_COLUMNS = {"c", "d", "cols", "ncols", "num_cols", "n_cols", "columns", "hidden", "hidden_size", "dim", "width", "k"}
+_COLUMNS |= {"n", "s"}
+_TOTAL = {"n", "size", "numel", "total", "len", "length", "count", "num_elements", "n_elements", "elements", "num"}
+_CEIL = re.compile(r"ceil_?div|cdiv|div_?up|div_?ceil|up_?div|divide_?up|div_?round_?up|iceil", re.IGNORECASE)
+_WORDS = {  # of an operation, in names of files and kernels
+    "layernorm": ("layernorm", "layer_norm", "ln_fwd", "layernorm_forward"),
+    "softmax": ("softmax",),
+    "gelu": ("gelu",),
+    "matmul": ("matmul", "gemm", "mm_kernel", "linear"),
+    "attention": ("attention", "flash", "attn", "mha"),
+    "embedding": ("embedding", "encoder", "wte"),
+    "residual": ("residual", "vector_add", "vec_add", "vecadd", "add_kernel"),
+    "transpose": ("transpose",),
+    "reduce": ("reduce", "sum_rows", "row_sum"),
+}
+_LAUNCH = re.compile(r"([A-Za-z_][\w:]*)\s*(<(?!<)[^;{}]*?>)?\s*<<<", re.DOTALL)
+_LOCAL = re.compile(
+    r"\b(?:int|auto|unsigned|size_t|unsigned\s+int|uint32_t|long|dim3)\s+(\w+)\s*"
+    r"(?:=\s*([^;{}]+)|\(([^;{}]*)\)\s*|\{([^;{}]*)\}\s*);"
+)
+_CONSTANT = re.compile(
+    r"\b(?:constexpr|const)\s+(?:static\s+)?(?:int|unsigned|size_t|auto|uint32_t)\s+(\w+)\s*=\s*([^;,]+);"
+)
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\(?[\w+*/ \t()-]+\)?)[ \t]*(?://.*)?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A header's table, and how it came about."""
+
+    table: dict[str, Any]
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass
+class _Written:
+    """A launch as the host's code writes it; `scope` has what its names mean."""
+
+    kernel: str
+    template: str
+    grid: str
+    block: str
+    shared: str
+    arguments: list[str]
+    scope: dict[str, str] = field(default_factory=dict)
+
+
+def has_header(source: str) -> bool:
+    return re.search(r"^[ \t]*/\*---", source, re.MULTILINE) is not None
+
+
+def guessed_operation(source: str, path: Path, known: list[str]) -> str:
+    """The operation that a file's name and its kernels' names speak of."""
+    text = " ".join([path.stem, *kernels_in(source)]).lower()
+    scores = {name: [text.find(w) for w in (*_WORDS.get(name, ()), name) if w in text] for name in known}
+    found = sorted((name for name, at in scores.items() if at), key=lambda name: (-len(name), min(scores[name])))
+    if not found:
+        raise RungError(
+            f"neither {path.name} nor its kernels' names say which operation it is; name it, as in "
+            f"`rung check softmax {path}` (there are {', '.join(known)})."
+        )
+    return found[0]
+
+
+def adopted(of: Operation, source: str, path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The header that suits the file best, and remarks; the same text gets the same one from the cache."""
+    text = json.dumps([of.name, source, Path(__file__).read_text(encoding="utf-8")])
+    key = hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def make(work: Path) -> tuple[Path, Any]:
+        (work / "header.txt").write_text(of.name)
+        found = _chosen(of, source, path)
+        return work / "header.txt", [found.table, list(found.remarks)]
+
+    note = kept.kept("header", key, make).note
+    return note[0], tuple(note[1])
+
+
+def _chosen(of: Operation, source: str, path: Path) -> Proposal:
+    found = list(itertools.islice(_proposals(of, source, path), MOST))
+    proposals = [table for table, _ in found]
+    if len(found) == 1 or found[0][1]:
+        return Proposal(proposals[0])
+    asked = json.dumps({"operation": of.name, "file": str(path), "tables": proposals})
+    try:
+        command = [sys.executable, "-m", "rung.rungs.adopt_trial"]
+        ran = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=SECONDS)
+        right = json.loads(ran.stdout.splitlines()[-1])
+    except (subprocess.TimeoutExpired, IndexError, ValueError):
+        right = None
+    if isinstance(right, int) and 0 <= right < len(proposals):
+        return Proposal(proposals[right])
+    return Proposal(proposals[0], (f"none of {len(proposals)} proposals gave the right result on a small case",))
+
+
+# ---- proposals, the most plausible first ----------------------------------------------------------------------------
+
+
+_Found = tuple[dict[str, Any], bool]  # a header's table, and whether the text leaves no other
+
+
+def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
+    constants = _constants(source)
+    written = _written(source, constants)
+    defined = kernels_in(source)
+    if not defined:
+        raise RungError(f"{path} has no header, and no __global__ function that one could be proposed for.")
+    sequences = written or [[_Written(name, "", "", "", "", [])] for name in defined]
+    failures: list[RungError] = []
+    alternatives: list[Iterator[_Found]] = []
+    for sequence in sequences:
+        try:
+            made = _for_launches(of, source, path, sequence, constants)
+            alternatives.append(itertools.chain([next(made)], made))
+        except StopIteration:
+            continue
+        except RungError as failure:
+            failures.append(failure)
+    if not alternatives:
+        raise failures[0] if failures else RungError(f"{path}: no kernel has the operands of {of.name}.")
+    for row in itertools.zip_longest(*alternatives):  # in turn, so that each kernel has its best proposal tried early
+        yield from ((table, sure and len(row) == 1) for table, sure in filter(None, row))
+
+
+def _for_launches(
+    of: Operation, source: str, path: Path, sequence: list[_Written], constants: dict[str, str]
+) -> Iterator[_Found]:
+    if len(sequence) > 1:
+        raise RungError(
+            f"{path} launches {len(sequence)} kernels in a row ({', '.join(w.kernel for w in sequence)}); write the "
+            "header with one [[launch]] for each (docs/header.md)."
+        )
+    launch = sequence[0]
+    for instance in _instances(source, launch, constants):
+        parameters = kernel_parameters(source, instance, str(path))
+        dtypes = _dtypes(parameters, of)
+        for bind in _binds(of, parameters, launch, path, instance):
+            bound = {bind.get(p.name, p.name) for p in parameters}
+            for needs in _needs(of, source, {str(b) for b in bound}):
+                for shape in _shapes(of, source, instance, launch, bind, parameters, constants):
+                    table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes}
+                    if needs:
+                        table["needs"] = needs
+                    changed = {name: target for name, target in bind.items() if name != target}
+                    if changed:
+                        table["bind"] = changed
+                    table["launch"] = [{"kernel": instance, **shape}]
+                    yield table, _sure(of, parameters, launch, bind, needs)
+
+
+def _sure(
+    of: Operation, parameters: tuple[Parameter, ...], launch: _Written, bind: dict[str, str | float], needs: list[str]
+) -> bool:
+    """Whether the host's launch and the names say everything: there is nothing to try."""
+    passed = dict(zip([p.name for p in parameters], launch.arguments, strict=False))
+    known = {*of.dims, *of.derived, *of.scalars}
+    for p in parameters:
+        target = str(bind[p.name])
+        named = p.name.lower() in (target, *_OPERANDS.get(target, ()))
+        given = _over(passed.get(p.name, ""), launch.scope, known) if p.name in passed and not p.pointer else None
+        if not (named or (given is not None and given == target and not given.isdigit())):
+            return False
+    return bool(launch.grid) and all(need.startswith(("eps ==", "start ==")) for need in needs)
+
+
+def _instances(source: str, launch: _Written, constants: dict[str, str]) -> Iterator[str]:
+    """The kernel's name, with template arguments where it has parameters."""
+    parameters = template_of(source, launch.kernel)
+    if not parameters:
+        yield launch.kernel
+        return
+    types = aliases(source)
+    given = [a.strip() for a in _split(launch.template.strip()[1:-1])] if launch.template else []
+    given = [types.get(a, launch.scope.get(a, constants.get(a, a))) for a in given]
+    rest = []
+    for name, default, is_type in parameters[len(given) :]:
+        if is_type:
+            rest.append(default or "float")
+        else:
+            value = default or constants.get(name) or ("16" if "tile" in name.lower() else str(BLOCK))
+            rest.append(value)
+    yield f"{launch.kernel}<{', '.join([*given, *rest])}>"
+
+
+def _dtypes(parameters: tuple[Parameter, ...], of: Operation) -> list[str]:
+    by_type = {DTYPES[name].ctype: name for name in ("f32", "f16", "bf16")}
+    by_pointee = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
+    for p in parameters:
+        if p.pointer and p.ctype == "Real":
+            return ["f32", "f16", "bf16"]
+    pointees = [by_pointee.get(POINTEES.get(p.ctype, ""), by_type.get(p.ctype, "")) for p in parameters if p.pointer]
+    named = [name for name in pointees if name]
+    narrow = [name for name in named if name != "f32"]
+    return [(narrow or named or ["f32"])[0]]
+
+
+def _binds(
+    of: Operation, parameters: tuple[Parameter, ...], launch: _Written, path: Path, kernel: str
+) -> Iterator[dict[str, str | float]]:
+    pointers = [p for p in parameters if p.pointer]
+    scalars = [p for p in parameters if not p.pointer]
+    passed = dict(zip([p.name for p in parameters], launch.arguments, strict=False)) if launch.arguments else {}
+    found = list(_pointers(of, pointers, passed, path, kernel))
+    choices = [_values(of, p, passed.get(p.name, ""), launch, scalars) for p in scalars]
+    for p, options in zip(scalars, choices, strict=True):
+        if not options:
+            signature = ", ".join(f"{q.ctype}{'*' if q.pointer else ''} {q.name}" for q in parameters)
+            raise RungError(
+                f"{path}: what is {p.ctype} {p.name} of {kernel}({signature})? {of.name} has the sizes "
+                f'{", ".join([*of.dims, *of.scalars])}; write a header with [bind] {p.name} = "...".'
+            )
+    for targets in found:
+        combos = sorted(
+            itertools.product(*(range(len(options)) for options in choices)), key=lambda picks: (sum(picks), picks)
+        )
+        for picks in combos[:12]:
+            values = {p.name: options[i] for p, options, i in zip(scalars, choices, picks, strict=True)}
+            yield {**targets, **values}
+
+
+def _pointers(
+    of: Operation, pointers: list[Parameter], passed: dict[str, str], path: Path, kernel: str
+) -> Iterator[dict[str, str]]:
+    """Operands for the pointers: by name, by another usual name, then by position among those of the same kind."""
+    operands = [o for o in of.operands if o.view_of is None or any(p.name.lower() == o.name for p in pointers)]
+    if any(o.view_of and p.name.lower() == o.name for o in operands for p in pointers):
+        operands = [o for o in operands if o.name not in {v.view_of for v in operands}]
+
+    def suits(p: Parameter, o: Operand) -> bool:
+        whole = o.dtype in ("i32", "i64")
+        return (not (p.const and o.role == "out")) and whole == (POINTEES.get(p.ctype) in ("i32", "i64"))
+
+    def names(p: Parameter) -> list[str]:
+        argument = re.sub(r"^d_|_d$|^dev_|_ptr$", "", re.sub(r"\W.*", "", passed.get(p.name, "").lower()))
+        own = p.name.lower()
+        return [n for n in (own, re.sub(r"^d_|_d$|^dev_|_ptr$|^g_", "", own), argument) if n]
+
+    chosen: dict[str, str] = {}
+    free = list(operands)
+    for exact in (True, False):
+        for p in pointers:
+            if p.name in chosen:
+                continue
+            for name in names(p):
+                if exact:
+                    usual = [o for o in free if o.name == name]
+                else:
+                    reads = p.const or not _consts(pointers)
+                    usual = [o for o in free if name in _OPERANDS.get(o.name, ()) and (o.role != "in" or reads)]
+                usual = [o for o in usual if suits(p, o)]
+                if usual:
+                    best = min(usual, key=lambda o: (o.optional, 0 if exact else _OPERANDS[o.name].index(name)))
+                    chosen[p.name] = best.name
+                    free.remove(best)
+                    break
+    left = [p for p in pointers if p.name not in chosen]
+    for p in left:
+        role = ("in",) if p.const else ("out", "inout") if _consts(pointers) else ("in", "out", "inout")
+        fitting = [o for o in free if o.role in role and suits(p, o)]
+        fitting = [o for o in fitting if not o.optional] or fitting
+        if not fitting:
+            near = difflib.get_close_matches(p.name, [o.name for o in operands], n=2, cutoff=0.0)
+            signature = ", ".join(f"{'const ' * q.const}{q.ctype}* {q.name}" for q in pointers)
+            raise RungError(
+                f"{path}: {p.name} of {kernel}({signature}, ...) is none of {of.name}'s operands "
+                f"({', '.join(o.name for o in operands)}); write a header with [bind] {p.name} = "
+                f'"{near[0]}"{f" or {near[1]!r}" if len(near) > 1 else ""}.'
+            )
+        chosen[p.name] = fitting[0].name
+        free.remove(fitting[0])
+    lacking = [o.name for o in of.operands if o.role != "in" and not o.optional and o.name not in chosen.values()]
+    if lacking:
+        raise RungError(
+            f"{path} has no header, and none can be proposed: {kernel} takes no pointer for {of.name}'s "
+            f"{lacking[0]}; `rung new` writes a file to start from."
+        )
+    yield chosen
+    bound = {name: of.operand(target) for name, target in chosen.items()}
+    inputs = [name for name, o in bound.items() if o.role == "in" and not o.optional]
+    if 1 < len(inputs) <= 3:
+        for order in itertools.permutations(inputs):
+            swapped = dict(chosen) | {name: chosen[other] for name, other in zip(inputs, order, strict=True)}
+            if swapped != chosen:
+                yield swapped
+
+
+def _consts(pointers: list[Parameter]) -> bool:
+    return any(p.const for p in pointers)
+
+
+def _product(dims: list[str]) -> str:
+    return " * ".join(f"({d})" if re.search(r"[+-]", d) else d for d in dims)
+
+
+def _sizes(of: Operation) -> tuple[str, str, str]:
+    """Rows and columns of the operation's first input, and the number of results."""
+    result = next(o for o in of.operands if o.role != "in" and not o.optional)
+    inputs = (o for o in of.operands if o.role == "in" and not o.constant and o.dtype == "real" and len(o.shape) > 1)
+    shape = [str(d) for d in next(inputs, result).shape]
+    return _product(shape[:-1]) or "1", shape[-1], _product([str(d) for d in result.shape])
+
+
+def _values(
+    of: Operation, p: Parameter, argument: str, launch: _Written, scalars: list[Parameter]
+) -> list[str | float]:
+    """What a number may be, best first."""
+    name, lower = p.name, p.name.lower()
+    known = {*of.dims, *of.derived, *of.scalars}
+    if SCALAR_KINDS.get(p.ctype) in ("f32", "f64", "f16", "bf16") or p.ctype == "Real":
+        for scalar in of.scalars:
+            if lower in (scalar, {"eps": "epsilon", "scale": "softmax_scale"}.get(scalar, scalar), f"sm_{scalar}"):
+                return [scalar]
+        plain = {"alpha": 1.0, "beta": 0.0}
+        return [plain[lower]] if lower in plain else list(of.scalars)
+    options: list[str | float] = []
+    given = _over(argument, launch.scope, known) if argument else None
+    if given is not None and not given.isdigit():
+        options.append(given)
+    if name in known:
+        options.append(name)
+    rows, inner, total = _sizes(of)
+    whole = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
+    if "OC" in of.dims and len(whole) >= 3:  # a product: M, N, K
+        options += {"m": [rows], "n": ["OC"], "k": ["C"], "rows": [rows]}.get(lower, [rows, "OC", "C"])
+    elif len(whole) == 1:
+        options += [total, inner, rows] if lower in _TOTAL and lower not in _COLUMNS - _TOTAL else [inner, total, rows]
+        if lower == "n":
+            options += [total, inner]
+    elif lower in _ROWS and lower != "n":
+        options += [rows, inner, total]
+    elif lower in _COLUMNS and lower != "n":
+        options += [inner, rows, total]
+    elif lower == "n":
+        others = {q.name.lower() for q in whole} - {"n"}
+        options += [rows, inner, total] if others & (_COLUMNS - {"n", "k"}) else [inner, rows, total]
+    else:
+        nearest = [d for d in known if d.lower() == lower or d.lower() == lower.replace("num_", "")]
+        options += [*nearest, *of.dims, rows, total]
+    heads = dict.fromkeys(("hs", "head_size", "head_dim", "d"), "C // NH") | {"nh": "NH", "num_heads": "NH"}
+    if "NH" in of.dims and "C" in of.dims and lower in heads:
+        options.insert(0, heads[lower])
+    return list(dict.fromkeys(options))[:4]
+
+
+def _needs(of: Operation, source: str, bound: set[str]) -> list[list[str]]:
+    """Conditions for scalars that the kernel does not take: the usual value, or the neutral one."""
+    fixed = [s for s in of.scalars if not any(s in names_in(b) for b in bound if _parses(b))]
+    if not fixed:
+        return [[]]
+    usual = [f"{s} == {of.scalars[s]}" for s in fixed]
+    neutral = {"scale": "scale == 1", "causal": "causal == 0"}
+    plain = [neutral.get(s, f"{s} == {of.scalars[s]}") for s in fixed]
+    mixed = [neutral[s] if s == "causal" else f"{s} == {of.scalars[s]}" for s in fixed]
+    found = [plain, usual, mixed] if of.name == "softmax" else [usual, mixed, plain]
+    if "eps" in fixed and (given := re.search(r"\b1e-0?([4-8])f?\b", source)):
+        found = [[f"eps == 1e-{given[1]}" if n.startswith("eps") else n for n in needs] for needs in found]
+    return [list(needs) for needs in dict.fromkeys(map(tuple, found))]
+
+
+def _parses(expression: str) -> bool:
+    try:
+        names_in(expression)
+    except RungError:
+        return False
+    return True
+
+
+# ---- the grid -------------------------------------------------------------------------------------------------------
+
+
+def _shapes(
+    of: Operation,
+    source: str,
+    kernel: str,
+    launch: _Written,
+    bind: dict[str, str | float],
+    parameters: tuple[Parameter, ...],
+    constants: dict[str, str],
+) -> Iterator[dict[str, Any]]:
+    known = {*of.dims, *of.derived, *of.scalars}
+    means = {p.name: f"({bind[p.name]})" for p in parameters if not p.pointer}
+    scope = {**launch.scope}
+    for p, argument in zip(parameters, launch.arguments, strict=False):
+        if not p.pointer and re.fullmatch(r"\w+", argument):
+            scope[argument] = f"({bind[p.name]})"
+    scope |= {name: value for name, value in means.items() if name not in scope}
+    if launch.grid:
+        grid, block = _three(launch.grid, scope, known), _three(launch.block, scope, known)
+        shared = _over(launch.shared, scope, known) if launch.shared else None
+        if grid and block and (shared or not launch.shared):
+            dynamic = {"shared": shared} if shared not in (None, "0") else {}
+            yield {"grid": _plain(grid), "block": _plain(block), **dynamic}
+    yield from _by_style(of, source, launch.kernel, constants)
+
+
+def _by_style(of: Operation, source: str, kernel: str, constants: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Grids as the kernel's text suggests them: 2D tiles, a warp or block per row, a thread per element or row."""
+    text = code_only(source)
+    start = re.search(rf"\b{kernel}\s*\(", text)
+    body = text[start.start() :] if start else text
+    rows, columns, total = _sizes(of)
+    bound = re.search(r"__launch_bounds__\s*\(\s*(\w+)", text)
+    names = [n for n in constants if re.search(r"block|threads|tpb", n, re.IGNORECASE) and constants[n].isdigit()]
+    threads = next((constants.get(n, n) for n in ([bound[1]] if bound else []) + names), str(BLOCK))
+    block = int(threads) if threads.isdigit() and 32 <= int(threads) <= 1024 else BLOCK
+    tiles = [int(v) for n, v in constants.items() if v.isdigit() and re.search(r"tile|bs|block", n, re.IGNORECASE)]
+    shared = {}
+    if re.search(r"extern\s+__shared__", body):
+        shared = {"shared": f"{block} * 4"}
+    if re.search(r"\b(?:threadIdx|blockIdx)\.y\b", body):
+        for side in dict.fromkeys([*(t for t in tiles if t <= 32), 16, 32]):
+            across, down = f"ceil_div({columns}, {side})", f"ceil_div({rows}, {side})"
+            yield {"grid": [across, down], "block": [side, side], **shared}
+            yield {"grid": [down, across], "block": [side, side], **shared}
+        return
+    together = re.search(r"__syncthreads|__shfl|cg::|cooperative_groups|__shared__|cub::", body)
+    lanes = r"meta_group_size|(?:blockDim|threadIdx)\.x\s*(?:/\s*(?:32|WARP\w*|warpSize)|>>\s*5)"
+    warps = re.search(lanes, body)
+    per_row = {"grid": rows, "block": block, **shared}
+    per_warp = {"grid": f"ceil_div({rows}, {block // 32})", "block": block, **shared}
+    per_element = {"grid": f"ceil_div({total}, {block})", "block": block, **shared}
+    row_threads = {"grid": f"ceil_div({rows}, {block})", "block": block, **shared}
+    if not together:
+        yield from (per_element, row_threads, per_row)
+    elif warps and re.search(r"blockIdx\.x\s*\*", body):
+        yield from (per_warp, per_row, {**per_row, "block": 32})
+    else:
+        yield from (per_row, {**per_row, "block": 32}, per_warp, per_element)
+
+
+def _plain(sizes: list[str]) -> Any:
+    numbers = [int(s) if s.isdigit() else _bare(s) for s in sizes]
+    while len(numbers) > 1 and numbers[-1] == 1:
+        numbers.pop()
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+# ---- C++ expressions of the host's code ------------------------------------------------------------------------------
+
+
+def _constants(source: str) -> dict[str, str]:
+    found = dict(_MACRO.findall(source))
+    found |= dict(_CONSTANT.findall(code_only(source)))
+    solved = {}
+    for name, value in found.items():
+        number = _over(value, found, set())
+        if number is not None and number.isdigit():
+            solved[name] = number
+    return solved
+
+
+def _written(source: str, constants: dict[str, str]) -> list[list[_Written]]:
+    """The launches, by the host's function that makes them."""
+    found: list[list[_Written]] = []
+    for text in host_part(source).split("\0"):
+        scope = dict(constants)
+        for name, value, called, braced in _LOCAL.findall(text):
+            scope[name] = value or f"dim3({called or braced})"
+        here = []
+        for match in _LAUNCH.finditer(text):
+            inside, end = _until(text, match.end(), ">>>")
+            opening = text.find("(", end)
+            if opening < 0:
+                continue
+            arguments, _ = _until(text, opening + 1, ")")
+            parts = _split(inside)
+            if len(parts) >= 2:
+                shared = parts[2] if len(parts) > 2 else ""
+                kernel = match[1].rpartition("::")[2]
+                here.append(_Written(kernel, match[2] or "", parts[0], parts[1], shared, _split(arguments), scope))
+        if here:
+            found.append(here)
+    return found
+
+
+def _until(text: str, start: int, mark: str) -> tuple[str, int]:
+    depth = 0
+    for i in range(start, len(text)):
+        if depth == 0 and text.startswith(mark, i):
+            return text[start:i], i + len(mark)
+        depth += (text[i] in "([{") - (text[i] in ")]}")
+    return text[start:], len(text)
+
+
+def _split(text: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for i, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    return [*parts, text[start:].strip()] if text.strip() else []
+
+
+def _three(text: str, scope: dict[str, str], known: set[str]) -> list[str] | None:
+    text = scope.get(text.strip(), text).strip()
+    inner = re.fullmatch(r"dim3\s*[({](.*)[)}]", text, re.DOTALL)
+    sizes = [_over(part, scope, known) for part in (_split(inner[1]) if inner else [text])]
+    return [s for s in sizes if s is not None] if None not in sizes and sizes else None
+
+
+def _over(text: str, scope: dict[str, str], known: set[str], depth: int = 0) -> str | None:
+    """A C++ expression as an expression of a header over the operation's sizes; None if it is none."""
+    if depth > 8:
+        return None
+    text = re.sub(r"\(\s*(?:int|unsigned|size_t|float|double|long|unsigned int)\s*\)", "", text.strip())
+    text = re.sub(r"\bsizeof\s*\(\s*(?:float|int)\s*\)", "4", text)
+    text = re.sub(r"\bsizeof\s*\(\s*(?:half|__half|__nv_bfloat16)\s*\)", "2", text)
+    text = re.sub(r"\bsizeof\s*\(\s*\w+\s*\)", "sizeof_real", text)
+    text = re.sub(r"\b(?:std::)?(min|max)\s*\(", r"\1(", text)
+    text = re.sub(r"\b(\d+)(?:[uU]|[lL])+\b", r"\1", text)
+    text = re.sub(r"(?<!/)/(?!/)", "//", text)
+    for name in dict.fromkeys(re.findall(r"[A-Za-z_]\w*", text)):
+        called = re.search(rf"\b{name}\s*\(", text)
+        if called:
+            if _CEIL.search(name):
+                text = re.sub(rf"\b{name}\s*\(", "ceil_div(", text)
+            elif name not in ("min", "max", "ceil_div"):
+                return None
+        elif name == "sizeof_real":
+            continue
+        elif name in scope and scope[name].strip() != name:
+            if name in known and not scope[name].startswith("("):
+                continue
+            done = scope[name].startswith("(") and _valid(scope[name], known)
+            others = {n: v for n, v in scope.items() if n != name}
+            inner = scope[name] if done else _over(scope[name], others, known, depth + 1)
+            if inner is None:
+                return None
+            simple = re.fullmatch(r"[\w.]+|\([^()]*\)", inner)
+            text = re.sub(rf"\b{name}\b", inner if simple else f"({inner})", text)
+        elif name in known:
+            continue
+        elif re.search(r"block|thread", name, re.IGNORECASE):
+            text = re.sub(rf"\b{name}\b", str(BLOCK), text)  # left to the caller
+        else:
+            return None
+    text = re.sub(r"^\((\w+)\)$|\((\w+)\)(?=\s*[,)+*/-]|$)", lambda m: m[1] or m[2], " ".join(text.split()))
+    if not _valid(text, known):
+        return None
+    if not names_in(text) - {"min", "max", "ceil_div"}:
+        return str(evaluate(text, {}))
+    return _bare(text)
+
+
+def _bare(text: str) -> str:
+    """Without brackets that change nothing."""
+    return ast.unparse(ast.parse(text, mode="eval"))
+
+
+def _valid(text: str, known: set[str]) -> bool:
+    return _parses(text) and names_in(text) <= known | {"sizeof_real", "min", "max", "ceil_div"}

@@ -1,0 +1,6 @@
+int main()
+{
+    float* device;
+    cudaMalloc(&device, 400);
+    cudaFree(device + 10);  // fault: free
+}

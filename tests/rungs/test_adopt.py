@@ -1,0 +1,134 @@
+"""A file without a header gets one: from its launch, its signature, or a trial on a small case."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from emulation import needs_compiler
+from rung.dtypes import dtype as dtype_named
+from rung.errors import RungError
+from rung.rungs import adopt, catalogue, header, source_file
+from rung.rungs.cuda import CudaRung
+
+FOREIGN = Path(__file__).parents[1] / "foreign"
+FILES = sorted(path.stem for path in FOREIGN.glob("*.cu"))
+# What a kernel's launch says completely is not tried.
+SURE = {
+    "encoder_forward": ("embedding", {"inp": "tokens"}, "(B * T * C + 256 - 1) // 256", 256),
+    "layernorm_floatx": ("layernorm", {"inp": "x", "N": "B * T"}, "ceil_div(B * T, 8)", 256),
+}
+
+
+@pytest.mark.parametrize("name", SURE)
+def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    operation, bind, grid, block = SURE[name]
+    monkeypatch.setattr(subprocess, "run", None)  # nothing is tried
+    path = FOREIGN / f"{name}.cu"
+    source = source_file.read(path)
+    assert adopt.guessed_operation(source, path, list(catalogue.folders())) == (
+        "embedding" if "enc" in name else operation
+    )
+    found = adopt._chosen(catalogue.operation(operation), source, path)
+    assert found.table["bind"] == bind
+    assert found.table["launch"][0]["grid"] == grid
+    assert found.table["launch"][0]["block"] == block
+    rung = CudaRung(catalogue.operation(operation), path, found.table)
+    case = (
+        next(c for c in rung.operation.cases if c.name == "another eps")
+        if "eps" in rung.operation.scalars
+        else rung.operation.cases[0]
+    )
+    rung.require_bindable(rung.operation.complete(case.values), dtype_named("f32"))
+    assert header.parse(header.written(found.table) + "\n", "x").launches == rung.header.launches
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_what_the_text_leaves_open_is_tried() -> None:
+    path = FOREIGN / "transpose_tiled.cu"
+    found = adopt._chosen(catalogue.operation("transpose"), source_file.read(path), path)
+    assert found.remarks == ()
+    assert found.table["bind"] == {"odata": "out", "idata": "x", "rows": "R", "cols": "C"}
+    assert found.table["launch"][0]["block"] == [32, 8]
+
+
+def test_a_name_that_fits_nothing_shows_two_candidates(tmp_path: Path) -> None:
+    path = tmp_path / "softmax.cu"
+    path.write_text("__global__ void softmax(const float* x, const float* mask, float* out, int C) {}")
+    with pytest.raises(RungError, match=r"mask of softmax\(const float\* x, .*\[bind\] mask = "):
+        adopt._chosen(catalogue.operation("softmax"), path.read_text(), path)
+
+
+def test_an_operation_that_nothing_names(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text("__global__ void k(const float* x, float* out) {}")
+    with pytest.raises(RungError, match="name it, as in"):
+        adopt.guessed_operation(path.read_text(), path, list(catalogue.folders()))
+
+
+def rung_line(*words: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from rung.cli import main; main(sys.argv[1:])"
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+
+
+WRONG = '/*---\nidea = "x"\n[[launch]]\nkernel = "k"\ngrid = "B * T"\nblock = 32\n---*/\n'
+
+
+@pytest.mark.parametrize(
+    ("parameters", "named"),
+    [
+        ("const float* inpt, float* out, int C", r'inpt = "x" for k\(float\* inpt|inpt = "x".*float\* inpt'),
+        ("const float* x, float* out, int Cc", r'Cc = "C" or "\w+", for k\(.*int Cc'),
+        ("const half* x, float* out, int C", "points to half, but the tensor holds f32"),
+    ],
+)
+def test_a_wrong_name_is_told_before_torch_is_imported(parameters: str, named: str, tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(WRONG + f"__global__ void k({parameters}) {{}}")
+    code = (
+        "import sys; from rung.cli import main\nimport atexit; atexit.register(lambda: print('torch' in sys.modules))"
+    )
+    command = [sys.executable, "-c", f"{code}\nmain(['check', 'gelu', {str(path)!r}])"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert re.search(named, result.stdout)
+    assert result.stdout.split()[-1] == "False"
+
+
+@needs_compiler
+def test_both_compilers_tell_an_error_before_anything_runs(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    kernel = "__global__ void k(const float* x, float* out, int C) { out[0] = undefined_thing; }"
+    path.write_text(WRONG + kernel)
+    result = rung_line("check", "gelu", str(path))
+    assert result.returncode == 1
+    assert "for the emulator" in result.stdout
+    assert "sm_90" in result.stdout
+    assert "H200" not in result.stdout
+
+
+@needs_compiler
+def test_adopt_writes_the_header_into_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "layernorm.cu"
+    text = (FOREIGN / "layernorm_floatx.cu").read_text()
+    path.write_text(text)
+    assert rung_line("adopt", str(path)).returncode == 0
+    assert path.read_text().startswith("/*---\n")
+    assert path.read_text().endswith(text)
+    assert rung_line("adopt", str(path)).returncode == 2  # it has a header now
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_kernels_as_people_write_them_pass(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.cu"
+    path.write_text((FOREIGN / f"{name}.cu").read_text())
+    operation = {"reduce_cub": "reduce", "gelu_half2": "gelu"}.get(name)
+    result = rung_line("check", *([operation] if operation else []), str(path))
+    assert result.returncode == 0, result.stdout + result.stderr

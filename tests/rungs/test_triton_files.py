@@ -1,0 +1,34 @@
+"""Triton as in its tutorials: a function that returns its result, autotuned kernels, no docstring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rung.dtypes import dtype as dtype_named
+from rung.errors import RungError
+from rung.rungs import catalogue
+
+FOREIGN = Path(__file__).parents[1] / "foreign"
+
+
+def test_a_tutorials_softmax_is_called_with_rows_and_columns() -> None:
+    pytest.importorskip("triton")
+    of = catalogue.operation("softmax")
+    rung = catalogue.rung_from_file(of, FOREIGN / "tutorial_softmax.py")
+    assert rung.kind == "triton"
+    values = of.complete({"B": 2, "NH": 1, "T": 3, "S": 7, "causal": 0, "scale": 1.0})
+    x = torch.randn(2, 1, 3, 7, generator=torch.Generator().manual_seed(0))
+    out = torch.full_like(x, torch.nan)
+    rung.prepare({"x": x, "out": out}, values, dtype_named("f32"), device="emulator").run()
+    assert torch.allclose(out, x.softmax(-1), atol=1e-6)
+    assert rung.binds == {"x", "out"}
+
+
+def test_without_a_fitting_function_the_operands_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def other(a, b):\n    return a\n")
+    with pytest.raises(RungError, match=r"\(x, out\); define run\(x, out\)"):
+        catalogue.rung_from_file(catalogue.operation("softmax"), path)
