@@ -12,7 +12,7 @@ QUESTIONS = (
     ("How do I install it?", "docs/installing.md", "pip install"),
     ("How do I keep CUDA packages out?", "docs/installing.md", "download.pytorch.org/whl/cpu"),
     ("How do I check my own CUDA kernel?", "docs/tutorial.md", "rung check"),
-    ("How do I check my Triton kernel?", "docs/triton-files.md", "rung check"),
+    ("How do I check my Triton kernel?", "docs/header.md", "Triton"),
     ("Which keys may a header have?", "docs/header.md", "[[launch]]"),
     ("How does a whole CUDA program run without a GPU?", "docs/programs.md", "rung run"),
     ("Where are bank conflicts shown?", "docs/counters.md", "conflicts"),
