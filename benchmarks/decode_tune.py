@@ -25,9 +25,10 @@ import torch
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
+from rung.models.family import config_of
 from rung.models.gpu.engine import DTYPES, Engine
-from rung.models.gpu.operands import dims
-from rung.models.random_model import config_of, weights_of
+from rung.models.gpu.session import dims
+from rung.models.weights import weights_of
 from rung.results import machine
 from rung.rungs import catalogue, tunings
 from rung.rungs.compile_ahead import Compilers
@@ -69,7 +70,7 @@ class Search:
         self.seen: dict[tuple[tuple[str, int], ...], float] = {}
         config = config_of(self.name)
         engine = Engine(config, weights_of(config, "cuda"), self.dtype, rung=self.rung.name)
-        self.session = engine.session(self.rows, TOKENS)
+        self.session = engine.open(self.rows)
         self.real = engine.real
         self.random = random.Random(11)
 

@@ -31,18 +31,18 @@ import torch
 
 import rung
 from rung.errors import RungError
-from rung.models import random_model
+from rung.models import weights as model_weights
 from rung.models.drafts import NGRAM
-from rung.models.gpt2.config import Config
+from rung.models.family import Config, config_of
 from rung.models.gpt2.rungs import few_rows_rung
-from rung.models.gpt2.weights import Weights
+from rung.models.gpu.batched_prefill import Prefill
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.operands import dims
-from rung.models.gpu.prefill import Prefill
-from rung.models.gpu.rating import GpuRater
-from rung.models.random_model import SIZES, config_of
+from rung.models.gpu.scoring import GpuScorer
+from rung.models.gpu.session import dims
+from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
 from rung.models.sampling import Sampling
 from rung.models.score import Text, scores
+from rung.models.weights import Weights
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
@@ -107,9 +107,16 @@ def transformers_model(config: Config, weights: Weights, dtype: torch.dtype) -> 
     return model.to("cuda", dtype).eval()
 
 
+# Prompts through torch's and its libraries' calls, by the same ladders.
+LIBRARIES = {
+    **dict.fromkeys(("embedding", "layernorm", "matmul", "gelu", "residual"), ("torch",)),
+    "attention": ("sdpa_flash", "sdpa_efficient"),
+}
+
+
 @functools.cache
 def weights_of(name: str) -> Weights:
-    return random_model.weights_of(config_of(name), "cuda")
+    return model_weights.weights_of(config_of(name), "cuda")
 
 
 class Bench:
@@ -160,7 +167,8 @@ class Bench:
 
     def served(self, engine: Engine, rows: int, length: int = 512) -> tuple[str, ...]:
         """The decode rung used for this many texts."""
-        return (engine.rung(dims(engine.config, rows, length)).full_name,)
+        rung = engine.rung(dims(engine.config, rows, length))
+        return () if rung is None else (rung.full_name,)
 
     # ---- sections -----------------------------------------------------------------------------------------------
 
@@ -183,7 +191,6 @@ class Bench:
         """A step early and late in the context."""
         for name, dtype in SINGLE[:4]:
             engine = self.engine(name, dtype)
-            engine.reserve = engine.config.context
             with self.row("context", name, dtype, self.served(engine, 1, engine.config.context), by="rung") as found:
                 if found.selected:
                     short, late = (self.step_time(engine, 1, n) for n in (50, 976))
@@ -258,7 +265,7 @@ class Bench:
         truth: torch.Tensor | None = None
         for cache in (None, "int8"):
             model = rung.load(path, device="cuda", dtype="bfloat16", cache=cache)
-            engine = model.transformer.service.writer
+            engine = model.transformer.service.engine
             assert isinstance(engine, Engine)
             held_out = HELD_OUT.read_text(encoding="utf-8").replace("<|endoftext|>", "")
             ids = list(model.tokenizer.encode(held_out))
@@ -287,15 +294,8 @@ class Bench:
 
     def _along(self, engine: Engine, texts: list[list[int]]) -> torch.Tensor:
         """Log-probabilities (tokens, texts, V) after each token that follows the prompt, for given texts."""
-        session = engine.session(len(texts), len(texts[0]))
-        session.begin([t[:PROMPT] for t in texts], [10**6] * len(texts), (), SAMPLING["greedy"], 0, range(len(texts)))
-        found = []
-        for at in range(PROMPT, len(texts[0])):
-            session.tensors["tokens"].copy_(torch.tensor([text[at] for text in texts], dtype=torch.int32))
-            session.tensors["done"].zero_()
-            session.step()
-            found.append(session.tensors["logits"].log_softmax(-1))
-        return torch.stack(found)
+        after = logits_after(engine, [t[:PROMPT] for t in texts], [t[PROMPT:] for t in texts])
+        return after.log_softmax(-1).transpose(0, 1)
 
     def sampling(self) -> None:
         """The cost of choosing a token."""
@@ -309,15 +309,16 @@ class Bench:
         """Prompts of 64, 512 and 1024 tokens: by the ladders, by torch, and by transformers compiled."""
         for dtype in ("bfloat16", "float32"):
             engine = self.engine("gpt2", dtype)
-            session = engine.session(1, 1024)
+            session = engine.open(1)
             for length in LENGTHS:
-                for by, method in (("best", "ladder"), ("torch", "torch")):
-                    reader = Prefill(engine.config, session.tensors, 1, session.capacity, method=method)
+                for by, rungs in (("best", None), ("torch", LIBRARIES)):
+                    reader = Prefill(engine.config, session.tensors, 1, session.capacity, rungs=rungs)
                     reader.run(self.prompts(1, length))
                     used = tuple(dict.fromkeys(getattr(reader.passes[length], "rungs_in_use", {}).values()))
                     with self.row("prompt", "gpt2", dtype, used, by=by, prompt_tokens=length) as found:
                         if found.selected:
-                            found.metrics["prompt_ms"] = self._replay_time(reader._graphs[length], 25) * 1e3
+                            replay = functools.partial(reader.replay, length)
+                            found.metrics["prompt_ms"] = self._call_time(replay) * 1e3
             del engine, session
             self._compiled_prompt(dtype)
 
@@ -353,7 +354,7 @@ class Bench:
             served = self.served(engine, 1)
             with self.row("agreement", "gpt2", dtype, served, **{"with": "transformers float32"}) as found:
                 if found.selected:
-                    ours = [step[0] for step in engine.write([prompt], [64])]
+                    ours = [step[0] for step in write_texts(GpuBackend(None, engine, 1, exact=True), [prompt], [64])]
                     same = next((i for i, (a, b) in enumerate(zip(ours, text[PROMPT:], strict=True)) if a != b), 64)
                     kl, likeliest = self._forced(engine, text, truth)
                     found.metrics |= {"same_tokens": same, "kl_nats": kl, "same_likeliest": likeliest}
@@ -374,7 +375,7 @@ class Bench:
         for name, texts in (("gpt2", 32), ("gpt2-xl", 8)):
             engine, even = self.engine(name, "bfloat16"), self.prompts(texts, SCORED)
             before = allocated()
-            rater = GpuRater(engine.config, engine.operands, ready=engine.arrive)
+            rater = GpuScorer(engine.config, engine.operands, ready=engine.arrive)
             self._score(rater, even[:1])
             used = tuple(dict.fromkeys(rater.passes[SCORED].rungs_in_use.values()))
             options: dict[str, Any] = {"texts": texts, "tokens": f"{SCORED}"}
@@ -416,7 +417,7 @@ class Bench:
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
-    def _score(self, rater: GpuRater, texts: list[list[int]]) -> None:
+    def _score(self, rater: GpuScorer, texts: list[list[int]]) -> None:
         for _ in scores(rater, map(Text, texts), context=SCORED, stride=SCORED // 2):
             pass
 
@@ -435,7 +436,7 @@ class Bench:
 
     def step_time(self, engine: Engine, rows: int, length: int) -> float:
         """Seconds per step, from graphs of eight; lengths are reset, so that all have about the same context."""
-        session = engine.session(rows, engine.config.context if length > 400 else 512)
+        session = engine.open(rows)
         session.choice.greedy = True
         lengths = session.tensors["lengths"]
         session.tensors["limits"].fill_(1 << 30)
@@ -470,15 +471,9 @@ class Bench:
 
     def _forced(self, engine: Engine, text: list[int], truth: torch.Tensor) -> tuple[float, float]:
         """KL divergence per token and share of equal likeliest tokens, both models reading the same text."""
-        session = engine.session(1, len(text))
-        session.begin([text[:PROMPT]], [10**6], (), Sampling(temperature=0), 0, [0])
         kls, hits = [], []
-        for at in range(PROMPT, len(text)):
-            session.tensors["tokens"][0] = text[at]
-            session.tensors["done"].zero_()
-            session.step()
-            torch.cuda.synchronize()
-            p = session.tensors["logits"][0].double().log_softmax(-1)
+        after = logits_after(engine, [text[:PROMPT]], [text[PROMPT:]])[0].double().log_softmax(-1)
+        for at, p in enumerate(after, PROMPT):
             kls.append(float((truth[at].exp() * (truth[at] - p)).sum()))
             hits.append(int(p.argmax()) == int(truth[at].argmax()))
         return statistics.mean(kls), statistics.mean(hits)
@@ -491,10 +486,11 @@ class Bench:
     def write(self, engine: Engine, rows: int, length: int, new: int, **how: Any) -> tuple[float, float]:
         """(tokens per second in total, seconds to the first) of the median of three runs after one to warm up."""
         found, prompts = [], self.prompts(rows, length)
+        slots = GpuBackend(None, engine, rows, exact=True)
         for trial in range(4):
             torch.cuda.synchronize()
             began, first, count = time.perf_counter(), 0.0, 0
-            for step in engine.write(prompts, [new] * rows, **how):
+            for step in write_texts(slots, prompts, [new] * rows, **how):
                 count += len(step)
                 first = first or time.perf_counter() - began
             if trial:
@@ -536,7 +532,7 @@ class Bench:
             from rung.bench import race
 
             self.bandwidth = race.measure_ceilings().bytes
-        layers, C, _ = SIZES[name]
+        layers, C = config_of(name).layers, config_of(name).C
         size = {"float32": 4, "bfloat16": 2, "int8": 1}[dtype]
         return float(size * (layers * 12 * C * C + 50257 * C) / self.bandwidth)
 

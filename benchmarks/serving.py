@@ -29,11 +29,11 @@ from rung.models.batching.engine import BatchEngine
 from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request
 from rung.models.choose_plan import make_plan
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import converted
+from rung.models.family import config_of
 from rung.models.options import Options, Prompt
-from rung.models.random_model import config_of, weights_of
 from rung.models.sampling import Sampling
+from rung.models.transformer import Transformer
+from rung.models.weights import converted, weights_of
 from rung.results import machine, store
 from rung.results.row import Row
 
@@ -93,7 +93,7 @@ class Bench:
 
     @property
     def _on_gpu(self) -> bool:
-        return self.given.device == "cuda" and self.transformer.service.writer is not None
+        return self.given.device == "cuda" and self.transformer.service.engine is not None
 
     def _count(self, backend: GpuBackend) -> None:
         """Find which passes and steps there are."""
@@ -159,7 +159,7 @@ class Bench:
 
     def many(self) -> None:
         """New tokens per second with all prompts at once, and how the last run spent its time."""
-        new, writer = self.given.new, self.transformer.service.writer
+        new = self.given.new
         for slots in self.given.slots:
             rate = self._capacity = self._median(lambda slots=slots: self._all(slots, new))  # type: ignore[misc]
             engine = self.engine(slots)
@@ -177,8 +177,6 @@ class Bench:
                          for kind in ("pass", "step")}  # fmt: skip
                 found |= {"gpu_prompts_ms": parts["pass"], "gpu_steps_ms": parts["step"]}
                 found["rest_ms"] = seconds * 1e3 - sum(parts.values())
-            if writer is not None:
-                found["fixed_batches_tokens_per_s"] = self._median(lambda rows=slots: self._fixed(rows, new))  # type: ignore[misc]
             self.row("many", found, slots=slots)
 
     def _all(self, slots: int, new: int) -> float:
@@ -199,16 +197,6 @@ class Bench:
         done.wait()
         if failed:
             raise RuntimeError(failed[0])
-        return len(self.prompts) * new / (time.perf_counter() - began)
-
-    def _fixed(self, rows: int, new: int) -> float:
-        writer = self.transformer.service.writer
-        assert writer is not None
-        began = time.perf_counter()
-        for first in range(0, len(self.prompts), rows):
-            batch = self.prompts[first : first + rows]
-            for _ in writer.write(batch, [new] * len(batch), sampling=GREEDY):
-                pass
         return len(self.prompts) * new / (time.perf_counter() - began)
 
     # ---- arrivals ---------------------------------------------------------------------------------------------------
@@ -272,17 +260,6 @@ class Bench:
             return (new - 1) / float(times[-1] - times[0])
 
         found = {"tokens_per_s": self._median(through_engine)}
-        writer = self.transformer.service.writer
-        if writer is not None:
-
-            def whole() -> float:
-                times: list[float] = []
-                for _ in writer.write([prompt], [new], sampling=GREEDY):
-                    times.append(time.perf_counter())
-                return (new - 1) / float(times[-1] - times[0])
-
-            found["generate_tokens_per_s"] = self._median(whole)
-            found["vs_generate"] = found["tokens_per_s"] / found["generate_tokens_per_s"]
         self.row("alone", found, tokens=new)
 
 

@@ -19,7 +19,7 @@ import uvicorn
 
 from rung.models.batching.protocol import Setup
 from rung.models.batching.worker_pool import WorkerPool
-from rung.models.gpt2.config import read_config
+from rung.models.family import read_config
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server
 from rung.serve.completions import Served

@@ -112,19 +112,27 @@ def _circle(edges: dict[str, set[str]]) -> list[str]:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     edges = _edges()
-    assert {"rung.rungs.catalogue", "rung.cuda.launch"} <= edges["rung.models.gpu.prefill_ladder"]
+    assert {"rung.rungs.catalogue", "rung.cuda.launch"} <= edges["rung.models.gpu.recorded"]
     assert _circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert _circle(edges) == []
 
 
-def test_one_module_of_a_family_names_rungs() -> None:
+def test_only_its_folder_names_a_family() -> None:
+    families = {file.parent.name for file in (PACKAGE / "models").glob("*/family.py")}
+    for path in (PACKAGE / "models").rglob("*.py"):
+        for module, names in _imports(path):
+            named = families & {*module.split("."), *(names if module == "rung.models" else ())}
+            assert named <= {path.parent.name}, f"{path} imports {module}"
+
+
+def test_one_module_finds_rungs() -> None:
     naming = set()
     for path in (PACKAGE / "models").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = node.func if isinstance(node, ast.Call) else None
             if isinstance(called, ast.Attribute) and ast.unparse(called) in ("catalogue.find", "catalogue.rungs"):
                 naming.add(path.name)
-    assert naming == {"ladder_plan.py", "rungs.py"}  # the first asks for a whole ladder, and names none of its rungs
+    assert naming == {"ladder_plan.py", "operations.py"}  # the first asks for a whole ladder, and names none of its rungs
 
 
 def test_no_behaviour_of_the_model_hangs_on_the_environment() -> None:
@@ -133,7 +141,7 @@ def test_no_behaviour_of_the_model_hangs_on_the_environment() -> None:
         for path in (PACKAGE / "models").rglob("*.py")
         if re.search(r"environ|getenv", path.read_text(encoding="utf-8"))
     ]
-    assert sorted(asking) == ["build.py", "hub.py"]  # where the compiler and the hub's files are
+    assert sorted(asking) == ["build.py", "family.py", "hub.py"]  # where the compiler, families, the hub's files are
 
 
 def test_every_room_has_its_level() -> None:

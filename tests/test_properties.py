@@ -22,7 +22,7 @@ from rung.cli import main
 from rung.cli.generate import _lines, _records
 from rung.errors import RungError
 from rung.expressions import FUNCTIONS, evaluate
-from rung.models.gpt2.config import parse_config
+from rung.models.family import parse_config
 from rung.models.load import INNER
 from rung.models.tensors import Safetensors
 from rung.models.tokenizer import Detokenizer, read_tokenizer
@@ -253,7 +253,11 @@ WORDS = ("--json", "--dtype", "--help", "-o", "--", "-", "=", "f32", "softmax/4"
 @example("list", ["--json", "=", ""])
 def test_any_words_end_in_a_known_code_and_no_traceback(verb: str, words: list[str]) -> None:
     message = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(message), pytest.raises(SystemExit) as end:
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(message),
+        pytest.raises(SystemExit) as end,
+    ):
         main([verb, *words])
     assert end.value.code in (0, 1, 2, 3, None)
     assert "Traceback" not in message.getvalue() and "\x1b" not in message.getvalue()

@@ -13,6 +13,7 @@ from rung.bench.subject import Subject
 from rung.cli import main
 from rung.dtypes import DTYPES
 from rung.profile import emulated
+from rung.profile.bound import kendall
 from rung.rungs import catalogue
 
 pytestmark = needs_compiler
@@ -74,3 +75,24 @@ def test_large_shapes_are_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch) 
     assert not shorter.exact
     assert [emulated.figures(k) for k in shorter.kernels] == [emulated.figures(k) for k in direct.kernels]
     assert [k.config for k in shorter.kernels] == [k.config for k in direct.kernels]
+
+
+def test_the_bound_names_the_unit_that_conflicts_fill(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--shape", "R=512,C=512", "--json", "--bound", "NVIDIA H200"]
+    bounds = [json.loads(run(capsys, f"transpose/{n}", *words)[1])[0]["bound"] for n in (2, 3)]
+    shared = [b["units"]["shared memory"] for b in bounds]
+    assert shared[0] == pytest.approx(shared[1] * 33 / 2)  # loads pass 32 times, stores once
+    assert bounds[0]["unit"] == "shared memory"
+    assert bounds[0]["seconds"] == max(bounds[0]["units"].values())
+    assert run(capsys, "transpose/2", "--shape", "R=64,C=64", "--bound", "abacus")[0] == 2
+
+
+def test_orders_agree_or_not() -> None:
+    assert kendall([1, 2, 3], [10, 20, 30]) == 1
+    assert kendall([1, 2, 3], [3, 2, 1]) == -1
+    assert kendall([1, 1], [1, 2]) == 0
+
+
+def test_one_counter_of_a_rung_has_an_answer() -> None:
+    assert emulated.figure("transpose/2", "ways_load", shape="R=64,C=64") == 32
+    assert emulated.figure("transpose/2", "shared_loads", shape="R=64,C=64") == 128

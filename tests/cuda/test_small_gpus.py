@@ -10,14 +10,15 @@ import torch
 
 from rung.dtypes import DTYPES
 from rung.errors import RungError
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu import choice
 from rung.models.gpu.engine import Engine
 from rung.models.load import INNER, load
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, read_weights
 from rung.rungs import catalogue
 from rung.rungs.base import Prepared
 from rung.rungs.cuda import CudaRung
+from written import written
 
 F32 = DTYPES["f32"]
 VOCABULARY = 50257
@@ -79,7 +80,7 @@ def test_text_is_sampled_alike_with_the_vocabulary_in_memory() -> None:
     given = [list(model.tokenizer.encode("The king"))]
     for how in ({"temperature": 1.2, "top_p": 0.8}, {"temperature": 0.9, "top_k": 30, "presence_penalty": 0.5}):
         (theirs,) = model.generate(given, max_new_tokens=5, stop_tokens=(), seed=9, **how)  # type: ignore[call-overload]
-        ours = list(engine.write(given, [5], sampling=Sampling(**how), seed=9))  # type: ignore[arg-type]
+        ours = list(written(engine, given, [5], sampling=Sampling(**how), seed=9))  # type: ignore[arg-type]
         assert [token for (token,) in ours] == list(theirs.tokens)
 
 

@@ -23,7 +23,7 @@ QUESTIONS = (
     ("Which exercises are there?", "docs/exercises.md", "rung learn"),
     ("How fast is it beside transformers?", "docs/figures.md", "transformers"),
     ("How fast is it beside llama.cpp on a CPU?", "docs/figures.md", "llama.cpp"),
-    ("Which rungs does the model use?", "docs/generation.md", "rungs.py"),
+    ("Which rungs does the model use?", "docs/generation.md", "rungs"),
     ("How do I serve text to an OpenAI client?", "docs/serving.md", "/v1/completions"),
     ("How likely is a text?", "docs/python.md", "score"),
     ("How do I find the best launch parameters?", "docs/sweeping.md", "rung sweep"),

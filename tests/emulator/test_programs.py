@@ -61,3 +61,51 @@ def test_faulty_program_is_refused_for_its_reason_at_its_line(program: Path) -> 
     places = {int(number) for number in re.findall(rf"{program.name}:(\d+)", first["text"])}
     assert places & {number for _, number in expected}, first
     assert document["exit"] == CODES.get(kind, 101)
+
+
+def test_objects_compiled_apart_link_into_a_program(tmp_path: Path) -> None:
+    (tmp_path / "device.cu").write_text("__device__ int twice(int i) { return 2 * i; }\n")
+    (tmp_path / "kernel.cu").write_text(
+        "__device__ int twice(int);\n__global__ void k(int* x) { x[threadIdx.x] = twice(threadIdx.x); }\n"
+        "void launch(int* x) { k<<<1, 32>>>(x); }\n"
+    )
+    (tmp_path / "main.cpp").write_text(
+        "#include <cuda_runtime.h>\nvoid launch(int*);\nint main() { int h[32], *d; cudaMalloc(&d, sizeof h); launch(d);\n"
+        "cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost); cudaFree(d); return h[31] == 62 ? 0 : 7; }\n"
+    )
+
+    def compiled(*words: str) -> None:
+        subprocess.run([sys.executable, "-m", "rung", "cc", *words], cwd=tmp_path, check=True)
+
+    for name in ("device.cu", "kernel.cu", "main.cpp"):
+        compiled("-O3", "-arch=sm_90", "-rdc=true", "-c", name, "-o", f"{name}.o")
+    compiled("device.cu.o", "kernel.cu.o", "main.cpp.o", "-o", "program", "-lcudart")
+    ended = subprocess.run([tmp_path / "program"], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "1 kernel, 1 launch" in ended.stderr
+
+
+def test_what_is_not_modelled_is_refused_by_name_and_line(tmp_path: Path) -> None:
+    source = tmp_path / "texture.cu"
+    source.write_text("int main()\n{\n    cudaTextureObject_t t;\n}\n")
+    ended = rung_run(source)
+    assert ended.returncode == 2
+    assert "cudaTextureObject_t is not modelled" in ended.stderr
+    assert "texture.cu, line 3" in ended.stderr
+
+
+@pytest.mark.parametrize("order", ["reverse", "shuffled"])
+def test_a_missing_event_changes_the_result_in_another_order(tmp_path: Path, order: str) -> None:
+    source = tmp_path / "streams.cu"
+    source.write_text(
+        "__global__ void set(int* x) { *x = 1; }\n__global__ void copy(int* y, const int* x) { *y = *x; }\n"
+        "int main() { int *x, *y, h = 0; cudaStream_t a, b; cudaMalloc(&x, 4); cudaMalloc(&y, 4); cudaMemset(x, 0, 4);\n"
+        "cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking); cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);\n"
+        "cudaDeviceSynchronize(); set<<<1, 1, 0, a>>>(x); copy<<<1, 1, 0, b>>>(y, x); cudaDeviceSynchronize();\n"
+        "cudaMemcpy(&h, y, 4, cudaMemcpyDeviceToHost); return h == 1 ? 0 : 7; }\n"
+    )
+    assert rung_run(source).returncode == 0
+    codes = {
+        rung_run(source, "--order", order, "--seed", seed).returncode for seed in range(4 if order == "shuffled" else 1)
+    }
+    assert 7 in codes

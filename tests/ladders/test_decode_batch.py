@@ -16,12 +16,13 @@ from rung.check.judge import check
 from rung.cuda import limits, nvrtc, triton_compile
 from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as named
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu.engine import Engine
 from rung.models.load import INNER, load
+from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values
 from rung.profile import inspect_triton
 from rung.rungs import base, catalogue
+from written import written
 
 RUNG = catalogue.find("decode/12")
 DECODE = RUNG.operation
@@ -394,6 +395,6 @@ def test_the_engine_writes_what_the_cpu_writes() -> None:
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     engine = Engine(model.config, weights, "float16", "emulator", rung="12")
     prompts = [list(model.tokenizer.encode(text)) for text in ("Once upon a time", "The king", "A fox")]
-    steps = list(engine.write(prompts, [4] * 3))
+    steps = list(written(engine, prompts, [4] * 3))
     expected = [list(c.tokens) for c in model.generate(prompts, max_new_tokens=4, stop_tokens=(), temperature=0)]
     assert [list(column) for column in itertools.zip_longest(*steps)] == expected

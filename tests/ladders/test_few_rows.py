@@ -7,9 +7,9 @@ import torch
 
 from rung import emulator
 from rung.dtypes import dtype as named
+from rung.models.family import config_of
 from rung.models.gpt2.rungs import decode_rungs
-from rung.models.gpu.operands import dims
-from rung.models.random_model import config_of
+from rung.models.gpu.session import dims
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue
 from rung.rungs.base import Prepared

@@ -19,13 +19,15 @@ from rung import emulator
 from rung.cuda import limits, nvrtc
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu.engine import Engine
+from rung.models.gpu.slots import logits_after
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values
 from rung.rungs import base, catalogue, tunings
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
+from written import written
 
 RUNG, EIGHT_BITS, FLOATS = (catalogue.find(f"decode/{number}") for number in (13, 14, 15))
 DECODE = RUNG.operation
@@ -56,7 +58,9 @@ class Text:
         where = "cuda" if device == "cuda" else "cpu"
         bound = [o for o in DECODE.operands if o.name in rung.binds]
         names = [*(o.name for o in bound), *(o.instead for o in bound if o.instead)]  # as the reference has them
-        tensors = DECODE.inputs(values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind))
+        tensors = DECODE.inputs(
+            values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind)
+        )
         self.own = {name: tensor.to(where) for name, tensor in tensors.items()}
         self.begin = {name: self.own[name].clone() for name in ("k_cache", "v_cache")}
         generator = torch.Generator().manual_seed(5)
@@ -205,7 +209,9 @@ QUICK = ("as tuned, more warps than chunks", "from three parts to four", "two ac
 def by_turns(multiple: int, *dtypes: str, quick: Sequence[str] = ()) -> list[Any]:
     """Every division in one of the formats: each is a program of its own, which is compiled for some seconds."""
     named = [(name, dtypes[i % 2]) for i, (name, one) in enumerate(DIVISIONS.items()) if not one.values["C"] % multiple]
-    return [pytest.param(*case, id="-".join(case), marks=() if case[0] in quick else pytest.mark.slow) for case in named]
+    return [
+        pytest.param(*case, id="-".join(case), marks=() if case[0] in quick else pytest.mark.slow) for case in named
+    ]
 
 
 @pytest.mark.parametrize(("name", "dtype"), by_turns(1, "f16", "bf16", quick=QUICK))
@@ -348,7 +354,7 @@ def rounded_reference(folder: Path, ids: list[int], real: Dtype) -> torch.Tensor
 def test_the_engine_writes_what_a_rung_of_many_kernels_writes(dtype: str, rung: str, other: str) -> None:
     folder, ids = models.saved(**SMALL), models.some_ids(41)
     texts = [
-        [step[0] for step in engine(folder, dtype, one, tuning).write([ids], [12])]
+        [step[0] for step in written(engine(folder, dtype, one, tuning), [ids], [12])]
         for one, tuning in ((rung, FEW_KEYS), (other, None))
     ]
     assert texts[0] == texts[1] and len(set(texts[0])) > 6
@@ -358,7 +364,7 @@ def test_the_engine_writes_what_a_rung_of_many_kernels_writes(dtype: str, rung: 
 def test_the_engines_logits_are_those_of_transformers(variant: dict[str, object]) -> None:
     folder, ids, text = models.saved(**SMALL, **variant), models.some_ids(41), models.some_ids(12, seed=5)
     for name, real in (("float16", named("f16")), ("bfloat16", named("bf16"))):
-        found = engine(folder, name, "13", FEW_KEYS).logits_after(ids, text)
+        found = logits_after(engine(folder, name, "13", FEW_KEYS), [ids], [text])[0]
         expected = rounded_reference(folder, [*ids, *text], real)[-len(text) :]
         assert ((found - expected).norm(dim=1) / expected.norm(dim=1)).max() < real.norm_cap
 
@@ -423,7 +429,9 @@ def test_what_it_is_not_made_for_is_named(values: Values, dtype: str, message: s
 # ---- on a GPU ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "dtype"), [(13, "bf16"), (14, "f16"), (15, "f32"), (19, "f16"), (20, "bf16"), (22, "f32")])
+@pytest.mark.parametrize(
+    ("number", "dtype"), [(13, "bf16"), (14, "f16"), (15, "f32"), (19, "f16"), (20, "bf16"), (22, "f32")]
+)
 def test_a_blocks_biases_fit_their_slot(number: int, dtype: str) -> None:
     """With 4 multiprocessors a block has 128 rows of this MLP, and a slot of the ring has room for 64 numbers."""
     rung = catalogue.find(f"decode/{number}")
@@ -477,7 +485,7 @@ def test_engines_sessions_of_two_capacities_take_turns(dtype: str) -> None:
     given = [(models.some_ids(9), 40), (models.some_ids(70, seed=1), 120)]  # of 64 places and of 192
 
     def write(ids: list[int], count: int) -> Iterator[int]:
-        return (step[0] for step in ours.write([ids], [count]))
+        return (step[0] for step in written(ours, [ids], [count]))
 
     alone = [list(write(*one)) for one in given]
     short, long = (write(*one) for one in given)
@@ -513,7 +521,7 @@ def test_a_step_that_starts_before_the_last_has_ended_reads_nothing_early(dtype:
         models.some_ids(9),
     )
     ours = engine(folder, dtype, rung, device="cuda")
-    found = [step[0] for step in ours.write([ids], [400])]  # eight steps are one graph
+    found = [step[0] for step in written(ours, [ids], [400])]  # eight steps are one graph
     (session,) = ours.sessions
     session.begin([ids], [400], (), Sampling(temperature=0), 0, [0])
     for _ in range(399):

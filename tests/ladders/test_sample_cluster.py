@@ -11,15 +11,16 @@ import torch
 
 from rung.cuda import nvrtc
 from rung.errors import RungError
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu import choice
 from rung.models.gpu.engine import Engine
 from rung.models.load import INNER, load
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue
 from rung.rungs.base import Prepared
 from rung.rungs.cuda import CudaRung
+from written import written
 
 RUNG = catalogue.find("sample/cluster")
 SAMPLE = RUNG.operation
@@ -124,10 +125,14 @@ def test_the_engine_samples_by_the_rung_that_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setattr(CudaRung, "prepare", noted)
     engine = Engine(model.config, weights, "float32", "emulator", rung="6", sample="cluster")
     given = [list(model.tokenizer.encode("The king"))]
-    settings: list[dict[str, Any]] = [{"temperature": 1.0, "top_p": 1.0}, {"temperature": 1.2, "top_p": 0.8}, {"top_k": 30}]
+    settings: list[dict[str, Any]] = [
+        {"temperature": 1.0, "top_p": 1.0},
+        {"temperature": 1.2, "top_p": 0.8},
+        {"top_k": 30},
+    ]
     for how in settings:
         (theirs,) = model.generate(given, max_new_tokens=4, stop_tokens=(), seed=9, **how)
-        ours = list(engine.write(given, [4], sampling=Sampling(**how), seed=9))
+        ours = list(written(engine, given, [4], sampling=Sampling(**how), seed=9))
         assert [token for (token,) in ours] == list(theirs.tokens)
     assert "05_cluster" in used and "02_candidates" not in used
 

@@ -9,13 +9,14 @@ import torch
 
 from rung.cuda import nvrtc
 from rung.dtypes import dtype as named
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu.engine import Engine
 from rung.models.load import INNER, load
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
+from written import written
 
 RUNG = catalogue.find("sample/groups")
 SAMPLE = RUNG.operation
@@ -92,7 +93,7 @@ def test_the_engine_samples_through_groups_what_the_cpu_samples() -> None:
     given = [list(model.tokenizer.encode("The king"))]
     for how in ({"temperature": 1.0}, {"temperature": 1.2, "top_p": 0.8}, {"temperature": 0.9, "top_k": 30}):
         (theirs,) = model.generate(given, max_new_tokens=4, stop_tokens=(), seed=9, **how)  # type: ignore[call-overload]
-        ours = list(engine.write(given, [4], sampling=Sampling(**how), seed=9))  # type: ignore[arg-type]
+        ours = list(written(engine, given, [4], sampling=Sampling(**how), seed=9))  # type: ignore[arg-type]
         assert [token for (token,) in ours] == list(theirs.tokens)
 
 

@@ -17,14 +17,14 @@ from rung.errors import RungError
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Request, Text
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu import slots as slots_module
+from rung.models.gpu.batched_prefill import PASS, bucket, passes, shapes
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.reading import PASS, bucket, passes, shapes
 from rung.models.gpu.slots import GpuBackend
 from rung.models.load import Model
 from rung.models.options import Completion, Options, Prompt
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, read_weights
 
 SHAPE = {"n_embd": 32, "n_head": 2, "n_layer": 1, "vocab_size": 400, "n_positions": 32}
 
@@ -74,7 +74,11 @@ def test_texts_in_slots_are_the_cpus(model: Model, weights: Any) -> None:
     engine = BatchEngine(lambda: backend(model, weights, 3), model.tokenizer)
     for found, requests in zip(together(engine, MANY), MANY, strict=True):
         expected = on_cpu(model, requests)
-        assert (found.tokens, found.text, found.finish_reason) == (expected.tokens, expected.text, expected.finish_reason)
+        assert (found.tokens, found.text, found.finish_reason) == (
+            expected.tokens,
+            expected.text,
+            expected.finish_reason,
+        )
         assert (found.logprobs or []) == pytest.approx(expected.logprobs or [], abs=1e-4)
         for ours, theirs in zip(found.prompt_logprobs or [], expected.prompt_logprobs or [], strict=True):
             assert (ours is None) == (theirs is None)
@@ -123,7 +127,11 @@ def test_stops_are_each_texts_own(model: Model, weights: Any) -> None:
     engine = BatchEngine(lambda: backend(model, weights, 3), model.tokenizer)
     for found, one in zip(together(engine, requests), requests, strict=True):
         expected = on_cpu(model, one)
-        assert (found.tokens, found.text, found.finish_reason) == (expected.tokens, expected.text, expected.finish_reason)
+        assert (found.tokens, found.text, found.finish_reason) == (
+            expected.tokens,
+            expected.text,
+            expected.finish_reason,
+        )
 
 
 def test_a_text_slides_on_when_its_context_is_full(model: Model, weights: Any) -> None:
@@ -141,10 +149,9 @@ def test_more_stop_tokens_than_a_step_looks_for_are_refused_by_themselves(model:
 
 def test_a_gpu_behind_a_fork_is_refused_in_one_sentence(model: Model, weights: Any) -> None:
     engine = Engine(model.config, weights, "float32", "emulator", rung="6", graph=False)
-    list(engine.write([[5]], [2]))
     engine.device, engine._pid = "cuda", engine._pid + 1
     with pytest.raises(RungError, match="after a fork"):
-        list(engine.write([[5]], [2]))
+        engine.few_rows()
     with pytest.raises(RungError, match="after a fork"):
         engine.open(1)
 
@@ -285,7 +292,9 @@ def test_a_warm_backend_has_what_any_text_needs(model: Model, weights: Any) -> N
     sessions, readers = dict(one._banks), dict(one._readers)
     assert {(1, 16), (1, 32)} == set(readers)
     requests = [request(5, 4), request(30, 2)]
-    assert [c.tokens for c in together(BatchEngine(lambda: one, None), requests)] == [on_cpu(model, r).tokens for r in requests]
+    assert [c.tokens for c in together(BatchEngine(lambda: one, None), requests)] == [
+        on_cpu(model, r).tokens for r in requests
+    ]
     assert (one._banks, one._readers) == (sessions, readers)
 
 

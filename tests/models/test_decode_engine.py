@@ -11,15 +11,17 @@ import torch
 from rung.dtypes import dtype as named
 from rung.errors import RungError
 from rung.expressions import Number
-from rung.models.gpt2.weights import Linear, Weights, read_weights
 from rung.models.gpu import engine as engine_module
 from rung.models.gpu.engine import Engine
+from rung.models.gpu.slots import logits_after
 from rung.models.load import INNER, Model, load
 from rung.models.options import MOST_STOPS
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, Weights, read_weights
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
+from written import written
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def columns(steps: list[list[int]]) -> list[list[int]]:
 def test_greedy_text_is_the_cpus(model: Model, weights: Weights, rung: str) -> None:
     given = prompts(model, "Once upon a time")
     one = Engine(model.config, weights, "float32", "emulator", rung=rung)
-    assert columns(list(one.write(given, [3]))) == on_cpu(model, given, 3, temperature=0)
+    assert columns(list(written(one, given, [3]))) == on_cpu(model, given, 3, temperature=0)
 
 
 @pytest.mark.parametrize(
@@ -69,55 +71,55 @@ def test_greedy_text_is_the_cpus(model: Model, weights: Weights, rung: str) -> N
 )
 def test_sampled_text_is_the_cpus(model: Model, engine: Engine, how: dict[str, float]) -> None:
     given = prompts(model, "The king")
-    ours = engine.write(given, [5], sampling=Sampling(**how), seed=9)  # type: ignore[arg-type]
+    ours = written(engine, given, [5], sampling=Sampling(**how), seed=9)  # type: ignore[arg-type]
     assert columns(list(ours)) == on_cpu(model, given, 5, seed=9, **how)
 
 
 def test_a_batch_of_unequal_prompts_is_each_alone(model: Model, engine: Engine) -> None:
     given = prompts(model, "Once", "The old woman went into the forest and")
-    together = columns(list(engine.write(given, [4, 4])))
+    together = columns(list(written(engine, given, [4, 4])))
     assert together == on_cpu(model, given, 4, temperature=0)
 
 
 def test_a_batch_behind_one_of_longer_prompts_is_each_alone(model: Model, engine: Engine) -> None:
     long = prompts(model, "The old woman went into the forest and", "Once upon a time there was a king")
     short = prompts(model, "Once", "The king was")
-    list(engine.write(long, [3, 3]))
-    assert columns(list(engine.write(short, [4, 4]))) == on_cpu(model, short, 4, temperature=0)
+    list(written(engine, long, [3, 3]))
+    assert columns(list(written(engine, short, [4, 4]))) == on_cpu(model, short, 4, temperature=0)
 
 
 def test_tensor_cores_write_the_same_text_for_many(model: Model, weights: Weights) -> None:
     many = Engine(model.config, weights, "bfloat16", "emulator")
     given = prompts(model, "Once upon", "The king", "A dog", "In the forest", "She said")
-    assert columns(list(many.write(given, [3] * 5))) == on_cpu(model, given, 3, temperature=0)
+    assert columns(list(written(many, given, [3] * 5))) == on_cpu(model, given, 3, temperature=0)
 
 
 def test_a_stop_token_ends_one_sequence_and_the_others_go_on(model: Model, engine: Engine) -> None:
     given = prompts(model, "Once upon a time", "The king")
-    free = columns(list(engine.write(given, [5, 5])))
+    free = columns(list(written(engine, given, [5, 5])))
     stop = next(t for t in free[0][:3] if t not in free[1])
     at = free[0].index(stop)
-    ended = columns(list(engine.write(given, [5, 5], stop_tokens=[stop])))
+    ended = columns(list(written(engine, given, [5, 5], stop_tokens=[stop])))
     assert ended[0] == free[0][: at + 1] + [-1] * (4 - at)
     assert ended[1] == free[1]
 
 
 def test_limits_are_each_sequences_own(model: Model, engine: Engine) -> None:
     given = prompts(model, "Once", "The king")
-    steps = columns(list(engine.write(given, [2, 4])))
+    steps = columns(list(written(engine, given, [2, 4])))
     assert [sum(t >= 0 for t in row) for row in steps] == [2, 4]
 
 
 def test_a_full_cache_ends_the_text(model: Model, engine: Engine) -> None:
     context = model.config.context
-    steps = list(engine.write([[5] * (context - 1)], [9]))
+    steps = list(written(engine, [[5] * (context - 1)], [9]))
     assert [row[0] >= 0 for row in steps[:2]] == [True, True]
     assert all(row[0] == -1 for row in steps[2:])
 
 
 def test_more_stop_tokens_than_a_step_looks_for_are_refused(engine: Engine) -> None:
     with pytest.raises(RungError, match="stop tokens"):
-        list(engine.write([[1]], [2], stop_tokens=range(MOST_STOPS + 1)))
+        list(written(engine, [[1]], [2], stop_tokens=range(MOST_STOPS + 1)))
 
 
 def test_a_text_of_what_are_no_numbers_goes_on_with_tokens(model: Model, weights: Weights) -> None:
@@ -126,7 +128,7 @@ def test_a_text_of_what_are_no_numbers_goes_on_with_tokens(model: Model, weights
     expected = on_cpu(model, given, 7, temperature=0)
     one.operands["wpe"] = one.operands["wpe"].clone()  # in float32 it is the model's own
     one.operands["wpe"][16:] = torch.nan  # after everything that is read with the prompts
-    found = columns(list(one.write(given, [7, 7])))
+    found = columns(list(written(one, given, [7, 7])))
     for row, sound in zip(range(2), (5, 6), strict=True):
         assert found[row][:sound] == expected[row][:sound]
     assert all(0 <= token < model.config.vocabulary for row in found for token in row)
@@ -137,7 +139,7 @@ def test_logits_of_a_text_that_no_one_would_write(model: Model, weights: Weights
     given, text = prompts(model, "Once upon a time")[0], prompts(model, " xylophone dog the")[0][:3]
     one = Engine(model.config, weights, "float32", "emulator", rung=rung)
     expected = model.transformer.logits(torch.tensor([[*given, *text]]))[0, -len(text) :]
-    torch.testing.assert_close(one.logits_after(given, text), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits_after(one, [given], [text])[0], expected, rtol=1e-4, atol=1e-4)
 
 
 # ---- which rung serves ------------------------------------------------------------------------------------------

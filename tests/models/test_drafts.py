@@ -22,10 +22,10 @@ from rung.models.batching.host_sampling import HostBackend
 from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Text
 from rung.models.drafts import COLUMN, MOST, PROPOSING, Lookup, Pace, drafting, follow, numbers
-from rung.models.gpt2.model import Drafting
 from rung.models.gpu.slots import GpuBackend
 from rung.models.load import Model
 from rung.models.sampling import Sampling, pick
+from rung.models.transformer import Drafting
 
 PROMPTS = ["Once upon a time", "one two three one two three one two", "The King and the", "abc abc abc abc abc"]
 

@@ -14,18 +14,17 @@ from rung.errors import RungError
 from rung.models.batching import select_backend
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Request
-from rung.models.gpt2.rungs import find
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.gpu import slots as slots_module
-from rung.models.gpu.choice import Draw
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.operands import dims
-from rung.models.gpu.seating import Seating, record
-from rung.models.gpu.session import Session, Work
+from rung.models.gpu.row_transfer import Seating, record
+from rung.models.gpu.session import Session, Work, dims
 from rung.models.gpu.slots import GpuBackend
+from rung.models.gpu.token_sampler import Draw
 from rung.models.load import Model, load
+from rung.models.operations import find
 from rung.models.options import Options, Prompt
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, read_weights
 
 SHAPE = {"n_embd": 64, "n_head": 2, "n_layer": 2, "vocab_size": 400, "n_positions": 32}
 GREEDY = Sampling(temperature=0)
@@ -84,7 +83,7 @@ def test_more_texts_fit_where_their_keys_and_values_are_in_eight_bits(
     slots = {}
     for cache in (None, "int8"):
         transformer = load(model.folder, device="emulator", plan="best", dtype="bfloat16", cache=cache).transformer
-        engine = transformer.service.writer
+        engine = transformer.service.engine
         assert isinstance(engine, Engine)
         for texts in (20, 60):
             room = texts * select_backend.slot_bytes(transformer) / select_backend.SHARE

@@ -15,13 +15,13 @@ import torch
 
 import gpt2_models as models
 import rung
-from rung.models import quantize
+from rung.models import weights as quantize
 from rung.models.cpu import build, engine
 from rung.models.cpu.engine import Column, Engine, Run
-from rung.models.gpt2.config import Config, read_config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import Weights, read_weights
+from rung.models.family import Config, read_config
 from rung.models.torch_plan import TorchPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import Weights, read_weights
 
 pytestmark = pytest.mark.skipif(build.begin() is None, reason="needs a C++ compiler")
 DTYPES = ["float32", "bfloat16", "int8"]
@@ -35,9 +35,7 @@ def loaded(dtype: str, **config: object) -> tuple[Config, Weights, TorchPlan]:
     return parsed, read_weights(folder, parsed, plan.matrix, plan.vector), plan
 
 
-def stepped(
-    found: Engine, transformer: Transformer, steps: list[list[int]], rows: int = 2
-) -> list[torch.Tensor]:
+def stepped(found: Engine, transformer: Transformer, steps: list[list[int]], rows: int = 2) -> list[torch.Tensor]:
     """Logits after each step: all tokens of a step at once, to the last row of the cache."""
     kind = transformer.weights.head.weight.dtype
     transformer.plan.cache_dtype = torch.float32 if kind == torch.float32 else torch.bfloat16

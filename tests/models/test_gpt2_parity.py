@@ -9,7 +9,6 @@ import torch
 
 import gpt2_models as models
 import rung
-from rung.models import perplexity
 from rung.models.cpu import build
 from rung.models.load import Model
 
@@ -128,7 +127,7 @@ def test_sliding_goes_on_with_the_newer_half_of_the_context(step: str) -> None:
 def test_perplexity_is_that_of_transformers(stride: int | None, context: int | None) -> None:
     folder = models.saved()
     model = models.ours(folder)
-    found = perplexity.perplexity(model, models.TEXT, stride=stride, context=context)
+    found = model.score(models.TEXT, stride=stride, context=context)
     ids = torch.tensor(model.tokenizer.encode(models.TEXT))
     # The recipe of transformers' documentation, with the mean taken over tokens.
     width, step = context or 64, stride or 32

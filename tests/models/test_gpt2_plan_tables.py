@@ -12,8 +12,8 @@ import gpt2_models as models
 import rung
 from rung import emulator
 from rung.errors import RungError
-from rung.models.gpt2.rungs import FUSED, LADDERS, OPERATIONS, PLANS
 from rung.models.load import Model
+from rung.models.operations import FUSED, LADDERS, OPERATIONS, PLANS
 from rung.rungs import catalogue
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
@@ -77,7 +77,7 @@ def test_the_tables_in_the_documents_are_these() -> None:
             if cell:
                 written[name][operation] = tuple(cell.split(", "))
     assert written == {name: dict(PLANS[name]) for name in PLAIN}
-    assert {row[0].strip("`") for row in rows[2 : start]} == PLANS.keys()
+    assert {row[0].strip("`") for row in rows[2:start]} == PLANS.keys()
 
 
 def test_every_plan_has_a_rung_of_its_own_choice_for_every_dtype() -> None:
@@ -139,13 +139,12 @@ def test_other_activations(activation: str) -> None:
 def test_text_with_a_cache_is_that_of_transformers(folder: Path, plan: str) -> None:
     model = on_emulator(folder, plan=plan)
     prompts = [models.some_ids(6), models.some_ids(2)]
-    for completion, prompt in zip(
-        model.generate(prompts, temperature=0, max_new_tokens=4), prompts, strict=True
-    ):
+    for completion, prompt in zip(model.generate(prompts, temperature=0, max_new_tokens=4), prompts, strict=True):
         assert completion.tokens == models.reference_greedy(folder, prompt, 4)
-    assert model.plan.rungs_in_use["cached_attention"] == catalogue.find(
-        f"cached_attention/{PLANS[plan]['cached_attention'][0]}"
-    ).full_name
+    assert (
+        model.plan.rungs_in_use["cached_attention"]
+        == catalogue.find(f"cached_attention/{PLANS[plan]['cached_attention'][0]}").full_name
+    )
     assert not any("attention" in note for note in model.plan.notes)
 
 
@@ -158,7 +157,13 @@ def test_text_with_a_cache_is_that_of_transformers(folder: Path, plan: str) -> N
     [
         ("flash", "float16", 48, 2, "attention/27_tensor_cores needs HS % 16 == 0; attention/29_triton serves."),
         ("flash", "bfloat16", 144, 1, "attention/27_tensor_cores needs HS <= 128; attention/09_joint_tiles stands in."),
-        ("naive", "tf32", 48, 2, "attention/10_wmma_tf32 needs HS % 16 == 0 and sm >= 80; attention/29_triton stands in."),
+        (
+            "naive",
+            "tf32",
+            48,
+            2,
+            "attention/10_wmma_tf32 needs HS % 16 == 0 and sm >= 80; attention/29_triton stands in.",
+        ),
         ("library", "float16", 48, 2, "attention/sdpa_flash runs on a GPU only; attention/sdpa_math serves."),
     ],
 )
@@ -176,7 +181,11 @@ def test_a_rung_that_refuses_is_replaced_and_the_plan_says_so(
 @pytest.mark.parametrize(
     ("kernels", "dtype", "reason"),
     [
-        ({"attention": "27"}, "float16", r"attention/27_tensor_cores needs HS % 16 == 0; attention/29_triton would do\."),
+        (
+            {"attention": "27"},
+            "float16",
+            r"attention/27_tensor_cores needs HS % 16 == 0; attention/29_triton would do\.",
+        ),
         ({"attention": "24"}, "bfloat16", r"attention/24_output_in_registers has no bf16 version.*would do\."),
         ({"matmul": "14"}, "float32", r"matmul/14_mma_pipeline has no f32 version; .*; matmul/28_halves would do\."),
         ({"attention": "sdpa_flash"}, "float16", r"attention/sdpa_flash runs on a GPU only\."),
@@ -307,7 +316,9 @@ def test_first_tokens_are_seen_beside_the_window(folder: Path, device: str, plan
         assert one.tokens == windowed_greedy(folder, prompts[one.prompt_tokens == 5], 3, 4, 2)
     if plan is not None:
         used, notes = model.plan.rungs_in_use, model.plan.notes
-        assert used["local_attention"] == f"local_attention/{'07_global_keys' if plan == 'naive' else '08_global_tiles'}"
+        assert (
+            used["local_attention"] == f"local_attention/{'07_global_keys' if plan == 'naive' else '08_global_tiles'}"
+        )
         assert "cached_attention" in used and not any("attention" in note for note in notes)
 
 

@@ -7,16 +7,14 @@ import time
 import pytest
 import torch
 
-from rung.models.gpt2.weights import Linear, Weights, read_weights
 from rung.models.gpu.engine import Engine
 from rung.models.load import INNER, Model, load
 from rung.models.sampling import Sampling
+from rung.models.weights import Linear, Weights, read_weights
 from rung.rungs import catalogue
+from written import written
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 @pytest.fixture(scope="module")
@@ -39,24 +37,24 @@ def test_float32_text_is_the_cpus_for_128_tokens(model: Model, weights: Weights,
         pytest.skip("eight bits are not float32")
     ids = list(model.tokenizer.encode("Once upon a time"))
     engine = Engine(model.config, weights, "float32", rung=rung)
-    assert [step[0] for step in engine.write([ids], [128])] == cpu_text(model, ids, 128, temperature=0)
+    assert [step[0] for step in written(engine, [ids], [128])] == cpu_text(model, ids, 128, temperature=0)
 
 
 def test_sampled_text_is_the_cpus(model: Model, weights: Weights) -> None:
     ids = list(model.tokenizer.encode("The king"))
     how = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "repetition_penalty": 1.1}
     engine = Engine(model.config, weights, "float32")
-    ours = [step[0] for step in engine.write([ids], [64], sampling=Sampling(**how), seed=3)]  # type: ignore[arg-type]
+    ours = [step[0] for step in written(engine, [ids], [64], sampling=Sampling(**how), seed=3)]  # type: ignore[arg-type]
     assert ours == cpu_text(model, ids, 64, seed=3, **how)
 
 
 def test_a_second_text_is_not_touched_by_the_first(model: Model, weights: Weights) -> None:
     engine = Engine(model.config, weights, "float32")
     ids = [list(model.tokenizer.encode(text)) for text in ("Once upon a time", "The king")]
-    for step, _ in enumerate(engine.write(ids[:1], [100])):  # left while the GPU is steps ahead
+    for step, _ in enumerate(written(engine, ids[:1], [100])):  # left while the GPU is steps ahead
         if step == 5:
             break
-    assert [s[0] for s in engine.write(ids[1:], [50])] == cpu_text(model, ids[1], 50, temperature=0)
+    assert [s[0] for s in written(engine, ids[1:], [50])] == cpu_text(model, ids[1], 50, temperature=0)
 
 
 def test_a_length_not_met_before_costs_the_torch_plan_no_plan_of_cudnns() -> None:

@@ -11,19 +11,17 @@ import torch
 import gpt2_models as models
 from rung import dtypes, emulator
 from rung.cuda import nvrtc
-from rung.errors import RungError
-from rung.models.gpt2.config import Config, read_config
-from rung.models.gpt2.rungs import BEGUN_EARLY, LADDERS, OPERATIONS, THREE_PRODUCTS, Rungs, prefill_rungs
-from rung.models.gpt2.weights import Linear, read_weights
-from rung.models.gpu import prefill_ladder, seating
+from rung.models.family import Config, read_config
+from rung.models.gpu import recorded, row_transfer
+from rung.models.gpu.batched_prefill import Prefill
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.operands import stack
-from rung.models.gpu.prefill import Prefill
-from rung.models.gpu.prefill_ladder import LadderPass
-from rung.models.gpu.tiles import for_few_rows, tiles
+from rung.models.gpu.recorded import PromptPass, for_few_rows, tiles
+from rung.models.operations import BEGUN_EARLY, LADDERS, OPERATIONS, THREE_PRODUCTS, Rungs, prefill_rungs
+from rung.models.weights import Linear, read_weights, stack
 from rung.operation import Tensors
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
+from written import written
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 CAPACITY = 48
@@ -85,11 +83,10 @@ def close(found: torch.Tensor, right: torch.Tensor, bound: float) -> None:
     assert float((found.float().cpu() - right).norm() / right.norm()) < bound
 
 
-@pytest.mark.parametrize("method", ["ladder", "torch"])
 @pytest.mark.parametrize("prompts", [UNEQUAL, UNEQUAL[:1], [models.some_ids(40)]], ids=["unequal", "one", "long"])
-def test_caches_and_logits_are_transformers(method: str, prompts: list[list[int]]) -> None:
+def test_caches_and_logits_are_transformers(prompts: list[list[int]]) -> None:
     folder = models.saved()
-    assert_transformers(read(folder, torch.float32, prompts, method=method), folder, prompts)
+    assert_transformers(read(folder, torch.float32, prompts), folder, prompts)
 
 
 @emulated
@@ -107,7 +104,7 @@ def test_kernels_that_begin_before_their_input_is_there_leave_the_same() -> None
     prompt.run(UNEQUAL[:1])
     assert_transformers(tensors, folder, UNEQUAL[:1], 2e-2)
     reading = prompt.passes[16]
-    assert isinstance(reading, LadderPass)
+    assert isinstance(reading, PromptPass)
     for operation in ("residual_layernorm", "matmul", "matmul_gelu", "attention"):
         rung = catalogue.find(reading.rungs_in_use[operation])
         assert isinstance(rung, CudaRung) and all(launch.pdl for launch in rung.header.launches), operation
@@ -182,7 +179,7 @@ def test_few_rows_get_values_that_the_rung_takes(rows: int, depth: int, columns:
 @emulated
 def test_caches_are_written_in_parts_when_products_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = models.saved(n_layer=5)
-    monkeypatch.setattr(prefill_ladder, "HELD", 2 * 4 * 16 * 3 * 64 * 4)  # two of five layers
+    monkeypatch.setattr(recorded, "HELD", 2 * 4 * 16 * 3 * 64 * 4)  # two of five layers
     assert_transformers(read(folder, torch.float32, UNEQUAL), folder, UNEQUAL)
 
 
@@ -191,7 +188,7 @@ def test_a_layer_is_seven_operations() -> None:
     steps = []
     for layers in (3, 4):
         config, tensors = state(models.saved(n_layer=layers), torch.float32, 1)
-        steps.append(len(LadderPass(config, tensors, 1, 16, CAPACITY, KERNELS)._steps))
+        steps.append(len(PromptPass(config, tensors, 1, 16, CAPACITY, KERNELS)._steps))
     assert steps[1] - steps[0] == 7
 
 
@@ -205,10 +202,9 @@ def test_a_prompt_does_not_see_the_one_before() -> None:
         assert_transformers(tensors, folder, prompts)
 
 
-@pytest.mark.parametrize("method", ["ladder", "torch"])
-def test_behind_a_prompt_are_zeros_and_not_the_prompt_before(method: str) -> None:
+def test_behind_a_prompt_are_zeros_and_not_the_prompt_before() -> None:
     config, tensors = state(models.saved(), torch.float32, 3)
-    prefill = Prefill(config, tensors, 3, CAPACITY, method)
+    prefill = Prefill(config, tensors, 3, CAPACITY)
     for lengths, bucket in (((16, 9, 16), 16), ((2, 15, 1), 16), ((17, 1, 32), 32), ((33, 48, 5), 48), ((1, 1, 1), 16)):
         prompts = [models.some_ids(n, seed=n) for n in lengths]
         prefill.run([tuple(prompt) for prompt in prompts])
@@ -221,7 +217,7 @@ def test_behind_a_prompt_are_zeros_and_not_the_prompt_before(method: str) -> Non
 @emulated
 def test_the_rung_that_serves_is_the_one_asked_for() -> None:
     config, tensors = state(models.saved(n_layer=2), torch.float32, 1)
-    used = LadderPass(config, tensors, 1, 16, CAPACITY, KERNELS).rungs_in_use
+    used = PromptPass(config, tensors, 1, 16, CAPACITY, KERNELS).rungs_in_use
     for operation in ("embedding", "layernorm", "residual_layernorm", "matmul", "matmul_gelu", "attention"):
         expected = catalogue.find(f"{LADDERS.get(operation, operation)}/{KERNELS[operation][0]}")
         assert used[operation] == expected.full_name
@@ -242,16 +238,13 @@ def test_the_table_names_rungs_that_there_are(device: str, dtype: str, tokens: i
 def test_the_kernels_beside_the_ladders_compile_for_a_gpu(real: str) -> None:
     number, kept = dtypes.dtype(real), {"keep", "keep_in_eight_bits", "last"}
     ways = itertools.product((False, True), repeat=2)  # keys and values in eight bits, there and here
-    for build, kernels in ((prefill_ladder.build(number), kept), *((seating.build(number, *w), {"seat"}) for w in ways)):
+    for build, kernels in (
+        (recorded.build(number), kept),
+        *((row_transfer.build(number, *w), {"copy_rows"}) for w in ways),
+    ):
         cubin = nvrtc.compile_cubin(build, "sm_90")
         assert cubin.resources.keys() == kernels
         assert all((used.spill_stores, used.stack) == (0, 0) for used in cubin.resources.values())
-
-
-def test_an_unknown_method_is_refused() -> None:
-    config, tensors = state(models.saved(), torch.float32, 1)
-    with pytest.raises(RungError, match=r"'fast' is not a method of reading prompts; use one of ladder, torch\."):
-        Prefill(config, tensors, 1, CAPACITY, "fast")
 
 
 # ---- on a GPU -------------------------------------------------------------------------------------------------------
@@ -259,14 +252,13 @@ def test_an_unknown_method_is_refused() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("method", ["ladder", "torch"])
 @pytest.mark.parametrize(
     ("dtype", "bound"), [(torch.float32, 1e-4), (torch.float16, 1e-2), (torch.bfloat16, 4e-2)], ids=str
 )
-def test_captured_on_a_gpu_caches_and_logits_are_transformers(method: str, dtype: torch.dtype, bound: float) -> None:
+def test_captured_on_a_gpu_caches_and_logits_are_transformers(dtype: torch.dtype, bound: float) -> None:
     folder = models.saved(n_embd=128, n_head=2)
     config, tensors = state(folder, dtype, len(UNEQUAL), "cuda")
-    prefill = Prefill(config, tensors, len(UNEQUAL), CAPACITY, method)
+    prefill = Prefill(config, tensors, len(UNEQUAL), CAPACITY)
     # The second and third run replay what the first has captured.
     for prompts in (UNEQUAL, UNEQUAL[::-1], [p[:1] for p in UNEQUAL]):
         prefill.run(prompts)
@@ -297,5 +289,5 @@ def test_on_a_gpu_text_behind_a_long_prompt_is_transformers() -> None:
     config = read_config(folder / "config.json")
     weights = read_weights(folder, config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     ids = models.some_ids(900)
-    ours = [step[0] for step in Engine(config, weights, "float32").write([ids], [16])]
+    ours = [step[0] for step in written(Engine(config, weights, "float32"), [ids], [16])]
     assert ours == models.reference_greedy(folder, ids, 16)

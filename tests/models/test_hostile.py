@@ -80,8 +80,8 @@ def test_a_number_beyond_any_size_is_refused_during_evaluation(text: str) -> Non
 def test_weights_in_transfer_to_a_gpu_must_be_finite(number: float) -> None:
     import torch
 
+    from rung.models.gpu.device_copy import transport_to
     from rung.models.gpu.loading import Arrival, Piece
-    from rung.models.gpu.transport import transport_to
 
     source, target = torch.full((4, 4), number), torch.empty(4, 4)
     arrival = Arrival({"w": target}, [[Piece("w", source, target)]], transport_to(torch.device("cpu")))
@@ -94,7 +94,7 @@ def test_weights_in_transfer_to_a_gpu_must_be_finite(number: float) -> None:
 def test_weights_beyond_half_precision_are_refused_where_they_would_be_rounded_to_infinity() -> None:
     import torch
 
-    from rung.models.gpt2.weights import require_numbers
+    from rung.models.weights import require_numbers
 
     ends = torch.aminmax(torch.tensor([-7e4, 1.0]))
     require_numbers("w", ends)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import rung
 from gpt2_models import reference, saved, some_ids
 from rung import RungError
-from rung.models.inside import names
+from rung.models.activations import names
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -39,7 +39,9 @@ def test_every_name_is_there_and_the_parts_make_the_whole() -> None:
     blocks = reference(folder).transformer.h
     close(found["hook_embed"] + found["hook_pos_embed"], found["blocks.0.hook_resid_pre"])
     for i, block in enumerate(blocks):
-        of = {n: found[f"blocks.{i}.{n}"] for n in ("hook_resid_pre", "hook_attn_out", "hook_resid_mid", "hook_mlp_out")}
+        of = {
+            n: found[f"blocks.{i}.{n}"] for n in ("hook_resid_pre", "hook_attn_out", "hook_resid_mid", "hook_mlp_out")
+        }
         close(found[f"blocks.{i}.attn.hook_pattern"], patterns[i])
         close(found[f"blocks.{i}.ln1.hook_normalized"], block.ln_1(of["hook_resid_pre"]))
         q, k, v = (found[f"blocks.{i}.attn.hook_{n}"].transpose(1, 2) for n in "qkv")

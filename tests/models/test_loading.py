@@ -16,21 +16,21 @@ from test_gpu_prefill import CAPACITY, UNEQUAL, assert_transformers, state
 import gpt2_models as models
 from rung import emulator
 from rung.errors import RungError
-from rung.models.gpt2.config import read_config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import read_weights, tensor_reader
+from rung.models.family import read_config
 from rung.models.gpu import loading
+from rung.models.gpu.batched_prefill import Prefill
+from rung.models.gpu.device_copy import AtOnce, Mark
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.loading import Arrival, Piece, arrival, as_weights, empty_operands, pieces
-from rung.models.gpu.operands import stack
+from rung.models.gpu.loading import Arrival, Piece, arrival, pieces
 from rung.models.gpu.plan import GpuPlan
-from rung.models.gpu.prefill import Prefill
-from rung.models.gpu.transport import AtOnce, Mark
 from rung.models.load import Model
 from rung.models.tensors import open_tensors
 from rung.models.torch_plan import TorchPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import as_weights, empty_operands, read_weights, stack, tensor_reader
 from rung.operation import Tensors
 from rung.rungs.base import Device
+from written import written
 
 CPU = torch.device("cpu")
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
@@ -180,19 +180,19 @@ class Lazy(Arrival):
             piece.target.copy_(piece.source.t() if piece.turned else piece.source)
 
 
-@pytest.mark.parametrize("method", ["ladder", "torch"])
-def test_a_prompt_asks_for_each_layer_before_it_reads_it(method: str) -> None:
+def test_a_prompt_asks_for_each_layer_before_it_reads_it() -> None:
     folder = models.saved()
     config, tensors = state(folder, torch.float32, len(UNEQUAL))
     operands = empty_operands(config, torch.float32, CPU)
     found = Lazy(operands, pieces(tensor_reader(open_tensors(folder), config), config, operands), AtOnce())
     found.start()
-    prefill = Prefill(config, {**tensors, **operands, "wpe": operands["wpe"][:CAPACITY]}, len(UNEQUAL), CAPACITY, method)
+    prefill = Prefill(
+        config, {**tensors, **operands, "wpe": operands["wpe"][:CAPACITY]}, len(UNEQUAL), CAPACITY
+    )
     prefill.arrival = found
     prefill.run(UNEQUAL)
     assert_transformers(tensors, folder, UNEQUAL)
-    if method == "ladder":
-        assert found.asked[:-1] == [0, 1, 2, 3, 4]  # the embeddings, three layers, the end; then it is finished
+    assert found.asked[:-1] == [0, 1, 2, 3, 4]  # the embeddings, three layers, the end; then it is finished
     assert found.finished and prefill.arrival is None
 
 
@@ -310,4 +310,4 @@ def test_on_a_gpu_a_prompt_is_read_while_layers_arrive() -> None:
         found.start()
         engine = Engine(config, as_weights(found.operands, config), "float32", arrival=found)
         ids = models.some_ids(20)
-        assert [s[0] for s in engine.write([ids], [10])] == models.reference_greedy(folder, ids, 10)
+        assert [s[0] for s in written(engine, [ids], [10])] == models.reference_greedy(folder, ids, 10)

@@ -18,10 +18,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import rung
 from gpt2_models import TEXT, reference, saved
 from rung import RungError
-from rung.models.gpu import rating
-from rung.models.gpu.operands import stack
-from rung.models.gpu.rating import GpuRater, _Sent
+from rung.models.gpu import scoring
+from rung.models.gpu.scoring import GpuScorer, _Sent
 from rung.models.score import Text, scores
+from rung.models.weights import stack
 from rung.results import store
 
 
@@ -106,12 +106,12 @@ def test_the_gpus_passes_give_the_same_figures_alone_and_together() -> None:
     folder = saved()
     model = rung.load(folder, dtype="float32")
     tensors = stack(model.transformer.weights, torch.float32, torch.device("cpu"))
-    rater = GpuRater(model.config, tensors, tokens=128, ahead=5)
+    rater = GpuScorer(model.config, tensors, tokens=128, ahead=5)
     texts = [Text(ids_of(40 + i, n)) for i, n in enumerate((2, 64, 17, 33, 16, 5, 64, 30, 1))]
     together = list(scores(rater, texts, context=64, stride=32, per_token=True))
     assert set(rater.passes) == {16, 32, 64}
     for text, found in zip(texts, together, strict=True):
-        alone = next(scores(GpuRater(model.config, tensors, tokens=128), [text], context=64, stride=32, per_token=True))
+        alone = next(scores(GpuScorer(model.config, tensors, tokens=128), [text], context=64, stride=32, per_token=True))
         assert alone == found
         if len(text.ids) > 1:
             requested = expected(folder, list(text.ids))
@@ -217,7 +217,7 @@ def test_figures_of_tokens_that_nobody_asks_for_change_no_bit() -> None:
 def test_windows_wait_for_others_of_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[tuple[int, int]] = []
 
-    class Counted(GpuRater):
+    class Counted(GpuScorer):
         def _send(self, length, windows):
             passes.append((length, len(windows)))
             figures = torch.zeros(3, len(windows), length)
@@ -238,9 +238,9 @@ def test_windows_wait_for_others_of_their_length(monkeypatch: pytest.MonkeyPatch
         assert sum(at == length for at, _ in passes) == -(-requested[length] // most)
     assert rated([[0] * 10, *[[1] * 30] * 20], ahead=9)[0] == 0 and passes.index((16, 1)) < 4
     now = itertools.count(0, 3)
-    monkeypatch.setattr(rating.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(scoring.time, "monotonic", lambda: float(next(now)))
     assert rated([[0] * 10, *[[1] * 30] * 20])[0] == 0 and passes[0] == (16, 1)
 
 
 def padded(tokens: int) -> int:
-    return next(n for n in rating.LENGTHS if n >= tokens)
+    return next(n for n in scoring.LENGTHS if n >= tokens)

@@ -16,10 +16,10 @@ import torch
 from rung import emulator
 from rung.cli import main
 from rung.errors import RungError
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import Linear, Weights, converted, read_weights
+from rung.models.family import Config
 from rung.models.load import INNER, load
+from rung.models.transformer import Transformer
+from rung.models.weights import Linear, Weights, converted, read_weights
 from rung.reproduce.climbs import attention as study
 from rung.reproduce.climbs.attention import NaivePlan, Variant
 from rung.results import store
@@ -82,7 +82,14 @@ def flat(row: Row) -> dict[str, Any]:
     figures = {name: row.metrics[metric] for name, metric in names.items() if metric in row.metrics}
     curves = {name: row.detail[name] for name in ("at", "curve") if name in row.detail}
     verdict = row.reason or row.verdict
-    return {"name": row.part, "verdict": verdict, "told": attention_text_chart.result(row), "seconds": None, **figures, **curves}
+    return {
+        "name": row.part,
+        "verdict": verdict,
+        "told": attention_text_chart.result(row),
+        "seconds": None,
+        **figures,
+        **curves,
+    }
 
 
 def test_a_slow_method_is_cut_off_and_reports_its_progress(inner: Inner, clock: SimpleNamespace) -> None:
@@ -175,7 +182,11 @@ def test_a_text_longer_than_the_context_is_refused(inner: Inner) -> None:
 
 def test_variants_know_which_rungs_are_flash_attention() -> None:
     variants = study.variants("emulator")
-    assert [variant.kind for variant in variants[:3]] == ["torch", "torch", "python"]  # the host's own loop is no kernel
+    assert [variant.kind for variant in variants[:3]] == [
+        "torch",
+        "torch",
+        "python",
+    ]  # the host's own loop is no kernel
     numbers = {int(variant.name[:2]) for variant in variants if variant.flash}
     assert numbers == {*range(13, 27), 29, 35, 37, 38, 39}
     assert [variant.name for variant in study.variants("emulator", ["3", "flash"])[2:]] == ["03_launch", "13_flash"]
@@ -215,7 +226,12 @@ def test_the_curves_are_chosen_by_what_was_measured() -> None:
     assert [r.part for r in attention_text_chart.telling(ROWS)] == TELLING
     without = [r for r in ROWS if r.part not in ("02_first", "06_flash")]
     # 04 is now the first kernel, 07 the slowest flash attention.
-    assert [r.part for r in attention_text_chart.telling(without)][2:] == ["04_plain", "05_best_plain", "07_flash", "08_flash"]
+    assert [r.part for r in attention_text_chart.telling(without)][2:] == [
+        "04_plain",
+        "05_best_plain",
+        "07_flash",
+        "08_flash",
+    ]
     assert [r.part for r in attention_text_chart.telling(ROWS[:4])] == ["naive torch", "torch SDPA", "02_first"]
 
 
@@ -338,7 +354,9 @@ def test_a_rung_reads_the_packed_product_where_it_lies(inner: Inner) -> None:
         )
     torch.testing.assert_close(x, expected)
     operations = {operation for operation, _, _ in plan._outputs}
-    assert {"qkv", "attention"} <= operations and not any(name.startswith("attention ") for name in operations)  # no copies
+    assert {"qkv", "attention"} <= operations and not any(
+        name.startswith("attention ") for name in operations
+    )  # no copies
 
 
 @emulated

@@ -13,10 +13,11 @@ import torch
 
 from rung.errors import RungError
 from rung.models.choose_plan import make_plan
-from rung.models.gpt2.config import read_config
-from rung.models.gpt2.weights import Linear, read_weights
+from rung.models.family import read_config
 from rung.models.load import INNER
+from rung.models.weights import Linear, read_weights, shard
 from rung.reproduce.parallel import launch, nccl, placement, reference, tensor_parallel
+from rung.reproduce.parallel.placement import cuts
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +128,7 @@ def test_the_parts_of_a_layer_make_up_the_whole(ranks):
     config = read_config(INNER / "config.json")
     weights = read_weights(INNER, config, lambda w: Linear(w.contiguous()), lambda t: t)
     whole = weights.layers[0]
-    parts = [tensor_parallel.shard_layer(whole, config, rank, ranks) for rank in range(ranks)]
+    parts = [shard(weights, rank, ranks, cuts).layers[0] for rank in range(ranks)]
     assert (torch.cat([p.fc.weight for p in parts]) == whole.fc.weight).all()
     assert (torch.cat([p.mlp_proj.weight for p in parts], 1) == whole.mlp_proj.weight).all()
     assert (torch.cat([p.attn_proj.weight for p in parts], 1) == whole.attn_proj.weight).all()

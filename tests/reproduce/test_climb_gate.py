@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rung.cli import main
-from rung.models.gpt2.weights import Linear, read_weights
 from rung.models.load import INNER, load
+from rung.models.weights import Linear, read_weights
 from rung.reproduce.climbs.model import DIVERGENCE, Climb, Climbed, Climber, Step
 from rung.results.row import Row as Result
 from rung.show import model_chart

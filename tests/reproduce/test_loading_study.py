@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung.models import random_model
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.weights import read_weights
+from rung.models import family
+from rung.models import weights as model_weights
+from rung.models.family import Config
 from rung.models.gpu.loading import Span
+from rung.models.weights import read_weights
 from rung.reproduce.studies import loading
 from rung.reproduce.studies.loading import PIPELINED, SERIAL, Run
 from rung.show.timeline import Lane, Timeline, joined
@@ -21,7 +22,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def small() -> Config:
-    whole = random_model.config_of("gpt2")
+    whole = family.config_of("gpt2")
     return dataclasses.replace(whole, layers=2, vocabulary=100, C=64, F=256, NH=2, context=32)
 
 
@@ -47,7 +48,7 @@ def test_the_file_it_writes_is_a_gpt2(tmp_path: Path) -> None:
     config = small()
     size = loading.write(tmp_path, config)
     assert size == (tmp_path / "model.safetensors").stat().st_size
-    right = random_model.weights_of(config, "cpu")
+    right = model_weights.weights_of(config, "cpu")
     found = read_weights(tmp_path, config, lambda w: type(right.wte)(w), lambda v: v)
     assert torch.equal(found.layers[1].fc.weight, right.layers[1].fc.weight)
     assert torch.equal(found.layers[0].ln_2.bias, right.layers[0].ln_2.bias)
@@ -121,7 +122,7 @@ def test_stretches_are_joined_over_gaps_that_none_would_see() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_copies_run_beside_reading(tmp_path: Path) -> None:
-    config = dataclasses.replace(random_model.config_of("gpt2"), layers=4, vocabulary=8192)
+    config = dataclasses.replace(family.config_of("gpt2"), layers=4, vocabulary=8192)
     loading.write(tmp_path, config)
     found, _ = loading.measure(tmp_path, config, torch.device("cuda"), torch.bfloat16, 3)
     for one in found.values():

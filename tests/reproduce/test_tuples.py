@@ -12,8 +12,8 @@ import gpt2_models as models
 from rung import emulator
 from rung.cli import main
 from rung.errors import RungError
-from rung.models.gpt2.config import read_config
-from rung.models.gpt2.weights import Linear, read_weights
+from rung.models.family import read_config
+from rung.models.weights import Linear, read_weights
 from rung.reproduce import tuples
 from rung.sweep.slurm import Request
 

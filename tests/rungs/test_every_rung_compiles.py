@@ -13,8 +13,8 @@ from test_small_gpus import pretend
 
 from rung.cuda import nvrtc
 from rung.dtypes import DTYPES
-from rung.models.gpt2 import rungs as tables
-from rung.models.gpt2.config import parse_config
+from rung.models import operations as tables
+from rung.models.family import parse_config
 from rung.models.ladder_plan import _at
 from rung.profile import inspect_triton
 from rung.rungs import catalogue, identity

@@ -239,6 +239,8 @@ def test_results_report_and_figures_show_the_same() -> None:
     listed = {(r.what, r.dtype, r.shape): figures.headline(r) for r in gpu.results if r.kind == "bench" and codes.current(r)}
     for name in gpu.names():
         ladder = gpu.ladder(name)
+        if not ladder.ours()[2]:
+            continue  # only libraries were timed
         description = re.search(rf"^\| \[{name}\]\([^)]*\) \| \d+ \| (\S+) → (\S+) µs \((\w+), ([^)]*)\) \|", readme, re.MULTILINE)
         assert description is not None, name
         first, best, dtype, shape = description.groups()

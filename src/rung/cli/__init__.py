@@ -27,6 +27,7 @@ VERBS = {
     "show": ("show", "A rung's idea and source, and how it differs from its parent."),
     "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
     "run": ("run", "Any CUDA program, without a GPU: its output, its kernels' faults and races."),
+    "cc": ("cc", "nvcc's place in a Makefile or in CMake: programs that run on the emulator."),
     "mutate": ("mutate", "Which small changes to a right kernel does the checker miss?"),
     "bench": ("bench", "How fast? Rungs and libraries, interleaved, checked in the same run."),
     "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
@@ -48,7 +49,7 @@ VERBS = {
     "convert": ("convert", "A checkpoint of nanoGPT or llm.c in Hugging Face's layout."),
     "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
     "eval": ("eval_", "Tasks of lm-evaluation-harness: accuracy, perplexity."),
-    "perplexity": ("perplexity", "How well a model predicts a text file."),
+    "perplexity": ("score", "The perplexity of one text file, as a sentence."),
     "doctor": ("doctor", "What works on this machine, what is missing, what to do."),
 }
 
@@ -132,6 +133,9 @@ def _dispatch(words: list[str]) -> int:
         close = difflib.get_close_matches(verb, VERBS, n=1)
         suggestion = f" (did you mean {close[0]}?)" if close else ""
         raise RungError(f"there is no verb {verb!r}{suggestion}; `rung --help` lists them.")
+    if verb == "cc":  # whose options are nvcc's
+        code: int = importlib.import_module("rung.cli.cc").cc(words[1:])
+        return code
     return _run(verb, _whole(words[1:]))
 
 

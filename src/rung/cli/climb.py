@@ -12,8 +12,8 @@ from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.models.gpt2.config import Config
-    from rung.models.gpt2.weights import Weights
+    from rung.models.family import Config
+    from rung.models.weights import Weights
     from rung.reproduce.climbs.model import Climb, Climbed
     from rung.results.row import Row as Result
 
@@ -55,8 +55,8 @@ def climb(
     """
     import torch
 
+    from rung.models.family import requested
     from rung.models.load import find
-    from rung.models.random_model import requested
     from rung.reproduce.climbs import course
     from rung.reproduce.climbs import model as generation
     from rung.show import attention_text_chart, model_chart
@@ -119,17 +119,18 @@ def _store(row: Result, device: str, output: Path | None) -> Result:
 
 
 def _model(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[int]]:
-    from rung.models import random_model
+    from rung.models import family
+    from rung.models import weights as model_weights
 
-    if (config := random_model.requested(model)) is not None:
+    if (config := family.requested(model)) is not None:
         if prompt not in TOKENIZED:
             raise RungError("random weights have no tokenizer; leave --prompt out, or name a real --model.")
         where = "cuda" if device == "cuda" else "cpu"
-        return config, random_model.weights_of(config, where), list(TOKENIZED[prompt])
-    from rung.models.gpt2.config import read_config
-    from rung.models.gpt2.weights import Linear, read_weights
+        return config, model_weights.weights_of(config, where), list(TOKENIZED[prompt])
+    from rung.models.family import read_config
     from rung.models.load import find
     from rung.models.tokenizer import read_tokenizer
+    from rung.models.weights import Linear, read_weights
 
     folder = find(model)
     config = read_config(folder / "config.json")

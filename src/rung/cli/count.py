@@ -25,6 +25,9 @@ def count(
     goal: Annotated[
         list[str] | None, typer.Option(help="Fail unless this holds: 'sectors_per_request(ld) <= 1.1' (repeatable).")
     ] = None,
+    bound: Annotated[
+        str | None, typer.Option(metavar="GPU", help="A lower bound of the time on this GPU: 'NVIDIA H200'.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Requests, sectors, bank conflicts, copies and barriers, counted on the emulator: no GPU is needed.
@@ -36,6 +39,7 @@ def count(
     """
     from rung.cli.sweep import subject_of
     from rung.emulator.counters_explained import met
+    from rung.profile import bound as bounds
     from rung.profile import emulated
     from rung.rungs import catalogue
 
@@ -50,10 +54,15 @@ def count(
         )
         every.append(emulated.count(other))
     goals = [(text, *met(text, every[0].kernels)) for text in goal or ()]
+    least = bounds.bound(subject, every[0], bound) if bound else None
     if json:
-        console.print_json([c.as_json() for c in every])
+        found = [c.as_json() for c in every]
+        console.print_json(found if least is None else [found[0] | {"bound": vars(least)}, *found[1:]])
     else:
         _print(every, subject, lines)
+        if least is not None:
+            parts = ", ".join(f"{name} {seconds * 1e6:.3g} us" for name, seconds in least.units.items())
+            print(f"\nno kernel with this work is faster than {least.seconds * 1e6:.3g} us on {bound}: {parts}")
         for text, ok, figures in goals:
             print(f"{'met' if ok else 'missed'}: {text} ({figures})")
     if not all(ok for _, ok, _ in goals):

@@ -18,8 +18,8 @@ from rung.files import TEXT, read_bytes, shown
 from rung.numbers import whole
 
 if TYPE_CHECKING:
+    from rung.models.family import Config
     from rung.models.generate import Run, Stats
-    from rung.models.gpt2.config import Config
     from rung.models.load import Model
     from rung.models.options import Completion
     from rung.models.tokenizer import Tokenizer
@@ -176,7 +176,7 @@ def _begin(device: str, ray: str | None) -> None:
 def _over_ray(
     how: dict[str, Any], texts: list[str], request: dict[str, Any], stops: tuple[list[str], bool], address: str
 ) -> Iterator[tuple[int, Completion]]:
-    from rung.models.gpt2.config import read_config
+    from rung.models.family import read_config
     from rung.models.load import find
     from rung.models.options import Completion
     from rung.models.tokenizer import read_tokenizer

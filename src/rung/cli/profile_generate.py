@@ -10,7 +10,7 @@ from rung.cli import console
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.models.gpt2.config import Config
+    from rung.models.family import Config
     from rung.models.gpu.engine import Engine
     from rung.profile.stopwatch import Inside
     from rung.profile.trace import Breakdown
@@ -96,7 +96,7 @@ def _as_result(
     from rung.results.row import Row
     from rung.rungs import identity
 
-    rung = engine.sessions[-1].work.rung if engine is not None and engine.sessions else None
+    rung = engine.latest.work.rung if engine is not None and engine.latest is not None else None
     figures: dict[str, float | None] = {
         "token_us": found.seconds * 1e6,
         "gap_us": found.gap * 1e6,
@@ -202,7 +202,9 @@ def _inside(engine: Engine) -> Inside | None:
     """For the session's decode rung, at the text's present length."""
     from rung.profile import stopwatch as inside
 
-    session = engine.sessions[-1]
+    session = engine.latest
+    if session is None or session.work.rung is None:
+        return None
     rung = session.work.rung
     bound = {o.name for o in rung.operation.operands}
     tensors = {n: t for n, t in session.tensors.items() if n in bound}
@@ -210,11 +212,11 @@ def _inside(engine: Engine) -> Inside | None:
 
 
 def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Writer:
-    from rung.models import random_model
+    from rung.models import family
     from rung.models.gpu.plan import GpuPlan
     from rung.models.load import load
 
-    if (config := random_model.requested(model)) is not None:
+    if (config := family.requested(model)) is not None:
         return _random_writer(model, config, where, plan, dtype)
     loaded = load(model, device=where, dtype=dtype or "auto", plan=plan)
     prompt = [list(loaded.tokenizer.encode("Once upon a time"))]
@@ -242,11 +244,13 @@ def _random_writer(model: str, config: Config, where: str, plan: str | None, dty
     """The same for random weights: they have no tokenizer, and only the plan `best` takes them from memory."""
     from rung.cli.climb import PROMPT_TOKENS
     from rung.models.gpu.engine import Engine
+    from rung.models.gpu.slots import GpuBackend, write_texts
     from rung.models.plan import ALIASES
-    from rung.models.random_model import weights_of
+    from rung.models.weights import weights_of
 
     if where != "cuda" or plan not in (None, "best"):
         raise RungError(f"{model} needs the plan best on a GPU; use --device cuda, or name a real --model.")
     dtype = dtype or "bfloat16"
     engine = Engine(config, weights_of(config, "cuda"), ALIASES.get(dtype, dtype))
-    return Writer(lambda tokens: sum(len(step) for step in engine.write([PROMPT_TOKENS], [tokens])), engine)
+    slots = GpuBackend(None, engine, 1, exact=True)
+    return Writer(lambda tokens: sum(len(step) for step in write_texts(slots, [PROMPT_TOKENS], [tokens])), engine)

@@ -1,4 +1,4 @@
-"""`rung score`: how likely texts are."""
+"""`rung score`: how likely texts are; `rung perplexity`: the same for one file, as a sentence."""
 
 from __future__ import annotations
 
@@ -79,6 +79,40 @@ def score(
                 bar.advance(task)
 
 
+def perplexity(
+    model: Annotated[str, typer.Argument(help="inner, gpt2, a hub id or a folder.")],
+    file: Annotated[Path, typer.Argument(help="A text file in UTF-8.")],
+    stride: options.Stride = None,
+    context: options.Context = None,
+    dtype: options.ModelDtype = "float32",
+    device: options.ModelDevice = "auto",
+    json_: options.Json = False,
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    threads: options.Threads = None,
+    window: options.Window = None,
+    global_: options.Global = 0,
+) -> None:
+    """How well a model predicts a text file, over windows that overlap.
+
+    rung perplexity gpt2 chapter.txt --stride 512
+    """
+    (text,) = _texts(str(file), "", lines=False, plain=True)
+    how = {
+        "model": model, "device": device, "dtype": dtype, "revision": revision, "offline": offline, "threads": threads,
+        "window": window, "global_tokens": global_,
+    }  # fmt: skip
+    (one,) = _scores(how, iter([text]), {"stride": stride, "context": context}, None, None)
+    if "perplexity" not in one:
+        raise RungError("the text is too short: perplexity needs two tokens at least.")
+    loss = -one["logprob"] / one["predicted"]
+    if json_:
+        print(json.dumps({"perplexity": one["perplexity"], "loss": loss, "tokens": one["tokens"]}))
+    else:
+        figures = f"perplexity {one['perplexity']:.4f} ({loss:.4f} nats per token)"
+        print(f"{figures} over {one['tokens']:,} tokens")
+
+
 def _scores(
     how: dict[str, Any], texts: Iterator[str], scoring: dict[str, Any], gpus: int | None, ray: str | None
 ) -> Iterator[dict[str, Any]]:
@@ -101,13 +135,13 @@ def _labelled(files: list[str], field: str, lines: bool) -> Iterator[tuple[dict[
             yield label, text
 
 
-def _texts(name: str, field: str, lines: bool) -> Iterator[str]:
-    if name.endswith(".parquet"):
+def _texts(name: str, field: str, lines: bool, plain: bool = False) -> Iterator[str]:
+    if not plain and name.endswith(".parquet"):
         yield from _column(name, field)
         return
     try:
         with nullcontext(sys.stdin.buffer) if name == "-" else opened(Path(name), pipes=True) as file:
-            if name.endswith(".jsonl") or (name == "-" and not lines):
+            if not plain and (name.endswith(".jsonl") or (name == "-" and not lines)):
                 yield from _records(file, name, field)
             elif lines:
                 yield from (line.decode().rstrip("\r\n") for line in lines_of(file, name))

@@ -433,7 +433,8 @@ def _tuples(tuples: list[str], folder: Path, request: Request | None, dry_run: b
     """A job for each tuple, here or over Slurm."""
     import torch
 
-    from rung.models import random_model
+    from rung.models import family
+    from rung.models import weights as model_weights
     from rung.reproduce import tuples as config_sweep
 
     jobs = [config_sweep.parsed(text) for text in tuples]
@@ -447,8 +448,8 @@ def _tuples(tuples: list[str], folder: Path, request: Request | None, dry_run: b
         console.print_json(numbers) if json else console.table(("tuple", "job"), list(numbers.items()))
         return
     on_gpu = torch.cuda.is_available()
-    config = random_model.config_of("gpt2")
-    weights = random_model.weights_of(config, "cuda" if on_gpu else "cpu")
+    config = family.config_of("gpt2")
+    weights = model_weights.weights_of(config, "cuda" if on_gpu else "cpu")
     found = config_sweep.run(config, weights, jobs, folder, "cuda" if on_gpu else "emulator")
     if json:
         console.print_json(found)

@@ -7,13 +7,14 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rung.cuda import kept
 from rung.emulator import inline_ptx, rewriting, toolchain
-from rung.emulator.elf import shared_symbols
+from rung.emulator.elf import SharedSymbol, shared_symbols
 from rung.errors import CompileError, RungError
 
 HOST = toolchain.HERE / "host"
@@ -177,13 +178,14 @@ def _own_text() -> str:
 def link(objects: Sequence[Path], output: Path, more: Sequence[str] = ()) -> None:
     """Objects to an executable, with the runtime's folder in its search path."""
     parts = libraries()
-    symbols = [symbol for path in objects if path.suffix == ".o" for symbol in shared_symbols(path)]
+    symbols = [symbol for path in objects for symbol in _shared_symbols(path)]
     defined = {symbol.name for symbol in symbols if not symbol.declared}
     names = [s.name for s in symbols if s.declared and s.name not in defined and s.name != "rung_dynamic_shared"]
     shared = output.with_name(f"{output.name}.shared.s")
     shared.write_text(_dynamic_shared(list(dict.fromkeys(names))))
     try:
-        command = ["-pthread", *map(str, objects), str(parts.module), str(shared), "-o", str(output), *more]
+        whole = [path for path in objects if not (path.suffix == ".o" and not path.stat().st_size)]
+        command = ["-pthread", *map(str, whole), str(parts.module), str(shared), "-o", str(output), *more]
         own = [str(parts.host), str(parts.runtime), f"-Wl,-rpath,{parts.host.parent}"]
         result = _run([*command, *own, "-lm", "-ldl"])
     finally:
@@ -192,6 +194,18 @@ def link(objects: Sequence[Path], output: Path, more: Sequence[str] = ()) -> Non
         missing = sorted(set(re.findall(r"undefined reference to `([^']+)'", result.stderr)))
         detail = f"these are defined nowhere: {', '.join(missing[:8])}" if missing else result.stderr.strip()[:600]
         raise CompileError(f"The program does not link: {detail}.")
+
+
+def _shared_symbols(path: Path) -> list[SharedSymbol]:
+    """The thread-local symbols of an object, or of an archive's objects."""
+    if path.suffix == ".o":
+        head = path.read_bytes()[:4]
+        return list(shared_symbols(path)) if head == b"\x7fELF" else []
+    if path.suffix != ".a":
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["ar", "x", str(path.absolute())], cwd=folder, check=True)
+        return [symbol for member in Path(folder).iterdir() for symbol in _shared_symbols(member)]
 
 
 def _dynamic_shared(names: list[str]) -> str:

@@ -45,7 +45,7 @@ class Settings:
     order: Order = "forward"
     seed: int = 0
     poison: bool = True  # at the start of every block, shared memory holds a pattern that no kernel has written
-    seconds: float = 8.0  # of CPU time without any thread ending, until the launch is stopped
+    seconds: float = 6.0  # of CPU time without any thread ending, until the launch is stopped
     check_races: bool = False  # every access to shared memory is checked; several times slower
     fused: bool = False  # products and sums become fused multiply-adds, as a GPU's compiler makes them
     programs: int | None = None  # a launch of more programs of an interpreted kernel is not run

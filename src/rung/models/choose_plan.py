@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rung.errors import RungError
-from rung.models.gpt2.rungs import FIRST_KEYS, FIRST_KEYS_TILED, FUSED, OPERATIONS, PLANS, WINDOWED
+from rung.models.operations import FIRST_KEYS, FIRST_KEYS_TILED, FUSED, OPERATIONS, PLANS, WINDOWED
 from rung.models.plan import ALIASES, DEVICES, DTYPES, Plan
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ def make_plan(
     if window is not None and window < 1:
         raise RungError(f"the window is {window}; it must be at least 1, the token itself.")
     if global_tokens < 0 or (global_tokens and window is None):
-        raise RungError(
-            f"{global_tokens} tokens cannot be global; give 0 or more, together with a window."
-        )
+        raise RungError(f"{global_tokens} tokens cannot be global; give 0 or more, together with a window.")
     if cache not in (None, *CACHES):
         raise RungError(f"the cache {cache!r} is not known; use {', '.join(CACHES)}, or leave it out for the dtype's.")
     if device == "cpu":

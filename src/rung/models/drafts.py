@@ -16,8 +16,8 @@ from rung.errors import RungError
 from rung.models.buffers import integers
 from rung.models.cache import Cache
 from rung.models.cpu.engine import Column
-from rung.models.gpt2.model import Drafting, Transformer
 from rung.models.sampling import Sampling, distribution, likeliest, pick, uniform
+from rung.models.transformer import Drafting, Transformer
 
 NGRAM = "ngram"
 MOST = 7  # tokens per draft: with the text's last one they are the eight that a step takes at once
@@ -132,7 +132,6 @@ class DraftModel:
         self._tokens[slot] = [*ids, *tokens[:-1]]
         return Draft(tokens, q or None)
 
-
     def _read(self, slot: int, unread: Sequence[int], row: Cache) -> torch.Tensor:
         """Logits (1, V) after the tokens read."""
         if self._native is None or len(unread) > self._native.columns_at_once:
@@ -145,7 +144,7 @@ class DraftModel:
 
 def drafting(source: Transformer | None, model: Transformer) -> Drafting:
     """RungError when `source` cannot draft for the model."""
-    on_gpu = model.service.writer is not None
+    on_gpu = model.service.engine is not None
     # A GPU's step has the same number of rows whether they are needed or not, and takes the time of its chain of
     # layers.
     column = 0.0 if on_gpu else COLUMN

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rung.models.batching.backend import Clock
 from rung.models.batching.engine import BatchEngine, Engine, Stream
 from rung.models.batching.select_backend import backend_of
-from rung.models.batching.text import Piece, Request, Text, Transcript, check
-from rung.models.gpt2.model import Transformer
+from rung.models.batching.text import Piece, Request, Transcript, check
 from rung.models.options import Completion, Options, Prompt
 from rung.models.tokenizer import Tokenizer
+from rung.models.transformer import Transformer
 
 SEED_BITS = 53  # so that a seed is exact in JSON, wherever it is read
-FIXED_BATCH = 8  # up to this many texts, a plan that writes whole batches is used, unless another number was given
+FIXED_BATCH = 8  # up to this many texts may have kernels for their number, unless another number was given
 
 
 @dataclass
@@ -93,12 +92,6 @@ class Run:
         return sum(text.reason is not None for text in self._texts)
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        few = len(self._texts) <= (self.options.batch_size or FIXED_BATCH)
-        return self._stream() if not few or self._steps(self._texts[:1]) is None else self._batch()
-
-    # ---- through the engine -----------------------------------------------------------------------------------------
-
-    def _stream(self) -> Iterator[tuple[int, str]]:
         stream = Stream(self._engine)
         clock = replace(self._engine.clock)
         try:
@@ -117,7 +110,9 @@ class Run:
             stream.cancel()
 
     def _pieces(self, stream: Stream) -> Iterator[tuple[int, Piece]]:
-        waiting = list(enumerate(self.requests))[::-1]
+        few = len(self._texts) <= (self.options.batch_size or FIXED_BATCH)
+        rows = len(self._texts) if few else None
+        waiting = [(index, replace(request, rows=rows)) for index, request in enumerate(self.requests)][::-1]
         for _ in range(min(len(waiting), self.options.batch_size or len(waiting))):
             stream.submit(*waiting.pop())
         for index, piece in stream:
@@ -135,73 +130,3 @@ class Run:
         stats.accepted = now.accepted - before.accepted
         stats.drafted = now.drafted - before.drafted
         stats.decoded = stats.new_tokens - sum(bool(text.tokens) for text in self._texts)
-
-    # ---- by a plan that writes a whole batch ------------------------------------------------------------------------
-
-    def _steps(self, texts: Sequence[Transcript]) -> tuple[list[int], Iterator[list[int]]] | None:
-        """Each text's limit, and its tokens step by step; None when the engine is to write."""
-        options = self.options
-        writer = self._transformer.service.writer
-        seeds = {text.request.seed for text in self._texts}
-        if writer is None or len(seeds) > 1 or self._transformer.drafting or options.slide or options.needs_logits:
-            return None
-        limit = self._transformer.config.context + 1
-        limits = [min(options.max_new_tokens, limit - len(text.request.ids)) for text in texts]
-        steps = writer.write(
-            [text.request.ids for text in texts],
-            limits,
-            stop_tokens=texts[0].request.options.stop_tokens,
-            sampling=options.sampling,
-            seed=texts[0].request.seed,
-            sequences=[text.request.sample for text in texts],
-        )
-        return limits, steps
-
-    def _batch(self) -> Iterator[tuple[int, str]]:
-        if not self._engine.alone.acquire(blocking=False):
-            yield from self._stream()  # another run is using this path
-            return
-        texts = [Text(request, self._tokenizer) for request in self.requests]
-        try:
-            steps = self._steps(self._texts)
-            assert steps is not None
-            yield from self._follow(texts, *steps)
-        except KeyboardInterrupt:
-            self.interrupted = True
-            for index, text in enumerate(texts):
-                if text.reason is None:
-                    piece = text.finish("interrupted")
-                    self._texts[index].add(Piece(piece, reason=text.reason))
-                    yield index, piece
-        finally:
-            self._engine.alone.release()
-
-    def _follow(
-        self, texts: Sequence[Text], limits: Sequence[int], steps: Iterator[list[int]]
-    ) -> Iterator[tuple[int, str]]:
-        # The plan chooses; here tokens become text, and a stop string may end a text early.
-        self.stats.prompt_tokens += sum(len(text.request.ids) for text in texts)
-        began = last = time.perf_counter()
-        writer, ahead = self._transformer.service.writer, 0
-        for step, tokens in enumerate(steps):
-            now = time.perf_counter()
-            if step == 0:
-                self.stats.prefill_seconds += now - began
-                # Steps computed during the wait for the first one are not part of the speed.
-                last, ahead = now, max(1, writer.made if writer else 0)
-            elif step >= ahead:
-                self.stats.decode_seconds += now - last
-                last = now
-            for index, (text, token, limit) in enumerate(zip(texts, tokens, limits, strict=True)):
-                if text.reason is not None or token < 0:
-                    continue
-                before = len(text.tokens)
-                piece = text.accept((token,))
-                if text.reason is None and len(text.tokens) == limit:
-                    piece += text.finish("context")
-                self.stats.new_tokens += 1
-                self.stats.decoded += step >= ahead
-                self._texts[index].add(Piece(piece, text.tokens[before:], None, text.reason))
-                yield index, piece
-            if all(text.reason is not None for text in texts):
-                return

@@ -14,19 +14,18 @@ import torch
 
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
-from rung.models.binding import aligned, dims_of
 from rung.models.buffers import integers
 from rung.models.cache import Cache
-from rung.models.gpt2.rungs import find, ladder_of
-from rung.models.gpt2.weights import Linear, Norm
+from rung.models.operations import aligned, dims_of, find, ladder_of
 from rung.models.torch_plan import TorchPlan
+from rung.models.weights import Linear, Norm
 from rung.precision import float32_products
 from rung.rungs import catalogue, tunings
 
 if TYPE_CHECKING:
     from rung.dtypes import Dtype
     from rung.expressions import Number
-    from rung.models.gpt2.config import Config
+    from rung.models.family import Config
     from rung.operation import Tensors, Values
     from rung.rungs.base import Device, Prepared, Rung
 
@@ -163,7 +162,8 @@ class LadderPlan(TorchPlan):
         tensors = {"x": x, "weight": linear.weight, **(more or {})}
         if linear.bias is not None:
             tensors["bias"] = linear.bias
-        return self._run(operation, (B, T, OC), tensors, {"B": B, "T": T, "C": C, "OC": OC, **(scalars or {})})
+        dims = {"B": B, "T": T, "C": C, "OC": OC, **(scalars or {})}
+        return self._run(operation, (B, T, OC), tensors, dims, role=linear.role)
 
     def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
         past = cache.lengths if cache else [0]
@@ -292,7 +292,7 @@ class LadderPlan(TorchPlan):
         return self._real
 
     def _run(
-        self, operation: str, shape: tuple[int, ...], tensors: Tensors, dims: Mapping[str, Number]
+        self, operation: str, shape: tuple[int, ...], tensors: Tensors, dims: Mapping[str, Number], *, role: str = ""
     ) -> torch.Tensor | None:
         """The rung's `out`, or None if there is no rung."""
         if not self._has(operation):

@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import gc
 import hashlib
+import importlib
 import shutil
 import threading
 import time
@@ -21,6 +22,7 @@ import torch
 
 from rung import files
 from rung.errors import RungError
+from rung.models.activations import capture
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.protocol import Setup
 from rung.models.batching.select_backend import backend_of
@@ -29,15 +31,14 @@ from rung.models.batching.worker_pool import WorkerPool
 from rung.models.buffers import plain_torch
 from rung.models.choose_plan import make_plan
 from rung.models.drafts import NGRAM, drafting
+from rung.models.family import find as find_family
+from rung.models.family import known, read_config
 from rung.models.generate import Run
-from rung.models.gpt2.config import read_config
-from rung.models.gpt2.model import Transformer
-from rung.models.inside import look
 from rung.models.options import Completion, Options, Prompt
-from rung.models.plan_rater import PlanRater
 from rung.models.sampling import Sampling
 from rung.models.score import Score, Text, scores, spans
 from rung.models.tokenizer import Tokenizer, read_tokenizer
+from rung.models.transformer import PlanScorer, Transformer
 from rung.processors import processors
 
 CONVERTED = 4  # checkpoints of other trainers that are kept in converted form
@@ -91,7 +92,7 @@ class Model:
         self._engine: BatchEngine | None = None
         self._pool: WorkerPool | None = None
         self._lock = threading.Lock()
-        self.rater = transformer.service.rater or PlanRater(transformer)
+        self.rater = transformer.service.rater or PlanScorer(transformer)
 
     def __repr__(self) -> str:
         c, plan = self.config, self.plan
@@ -237,7 +238,7 @@ class Model:
 
         patterns = [names] if isinstance(names, str) else list(names)
         with plain_torch(self.plan.device):
-            look(self.transformer, tokens.view(-1, tokens.shape[-1]), patterns, store)
+            capture(self.transformer, tokens.view(-1, tokens.shape[-1]), patterns, store)
         if out is not None:
             from safetensors import SafetensorError
             from safetensors.torch import save_file
@@ -486,7 +487,9 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
 def _converted(checkpoint: Path) -> Path:
     """The folder into which another trainer's checkpoint is converted, once for each state of it and its tokenizer."""
     from rung.cuda.kept import cache_folder
-    from rung.models.gpt2.checkpoints import beside, convert
+    kind = next(find_family(kind) for kind in known() if find_family(kind).checkpoints)
+    module = importlib.import_module(kind.checkpoints)
+    beside, convert = module.beside, module.convert
 
     status = checkpoint.stat()
     state = hashlib.sha256(f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode())

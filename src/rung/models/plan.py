@@ -1,22 +1,21 @@
-"""The interface of a plan: an implementation for each operation of the model, on which the forward pass (model.py) is
+"""The interface of a plan: an implementation for each operation of the model, on which the forward pass (a family's) is
 built."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from rung.models.cache import Cache
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.weights import Linear, Norm, Weights, read_weights
-from rung.models.sampling import Sampling
+from rung.models.family import Config
 from rung.models.score import Rater
+from rung.models.weights import Linear, Norm, Weights, read_weights
 
 DTYPES = ("auto", "float32", "tf32", "float16", "bfloat16", "int8")
 ALIASES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -32,36 +31,12 @@ class Stepper(Protocol):
         """Logits (rows, V). Writes the cache, but leaves advancing it to the caller."""
 
 
-class Writer(Protocol):
-    """Writes whole texts, sampling tokens on the device."""
-
-    @property
-    def made(self) -> int:
-        """Steps of the current text whose tokens have arrived, including those not yet delivered."""
-
-    def write(
-        self,
-        prompts: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        *,
-        stop_tokens: Sequence[int] = (),
-        sampling: Sampling | None = None,
-        seed: int = 0,
-        sequences: Sequence[int] | None = None,
-    ) -> Iterator[list[int]]:
-        """For each step the tokens of all rows.
-
-        A row ends with one of `stop_tokens` or after `limits[row]` tokens, and gives -1 from then on;
-        `sequences[row]` names its random numbers.
-        """
-
-
 @dataclass(frozen=True)
 class Service:
     """A plan's abilities besides its operations, once weights are loaded."""
 
     stepper: Stepper | None = None
-    writer: Writer | None = None
+    engine: Any = None  # of a GPU (gpu/engine.py): texts are written by slots over it
     rater: Rater | None = None
 
 
@@ -130,6 +105,16 @@ class Plan(ABC):
         """a + b, and that normalised, all (B, T, C)"""
         total = self.residual(a, b)
         return total, self.layernorm(total, norm, eps)
+
+    def matmul_residual_layernorm(
+        self, x: torch.Tensor, linear: Linear, residual: torch.Tensor, norm: Norm, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """residual (B, T, OC) + the product of x (B, T, C), and that normalised"""
+        return self.residual_layernorm(residual, self.matmul(x, linear), norm, eps)
+
+    def last_tokens(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """From here on only a sequence's last token may be needed: a plan may return these rows of both alone."""
+        return y, x
 
     # Set-up and tear-down of the forward pass.
 

@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rung.models import quantize
 from rung.models.buffers import integers
 from rung.models.cache import Cache
-from rung.models.gpt2.weights import Linear, Norm
 from rung.models.plan import Plan
+from rung.models.weights import Linear, Norm, to_int8
 
 FEW_ROWS = 16  # up to this many rows, torch's kernel for int8 weights is faster than unpacking them first
 
@@ -38,7 +37,7 @@ class TorchPlan(Plan):
 
     def matrix(self, weight: torch.Tensor) -> Linear:
         if self.stored == torch.int8:
-            return quantize.to_int8(weight.to(self.device))
+            return to_int8(weight.to(self.device))
         return Linear(weight.to(self.device, self.stored).contiguous())
 
     def vector(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
+from rung.bench import race
 from rung.bench.subject import Subject
 from rung.check.operands import Operands
+from rung.dtypes import dtype as dtype_named
 from rung.emulator import counters, module
 from rung.emulator.counters import Counts, Launched
 from rung.emulator.counters_explained import figures
@@ -24,6 +26,7 @@ from rung.expressions import evaluate
 from rung.operation import Values
 from rung.profile.counters import SINGLE
 from rung.profile.inspect import DEFAULT_SHAPE
+from rung.rungs import catalogue
 from rung.rungs.base import Rung, emulated_multiprocessors
 
 ALIGNED = 512  # as a GPU's allocator aligns memory
@@ -53,6 +56,7 @@ class Counted:
                 {
                     "kernel": k.kernel, "grid": list(k.config.grid), "block": list(k.config.block),
                     "figures": figures(k),
+                    "nsight": {SINGLE[name]: value for name, value in figures(k).items() if name in SINGLE},
                     "widths": "machine code" if k.compiled else "source", "counted_early": k.early,
                     "lines": [a._asdict() | vars(c) for a, c in sorted(k.accesses.items())],
                 }
@@ -67,9 +71,18 @@ def usual_shape(rung: Rung) -> str:
     return DEFAULT_SHAPE if DEFAULT_SHAPE in shapes else next(iter(shapes))
 
 
-def metric(figure: str) -> str | None:
-    """The counter of Nsight Compute that means the same."""
-    return SINGLE.get(figure)
+def figure(what: str, name: str, *, kernel: str = "", dtype: str | None = None, shape: str | None = None) -> float:
+    """One counter of a rung, counted without a GPU: the sum over its launches, or over those of `kernel`; for a ratio,
+    that of the first launch."""
+    rung = catalogue.find(what)
+    size = shape or usual_shape(rung)
+    dims = rung.operation.shapes.get(size) or next(iter(race.shapes_of(rung.operation, [size])))[1]
+    subject = Subject(rung, size, rung.operation.complete(dims), dtype_named(dtype or rung.dtypes[0]))
+    found = [figures(k) for k in count(subject).kernels if kernel in ("", k.kernel)]
+    values = [f[name] for f in found if name in f]
+    if not values:
+        raise RungError(f"{what} has no counter {name!r} here; there are {', '.join(found[0] if found else ())}.")
+    return values[0] if "_per_" in name or name.startswith("ways") else sum(values)
 
 
 def _aligned(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:

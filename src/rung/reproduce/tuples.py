@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 
 from rung.errors import RungError, first_line
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import Weights, converted
+from rung.models.family import Config
 from rung.models.torch_plan import TorchPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import Weights, converted
 from rung.numbers import whole
 from rung.profile import trace
 from rung.reproduce.climbs.course import CoursePlan

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from rung.errors import RungError
 from rung.models.batching.text import Piece, Request, check
+from rung.models.family import Config
 from rung.models.generate import SEED_BITS
-from rung.models.gpt2.config import Config
 from rung.models.options import MOST_BIAS, MOST_STOPS, Chosen, Options, Prompt
 from rung.models.sampling import Sampling
 from rung.models.tokenizer import Tokenizer

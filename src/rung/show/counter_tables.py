@@ -99,7 +99,7 @@ def others(every: list[Pair]) -> str:
     ]
     if not lines:
         return "\nNone.\n\n"
-    return markdown.table(("rung", "kernel", "figure", "measured", "counted", "reason"), sorted(lines))
+    return markdown.table(("rung", "kernel", "figure", "measured", "counted", "likely reason"), sorted(lines))
 
 
 def reason(pair: Pair) -> str:

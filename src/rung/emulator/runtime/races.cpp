@@ -172,7 +172,8 @@ bool proxied(unsigned me, const Access& was) { return was.slot >= threads * resi
     const char* verb = write ? "writes" : "reads";
     const char* past = was_write ? "written" : "read";
     if (was.slot >= threads * resident)
-        fault(FaultKind::Race, "%s%s what a copy or product under way %s|%s", verb, how, was_write ? "writes" : "reads", lacks);
+        fault(FaultKind::Race, "%s%s what a copy or product under way %s|%s, or the wait is for another one (wait_group, byte barrier)",
+              verb, how, was_write ? "writes" : "reads", lacks);
     size_t set = 0;
     while (set + 1 < set_begins.size() && set_begins[set + 1] <= was.clock) set++;
     const unsigned rank = was.slot % threads, number = was.slot / threads;
@@ -181,7 +182,8 @@ bool proxied(unsigned me, const Access& was) { return was.slot >= threads * resi
     char of[80] = "";
     if (other.x != mine.x || other.y != mine.y || other.z != mine.z)
         snprintf(of, sizeof of, " of block (%u, %u, %u)", other.x, other.y, other.z);
-    fault(FaultKind::Race, "%s%s what thread (%u, %u, %u)%s has %s|%s", verb, how, thread.x, thread.y, thread.z, of, past, lacks);
+    fault(FaultKind::Race, "%s%s what thread (%u, %u, %u)%s has %s|%s%s", verb, how, thread.x, thread.y, thread.z, of, past, lacks,
+          *of ? " (of blocks: a __threadfence before the flag or counter that tells of it)" : "");
 }
 
 void* zeroed(size_t count, size_t size)

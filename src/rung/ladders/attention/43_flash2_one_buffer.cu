@@ -1,6 +1,7 @@
 /*---
 idea   = "Rung 25 with one dynamic shared buffer cut into its eleven arrays, and nothing else changed."
 expect = "Nothing: the arrays lie where they lay, and an address is a base and an offset either way. The report credits this with falling from 6.29 to 2.75 million bank conflicts; its 6,291,456 are exactly those of loads of 4 bytes, which a compiler that loads 16 bytes at once does not make."
+found  = "Nothing, as expected: 1.00x at b4t64 in f32 on an H200, with the same shared loads and 2.75 M bank conflicts before and after."
 provenance = "ECE 408 GPT-2 report, milestone 3, flash attention improvements: shared memory usage."
 from   = "attention/25"
 side_experiment = "The report's improvements one at a time, between rungs 25 and 26."

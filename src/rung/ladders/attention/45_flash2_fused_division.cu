@@ -1,6 +1,7 @@
 /*---
 idea   = "The division by the sum of exponentials is part of the loop that writes the output."
 expect = "One pass over a tile of shared memory and a barrier less, once per block: nothing that can be measured, as the report says of it."
+found  = "1.00x at b4t64 in f32 on an H200, as the report says."
 provenance = "ECE 408 GPT-2 report, milestone 3, flash attention improvements: micro optimization. Rung 26 fuses further loops."
 from   = "attention/44"
 side_experiment = "The report's improvements one at a time, between rungs 25 and 26."

@@ -1,8 +1,8 @@
 /*---
-idea   = "Pacing: no thread polls for a parcel before it can have arrived, rows are requested at a set number of bytes per cycle, and a step's kernel starts while the previous one ends."
+idea   = "Pacing: no thread polls for a packet before it can have arrived, rows are requested at a set number of bytes per cycle, and a step's kernel starts while the previous one ends."
 expect = "A phase is a chain of 0.8 us for sending and receiving, 0.3 for the norm, some 0.4 for the rows in the ring: the five phases of a layer, 9 us, hide behind the 14.3 us that memory takes. With stalls 17 us per layer, 48 layers and the head 870 us: 1,100 tokens/s for gpt2-xl in bf16 instead of rung 10's 706, and 120 us for gpt2 instead of 175."
 found  = "On an H200 whole texts of gpt2 in bf16 at 6,521 tokens/s (rung 10: 5,570 in another process), gpt2-xl at 1,025, 74 % of memory bandwidth. gpt2-xl takes 105 us more than the 870 expected. Delayed polling gained most; then paced copies, keys through the ring and the early launch. Spills to the stack cost most (13.md)."
-provenance = "ours; 16-byte parcels with a flag are NCCL's low-latency protocol between GPUs"
+provenance = "ours; 16-byte packets with a flag are NCCL's low-latency protocol between GPUs"
 from   = "decode/19"
 inherit = ["dims", "needs", "tune", "let", "buffers", "launch"]
 dtypes = ["bf16", "f16"]
@@ -44,5 +44,5 @@ extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
 {
     const Model model = {tokens, lengths, wte,   wpe,   ln1_w, ln1_b,  qkv_w,   qkv_b,   proj_w, proj_b, ln2_w, ln2_b, fc_w,
                          fc_b,   fc2_w,   fc2_b, lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next,   eps,   scale};
-    whole_step(model, reinterpret_cast<Parcel*>(mail), clock, spent);
+    whole_step(model, reinterpret_cast<Packet*>(mail), clock, spent);
 }

@@ -23,5 +23,5 @@ extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
 {
     const Model model = {tokens, lengths, wte,   wpe,   ln1_w, ln1_b,  qkv_w,   qkv_b,   proj_w, proj_b, ln2_w, ln2_b, fc_w,
                          fc_b,   fc2_w,   fc2_b, lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next,   eps,   scale};
-    whole_step(model, reinterpret_cast<Parcel*>(mail), clock, spent);
+    whole_step(model, reinterpret_cast<Packet*>(mail), clock, spent);
 }

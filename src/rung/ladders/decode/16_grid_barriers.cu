@@ -4,7 +4,7 @@ expect = "A barrier over 132 blocks takes about as long as starting the next ker
 found  = "As expected: 304 us a step of gpt2 in bf16 on an H200, where rung 10 takes 185. The kernel ends disappear, the prefetches of weights with them."
 provenance = "ours"
 from   = "decode/10"
-rewrite = "One kernel instead of six: phases become iterations of a loop, vectors that all blocks need are exchanged as parcels in memory, and rows are assigned to persistent blocks. The products are the plain ones again; later rungs change one part each."
+rewrite = "One kernel instead of six: phases become iterations of a loop, vectors that all blocks need are exchanged as packets in memory, and rows are assigned to persistent blocks. The products are the plain ones again; later rungs change one part each."
 dtypes = ["bf16", "f16"]
 dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
@@ -22,10 +22,10 @@ PARTS_AT_ONCE = [2, 3, 4, 5, 6, 11]
 [let]
 MOST_BLOCKS = 152
 OTHER_BYTES = "sizeof_real * max(2 * C, F * (2 if sizeof_real == 4 else 1)) + 768 * STEP_WARPS + C"
-C_PARCELS = "ceil_div(ceil_div(C, sms), 3)"
-QKV_PARCELS = "ceil_div(ceil_div(3 * C, sms), 3)"
-HIDDEN_PARCELS = "ceil_div(ceil_div(F * sizeof_real // 4, sms), 3)"
-HEAD_PARCELS = "NH * max(1, sms // NH) * HS * sizeof_real // 8"
+C_PACKETS = "ceil_div(ceil_div(C, sms), 3)"
+QKV_PACKETS = "ceil_div(ceil_div(3 * C, sms), 3)"
+HIDDEN_PACKETS = "ceil_div(ceil_div(F * sizeof_real // 4, sms), 3)"
+HEAD_PACKETS = "NH * max(1, sms // NH) * HS * sizeof_real // 8"
 [define]
 ACT = "act"
 BY_LAYER = "by_layer"
@@ -34,7 +34,7 @@ POLL_DELAY_STREAM_CYCLES = 0
 POLL_DELAY_HIDDEN_CYCLES = 0
 POLL_DELAY_IDLE_CYCLES = 0
 [buffers.mail]
-shape = ["sms * (2 * C_PARCELS + QKV_PARCELS + HIDDEN_PARCELS + 1) + HEAD_PARCELS", "4"]
+shape = ["sms * (2 * C_PACKETS + QKV_PACKETS + HIDDEN_PACKETS + 1) + HEAD_PACKETS", "4"]
 dtype = "i32"
 zero = "once"
 [buffers.clock]
@@ -64,5 +64,5 @@ extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32, 1)
 {
     const Model model = {tokens, lengths, wte,   wpe,   ln1_w, ln1_b,  qkv_w,   qkv_b,   proj_w, proj_b, ln2_w, ln2_b, fc_w,
                          fc_b,   fc2_w,   fc2_b, lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next,   eps,   scale};
-    whole_step(model, reinterpret_cast<Parcel*>(mail), clock, nullptr);
+    whole_step(model, reinterpret_cast<Packet*>(mail), clock, nullptr);
 }

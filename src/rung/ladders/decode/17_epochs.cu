@@ -1,6 +1,6 @@
 /*---
 idea   = "No barrier: payload and epoch travel in one store of 16 bytes, and the receiver polls until it reads the epoch."
-expect = "A barrier is two dependent L2 round trips and a third for the data; a parcel needs one. Five exchanges per layer at about half the time each."
+expect = "A barrier is two dependent L2 round trips and a third for the data; a packet needs one. Five exchanges per layer at about half the time each."
 found  = "304 to 215 us a step of gpt2 in bf16 on an H200: 60 exchanges, each 1.5 us cheaper. Still behind rung 10 (185), since each phase begins with a memory latency."
 provenance = "ours"
 from   = "decode/16"
@@ -24,5 +24,5 @@ extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32, 1)
 {
     const Model model = {tokens, lengths, wte,   wpe,   ln1_w, ln1_b,  qkv_w,   qkv_b,   proj_w, proj_b, ln2_w, ln2_b, fc_w,
                          fc_b,   fc2_w,   fc2_b, lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next,   eps,   scale};
-    whole_step(model, reinterpret_cast<Parcel*>(mail), clock, nullptr);
+    whole_step(model, reinterpret_cast<Packet*>(mail), clock, nullptr);
 }

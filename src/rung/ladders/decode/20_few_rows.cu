@@ -1,7 +1,7 @@
 /*---
 idea   = "One kernel for two to eight rows, which are texts or consecutive tokens of one text: a tensor-core tile has eight columns, of which a single row uses four, and each weight is read once for all rows. Each row has mailboxes of its own."
-expect = "A step reads the weights once for any number of rows. A row adds its parcels, 0.1 us per exchange, and its keys: 2 to 8 rows of gpt2 in 165 to 230 us, where rung 6 takes 265 for two and 427 for four, and rung 9 316 for eight."
-found  = "With a grid barrier after each phase and keys read from memory, a step of 2, 4, 8 rows of gpt2 took 291, 309, 376 us on an H200; in the same run 211, 222, 267 us with parcels per row and keys through the ring; in a second run tuned 189, 200, 249. Waiting 600 cycles before the first poll of the stream gives 6, 13, 16 us."
+expect = "A step reads the weights once for any number of rows. A row adds its packets, 0.1 us per exchange, and its keys: 2 to 8 rows of gpt2 in 165 to 230 us, where rung 6 takes 265 for two and 427 for four, and rung 9 316 for eight."
+found  = "With a grid barrier after each phase and keys read from memory, a step of 2, 4, 8 rows of gpt2 took 291, 309, 376 us on an H200; in the same run 211, 222, 267 us with packets per row and keys through the ring; in a second run tuned 189, 200, 249. Waiting 600 cycles before the first poll of the stream gives 6, 13, 16 us."
 provenance = "ours"
 from   = "decode/13"
 rewrite = "Each part of a phase has a loop over rows: mailboxes, norm, epilogue and attention are written again around the same products."
@@ -35,10 +35,10 @@ APART = "max(NORM_BYTES + 4 * C, F * sizeof_real * (2 if sizeof_real == 4 and B 
 OTHER_BYTES = "B * (APART + 384 * STEP_WARPS + C)"
 STATIC_BYTES = "4 * ((2 * B + 1) * C // NH + C // 3 + F * sizeof_real // 12 + 2 * MOST_BLOCKS)"
 SLOTS = "min(120, min(RING * 1024, 223000 - OTHER_BYTES - STATIC_BYTES) // SLOT_BYTES)"
-C_PARCELS = "sms * ceil_div(ceil_div(C, sms), 3)"
-QKV_PARCELS = "sms * ceil_div(ceil_div(3 * C, sms), 3)"
-HIDDEN_PARCELS = "sms * ceil_div(ceil_div(F * sizeof_real // 4, sms), 3)"
-HEAD_PARCELS = "NH * max(1, sms // (B * NH)) * (C // NH) * sizeof_real // 8"
+C_PACKETS = "sms * ceil_div(ceil_div(C, sms), 3)"
+QKV_PACKETS = "sms * ceil_div(ceil_div(3 * C, sms), 3)"
+HIDDEN_PACKETS = "sms * ceil_div(ceil_div(F * sizeof_real // 4, sms), 3)"
+HEAD_PACKETS = "NH * max(1, sms // (B * NH)) * (C // NH) * sizeof_real // 8"
 [define]
 ACT = "act"
 BY_LAYER = "by_layer"
@@ -46,7 +46,7 @@ MOST_BLOCKS = "MOST_BLOCKS"
 SLOTS = "SLOTS"
 PARTS_AT_ONCE = "min(5, max(1, 132 // (B * NH)))"
 [buffers.mail]
-shape = ["B * (2 * C_PARCELS + QKV_PARCELS + HIDDEN_PARCELS + HEAD_PARCELS + sms)", "4"]
+shape = ["B * (2 * C_PACKETS + QKV_PACKETS + HIDDEN_PACKETS + HEAD_PACKETS + sms)", "4"]
 dtype = "i32"
 zero = "once"
 [buffers.clock]
@@ -81,5 +81,5 @@ extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
 {
     const Model model = {tokens, lengths, wte,   wpe,   ln1_w, ln1_b,  qkv_w,   qkv_b,   proj_w, proj_b, ln2_w, ln2_b, fc_w,
                          fc_b,   fc2_w,   fc2_b, lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next,   eps,   scale};
-    few_rows_step(model, texts, caches, reinterpret_cast<Parcel*>(mail), clock, spent);
+    few_rows_step(model, texts, caches, reinterpret_cast<Packet*>(mail), clock, spent);
 }

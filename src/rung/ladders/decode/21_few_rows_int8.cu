@@ -30,5 +30,5 @@ extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
     const Model model = {tokens,  lengths, wte,  wpe,  ln1_w, ln1_b, qkv_q,  qkv_b, proj_q, proj_b,
                          ln2_w,   ln2_b,   fc_q, fc_b, fc2_q, fc2_b, lnf_w,  lnf_b, head_q, k_cache,
                          v_cache, logits,  next, eps,  scale, qkv_s, proj_s, fc_s,  fc2_s,  head_s};
-    few_rows_step(model, texts, caches, reinterpret_cast<Parcel*>(mail), clock, spent);
+    few_rows_step(model, texts, caches, reinterpret_cast<Packet*>(mail), clock, spent);
 }

@@ -35,16 +35,16 @@ LAYER_BYTES = "(3 * HS * ROW + C * PROJ_ROW + HIDDEN * ROW + C * FC2_ROW) // CLU
 WEIGHT_BYTES = "max(LAYER_BYTES, STEP_WARPS * 8 * ROW)"
 KEY_BYTES = "4 * ceil_div(MAXT, CLUSTER) * HS"
 STATIC_BYTES = "14 * C + 2 * FC2_ROW + (8 * CLUSTER + 4 * STEP_WARPS + 32) * (HS + 4) + 4096"
-PARCELS = "C // 2 * 16 * (ceil_div(NH, 16) + ceil_div(CLUSTERS, 16)) + CLUSTERS * CLUSTER"
+PACKETS = "C // 2 * 16 * (ceil_div(NH, 16) + ceil_div(CLUSTERS, 16)) + CLUSTERS * CLUSTER"
 [define]
 ACT = "act"
 BY_LAYER = "by_layer"
 CLUSTER = "CLUSTER"
 CLUSTERS = "CLUSTERS"
 WEIGHT_BYTES = "WEIGHT_BYTES"
-PARCELS = "PARCELS"
+PACKETS = "PACKETS"
 [buffers.mail]
-shape = ["PARCELS", "4"]
+shape = ["PACKETS", "4"]
 dtype = "i32"
 zero = "once"
 [buffers.clock]
@@ -81,5 +81,5 @@ extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
 {
     const Model model = {tokens, lengths, wte,   wpe,   ln1_w, ln1_b,  qkv_w,   qkv_b,   proj_w, proj_b, ln2_w, ln2_b, fc_w,
                          fc_b,   fc2_w,   fc2_b, lnf_w, lnf_b, head_w, k_cache, v_cache, logits, next,   eps,   scale};
-    clusters::step_in_clusters(model, reinterpret_cast<Parcel*>(mail), clock, spent);
+    clusters::step_in_clusters(model, reinterpret_cast<Packet*>(mail), clock, spent);
 }

@@ -25,7 +25,7 @@ KEY_BYTES = "4 * ceil_div(MAXT, CLUSTER) * HS"
 STATIC_BYTES = "14 * C + 4 * FC2_ROW + (8 * CLUSTER + 4 * STEP_WARPS + 32) * (HS + 4) + 4096"
 TILES = "STEP_WARPS * min(min(HEAD_ROUNDS, 32 // STEP_WARPS), (227000 - KEY_BYTES - STATIC_BYTES) // (STEP_WARPS * 8 * HEAD_ROW))"
 WEIGHT_BYTES = "max(LAYER_BYTES, TILES * 8 * HEAD_ROW)"
-PARCELS = "C // 2 * 16 * (ceil_div(NH, 16) + ceil_div(CLUSTERS, 16)) + CLUSTERS * CLUSTER"
+PACKETS = "C // 2 * 16 * (ceil_div(NH, 16) + ceil_div(CLUSTERS, 16)) + CLUSTERS * CLUSTER"
 [define]
 EIGHT_BITS = 1
 SLOTS = "TILES"
@@ -45,5 +45,5 @@ extern "C" __global__ void __launch_bounds__(STEP_WARPS * 32 + 32, 1)
     const Model model = {tokens,  lengths, wte,  wpe,  ln1_w, ln1_b, qkv_q,  qkv_b, proj_q, proj_b,
                          ln2_w,   ln2_b,   fc_q, fc_b, fc2_q, fc2_b, lnf_w,  lnf_b, head_q, k_cache,
                          v_cache, logits,  next, eps,  scale, qkv_s, proj_s, fc_s,  fc2_s,  head_s};
-    clusters::step_in_clusters(model, reinterpret_cast<Parcel*>(mail), clock, spent);
+    clusters::step_in_clusters(model, reinterpret_cast<Packet*>(mail), clock, spent);
 }

@@ -36,7 +36,7 @@ struct ClusterConsumer
     ClusterStep& step;
     const PartSums<NH> after_attention;
     const PartSums<CLUSTERS> after_mlp;
-    Parcel* const best_mail;
+    Packet* const best_packets;
     uint32_t epoch;  // of the layer
     float residual[PASSES] = {}, mean_before = 0.0f;
     uint32_t bias[PASSES], gain[PAIRS], shift[PAIRS];  // of the next norm, loaded one phase ahead

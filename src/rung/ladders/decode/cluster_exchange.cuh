@@ -47,7 +47,7 @@ __device__ __forceinline__ uint32_t with_epoch_bits(float x, uint32_t epoch, int
     return (__float_as_uint(x) & ~3u) | (epoch >> (2 * i) & 3u);
 }
 __device__ __forceinline__ float without_epoch_bits(uint32_t word) { return __uint_as_float(word & ~3u); }
-__device__ __forceinline__ uint32_t epoch_bits(const Parcel& p)
+__device__ __forceinline__ uint32_t epoch_bits(const Packet& p)
 {
     return (p.word[0] & 3u) | (p.word[1] & 3u) << 2 | (p.word[2] & 3u) << 4 | (p.epoch & 3u) << 6;
 }
@@ -57,14 +57,14 @@ template <int PARTS_>
 struct PartSums
 {
     static constexpr int STRIDE = ceil_div(PARTS_, 16) * 16, SIZE = 2 * (C / 4) * STRIDE;
-    Parcel* mail;
+    Packet* packets;
 
-    __device__ __forceinline__ Parcel* at(uint32_t epoch, int column, int part) const
+    __device__ __forceinline__ Packet* at(uint32_t epoch, int column, int part) const
     {
-        return mail + (int(epoch & 1) * (C / 4) + column) * STRIDE + part;
+        return packets + (int(epoch & 1) * (C / 4) + column) * STRIDE + part;
     }
 };
-static_assert(PartSums<NH>::SIZE + PartSums<CLUSTERS>::SIZE + BLOCKS == PARCELS, "as the header has it");
+static_assert(PartSums<NH>::SIZE + PartSums<CLUSTERS>::SIZE + BLOCKS == PACKETS, "as the header has it");
 
 // Sends eight rows' sums, which lanes 0, 4, 8 ... hold, to the blocks that add them up.
 template <int PARTS_>
@@ -87,11 +87,11 @@ __device__ __forceinline__ float add_parts(const PartSums<PARTS_>& from, uint32_
     float v[4] = {};
 #pragma unroll
     for (int first = 0; first < PARTS_; first += 16) {
-        const Parcel* at = from.at(epoch, column, first + own);
-        Parcel p = look_if(first + own < PARTS_, at, epoch >> 6 & 3u);
+        const Packet* at = from.at(epoch, column, first + own);
+        Packet p = try_load_if(first + own < PARTS_, at, epoch >> 6 & 3u);
         if (first + own < PARTS_) {
             // perhaps never one turn: what is not there yet takes a while
-            while (epoch_bits(p) != (epoch & 255u)) p = look(at);
+            while (epoch_bits(p) != (epoch & 255u)) p = try_load(at);
             v[0] += without_epoch_bits(p.word[0]), v[1] += without_epoch_bits(p.word[1]), v[2] += without_epoch_bits(p.word[2]),
                 v[3] += without_epoch_bits(p.epoch);
         }

@@ -42,16 +42,16 @@ enum : int { ROW_COLUMNS = ceil_div(C, CHUNK) * CHUNK, PROJ_COLUMNS = ceil_div(H
 #endif
 enum : int { HEAD_ROW = SCALED && C % CHUNK == 0 ? SIZE * C : ROW };
 
-// Each kind of weights has its own buffer, refilled for the next layer as soon as all warps have read it. Tiles of the head reuse
-// these buffers; the space before them is for tiles only, if a layer's weights leave any.
-enum Buffer { AT_QKV, AT_PROJ, AT_FC, AT_FC2, AT_KEYS, BUFFERS };
+// Each phase with a matrix has its own buffer, refilled for the next layer as soon as all warps have read it; one more is for keys.
+// Tiles of the head reuse these buffers; the space before them is for tiles only, if a layer's weights leave any.
+enum Buffer { AT_KEYS = PHASES, BUFFERS };
 enum : int {
     BYTES_BEFORE = SCALED ? WEIGHT_BYTES - (3 * HEAD_ROWS + MOST_HIDDEN / CLUSTER) * ROW - OUTPUTS * (PROJ_ROW + FC2_ROW) : 0
 };
 constexpr int BEGIN[] = {BYTES_BEFORE, BYTES_BEFORE + 3 * HEAD_ROWS * ROW,
                          BYTES_BEFORE + 3 * HEAD_ROWS * ROW + OUTPUTS * PROJ_ROW,
                          BYTES_BEFORE + 3 * HEAD_ROWS * ROW + OUTPUTS * PROJ_ROW + MOST_HIDDEN / CLUSTER * ROW, WEIGHT_BYTES};
-static_assert(BEGIN[AT_FC2] + OUTPUTS * FC2_ROW <= WEIGHT_BYTES && SLOTS * 8 * HEAD_ROW <= WEIGHT_BYTES, "as the header has it");
+static_assert(BEGIN[FC2] + OUTPUTS * FC2_ROW <= WEIGHT_BYTES && SLOTS * 8 * HEAD_ROW <= WEIGHT_BYTES, "as the header has it");
 // A warp has slots of its own: it waits for a slot's next tile only after the previous one, as the barrier's parity requires.
 static_assert(SLOTS % STEP_WARPS == 0 && SLOTS <= WARP_SIZE, "a lane for each slot's barriers");
 enum : int {
@@ -110,7 +110,7 @@ struct ClusterStep
 {
     const Model& m;
     ExchangeBuffers& s;
-    Address weights;  // in shared memory, indexed by Buffer
+    Address weights;  // in shared memory; a phase's buffer begins at BEGIN[phase]
     const int rank, cluster, hidden_begin, hidden;
     const RowPartition<1> vocabulary;
     Watch watch;
@@ -132,5 +132,21 @@ struct ClusterStep
     __device__ __forceinline__ int keys_first() const { return min(length, rank * ceil_div(length, CLUSTER)); }
     __device__ __forceinline__ int keys() const { return min(length, (rank + 1) * ceil_div(length, CLUSTER)) - keys_first(); }
 };
+
+// Zeros where rows of C, or a head, end with half a chunk.
+__device__ __forceinline__ void clear_half_chunks(ExchangeBuffers& s, uint4* storage)
+{
+    constexpr int WORDS = CHUNK / 4;
+    uint32_t* const rows = reinterpret_cast<uint32_t*>(storage);
+    // perhaps never several turns: half a chunk has few words; perhaps never one turn: in 16 bits all chunks are whole
+    for (int i = threadIdx.x; PROJ_COLUMNS > HS && i < 2 * WORDS; i += THREADS + WARP_SIZE)
+        reinterpret_cast<uint32_t*>(s.head_vector + i / WORDS * PROJ_COLUMNS)[HS / 2 + i % WORDS] = 0;
+    // perhaps never several turns: half a chunk has few words; perhaps never one turn: in 16 bits all chunks are whole
+    for (int i = threadIdx.x; ROW_COLUMNS > C && i < 2 * WORDS; i += THREADS + WARP_SIZE)
+        reinterpret_cast<uint32_t*>(s.vector + i / WORDS * ROW_COLUMNS)[C / 2 + i % WORDS] = 0;
+    // perhaps never skipped: whole chunks; perhaps never one turn: many words; perhaps never several turns: 16 bits
+    for (int i = threadIdx.x; (PROJ_COLUMNS > HS || ROW_COLUMNS > C) && i < BEGIN[FC2] / 4; i += THREADS + WARP_SIZE) rows[i] = 0;
+    if (PROJ_COLUMNS > HS || ROW_COLUMNS > C) fence_async_proxy();  // copies write to the same memory
+}
 
 }  // namespace decode::clusters

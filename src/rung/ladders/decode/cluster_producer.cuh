@@ -30,14 +30,23 @@ struct WeightProducer
         for (int r = 0; r < count; r++, to += stride, from += from_stride) bulk_copy(to, from, bytes, there);
     }
 
+    // `count` rows of a phase's matrices, from row `row` and column `column` on, to `before` bytes behind the start of its buffer.
+    template <int PHASE>
+    __device__ __forceinline__ void copy(int before, int stride, size_t row, int column, int count, int columns)
+    {
+        rows(step.weights + BEGIN[PHASE] + before, stride, Operands<PHASE>::matrix(step.m, row) + column, count,
+             Operands<PHASE>::SPEC.columns, columns * SIZE, step.s.full + PHASE);
+    }
+
+    // What a block has of each phase's matrix: rows of a head's queries, keys and values; its outputs, in the head's columns; rows
+    // of the cluster's hidden units; its outputs again, in the columns of those units.
     __device__ __forceinline__ void qkv(int layer, int head)
     {
-        begin(AT_QKV, 3 * HEAD_ROWS * C * SIZE);
+        begin(QKV, 3 * HEAD_ROWS * C * SIZE);
 #pragma unroll 1
         for (int which = 0; which < 3; which++)
-            rows(step.weights + BEGIN[AT_QKV] + which * HEAD_ROWS * ROW, ROW,
-                 step.m.qkv_w + (size_t(layer) * 3 * C + which * C + head * HS + step.rank * HEAD_ROWS) * C, HEAD_ROWS, C,
-                 C * SIZE, step.s.full + AT_QKV);
+            copy<QKV>(which * HEAD_ROWS * ROW, ROW,
+                      Operands<QKV>::first_row(layer) + which * C + head * HS + step.rank * HEAD_ROWS, 0, HEAD_ROWS, C);
     }
     __device__ __forceinline__ void keys(int layer, int head)
     {
@@ -51,20 +60,16 @@ struct WeightProducer
     }
     __device__ __forceinline__ void projection(int layer, int head)
     {
-        begin(AT_PROJ, OUTPUTS * HS * SIZE);
-        rows(step.weights + BEGIN[AT_PROJ], PROJ_ROW, step.m.proj_w + (size_t(layer) * C + step.rank * OUTPUTS) * C + head * HS,
-             OUTPUTS, C, HS * SIZE, step.s.full + AT_PROJ);
+        begin(PROJ, OUTPUTS * HS * SIZE);
+        copy<PROJ>(0, PROJ_ROW, Operands<PROJ>::first_row(layer) + step.rank * OUTPUTS, head * HS, OUTPUTS, HS);
     }
     __device__ __forceinline__ void mlp(int layer)
     {
         const int own = step.hidden / CLUSTER;
-        begin(AT_FC, own * C * SIZE);
-        rows(step.weights + BEGIN[AT_FC], ROW, step.m.fc_w + (size_t(layer) * F + step.hidden_begin + step.rank * own) * C, own,
-             C, C * SIZE, step.s.full + AT_FC);
-        begin(AT_FC2, OUTPUTS * step.hidden * SIZE);
-        rows(step.weights + BEGIN[AT_FC2], FC2_ROW,
-             step.m.fc2_w + (size_t(layer) * C + step.rank * OUTPUTS) * F + step.hidden_begin, OUTPUTS, F, step.hidden * SIZE,
-             step.s.full + AT_FC2);
+        begin(FC, own * C * SIZE);
+        copy<FC>(0, ROW, Operands<FC>::first_row(layer) + step.hidden_begin + step.rank * own, 0, own, C);
+        begin(FC2, OUTPUTS * step.hidden * SIZE);
+        copy<FC2>(0, FC2_ROW, Operands<FC2>::first_row(layer) + step.rank * OUTPUTS, step.hidden_begin, OUTPUTS, step.hidden);
     }
 
     // One tile for each warp, then the next for each; the first ones go where the last layer's weights were.

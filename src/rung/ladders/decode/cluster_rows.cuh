@@ -76,12 +76,12 @@ __device__ __forceinline__ void ClusterConsumer::pick(Best best)
     sync_computing();
     if (threadIdx.x == 0) {
         for (int w = 1; w < STEP_WARPS; w++) best = better(best, s.winners[w]);
-        send(best_mail + blockIdx.x, __float_as_uint(best.value), uint32_t(best.index), 0, epoch);
+        send(best_packets + blockIdx.x, __float_as_uint(best.value), uint32_t(best.index), 0, epoch);
     }
     if (blockIdx.x > 0 || warp_id() > 0) return;
     for (int i = lane_id(); i < BLOCKS; i += WARP_SIZE) {
-        Parcel got[1];
-        decode::receive(got, epoch, [&](int) { return best_mail + i; });
+        Packet got[1];
+        decode::receive(got, epoch, [&](int) { return best_packets + i; });
         best = better(best, {__uint_as_float(got[0].word[0]), int(got[0].word[1])});
     }
     best = warp_best(best);

@@ -18,7 +18,7 @@ __device__ __forceinline__ void ClusterConsumer::preload_vectors(int phase)
         gain[i] = load_pair_now(g + 2 * pair), shift[i] = load_pair_now(b + 2 * pair);
     }
     if (phase > 0) {
-        const Real* added = phase % 2 ? m.proj_b + size_t(layer) * C : m.fc2_b + size_t(layer - 1) * C;
+        const Real* added = phase % 2 ? Operands<PROJ>::bias(m, layer) : Operands<FC2>::bias(m, layer - 1);
 #pragma unroll
         for (int i = 0; i < PASSES; i++) bias[i] = load_now(added + min(output(i), C - 1));
         if (SCALED) {
@@ -35,10 +35,11 @@ __device__ __forceinline__ void ClusterConsumer::preload_row_biases(int phase, i
     const Model& m = step.m;
     const int item = threadIdx.x / CLUSTER, layer = phase / 2, own = step.hidden / CLUSTER;
     if (phase % 2) {
-        next_row_bias = load_pair_now(m.fc_b + size_t(layer) * F + step.hidden_begin + step.rank * own + min(2 * item, own - 2));
+        next_row_bias =
+            load_pair_now(Operands<FC>::bias(m, layer) + step.hidden_begin + step.rank * own + min(2 * item, own - 2));
     } else if (phase < 2 * L) {
         const int row = min(item, 3 * HEAD_ROWS - 1), at = step.rank * HEAD_ROWS + row % HEAD_ROWS;
-        next_row_bias = load_now(m.qkv_b + size_t(layer) * 3 * C + row / HEAD_ROWS * C + min(head, NH - 1) * HS + at);
+        next_row_bias = load_now(Operands<QKV>::bias(m, layer) + row / HEAD_ROWS * C + min(head, NH - 1) * HS + at);
     }
 }
 
@@ -90,9 +91,9 @@ __device__ __forceinline__ void ClusterConsumer::receive(int phase)
     await_cluster(s.x_full + k, phase / 2 % 2, X_BYTES);
     step.watch.start(NORM);
     if (phase > 0) {
-        if (k ? step.cluster < NH : true) release_late(k ? AT_PROJ : AT_FC2);
+        if (k ? step.cluster < NH : true) release_late(k ? PROJ : FC2);
         // perhaps never true: LATE_REFILL is less
-        if (k == 0 && phase < 2 * L && LATE_REFILL > 1) release_late(AT_FC);
+        if (k == 0 && phase < 2 * L && LATE_REFILL > 1) release_late(FC);
     }
     float sum = 0.0f, square = 0.0f;
 #pragma unroll

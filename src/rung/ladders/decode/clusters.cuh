@@ -18,7 +18,7 @@ __device__ __forceinline__ void ClusterConsumer::attention(int layer)
 #pragma unroll 1
     // never skipped: a cluster without a head does not get here
     for (int head = step.cluster; head < NH; head += CLUSTERS) {
-        const unsigned phase = used[AT_QKV];
+        const unsigned phase = used[QKV];
         const int k = phase % 2;
         const unsigned parity = phase / 2 % 2;
         if (head != step.cluster) {  // not prefetched
@@ -26,7 +26,7 @@ __device__ __forceinline__ void ClusterConsumer::attention(int layer)
             preload_row_biases(2 * layer, head), row_bias = next_row_bias, next_row_bias = kept;
             if (SCALED) ask_for_row_scales(2 * layer, head);
         }
-        multiply_rows<QkvSplit>(AT_QKV, 3 * HEAD_ROWS, false);
+        multiply_rows<QkvSplit>(QKV, 3 * HEAD_ROWS, false);
         const int item = threadIdx.x, row = item / CLUSTER, which = row / HEAD_ROWS;
         if (item < 3 * HS) {  // each of a row's threads sends the sum to one block
             const float x = scaled(row_sum<QkvSplit>(row), row_scale[0]) + lower(row_bias);
@@ -46,7 +46,7 @@ __device__ __forceinline__ void ClusterConsumer::attention(int layer)
         step.watch.start(KEYS);
         merge_heads(k);
         sync_computing();
-        multiply_outputs<PROJ_COLUMNS / CHUNK, true>(AT_PROJ, PROJ_ROW, s.head_vector, PROJ_COLUMNS, after_attention, head);
+        multiply_outputs<PROJ_COLUMNS / CHUNK, true>(PROJ, PROJ_ROW, s.head_vector, PROJ_COLUMNS, after_attention, head);
     }
 }
 
@@ -54,7 +54,7 @@ __device__ __forceinline__ void ClusterConsumer::mlp(int layer)
 {
     ExchangeBuffers& s = step.s;
     const int own = step.hidden / CLUSTER, k = layer % 2;
-    multiply_rows<FcSplit>(AT_FC, own, ONE_HEAD && LATE_REFILL > 1 && layer < L - 1);
+    multiply_rows<FcSplit>(FC, own, ONE_HEAD && LATE_REFILL > 1 && layer < L - 1);
 #pragma unroll
     for (int first = 0; first < MOST_HIDDEN / 2; first += THREADS) {
         const int item = first + threadIdx.x, row = item / CLUSTER * 2;
@@ -71,7 +71,7 @@ __device__ __forceinline__ void ClusterConsumer::mlp(int layer)
     }
     step.watch.start(IN_CLUSTER);
     await_cluster(s.hidden_full + k, layer / 2 % 2, step.hidden * 2);
-    multiply_outputs<ceil_div(MOST_HIDDEN, CHUNK), false>(AT_FC2, FC2_ROW, s.hidden[k], 0, after_mlp, step.cluster);
+    multiply_outputs<ceil_div(MOST_HIDDEN, CHUNK), false>(FC2, FC2_ROW, s.hidden[k], 0, after_mlp, step.cluster);
 }
 
 __device__ __forceinline__ void ClusterConsumer::run(int* clock)
@@ -102,24 +102,7 @@ __device__ __forceinline__ void ClusterConsumer::run(int* clock)
     if (threadIdx.x == 0) clock[blockIdx.x] = int(epoch);
 }
 
-// Zeros where rows of C, or a head, end with half a chunk.
-__device__ __forceinline__ void clear_half_chunks(ExchangeBuffers& s, uint4* storage)
-{
-    constexpr int WORDS = CHUNK / 4;
-    uint32_t* const rows = reinterpret_cast<uint32_t*>(storage);
-    // perhaps never several turns: half a chunk has few words; perhaps never one turn: in 16 bits all chunks are whole
-    for (int i = threadIdx.x; PROJ_COLUMNS > HS && i < 2 * WORDS; i += THREADS + WARP_SIZE)
-        reinterpret_cast<uint32_t*>(s.head_vector + i / WORDS * PROJ_COLUMNS)[HS / 2 + i % WORDS] = 0;
-    // perhaps never several turns: half a chunk has few words; perhaps never one turn: in 16 bits all chunks are whole
-    for (int i = threadIdx.x; ROW_COLUMNS > C && i < 2 * WORDS; i += THREADS + WARP_SIZE)
-        reinterpret_cast<uint32_t*>(s.vector + i / WORDS * ROW_COLUMNS)[C / 2 + i % WORDS] = 0;
-    // perhaps never skipped: whole chunks; perhaps never one turn: many words; perhaps never several turns: 16 bits
-    for (int i = threadIdx.x; (PROJ_COLUMNS > HS || ROW_COLUMNS > C) && i < BEGIN[AT_FC2] / 4; i += THREADS + WARP_SIZE)
-        rows[i] = 0;
-    if (PROJ_COLUMNS > HS || ROW_COLUMNS > C) fence_async_proxy();  // copies write to the same memory
-}
-
-__device__ __forceinline__ void step_in_clusters(const Model& m, Parcel* mail, int* clock, int* spent)
+__device__ __forceinline__ void step_in_clusters(const Model& m, Packet* packets, int* clock, int* spent)
 {
     extern __shared__ uint4 storage[];
     __shared__ ExchangeBuffers s;
@@ -145,7 +128,7 @@ __device__ __forceinline__ void step_in_clusters(const Model& m, Parcel* mail, i
         byte_barrier_init(s.tile_full + i), byte_barrier_init(s.tile_empty + i, ARRIVING);
     // Zeros in rows and vector for columns of the second product that the cluster does not have.
     const int width = step.hidden / (4 / SIZE), none = FC2_ROW / 4 - width;
-    uint32_t* const rows = reinterpret_cast<uint32_t*>(storage) + BEGIN[AT_FC2] / 4;
+    uint32_t* const rows = reinterpret_cast<uint32_t*>(storage) + BEGIN[FC2] / 4;
     for (int i = threadIdx.x; i < OUTPUTS * none; i += THREADS + WARP_SIZE) rows[i / none * (FC2_ROW / 4) + width + i % none] = 0;
     const int missing = FC2_COLUMNS / 2 - step.hidden / 2;
     // perhaps never several turns: few columns are missing
@@ -162,9 +145,9 @@ __device__ __forceinline__ void step_in_clusters(const Model& m, Parcel* mail, i
         }
         return;
     }
-    PartSums<NH> after_attention = {mail};
-    PartSums<CLUSTERS> after_mlp = {mail + PartSums<NH>::SIZE};
-    ClusterConsumer consumer = {step, after_attention, after_mlp, mail + PartSums<NH>::SIZE + PartSums<CLUSTERS>::SIZE};
+    PartSums<NH> after_attention = {packets};
+    PartSums<CLUSTERS> after_mlp = {packets + PartSums<NH>::SIZE};
+    ClusterConsumer consumer = {step, after_attention, after_mlp, packets + PartSums<NH>::SIZE + PartSums<CLUSTERS>::SIZE};
     consumer.run(clock);
     step.watch.stop(spent, first, last);
 }

@@ -5,14 +5,14 @@
 
 namespace decode {
 
-__device__ __forceinline__ void send(Parcel* to, uint32_t a, uint32_t b, uint32_t c, uint32_t epoch)
+__device__ __forceinline__ void send(Packet* to, uint32_t a, uint32_t b, uint32_t c, uint32_t epoch)
 {
     __stcg(reinterpret_cast<uint4*>(to), make_uint4(a, b, c, epoch));
 }
 
-// Parcel i of N is at from(i); those that are not needed are not read.
+// Packet i of N is at from(i); those that are not needed are not read.
 template <int N, class From, class Wanted>
-__device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From from, Wanted wanted)
+__device__ __forceinline__ void receive(Packet (&got)[N], uint32_t epoch, From from, Wanted wanted)
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -25,7 +25,7 @@ __device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From f
 }
 
 template <int N, class From>
-__device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From from)
+__device__ __forceinline__ void receive(Packet (&got)[N], uint32_t epoch, From from)
 {
     receive(got, epoch, from, [](int) { return true; });
 }

@@ -6,7 +6,7 @@
 
 namespace decode {
 
-__device__ __forceinline__ void send(Parcel* to, uint32_t a, uint32_t b, uint32_t c, uint32_t epoch)
+__device__ __forceinline__ void send(Packet* to, uint32_t a, uint32_t b, uint32_t c, uint32_t epoch)
 {
     asm volatile("{\n\t.reg .b64 lo, hi;\n\t.reg .b128 all;\n\tmov.b64 lo, {%1, %2};\n\tmov.b64 hi, {%3, %4};\n\t"
                  "mov.b128 all, {lo, hi};\n\tst.relaxed.gpu.global.b128 [%0], all;\n\t}" ::"l"(to),
@@ -14,9 +14,9 @@ __device__ __forceinline__ void send(Parcel* to, uint32_t a, uint32_t b, uint32_
                  : "memory");
 }
 
-__device__ __forceinline__ Parcel look(const Parcel* at)
+__device__ __forceinline__ Packet try_load(const Packet* at)
 {
-    Parcel p;
+    Packet p;
     asm volatile("{\n\t.reg .b64 lo, hi;\n\t.reg .b128 all;\n\tld.relaxed.gpu.global.b128 all, [%4];\n\t"
                  "mov.b128 {lo, hi}, all;\n\tmov.b64 {%0, %1}, lo;\n\tmov.b64 {%2, %3}, hi;\n\t}"
                  : "=r"(p.word[0]), "=r"(p.word[1]), "=r"(p.word[2]), "=r"(p.epoch)
@@ -25,10 +25,10 @@ __device__ __forceinline__ Parcel look(const Parcel* at)
     return p;
 }
 
-// The same if it is needed; a parcel that is not needed counts as arrived.
-__device__ __forceinline__ Parcel look_if(bool wanted, const Parcel* at, uint32_t epoch)
+// The same if it is needed; a packet that is not needed counts as arrived.
+__device__ __forceinline__ Packet try_load_if(bool wanted, const Packet* at, uint32_t epoch)
 {
-    Parcel p;
+    Packet p;
     asm volatile("{\n\t.reg .pred wanted;\n\t.reg .b64 lo, hi;\n\t.reg .b128 all;\n\tsetp.ne.b32 wanted, %5, 0;\n\t"
                  "mov.b64 lo, 0;\n\tmov.b64 hi, {0, %6};\n\tmov.b128 all, {lo, hi};\n\t"
                  "@wanted ld.relaxed.gpu.global.b128 all, [%4];\n\tmov.b128 {lo, hi}, all;\n\t"
@@ -39,7 +39,7 @@ __device__ __forceinline__ Parcel look_if(bool wanted, const Parcel* at, uint32_
     return p;
 }
 
-// Thousands of threads that poll for parcels which cannot have arrived delay those parcels, and the weights. So no thread polls
+// Thousands of threads that poll for packets which cannot have arrived delay those packets, and the weights. So no thread polls
 // before this many cycles have passed.
 __device__ __forceinline__ void delay_polling(int cycles)
 {
@@ -48,13 +48,13 @@ __device__ __forceinline__ void delay_polling(int cycles)
     while (unsigned(clock()) - begin < unsigned(cycles)) continue;
 }
 
-// Parcel i of N is at from(i). All that are needed are requested before the first is examined, and requested again until they
+// Packet i of N is at from(i). All that are needed are requested before the first is examined, and requested again until they
 // have arrived.
 template <int N, class From, class Wanted>
-__device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From from, Wanted wanted)
+__device__ __forceinline__ void receive(Packet (&got)[N], uint32_t epoch, From from, Wanted wanted)
 {
 #pragma unroll
-    for (int i = 0; i < N; i++) got[i] = look_if(wanted(i), from(i), epoch);
+    for (int i = 0; i < N; i++) got[i] = try_load_if(wanted(i), from(i), epoch);
     // never skipped: it ends within
     for (;;) {
         uint32_t missing = 0;
@@ -63,18 +63,18 @@ __device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From f
         if (missing == 0) break;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            // perhaps never false: parcels mostly come together
-            if (got[i].epoch != epoch) got[i] = look(from(i));
+            // perhaps never false: packets mostly come together
+            if (got[i].epoch != epoch) got[i] = try_load(from(i));
     }
 }
 
 template <int N, class From>
-__device__ __forceinline__ void receive(Parcel (&got)[N], uint32_t epoch, From from)
+__device__ __forceinline__ void receive(Packet (&got)[N], uint32_t epoch, From from)
 {
     receive(got, epoch, from, [](int) { return true; });
 }
 
-// Waiting for a parcel is waiting for its epoch: no barrier is needed.
+// Waiting for a packet is waiting for its epoch: no barrier is needed.
 __device__ __forceinline__ void all_have_sent() {}
 
 }  // namespace decode

@@ -1,8 +1,8 @@
 // A whole step for up to eight rows by persistent blocks, one per multiprocessor: rows are texts, or consecutive tokens of a
 // text. Weights and cached keys come through the ring, and weights are multiplied by all rows at once. Blocks exchange results as
-// parcels, with one mailbox per row: a row reads the new keys and values of earlier rows there, and older ones from the cache.
+// packets, with one mailbox per row: a row reads the new keys and values of earlier rows there, and older ones from the cache.
 #pragma once
-#include "mailed_attention.cuh"
+#include "exchanged_attention.cuh"
 
 namespace decode {
 
@@ -24,10 +24,10 @@ __device__ constexpr int at_once(int items, int threads, int most)
     return ceil_div(ceil_div(items, threads), ceil_div(ceil_div(items, threads), most));
 }
 
-// Parcels of a row's vector: upper bounds for any number of blocks, and the numbers for 132 multiprocessors, which size the loops.
-constexpr int MOST_STREAM_PARCELS = C / 3 + MOST_BLOCKS, MOST_HIDDEN_PARCELS = F / HIDDEN + MOST_BLOCKS;
-constexpr int USUAL_STREAM_PARCELS = 132 * ceil_div(ceil_div(C, 132), 3);
-constexpr int USUAL_HIDDEN_PARCELS = 132 * ceil_div(ceil_div(F / HIDDEN_IN_WORD, 132), 3);
+// Packets of a row's vector: upper bounds for any number of blocks, and the numbers for 132 multiprocessors, which size the loops.
+constexpr int MOST_STREAM_PACKETS = C / 3 + MOST_BLOCKS, MOST_HIDDEN_PACKETS = F / HIDDEN + MOST_BLOCKS;
+constexpr int USUAL_STREAM_PACKETS = 132 * ceil_div(ceil_div(C, 132), 3);
+constexpr int USUAL_HIDDEN_PACKETS = 132 * ceil_div(ceil_div(F / HIDDEN_IN_WORD, 132), 3);
 
 struct RowsLayout
 {
@@ -63,35 +63,36 @@ struct RowPosition
     __device__ __forceinline__ bool in_cache() const { return position < MAXT; }
 };
 
-// Which elements each parcel of a row has: computed once per step.
+// Which elements each packet of a row has: computed once per step.
 struct Spans
 {
-    ParcelSpan stream[MOST_STREAM_PARCELS], hidden[MOST_HIDDEN_PARCELS];
+    PacketSpan stream[MOST_STREAM_PACKETS], hidden[MOST_HIDDEN_PACKETS];
 
-    __device__ __forceinline__ void look_up(const Mailboxes& mail)
+    __device__ __forceinline__ void look_up(const Mailboxes& mailboxes)
     {
-        // perhaps never several turns: a narrow model has fewer parcels than a block has threads
-        for (int i = threadIdx.x; i < mail.after_mlp.parcels(); i += THREADS) stream[i] = ParcelSpan::of(mail.after_mlp, i);
-        // perhaps never several turns: a narrow model has fewer parcels than a block has threads
-        for (int i = threadIdx.x; i < mail.hidden.parcels(); i += THREADS) hidden[i] = ParcelSpan::of(mail.hidden, i);
+        // perhaps never several turns: a narrow model has fewer packets than a block has threads
+        for (int i = threadIdx.x; i < mailboxes.after_mlp.count(); i += THREADS)
+            stream[i] = PacketSpan::of(mailboxes.after_mlp, i);
+        // perhaps never several turns: a narrow model has fewer packets than a block has threads
+        for (int i = threadIdx.x; i < mailboxes.hidden.count(); i += THREADS) hidden[i] = PacketSpan::of(mailboxes.hidden, i);
     }
 };
 
 // Destination of a batch of rows, computed before the rows' sums are known.
 struct Outgoing
 {
-    Parcel* box;
-    int parcels;
+    Packet* box;
+    int packet_count;
     uint32_t sent;
     bool activates, wide;
 };
 
-// With GATE a thread polls one parcel until it has arrived, and only then all: fewer unsuccessful polls.
+// With GATE a thread polls one packet until it has arrived, and only then all: fewer unsuccessful polls.
 template <int N, class From>
-__device__ __forceinline__ void receive_all(Parcel (&got)[N], uint32_t epoch, From from)
+__device__ __forceinline__ void receive_all(Packet (&got)[N], uint32_t epoch, From from)
 {
     if (GATE && N > 1) {
-        Parcel one[1];
+        Packet one[1];
         receive(one, epoch, from);
     }
     receive(got, epoch, from);
@@ -100,7 +101,7 @@ __device__ __forceinline__ void receive_all(Parcel (&got)[N], uint32_t epoch, Fr
 struct FewRowsStep
 {
     const Model& m;
-    const Mailboxes& mail;
+    const Mailboxes& mailboxes;
     const BlockRows& block_rows;
     Spans& spans;
     RowPosition* positions;
@@ -126,7 +127,7 @@ struct FewRowsStep
     // Reads the stream as floats, and returns the thread's part of its row's sums.
     __device__ __forceinline__ float2 take_stream(int phase, bool embedding)
     {
-        constexpr int AT_ONCE = at_once(USUAL_STREAM_PARCELS, LANES_OF_ROW, 9);
+        constexpr int AT_ONCE = at_once(USUAL_STREAM_PACKETS, LANES_OF_ROW, 9);
         const int b = warp_id() / WARPS_OF_ROW, lane = warp_id() % WARPS_OF_ROW * WARP_SIZE + lane_id();
         float* stream = layout.stream(b);
         float sum = 0.0f, square = 0.0f;
@@ -143,22 +144,22 @@ struct FewRowsStep
             }
             return make_float2(sum, square);
         }
-        const int parcels = mail.after_mlp.parcels();
-        const Parcel* from = (phase == FC ? mail.after_attention.mail : mail.after_mlp.mail) + b * parcels;
+        const int packet_count = mailboxes.after_mlp.count();
+        const Packet* from = (phase == FC ? mailboxes.after_attention.packets : mailboxes.after_mlp.packets) + b * packet_count;
         const uint32_t awaited = epoch_of(phase, &PhaseSpec::awaited);
 #pragma unroll 1
         // perhaps never several turns: one round is made for 132 multiprocessors, and the check's grids have fewer
-        for (int begin = lane; begin < parcels; begin += LANES_OF_ROW * AT_ONCE) {
-            Parcel got[AT_ONCE];
-            ParcelSpan span[AT_ONCE];
+        for (int begin = lane; begin < packet_count; begin += LANES_OF_ROW * AT_ONCE) {
+            Packet got[AT_ONCE];
+            PacketSpan span[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) span[i] = spans.stream[min(begin + i * LANES_OF_ROW, parcels - 1)];
-            receive_all(got, awaited, [&](int i) { return from + min(begin + i * LANES_OF_ROW, parcels - 1); });
+            for (int i = 0; i < AT_ONCE; i++) span[i] = spans.stream[min(begin + i * LANES_OF_ROW, packet_count - 1)];
+            receive_all(got, awaited, [&](int i) { return from + min(begin + i * LANES_OF_ROW, packet_count - 1); });
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
 #pragma unroll
                 for (int j = 0; j < 3; j++)
-                    if (begin + i * LANES_OF_ROW < parcels && j < span[i].count())
+                    if (begin + i * LANES_OF_ROW < packet_count && j < span[i].count())
                         take(span[i].first() + j, __uint_as_float(got[i].word[j]));
         }
         return make_float2(sum, square);
@@ -200,21 +201,22 @@ struct FewRowsStep
 
     __device__ __forceinline__ void take_hidden(const Vector& x, uint32_t awaited)
     {
-        constexpr int AT_ONCE = at_once(B * USUAL_HIDDEN_PARCELS, THREADS, 8);
-        const int of_row = mail.hidden.parcels(), parcels = B * of_row;
+        constexpr int AT_ONCE = at_once(B * USUAL_HIDDEN_PACKETS, THREADS, 8);
+        const int of_row = mailboxes.hidden.count(), packet_count = B * of_row;
         const Divisor row(of_row);
 #pragma unroll 1
         // perhaps never several turns: one round is made for 132 multiprocessors, and the check's grids have fewer
-        for (int begin = threadIdx.x; begin < parcels; begin += THREADS * AT_ONCE) {
-            Parcel got[AT_ONCE];
+        for (int begin = threadIdx.x; begin < packet_count; begin += THREADS * AT_ONCE) {
+            Packet got[AT_ONCE];
             int first[AT_ONCE], count[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
-                const int at = min(begin + i * THREADS, parcels - 1), b = row.divide(at);
-                const ParcelSpan span = spans.hidden[at - b * of_row];
-                first[i] = b * x.apart + span.first(), count[i] = begin + i * THREADS < parcels ? span.count() : 0;
+                const int at = min(begin + i * THREADS, packet_count - 1), b = row.divide(at);
+                const PacketSpan span = spans.hidden[at - b * of_row];
+                first[i] = b * x.apart + span.first(), count[i] = begin + i * THREADS < packet_count ? span.count() : 0;
             }
-            receive_all(got, awaited, [&](int i) { return mail.hidden.mail + min(begin + i * THREADS, parcels - 1); });
+            receive_all(got, awaited,
+                        [&](int i) { return mailboxes.hidden.packets + min(begin + i * THREADS, packet_count - 1); });
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
 #pragma unroll
@@ -232,11 +234,11 @@ struct FewRowsStep
     {
         if (has(phase, Input::ATTENTION)) {
             delay_polling(POLL_DELAY_IDLE_CYCLES);
-            constexpr int AT_ONCE = at_once(OUTPUT_PARCELS, THREADS, 6);
-            const auto parts_of = [&](int b) { return KeyParts(positions[b].cached, mail.key_parts).count; };
+            constexpr int AT_ONCE = at_once(OUTPUT_PACKETS, THREADS, 6);
+            const auto parts_of = [&](int b) { return KeyParts(positions[b].cached, mailboxes.key_parts).count; };
 #pragma unroll 1
-            for (int first = 0; first < OUTPUT_PARCELS; first += AT_ONCE * THREADS)
-                receive_attention<AT_ONCE>(mail, parts_of, x, epoch_of(phase, &PhaseSpec::awaited), first);
+            for (int first = 0; first < OUTPUT_PACKETS; first += AT_ONCE * THREADS)
+                receive_attention<AT_ONCE>(mailboxes, parts_of, x, epoch_of(phase, &PhaseSpec::awaited), first);
         } else if (has(phase, Input::HIDDEN)) {
             delay_polling(POLL_DELAY_HIDDEN_CYCLES);
             take_hidden(x, epoch_of(phase, &PhaseSpec::awaited));
@@ -289,30 +291,31 @@ struct FewRowsStep
         }
     }
 
-    // A block with fewer rows than others sends empty parcels, so that all receive the same number.
+    // A block with fewer rows than others sends empty packets, so that all receive the same number.
     __device__ __forceinline__ Outgoing outgoing(int phase, const Weights& w, int b, int first) const
     {
         const bool activates = has(phase, Epilogue::ACTIVATE), wide = activates && HIDDEN_IN_WORD > 1;
-        const int each = phase == QKV ? mail.qkv.each : activates ? mail.hidden.each : mail.after_mlp.each;
-        Parcel* box = phase == QKV    ? mail.qkv.mail
-                      : phase == PROJ ? mail.after_attention.mail
-                      : phase == FC   ? mail.hidden.mail
-                                      : mail.after_mlp.mail;
+        const int each = phase == QKV ? mailboxes.qkv.each : activates ? mailboxes.hidden.each : mailboxes.after_mlp.each;
+        Packet* box = phase == QKV    ? mailboxes.qkv.packets
+                      : phase == PROJ ? mailboxes.after_attention.packets
+                      : phase == FC   ? mailboxes.hidden.packets
+                                      : mailboxes.after_mlp.packets;
         const int before = wide ? first / 6 : first / 3;
-        const int parcels = first + BATCH < w.rows ? (wide ? BATCH / 6 : BATCH / 3) : each - before;
-        return {box + (b * int(gridDim.x) + int(blockIdx.x)) * each + before, parcels, epoch_of(phase, &PhaseSpec::sent),
+        const int packet_count = first + BATCH < w.rows ? (wide ? BATCH / 6 : BATCH / 3) : each - before;
+        return {box + (b * int(gridDim.x) + int(blockIdx.x)) * each + before, packet_count, epoch_of(phase, &PhaseSpec::sent),
                 activates, wide};
     }
 
-    // Four lanes fill a parcel, as in one_kernel.cuh.
+    // Four lanes fill a packet, as in one_kernel.cuh.
     template <class SumOf>
     __device__ __forceinline__ void send_batch(int phase, int layer, const Weights& w, const Outgoing& to, int b, int warp_of_row,
                                                int first, int rows, SumOf sum_of)
     {
-        const auto [box, parcels, sent, activates, wide] = to;
+        const auto [box, packet_count, sent, activates, wide] = to;
 #pragma unroll 1
-        for (int parcel = warp_of_row * 8 + lane_id() / 4; __any_sync(ALL_LANES, parcel < parcels); parcel += 8 * WARPS_OF_ROW) {
-            const int word = parcel * 3 + lane_id() % 4, row = wide ? 2 * word : word;
+        for (int packet = warp_of_row * 8 + lane_id() / 4; __any_sync(ALL_LANES, packet < packet_count);
+             packet += 8 * WARPS_OF_ROW) {
+            const int word = packet * 3 + lane_id() % 4, row = wide ? 2 * word : word;
             const bool some = lane_id() % 4 < 3 && row < rows;
             float out = 0.0f, next = 0.0f;
             if (some) {
@@ -324,7 +327,7 @@ struct FewRowsStep
             }
             const uint32_t payload = activates ? hidden_word(out, next) : __float_as_uint(out);
             const uint32_t second = __shfl_down_sync(ALL_LANES, payload, 1), third = __shfl_down_sync(ALL_LANES, payload, 2);
-            if (lane_id() % 4 == 0 && parcel < parcels) send(box + parcel, payload, second, third, sent);
+            if (lane_id() % 4 == 0 && packet < packet_count) send(box + packet, payload, second, third, sent);
             if (!some || activates) continue;
             if (has(phase, Epilogue::CACHE))
                 cache(layer, positions[b], w.begin + first + row, out);
@@ -348,10 +351,10 @@ struct FewRowsStep
     {
 #pragma unroll 1
         // perhaps never skipped: there may be items for every block
-        for (int item = blockIdx.x; item < B * NH * mail.key_parts; item += gridDim.x) {
-            const int b = item / (NH * mail.key_parts);
+        for (int item = blockIdx.x; item < B * NH * mailboxes.key_parts; item += gridDim.x) {
+            const int b = item / (NH * mailboxes.key_parts);
             const RowPosition& at_row = positions[b];
-            const KeyRange range(KeyParts(at_row.cached, mail.key_parts), mail.key_parts, at_row.cached, item);
+            const KeyRange range(KeyParts(at_row.cached, mailboxes.key_parts), mailboxes.key_parts, at_row.cached, item);
             if (range.wanted)
                 act(range, QueryRow{b, at_row.first, at_row.cache, min(b - at_row.first + 1, MAXT - at_row.cached)}, item);
         }
@@ -367,15 +370,15 @@ struct FewRowsStep
         if (threadIdx.x < B) {
             best = winners[threadIdx.x * WARPS_OF_ROW];
             for (int i = 1; i < WARPS_OF_ROW; i++) best = better(best, winners[threadIdx.x * WARPS_OF_ROW + i]);
-            Parcel* to = mail.best + threadIdx.x * gridDim.x + blockIdx.x;
+            Packet* to = mailboxes.best + threadIdx.x * gridDim.x + blockIdx.x;
             send(to, __float_as_uint(best.value), uint32_t(best.index), 0, epoch);
         }
         for (int b = blockIdx.x; warp_id() == 0 && b < B; b += gridDim.x) {
             best = {-INFINITY, INT_MAX};
             // perhaps never several turns: the check's grids have few blocks
             for (int i = lane_id(); i < int(gridDim.x); i += WARP_SIZE) {
-                Parcel got[1];
-                receive(got, epoch, [&](int) { return mail.best + b * gridDim.x + i; });
+                Packet got[1];
+                receive(got, epoch, [&](int) { return mailboxes.best + b * gridDim.x + i; });
                 best = better(best, {__uint_as_float(got[0].word[0]), int(got[0].word[1])});
             }
             best = warp_best(best);
@@ -388,7 +391,7 @@ struct FewRowsStep
     __device__ __forceinline__ void compute(const int* texts, const int* caches, const int* clock)
     {
         source.watch.start(MAIL);
-        spans.look_up(mail);
+        spans.look_up(mailboxes);
         pdl_wait();
         epoch = uint32_t(load_fresh(clock + blockIdx.x)) + 1;
         if (threadIdx.x < B) positions[threadIdx.x].look_up(m, texts, caches, threadIdx.x);
@@ -419,8 +422,8 @@ struct FewRowsStep
             if (phase == FC2) epoch += EPOCHS_OF_LAYER;
             if (phase != QKV) continue;
             for_each_range([&](const KeyRange& range, const QueryRow& query, int item) {
-                const unsigned origin = B == 1 ? Attention::origin_of(mail, range.head, threadIdx.x) : 0;
-                Attention::run(m, source, mail, range, query, origin, layer, item, epoch);
+                const unsigned origin = B == 1 ? Attention::origin_of(mailboxes, range.head, threadIdx.x) : 0;
+                Attention::run(m, source, mailboxes, range, query, origin, layer, item, epoch);
             });
         }
         source.watch.start(MAIL);
@@ -453,7 +456,7 @@ struct FewRowsStep
     }
 };
 
-__device__ __forceinline__ void few_rows_step(const Model& m, const int* texts, const int* caches, Parcel* parcels, int* clock,
+__device__ __forceinline__ void few_rows_step(const Model& m, const int* texts, const int* caches, Packet* packets, int* clock,
                                               int* spent)
 {
     extern __shared__ uint4 shared[];
@@ -461,20 +464,20 @@ __device__ __forceinline__ void few_rows_step(const Model& m, const int* texts, 
     __shared__ uint4 spans_storage[(sizeof(Spans) + 15) / 16];
     Spans& spans = *reinterpret_cast<Spans*>(spans_storage);
     __shared__ RowPosition positions[2][B];  // the copying thread has its own copy
-    Mailboxes& mail = *reinterpret_cast<Mailboxes*>(mailboxes_storage);
+    Mailboxes& mailboxes = *reinterpret_cast<Mailboxes*>(mailboxes_storage);
     BlockRows& block_rows = *reinterpret_cast<BlockRows*>(block_rows_storage);
     const RowsLayout layout(shared);
     pdl_launch_dependents();
     const bool copying = warp_id() == STEP_WARPS;
     const int first = copying ? int(COPIES) : int(QKV), last = copying ? int(COPIES) : int(ATTENTION);
     FewRowsStep step = {m,
-                        mail,
+                        mailboxes,
                         block_rows,
                         spans,
                         positions[copying],
                         layout,
                         WeightSource(layout.staged, Watch(copying || threadIdx.x == 0, first, last, SENDING))};
-    if (threadIdx.x == 0) mail = Mailboxes(parcels);
+    if (threadIdx.x == 0) mailboxes = Mailboxes(packets);
     if (threadIdx.x == (STEP_WARPS - 1) * WARP_SIZE) block_rows = BlockRows();
     step.source.set_up(copying);
     __syncthreads();

@@ -1,11 +1,11 @@
-// How the blocks of one kernel divide rows, and where each block puts its results for the others: in parcels of 16 bytes, three
-// words and the epoch in which they were sent. exchange_*.cuh send and await parcels.
+// How the blocks of one kernel divide rows, and where each block puts its results for the others: in packets of 16 bytes, three
+// words and the epoch in which they were sent. exchange_*.cuh send and await packets.
 #pragma once
 #include "step_types.cuh"
 
 namespace decode {
 
-struct Parcel
+struct Packet
 {
     uint32_t word[3], epoch;
 };
@@ -40,35 +40,35 @@ struct RowPartition
     }
 };
 
-// A vector whose elements the blocks compute by such rows and send, PER per parcel: (block, parcel).
+// A vector whose elements the blocks compute by such rows and send, PER per packet: (block, packet).
 template <int PER, int STEP = 1>
 struct Mailbox
 {
-    Parcel* mail;
+    Packet* packets;
     RowPartition<STEP> share;
-    int each;  // parcels per block
+    int each;  // packets per block
 
-    __device__ __forceinline__ Mailbox(Parcel* at, int rows) : mail(at), share(rows), each(ceil_div(share.most(), PER)) {}
+    __device__ __forceinline__ Mailbox(Packet* at, int rows) : packets(at), share(rows), each(ceil_div(share.most(), PER)) {}
 
-    __device__ __forceinline__ int parcels() const { return each * int(gridDim.x); }
+    __device__ __forceinline__ int count() const { return each * int(gridDim.x); }
 };
 
-// The elements in a parcel: the first one's index, and their number.
-struct ParcelSpan
+// The elements in a packet: the first one's index, and their number.
+struct PacketSpan
 {
     int packed;
 
     template <int PER, int STEP>
-    static __device__ __forceinline__ ParcelSpan of(const Mailbox<PER, STEP>& shared, int parcel)
+    static __device__ __forceinline__ PacketSpan of(const Mailbox<PER, STEP>& shared, int packet)
     {
-        const int block = Divisor(shared.each).divide(parcel), skipped = (parcel - block * shared.each) * PER;
-        const int left = parcel < shared.parcels() ? shared.share.count(block) - skipped : 0;
+        const int block = Divisor(shared.each).divide(packet), skipped = (packet - block * shared.each) * PER;
+        const int left = packet < shared.count() ? shared.share.count(block) - skipped : 0;
         return {(shared.share.begin(block) + skipped) * 8 + max(0, min(PER, left))};
     }
     __device__ __forceinline__ int first() const { return packed >> 3; }
     __device__ __forceinline__ int count() const { return packed & 7; }
 
-    __device__ __forceinline__ ParcelSpan renewed() const { return {opaque(packed)}; }
+    __device__ __forceinline__ PacketSpan renewed() const { return {opaque(packed)}; }
 };
 
 }  // namespace decode

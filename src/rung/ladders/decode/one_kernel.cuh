@@ -2,7 +2,7 @@
 // are loaded (weights_*.cuh), how blocks exchange data (exchange_*.cuh), and how rows are multiplied (products_*.cuh). The code
 // of a layer must be short: code that does not fit into the instruction cache is fetched again in every layer.
 #pragma once
-#include "mailed_attention.cuh"
+#include "exchanged_attention.cuh"
 #include "residual_vector.cuh"
 
 namespace decode {
@@ -14,22 +14,22 @@ static_assert(B == 1, "one sequence");
 struct Hidden
 {
     static constexpr int HELD = ceil_div(F / HIDDEN + MOST_BLOCKS, THREADS);
-    ParcelSpan spans[HELD];
+    PacketSpan spans[HELD];
 
     __device__ __forceinline__ void look_up(const HiddenMailbox& shared)
     {
 #pragma unroll
-        for (int i = 0; i < HELD; i++) spans[i] = ParcelSpan::of(shared, int(threadIdx.x) + i * THREADS);
+        for (int i = 0; i < HELD; i++) spans[i] = PacketSpan::of(shared, int(threadIdx.x) + i * THREADS);
     }
 
     __device__ __forceinline__ void receive_from(const HiddenMailbox& shared, const Vector& to, uint32_t epoch) const
     {
-        Parcel got[HELD];
+        Packet got[HELD];
         const int thread = opaque(threadIdx.x);
-        receive(got, epoch, [&](int i) { return shared.mail + min(thread + i * THREADS, shared.parcels() - 1); });
+        receive(got, epoch, [&](int i) { return shared.packets + min(thread + i * THREADS, shared.count() - 1); });
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
-            const ParcelSpan span = spans[i].renewed();
+            const PacketSpan span = spans[i].renewed();
 #pragma unroll
             for (int j = 0; j < 3; j++) {
                 if (j * HIDDEN_IN_WORD >= span.count()) continue;
@@ -45,7 +45,7 @@ struct Hidden
 // ---- the head ---------------------------------------------------------------------------------------------------
 
 // Each block sends its largest logit to the first block, which picks the token.
-__device__ __forceinline__ void pick(const Model& m, const Mailboxes& mail, Best best, uint32_t epoch)
+__device__ __forceinline__ void pick(const Model& m, const Mailboxes& mailboxes, Best best, uint32_t epoch)
 {
     __shared__ Best winners[STEP_WARPS];
     best = warp_best(best);
@@ -53,14 +53,14 @@ __device__ __forceinline__ void pick(const Model& m, const Mailboxes& mail, Best
     sync_computing();
     if (threadIdx.x == 0) {
         for (int w = 1; w < STEP_WARPS; w++) best = better(best, winners[w]);
-        send(mail.best + blockIdx.x, __float_as_uint(best.value), uint32_t(best.index), 0, epoch);
+        send(mailboxes.best + blockIdx.x, __float_as_uint(best.value), uint32_t(best.index), 0, epoch);
     }
     all_have_sent();
     if (blockIdx.x > 0 || warp_id() > 0) return;
     // perhaps never several turns: the check's grids have few blocks
     for (int i = lane_id(); i < int(gridDim.x); i += WARP_SIZE) {
-        Parcel got[1];
-        receive(got, epoch, [&](int) { return mail.best + i; });
+        Packet got[1];
+        receive(got, epoch, [&](int) { return mailboxes.best + i; });
         best = better(best, {__uint_as_float(got[0].word[0]), int(got[0].word[1])});
     }
     best = warp_best(best);
@@ -72,7 +72,7 @@ __device__ __forceinline__ void pick(const Model& m, const Mailboxes& mail, Best
 struct Step
 {
     const Model& m;
-    const Mailboxes& mail;  // in shared memory, like the next: registers are needed for values that are used more often
+    const Mailboxes& mailboxes;  // in shared memory, like the next: registers are needed for values that are used more often
     const BlockRows& block_rows;
     const SharedLayout layout;
     WeightSource source;
@@ -99,14 +99,14 @@ struct Step
         if (which > 0) to[cached(layer, 0, channel / HS, length) + channel % HS] = from_float<Real>(x);
     }
 
-    // What a thread sends of a batch of rows, computed before the rows' sums are ready. Four lanes form one parcel, three of them
-    // with a word each, of one or two elements. A block with fewer rows than others sends empty parcels, so that all receive the
+    // What a thread sends of a batch of rows, computed before the rows' sums are ready. Four lanes form one packet, three of them
+    // with a word each, of one or two elements. A block with fewer rows than others sends empty packets, so that all receive the
     // same number.
     struct PendingOutput
     {
-        Parcel* to;
+        Packet* to;
         int row;           // of the batch; words of hidden units hold two
-        bool some, sends;  // whether there is such a row, and whether the lane sends a parcel
+        bool some, sends;  // whether there is such a row, and whether the lane sends a packet
         float bias[2], residual, scale[2];
     };
 
@@ -115,16 +115,16 @@ struct Step
     {
         const bool wide = has(phase, Epilogue::ACTIVATE) && HIDDEN_IN_WORD > 1;
         const int word = thread / 4 * 3 + thread % 4;
-        const int each = phase == QKV ? mail.qkv.each : phase == FC ? mail.hidden.each : mail.after_mlp.each;
-        Parcel* to = phase == QKV    ? mail.qkv.mail
-                     : phase == PROJ ? mail.after_attention.mail
-                     : phase == FC   ? mail.hidden.mail
-                                     : mail.after_mlp.mail;
+        const int each = phase == QKV ? mailboxes.qkv.each : phase == FC ? mailboxes.hidden.each : mailboxes.after_mlp.each;
+        Packet* to = phase == QKV    ? mailboxes.qkv.packets
+                     : phase == PROJ ? mailboxes.after_attention.packets
+                     : phase == FC   ? mailboxes.hidden.packets
+                                     : mailboxes.after_mlp.packets;
         const int before = wide ? first / 6 : first / 3;
-        const int parcels = first + BATCH < w.rows ? (wide ? BATCH / 6 : BATCH / 3) : each - before;
+        const int packet_count = first + BATCH < w.rows ? (wide ? BATCH / 6 : BATCH / 3) : each - before;
         PendingOutput output;
         output.to = to + blockIdx.x * each + before + thread / 4;
-        output.sends = thread % 4 == 0 && thread / 4 < parcels;
+        output.sends = thread % 4 == 0 && thread / 4 < packet_count;
         output.row = wide ? 2 * word : word;
         output.some = thread % 4 < 3 && output.row < min(BATCH, w.rows - first);
 #pragma unroll
@@ -182,17 +182,17 @@ struct Step
         const auto awaited = [&] { return epoch_of(phase, &PhaseSpec::awaited); };
         if (has(phase, Input::ATTENTION)) {
             if (!attended) delay_polling(POLL_DELAY_IDLE_CYCLES);
-            receive_attention<ceil_div(C / OUTPUTS, THREADS)>(mail, [&](int) { return key_ranges; }, x, awaited());
+            receive_attention<ceil_div(C / OUTPUTS, THREADS)>(mailboxes, [&](int) { return key_ranges; }, x, awaited());
         } else if (has(phase, Input::HIDDEN)) {
             delay_polling(POLL_DELAY_HIDDEN_CYCLES);
-            hidden.receive_from(mail.hidden, x, awaited());
+            hidden.receive_from(mailboxes.hidden, x, awaited());
         } else {
             if (!embedding) delay_polling(POLL_DELAY_STREAM_CYCLES);
             if (embedding)
                 residual.embed(token, position);
             else
-                residual.receive_from(phase == FC ? mail.after_attention.mail : mail.after_mlp.mail, mail.after_mlp.parcels(),
-                                      awaited());
+                residual.receive_from(phase == FC ? mailboxes.after_attention.packets : mailboxes.after_mlp.packets,
+                                      mailboxes.after_mlp.count(), awaited());
             source.watch.start(NORM);
             residual.normalise(x, source.gain(w), source.shift(w), m.eps);
         }
@@ -231,21 +231,21 @@ struct Step
         ResidualVector residual;
         Hidden hidden;
         Best best = {-INFINITY, INT_MAX};
-        residual.look_up(mail.after_mlp);
-        hidden.look_up(mail.hidden);
-        const unsigned origin = Attention::origin_of(mail, min(int(blockIdx.x) / mail.key_parts, NH - 1), threadIdx.x);
+        residual.look_up(mailboxes.after_mlp);
+        hidden.look_up(mailboxes.hidden);
+        const unsigned origin = Attention::origin_of(mailboxes, min(int(blockIdx.x) / mailboxes.key_parts, NH - 1), threadIdx.x);
         source.watch.start(MAIL);
         wait_for_input();
         source.watch.start(SENDING);
         epoch = uint32_t(load_fresh(clock + blockIdx.x)) + 1;
-        const KeyParts parts(length, mail.key_parts);
+        const KeyParts parts(length, mailboxes.key_parts);
         const Real *token = m.wte + size_t(load_fresh(m.tokens)) * C, *position = m.wpe + size_t(length) * C;
         // perhaps never several turns: a block mostly has fewer channels than threads
         for (int i = threadIdx.x; i < block_rows.of[PROJ].y; i += THREADS) {
             const int channel = block_rows.of[PROJ].x + i;
             layout.residual[i] = to_float(token[channel]) + to_float(position[channel]);
         }
-        const KeyRange own(parts, mail.key_parts, length, blockIdx.x);
+        const KeyRange own(parts, mailboxes.key_parts, length, blockIdx.x);
         int parity = 0;
 #pragma unroll 1
         for (int phase_index = 0; phase_index <= PHASES * L; phase_index++) {  // all phases run the same code: see above
@@ -268,7 +268,7 @@ struct Step
             if (phase == QKV) attend(layer, parts, own, origin);
         }
         source.watch.start(MAIL);
-        pick(m, mail, best, epoch);
+        pick(m, mailboxes, best, epoch);
     }
 
     // The block's ranges of keys: most blocks have one or none.
@@ -276,12 +276,13 @@ struct Step
     {
 #pragma unroll 1
         // perhaps never skipped: there may be items for every block
-        for (int item = blockIdx.x; item < NH * mail.key_parts; item += gridDim.x) {
+        for (int item = blockIdx.x; item < NH * mailboxes.key_parts; item += gridDim.x) {
             KeyRange range = own;
             unsigned from = origin;
             if (item != int(blockIdx.x))
-                range = KeyRange(parts, mail.key_parts, length, item), from = Attention::origin_of(mail, range.head, threadIdx.x);
-            if (range.wanted) Attention::run(m, source, mail, range, {}, from, layer, item, epoch);
+                range = KeyRange(parts, mailboxes.key_parts, length, item),
+                from = Attention::origin_of(mailboxes, range.head, threadIdx.x);
+            if (range.wanted) Attention::run(m, source, mailboxes, range, {}, from, layer, item, epoch);
         }
         all_have_sent();
     }
@@ -301,11 +302,11 @@ __device__ __forceinline__ void copy_all(Step& step, int* spent)
             copier.copy(step.block_rows.weights(m, phase, layer));
             if (phase > QKV) continue;
             if (layer == 0) step.wait_for_input();  // no kernel writes weights; the previous step writes keys
-            const KeyParts parts(step.length, step.mail.key_parts);
+            const KeyParts parts(step.length, step.mailboxes.key_parts);
 #pragma unroll 1
             // perhaps never skipped: there may be items for every block
-            for (int item = blockIdx.x; item < NH * step.mail.key_parts; item += gridDim.x) {
-                const KeyRange range(parts, step.mail.key_parts, step.length, item);
+            for (int item = blockIdx.x; item < NH * step.mailboxes.key_parts; item += gridDim.x) {
+                const KeyRange range(parts, step.mailboxes.key_parts, step.length, item);
 #pragma unroll 1
                 // perhaps never several turns: a unit may hold a part of the keys
                 for (int first = range.first; range.wanted && first < range.end; first += KEY_GROUP) {
@@ -327,19 +328,19 @@ __device__ __forceinline__ void run_copying_warp(Step& step, int* spent)
     }
 }
 
-__device__ __forceinline__ void whole_step(const Model& m, Parcel* parcels, int* clock, int* spent)
+__device__ __forceinline__ void whole_step(const Model& m, Packet* packets, int* clock, int* spent)
 {
     extern __shared__ uint4 shared[];
     __shared__ uint4 mailboxes_storage[(sizeof(Mailboxes) + 15) / 16], block_rows_storage[(sizeof(BlockRows) + 15) / 16];
-    Mailboxes& mail = *reinterpret_cast<Mailboxes*>(mailboxes_storage);
+    Mailboxes& mailboxes = *reinterpret_cast<Mailboxes*>(mailboxes_storage);
     BlockRows& block_rows = *reinterpret_cast<BlockRows*>(block_rows_storage);
     const SharedLayout layout(shared);
     pdl_launch_dependents();
     const bool copying = COPY_WARPS > 0 && warp_id() == STEP_WARPS;
     const int first = copying ? int(COPIES) : int(QKV), last = copying ? int(COPIES) : int(ATTENTION);  // rows of the thread
-    Step step = {m, mail, block_rows, layout,
+    Step step = {m, mailboxes, block_rows, layout,
                  WeightSource(layout.staged, Watch(copying || threadIdx.x == 0, first, last, SENDING))};
-    if (threadIdx.x == 0) mail = Mailboxes(parcels);
+    if (threadIdx.x == 0) mailboxes = Mailboxes(packets);
     if (threadIdx.x == (STEP_WARPS - 1) * WARP_SIZE) block_rows = BlockRows();
     step.source.set_up(copying);
     __syncthreads();

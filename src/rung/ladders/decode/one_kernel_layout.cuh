@@ -67,25 +67,26 @@ __device__ __forceinline__ uint32_t packed(float a, float b, const T*)
 __device__ __forceinline__ uint32_t packed(float a, float, const float*) { return __float_as_uint(a); }
 __device__ __forceinline__ uint32_t hidden_word(float a, float b) { return packed(a, b, (const Factor*)nullptr); }
 
-// Hidden units per parcel, and per word.
+// Hidden units per packet, and per word.
 constexpr int HIDDEN_IN_WORD = 4 / sizeof(Factor), HIDDEN = 3 * HIDDEN_IN_WORD;
 using HiddenMailbox = Mailbox<HIDDEN, HIDDEN_IN_WORD>;
 
-constexpr int OUTPUTS = TWO_TERM_TF32 ? 2 : 4;  // elements of a head's output per parcel, as floats or halves, with their weight
+constexpr int OUTPUTS = TWO_TERM_TF32 ? 2 : 4;  // elements of a head's output per packet, as floats or halves, with their weight
 
-// Five kinds of mail, each with its own mailbox, and one per row in a step of several rows. A layer's parcels overwrite those of
-// the layer before: no block sends one before it has received data that every block sent after reading the old parcel.
+// Five kinds of packets, each with its own mailbox, and one per row in a step of several rows. A layer's packets overwrite those of
+// the layer before: no block sends one before it has received data that every block sent after reading the old packet.
 struct Mailboxes
 {
     Mailbox<3> qkv, after_attention, after_mlp;
     HiddenMailbox hidden;
-    Parcel *attention, *best;
+    Packet *attention, *best;
     int key_parts;
 
-    __device__ __forceinline__ explicit Mailboxes(Parcel* at)
-        : qkv(at, 3 * C), after_attention(at + B * qkv.parcels(), C),
-          after_mlp(after_attention.mail + B * after_attention.parcels(), C), hidden(after_mlp.mail + B * after_mlp.parcels(), F),
-          attention(hidden.mail + B * hidden.parcels()), key_parts(max(1, int(gridDim.x) / (B * NH)))
+    __device__ __forceinline__ explicit Mailboxes(Packet* at)
+        : qkv(at, 3 * C), after_attention(at + B * qkv.count(), C),
+          after_mlp(after_attention.packets + B * after_attention.count(), C),
+          hidden(after_mlp.packets + B * after_mlp.count(), F), attention(hidden.packets + B * hidden.count()),
+          key_parts(max(1, int(gridDim.x) / (B * NH)))
     {
         best = attention + B * NH * key_parts * (HS / OUTPUTS);
     }

@@ -79,20 +79,16 @@ struct Operands
 {
     static constexpr PhaseSpec SPEC = TABLE[PHASE];
 
-    static __device__ __forceinline__ const Weight* matrix(const Model& m, size_t row, int layer)
+    // Row `row` of all layers' matrices, and the first row of a layer.
+    static __device__ __forceinline__ const Weight* matrix(const Model& m, size_t row)
     {
-        return m.*SPEC.matrix + (size_t(layer) * SPEC.rows + row) * SPEC.columns;
+        return m.*SPEC.matrix + row * SPEC.columns;
     }
+    static __device__ __forceinline__ size_t first_row(int layer) { return size_t(layer) * SPEC.rows; }
     static __device__ __forceinline__ const Real* bias(const Model& m, int layer)
     {
         return m.*SPEC.bias + size_t(layer) * SPEC.rows;
     }
-    static __device__ __forceinline__ const float* scale(const Model& m, int layer)
-    {
-        return m.*SPEC.scale + size_t(layer) * SPEC.rows;
-    }
-    static __device__ __forceinline__ const Real* gain(const Model& m, int layer) { return m.*SPEC.gain + size_t(layer) * C; }
-    static __device__ __forceinline__ const Real* shift(const Model& m, int layer) { return m.*SPEC.shift + size_t(layer) * C; }
 };
 
 // GELU by tanh with an approximate division, so that a thread's two values are computed in parallel.

@@ -4,27 +4,27 @@
 
 namespace decode {
 
-constexpr int HELD = ceil_div(C / 3 + MOST_BLOCKS, THREADS);  // parcels of a vector of C per thread
+constexpr int HELD = ceil_div(C / 3 + MOST_BLOCKS, THREADS);  // packets of a vector of C per thread
 
 struct ResidualVector
 {
     float v[HELD][3];
-    ParcelSpan spans[HELD];
+    PacketSpan spans[HELD];
     float running_mean = 0.0f;  // the mean of the last vector: deviations from it are squared and summed without cancellation
 
     __device__ __forceinline__ void look_up(const Mailbox<3>& shared)
     {
 #pragma unroll
-        for (int i = 0; i < HELD; i++) spans[i] = ParcelSpan::of(shared, int(threadIdx.x) + i * THREADS);
+        for (int i = 0; i < HELD; i++) spans[i] = PacketSpan::of(shared, int(threadIdx.x) + i * THREADS);
     }
 
-    __device__ __forceinline__ void receive_from(const Parcel* mail, int parcels, uint32_t epoch)
+    __device__ __forceinline__ void receive_from(const Packet* packets, int packet_count, uint32_t epoch)
     {
-        Parcel got[HELD];
+        Packet got[HELD];
         const int thread = opaque(threadIdx.x);
         receive(got, epoch, [&](int i) {
-            return mail + min(thread + i * THREADS, parcels - 1);
-        });  // surplus threads read the last parcel again
+            return packets + min(thread + i * THREADS, packet_count - 1);
+        });  // surplus threads read the last packet again
 #pragma unroll
         for (int i = 0; i < HELD; i++)
 #pragma unroll
@@ -68,7 +68,7 @@ struct ResidualVector
         float g[HELD][3], b[HELD][3];  // loaded together: with branches each load would be waited for separately
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
-            const ParcelSpan span = spans[i].renewed();
+            const PacketSpan span = spans[i].renewed();
 #pragma unroll
             for (int j = 0; j < 3; j++) {
                 const int channel = min(span.first() + j, C - 1);
@@ -77,7 +77,7 @@ struct ResidualVector
         }
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
-            const ParcelSpan span = spans[i].renewed();
+            const PacketSpan span = spans[i].renewed();
 #pragma unroll
             for (int j = 0; j < 3; j++) {
                 const float x = (v[i][j] - mean) * rstd * g[i][j] + b[i][j];

@@ -207,7 +207,7 @@ struct WeightSource::Copier
         ring.go_on(1), free--;
     }
 
-    // At most PACE bytes per cycle: faster requests wait in the memory queues, and delay all parcels.
+    // At most PACE bytes per cycle: faster requests wait in the memory queues, and delay all packets.
     __device__ __forceinline__ void keep_pace()
     {
         if (PACE == 0) return;

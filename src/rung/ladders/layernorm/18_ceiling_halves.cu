@@ -1,6 +1,7 @@
 /*---
 idea   = "The report's tree: one thread per column, a block of C threads, and ceiling halves, so that C need not be a power of two."
 expect = "No coarsening and no loop over columns, and a barrier for each of ten levels: slower than rung 5, whose 256 threads add three columns each before a tree of eight levels."
+found  = "4.57 us at b4t64 in f32 on an H200, 125x over rung 1, about rung 5's time."
 provenance = "ECE 408 milestone 3, Reduction: LayerNorm, a block of (C, 1, 1) and a grid of (T, B, 1); 7274 -> 355 us on an A40."
 from   = "layernorm/5"
 side_experiment = "The report's kernel, beside rung 5."

@@ -6,7 +6,7 @@ provenance = "ours"
 rewrite = "A row lies in the registers of a cluster, so that nothing of the loops over memory remains."
 dtypes = ["f32"]
 dims   = ["V"]
-needs  = "ceil_div(V, CLUSTER * BLOCK) * max(BLOCK, 512) <= 8192"
+needs  = ["sm >= 90", "ceil_div(V, CLUSTER * BLOCK) * max(BLOCK, 512) <= 8192"]
 [tune]
 BLOCK = [1024, 512]
 CLUSTER = [8, 4]
@@ -58,7 +58,7 @@ __device__ __forceinline__ Mass mass(float p) { return p > 0.0f ? Mass(p * float
 struct Part
 {
     Shared& shared;
-    const int rank = cluster::rank(), warp = rank * WARPS + warp_id();
+    const int rank = cluster_rank(), warp = rank * WARPS + warp_id();
     int round = 0;
     float z[EACH];
 
@@ -93,7 +93,7 @@ struct Part
             largest = fmaxf(largest, z[j]);
         }
         cluster::tell<CLUSTER>(&shared.maxima[warp], warp_max(largest));
-        cluster::sync();
+        cluster_sync();
         largest = -INFINITY;
         for (int w = lane_id(); w < ALL_WARPS; w += WARP_SIZE) largest = fmaxf(largest, shared.maxima[w]);
         return warp_max(largest);
@@ -160,7 +160,7 @@ struct Part
                 const int bin = c * WARP_SIZE + lane_id();
                 cluster::tell<CLUSTER>(&shared.chunks[half][rank][c], warp_total(low[bin] + (Mass(high[bin]) << LIMB)));
             }
-            cluster::sync();
+            cluster_sync();
             clear(1 - half);
             if (warp_id() == 0) {
                 Mass chunk = 0, on = 0;
@@ -244,7 +244,7 @@ struct Part
     __device__ __forceinline__ Mass mass_before(Mass own, int half, Mass& all) const
     {
         cluster::tell<CLUSTER>(&shared.sums[half][warp], own);
-        cluster::sync();
+        cluster_sync();
         Mass before = 0;
         all = 0;
         for (int w = lane_id(); w < ALL_WARPS; w += WARP_SIZE) {
@@ -287,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     __shared__ Shared shared;
     const int b = blockIdx.y;
     Part part(shared);
-    cluster::sync();  // all blocks have started, so their shared memory may be written
+    cluster_sync();  // all blocks have started, so their shared memory may be written
     pdl_wait();
     pdl_launch_dependents();
     const Settings s(settings + 8 * b);

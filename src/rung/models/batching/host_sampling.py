@@ -20,9 +20,9 @@ from rung.models.buffers import integers
 from rung.models.cpu.engine import Column
 from rung.models.cpu.plan import SHORT_PROMPT
 from rung.models.drafts import MOST, PROPOSING, Columns, Draft, DraftModel, Lookup, Pace, follow, numbers
-from rung.models.gpt2.model import Drafting, Transformer
 from rung.models.options import Chosen
 from rung.models.sampling import NOT_FINITE, Penalties
+from rung.models.transformer import Drafting, Transformer
 from rung.precision import torch_threads
 from rung.processors import processors
 

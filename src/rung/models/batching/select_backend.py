@@ -12,8 +12,7 @@ from rung.models.batching.adaptive_drafting import AdaptiveDrafting
 from rung.models.batching.backend import Backend
 from rung.models.batching.host_sampling import HostBackend
 from rung.models.cpu.plan import NativeStep
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.rungs import MAX_ROWS_OWN_MMA
+from rung.models.transformer import Transformer
 from rung.processors import available_memory
 
 if TYPE_CHECKING:
@@ -31,29 +30,27 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
     most = _memory(transformer) // slot_bytes(transformer)
     if slots is not None and slots > most:
         raise RungError(f"slots is {slots:,}; keys and values of at most {most:,} texts fit into memory, so give less.")
-    writer = transformer.service.writer
-    if writer is not None:
-        from rung.models.gpu.engine import Engine
+    engine = transformer.service.engine
+    if engine is not None:
         from rung.models.gpu.slots import GpuBackend
 
-        if isinstance(writer, Engine):  # a test may replace it
-            if transformer.drafting is not None:
-                from rung.models.gpu.columns import Columns
+        if transformer.drafting is not None:
+            from rung.models.gpu.draft_verification import Columns
 
-                columns = Columns(writer)
-                slots = min(slots or columns.columns_at_once, columns.columns_at_once)
-                source = transformer.drafting.source and transformer.drafting.source.service.writer
-                proposing = Columns(source) if isinstance(source, Engine) else None
-                drafted = HostBackend(transformer, slots, columns, transformer.drafting, proposing)
-                # With a draft model, sampled text differs from text without drafts. Timing selects the kernels in any
-                # case, so a text without drafts uses the kernels for the present number of texts.
-                return AdaptiveDrafting(
-                    drafted,
-                    GpuBackend(transformer, writer, slots, exact=False),
-                    lambda text: proposing is None or text.options.sampling.temperature == 0,
-                )
-            slots = slots or _gpu_slots(transformer, writer)
-            return GpuBackend(transformer, writer, slots, exact=writer.real.name == "f32")
+            columns = Columns(engine)
+            slots = min(slots or columns.columns_at_once, columns.columns_at_once)
+            source = transformer.drafting.source
+            proposing = Columns(source.service.engine) if source is not None else None
+            drafted = HostBackend(transformer, slots, columns, transformer.drafting, proposing)
+            # With a draft model, sampled text differs from text without drafts. Timing selects the kernels in any
+            # case, so a text without drafts uses the kernels for the present number of texts.
+            return AdaptiveDrafting(
+                drafted,
+                GpuBackend(transformer, engine, slots, exact=False),
+                lambda text: proposing is None or text.options.sampling.temperature == 0,
+            )
+        slots = slots or _gpu_slots(transformer, engine)
+        return GpuBackend(transformer, engine, slots, exact=engine.real.name == "f32")
     step = transformer.service.stepper
     native = step.engine if isinstance(step, NativeStep) else None
     return HostBackend(transformer, slots or _slots(transformer), native, transformer.drafting)
@@ -75,7 +72,8 @@ def _gpu_slots(transformer: Transformer, engine: Engine) -> int:
     fitting = room // text
     if engine.cache == "int8":
         in_eight_bits = text * (transformer.config.HS + 4) // (transformer.config.HS * engine.real.size)
-        if room // in_eight_bits >= 2 * MAX_ROWS_OWN_MMA:  # the smallest power of two with that many rows
+        few = engine.config.family.steps.MAX_ROWS_OWN_MMA
+        if room // in_eight_bits >= 2 * few:  # the smallest power of two with that many rows
             fitting = room // in_eight_bits
     most = min(EXACT_SLOTS if engine.real.name == "f32" else MOST_GPU_SLOTS, max(1, fitting))
     slots = 1 << most.bit_length() - 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rung.errors import RungError
-from rung.models.gpt2.config import Config
+from rung.models.family import Config
 from rung.models.options import Chosen, Completion, Options, Prompt, Reason
 from rung.models.stops import StopFinder
 from rung.models.tokenizer import Detokenizer, Tokenizer
@@ -15,7 +15,8 @@ from rung.models.tokenizer import Detokenizer, Tokenizer
 @dataclass(frozen=True)
 class Request:
     """A text to write. `seed` and `sample` determine its random numbers. Texts with the same `call` were requested
-    together: their engine admits calls in turns, and names the call in its log.
+    together: their engine admits calls in turns, and names the call in its log. `rows` is the
+    number of texts that begin together, if they may have a session of their number of rows.
     """
 
     prompt: Prompt
@@ -23,6 +24,7 @@ class Request:
     seed: int
     sample: int = 0
     call: str = ""
+    rows: int | None = None
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -374,7 +374,8 @@ class WorkerPool:
             worker.usage = worker.stalled = 0.0
             texts, worker.texts = list(worker.texts.values()), {}
             calls, worker.calls = list(worker.calls.values()), {}
-            worker.deaths = [at for at in worker.deaths if now - at < WINDOW] + [now]
+            if not worker.stopping:
+                worker.deaths = [at for at in worker.deaths if now - at < WINDOW] + [now]
             again = not worker.stopping and self._restart and len(worker.deaths) <= RESTARTS
             again = again and (started or worker.restarts > 0)
             if not worker.stopping:

@@ -16,8 +16,8 @@ import torch
 from rung.models.buffers import empty, floats, integers
 from rung.models.cache import Cache
 from rung.models.cpu import build
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.weights import Linear, Norm, Weights
+from rung.models.family import Config
+from rung.models.weights import Linear, Norm, Weights
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 ACTIVATIONS = {"gelu_tanh": 0, "gelu_erf": 1, "relu": 2}
@@ -90,23 +90,11 @@ class Engine:
         scales = floats([config.attention_scale(i) for i in range(config.layers)])
         tensors: list[torch.Tensor | None] = []
 
-        def norm(norm: Norm) -> None:
-            tensors.extend((norm.weight.float(), norm.bias.float()))
-
-        def linear(linear: Linear) -> None:
-            tensors.extend(
-                (linear.weight, linear.bias.float() if linear.bias is not None else None, linear.scale)
-            )
-
-        for layer in weights.layers:
-            norm(layer.ln_1)
-            linear(layer.qkv)
-            linear(layer.attn_proj)
-            norm(layer.ln_2)
-            linear(layer.fc)
-            linear(layer.mlp_proj)
-        norm(weights.ln_f)
-        linear(weights.head)
+        for held in itertools.chain.from_iterable(weights.groups()[1:]):
+            if isinstance(held, Norm):
+                tensors += [held.weight.float(), held.bias.float()]
+            elif isinstance(held, Linear):
+                tensors += [held.weight, None if held.bias is None else held.bias.float(), held.scale]
         tensors.append(scales)
         assert all(t is None or t.is_contiguous() for t in tensors)
         self._tensors = tensors
@@ -119,9 +107,7 @@ class Engine:
         self._begin()
 
     def _begin(self) -> None:
-        pointers = (ctypes.c_void_p * len(self._tensors))(
-            *(None if t is None else t.data_ptr() for t in self._tensors)
-        )
+        pointers = (ctypes.c_void_p * len(self._tensors))(*(None if t is None else t.data_ptr() for t in self._tensors))
         self._lock = threading.Lock()  # one step or pass at a time
         self._handle: int | None = self._library.rung_new(ctypes.byref(self._shape), pointers)
         self._pid = os.getpid()
@@ -172,10 +158,11 @@ class Engine:
 
     def _embed(self, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         wte, ids = self._weights.wte, integers(tokens)
-        x = wte.weight[ids].float()
+        x: torch.Tensor = wte.weight[ids].float()
         if wte.scale is not None:
             x *= wte.scale[ids, None]
-        return x.add_(self._weights.wpe[integers(positions)])
+        x += self._weights.wpe[integers(positions)]
+        return x
 
 
 def _memory(cache: Cache) -> tuple[int, int, int, int]:

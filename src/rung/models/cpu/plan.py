@@ -11,11 +11,11 @@ from rung.models.buffers import empty
 from rung.models.cache import Cache
 from rung.models.cpu import build
 from rung.models.cpu.engine import Column, Engine, Run, available
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.weights import Linear, Weights
+from rung.models.family import Config
 from rung.models.plan import Service
 from rung.models.score import Rated
 from rung.models.torch_plan import TorchPlan
+from rung.models.weights import Linear, Weights
 from rung.precision import one_thread
 from rung.processors import processors
 
@@ -79,7 +79,7 @@ class CpuPlan(TorchPlan):
         return place.view(weight.dtype).view(weight.shape).copy_(weight)
 
     def serve(self, config: Config, weights: Weights) -> Service:
-        if self._native is None:
+        if self._native is None or config.family.steps is None:
             return Service()
         worth = weights.nbytes() // BYTES_A_THREAD
         threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))

@@ -10,6 +10,7 @@ import io
 import json
 import pickle
 import pickletools
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,9 +23,9 @@ from safetensors.torch import save_file
 from rung import files
 from rung.errors import RungError
 from rung.files import shown
-from rung.models.gpt2.config import Config, parse_config
-from rung.models.gpt2.weights import MASKS, PREFIX, expected
+from rung.models.family import Config, parse_config
 from rung.models.tensors import SAFETENSORS, is_plain, load_pickled, require_file
+from rung.models.weights import expected
 
 LLMC_MAGIC = 20240326
 LLMC_TYPES: dict[int, tuple[np.dtype[Any], torch.dtype]] = {
@@ -105,10 +106,10 @@ def _nanogpt(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     vocabulary, context, layers, heads, channels = sizes
     fields = _fields(vocabulary, context, layers, heads, channels, "gelu")
     config = parse_config(fields, str(source))
-    tensors: dict[str, torch.Tensor] = {}
+    tensors, family = dict[str, torch.Tensor](), config.family
     for key, value in state.items():
-        name = str(key).removeprefix(COMPILED).removeprefix(PREFIX)
-        if MASKS.fullmatch(name) or name == "lm_head.weight":  # tied to wte
+        name = str(key).removeprefix(COMPILED).removeprefix(family.prefix)
+        if re.fullmatch(family.ignored, name) or name == "lm_head.weight":  # tied to wte
             continue
         if not isinstance(value, torch.Tensor) or not is_plain(value):
             raise RungError(f"{source}: {shown(key)} is not a plain tensor; save it as one.")
@@ -136,35 +137,26 @@ def _llmc(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     if not vocabulary <= padded < vocabulary + 4096:
         raise RungError(f"{source} pads its vocabulary of {vocabulary:,} to {padded:,}, which is impossible.")
     stored, kind = LLMC_TYPES[int(header[1])]
-    C = config.C
-    order = [
-        ("wte.weight", (padded, C)), ("wpe.weight", (context, C)),
-        ("ln_1.weight", (layers, C)), ("ln_1.bias", (layers, C)),
-        ("attn.c_attn.weight", (layers, 3 * C, C)), ("attn.c_attn.bias", (layers, 3 * C)),
-        ("attn.c_proj.weight", (layers, C, C)), ("attn.c_proj.bias", (layers, C)),
-        ("ln_2.weight", (layers, C)), ("ln_2.bias", (layers, C)),
-        ("mlp.c_fc.weight", (layers, 4 * C, C)), ("mlp.c_fc.bias", (layers, 4 * C)),
-        ("mlp.c_proj.weight", (layers, C, 4 * C)), ("mlp.c_proj.bias", (layers, C)),
-        ("ln_f.weight", (C,)), ("ln_f.bias", (C,)),
-    ]  # fmt: skip
+    specs = [spec for spec in config.family.tensors(config) if not spec.same_as]
+    order = []
+    for spec in specs:
+        size = (padded, config.C) if spec.operand == "wte" else spec.computed(config)
+        order.append((spec, (layers, *size) if spec.layered else size))
     expected_bytes = LLMC_HEADER * 4 + sum(int(np.prod(size, dtype=object)) for _, size in order) * stored.itemsize
     if expected_bytes != source.stat().st_size:
         raise RungError(f"{source} has {source.stat().st_size:,} bytes, but its header requires {expected_bytes:,}.")
     data = np.memmap(source, dtype=stored, mode="c", offset=LLMC_HEADER * 4)
     tensors: dict[str, torch.Tensor] = {}
     place = 0
-    for name, size in order:
+    for spec, size in order:
         count = int(np.prod(size))
         raw = torch.from_numpy(data[place : place + count])
         place += count
         whole = (raw.view(kind) if kind == torch.bfloat16 else raw).view(size)
-        if name == "wte.weight":
-            tensors[name] = whole[:vocabulary].clone()
-        elif size[0] != layers or name in ("wpe.weight", "ln_f.weight", "ln_f.bias"):
-            tensors[name] = whole.clone()
-        else:
-            for i in range(layers):
-                tensors[f"h.{i}.{name}"] = (whole[i].t() if whole.ndim == 3 else whole[i]).clone().contiguous()
+        if spec.operand == "wte":
+            whole = whole[:vocabulary]
+        for i, part in enumerate(whole if spec.layered else [whole]):
+            tensors[spec.name.format(i=i)] = (part.t() if spec.transposed else part).clone().contiguous()
     return fields, tensors
 
 

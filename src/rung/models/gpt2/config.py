@@ -2,65 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from rung import files
 from rung.errors import RungError
 from rung.files import shown
+from rung.models.family import Config
 
 # Activations by their names in config.json.
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu_erf", "relu": "relu"}
 
 
 @dataclass(frozen=True)
-class Config:
-    """The shape of a GPT-2. Names of widths are those used in the kernels."""
+class GPT2Config(Config):
+    """The shape of a GPT-2."""
 
-    vocabulary: int
-    context: int
-    C: int
-    NH: int
-    layers: int
-    F: int  # width of the MLP
-    activation: str  # one of ACTIVATIONS' values
-    eps: float
-    scale_attention: bool
-    scale_by_layer: bool
-    tied: bool  # the LM head is the token embedding
-    eos: tuple[int, ...]
-
-    @property
-    def HS(self) -> int:
-        return self.C // self.NH
-
-    def attention_scale(self, layer: int) -> float:
-        """The factor of queries times keys in this layer."""
-        scale = 1 / math.sqrt(self.HS) if self.scale_attention else 1.0
-        return scale / (layer + 1) if self.scale_by_layer else scale
+    model_type: ClassVar[str] = "gpt2"
 
 
-def read_config(path: Path) -> Config:
-    """The config in a file; RungError when it is not a GPT-2's."""
-    try:
-        fields = files.read_json(path, "fetch the model again")
-    except FileNotFoundError:
-        raise RungError(f"{path} is missing: a model's folder holds config.json next to its weights.") from None
-    except OSError as error:
-        raise RungError(f"{path} cannot be read ({error.strerror}); fetch the model again.") from None
-    if not isinstance(fields, dict):
-        raise RungError(f"{path} does not hold a JSON object; fetch the model again.")
-    return parse_config(fields, str(path))
+def size(layers: int, C: int, NH: int) -> Config:
+    """The config of one of OpenAI's models."""
+    return GPT2Config(50257, 1024, C, NH, layers, 4 * C, "gelu_tanh", 1e-5, True, False, True, (50256,))
 
 
-def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
-    """The config in a dictionary of config.json's names."""
-    kind = fields.get("model_type")
-    if kind != "gpt2":
-        raise RungError(f"{origin} describes a model of type {shown(kind)}; rung runs models of type 'gpt2'.")
+def parse(fields: Mapping[str, Any], origin: str, kind: type[Config] = GPT2Config) -> Config:
+    """The config in a dictionary of config.json's names, as a `kind` of config."""
     if fields.get("add_cross_attention"):
         raise RungError(f"{origin} requires cross attention, which rung does not support; use a plain GPT-2.")
 
@@ -90,7 +57,7 @@ def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
     ends = [] if eos is None else eos if isinstance(eos, list) else [eos]
     if not all(isinstance(end, int) and not isinstance(end, bool) and abs(end) < 1 << 31 for end in ends):
         raise RungError(f"{origin} gives eos_token_id as {shown(eos)}; it must be a token's number, or several.")
-    return Config(
+    return kind(
         vocabulary=whole(("vocab_size",), 50257),
         context=whole(("n_positions", "max_position_embeddings", "n_ctx"), 1024),
         C=C,

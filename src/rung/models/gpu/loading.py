@@ -6,6 +6,7 @@ the end), so it begins while later layers are still being loaded.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,20 +15,16 @@ from pathlib import Path
 
 import torch
 
-from rung.models.binding import ALIGNMENT
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.weights import Layer, Linear, Norm, Weights, require_numbers, tensor_reader
+from rung.models.family import Config
+from rung.models.gpu.device_copy import Mark, Transport, transport_to
 from rung.models.gpu.memory import refuse
-from rung.models.gpu.operands import LINEARS, NORMS
-from rung.models.gpu.transport import Mark, Transport, transport_to
+from rung.models.operations import ALIGNMENT
 from rung.models.tensors import Safetensors, open_tensors
+from rung.models.weights import empty_operands, items, require_numbers, tensor_reader
 from rung.operation import Tensors
 
 SLOT = 8 << 20  # bytes of a pinned buffer
 SLOTS = 4
-NAMES = {
-    "ln1": "ln_1", "qkv": "attn.c_attn", "proj": "attn.c_proj", "ln2": "ln_2", "fc": "mlp.c_fc", "fc2": "mlp.c_proj",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Piece:
     name: str
     source: torch.Tensor
     target: torch.Tensor
-    turned: bool = False  # GPT-2's own code keeps matrices as (inputs, outputs)
+    turned: bool = False  # the file has (inputs, outputs)
 
 
 @dataclass(frozen=True)
@@ -56,39 +53,14 @@ class _Slot:
     sent: Mark | None = None  # the buffer is free when its copy is done
 
 
-def empty_operands(config: Config, compute: torch.dtype, device: torch.device) -> Tensors:
-    """The operands as made by `stack`, uninitialised."""
-    c, L = config, config.layers
-
-    def whole(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=compute, device=device)
-
-    wide = {"qkv": (3 * c.C, c.C), "proj": (c.C, c.C), "fc": (c.F, c.C), "fc2": (c.C, c.F)}
-    found = {f"{name}_{part}": whole(L, c.C) for name in NORMS for part in "wb"}
-    for name, (outputs, inputs) in wide.items():
-        found[f"{name}_w"], found[f"{name}_b"] = whole(L, outputs, inputs), whole(L, outputs)
-    found |= {"wte": whole(c.vocabulary, c.C), "wpe": whole(c.context, c.C), "lnf_w": whole(c.C), "lnf_b": whole(c.C)}
-    found["head_w"] = found["wte"] if c.tied else whole(c.vocabulary, c.C)
-    return found
-
-
 def pieces(read: Callable[[str], torch.Tensor], config: Config, operands: Tensors) -> list[list[Piece]]:
     """The embeddings, each layer, and the end: all tensors, in the order of a forward pass."""
-
-    def piece(name: str, target: torch.Tensor, turned: bool = False) -> Piece:
-        return Piece(name, read(name), target, turned)
-
-    groups = [[piece("wte.weight", operands["wte"]), piece("wpe.weight", operands["wpe"])]]
-    for i in range(config.layers):
-        layer = []
-        for ours, name in NAMES.items():
-            layer.append(piece(f"h.{i}.{name}.weight", operands[f"{ours}_w"][i], turned=ours in LINEARS))
-            layer.append(piece(f"h.{i}.{name}.bias", operands[f"{ours}_b"][i]))
-        groups.append(layer)
-    end = [piece("ln_f.weight", operands["lnf_w"]), piece("ln_f.bias", operands["lnf_b"])]
-    if not config.tied:
-        end.append(piece("lm_head.weight", operands["head_w"]))
-    return [*groups, end]
+    groups: list[list[Piece]] = [[] for _ in range(config.layers + 2)]
+    group = 0
+    for item in items(config):
+        group = item.layer + 1 if item.layer is not None else config.layers + 1 if group else 0
+        groups[group].append(Piece(item.name, read(item.name), item.view(operands), item.spec.transposed))
+    return groups
 
 
 class Arrival:
@@ -140,8 +112,9 @@ class Arrival:
             self._thread = None
         self._slots, self._groups, self._raw = [], [], torch.empty(0, dtype=torch.float32, device="cpu")
         self.finished = True
-        for name, ends in self._ends:
-            require_numbers(name, ends)
+        ends, self._ends = self._ends, []
+        for name, both in ends:
+            require_numbers(name, both)
 
     @property
     def timeline(self) -> list[Span]:
@@ -204,39 +177,15 @@ def arrival(folder: Path, config: Config, compute: torch.dtype, device: torch.de
     """A folder's weights, checked and ready to start; None if they have to be loaded without overlap: .bin files, and
     layers of odd width that would be misaligned for the kernels.
     """
-    if any(width * compute.itemsize % ALIGNMENT for width in (config.C, config.F)):
+    widths = {size for item in items(config) for size in item.spec.computed(config)[-1:] if item.layer is not None}
+    if any(width * compute.itemsize % ALIGNMENT for width in widths):
         return None
     files = open_tensors(folder)
     if not all(isinstance(file, Safetensors) for file in files):
         return None
     read = tensor_reader(files, config)
     if device.type == "cuda":
-        count = config.layers * 12 * config.C * config.C + (2 - config.tied) * config.vocabulary * config.C
+        count = sum(math.prod(item.spec.stored(config)) for item in items(config))
         refuse(count * compute.itemsize, "the model's weights", "use a smaller model, or the dtype bfloat16")
     operands = empty_operands(config, compute, device)
     return Arrival(operands, pieces(read, config, operands), transport_to(device))
-
-
-def as_weights(operands: Tensors, config: Config) -> Weights:
-    """The model's weights as views of its operands."""
-
-    def linear(name: str, i: int) -> Linear:
-        return Linear(operands[f"{name}_w"][i], operands[f"{name}_b"][i])
-
-    def norm(name: str, i: int) -> Norm:
-        return Norm(operands[f"{name}_w"][i], operands[f"{name}_b"][i])
-
-    wte = Linear(operands["wte"])
-    layers = [
-        Layer(
-            ln_1=norm("ln1", i),
-            qkv=linear("qkv", i),
-            attn_proj=linear("proj", i),
-            ln_2=norm("ln2", i),
-            fc=linear("fc", i),
-            mlp_proj=linear("fc2", i),
-        )
-        for i in range(config.layers)
-    ]
-    head = wte if config.tied else Linear(operands["head_w"])
-    return Weights(wte, operands["wpe"], layers, Norm(operands["lnf_w"], operands["lnf_b"]), head)

@@ -8,14 +8,13 @@ from pathlib import Path
 import torch
 
 from rung.errors import RungError
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.weights import Linear, Weights
+from rung.models.family import Config
 from rung.models.gpu.engine import DTYPES, Engine
-from rung.models.gpu.loading import Arrival, arrival, as_weights
-from rung.models.gpu.operands import LINEARS, NORMS
-from rung.models.gpu.rating import GpuRater
+from rung.models.gpu.loading import Arrival, arrival
+from rung.models.gpu.scoring import GpuScorer
 from rung.models.plan import Service, WrappedPlan
 from rung.models.torch_plan import TorchPlan
+from rung.models.weights import Linear, Weights, as_weights, share
 from rung.rungs.base import Device
 
 COMPUTE = {"float32": torch.float32, "tf32": torch.float32, "float16": torch.float16}
@@ -75,25 +74,10 @@ class GpuPlan(WrappedPlan):
             cache=self._cache,
         )
         if self._arrival is None and not self._eight_bits:
-            _share(weights, self.engine)
-        return Service(writer=self.engine, rater=GpuRater(config, self.engine.operands, ready=self.engine.arrive))
+            share(weights, self.engine.operands)
+        return Service(engine=self.engine, rater=GpuScorer(config, self.engine.operands, ready=self.engine.arrive))
 
     def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
         if self.engine is not None:
             self.engine.arrive()  # a forward pass through torch begins
         return super().embedding(tokens, past, wte, wpe)
-
-
-def _share(weights: Weights, engine: Engine) -> None:
-    """The layers' tensors become views of the stacked ones, so that weights are stored once."""
-    operands = engine.operands
-    tied = weights.head is weights.wte
-    weights.wte.weight, weights.wpe = operands["wte"], operands["wpe"]
-    if not tied:
-        weights.head.weight = operands["head_w"]
-    weights.ln_f.weight, weights.ln_f.bias = operands["lnf_w"], operands["lnf_b"]
-    for i, layer in enumerate(weights.layers):
-        for name, linear in LINEARS.items():
-            linear(layer).weight, linear(layer).bias = operands[f"{name}_w"][i], operands[f"{name}_b"][i]
-        for name, norm in NORMS.items():
-            norm(layer).weight, norm(layer).bias = operands[f"{name}_w"][i], operands[f"{name}_b"][i]

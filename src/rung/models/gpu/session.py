@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from rung.cuda.launch import Argument, Build, LaunchConfig, Module
 from rung.dtypes import Dtype
-from rung.errors import RungError
-from rung.models.gpt2.config import Config
-from rung.models.gpu.choice import Choice
-from rung.models.gpu.loading import Arrival
+from rung.models.family import Config
 from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
-from rung.models.gpu.operands import dims
-from rung.models.gpu.prefill import Prefill
+from rung.models.gpu.recorded import StepPass
+from rung.models.gpu.token_sampler import Choice
 from rung.models.options import MOST_STOPS
-from rung.models.sampling import Sampling
-from rung.operation import Tensors
+from rung.operation import Tensors, Values
 from rung.rungs.base import Device, Prepared, Rung
 from rung.rungs.cuda import INCLUDE, load_module
 
+ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu")  # in the order of the decode ladder's `act`
 RING = 4096  # steps that the host may lag behind
 THREADS = 256
+
+
+def dims(config: Config, rows: int, capacity: int) -> Values:
+    """The decode ladder's dims and scalars for this model."""
+    return {
+        "B": rows, "L": config.layers, "C": config.C, "NH": config.NH, "F": config.F, "V": config.vocabulary,
+        "MAXT": capacity, "eps": config.eps, "scale": config.attention_scale(0),
+        "act": ACTIVATIONS.index(config.activation), "by_layer": int(config.scale_by_layer),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Work:
     """How steps are executed: by which rung, and whether launches are captured in a graph of one or several steps."""
 
-    rung: Rung
+    rung: Rung | None  # None: the operations one by one
     tuning: Mapping[str, int]
     graph: bool = True
     steps: int = 8  # tokens per graph launch
@@ -42,7 +47,8 @@ class Work:
 
 
 class Session:
-    """`rows` sequences of up to `capacity` tokens: `begin`, then `enqueue`; `seen` reports the GPU's progress."""
+    """`rows` sequences of up to `capacity` tokens: `open`, then `enqueue`; `seen` reports the GPU's progress. Texts are
+    copied into rows by row_transfer.py."""
 
     def __init__(
         self, config: Config, operands: Tensors, real: Dtype, device: Device, rows: int, capacity: int, work: Work
@@ -53,23 +59,30 @@ class Session:
         self.real = real
         self.tensors = {**operands, **self._state()}
         self.tensors["wpe"] = operands["wpe"][:capacity]
-        self.values = work.rung.operation.complete(dims(config, rows, capacity))
-        bound = {o.name for o in work.rung.operation.operands}
-        self.decode: Prepared = work.rung.prepare(
-            {n: t for n, t in self.tensors.items() if n in bound}, self.values, real, device=device, tuning=work.tuning
-        )
+        self.values = dims(config, rows, capacity)
+        self.decode: Prepared | StepPass
+        if work.rung is None:
+            self.decode = StepPass(config, self.tensors)
+        else:
+            self.values = work.rung.operation.complete(self.values)
+            bound = {o.name for o in work.rung.operation.operands}
+            self.decode = work.rung.prepare(
+                {n: t for n, t in self.tensors.items() if n in bound}, self.values, real, device=device,
+                tuning=work.tuning,
+            )  # fmt: skip
         self._ring = self._host((RING, rows))
         self._published = self._host((1,))
         self._counter = self._published.numpy()
         self._advance = {grown: self._bind_advance(grown) for grown in (0, 1)}
-        self._prefill = Prefill(config, self.tensors, rows, capacity)
         self.choice = Choice(self.tensors, rows, config.vocabulary, device, work.sample)
         self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
         self.enqueued = 0
 
     def _state(self) -> Tensors:
         c, rows, T = self.config, self.rows, self.capacity
-        eight = "k_cache_q" in self.work.rung.binds  # keys and values in eight bits, and a scale for each
+        eight = (
+            self.work.rung is not None and "k_cache_q" in self.work.rung.binds
+        )  # keys and values in eight bits, and a scale for each
         if self.device == "cuda":
             of_key = c.HS + 4 if eight else c.HS * self.real.size
             needed = 2 * c.layers * rows * T * c.NH * of_key + 12 * rows * c.vocabulary
@@ -118,52 +131,14 @@ class Session:
 
     # ---- a batch ------------------------------------------------------------------------------------------------
 
-    def follow(self, arrival: Arrival) -> None:
-        """Prompts are read layer by layer, as the weights arrive."""
-        self._prefill.arrival = arrival
-
-    def begin(
-        self,
-        prompts: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        stop_tokens: Sequence[int],
-        sampling: Sampling,
-        seed: int,
-        sequences: Sequence[int],
-    ) -> None:
-        """Prompts in, first tokens out (they are published as step 0)."""
-        if len(stop_tokens) > MOST_STOPS:
-            raise RungError(f"{len(stop_tokens)} stop tokens are more than the {MOST_STOPS} that a step checks.")
-        t, missing = self.tensors, self.rows - len(prompts)
-        # Unused rows repeat the last prompt, marked as ended.
-        prompts = [*prompts, *[prompts[-1]] * missing]
-        self._synchronize()
-        self._published.zero_()
-        t["limits"].copy_(torch.tensor([*limits, *[0] * missing], dtype=torch.int32, device="cpu"))
-        t["done"].copy_(torch.tensor([0] * len(limits) + [1] * missing, dtype=torch.int32, device="cpu"))
-        t["steps"].zero_()
-        t["stops"].fill_(len(stop_tokens))
-        if stop_tokens:
-            t["stop_tokens"][:, : len(stop_tokens)] = self._whole(stop_tokens)
-        self.choice.begin(sampling, seed, [*sequences, *[0] * missing], prompts)
-        self._prefill.run(prompts)
-        self.choice.run(picked=False)
-        self._advance[0]()
-        self.enqueued = 1
-
-    # ---- single rows ---------------------------------------------------------------------------------------
-
     def open(self) -> None:
-        """Begin without any text; seating.py adds them."""
+        """Begin without any text."""
         self._synchronize()
         self._published.zero_()
         self.tensors["steps"].zero_()
         self.enqueued = 0
         self.tensors["done"].fill_(1)
         self.tensors["lengths"].zero_()
-
-    def _whole(self, numbers: Sequence[Any]) -> torch.Tensor:
-        return torch.tensor(list(numbers), dtype=torch.int32, device=self.where)
 
     def publish(self) -> None:
         """End a step that was run part by part."""
@@ -218,11 +193,6 @@ class Session:
         steps = np.arange(first, first + count) % RING
         rows: list[list[int]] = self._ring.numpy()[steps].T.tolist()
         return rows
-
-    def tokens(self, step: int) -> list[int]:
-        """The rows' tokens of a step that was seen; -1 where a sequence had ended."""
-        row: list[int] = self._ring[step % RING].tolist()
-        return row
 
 
 @cache

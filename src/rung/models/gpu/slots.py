@@ -1,9 +1,9 @@
 """Continuous batching on a GPU: texts occupy rows of a session, and others join between graph replays.
 
-Prompts are read together in passes (reading.py), in caches of their own; keys, values and first tokens are then copied
-into free rows (seating.py) while steps that were launched before still run. The host launches everything in order and
-records which texts each launch had in its rows, so that its tokens can be read later. It never waits for the GPU in
-between: a row is free for the next text as soon as the last step of its present text was launched.
+Prompts are read together in passes (batched_prefill.py), in separate caches; keys, values and first tokens are then
+copied into free rows (row_transfer.py) while steps that were launched before still run. The host launches everything in
+order and records which texts each launch had in its rows, so that its tokens can be read later. It never waits for the
+GPU in between: a row is free for the next text as soon as the last step of its present text was launched.
 
 In 16 bits the number of rows follows the load: a single text uses the rungs for one row, and texts move into a session
 with more rows when more arrive. In float32 the number of rows is fixed, and prompts are read one by one, so that the
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,21 +24,22 @@ import torch
 from rung.errors import RungError
 from rung.models.batching.backend import Backend, NewTokens
 from rung.models.batching.host_sampling import chosen_tokens
-from rung.models.batching.text import Text
+from rung.models.batching.text import Request, Text
 from rung.models.buffers import integers
-from rung.models.gpt2.model import Transformer
-from rung.models.gpu.choice import Draw
+from rung.models.gpu.batched_prefill import CHUNK, Reader, bucket, passes, shapes
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.memory import to_host
-from rung.models.gpu.reading import CHUNK, Reader, bucket, passes, shapes
-from rung.models.gpu.seating import NOBODY, Seating, record
+from rung.models.gpu.memory import sent, to_host
+from rung.models.gpu.row_transfer import EMPTY_RECORD, RowTransfer, record
 from rung.models.gpu.session import Session
-from rung.models.options import MOST_STOPS, Chosen, Options
-from rung.models.sampling import NOT_FINITE
+from rung.models.gpu.token_sampler import Draw
+from rung.models.options import MOST_STOPS, Chosen, Options, Prompt
+from rung.models.sampling import NOT_FINITE, Sampling
+from rung.models.transformer import Transformer
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of the sessions between which texts move
 AHEAD_SECONDS = 4e-3  # seconds of work that is launched ahead of the host; a new text waits for it
 MOST_AHEAD = 32
+SPARE_STEPS = 4  # that a graph of several steps may leave unfinished when the next is launched
 GATHER_SECONDS = 4e-3  # seconds of steps between two prefills, so that prompts which arrive meanwhile are read together
 RAMP = 24 * CHUNK  # tokens of prompts in a turn while more texts wait than are running
 LONGEST = 1 << 30  # steps of a session after which no text joins until its counters are reset
@@ -56,7 +57,14 @@ class RunningText:
     count: int = 0  # tokens that were seen since
     limit: int = 0  # the session's step count at its last token
     offset: int = 0  # offset from the session's steps to its own
+    at: _SessionRows | None = None
     row: int = -1  # while a row is assigned
+
+    def leave(self) -> None:
+        """Its row is free once all that was launched has run."""
+        if self.at is not None:
+            self.at.rows[self.row] = None
+            self.at, self.row = None, -1
 
 
 def _arrived(event: torch.cuda.Event | None) -> bool:
@@ -153,11 +161,11 @@ def _details(logprobs: _Logprobs | None, row: int, tokens: Sequence[int]) -> lis
 
 
 @dataclass
-class _Bank:
+class _SessionRows:
     """A session and the texts of its rows."""
 
     session: Session
-    seating: Seating
+    transfer: RowTransfer
     rows: list[RunningText | None]
     stale: set[int] = field(default_factory=set)  # rows whose text has left, not yet reported to the session
 
@@ -169,18 +177,18 @@ class _Bank:
 class GpuBackend(Backend):
     """Slots of a model on a GPU (or emulated); with `exact`, the kernels do not depend on the number of texts."""
 
-    def __init__(self, transformer: Transformer, engine: Engine, slots: int, *, exact: bool) -> None:
+    def __init__(self, transformer: Transformer | None, engine: Engine, slots: int, *, exact: bool) -> None:
         super().__init__()
         self.slots, self.context = slots, engine.config.context
         self._transformer, self._engine = transformer, engine
         self._cuda = engine.device == "cuda"
         self._exact = exact
-        self._banks: dict[int, _Bank] = {}
+        self._banks: dict[int, _SessionRows] = {}
         self._readers: dict[tuple[int, int], Reader] = {}
         elements = engine.config.layers * max(CHUNK, self.context) * engine.config.C
         where = engine.operands["wte"].device
         self._caches = torch.zeros(2, elements, dtype=engine.real.torch, device=where).unbind()
-        self._bank: _Bank | None = None
+        self._bank: _SessionRows | None = None
         self._waiting: deque[Text] = deque()
         self._slot_of: dict[int, int] = {}  # id of a text -> its slot
         self._texts: dict[int, Text] = {}  # slot -> its text
@@ -205,11 +213,11 @@ class GpuBackend(Backend):
         self._prompts.pop(slot, None)
         if text in self._waiting:
             self._waiting.remove(text)
-        bank = self._bank
-        for live in bank.active if bank else ():
-            if bank and live.slot == slot:
-                bank.stale.add(live.row)
-                self._leave(live)
+        for bank in self._banks.values():
+            for live in bank.active:
+                if live.slot == slot:
+                    bank.stale.add(live.row)
+                    live.leave()
         for other in self._notes:
             other.active = [None if live and live.slot == slot else live for live in other.active]
 
@@ -220,12 +228,7 @@ class GpuBackend(Backend):
     @property
     def _busy(self) -> int:
         """Rows that are occupied when all launched work is done."""
-        return sum(live is not None for live in self._bank.rows) if self._bank else 0
-
-    def _leave(self, live: RunningText) -> None:
-        if self._bank is not None and live.row >= 0:
-            self._bank.rows[live.row] = None
-            live.row = -1
+        return sum(len(bank.active) for bank in self._banks.values())
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
@@ -234,7 +237,6 @@ class GpuBackend(Backend):
         if self._cuda:
             torch.cuda.set_device(torch.cuda.current_device())  # the driver's context, for this thread
         with self._engine.lock:
-            self._engine.arrive()
             if self._gap_at and not self._notes:
                 self.clock.idle_seconds += began - self._gap_at
             fresh = self._read()
@@ -258,14 +260,28 @@ class GpuBackend(Backend):
             if text.options.prompt_logprobs is not None and not text.tokens:
                 fresh += self._tell_prompt(text)
         texts = [text for text in texts if text.options.max_new_tokens > 0]
-        if texts:
+        if texts and not self._exact:
             self._fit(len(texts))
         lengths = [len(text.window(self.context)) for text in texts]
         for rows, length, which in passes(lengths, self.context, alone=self._exact):
             self.clock.passes += 1
             self.clock.padded_tokens += rows * length
-            self._place(self._reader(rows, length), [texts[i] for i in which])
+            some = [texts[i] for i in which]
+            self._place(self._reader(rows, length), some, self._rows_for(some[0]))
         return fresh
+
+    def _rows_for(self, text: Text) -> _SessionRows:
+        """The session in which a text begins. With `exact` it has as many rows as the text's run has texts, if another
+        run does not use them, or else all slots."""
+        if not self._exact:
+            assert self._bank is not None
+            return self._bank
+        own = text.request.rows
+        if own is not None and own < self.slots:
+            bank = self._open(own)
+            if None in bank.rows:
+                return bank
+        return self._open(self.slots)
 
     def _next(self) -> list[Text]:
         """The texts whose prompts are read now, in the order in which they came."""
@@ -286,6 +302,7 @@ class GpuBackend(Backend):
 
     def _tell_prompt(self, text: Text) -> list[NewTokens]:
         ids, slot = list(text.request.ids), self._slot_of[id(text)]
+        assert self._transformer is not None
         logits = self._transformer.logits(integers([ids]))[0]
         found = (None, *chosen_tokens(logits[:-1], ids[1:], text.options.prompt_logprobs or 0))
         if text.options.max_new_tokens == 0:
@@ -294,7 +311,7 @@ class GpuBackend(Backend):
         self._prompts[slot] = found
         return []
 
-    def _place(self, reader: Reader, texts: list[Text]) -> None:
+    def _place(self, reader: Reader, texts: list[Text], bank: _SessionRows) -> None:
         windows = [text.window(self.context) for text in texts]
         vocabulary = self._engine.config.vocabulary
         active = [
@@ -302,11 +319,9 @@ class GpuBackend(Backend):
             for text, window in zip(texts, windows, strict=True)
         ]
         going_on = [live.text.options.max_new_tokens > live.wrote + 1 and live.base < self.context for live in active]
-        bank = self._bank
-        assert bank is not None
         free = iter([row for row, live in enumerate(bank.rows) if live is None])
         records = [
-            self._seat(bank, i, live, next(free)) if goes else NOBODY
+            self._seat(bank, i, live, next(free)) if goes else EMPTY_RECORD
             for i, (live, goes) in enumerate(zip(active, going_on, strict=True))
         ]
         reader.read(windows, [(live.draw, live.wrote) for live in active], records)
@@ -320,11 +335,11 @@ class GpuBackend(Backend):
         tokens, _ = to_host(reader.tensors["next"])
         self._notes.append(_First(list(active), tokens, *to_host(peaks), ending))
         if any(going_on):
-            bank.seating.bring(reader.tensors, reader.records)
+            bank.transfer.bring(reader.tensors, reader.records)
 
-    def _seat(self, bank: _Bank, of: int, live: RunningText, row: int) -> list[int]:
+    def _seat(self, bank: _SessionRows, of: int, live: RunningText, row: int) -> list[int]:
         """A text of the reader's row `of` continues in a free row."""
-        live.row, bank.rows[row] = row, live
+        live.at, live.row, bank.rows[row] = bank, row, live
         bank.stale.discard(row)
         done = bank.session.enqueued
         live.offset = live.wrote + 1 - done
@@ -348,17 +363,15 @@ class GpuBackend(Backend):
             current.session.open()
 
     def _rows(self, texts: int) -> int:
-        if self._exact:
-            return self.slots
         return min(self.slots, next((r for r in ROWS if r >= texts), self.slots))
 
-    def _open(self, rows: int) -> _Bank:
+    def _open(self, rows: int) -> _SessionRows:
         if rows not in self._banks:
             session = self._engine.open(rows)
-            self._banks[rows] = _Bank(session, Seating(session), [None] * rows)
+            self._banks[rows] = _SessionRows(session, RowTransfer(session), [None] * rows, set(range(rows)))
         return self._banks[rows]
 
-    def _move(self, rows: int) -> _Bank:
+    def _move(self, rows: int) -> _SessionRows:
         """Running texts continue in the session with this many rows."""
         old = self._bank
         new = self._bank = self._open(rows)
@@ -374,10 +387,10 @@ class GpuBackend(Backend):
             live.offset += a.enqueued - b.enqueued
             stops = live.text.options.stop_tokens
             records.append(record(live.row, row, used, live.limit, live.draw, live.offset, stops))
-            live.row, new.rows[row] = row, live
+            live.at, live.row, new.rows[row] = new, row, live
             new.stale.discard(row)
         if records:
-            new.seating.move(old.seating.state, records)
+            new.transfer.move(old.transfer.state, records)
         return new
 
     def warm(self) -> None:
@@ -386,7 +399,7 @@ class GpuBackend(Backend):
             self._engine.arrive()
             for rows in [self.slots] if self._exact else sorted({self._rows(r) for r in ROWS}):
                 session = self._open(rows).session
-                self._banks[rows].seating.leave(range(rows))
+                self._banks[rows].transfer.leave(range(rows))
                 for greedy in (True, False):
                     session.choice.greedy = greedy
                     for together in {1, session.work.steps} if self._cuda else ():
@@ -402,26 +415,29 @@ class GpuBackend(Backend):
     # ---- steps ------------------------------------------------------------------------------------------------------
 
     def _launch(self) -> None:
-        bank = self._bank
-        if bank is None or not bank.active:
-            return
-        if not self._exact and not self._waiting and 4 * len(bank.active) <= len(bank.rows):
-            bank = self._move(self._rows(len(bank.active)))
+        current = self._bank
+        if current and current.active and not self._waiting and 4 * len(current.active) <= len(current.rows):
+            self._move(self._rows(len(current.active)))
+        for bank in [bank for bank in self._banks.values() if bank.active]:
+            self._launch_steps(bank)
+
+    def _launch_steps(self, bank: _SessionRows) -> None:
         session = bank.session
         if bank.stale:
-            bank.seating.leave(sorted(bank.stale))
+            bank.transfer.leave(sorted(bank.stale))
             bank.stale.clear()
-        ahead = sum(note.steps for note in self._notes)
+        ahead = sum(note.steps for note in self._notes if isinstance(note, _Steps) and note.session is session)
         most = max(2, min(MOST_AHEAD, int(AHEAD_SECONDS / self._per_step)))
-        # Many steps as one graph, if at least as many remain.
-        least = session.work.steps if most >= 2 * session.work.steps else 1
+        # Many steps as one graph, if at least as many remain; the GPU still has some while the host launches the next.
+        least = session.work.steps if most >= session.work.steps else 1
+        most = max(most, least + SPARE_STEPS)
         while active := bank.active:
             needed = max(live.limit for live in active) - session.enqueued
             if most - ahead < min(least, needed):
                 break
             ahead += self._step(bank, min(needed, most - ahead))
 
-    def _step(self, bank: _Bank, most: int) -> int:
+    def _step(self, bank: _SessionRows, most: int) -> int:
         """Launch some steps; returns how many."""
         session, active = bank.session, bank.active
         first, rows = session.enqueued, list(bank.rows)
@@ -429,7 +445,7 @@ class GpuBackend(Backend):
         session.choice.greedy = all(live.draw.greedy for live in active) and not masked
         with_logprobs = any(live.text.options.tells_logprobs for live in active)
         if with_logprobs or masked:
-            self._notes.append(_Steps(session, first, 1, rows, self._told_step(session, rows, masked, first)))
+            self._notes.append(_Steps(session, first, 1, rows, self._step_in_parts(session, rows, masked, first)))
         else:
             session.enqueue(min(most, session.work.steps))
             self._notes.append(_Steps(session, first, session.enqueued - first, rows))
@@ -439,10 +455,10 @@ class GpuBackend(Backend):
         self.clock.row_steps += steps * len(active)
         for live in active:
             if live.limit <= session.enqueued:  # its last step was launched
-                self._leave(live)
+                live.leave()
         return steps
 
-    def _told_step(
+    def _step_in_parts(
         self, session: Session, rows: list[RunningText | None], masked: list[RunningText], step: int
     ) -> _Logprobs | None:
         """A step run part by part, if more than its tokens is needed."""
@@ -504,7 +520,7 @@ class GpuBackend(Backend):
                 if fresh or not wait:
                     break
                 polls += 1
-                self._look(polls)
+                self._pause(polls)
                 continue
             if note.steps == 0:
                 self._notes.popleft()
@@ -535,12 +551,12 @@ class GpuBackend(Backend):
         live.count += len(tokens)
         full = live.base + live.count > self.context
         if full:
-            self._leave(live)
+            live.leave()
             if text.options.slide:
                 self._waiting.appendleft(text)  # its newer half is read again
         return NewTokens(slot, tokens, details, self._prompts.pop(slot, None), full and not text.options.slide)
 
-    def _look(self, polls: int) -> None:
+    def _pause(self, polls: int) -> None:
         # The GPU has enough work for a while; other Python threads may run.
         time.sleep(2e-5)
         if polls % 50_000 == 0 and torch.cuda.current_stream().query() and self._notes[0].take() is None:
@@ -564,3 +580,64 @@ def _draw(text: Text, vocabulary: int) -> Draw:
         for token in text.tokens:
             marks[token] = (marks[token] | 1) + 2
     return Draw(sampling, request.seed, request.sample, marks)
+
+
+def write_texts(
+    backend: Backend,
+    prompts: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    *,
+    stop_tokens: Sequence[int] = (),
+    sampling: Sampling | None = None,
+    seed: int = 0,
+) -> Iterator[list[int]]:
+    """Texts of tokens, without an engine's thread: for each step the tokens of all texts, -1 where one has ended."""
+    made: list[list[int]] = [[] for _ in prompts]
+    texts = []
+    for row, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
+        options = Options(
+            sampling=sampling or Sampling(temperature=0), max_new_tokens=limit, stop_tokens=tuple(stop_tokens)
+        )
+        texts.append(Text(Request(Prompt("", tuple(prompt)), options, seed, row, rows=len(prompts)), None))
+        backend.begin(row, texts[-1])
+    running, shown = dict(enumerate(texts)), 0
+    while running or any(len(tokens) > shown for tokens in made):
+        while running and any(len(made[row]) <= shown for row in running):
+            for new in backend.turn():
+                if new.slot not in running:
+                    continue
+                if new.error is not None:
+                    raise RungError(new.error)
+                text = running[new.slot]
+                for token in new.tokens:
+                    if text.reason is None:
+                        made[new.slot].append(token)  # a stop token, too
+                        text.accept((token,))
+                if text.reason is not None or new.full:
+                    backend.end(new.slot)
+                    del running[new.slot]
+        if any(len(tokens) > shown for tokens in made):
+            yield [tokens[shown] if len(tokens) > shown else -1 for tokens in made]
+            shown += 1
+
+
+def logits_after(engine: Engine, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Logits (rows, T, V) that follow each token of `texts`, which are read token by token after the prompts."""
+    session, draw, longest = engine.open(len(prompts)), Draw(Sampling(temperature=0), 0, 0), max(map(len, prompts))
+    length, c = bucket(longest, engine.config.context), engine.config
+    flat = torch.zeros(2, c.layers * length * c.C, dtype=engine.real.torch, device=session.where)
+    reader, transfer = Reader(engine, 1, length, flat.unbind()), RowTransfer(session)
+    for row, prompt in enumerate(prompts):
+        reader.read([prompt], [(draw, 0)], [record(0, row, len(prompt), 1 << 30, draw, 0, ())])
+        reader.choice.run(picked=False)
+        transfer.bring(reader.tensors, reader.records)
+    found, t = [], session.tensors
+    for at, tokens in enumerate(zip(*texts, strict=True)):
+        sent(tokens, t["tokens"])
+        for row, prompt in enumerate(prompts):
+            t["history"][row, len(prompt) + at] = tokens[row]  # rungs without a cache read it there again
+        sent([len(prompt) + at for prompt in prompts], t["lengths"])
+        t["done"].zero_()
+        session.step()
+        found.append(t["logits"].clone())
+    return torch.stack(found, 1)

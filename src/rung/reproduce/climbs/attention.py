@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError, first_line
 from rung.models.cache import Cache
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import Linear, Norm, Weights, converted
+from rung.models.family import Config
 from rung.models.ladder_plan import SHORT_NAMES, LadderPlan
 from rung.models.torch_plan import TorchPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import Linear, Norm, Weights, converted
 from rung.operation import Tensors, Values
 from rung.reproduce.climbs.model import IDENTICAL
 from rung.results import machine

@@ -17,10 +17,10 @@ import torch
 
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named_dtype
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import Linear, Norm, converted
+from rung.models.family import Config
 from rung.models.ladder_plan import LadderPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import Linear, Norm, converted
 from rung.operation import Tensors, Values
 from rung.reproduce.climbs.model import Climber, Step, Variant
 from rung.rungs.base import Device, Empty, Prepared, Rung

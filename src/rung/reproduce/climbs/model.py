@@ -15,15 +15,16 @@ import torch
 
 from rung.errors import RungError, first_line
 from rung.models.choose_plan import make_plan
+from rung.models.family import Config
 from rung.models.generate import Run
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.rungs import LADDERS, PLANS
-from rung.models.gpt2.weights import Weights, converted
 from rung.models.gpu.engine import DTYPES, Engine
+from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
+from rung.models.operations import LADDERS, PLANS
 from rung.models.options import Options, Prompt
 from rung.models.sampling import Sampling
 from rung.models.torch_plan import TorchPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import Weights, converted
 from rung.results import machine
 from rung.results.row import Row as Result
 from rung.rungs import catalogue, identity
@@ -319,13 +320,13 @@ class _Decoded(Variant):
             climber.config, climber.weights, step.dtype, climber.device,
             rung=step.rung, graph=step.graph, steps=step.steps,
         )  # fmt: skip
-        self.engine.reserve = len(climber.prompt) + climber.result.new_tokens  # one session for all
+        self.slots = GpuBackend(None, self.engine, 1, exact=True)
 
     def logits(self, text: Sequence[int]) -> tuple[int, torch.Tensor]:
         start = len(self.climber.prompt)
         end = min(len(text), start + 6) if self.slow else len(text)
-        return start, self.engine.logits_after(text[:start], text[start:end])
+        return start, logits_after(self.engine, [text[:start]], [text[start:end]])[0]
 
     def write(self, count: int) -> Iterator[int]:
-        for step in self.engine.write([self.climber.prompt], [count]):
+        for step in write_texts(self.slots, [self.climber.prompt], [count]):
             yield step[0]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +18,20 @@ import torch
 import torch.distributed as dist
 
 from rung.errors import RungError
-from rung.models import random_model
+from rung.models import family
 from rung.models.cache import Cache
 from rung.models.choose_plan import make_plan
-from rung.models.gpt2.config import Config, read_config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import Layer, Linear, Weights, converted, read_weights
+from rung.models.family import Config, read_config
 from rung.models.load import Model, find
 from rung.models.plan import Plan, WrappedPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import Linear, Weights, converted, read_weights, weights_of
+from rung.models.weights import shard as part_of
 from rung.reproduce.parallel.group import Group, joined
 from rung.reproduce.parallel.placement import cuts
 
 # Bound on the difference of logits from one GPU's, relative to their norm, due to another order of summation.
 AGREEMENT = {"float32": 1e-5, "tf32": 2e-3, "float16": 4e-3, "bfloat16": 3e-2}
-
-
-class Part(Linear):
-    """Some of a matrix's columns; products with the parts add up to the product with the whole."""
 
 
 class ShardPlan(WrappedPlan):
@@ -46,7 +42,7 @@ class ShardPlan(WrappedPlan):
         self.rank, self.size = rank, size
 
     def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
-        if not isinstance(linear, Part):
+        if not linear.partial:
             return self.inner.matmul(x, linear)
         y = self.inner.matmul(x, Linear(linear.weight))
         dist.all_reduce(y)
@@ -68,47 +64,17 @@ class ShardedTransformer(Transformer):
         return Cache(c.layers, rows, heads, capacity, c.HS, self.plan.cache_dtype, self.plan.device)
 
 
-def shard_layer(layer: Layer, config: Config, rank: int, size: int) -> Layer:
-    """This process's heads and its part of the MLP; biases added after the sums are complete, since they are added
-    once."""
-    head, hidden = cuts(config.NH, size), cuts(config.F, size)
-    heads, units = slice(head[rank], head[rank + 1]), slice(hidden[rank], hidden[rank + 1])
-    NH, HS, C = config.NH, config.HS, config.C
-
-    def qkv_rows(tensor: torch.Tensor) -> torch.Tensor:
-        """(3C, ...) -> (3 * our heads * HS, ...)"""
-        return tensor.view(3, NH, HS, -1)[:, heads].reshape(-1, *tensor.shape[1:])
-
-    def biased(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        return Linear(weight.contiguous(), None if bias is None else bias.contiguous())
-
-    qkv, fc = layer.qkv, layer.fc
-    return Layer(
-        ln_1=layer.ln_1,
-        qkv=biased(qkv_rows(qkv.weight), None if qkv.bias is None else qkv_rows(qkv.bias)),
-        attn_proj=Part(layer.attn_proj.weight.view(C, NH, HS)[:, heads].reshape(C, -1), layer.attn_proj.bias),
-        ln_2=layer.ln_2,
-        fc=biased(fc.weight[units], None if fc.bias is None else fc.bias[units]),
-        mlp_proj=Part(layer.mlp_proj.weight[:, units].contiguous(), layer.mlp_proj.bias),
-    )
-
-
 def shard(weights: Weights, config: Config, plan: ShardPlan) -> Weights:
     """Converts complete float32 weights to this process's part, in the plan's format."""
     if plan.size > config.NH:
         raise RungError(f"{plan.size} processes are more than the model's {config.NH} heads; start fewer.")
-    layers = [shard_layer(layer, config, plan.rank, plan.size) for layer in weights.layers]
-    made = converted(replace(weights, layers=layers), plan.matrix, plan.vector)
-    for layer in made.layers:
-        layer.attn_proj = Part(layer.attn_proj.weight, layer.attn_proj.bias)
-        layer.mlp_proj = Part(layer.mlp_proj.weight, layer.mlp_proj.bias)
-    return made
+    return converted(part_of(weights, plan.rank, plan.size, cuts), plan.matrix, plan.vector)
 
 
 def read(model: str, device: torch.device, offline: bool = False) -> tuple[Config, Weights, Path]:
     """A model's whole weights in float32; `random:gpt2` has random ones of that size, the same everywhere."""
-    if (config := random_model.requested(model)) is not None:
-        return config, random_model.weights_of(config, str(device)), Path(model)
+    if (config := family.requested(model)) is not None:
+        return config, weights_of(config, str(device)), Path(model)
     folder = find(model, offline=offline)
     config = read_config(folder / "config.json")
     return config, read_weights(folder, config, lambda w: Linear(w.contiguous()), lambda t: t), folder

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 import torch
 
 from rung.errors import RungError
-from rung.models import random_model
+from rung.models import family
+from rung.models import weights as model_weights
 from rung.models.cache import Cache
 from rung.models.choose_plan import make_plan
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import Weights, converted
+from rung.models.family import Config
 from rung.models.gpu.engine import Engine
+from rung.models.gpu.slots import GpuBackend, write_texts
 from rung.models.torch_plan import TorchPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import Weights, converted
 from rung.reproduce.climbs import course
 from rung.reproduce.climbs import model as generation
 from rung.reproduce.studies.common import Runner, times
@@ -55,9 +57,9 @@ class Passes:
 
 def run(runner: Runner, *, config: Config | None = None) -> Found:
     """GPT-2 with random weights in float32; every variant writes the same tokens."""
-    config = config or random_model.config_of("gpt2")
+    config = config or family.config_of("gpt2")
     device = "cuda" if runner.gpu else "cpu"
-    weights = random_model.weights_of(config, device)
+    weights = model_weights.weights_of(config, device)
     chosen = POSITIONS[::3] if runner.quick else POSITIONS
     positions = [p for p in chosen if p + STEPS <= config.context and (runner.gpu or p <= LONGEST_ON_A_CPU)]
     found: dict[str, dict[int, Passes]] = {}
@@ -112,7 +114,8 @@ def _methods(config: Config, weights: Weights, device: str) -> Iterator[tuple[st
             yield way, _of_the_course(config, weights, rungs)
     for name in DECODE if device == "cuda" else ():
         engine = Engine(config, weights, "float32", "cuda", rung=name, graph=False, steps=1)
-        yield f"decode/{name}", lambda prompt, engine=engine: (t for (t,) in engine.write([prompt], [STEPS]))  # type: ignore[misc]
+        slots = GpuBackend(None, engine, 1, exact=True)
+        yield f"decode/{name}", lambda prompt, slots=slots: (t for (t,) in write_texts(slots, [prompt], [STEPS]))  # type: ignore[misc]
 
 
 def _of_the_course(config: Config, weights: Weights, rungs: Mapping[str, str]) -> Write:

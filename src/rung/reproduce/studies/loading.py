@@ -15,15 +15,14 @@ from pathlib import Path
 
 import torch
 
-from rung.models import random_model
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.weights import Weights, read_weights, tensor_reader
-from rung.models.gpu.loading import NAMES, Arrival, Span, empty_operands, pieces
-from rung.models.gpu.operands import LINEARS, stack
-from rung.models.gpu.prefill_ladder import LadderPass
-from rung.models.gpu.transport import Mark, transport_to
+from rung.models import family
+from rung.models.family import Config
+from rung.models.gpu.device_copy import Mark, transport_to
+from rung.models.gpu.loading import Arrival, Span, pieces
+from rung.models.gpu.recorded import PromptPass
 from rung.models.tensors import open_tensors
 from rung.models.torch_plan import TorchPlan
+from rung.models.weights import Weights, empty_operands, in_file, read_weights, stack, tensor_reader, weights_of
 from rung.operation import Tensors
 from rung.reproduce.studies.common import Runner, need_gpu, times
 from rung.show.found import Found
@@ -53,7 +52,7 @@ class Run:
 def run(runner: Runner) -> Found:
     """gpt2 in float32 on disk, bfloat16 on the GPU, a prompt of 512 tokens."""
     need_gpu(runner, "loading")
-    config = random_model.config_of("gpt2")
+    config = family.config_of("gpt2")
     if runner.quick:
         config = dataclasses.replace(config, layers=4, vocabulary=8192)
     with tempfile.TemporaryDirectory(prefix="rung-loading-") as folder:
@@ -66,17 +65,8 @@ def write(folder: Path, config: Config) -> int:
     """Random weights as a safetensors file with GPT-2's names; its size in bytes."""
     from safetensors.torch import save_file
 
-    weights = random_model.weights_of(config, "cpu")
-    tensors: Tensors = {"wte.weight": weights.wte.weight, "wpe.weight": weights.wpe}
-    for i, layer in enumerate(weights.layers):
-        for ours, name in NAMES.items():
-            part = LINEARS[ours](layer) if ours in LINEARS else getattr(layer, name)
-            tensors[f"h.{i}.{name}.weight"] = part.weight.t() if ours in LINEARS else part.weight
-            assert part.bias is not None
-            tensors[f"h.{i}.{name}.bias"] = part.bias
-    tensors |= {"ln_f.weight": weights.ln_f.weight, "ln_f.bias": weights.ln_f.bias}
     file = folder / "model.safetensors"
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
+    save_file(in_file(weights_of(config, "cpu")), file)
     return file.stat().st_size
 
 
@@ -159,7 +149,7 @@ def _synchronize(device: torch.device, *, collect: bool = True) -> None:
         torch.cuda.synchronize()
 
 
-def _pass(config: Config, operands: Tensors) -> LadderPass:
+def _pass(config: Config, operands: Tensors) -> PromptPass:
     where, T = operands["wte"].device, min(PROMPT, config.context)
     cache = (config.layers, 1, config.NH, T, config.HS)
     state = {
@@ -169,7 +159,7 @@ def _pass(config: Config, operands: Tensors) -> LadderPass:
         "k_cache": torch.empty(cache, dtype=operands["wte"].dtype, device=where),
         "v_cache": torch.empty(cache, dtype=operands["wte"].dtype, device=where),
     }
-    return LadderPass(config, {**operands, **state, "wpe": operands["wpe"][:T]}, 1, T, T)
+    return PromptPass(config, {**operands, **state, "wpe": operands["wpe"][:T]}, 1, T, T)
 
 
 def _bytes_from_disk() -> int | None:

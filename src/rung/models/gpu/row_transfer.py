@@ -13,9 +13,9 @@ import torch
 
 from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import Dtype
-from rung.models.gpu.choice import SEEDS, SETTINGS, Draw
 from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, sent
 from rung.models.gpu.session import Session
+from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Draw
 from rung.models.options import MOST_STOPS
 from rung.operation import Tensors
 from rung.rungs.cuda import INCLUDE, load_module
@@ -36,15 +36,15 @@ def record(of: int, to: int, length: int, limit: int, draw: Draw, offset: int, s
     return [*head, *draw.packed(offset), *stops, *[0] * (MOST_STOPS - len(stops))]
 
 
-def left(row: int) -> list[int]:
+def stop_row(row: int) -> list[int]:
     """The row writes no more tokens."""
     return [-1, row, *[0] * (RECORD - 2)]
 
 
-NOBODY = [-1, -1, *[0] * (RECORD - 2)]
+EMPTY_RECORD = [-1, -1, *[0] * (RECORD - 2)]
 
 
-class Seating:
+class RowTransfer:
     """The rows of a session."""
 
     def __init__(self, session: Session) -> None:
@@ -57,12 +57,12 @@ class Seating:
 
     def leave(self, rows: Sequence[int]) -> None:
         """These rows write no more tokens."""
-        self.move(self.state, [left(row) for row in rows])
+        self.move(self.state, [stop_row(row) for row in rows])
 
     def move(self, source: Tensors, records: Sequence[Sequence[int]]) -> None:
         """Texts from rows of another state, whose last tokens are in `next`."""
         to = self._few if len(records) <= FEW else self._records
-        sent([*records, *[NOBODY] * (len(to) - len(records))], to)
+        sent([*records, *[EMPTY_RECORD] * (len(to) - len(records))], to)
         self.bring(source, to)
 
     def bring(self, source: Tensors, records: torch.Tensor) -> None:
@@ -85,8 +85,8 @@ class Seating:
         arguments += [("pointer", self.state[name]) for name in REST]
         arguments += [("i32", n) for n in (*sizes, config.NH, config.HS, config.vocabulary)]
         launch = LaunchConfig(grid=(BLOCKS, records.shape[0], 1), block=(THREADS, 1, 1))
-        module.prepare("seat", launch)
-        return module.bind("seat", launch, arguments)
+        module.prepare("copy_rows", launch)
+        return module.bind("copy_rows", launch, arguments)
 
 
 def _caches(state: Tensors) -> list[torch.Tensor]:
@@ -102,11 +102,11 @@ def _pointers(caches: Sequence[torch.Tensor]) -> list[Argument]:
 @cache
 def build(real: Dtype, from_eight: bool = False, to_eight: bool = False) -> Build:
     """The kernel, for keys and values in eight bits on either side."""
-    source = Path(__file__).with_name("seat.cu")
+    source = Path(__file__).with_name("copy_rows.cu")
     return Build(
         source=source.read_text(encoding="utf-8"),
         origin=str(source),
-        kernels=("seat",),
+        kernels=("copy_rows",),
         defines=((real.macro, "1"), ("FROM_EIGHT", str(int(from_eight))), ("TO_EIGHT", str(int(to_eight)))),
         include=(str(INCLUDE),),
     )

@@ -3,7 +3,7 @@
 #include "quantised.cuh"
 #include "rung.cuh"
 
-// A record is what the host knows of a text: see seating.py.
+// A record is what the host knows of a text: see row_transfer.py.
 enum { OF, TO, LENGTH, LIMIT, STOPS, MARKED, SETTINGS, SEEDS = SETTINGS + 8, STOP_TOKENS = SEEDS + 4 };
 
 // Numbers of the caches on both sides: those in eight bits have a scale per key and per value.
@@ -59,7 +59,7 @@ __device__ __forceinline__ void carry(const int8_t* from, const float* from_scal
 }
 
 // Block (i, j) has record j; its blocks divide the text's keys and values, (layers, rows, NH, MAXT, HS) on both sides.
-extern "C" __global__ void seat(const int* records, int RECORD, int MOST_STOPS, const int* next, const int* from_done,
+extern "C" __global__ void copy_rows(const int* records, int RECORD, int MOST_STOPS, const int* next, const int* from_done,
                                 const int* from_history, const int* from_marks, const From* from_k, const From* from_v,
                                 const float* from_k_scales, const float* from_v_scales, int* tokens, int* done,
                                 int* history, int* marks, To* k, To* v, float* k_scales, float* v_scales, int* lengths,
@@ -70,7 +70,7 @@ extern "C" __global__ void seat(const int* records, int RECORD, int MOST_STOPS, 
     const int of = record[OF], to = record[TO], length = record[LENGTH];
     if (to < 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) lengths[to] = length;
-    if (of < 0) {  // the row is left
+    if (of < 0) {  // the row's text has ended
         if (blockIdx.x == 0 && threadIdx.x == 0) done[to] = 1;
         return;
     }

@@ -6,7 +6,6 @@ so that all passes need the same memory and share it.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
@@ -16,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.rungs import score_rungs
+from rung.models.family import Config
 from rung.models.gpu.memory import sent, to_host
-from rung.models.gpu.prefill_ladder import LadderPass
+from rung.models.gpu.recorded import Buffers, RecordedPass
+from rung.models.operations import score_rungs
 from rung.models.score import Rated
 from rung.operation import Tensors
 
@@ -29,42 +28,25 @@ DEEP = 16  # passes that are enqueued before the host waits for the first of the
 LENGTHS = (16, 32, 48, *range(64, 512, 32), *range(512, 1025, 64))
 
 
-class RatingPass(LadderPass):
+class ScoringPass(RecordedPass):
     """`rows` windows of `length` tokens: `run` reads `given`, and leaves log-probabilities, ranks and entropies."""
 
-    def __init__(self, config: Config, tensors: Tensors, rows: int, length: int, shared: Tensors, budget: int) -> None:
-        self._shared, self._budget = shared, budget
+    def __init__(self, config: Config, tensors: Tensors, rows: int, length: int, buffers: Buffers, budget: int) -> None:
         where = tensors["wte"].device
-        extra = {"lengths": torch.full((rows,), length, dtype=torch.int32, device=where)}
         self.given = torch.zeros(2, rows, length, dtype=torch.int32, device=where)
-        extra["history"], self.targets = self.given.unbind()
         # Log-probabilities, entropies, ranks (as integers).
         self.found = torch.zeros(3, rows, length, dtype=torch.float32, device=where)
-        super().__init__(config, {**tensors, **extra}, rows, length, length)
+        super().__init__(config, tensors, self.given[0], buffers=buffers, budget=budget)
 
-    def _store_kv(self, qkv: torch.Tensor, first: int, layers: int) -> None:
-        """Keys and values are not needed again."""
-
-    def _last(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return y, x  # all tokens, not each row's last
-
-    def _end(self, n: torch.Tensor) -> None:
+    def end(self, x: torch.Tensor) -> None:
         logprob, entropy, rank = self.found.unbind()
-        tensors = {"x": n, "weight": self._aligned("head_w"), "targets": self.targets}
+        tensors = {"x": x, "weight": self.weights.head.weight, "targets": self.given[1]}
         tensors |= {"logprob": logprob, "entropy": entropy, "rank": rank.view(torch.int32)}
-        B, T, C = n.shape
-        dims = {"B": B, "T": T, "C": C, "V": self.t["head_w"].shape[0]}
-        result = self._op("token_logprob", tensors, dims, score_rungs(self._device))
-        assert result, f"no rung of token_logprob takes {dims}"
-
-    def _buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        # Passes run one after the other: the next may overwrite the results of the last.
-        kind, count = dtype or self._real.torch, math.prod(shape)
-        key = f"{name} {kind}"
-        if key not in self._shared or self._shared[key].numel() < count:
-            most = -(-count * self._budget // (self.B * self.T))
-            self._shared[key] = torch.empty(max(count, most), dtype=kind, device=self._where)
-        return self._shared[key][:count].view(shape)
+        B, T, C = x.shape
+        dims = {"B": B, "T": T, "C": C, "V": self.weights.head.weight.shape[0]}
+        self._settle()
+        recorded = self._record("token_logprob", score_rungs(self._device), tensors, dims)
+        assert recorded, f"no rung of token_logprob takes {dims}"
 
 
 @dataclass
@@ -88,7 +70,7 @@ class _Sent:
             yield number, Rated(logprobs, ranks.view(torch.int32), entropies)
 
 
-class GpuRater:
+class GpuScorer:
     """Scores windows in passes, once `ready` has returned; tests make `tokens` and `ahead` small."""
 
     def __init__(
@@ -102,9 +84,8 @@ class GpuRater:
     ) -> None:
         self.config, self.t, self._ready = config, tensors, ready
         self._tokens, self._ahead = tokens, ahead
-        self.passes: dict[int, RatingPass] = {}
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._shared: Tensors = {}
+        self.passes: dict[int, ScoringPass] = {}
+        self._buffers = Buffers()
         self._lock = threading.Lock()  # the passes share their buffers
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
@@ -157,22 +138,9 @@ class GpuRater:
             given[1, row, : len(ids) - 1] = ids[1:]
         with self._lock:
             if length not in self.passes:
-                self.passes[length] = RatingPass(self.config, self.t, rows, length, self._shared, self._tokens)
+                self.passes[length] = ScoringPass(self.config, self.t, rows, length, self._buffers, self._tokens)
             one = self.passes[length]
             sent(given, one.given)
-            self._run(length, one)
+            one.replay()
             found, done = to_host(one.found)
         return _Sent([(number, len(window)) for number, window in windows], found, done)
-
-    def _run(self, length: int, one: RatingPass) -> None:
-        if one.tokens.device.type != "cuda":
-            one.run()
-            return
-        if length not in self._graphs:
-            one.run()  # libraries choose and allocate now, not during capture
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                one.run()
-            self._graphs[length] = graph
-        self._graphs[length].replay()

@@ -1,4 +1,4 @@
-// Attention by all blocks: queries, keys and values of the new token arrive as parcels, and so do the parts' outputs.
+// Attention by all blocks: queries, keys and values of the new token arrive as packets, and so do the parts' outputs.
 #pragma once
 #include "one_kernel_layout.cuh"
 
@@ -49,38 +49,38 @@ struct QueryRow
 };
 
 // Cached keys and values come through the ring, like the weights; the last part also handles the new ones, which arrive as
-// parcels.
+// packets.
 struct Attention
 {
-    // The parcel, and the element in it, with element i of a head's query, key and value.
-    static __device__ __forceinline__ unsigned origin_of(const Mailboxes& mail, int head, int i)
+    // The packet, and the element in it, with element i of a head's query, key and value.
+    static __device__ __forceinline__ unsigned origin_of(const Mailboxes& mailboxes, int head, int i)
     {
         i = min(i, 3 * HS - 1);
         const int row = i / HS * C + head * HS + i % HS;
-        const int block = mail.qkv.share.owner(row), within = row - mail.qkv.share.begin(block);
-        return (block * mail.qkv.each + within / 3) * 4 + within % 3;
+        const int block = mailboxes.qkv.share.owner(row), within = row - mailboxes.qkv.share.begin(block);
+        return (block * mailboxes.qkv.each + within / 3) * 4 + within % 3;
     }
 
-    static __device__ __forceinline__ float number(const Parcel& got, unsigned origin)
+    static __device__ __forceinline__ float number(const Packet& got, unsigned origin)
     {
         return __uint_as_float(origin % 4 == 0 ? got.word[0] : origin % 4 == 1 ? got.word[1] : got.word[2]);
     }
 
     // A query, and the new keys and values that it sees, row after row.
-    static __device__ __forceinline__ void receive_fresh(float* fresh, const Mailboxes& mail, int head, const QueryRow& query,
-                                                         float scale, uint32_t epoch)
+    static __device__ __forceinline__ void receive_fresh(float* fresh, const Mailboxes& mailboxes, int head,
+                                                         const QueryRow& query, float scale, uint32_t epoch)
     {
         constexpr int EACH = ceil_div((2 * B + 1) * HS, THREADS);
         const int count = (2 * query.fresh + 1) * HS;
-        const Parcel* from[EACH];
-        Parcel got[EACH];
+        const Packet* from[EACH];
+        Packet got[EACH];
         unsigned origins[EACH];
 #pragma unroll
         for (int k = 0; k < EACH; k++) {
             const int i = min(int(threadIdx.x) + k * THREADS, count - 1), behind = max(i - HS, 0);
             const int row = i < HS ? query.row : query.first + behind / (2 * HS);
-            origins[k] = origin_of(mail, head, i < HS ? i : HS + behind % (2 * HS));
-            from[k] = mail.qkv.mail + row * mail.qkv.parcels() + origins[k] / 4;
+            origins[k] = origin_of(mailboxes, head, i < HS ? i : HS + behind % (2 * HS));
+            from[k] = mailboxes.qkv.packets + row * mailboxes.qkv.count() + origins[k] / 4;
         }
         const auto wanted = [&](int k) { return int(threadIdx.x) + k * THREADS < count; };
         receive(got, epoch, [&](int k) { return from[k]; }, wanted);
@@ -92,8 +92,9 @@ struct Attention
         }
     }
 
-    static __device__ __forceinline__ void run(const Model& m, WeightSource& source, const Mailboxes& mail, const KeyRange& part,
-                                               const QueryRow& query, unsigned origin, int layer, int item, uint32_t epoch)
+    static __device__ __forceinline__ void run(const Model& m, WeightSource& source, const Mailboxes& mailboxes,
+                                               const KeyRange& part, const QueryRow& query, unsigned origin, int layer, int item,
+                                               uint32_t epoch)
     {
         __shared__ float fresh[(2 * B + 1) * HS], ms[STEP_WARPS], ls[STEP_WARPS], ys[STEP_WARPS][HS];
         const int lane = lane_id(), warp = warp_id(), own = lane / KEY_LANES;
@@ -102,10 +103,10 @@ struct Attention
         const int i = threadIdx.x;
         source.watch.start(ATTENTION, MAIL);
         if (B > 1) {
-            receive_fresh(fresh, mail, part.head % NH, query, scale * 1.44269504f, epoch);
+            receive_fresh(fresh, mailboxes, part.head % NH, query, scale * 1.44269504f, epoch);
         } else if (i < 3 * HS) {
-            Parcel got[1];
-            receive(got, epoch, [&](int) { return mail.qkv.mail + origin / 4; });
+            Packet got[1];
+            receive(got, epoch, [&](int) { return mailboxes.qkv.packets + origin / 4; });
             const float x = number(got[0], origin);
             fresh[i] = i < HS ? x * (scale * 1.44269504f) : to_float(from_float<Real>(x));  // the query is scaled for exp2
         }
@@ -196,47 +197,47 @@ struct Attention
         const uint32_t word = TWO_TERM_TF32 ? __float_as_uint(y) : pack2<__half>(in_half(y), in_half(next));
         const uint32_t second = TWO_TERM_TF32 ? __float_as_uint(next) : __shfl_down_sync(ALL_LANES, word, 2);
         if (i < HS && i % OUTPUTS == 0)
-            send(mail.attention + (item * HS + i) / OUTPUTS, word, second, __float_as_uint(most + __log2f(all)), epoch + 1);
+            send(mailboxes.attention + (item * HS + i) / OUTPUTS, word, second, __float_as_uint(most + __log2f(all)), epoch + 1);
     }
 };
 
-// Element j of a parcel; one that was not requested has value and weight zero.
-__device__ __forceinline__ float output(const Parcel& got, int j)
+// Element j of a packet; one that was not requested has value and weight zero.
+__device__ __forceinline__ float output(const Packet& got, int j)
 {
     if (TWO_TERM_TF32) return __uint_as_float(got.word[j]);
     const uint32_t word = got.word[j / 2];
     return __half2float(__ushort_as_half(static_cast<unsigned short>(j % 2 ? word >> 16 : word)));
 }
 
-// All heads' outputs, row after row, merged from the parts of their keys: AT_ONCE parcels per thread, from parcel `first` on.
+// All heads' outputs, row after row, merged from the parts of their keys: AT_ONCE packets per thread, from packet `first` on.
 // `parts_of` gives a row's number of parts.
-constexpr int OUTPUT_PARCELS = B * C / OUTPUTS;
+constexpr int OUTPUT_PACKETS = B * C / OUTPUTS;
 template <int AT_ONCE, class PartsOf>
-__device__ __forceinline__ void receive_attention(const Mailboxes& mail, PartsOf parts_of, const Vector& to, uint32_t epoch,
+__device__ __forceinline__ void receive_attention(const Mailboxes& mailboxes, PartsOf parts_of, const Vector& to, uint32_t epoch,
                                                   int first = 0)
 {
-    constexpr int OF_ROW = C / OUTPUTS, PARCELS = OUTPUT_PARCELS, OF_HEAD = HS / OUTPUTS;
+    constexpr int OF_ROW = C / OUTPUTS, PACKETS = OUTPUT_PACKETS, OF_HEAD = HS / OUTPUTS;
     const int thread = opaque(threadIdx.x) + first;
-    const Parcel* from[AT_ONCE];
+    const Packet* from[AT_ONCE];
     float y[AT_ONCE][OUTPUTS] = {}, sum[AT_ONCE] = {}, top[AT_ONCE];
     int parts[AT_ONCE], most = 0;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
-        const int at = min(thread + i * THREADS, PARCELS - 1);
-        from[i] = mail.attention + at / OF_HEAD * mail.key_parts * OF_HEAD + at % OF_HEAD, top[i] = -INFINITY;
+        const int at = min(thread + i * THREADS, PACKETS - 1);
+        from[i] = mailboxes.attention + at / OF_HEAD * mailboxes.key_parts * OF_HEAD + at % OF_HEAD, top[i] = -INFINITY;
         parts[i] = parts_of(B == 1 ? 0 : at / OF_ROW), most = i == 0 ? parts[i] : max(most, parts[i]);
     }
 #pragma unroll 1
     // perhaps never several turns: heads have few parts where a GPU has few multiprocessors
     for (int part = 0; part < most; part += PARTS_AT_ONCE) {
-        Parcel got[AT_ONCE * PARTS_AT_ONCE];
+        Packet got[AT_ONCE * PARTS_AT_ONCE];
         receive(
             got, epoch, [&](int i) { return from[i / PARTS_AT_ONCE] + (part + i % PARTS_AT_ONCE) * OF_HEAD; },
             [&](int i) { return part + i % PARTS_AT_ONCE < parts[i / PARTS_AT_ONCE]; });
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const Parcel* parcels = got + i * PARTS_AT_ONCE;
-            const auto weight_of = [&](int j) { return part + j < parts[i] ? __uint_as_float(parcels[j].word[2]) : -INFINITY; };
+            const Packet* packets = got + i * PARTS_AT_ONCE;
+            const auto weight_of = [&](int j) { return part + j < parts[i] ? __uint_as_float(packets[j].word[2]) : -INFINITY; };
             float higher = top[i];
 #pragma unroll
             for (int j = 0; j < PARTS_AT_ONCE; j++) higher = fmaxf(higher, weight_of(j));
@@ -249,7 +250,7 @@ __device__ __forceinline__ void receive_attention(const Mailboxes& mail, PartsOf
                 const float weight = exp2f(weight_of(j) - higher);
                 sum[i] += weight;
 #pragma unroll
-                for (int k = 0; k < OUTPUTS; k++) y[i][k] += weight * output(parcels[j], k);
+                for (int k = 0; k < OUTPUTS; k++) y[i][k] += weight * output(packets[j], k);
             }
         }
     }
@@ -260,8 +261,8 @@ __device__ __forceinline__ void receive_attention(const Mailboxes& mail, PartsOf
 #pragma unroll
         for (int j = 0; j < OUTPUTS; j++)
             if (B == 1) {
-                if (at < PARCELS) to.set(OUTPUTS * at + j, y[i][j] * sure);
-            } else if (at < PARCELS) {
+                if (at < PACKETS) to.set(OUTPUTS * at + j, y[i][j] * sure);
+            } else if (at < PACKETS) {
                 to.set(at / OF_ROW, OUTPUTS * (at % OF_ROW) + j, y[i][j] * sure);
             }
     }

@@ -1,17 +1,21 @@
-"""GPT-2's forward pass, written once over the operations of a plan."""
+"""A model's forward pass: a family's layers over the operations of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from rung.models.buffers import integers
+from rung.models.buffers import empty, integers
 from rung.models.cache import Cache
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.weights import Layer, Weights
+from rung.models.family import Config
 from rung.models.plan import Plan
+from rung.models.score import Rated
+from rung.models.weights import Weights
+
+TOKENS_AT_ONCE = 64  # whose logits are in memory at the same time: 13 MB for GPT-2
 
 
 class Transformer:
@@ -24,20 +28,8 @@ class Transformer:
 
     def hidden(self, tokens: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
         """(B, T) -> (B, T, C): what the LM head reads. The cache is filled, not advanced."""
-        plan, weights, eps = self.plan, self.weights, self.config.eps
-        past = cache.lengths if cache else [0] * tokens.shape[0]
-        x = plan.embedding(tokens, past, weights.wte, weights.wpe)
-        for i, layer in enumerate(weights.layers):
-            y = self._attention(x, layer, i, cache)
-            x, y = plan.residual_layernorm(x, y, layer.ln_2, eps)
-            h = plan.matmul_activation(y, layer.fc, self.config.activation)  # (B, T, F)
-            x = plan.matmul_residual(h, layer.mlp_proj, x)
-        return plan.layernorm(x, weights.ln_f, eps)
-
-    def _attention(self, x: torch.Tensor, layer: Layer, i: int, cache: Cache | None) -> torch.Tensor:
-        qkv = self.plan.layernorm_matmul(x, layer.ln_1, self.config.eps, layer.qkv)  # (B, T, 3C)
-        y = self.plan.attention(qkv, self.config.NH, self.config.attention_scale(i), i, cache)
-        return self.plan.matmul(y, layer.attn_proj)
+        x: torch.Tensor = self.config.family.forward(self.plan, self.config, self.weights, tokens, cache)
+        return x
 
     @torch.no_grad()  # not inference mode: a caller may go on with the tensor
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -93,3 +85,40 @@ class Drafting:
 
     source: Transformer | None
     cost: float
+
+
+class PlanScorer:
+    """Window after window through the operations of any plan."""
+
+    def __init__(self, transformer: Transformer) -> None:
+        self.transformer = transformer
+        self._lock = threading.Lock()  # a plan's buffers serve one window at a time
+
+    def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
+        for ids in windows:
+            with self._lock:
+                rated = self._one(integers([list(ids)]), whole)
+            yield rated
+
+    @torch.inference_mode()
+    def _one(self, tokens: torch.Tensor, whole: bool) -> Rated:
+        model = self.transformer
+        # A copy, since the plan may reuse its buffers.
+        x = model.hidden(tokens[:, :-1].to(model.plan.device)).clone()  # (1, T - 1, C)
+        targets = tokens[0, 1:].to(x.device)
+        parts: list[tuple[torch.Tensor, ...]] = []
+        for start in range(0, x.shape[1], TOKENS_AT_ONCE):
+            part = slice(start, start + TOKENS_AT_ONCE)
+            logits = model.plan.matmul(x[:, part], model.weights.head)[0].float()
+            total = logits.logsumexp(-1, keepdim=True)
+            own = logits.gather(1, targets[part, None])
+            if not whole:
+                parts.append(((own - total)[:, 0].cpu(), integers([]), empty(0)))
+                continue
+            ranks = (logits > own).sum(1)
+            mean = (torch.sub(logits, total).exp_() * logits).sum(1)  # entropy of the logits' distribution
+            parts.append(((own - total)[:, 0].cpu(), ranks.cpu(), (total[:, 0] - mean).cpu()))
+        if not parts:
+            nothing = empty(0)
+            return Rated(nothing, nothing.long(), nothing)
+        return Rated(*(torch.cat(kind) for kind in zip(*parts, strict=True)))

@@ -10,13 +10,17 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from rung.models.gpu.choice import SEEDS, SETTINGS, Choice, Draw
+from rung.models.family import Config
 from rung.models.gpu.engine import Engine
+from rung.models.gpu.loading import Arrival
 from rung.models.gpu.memory import sent
-from rung.models.gpu.prefill import BUCKETS, Prefill
-from rung.models.gpu.seating import NOBODY, RECORD
+from rung.models.gpu.recorded import PromptPass
+from rung.models.gpu.row_transfer import EMPTY_RECORD, RECORD
+from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Choice, Draw
+from rung.models.operations import Rungs
 from rung.operation import Tensors
 
+BUCKETS = (16, 32, 64, 128, 256, 384, 512, 768, 1024)
 ROWS = (1, 4, 8, 16)
 CHUNK = 4096  # tokens of a pass at most, padding included
 PASS = 640  # the fixed cost of a pass, in tokens
@@ -54,12 +58,59 @@ def passes(lengths: Sequence[int], capacity: int, *, alone: bool = False) -> lis
     return found
 
 
+class Prefill:
+    """Fills caches, lengths and history of a session and leaves the logits that follow each prompt.
+
+    `rungs` replaces the table's.
+    """
+
+    def __init__(self, config: Config, tensors: Tensors, rows: int, capacity: int, rungs: Rungs | None = None) -> None:
+        self.config, self.t, self.rows, self.capacity, self._rungs = config, tensors, rows, capacity, rungs
+        self.arrival: Arrival | None = None  # weights that are still being loaded
+        self.passes: dict[int, PromptPass] = {}
+
+    @torch.inference_mode()
+    def run(self, prompts: Sequence[Sequence[int]]) -> None:
+        """One prompt per row."""
+        longest = max(map(len, prompts))
+        bucket = min([*(b for b in BUCKETS if b >= longest), self.capacity])
+        t = self.t
+        padded = np.zeros((len(prompts), bucket), dtype=np.int32)
+        for row, prompt in zip(padded, prompts, strict=True):
+            row[: len(prompt)] = prompt
+        tokens = self._pass(bucket).tokens
+        sent(padded, tokens)
+        if tokens.data_ptr() != t["history"].data_ptr():
+            t["history"][:, :bucket].copy_(tokens)
+        sent([len(p) for p in prompts], t["lengths"])
+        self.replay(bucket)
+
+    def replay(self, bucket: int) -> None:
+        """Read what is already in the tensors: `history`, if a bucket fills it, and lengths."""
+        once = self._pass(bucket)
+        if self.arrival is None or self.arrival.finished:
+            once.replay()
+            return
+        # Layer after layer, without a graph: a graph could not wait for copies that the host has yet to issue.
+        once.run(self.arrival.wait)
+        self.arrival.finish()
+        self.arrival = None
+
+    def _pass(self, length: int) -> PromptPass:
+        # Padding comes after a prompt: no earlier token attends to it, and its entries in the cache are overwritten
+        # before they can be read.
+        if length not in self.passes:
+            at = (self.config, self.t, self.rows, length, self.capacity)
+            self.passes[length] = PromptPass(*at, rungs=self._rungs)
+        return self.passes[length]
+
+
 class Reader:
     """A pass, the first token after each of its prompts, and the session's data about their texts."""
 
     def __init__(self, engine: Engine, rows: int, length: int, caches: Sequence[torch.Tensor]) -> None:
         c, where = engine.config, engine.operands["wte"].device
-        self.rows, self.length = rows, length
+        self.rows, self.length, self._engine = rows, length, engine
         widths = (SETTINGS, SEEDS, length, 1, RECORD)
         self._packed = torch.zeros(rows * sum(widths), dtype=torch.int32, device=where)
         ends = list(accumulate(widths))
@@ -95,7 +146,7 @@ class Reader:
             row[: len(prompt)] = prompt
         parts = (
             [p[:SETTINGS] for p in packed], [p[SETTINGS:] for p in packed], tokens, [len(p) for p in rows],
-            [*records, *[NOBODY] * missing],
+            [*records, *[EMPTY_RECORD] * missing],
         )  # fmt: skip
         sent(np.concatenate([np.asarray(part, dtype=np.int32).reshape(-1) for part in parts]), self._packed)
         for i, (draw, _) in enumerate(draws):
@@ -103,4 +154,8 @@ class Reader:
         self.replay()
 
     def replay(self) -> None:
+        """Read what is in the tensors; while weights still arrive, layer after layer."""
+        self._prefill.arrival = self._engine.arrival
         self._prefill.replay(self.length)
+        if self._engine.arrival is not None and self._engine.arrival.finished:
+            self._engine.arrival = None

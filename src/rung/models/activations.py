@@ -9,10 +9,10 @@ import torch
 
 from rung.errors import RungError
 from rung.models.cache import Cache
-from rung.models.gpt2.config import Config
-from rung.models.gpt2.model import Transformer
-from rung.models.gpt2.weights import Linear, Norm, Weights
+from rung.models.family import Config
 from rung.models.plan import Plan, WrappedPlan
+from rung.models.transformer import Transformer
+from rung.models.weights import Linear, Norm, Weights
 
 See = Callable[[str, torch.Tensor], None]
 OF_A_BLOCK = (
@@ -100,7 +100,7 @@ class WatchedPlan(WrappedPlan):
 
 
 @torch.no_grad()
-def look(transformer: Transformer, tokens: torch.Tensor, patterns: Sequence[str], see: See) -> None:
+def capture(transformer: Transformer, tokens: torch.Tensor, patterns: Sequence[str], see: See) -> None:
     """One forward pass over tokens (B, T); `see` gets each activation that matches a pattern, as it is computed.
 
     Patterns are names, with * for any part of one: "blocks.*.hook_resid_post". An activation is valid until the next

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from rung.dtypes import dtype as named_dtype
-from rung.models.gpt2.rungs import SAMPLE_RUNGS, find
 from rung.models.gpu.memory import sent
+from rung.models.operations import SAMPLE_RUNGS, find
 from rung.models.sampling import WORD, Sampling
 from rung.operation import Tensors
 from rung.rungs import catalogue

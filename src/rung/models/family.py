@@ -1,0 +1,201 @@
+"""What a family of models is: its config, a table of its tensors, its layer as operations, its rungs for whole steps.
+
+A family is a folder named after the `model_type` of config.json (gpt2/), here or in a folder that RUNG_FAMILIES names,
+with a module family.py that holds `FAMILY`. Families are found by that name; nothing imports them by theirs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rung import files
+from rung.errors import RungError
+from rung.expressions import evaluate_int
+from rung.files import shown
+
+HERE = Path(__file__).parent
+LONGEST = 1 << 31  # a size in config.json is below
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of a model. Names of widths are those used in the kernels."""
+
+    model_type: ClassVar[str]
+
+    vocabulary: int
+    context: int
+    C: int
+    NH: int
+    layers: int
+    F: int  # width of the MLP
+    activation: str  # gelu_tanh, gelu_erf or relu
+    eps: float
+    scale_attention: bool
+    scale_by_layer: bool
+    tied: bool  # the LM head is the token embedding
+    eos: tuple[int, ...]
+
+    @property
+    def HS(self) -> int:
+        return self.C // self.NH
+
+    @property
+    def family(self) -> Family:
+        return find(self.model_type)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The names in a tensor's shape."""
+        return {
+            "L": self.layers, "C": self.C, "NH": self.NH, "HS": self.HS, "F": self.F,
+            "V": self.vocabulary, "MAXT": self.context,
+        }  # fmt: skip
+
+    def attention_scale(self, layer: int) -> float:
+        """The factor of queries times keys in this layer."""
+        scale = 1 / math.sqrt(self.HS) if self.scale_attention else 1.0
+        return scale / (layer + 1) if self.scale_by_layer else scale
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a tensor is divided among processes: along `axis` of (outputs, inputs), in units of `over` (a name of the
+    config's sizes), in each of `groups` equal parts. Products with parts of the inputs have to be added up.
+    """
+
+    axis: int
+    over: str
+    groups: int = 1
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of a model, or of each layer if its name has {i}."""
+
+    name: str  # in files, without the family's prefix
+    shape: tuple[str, ...]  # in files: expressions over the config's sizes
+    role: str  # the place in Weights, "qkv.weight"; a matrix's weight comes before its bias
+    operand: str  # all layers stacked, as the decode ladder names them
+    matrix: bool = False  # a plan may store it in 8 bits
+    transposed: bool = False  # in files (inputs, outputs)
+    eight: str = ""  # the operands with its 8-bit form are called so, with _q and _s
+    split: Split | None = None
+    std: float = 0.02  # of random weights
+    before_sum: bool = False  # its product is added to the residual stream: a smaller spread
+    mean: float = 0.0
+    same_as: str = ""  # another tensor's role: the file has none
+
+    @property
+    def layered(self) -> bool:
+        return "{i}" in self.name
+
+    def stored(self, config: Config) -> tuple[int, ...]:
+        """The shape in files."""
+        return tuple(evaluate_int(size, config.sizes, self.name) for size in self.shape)
+
+    def computed(self, config: Config) -> tuple[int, ...]:
+        """The shape in which it is multiplied: (outputs, inputs)."""
+        shape = self.stored(config)
+        return shape[::-1] if self.transposed else shape
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models.
+
+    `forward(plan, config, weights, tokens, cache)` is the forward pass up to what the LM head reads, written over the
+    plan's operations. `steps` is a module that names rungs of the decode ladder (see gpt2/rungs.py), if that ladder and
+    the CPU's compiled step compute this family's layers; otherwise a step is made of the operations.
+    """
+
+    title: str  # in messages
+    parse: Callable[[Mapping[str, Any], str], Config]
+    tensors: Callable[[Config], tuple[TensorSpec, ...]]
+    forward: Callable[..., Any]
+    prefix: str = ""  # of tensors' names in some files
+    ignored: str = ""  # a pattern of tensors that files hold and no one reads
+    sizes: Mapping[str, Config] | None = None  # of random weights
+    steps: Any = None
+    checkpoints: str = ""  # the module that converts other trainers' checkpoints to a folder
+
+
+def _roots() -> list[Path]:
+    return [HERE, *(Path(root) for root in os.environ.get("RUNG_FAMILIES", "").split(os.pathsep) if root)]
+
+
+def known() -> list[str]:
+    """The model types that there are families for."""
+    return sorted({file.parent.name for root in _roots() for file in root.glob("*/family.py")})
+
+
+@cache
+def find(model_type: str) -> Family:
+    """The family of a model type; RungError if there is none."""
+    if not re.fullmatch(r"[A-Za-z0-9_]{1,64}", model_type):
+        raise RungError(f"{shown(model_type)} is not a type of model; rung runs {', '.join(known())}.")
+    for root in _roots():
+        file = root / model_type / "family.py"
+        if not file.is_file():
+            continue
+        if root == HERE:
+            module = importlib.import_module(f"rung.models.{model_type}.family")
+        else:
+            spec = importlib.util.spec_from_file_location(f"rung_family_{model_type}", file)
+            assert spec is not None and spec.loader is not None
+            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        family = module.FAMILY
+        assert isinstance(family, Family), f"{file}: FAMILY is a {type(family).__name__}"
+        return family
+    raise RungError(f"there is no family {model_type!r}; rung runs {', '.join(known())}.")
+
+
+def read_config(path: Path) -> Config:
+    """The config in a file; RungError when no family has it."""
+    try:
+        fields = files.read_json(path, "fetch the model again")
+    except FileNotFoundError:
+        raise RungError(f"{path} is missing: a model's folder holds config.json next to its weights.") from None
+    except OSError as error:
+        raise RungError(f"{path} cannot be read ({error.strerror}); fetch the model again.") from None
+    if not isinstance(fields, dict):
+        raise RungError(f"{path} does not hold a JSON object; fetch the model again.")
+    return parse_config(fields, str(path))
+
+
+def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
+    """The config in a dictionary of config.json's names."""
+    kind = fields.get("model_type")
+    if not isinstance(kind, str) or kind not in known():
+        kinds = ", ".join(map(repr, known()))
+        raise RungError(f"{origin} describes a model of type {shown(kind)}; rung runs models of type {kinds}.")
+    return find(kind).parse(fields, origin)
+
+
+# ---- random models of known sizes, for measuring without a download -----------------------------------------------
+
+RANDOM = "random:"  # prefix of such a model's name
+
+
+def config_of(name: str) -> Config:
+    """The config of one of the families' known sizes."""
+    sizes = {size: config for kind in known() for size, config in (find(kind).sizes or {}).items()}
+    if name not in sizes:
+        raise RungError(f"there is no size {name!r}; there are {', '.join(sizes)}.")
+    return sizes[name]
+
+
+def requested(model: str) -> Config | None:
+    """The config of `random:gpt2` and the like; None if the name is that of a model with real weights."""
+    return config_of(model.removeprefix(RANDOM)) if model.startswith(RANDOM) else None

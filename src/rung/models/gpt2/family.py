@@ -1,0 +1,94 @@
+"""GPT-2: its tensors, and its layer as operations."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from rung.models.cache import Cache
+from rung.models.family import Config, Family, Split, TensorSpec
+from rung.models.gpt2 import rungs
+from rung.models.gpt2.config import parse, size
+from rung.models.plan import Plan
+from rung.models.weights import Weights
+
+HEADS, UNITS = Split(0, "NH"), Split(0, "F")
+QKV = Split(0, "NH", groups=3)
+
+
+def _norm(name: str, role: str, operand: str) -> tuple[TensorSpec, ...]:
+    return (
+        TensorSpec(f"{name}.weight", ("C",), f"{role}.weight", f"{operand}_w", std=0.1, mean=1.0),
+        TensorSpec(f"{name}.bias", ("C",), f"{role}.bias", f"{operand}_b"),
+    )
+
+
+def _product(
+    name: str, role: str, operand: str, inputs: str, outputs: str, split: Split, *, before_sum: bool = False
+) -> tuple[TensorSpec, ...]:
+    """GPT-2's own code calls its matrices Conv1D and keeps them as (inputs, outputs)."""
+    # Biases are added once, after the parts of a sum.
+    of_bias = split if split.axis == 0 else None
+    return (
+        TensorSpec(
+            f"{name}.weight", (inputs, outputs), f"{role}.weight", f"{operand}_w", matrix=True, transposed=True,
+            eight=operand, split=split, before_sum=before_sum,
+        ),
+        TensorSpec(f"{name}.bias", (outputs,), f"{role}.bias", f"{operand}_b", split=of_bias),
+    )  # fmt: skip
+
+
+@cache
+def tensors(config: Config) -> tuple[TensorSpec, ...]:
+    """In the order of a forward pass."""
+    return (
+        TensorSpec("wte.weight", ("V", "C"), "wte.weight", "wte", matrix=True, std=0.05),
+        TensorSpec("wpe.weight", ("MAXT", "C"), "wpe", "wpe"),
+        *_norm("h.{i}.ln_1", "ln_1", "ln1"),
+        *_product("h.{i}.attn.c_attn", "qkv", "qkv", "C", "3 * C", QKV),
+        *_product("h.{i}.attn.c_proj", "attn_proj", "proj", "C", "C", Split(1, "NH"), before_sum=True),
+        *_norm("h.{i}.ln_2", "ln_2", "ln2"),
+        *_product("h.{i}.mlp.c_fc", "fc", "fc", "C", "F", UNITS),
+        *_product("h.{i}.mlp.c_proj", "mlp_proj", "fc2", "F", "C", Split(1, "F"), before_sum=True),
+        *_norm("ln_f", "ln_f", "lnf"),
+        TensorSpec(
+            "lm_head.weight", ("V", "C"), "head.weight", "head_w", matrix=True, eight="head", std=0.05,
+            same_as="wte.weight" if config.tied else "",
+        ),
+    )  # fmt: skip
+
+
+def forward(plan: Plan, config: Config, weights: Weights, tokens: torch.Tensor, cache: Cache | None) -> torch.Tensor:
+    """(B, T) -> (B, T, C): what the LM head reads. The cache is filled, not advanced."""
+    eps = config.eps
+    x = plan.embedding(tokens, cache.lengths if cache else [0] * tokens.shape[0], weights.wte, weights.wpe)
+    for i, layer in enumerate(weights.layers):
+        qkv = plan.layernorm_matmul(x, layer.ln_1, eps, layer.qkv)  # (B, T, 3C)
+        y = plan.attention(qkv, config.NH, config.attention_scale(i), i, cache)
+        if i == config.layers - 1:
+            y, x = plan.last_tokens(y, x)
+        x, n = plan.matmul_residual_layernorm(y, layer.attn_proj, x, layer.ln_2, eps)
+        h = plan.matmul_activation(n, layer.fc, config.activation)  # (B, T, F)
+        x = plan.matmul_residual(h, layer.mlp_proj, x)
+    return plan.layernorm(x, weights.ln_f, eps)
+
+
+SIZES = {
+    "gpt2": size(12, 768, 12),
+    "gpt2-medium": size(24, 1024, 16),
+    "gpt2-large": size(36, 1280, 20),
+    "gpt2-xl": size(48, 1600, 25),
+    "distilgpt2": size(6, 768, 12),
+}
+FAMILY = Family(
+    title="GPT-2",
+    parse=parse,
+    tensors=tensors,
+    forward=forward,
+    prefix="transformer.",
+    ignored=r"h\.\d+\.attn\.(bias|masked_bias)",  # causal masks, which old versions of transformers saved
+    sizes=SIZES,
+    steps=rungs,
+    checkpoints="rung.models.gpt2.checkpoints",
+)

@@ -1,0 +1,509 @@
+"""A family's forward pass recorded once as launches at fixed addresses, and run any number of times: for prompts, for
+scores, and for steps of families without a decode ladder. On a GPU the launches are captured in one CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from rung.cuda.launch import Argument, Build, LaunchConfig
+from rung.dtypes import DTYPES, Dtype
+from rung.models.buffers import empty
+from rung.models.cache import Cache
+from rung.models.family import Config
+from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
+from rung.models.ladder_plan import SHORT_NAMES, LadderPlan
+from rung.models.operations import (
+    FUSED,
+    OVERLAPPED,
+    Rungs,
+    aligned,
+    find,
+    ladder_of,
+    last_resort,
+    prefill_rungs,
+    step_rungs,
+)
+from rung.models.weights import Linear, Norm, as_weights
+from rung.operation import Tensors, Values
+from rung.rungs import catalogue, tunings
+from rung.rungs.base import Rung, device_facts
+from rung.rungs.cuda import INCLUDE, load_module
+
+if TYPE_CHECKING:
+    from rung.expressions import Number
+
+THREADS = 256
+HELD = 32 << 20  # bytes of qkv that are buffered before they are written to the caches, while they are still in L2
+LEAST_ROWS = 16  # for a product in tiles: with one row, 15 of 16 rows of a tile would be empty
+FEW_ROWS = 1024  # up to this many rows, one warp per row in blocks of several warps leaves multiprocessors idle
+LONG_NAMES = {short: name for name, short in SHORT_NAMES.items()}
+
+
+class Buffers:
+    """Memory for intermediate results. A result's memory is free again when the forward pass has dropped its tensor and
+    the tensor's views: whatever is recorded from then on runs after all that reads it.
+    """
+
+    def __init__(self) -> None:
+        self._free: defaultdict[tuple[torch.dtype, int], list[torch.Tensor]] = defaultdict(list)
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype, where: torch.device, size: int) -> torch.Tensor:
+        """A tensor of this shape in memory of `size` elements."""
+        free = self._free[dtype, size]
+        block = free.pop() if free else torch.empty(size, dtype=dtype, device=where)
+        made = alias(block[: math.prod(shape)].view(shape))
+        weakref.finalize(made, free.append, block)
+        return made
+
+
+def alias(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as another tensor, which does not keep the first one."""
+    found = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return found.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+class RecordedPass(LadderPlan):
+    """The plan of one forward pass over `tokens` (B, T) whose operations are recorded: `run` reads `tokens`, and what
+    subclasses add. `tensors` are the model's stacked weights and the pass's inputs and outputs. By default nothing is
+    cached, and `end` gets what the LM head reads.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        tensors: Tensors,
+        tokens: torch.Tensor,
+        rungs: Rungs | None = None,
+        buffers: Buffers | None = None,
+        budget: int | None = None,
+    ) -> None:
+        self.config, self.t, self.tokens = config, tensors, tokens
+        self.B, self.T = tokens.shape
+        real = next(d for d in DTYPES.values() if d.torch == tensors["wte"].dtype)
+        on_gpu = tokens.device.type == "cuda"
+        super().__init__("cuda" if on_gpu else "emulator", LONG_NAMES[real.name], "recorded", {})
+        self._rungs = prefill_rungs(self._device, real.name, self.B * self.T) if rungs is None else rungs
+        self._buffers, self._budget = buffers or Buffers(), budget or self.B * self.T
+        self._steps: list[Callable[[], object]] = []
+        self._gates: dict[int, int] = {}  # before this step, this group of weights must have been loaded
+        self._gated = -1
+        self._pending: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # a sum and its parts
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self.weights = as_weights(tensors, config)
+        self._group_of: dict[int, int] = {}
+        for number, group in enumerate(self.weights.groups()):
+            for held in group:
+                for tensor in [held] if isinstance(held, torch.Tensor) else [held.weight, held.bias]:
+                    if tensor is not None:
+                        self._group_of.setdefault(tensor.data_ptr(), number)
+        with torch.inference_mode(False), torch.no_grad():  # where a view keeps its base
+            self.end(config.family.forward(self, config, self.weights, tokens, None))
+            self._settle()
+
+    def end(self, x: torch.Tensor) -> None:
+        """Record what follows the forward pass."""
+        raise NotImplementedError
+
+    def run(self, before: Callable[[int], None] | None = None) -> None:
+        """Runs everything in stream order; `before` is called with each group of weights when it is needed."""
+        for number, step in enumerate(self._steps):
+            if before is not None and number in self._gates:
+                before(self._gates[number])
+            step()
+
+    def replay(self) -> None:
+        """The same as one launch on a GPU, captured at first use."""
+        if self.tokens.device.type != "cuda":
+            self.run()
+            return
+        if self._graph is None:
+            self._graph = captured(self.run)
+        self._graph.replay()
+
+    @property
+    def rungs_in_use(self) -> dict[str, str]:
+        return {operation: next(iter(names)) for operation, names in self._in_use.items()}
+
+    # ---- operations -------------------------------------------------------------------------------------------------
+
+    def embedding(self, tokens: torch.Tensor, past: object, wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+        (V, C), MAXT = wte.weight.shape, wpe.shape[0]
+        dims = {"B": self.B, "T": self.T, "C": C, "V": V, "MAXT": MAXT}
+        given = {"tokens": tokens, "wte": wte.weight, "wpe": wpe}
+        return self._must("embedding", (self.B, self.T, C), given, dims)
+
+    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+        B, T, width = qkv.shape
+        q, k, v = self._heads(qkv, NH)
+        dims: Values = {"B": B, "T": T, "C": width // 3, "NH": NH, "scale": scale}
+        return self._must("attention", (B, T, width // 3), {"qkv": qkv, "q": q, "k": k, "v": v}, dims)
+
+    def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        out = self._take(tuple(x.shape))
+        if name == "gelu_erf":  # no ladder has it
+            self._settle()
+            before, after = alias(x), alias(out)
+            self._steps.append(lambda: after.copy_(F.gelu(before)))
+        elif name == "relu":
+            self._must("relu", (x.numel(),), {"x": x.view(-1)}, {"N": x.numel()}, out.view(-1))
+        else:
+            self._must("gelu", tuple(x.shape), {"x": x}, dict(zip("BTC", x.shape, strict=True)), out)
+        return out
+
+    # A sum whose parts are known waits for the next operation: if that is its norm, one kernel does both.
+
+    def matmul_residual(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor) -> torch.Tensor:
+        out = self._product("matmul_residual", x, linear, {"residual": residual})
+        if out is not None:
+            return out
+        added = self.matmul(x, linear)
+        if "residual_layernorm" not in self._rungs:
+            return self.residual(residual, added)
+        self._pending = self._take(tuple(residual.shape)), added, residual
+        return self._pending[0]
+
+    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
+        if self._pending is None or self._pending[0] is not x:
+            return super().layernorm(x, norm, eps)
+        (total, added, residual), self._pending = self._pending, None
+        tensors = {"x": added, "residual": residual, "weight": norm.weight, "bias": norm.bias, "sum": total}
+        dims = {**dict(zip("BTC", x.shape, strict=True)), "eps": eps}
+        out = self._run("residual_layernorm", tuple(x.shape), tensors, dims)
+        if out is not None:
+            return out
+        self._add(total, added, residual)
+        return super().layernorm(x, norm, eps)
+
+    def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
+        if self._pending is not None and self._pending[0] is x:
+            return self.matmul(self.layernorm(x, norm, eps), linear)
+        return super().layernorm_matmul(x, norm, eps, linear)
+
+    def matmul_residual_layernorm(
+        self, x: torch.Tensor, linear: Linear, residual: torch.Tensor, norm: Norm, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        total = self.matmul_residual(x, linear, residual)
+        return total, self.layernorm(total, norm, eps)
+
+    def _settle(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._add(*pending)
+
+    def _add(self, total: torch.Tensor, added: torch.Tensor, residual: torch.Tensor) -> None:
+        dims = dict(zip("BTC", total.shape, strict=True))
+        self._must("residual", tuple(total.shape), {"a": residual, "b": added}, dims, total)
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        """The head's product for (B, 1, C), into the session's `logits` (B, V)."""
+        logits = self.t["logits"].view(self.B, 1, -1)
+        narrow = logits if logits.dtype == self._real.torch else self._take(tuple(logits.shape))
+        dims = {"B": self.B, "T": 1, "C": x.shape[2], "OC": logits.shape[2]}
+        self._must("matmul", tuple(logits.shape), {"x": x, "weight": self.weights.head.weight}, dims, narrow)
+        if narrow is not logits:
+            held = alias(narrow)
+            self._steps.append(lambda: logits.copy_(held))
+        return self.t["logits"]
+
+    # ---- which rung -------------------------------------------------------------------------------------------------
+
+    def _has(self, operation: str) -> bool:
+        return operation in self._rungs or operation not in FUSED
+
+    def _must(
+        self,
+        operation: str,
+        shape: tuple[int, ...],
+        tensors: Tensors,
+        dims: Mapping[str, Number],
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        found = self._run(operation, shape, tensors, dims, out=out)
+        assert found is not None, f"no rung of {operation} takes {dims}"
+        return found
+
+    def _run(
+        self,
+        operation: str,
+        shape: tuple[int, ...],
+        tensors: Tensors,
+        dims: Mapping[str, Number],
+        *,
+        role: str = "",
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """Records the operation with the first rung that supports it; None if a fused one has none."""
+        names = self._rungs.get(operation, ())
+        if operation not in FUSED:
+            names = (*names, *last_resort(operation))
+        if not names:
+            return None
+        self._settle()
+        if out is None:
+            out = self._place(role, shape)
+        if not self._record(operation, names, {**tensors, "out": out}, dims):
+            return None
+        return out
+
+    def _place(self, role: str, shape: tuple[int, ...]) -> torch.Tensor:
+        return self._take(shape)
+
+    def _record(self, operation: str, names: tuple[str, ...], tensors: Tensors, dims: Mapping[str, Number]) -> bool:
+        values = catalogue.operation(ladder_of(operation)).complete(dims)
+        given = {name: self._given(tensor) for name, tensor in tensors.items()}
+        for name in names:
+            rung = find(operation, name)
+            if not self._takes(rung, values, given):
+                continue
+            tuning = self._tuning(operation, rung, values)
+            prepared = rung.prepare(given, values, self._real, device=self._device, tuning=tuning)
+            self._steps.append(prepared.run)
+            self._in_use.setdefault(operation, {})[rung.full_name] = None
+            return True
+        return False
+
+    def _given(self, tensor: torch.Tensor) -> torch.Tensor:
+        group = self._group_of.get(tensor.data_ptr())
+        if group is None:
+            return alias(tensor)
+        if group > self._gated:
+            self._gates[len(self._steps)] = self._gated = group
+        return aligned(tensor)
+
+    def _takes(self, rung: Rung, values: Values, tensors: Tensors) -> bool:
+        if rung.emulate and self._device != "cuda":
+            return False
+        if "BM" in rung.tune and values["B"] * values["T"] < LEAST_ROWS:
+            return False
+        many = "SHARE" in rung.tune and values["B"] * values["T"] > OVERLAPPED
+        if many and tunings.best(rung, values, self._real.name, device=self._device) is None:
+            return False
+        return rung.refusal(values, self._real, None, tensors, self._device) is None
+
+    def _tuning(self, operation: str, rung: Rung, values: Values) -> dict[str, int] | None:
+        if self._device == "cuda" and rung.tune:
+            best = tunings.best(rung, values, self._real.name, device=self._device)
+            if best is not None:
+                return best
+        if operation == "residual_layernorm" and values["B"] * values["T"] <= FEW_ROWS and 32 in rung.tune["BLOCK"]:
+            return {"BLOCK": 32}
+        if "SHARE" in rung.tune:
+            rows, columns, depth = (int(values[n]) for n in ("T", "OC", "C"))
+            return for_few_rows(tuple(rung.tune.items()), self.B * rows, columns, depth, device_facts(self._device)[1])
+        if {"BM", "BN", "num_warps"} <= rung.tune.keys() and "OC" in values:
+            rows, columns, depth = (int(values[n]) for n in ("T", "OC", "C"))
+            return tiles(rung.tune, self.B * rows, columns, depth, device_facts(self._device)[1])
+        return None
+
+    # ---- memory and kernels without a ladder ------------------------------------------------------------------------
+
+    def _take(self, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
+        size = -(-math.prod(shape) * max(self._budget, self.B * self.T) // (self.B * self.T))
+        return self._buffers.take(shape, dtype or self._real.torch, self.tokens.device, size)
+
+    def _output(self, operation: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
+        return self._take(shape, dtype)
+
+    def _launch(self, kernel: str, blocks: int, tensors: list[torch.Tensor], sizes: tuple[int, ...]) -> None:
+        module = load_module(build(self._real), self._device)
+        config = LaunchConfig(grid=(blocks, 1, 1), block=(THREADS, 1, 1), pdl=True)
+        arguments: list[Argument] = [*(("pointer", t) for t in tensors), *(("i32", n) for n in sizes)]
+        module.prepare(kernel, config)
+        self._steps.append(module.bind(kernel, config, arguments))
+
+
+class PromptPass(RecordedPass):
+    """Prompts of one length, padding included: `run` reads `tokens` and lengths, and leaves caches and logits. Caches
+    are written for several layers at once, and the last layer ends with one token per row.
+    """
+
+    def __init__(
+        self, config: Config, tensors: Tensors, rows: int, length: int, capacity: int, rungs: Rungs | None = None
+    ) -> None:
+        history = tensors["history"]
+        size, where = tensors["wte"].dtype.itemsize, history.device
+        self.capacity, self._held = capacity, 0
+        self._layers_at_once = max(1, min(config.layers, HELD // (rows * length * 3 * config.C * size)))
+        self._packed = empty(0)
+        if where.type == "cuda":
+            width = 3 * self._layers_at_once * config.C + 5 * config.C + 2 * config.F
+            refuse(
+                rows * length * width * size,
+                f"reading {rows} prompts of {length:,} tokens",
+                "write fewer texts at a time",
+            )
+        whole = rows == 1 or length == history.shape[1]
+        tokens = history[:, :length] if whole else torch.empty(rows, length, dtype=torch.int32, device=where)
+        super().__init__(config, tensors, tokens, rungs)
+
+    def _place(self, role: str, shape: tuple[int, ...]) -> torch.Tensor:
+        if role != "qkv":
+            return self._take(shape)
+        if not self._packed.numel():
+            self._packed = torch.empty(self._layers_at_once, *shape, dtype=self._real.torch, device=self.tokens.device)
+        return self._packed[self._held]
+
+    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+        out = super().attention(qkv, NH, scale, layer, cache)
+        if not self._packed.numel() or qkv.data_ptr() != self._packed[self._held].data_ptr():
+            self._store(alias(qkv), layer, 1)  # keys and values of another product than the table's qkv
+            return out
+        self._held += 1
+        if layer == self.config.layers - 1 or self._held == self._layers_at_once:
+            self._store(self._packed, layer + 1 - self._held, self._held)
+            self._held = 0
+        return out
+
+    def _store(self, qkv: torch.Tensor, first: int, layers: int) -> None:
+        c = self.config
+        eight = "k_cache_q" in self.t
+        caches = [self.t[name][first : first + layers] for name in (EIGHT_BIT_CACHES if eight else CACHES)]
+        sizes = (layers, self.B, self.T, c.NH, c.HS, self.capacity)
+        if eight:
+            lanes = layers * self.B * self.T * 2 * c.C // 16
+            self._launch("keep_in_eight_bits", -(-lanes // THREADS), [qkv, *caches], sizes)
+            return
+        numbers = layers * self.B * self.T * 2 * c.C
+        vector = 16 // self._real.size
+        if c.HS % vector == 0:
+            numbers //= vector
+        self._launch("keep", -(-numbers // THREADS), [qkv, *caches], sizes)
+
+    def last_tokens(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self._settle()
+        found = self._take((self.B, 1, y.shape[2])), self._take((self.B, 1, x.shape[2]))
+        sizes = (self.T, y.shape[2])
+        self._launch("last", self.B, [*map(alias, (y, x)), self.t["lengths"], *map(alias, found)], sizes)
+        return found
+
+    def end(self, x: torch.Tensor) -> None:
+        """The logits that follow each prompt."""
+        self._settle()
+        if x.shape[1] > 1:  # a forward pass that has not cut its last layer
+            x, _ = self.last_tokens(x, x)
+        self._logits(x)
+
+
+class StepPass(RecordedPass):
+    """One more token for each row of a session, by the operations: the step of families without a decode ladder. `run`
+    reads `tokens`, `lengths` and the caches, and leaves `logits` and the likeliest tokens in `next`.
+    """
+
+    def __init__(self, config: Config, tensors: Tensors, rungs: Rungs | None = None) -> None:
+        rows, where = len(tensors["tokens"]), tensors["tokens"].device
+        self._rows = torch.arange(rows, dtype=torch.int64, device=where)
+        if rungs is None:
+            real = next(d for d in DTYPES.values() if d.torch == tensors["wte"].dtype)
+            rungs = step_rungs("cuda" if where.type == "cuda" else "emulator", real.name, rows)
+        super().__init__(config, tensors, tensors["tokens"].view(rows, 1), rungs)
+
+    def embedding(self, tokens: torch.Tensor, past: object, wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+        """By torch: the rungs place all sequences of a batch alike."""
+        out, lengths = self._take((self.B, 1, wte.weight.shape[1])), self.t["lengths"]
+        to, first = alias(out)[:, 0], tokens[:, 0]
+        self._steps.append(lambda: to.copy_(wte.weight[first].float() + wpe[lengths].float()))
+        return out
+
+    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+        B, T, width = qkv.shape
+        q, k, v = self._heads(alias(qkv), NH)
+        keys, values, past = self.t["k_cache"][layer], self.t["v_cache"][layer], self.t["lengths"]
+
+        def store() -> None:
+            at = (self._rows, past.long())
+            keys.transpose(1, 2).index_put_(at, k[:, :, 0])
+            values.transpose(1, 2).index_put_(at, v[:, :, 0])
+
+        self._settle()
+        self._steps.append(store)
+        dims: Values = {"B": B, "T": T, "S": keys.shape[2], "C": width // 3, "NH": NH, "scale": scale}
+        given = {"qkv": qkv, "q": q, "k": keys, "v": values, "past": past}
+        return self._must("cached_attention", (B, T, width // 3), given, dims)
+
+    def end(self, x: torch.Tensor) -> None:
+        logits, chosen = self._logits(x), self.t["next"]
+        self._steps.append(lambda: chosen.copy_(logits.argmax(1)))
+
+
+def captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """Launches as one graph."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()  # libraries choose and allocate now, not during capture
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        run()
+    return graph
+
+
+@cache
+def build(real: Dtype) -> Build:
+    """The kernels without a ladder."""
+    source = Path(__file__).with_name("prefill.cu")
+    return Build(
+        source=source.read_text(encoding="utf-8"),
+        origin=str(source),
+        kernels=("keep", "keep_in_eight_bits", "last"),
+        defines=((real.macro, "1"),),
+        include=(str(INCLUDE),),
+    )
+
+
+# ---- launch parameters of a Triton matmul for which no sweep has found a tuning -------------------------------------
+
+# Tiles of Triton's products, rows x columns, and their warps; the first that gives every multiprocessor a tile is used.
+TILES = ((128, 128, 8), (64, 128, 8), (64, 64, 4), (32, 64, 4))
+LEAST_DEPTH = 192  # minimum depth of a part, if parts share a tile's depth
+# Fitted to the times of a hundred values at 16 shapes on an H200: bytes from the L2 and FLOPs per multiprocessor and
+# nanosecond; nanoseconds per step, per part of the depth that is added up, and for sharing x.
+L2_BYTES, FLOPS, LATENCY, PART, MEETING = 60, 2500, 30, 200, 800
+SHARED_BYTES = 230400
+Tunables = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def tiles(tune: Mapping[str, tuple[int, ...]], rows: int, columns: int, depth: int, sms: int) -> dict[str, int]:
+    """Values for `tune`, so that every multiprocessor has a tile."""
+
+    def blocks_of(BM: int, BN: int) -> int:
+        return -(-rows // BM) * -(-columns // BN)
+
+    BM, BN, warps = next((t for t in TILES if blocks_of(*t[:2]) >= sms), TILES[-1])
+    blocks, tuning = blocks_of(BM, BN), {"BM": BM, "BN": BN, "num_warps": warps}
+    parts = [n for n in tune.get("SPLIT", (1,)) if n == 1 or (blocks * n <= 2 * sms and depth >= n * LEAST_DEPTH)]
+    tuning["SPLIT"] = max(parts) if blocks < sms else 1
+    return {name: value for name, value in tuning.items() if value in tune.get(name, ())}
+
+
+@cache
+def for_few_rows(tune: Tunables, rows: int, columns: int, depth: int, sms: int) -> dict[str, int]:
+    """Values for a product in 16 bits whose depth and rows of x are shared by a cluster's blocks: the lowest
+    estimate."""
+    depth_steps = -(-depth // 64)
+
+    def nanoseconds(values: dict[str, int]) -> float:
+        BN, GROUPS, SPLIT, STAGES, SHARE = (values[name] for name in ("BN", "GROUPS", "SPLIT", "STAGES", "SHARE"))
+        steps, stage = -(-depth_steps // SPLIT), (64 * GROUPS + BN) * 128
+        in_shared = 256 * GROUPS * (BN + 8) <= STAGES * stage <= SHARED_BYTES
+        fits = range(steps if SHARE > 1 else 3, max(3, steps) + 1)
+        if not in_shared or SPLIT * SHARE > 8 or STAGES not in fits:
+            return float("inf")
+        blocks = -(-rows // (64 * GROUPS)) * -(-columns // (BN * SHARE)) * SPLIT * SHARE
+        step = max((64 * GROUPS / SHARE + BN) * 128 / L2_BYTES, 64 * GROUPS * BN * 128 / FLOPS) + LATENCY
+        return -(-blocks // sms) * steps * step + PART * SPLIT + MEETING * (SHARE > 1) - STAGES
+
+    names = [name for name, _ in tune]
+    return min((dict(zip(names, v, strict=True)) for v in product(*(v for _, v in tune))), key=nanoseconds)
