@@ -16,7 +16,7 @@ from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Request
 from rung.models.gpu import slots as slots_module
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.row_transfer import Seating, record
+from rung.models.gpu.row_transfer import RowTransfer, record
 from rung.models.gpu.session import Session, Work, dims
 from rung.models.gpu.slots import GpuBackend
 from rung.models.gpu.token_sampler import Draw
@@ -125,12 +125,12 @@ def test_texts_that_move_are_quantised_copied_and_widened(model: Model, weights:
         first.tensors[name].copy_(torch.randn(first.tensors[name].shape, generator=generator))
     first.tensors["k_cache"][0, 2, 1, 3] = 0
     places = {first: (2, 0), second: (1, 0), third: (4, 2), last: (0, 3)}
-    seats = {of: Seating(of) for of in places}
+    transfers = {of: RowTransfer(of) for of in places}
     way = [first, second, third, last]
     for a, b in itertools.pairwise(way):
         draws = Draw(GREEDY, 0, 0, None)
         records = [record(f, t, n, 99, draws, 0, ()) for f, t, n in zip(places[a], places[b], lengths, strict=True)]
-        seats[b].move(seats[a].state, records)
+        transfers[b].move(transfers[a].state, records)
     for text, n in enumerate(lengths):
         at = {of: (slice(None), places[of][text], slice(None), slice(n)) for of in way}
         for name in ("k_cache", "v_cache"):

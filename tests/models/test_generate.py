@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import math
 import re
 import signal
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -355,53 +351,12 @@ def test_completions_are_delivered_once_each_in_order(inner: Model) -> None:
     assert before_the_end >= 4 and not list(run.take(unfinished=True))
 
 
-def test_a_plan_that_chooses_for_itself_is_followed(inner: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts = ["Once upon a time", "The fox", "In the wood"]
-    keywords: dict[str, Any] = {"seed": 2, "max_new_tokens": 30, "stop": ["he"], "num_samples": 2}
-    expected = inner.generate(prompts, **keywords)
-    passed: dict[str, Any] = {}
-
-    def write(prompts: list[list[int]], limits: list[int], **how: Any) -> Iterator[list[int]]:
-        passed.update(how, limits=limits)
-        texts = [
-            inner.generate([p], seed=2, max_new_tokens=30, num_samples=2, slide=True)[s].tokens
-            for p, s in zip(prompts, how["sequences"], strict=True)
-        ]
-        return (list(tokens) for tokens in itertools.zip_longest(*texts, fillvalue=-1))
-
-    service = replace(inner.transformer.service, writer=SimpleNamespace(write=write, made=1))  # type: ignore[arg-type]
-    monkeypatch.setattr(inner.transformer, "service", service)
-    found = inner.generate(prompts, **keywords)
-    assert [(c.text, c.finish_reason) for c in found] == [(c.text, c.finish_reason) for c in expected]
-    assert passed["sequences"] == [0, 1, 0, 1, 0, 1] and passed["limits"] == [30] * 6
-    inner.generate([[1] * 510], max_new_tokens=30)
-    assert passed["limits"] == [3]
-
-
 def test_a_stream_is_lazy_and_can_be_left(inner: Model) -> None:
     stream: Iterator[str] = inner.stream("Once upon a time", temperature=0, max_new_tokens=500)
     first = next(stream)
     assert first and len(first) < 20
     stream.close()  # type: ignore[attr-defined]
     assert list(stream) == []
-
-
-def test_tokens_made_ahead_are_no_speed(inner: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A plan that has made 7 of 10 tokens by the time that its first one is looked at; the others take 10 ms each.
-    def write(prompts: list[list[int]], limits: list[int], **_: Any) -> Iterator[list[int]]:
-        for step in range(10):
-            if step >= made:
-                time.sleep(0.01)
-            yield [5]
-
-    for made, timed in ((7, 3), (10, 0)):
-        writer = SimpleNamespace(write=write, made=made)
-        service = replace(inner.transformer.service, writer=writer)  # type: ignore[arg-type]
-        monkeypatch.setattr(inner.transformer, "service", service)
-        run = inner.run(["Once"], max_new_tokens=10)
-        assert len(list(run)) == 10 and run.stats.new_tokens == 10 and run.stats.decoded == timed
-        speed = run.stats.tokens_per_second
-        assert speed is None if timed == 0 else 50 < speed <= 100  # type: ignore[operator]
 
 
 def test_a_full_context_is_reported(inner: Model) -> None:
