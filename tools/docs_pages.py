@@ -82,8 +82,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Links to files of the repository lead to their page, or to the repository."""
     if page.file.src_uri == "ladders/index.md":
         return markdown
-    if page.file.src_uri == "exercises.md":
-        markdown += _exercises()
     pages = _pages()
     places = {path: place for place, path in pages.items()}
     source = pages.get(page.file.src_uri, Path(config.docs_dir) / page.file.src_uri)
@@ -107,7 +105,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             here = posixpath.dirname(page.file.dest_uri)
         return front + posixpath.relpath(place, here or ".")
 
-    return LINK.sub(moved, PICTURE.sub(_both_colours, markdown))
+    markdown = LINK.sub(moved, PICTURE.sub(_both_colours, markdown))
+    return markdown + _exercises() if page.file.src_uri == "exercises.md" else markdown
 
 
 def _both_colours(match: re.Match[str]) -> str:

@@ -75,7 +75,7 @@ def pictures(found: Figures) -> dict[str, str]:
         for row, rate in zip(rows, rates, strict=True)
     ]
     first = rows[0]
-    title = f"{first.what}, one sequence without a cache until the last step, {first.weights} weights, {found.gpu}"
+    title = f"{first.what}, one sequence, a cache in the last step only, {found.gpu}"
     drawn = charts.bars(
         [Panel(title, bars, [])],
         title="The climb of the two course reports",
