@@ -19,7 +19,6 @@ from rung import emulator
 from rung.errors import RungError
 from rung.models import family
 from rung.models.weights import in_file, weights_of
-from serving import running
 
 SIZES = {"width": 64, "context": 48, "vocabulary": 400, "heads": 4, "depth": 3}
 PROMPT = [17, 300, 4, 250, 9]
@@ -108,7 +107,8 @@ def test_its_operations_run_on_rungs_and_whole_steps_are_made_of_them(folder: Pa
 
 @pytest.mark.slow
 def test_it_is_served(folder: Path) -> None:
-    with running(folder, "other") as server:
+    serving = pytest.importorskip("serving")
+    with serving.running(folder, "other") as server:
         body = {"model": "other", "prompt": PROMPT, "max_tokens": 6, "temperature": 0, "logprobs": 0}
         request = urllib.request.Request(
             f"{server.url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
