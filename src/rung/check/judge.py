@@ -200,7 +200,7 @@ def _conclude(
 ) -> None:
     """The verdict on a rung whose results were right."""
     host = trials.host
-    if rung.operation.complaint is not None:
+    if rung.operation.custom_check is not None:
         report.notes.append("judged by the problem's own check_implementation; the error figures are rung's")
     if threads := max(host.unwatched(), procedure.unwatched):
         report.notes.append(f"not checked for races with {threads} threads at once, too many for the emulator")
