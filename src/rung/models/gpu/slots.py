@@ -286,8 +286,11 @@ class GpuBackend(Backend):
     def _next(self) -> list[Text]:
         """The texts whose prompts are read now, in the order in which they came."""
         busy, texts = self._busy, list[Text]()
-        if self._bank is not None and self._bank.session.enqueued > LONGEST and (busy or self._notes):
+        worn = [bank.session for bank in self._banks.values() if bank.session.enqueued > LONGEST]
+        if worn and (busy or self._notes):
             return texts  # the counters are reset when the running texts have ended
+        for session in worn:
+            session.open()
         most = min(len(self._waiting), self.slots - busy)  # a text that slid may wait for a row
         few = most < busy
         if few and self._since * self._per_step < GATHER_SECONDS:
@@ -359,8 +362,6 @@ class GpuBackend(Backend):
         count = more + self._busy
         if current is None or count > len(current.rows):
             self._move(self._rows(count))
-        elif current.session.enqueued > LONGEST and not current.active and not self._notes:
-            current.session.open()
 
     def _rows(self, texts: int) -> int:
         return min(self.slots, next((r for r in ROWS if r >= texts), self.slots))
