@@ -99,6 +99,10 @@ def _judged_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Repor
         return Report(rung.full_name, asked.dtype, asked.device, "calls the library", reason)
     with Sandbox(asked.device, rung) as host:
         report = judge(rung, asked, host, say=say)
+        if left := host.processes_left():
+            report.verdict = "failed"
+            some = f"{left} process{'es' if left > 1 else ''}"
+            report.reason = f"it leaves {some} behind; a rung allocates, launches and returns"
     if asked.device != "cuda" or report.verdict != "ok" or rung.kind != "cuda" or rung.emulate:
         return report
     effort = ALONE if asked.quick else asked.effort
