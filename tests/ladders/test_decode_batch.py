@@ -393,7 +393,7 @@ def test_the_sums_of_halves_as_floats_are_a_product_that_torch_has() -> None:
 
 
 def test_the_engine_writes_what_the_cpu_writes() -> None:
-    model = load("inner", dtype="float32")
+    model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     engine = Engine(model.config, weights, "float16", "emulator", rung="12")
     prompts = [list(model.tokenizer.encode(text)) for text in ("Once upon a time", "The king", "A fox")]

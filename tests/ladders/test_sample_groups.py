@@ -89,7 +89,7 @@ def test_a_draw_follows_the_probabilities() -> None:
 
 @pytest.mark.slow
 def test_the_engine_samples_through_groups_what_the_cpu_samples() -> None:
-    model = load("inner", dtype="float32")
+    model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     engine = Engine(model.config, weights, "float32", "emulator", rung="6", sample="groups")
     given = [list(model.tokenizer.encode("The king"))]

@@ -26,7 +26,7 @@ from written import written
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load("inner", dtype="float32")
+    return load("inner", dtype="float32", device="cpu")
 
 
 @pytest.fixture(scope="module")
