@@ -67,7 +67,7 @@ def test_tokens_are_sampled_by_a_rung_that_fits(
 
 
 def test_text_is_sampled_alike_with_the_vocabulary_in_memory() -> None:
-    model = load("inner", dtype="float32")
+    model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     engine = Engine(model.config, weights, "float32", "emulator", rung="6", sample="in_memory")
     given = [list(model.tokenizer.encode("The king"))]

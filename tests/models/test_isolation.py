@@ -125,7 +125,7 @@ def test_logits_that_are_not_finite_are_an_error(temperature: float, tmp_path: P
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["transformer.ln_f.weight"][:] = 3e38  # finite, but the logits are not
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    broken = rung.load(tmp_path, dtype="float32")
+    broken = rung.load(tmp_path, dtype="float32", device="cpu")
     with pytest.raises(RungError, match="finite"):
         broken.generate([[5, 6]], temperature=temperature, max_new_tokens=4)
     with pytest.raises(RungError, match="finite"):
@@ -266,12 +266,12 @@ def figures(model):
 def state():
     return (torch.get_default_dtype(), str(torch.get_default_device()), torch.get_num_threads(),
             torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
-first = rung.load(sys.argv[2], dtype="float32")
+first = rung.load(sys.argv[2], dtype="float32", device="cpu")
 expected = figures(first)
 exec(sys.argv[1])
 before = state()
 assert figures(first) == expected, "a model that was loaded before"
-assert figures(rung.load(sys.argv[2], dtype="float32")) == expected, "a model that is loaded after"
+assert figures(rung.load(sys.argv[2], dtype="float32", device="cpu")) == expected, "a model that is loaded after"
 assert state() == before, (before, state())
 assert torch.is_inference_mode_enabled() or not first.logits([5, 6]).is_inference()
 """

@@ -37,7 +37,7 @@ emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emul
 
 @pytest.fixture(scope="module")
 def inner() -> Inner:
-    model = load("inner", dtype="float32")
+    model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     return model.config, weights, list(model.tokenizer.encode(PROMPT))
 
