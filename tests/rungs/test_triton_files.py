@@ -9,6 +9,7 @@ import torch
 
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
+from rung.profile import inspect_triton
 from rung.rungs import catalogue
 
 FOREIGN = Path(__file__).parents[1] / "foreign"
@@ -32,3 +33,10 @@ def test_without_a_fitting_function_the_operands_are_told(tmp_path: Path) -> Non
     path.write_text("def other(a, b):\n    return a\n")
     with pytest.raises(RungError, match=r"\(x, out\); define run\(x, out\)"):
         catalogue.rung_from_file(catalogue.operation("softmax"), path)
+
+
+def test_a_function_of_another_name_than_run_is_compiled_for_a_gpu() -> None:
+    rung = catalogue.rung_from_file(catalogue.operation("softmax"), FOREIGN / "tutorial_softmax.py")
+    values = rung.operation.complete(dict(B=1, NH=1, T=4, S=32, causal=0, scale=1))
+    kernels, _ = inspect_triton._compiled(rung, "sm_90", values, dtype_named("f32"), None)
+    assert {kernel.metadata.name for kernel in kernels} == {"softmax_kernel"}

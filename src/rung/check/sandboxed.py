@@ -146,7 +146,7 @@ class _Judged:
         def for_a_gpu() -> None:
             assert isinstance(rung, PythonRung)
             given = rung.call(tensors, what["values"], dtype, self.device, how.tuning)
-            rung.load("cuda").run(**rung.arguments(given))
+            rung.bound(dataclasses.replace(given, device="cuda")).run()
 
         self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # to return to
         compiled = for_a_gpu if python else None

@@ -59,8 +59,8 @@ def _compiled(
     try:
         with pretending(int(re.sub(r"\D", "", arch))) as launched, _noting() as prepared:
             tensors = _operands(rung, values, dtype)
-            arguments = rung.arguments(rung.call(tensors, values, dtype, "emulator", tuning))
-            rung.load("cuda").run(**arguments)
+            call = rung.call(tensors, values, dtype, "emulator", tuning)
+            rung.bound(replace(call, device="cuda")).run()
     except RungError:
         raise
     except Exception as problem:  # any error of Triton's compiler or the rung's own Python code
