@@ -105,7 +105,7 @@ def accuracy(models: dict[str, Model], reference: Any, ids: list[int]) -> dict[s
     with torch.inference_mode():
         right = reference(torch.tensor([ids])).logits[0].float()
     found: dict[str, Any] = {}
-    text = rung.load("inner", dtype="float32").generate(
+    text = rung.load("inner", dtype="float32", device="cpu").generate(
         "Once upon a time", temperature=1.0, top_p=1.0, seed=0, max_new_tokens=500, num_samples=8
     )
     assert isinstance(text, list)
@@ -113,7 +113,7 @@ def accuracy(models: dict[str, Model], reference: Any, ids: list[int]) -> dict[s
     for name, model in models.items():
         logits = decode_logits(model, ids)
         kl = (right.softmax(-1) * (right.log_softmax(-1) - logits.log_softmax(-1))).sum(-1)
-        inner = rung.load("inner", dtype=model.plan.dtype)
+        inner = rung.load("inner", dtype=model.plan.dtype, device="cpu")
         losses = []
         for completion in text:
             tokens = torch.tensor([*inner.tokenizer.encode(completion.prompt), *completion.tokens])
@@ -180,7 +180,7 @@ def measure(
             ).eval()
             for name in ("float32", "bfloat16")
         }
-        ours = {name: rung.load(folder, dtype=name.split()[1], threads=threads) for name in AGAINST}
+        ours = {name: rung.load(folder, dtype=name.split()[1], threads=threads, device="cpu") for name in AGAINST}
 
     if llama_bench is not None:
         for dtype, kind in llama_cpp.FORMATS.items():

@@ -48,7 +48,7 @@ def main() -> None:
     for name, default in (("texts", 256), ("tokens", 128), ("calls", 50)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
-    engine = BatchEngine(lambda: Free(given.texts), load().tokenizer)
+    engine = BatchEngine(lambda: Free(given.texts), load(device="cpu").tokenizer)
     seconds, tracked = [], []
     gc.collect()
     for call in range(given.calls):

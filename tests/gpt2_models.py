@@ -72,7 +72,7 @@ def reference(folder: Path) -> GPT2LMHeadModel:
 @cache
 def ours(folder: Path, dtype: str = "float32") -> Model:
     """What rung makes of it."""
-    return rung.load(folder, dtype=dtype)
+    return rung.load(folder, dtype=dtype, device="cpu")
 
 
 def reference_logits(folder: Path, ids: Sequence[int]) -> torch.Tensor:

@@ -286,7 +286,7 @@ def _tokenizers() -> Iterator[tuple[str, Callable[[Path], object]]]:
 def open_model(path: Path) -> None:
     import rung
 
-    model = rung.load(path, dtype="float32")
+    model = rung.load(path, dtype="float32", device="cpu")
     model.generate("Once", max_new_tokens=2, temperature=0.8)
 
 

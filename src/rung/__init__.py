@@ -31,7 +31,7 @@ _HOME = {
 _ROOMS = ("bench", "check")  # packages that can also be called
 
 
-class _Room(ModuleType):
+class _CallablePackage(ModuleType):
     """A package that can be called: `rung.check("gelu/2")` as well as `rung.check.judge`."""
 
     @property
@@ -45,7 +45,7 @@ class _Room(ModuleType):
 class _Package(ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _ROOMS:  # set by the first import, in either order
-            value.__class__ = _Room
+            value.__class__ = _CallablePackage
         super().__setattr__(name, value)
 
 

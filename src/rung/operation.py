@@ -136,7 +136,7 @@ class Operation:
     rules: tuple[str, ...] = ()  # what dims and scalars satisfy
     libraries: tuple[Library, ...] = ()
     story: str = ""
-    complaint: Callable[[Tensors, Values], str] | None = None  # if given, decides in place of the error bound
+    custom_check: Callable[[Tensors, Values], str] | None = None  # if given, decides in place of the error bound
     exact: bool = False  # nothing is computed: every number must arrive unchanged
     draw: Callable[[Values, int], Tensors] | None = None  # all inputs of a case and a seed at once
     tour: tuple[Race, ...] = ()  # default: all shapes, in all formats that its rungs have

@@ -48,7 +48,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             return (end.at - self.at) * 1e3
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(timing, "stall", made.stall)
+    monkeypatch.setattr(timing, "occupy_stream", made.stall)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: made.host)
     return made
 

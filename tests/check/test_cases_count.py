@@ -222,6 +222,48 @@ def _layernorm(change: str) -> Mutant:
     return mutant
 
 
+def _training(change: str, shift: int = 0) -> Mutant:
+    def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
+        heads, packed = of.reference.__globals__["heads"], of.reference.__globals__["packed"]
+        NH, T, scale = int(v["NH"]), int(v["T"]), float(v["scale"])
+        q, k, value = (heads(t["qkv"], i, NH) for i in range(3))
+        hidden = torch.ones(T, T, dtype=torch.bool).triu(1 + shift)
+        p = _plain((q @ k.transpose(2, 3) * scale).masked_fill(hidden, -torch.inf))
+        do = heads(t["dout"].repeat(1, 1, 3), 0, NH)
+        dp = do @ value.transpose(2, 3)
+        rows = 0 if change == "no row sums" else (p * dp).sum(3, keepdim=True)
+        ds = p * (dp - rows) * (1 if change == "no scale in the gradient" else scale)
+        if change == "only the diagonal's row sums":
+            ds = p * (dp - (p * dp).diagonal(dim1=2, dim2=3)[..., None]) * scale
+        return {"out": packed(p @ value), "dqkv": packed(ds @ k, ds.transpose(2, 3) @ q, p.transpose(2, 3) @ do)}
+
+    return mutant
+
+
+def _attention_low_with(softmax: Callable[[torch.Tensor], torch.Tensor], shift: int = 0) -> Mutant:
+    def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
+        T, numbers = int(v["T"]), of.reference.__globals__["numbers"]
+        q, k, value = (numbers(t[f"{n}_f8"], t[f"{n}_scale"]) for n in "qkv")
+        hidden = torch.ones(T, T, dtype=torch.bool).triu(1 + shift)
+        p = softmax((q @ k.transpose(2, 3) * v["scale"]).masked_fill(hidden, -torch.inf))
+        return {"out": (p @ value).transpose(1, 2).flatten(2)}
+
+    return mutant
+
+
+def _mlp(change: str) -> Mutant:
+    def mutant(of: Operation, t: Tensors, v: Values) -> Tensors:
+        x, F = t["x"], torch.nn.functional
+        normed = x if change == "no layernorm" else F.layer_norm(x, x.shape[-1:], t["ln_weight"], t["ln_bias"], v["eps"])
+        u = normed @ t["w1"].T + t["b1"]
+        hidden = {"no GELU": u, "ReLU": u.relu(), "sigmoid": u * torch.sigmoid(1.702 * u)}.get(change)
+        hidden = F.gelu(u, approximate="tanh") if hidden is None else hidden
+        kept = {"no residual": 0, "the normalised rows as residual": normed}.get(change, x)
+        return {"out": kept + hidden @ t["w2"].T + t["b2"]}
+
+    return mutant
+
+
 def _before_gelu(t: Tensors) -> torch.Tensor:
     x = t["x"] if "weight" not in t else t["x"] @ t["weight"].T
     return x + t["bias"] if "bias" in t else x
@@ -291,6 +333,43 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
         "third batch": other_batch("qkv"),
         "16-bit index": beyond("qkv"),
         **ends("qkv"),
+    },
+    "attention_low": {
+        "scale fixed": scalars(scale=0.125),
+        "scale from HS": scalars(scale=lambda v: float(v["HS"]) ** -0.5),
+        "no scale": scalars(scale=1.0),
+        "never causal": _attention_low_with(_plain, shift=1 << 20),
+        "mask one further": _attention_low_with(_plain, shift=1),
+        "mask one less": _attention_low_with(_plain, shift=-1),
+        **{f"no {n}_scale": tensors(lambda t, v, n=n: t[f"{n}_scale"].fill_(1.0)) for n in "qkv"},
+        **{f"another head's {n}_scale": rolled(f"{n}_scale") for n in "qkv"},
+        **{f"the first sequence's {n}": other_batch(f"{n}_f8", 1) for n in "qkv"},
+    },
+    "attention_training": {
+        "scale fixed": scalars(scale=0.125),
+        "scale from HS": scalars(scale=lambda v: float(v["HS"]) ** -0.5),
+        "never causal": _training("", shift=1 << 20),
+        "mask one further": _training("", shift=1),
+        "mask one less": _training("", shift=-1),
+        **{c: _training(c) for c in ("no row sums", "no scale in the gradient", "only the diagonal's row sums")},
+        "the first sequence for the second": other_batch("qkv", 1),
+        "the first sequence's gradient": other_batch("dout", 1),
+        "third batch": other_batch("qkv"),
+        "heads up to 64": tensors(lambda t, v: t["dout"].view(*t["dout"].shape[:2], v["NH"], -1)[..., 64:].zero_()),
+    },
+    "mlp": {
+        "no eps": scalars(eps=0.0),
+        "eps fixed": scalars(eps=1e-5),
+        "twice eps": scalars(eps=lambda v: 2 * v["eps"]),
+        **{f"no {n}": without(n) for n in ("ln_bias", "b1", "b2")},
+        "ln_weight is 1": tensors(lambda t, v: t["ln_weight"].fill_(1)),
+        **{c: _mlp(c) for c in ("no layernorm", "no GELU", "ReLU", "sigmoid")},
+        **{c: _mlp(c) for c in ("no residual", "the normalised rows as residual")},
+        "last row of w1 left out": tensors(lambda t, v: t["w1"][-1].zero_()),
+        "last column of w2 left out": cut_last("w2"),
+        "first 64 columns": cut("x", 64),
+        "the first sequence for the second": other_batch("x", 1),
+        "first 16 rows": cut("x", 16, dim=1),
     },
     "local_attention": {
         **{name: _attention_with(_exp_without(m)) for name, m in MAXIMA.items()},
@@ -590,6 +669,7 @@ ONLY_F32 = {
         for of in ("gelu", "bias_gelu", "matmul_gelu")
         for name in ("cubic 0.0447", "root of 2/pi as 0.8", "erf")
     ),
+    *(("mlp", name) for name in ("eps fixed", "twice eps", "sigmoid")),
     ("decode", "erf as tanh"),
     ("decode", "eps fixed"),
     ("decode", "no scale by layer"),

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.check.compare import measure
 from rung.check.judge import check
-from rung.check.report import ALONE, LADDER, Effort, Report
+from rung.check.report import ALONE, LADDER, CheckRequest, Effort, Report
 from rung.check.runner import LocalRunner
 from rung.check.schedule import Procedure
 from rung.check.trial import Trial, Trials
@@ -73,7 +73,8 @@ def test_a_ladders_slow_kernels_leave_their_longest_cases_to_a_check_alone(
     names = ("gpt2", "gpt2, prime", "gpt2-xl, full context")
     cases = [(c, rung.operation.complete(c.values)) for c in rung.operation.cases if c.name in names]
     report = Report(rung.full_name, "f32", "cuda")
-    trials = Trials(rung, dtype("f32"), "cuda", report, LocalRunner("emulator"))
+    asked = CheckRequest(rung.full_name, "f32", "cuda")
+    trials = Trials(rung, dtype("f32"), "cuda", report, LocalRunner("emulator"), asked)
     of = Procedure(trials, 0, replace(effort, alone=False, later_runs=0))
     flops = {case.name: rung.operation.cost(values, 4).flops for case, values in cases}
     pace = 3.0 / flops[names[-1]]  # the longest would take three seconds

@@ -54,7 +54,7 @@ class Terminal(io.StringIO):
 
 
 def expected(prompt: str, tokens: int = 12) -> str:
-    return rung.load().generate(prompt, temperature=0, max_new_tokens=tokens).text
+    return rung.load(device="cpu").generate(prompt, temperature=0, max_new_tokens=tokens).text
 
 
 def refused(result: tuple[int, str, str], *words: str) -> None:
@@ -116,6 +116,7 @@ def test_texts_go_into_a_pipe_as_soon_as_they_are_complete(tmp_path: Path) -> No
     assert rest[-1]["finish_reason"] == "interrupted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code", "out", "err"),
     [
@@ -161,7 +162,7 @@ def test_a_terminal_gets_the_text_piece_by_piece(monkeypatch: pytest.MonkeyPatch
 
 
 def test_stops_are_accepted_as_text_number_and_token(command) -> None:  # type: ignore[no-untyped-def]
-    model = rung.load()
+    model = rung.load(device="cpu")
     whole = model.generate("Once upon a time", temperature=0, max_new_tokens=12)
     token = whole.tokens[5]
     until = model.tokenizer.decode(whole.tokens[: whole.tokens.index(token)])
@@ -326,3 +327,28 @@ def test_a_prompt_is_an_option_a_file_or_a_line_of_json(command, tmp_path: Path)
 
 def test_threads_have_an_end(command) -> None:  # type: ignore[no-untyped-def]
     refused(command("generate", "x", "--device", "cpu", "--threads", "100000"), "threads is 100000", "give at most")
+
+
+def test_a_stopped_run_is_resumed_with_its_options_alone(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    folder, prompts, out = models.saved(), tmp_path / "prompts.txt", tmp_path / "o.jsonl"
+    prompts.write_text("Once upon\nThe wolf\nA dragon\n")
+    words = ["generate", "--prompts", str(prompts), "-m", str(folder), "--device", "cpu", "--seed", "1", "-o", str(out)]
+    assert command(*words, "-n", "5")[0] == 0
+    whole = out.read_text()
+    assert [json.loads(line)["index"] for line in whole.splitlines()] == [0, 1, 2]
+    out.write_text(whole[: whole.index("\n") + 9])
+    refused(command(*words, "-n", "6"), str(out), "options")
+    assert command(*words, "-n", "5", "--batch-size", "1", "--threads", "1")[0] == 0
+    assert out.read_text() == whole
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_a_text_that_the_context_ends_is_mentioned(  # type: ignore[no-untyped-def]
+    command, tty: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = models.saved()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: tty, raising=False)
+    code, _, err = command("generate", "A dragon", "-m", str(folder), "--device", "cpu", "--ignore-eos", "-n", "100000")
+    assert code == 0 and "--slide" in err and err.count("\n") == 1
+    slid = command("generate", "A dragon", "-m", str(folder), "--device", "cpu", "--ignore-eos", "-n", "100", "--slide")
+    assert (slid[0], slid[2]) == (0, "")

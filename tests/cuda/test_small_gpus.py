@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from pretended_gpu import pretend
 from rung.dtypes import DTYPES
 from rung.errors import RungError
-from rung.models.gpu import choice
+from rung.models.gpu import token_sampler
 from rung.models.gpu.engine import Engine
 from rung.models.load import INNER, load
 from rung.models.sampling import Sampling
@@ -22,13 +22,6 @@ from written import written
 
 F32 = DTYPES["f32"]
 VOCABULARY = 50257
-
-
-def pretend(monkeypatch: pytest.MonkeyPatch, major: int, minor: int) -> None:
-    """The GPU at hand is of this compute capability, as far as anybody asks."""
-    facts = SimpleNamespace(major=major, minor=minor, multi_processor_count=82)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: facts)
 
 
 def refusal(name: str, dims: dict[str, Any]) -> str | None:
@@ -69,12 +62,12 @@ def test_tokens_are_sampled_by_a_rung_that_fits(
 
     monkeypatch.setattr(CudaRung, "prepare", prepare)
     state = {"logits": torch.zeros(1, 8), "steps": torch.zeros(1), "next": torch.zeros(1)}
-    choice.Choice(state, 1, VOCABULARY, "cuda")
+    token_sampler.Choice(state, 1, VOCABULARY, "cuda")
     assert [name[:2] for name in chosen] == [served]
 
 
 def test_text_is_sampled_alike_with_the_vocabulary_in_memory() -> None:
-    model = load("inner", dtype="float32")
+    model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     engine = Engine(model.config, weights, "float32", "emulator", rung="6", sample="in_memory")
     given = [list(model.tokenizer.encode("The king"))]

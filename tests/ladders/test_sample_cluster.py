@@ -11,7 +11,7 @@ import torch
 
 from rung.cuda import nvrtc
 from rung.errors import RungError
-from rung.models.gpu import choice
+from rung.models.gpu import token_sampler
 from rung.models.gpu.engine import Engine
 from rung.models.load import INNER, load
 from rung.models.sampling import Sampling
@@ -113,7 +113,7 @@ def test_a_draw_follows_the_probabilities() -> None:
 
 
 def test_the_engine_samples_by_the_rung_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load("inner", dtype="float32")
+    model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     used: list[str] = []
     prepare = CudaRung.prepare
@@ -140,7 +140,7 @@ def test_the_engine_samples_by_the_rung_that_is_named(monkeypatch: pytest.Monkey
 def test_an_unknown_rung_is_reported_with_the_known_ones() -> None:
     tensors = {name: torch.zeros(1, 8, dtype=torch.int32) for name in ("logits", "steps", "next")}
     with pytest.raises(RungError, match=r"no rung 'clutter' \(did you mean .*cluster\?\); it has 01_bisection, "):
-        choice.Choice(tensors, 1, 8, "emulator", "clutter")
+        token_sampler.Choice(tensors, 1, 8, "emulator", "clutter")
 
 
 @pytest.mark.parametrize("cluster", [8])

@@ -42,7 +42,7 @@ def model() -> Model:
 
 @cache
 def without_compiler() -> Model:
-    plain = rung.load(models.saved(n_positions=CONTEXT), dtype="float32")
+    plain = rung.load(models.saved(n_positions=CONTEXT), dtype="float32", device="cpu")
     plain.transformer.service = replace(plain.transformer.service, stepper=None)
     return plain
 
@@ -89,6 +89,7 @@ def together(engine: BatchEngine, requests: list[Request]) -> list[Completion]:
     return [text.completion() for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float32 without a compiler", "bfloat16", "int8"])
 def test_texts_and_log_probabilities_are_those_of_each_alone(dtype: str) -> None:
     model = without_compiler() if "without" in dtype else loaded(dtype)
@@ -446,7 +447,7 @@ def in_a_fork(work: Callable[[], bytes]) -> bytes:
 
 
 def test_a_fork_writes_the_same_text_and_refuses_its_parents() -> None:
-    model = rung.load(models.saved(n_positions=CONTEXT), dtype="float32", threads=2)
+    model = rung.load(models.saved(n_positions=CONTEXT), dtype="float32", threads=2, device="cpu")
     how: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 20, "seed": 4}
     prompt = models.some_ids(60, V)
     expected = model.generate([prompt], **how)[0].tokens

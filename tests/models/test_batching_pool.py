@@ -26,7 +26,7 @@ def folder() -> Any:
 
 @pytest.fixture
 def spread(folder: Any) -> Iterator[Model]:
-    model = rung.load(folder, dtype="float32")
+    model = rung.load(folder, dtype="float32", device="cpu")
     setup = Setup({"model": str(folder), "dtype": "float32"}, slots=4)
     model.engine.prepare(4)
     model.spread([setup, setup])
@@ -53,6 +53,6 @@ def test_texts_of_several_processes_are_those_of_one_though_one_is_killed(folder
 
 @pytest.mark.slow
 def test_a_worker_that_cannot_load_says_why(folder: Any) -> None:
-    model = rung.load(folder, dtype="float32")
+    model = rung.load(folder, dtype="float32", device="cpu")
     with pytest.raises(RungError, match="no folder /nowhere"):
         model.spread([Setup({"model": "/nowhere"})])

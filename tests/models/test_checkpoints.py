@@ -58,7 +58,7 @@ def logits(folder: Path, ids: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("prefix", ["transformer.", "_orig_mod.transformer."])
 def test_nanogpts_checkpoint_gives_transformers_logits(tmp_path: Path, prefix: str) -> None:
     folder, ids = saved(activation_function="gelu"), some_ids(30)
-    model = rung.load(nanogpt(tmp_path / "ckpt.pt", folder, prefix), dtype="float32")
+    model = rung.load(nanogpt(tmp_path / "ckpt.pt", folder, prefix), dtype="float32", device="cpu")
     torch.testing.assert_close(model.logits(ids), logits(folder, ids), rtol=1e-4, atol=1e-4)
 
 
@@ -67,14 +67,14 @@ def test_nanogpt_without_biases(tmp_path: Path) -> None:
     state = {k: v for k, v in state_of(folder).items() if not k.endswith(".bias")}
     shape = {"n_layer": 3, "n_head": 4, "n_embd": 64, "block_size": 64, "bias": False, "vocab_size": 400}
     path = nanogpt(tmp_path / "ckpt.pt", folder, model=state, model_args=shape)
-    weights = rung.load(path, dtype="float32").transformer.weights
+    weights = rung.load(path, dtype="float32", device="cpu").transformer.weights
     assert all(not linear.bias.any() for linear in weights.linears()) and not weights.ln_f.bias.any()
 
 
 @pytest.mark.parametrize(("version", "slack"), [(3, 1e-4), (5, 0.2)])
 def test_llmcs_checkpoint_gives_transformers_logits(tmp_path: Path, version: int, slack: float) -> None:
     folder, ids = saved(), some_ids(30)
-    model = rung.load(llmc(tmp_path / "gpt2.bin", folder, version), dtype="float32")
+    model = rung.load(llmc(tmp_path / "gpt2.bin", folder, version), dtype="float32", device="cpu")
     assert model.config.vocabulary == 400
     torch.testing.assert_close(model.logits(ids), logits(folder, ids), rtol=slack, atol=slack)
 
@@ -91,7 +91,7 @@ def test_a_converted_folder_is_transformers_to_read(tmp_path: Path) -> None:
 def test_the_tokenizer_beside_a_checkpoint_comes_along(tmp_path: Path) -> None:
     path = nanogpt(tmp_path / "ckpt.pt", saved())
     (tmp_path / "tokenizer.json").write_bytes(tokenizer_file().read_bytes())
-    assert rung.load(path, dtype="float32").tokenizer.decode(rung.load(path).tokenizer.encode("a dragon")) == "a dragon"
+    assert rung.load(path, dtype="float32", device="cpu").tokenizer.decode(rung.load(path, device="cpu").tokenizer.encode("a dragon")) == "a dragon"
 
 
 def test_nanogpts_characters_become_a_tokenizer(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_nanogpts_characters_become_a_tokenizer(tmp_path: Path) -> None:
             {"vocab_size": 30, "stoi": {c: i for i, c in enumerate(letters)}, "itos": dict(enumerate(letters))}
         )
     )
-    tokenizer = rung.load(nanogpt(tmp_path / "ckpt.pt", saved()), dtype="float32").tokenizer
+    tokenizer = rung.load(nanogpt(tmp_path / "ckpt.pt", saved()), dtype="float32", device="cpu").tokenizer
     assert tokenizer.encode("a big\ndog.") == [letters.index(c) for c in "a big\ndog."]
     assert tokenizer.decode(tokenizer.encode("a big\ndog.")) == "a big\ndog."
 
@@ -129,7 +129,7 @@ def test_what_is_no_checkpoint_is_reported_in_a_sentence(tmp_path: Path, make, m
     path = tmp_path / "ckpt.pt"
     make(path)
     with pytest.raises(RungError, match=message):
-        rung.load(path)
+        rung.load(path, device="cpu")
     assert not Path("/tmp/rung-was-here").exists()
 
 

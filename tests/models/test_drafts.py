@@ -33,9 +33,9 @@ PROMPTS = ["Once upon a time", "one two three one two three one two", "The King 
 @cache
 def inner(draft: str | None = None) -> Model:
     """The model of the package in float32, which its own eight bits draft for, or its texts."""
-    model = rung.load("inner", dtype="float32", draft="ngram" if draft == "ngram" else None)
+    model = rung.load("inner", dtype="float32", draft="ngram" if draft == "ngram" else None, device="cpu")
     if draft == "int8":
-        model.transformer.drafting = drafting(rung.load("inner", dtype="int8").transformer, model.transformer)
+        model.transformer.drafting = drafting(rung.load("inner", dtype="int8", device="cpu").transformer, model.transformer)
     return model
 
 
@@ -51,6 +51,7 @@ def tokens(model: Model, **options: Any) -> list[list[int]]:
     return [completion.tokens for completion in model.generate(PROMPTS, **options)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", ["ngram", "int8"])
 def test_greedy_text_is_the_same_token_by_token(draft: str) -> None:
     options: dict[str, Any] = {"temperature": 0, "max_new_tokens": 60, "stop_tokens": ()}
@@ -76,6 +77,7 @@ def test_greedy_text_is_the_same_over_ten_thousand_tokens() -> None:
         assert ten_thousand(inner(draft)) == expected, draft
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -102,7 +104,7 @@ def test_a_full_context_ends_or_slides_as_without_a_draft() -> None:
 
 def test_greedy_text_needs_no_good_draft_and_no_compiler() -> None:
     model, plain = agreeing(), models.ours(models.saved(), "float32")
-    without = rung.load(models.saved(), dtype="float32", draft="ngram")
+    without = rung.load(models.saved(), dtype="float32", draft="ngram", device="cpu")
     without.transformer.service = type(without.transformer.service)()
     ids = [[5, 6, 7] * 6, [9, 8, 9, 8, 9, 8]]
     options: dict[str, Any] = {"temperature": 0, "seed": 1, "max_new_tokens": 40, "stop_tokens": ()}
@@ -214,7 +216,7 @@ def test_lookup_finds_the_longest_and_latest_and_goes_on_into_itself() -> None:
 
 def test_another_vocabulary_is_refused() -> None:
     with pytest.raises(RungError, match="vocabulary"):
-        rung.load("inner", draft=models.saved())
+        rung.load("inner", draft=models.saved(), device="cpu")
 
 
 def test_stats_say_what_was_proposed_and_accepted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,6 +248,7 @@ class Paced(HostBackend):
         return super().turn()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("round_", "step"), [(0.1, 1.0), (8.0, 1.0), (1.5, 1.0)])
 def test_the_slower_variant_takes_little_of_the_time_and_changes_no_text(round_: float, step: float) -> None:
     folder, clock = models.saved(n_positions=512), [0.0]

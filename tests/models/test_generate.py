@@ -31,7 +31,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def inner() -> Model:
-    return rung.load("inner", dtype="float32")
+    return rung.load("inner", dtype="float32", device="cpu")
 
 
 def test_philox_gives_the_published_words() -> None:

@@ -81,7 +81,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def test_a_model_is_downloaded_once_and_then_found_without_the_hub(hub: list[str]) -> None:
-    model = rung.load("gpt2", dtype="float32")
+    model = rung.load("gpt2", dtype="float32", device="cpu")
     assert model.logits([1, 2]).equal(models.ours(models.saved()).logits([1, 2]))
     assert model.tokenizer.encode("Once")
     downloads = [r for r in hub if r.startswith("GET")]
@@ -91,22 +91,22 @@ def test_a_model_is_downloaded_once_and_then_found_without_the_hub(hub: list[str
         "tokenizer.json",
     ]
     hub.clear()
-    rung.load("gpt2", offline=True)
+    rung.load("gpt2", offline=True, device="cpu")
     assert hub == []
-    rung.load("gpt2")
+    rung.load("gpt2", device="cpu")
     assert not [r for r in hub if r.startswith("GET")]
 
 
 def test_a_revision_is_asked_for(hub: list[str]) -> None:
-    rung.load("gpt2", revision="small")
+    rung.load("gpt2", revision="small", device="cpu")
     assert all("/small/" in request or f"/{COMMIT}/" in request for request in hub)
     with pytest.raises(RungError, match="'gpt2' has no revision 'nowhere'"):
-        rung.load("gpt2", revision="nowhere")
+        rung.load("gpt2", revision="nowhere", device="cpu")
 
 
 def test_a_model_that_the_hub_does_not_know_is_refused(hub: list[str]) -> None:
     with pytest.raises(RungError, match="'nobody/nothing' is neither a folder here nor on the hub"):
-        rung.load("nobody/nothing")
+        rung.load("nobody/nothing", device="cpu")
 
 
 def test_an_unreachable_hub_is_reported_in_one_sentence(
@@ -117,6 +117,6 @@ def test_an_unreachable_hub_is_reported_in_one_sentence(
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", closed)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(RungError, match="'gpt2' cannot be downloaded and the hub is out of reach") as caught:
-        rung.load("gpt2")
+        rung.load("gpt2", device="cpu")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr().err in ("", "rung: the hub does not answer; trying for half a minute.\n")

@@ -36,14 +36,14 @@ def rewritten(folder: Path, change: Callable[[dict[str, torch.Tensor]], object])
 
 def same_as_before(folder: Path) -> None:
     ids = models.some_ids(9)
-    found = rung.load(folder, dtype="float32").logits(ids)
+    found = rung.load(folder, dtype="float32", device="cpu").logits(ids)
     assert torch.equal(found, models.ours(models.saved()).logits(ids))
 
 
 def refused(folder: Path | str, *words: str, **keywords: object) -> None:
     """Refused in one sentence that holds these words."""
     with pytest.raises(RungError) as caught:
-        rung.load(folder, **keywords)
+        rung.load(folder, **{"device": "cpu", **keywords})
     sentence = str(caught.value)
     assert sentence.endswith(".") and "\n" not in sentence
     for word in words:
@@ -147,9 +147,9 @@ def test_a_truncated_bin_file_is_named(folder: Path) -> None:
 
 
 def test_half_precision_weights_are_accepted(folder: Path) -> None:
-    exact = rung.load(folder, dtype="float32").logits([1, 2, 3])
+    exact = rung.load(folder, dtype="float32", device="cpu").logits([1, 2, 3])
     rewritten(folder, lambda t: t.update({k: v.half() for k, v in t.items()}))
-    rounded = rung.load(folder, dtype="float32").logits([1, 2, 3])
+    rounded = rung.load(folder, dtype="float32", device="cpu").logits([1, 2, 3])
     assert 0 < float((exact - rounded).abs().max()) < 0.1
 
 
@@ -183,7 +183,7 @@ def test_a_truncated_file_names_the_first_tensor_that_was_cut(folder: Path) -> N
     end = len(content) - 1000 - 8 - length
     cut = [n for n, e in header.items() if n != "__metadata__" and e["data_offsets"][1] > end]
     with pytest.raises(RungError) as caught:
-        rung.load(folder)
+        rung.load(folder, device="cpu")
     assert any(name in str(caught.value) for name in cut) and str(file) in str(caught.value)
 
 
@@ -255,11 +255,11 @@ def test_missing_and_foreign_files_are_named(folder: Path) -> None:
 
 
 def test_a_tokenizer_is_read_from_either_form(folder: Path) -> None:
-    whole = rung.load(folder).tokenizer
+    whole = rung.load(folder, device="cpu").tokenizer
     (folder / "tokenizer.json").unlink()
     for name in ("vocab.json", "merges.txt"):
         shutil.copy(models.tokenizer_file().parent / name, folder)
-    parts = rung.load(folder).tokenizer
+    parts = rung.load(folder, device="cpu").tokenizer
     for text in (models.TEXT, " leading\n\n  spaces \t", "a<|endoftext|>b", "naïve 🐉", ""):
         ids = whole.encode(text)
         assert parts.encode(text) == ids
@@ -270,9 +270,9 @@ def test_a_tokenizer_is_read_from_either_form(folder: Path) -> None:
 def test_a_missing_or_broken_tokenizer_is_reported_when_text_is_given(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(RungError, match=r"tokenizer.json cannot be read as a tokenizer"):
-        rung.load(folder).generate("Hello")
+        rung.load(folder, device="cpu").generate("Hello")
     (folder / "tokenizer.json").unlink()
-    model = rung.load(folder)
+    model = rung.load(folder, device="cpu")
     with pytest.raises(RungError, match="has no tokenizer"):
         model.generate("Hello")
     assert len(model.generate([[1, 2, 3]], max_new_tokens=4)[0].tokens) == 4
@@ -293,10 +293,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_model_that_was_downloaded_is_found_offline(hub: Path) -> None:
-    model = rung.load("gpt2", offline=True, dtype="float32")
+    model = rung.load("gpt2", offline=True, dtype="float32", device="cpu")
     assert COMMIT in str(model.folder)
     assert model.tokenizer.decode(model.tokenizer.encode("Once")) == "Once"
-    assert rung.load("gpt2", offline=True, revision=COMMIT).folder == model.folder
+    assert rung.load("gpt2", offline=True, revision=COMMIT, device="cpu").folder == model.folder
     refused("gpt2", "'gpt2'", "offline", offline=True, revision="other")
 
 
@@ -304,7 +304,7 @@ def test_offline_by_environment_is_respected(hub: Path, monkeypatch: pytest.Monk
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert rung.load("gpt2").folder.name == COMMIT
+    assert rung.load("gpt2", device="cpu").folder.name == COMMIT
     refused("gpt2-xl", "'gpt2-xl'", "offline", "(inner)")
 
 
@@ -331,6 +331,6 @@ def test_loading_a_model_inside_the_package_needs_no_network(monkeypatch: pytest
         raise AssertionError("the network was used")
 
     monkeypatch.setattr(socket.socket, "connect", no_network)
-    model = rung.load()
+    model = rung.load(device="cpu")
     text = model.generate("Once upon a time", temperature=0, max_new_tokens=20).text
     assert len(text.split()) > 8

@@ -101,14 +101,14 @@ def test_in_a_pass_threads_company_and_parts_change_no_bit(dtype: str, widths: t
 def test_prompts_of_several_passes_and_windows_are_transformers() -> None:
     folder = models.saved(n_positions=1100, n_layer=1)
     ids = models.some_ids(1090)
-    model = rung.load(folder, dtype="float32")
+    model = rung.load(folder, dtype="float32", device="cpu")
     cache = model.transformer.new_cache(1, 1100)
     cache.begin(1)
     right = models.reference_logits(folder, ids)
     for part in (ids[:1050], ids[1050:]):
         found = model.transformer.advance([part], cache)[0]
         assert float((found - right[cache.lengths[0] - 1]).abs().max() / right.abs().max()) < 1e-5
-    near = rung.load(folder, dtype="float32", window=37)
+    near = rung.load(folder, dtype="float32", window=37, device="cpu")
     cache.begin(1)
     found = near.transformer.advance([ids[:700]], cache)[0]
     right = near.logits(ids[:700])[-1]
@@ -116,7 +116,7 @@ def test_prompts_of_several_passes_and_windows_are_transformers() -> None:
 
 
 def test_one_model_rates_and_writes_from_several_threads() -> None:
-    model, texts = rung.load(models.saved(), dtype="float32"), [models.some_ids(50, seed=i) for i in range(8)]
+    model, texts = rung.load(models.saved(), dtype="float32", device="cpu"), [models.some_ids(50, seed=i) for i in range(8)]
     scores = [score.logprob for score in model.score(texts)]
     written = [model.generate([ids[:20]], temperature=0)[0].tokens for ids in texts]
     with ThreadPoolExecutor(8) as pool:
@@ -190,7 +190,7 @@ def test_without_a_working_compiler_torch_does_it(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(build, "_tried", False)
         monkeypatch.setenv("RUNG_CXX", compiler)
         assert engine.available() is None
-        model = rung.load(models.saved(), dtype="float32")
+        model = rung.load(models.saved(), dtype="float32", device="cpu")
         ids = models.some_ids(5)
         completion = model.generate([ids], temperature=0, max_new_tokens=8)[0]
         assert completion.tokens == models.reference_greedy(models.saved(), ids, 8)

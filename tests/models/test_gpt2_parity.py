@@ -56,17 +56,18 @@ def greedy(model: Model, prompts: list[list[int]], tokens: int) -> list[list[int
 def test_every_width_gives_the_same_logits_and_the_same_greedy_text(size: str, step: str) -> None:
     C, NH, layers = SIZES[size]
     folder = models.saved(n_embd=C, n_head=NH, n_layer=layers, n_positions=128)
-    model = rung.load(folder, dtype="float32")
+    model = rung.load(folder, dtype="float32", device="cpu")
     ids = models.some_ids(40)
     close(model.logits(ids), models.reference_logits(folder, ids))
     prompt = ids[:8]
     assert greedy(model, [prompt], 64) == [models.reference_greedy(folder, prompt, 64)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_of_the_config_is_honoured(variant: str, step: str) -> None:
     folder = models.saved(**VARIANTS[variant])
-    model = rung.load(folder, dtype="float32")
+    model = rung.load(folder, dtype="float32", device="cpu")
     ids = models.some_ids(50)
     close(model.logits(ids), models.reference_logits(folder, ids))
     assert greedy(model, [ids[:5]], 40) == [models.reference_greedy(folder, ids[:5], 40)]
@@ -74,7 +75,7 @@ def test_every_variant_of_the_config_is_honoured(variant: str, step: str) -> Non
 
 def test_the_cache_changes_nothing(step: str) -> None:
     folder = models.saved(n_positions=128)
-    model = rung.load(folder, dtype="float32")
+    model = rung.load(folder, dtype="float32", device="cpu")
     ids = models.some_ids(8)
     cached = greedy(model, [ids], 64)[0]
     for _ in range(64):
@@ -86,7 +87,7 @@ def test_the_cache_changes_nothing(step: str) -> None:
 @pytest.mark.parametrize("batch_size", [3, 32])
 def test_prompts_of_unequal_length_in_a_batch_are_continued_as_if_alone(batch_size: int, step: str) -> None:
     folder = models.saved(n_positions=128)
-    model = rung.load(folder, dtype="float32")
+    model = rung.load(folder, dtype="float32", device="cpu")
     prompts = [models.some_ids(length, seed=length) for length in (1, 30, 3, 9, 64)]
     together = model.generate(prompts, temperature=0, max_new_tokens=64, batch_size=batch_size)
     for prompt, completion in zip(prompts, together, strict=True):
@@ -95,7 +96,7 @@ def test_prompts_of_unequal_length_in_a_batch_are_continued_as_if_alone(batch_si
 
 def test_generation_reaches_the_last_position_of_the_context(step: str) -> None:
     folder = models.saved()  # a context of 64
-    model = rung.load(folder, dtype="float32")
+    model = rung.load(folder, dtype="float32", device="cpu")
     prompts = [models.some_ids(length, seed=length) for length in (50, 64, 3)]
     completions = model.generate(prompts, temperature=0, max_new_tokens=200)
     for prompt, completion in zip(prompts, completions, strict=True):
@@ -111,7 +112,7 @@ def test_generation_reaches_the_last_position_of_the_context(step: str) -> None:
 
 def test_sliding_goes_on_with_the_newer_half_of_the_context(step: str) -> None:
     folder = models.saved()
-    model = rung.load(folder, dtype="float32")
+    model = rung.load(folder, dtype="float32", device="cpu")
     prompts = [models.some_ids(60), models.some_ids(10, seed=1)]
     first, second = model.generate(prompts, temperature=0, max_new_tokens=40, slide=True)
     assert (len(first.tokens), len(second.tokens)) == (40, 40)
@@ -150,7 +151,7 @@ def test_perplexity_is_that_of_transformers(stride: int | None, context: int | N
 @pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 2e-3), ("int8", 2e-3)])
 def test_smaller_weights_stay_close(dtype: str, bound: float, step: str) -> None:
     folder = models.saved(n_embd=768, n_head=12, n_layer=2, n_positions=128)
-    exact, rounded = models.ours(folder), rung.load(folder, dtype=dtype)
+    exact, rounded = models.ours(folder), rung.load(folder, dtype=dtype, device="cpu")
     for ids in (models.some_ids(5), models.some_ids(60)):
         right = exact.logits(ids)[-1].log_softmax(-1)
         cache = rounded.transformer.new_cache(1, 128)
@@ -168,7 +169,7 @@ def test_a_folder_written_by_transformers_is_read(tmp_path: Path) -> None:
     vocabulary = models.tokenizer_file().parent
     theirs = GPT2TokenizerFast(str(vocabulary / "vocab.json"), str(vocabulary / "merges.txt"))
     theirs.save_pretrained(tmp_path)
-    model = rung.load(tmp_path, dtype="float32")
+    model = rung.load(tmp_path, dtype="float32", device="cpu")
     assert model.tokenizer.encode(models.TEXT) == theirs.encode(models.TEXT)
     assert model.tokenizer.decode(theirs.encode(models.TEXT)) == models.TEXT
     completion = model.generate("Once upon", temperature=0, max_new_tokens=5)

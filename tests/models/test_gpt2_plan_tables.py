@@ -250,7 +250,7 @@ def test_rungs_at_the_wrong_place_are_refused(folder: Path) -> None:
     with pytest.raises(RungError, match="best attends to all tokens"):
         on_emulator(folder, plan="best", window=4)
     with pytest.raises(RungError, match="window is 0"):
-        rung.load(folder, window=0)
+        rung.load(folder, window=0, device="cpu")
 
 
 # ---- a window -------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_rungs_at_the_wrong_place_are_refused(folder: Path) -> None:
 def test_a_window_on_the_cpu(window: int) -> None:
     folder = models.saved()
     ids = models.some_ids(12)
-    model = rung.load(folder, dtype="float32", window=window)
+    model = rung.load(folder, dtype="float32", window=window, device="cpu")
     assert error(model, ids, windowed_logits(folder, ids, window)) < 1e-5
     # Twelve tokens through torch, then one after the other through the compiled step, where there is one.
     assert model.generate([ids], temperature=0, max_new_tokens=6)[0].tokens == windowed_greedy(folder, ids, window, 6)
@@ -270,7 +270,7 @@ def test_the_cpu_without_a_compiler_has_the_window_too(monkeypatch: pytest.Monke
     monkeypatch.setattr("rung.models.cpu.plan.available", lambda: None)
     folder = models.saved()
     prompts = [models.some_ids(9), models.some_ids(4)]
-    model = rung.load(folder, dtype="float32", window=3)
+    model = rung.load(folder, dtype="float32", window=3, device="cpu")
     for one in model.generate(prompts, temperature=0, max_new_tokens=5, batch_size=2):
         assert one.tokens == windowed_greedy(folder, prompts[one.prompt_tokens == 4], 3, 5)
 
@@ -296,7 +296,7 @@ def test_text_through_a_window_of_rungs(folder: Path) -> None:
 @emulated
 def test_a_window_that_covers_the_context_changes_nothing(folder: Path) -> None:
     ids = models.some_ids(12)
-    whole, through = rung.load(folder, dtype="float32"), rung.load(folder, dtype="float32", window=64)
+    whole, through = rung.load(folder, dtype="float32", device="cpu"), rung.load(folder, dtype="float32", window=64, device="cpu")
     assert torch.equal(whole.logits(ids), through.logits(ids))
     for plan in ("naive", "fused"):
         full = on_emulator(folder, plan=plan).logits(ids)
@@ -324,7 +324,7 @@ def test_first_tokens_are_seen_beside_the_window(folder: Path, device: str, plan
 
 def test_global_tokens_want_a_window(folder: Path) -> None:
     with pytest.raises(RungError, match=r"1 tokens cannot be global; .* a window"):
-        rung.load(folder, global_tokens=1)
+        rung.load(folder, global_tokens=1, device="cpu")
 
 
 # ---- on a GPU -------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load("inner", dtype="float32")
+    return load("inner", dtype="float32", device="cpu")
 
 
 @pytest.fixture(scope="module")

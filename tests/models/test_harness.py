@@ -66,7 +66,7 @@ def test_three_kinds_of_tasks_have_transformers_results(tasks: Path) -> None:
 
     folder = saved(eos_token_id=399)
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_file()), eos_token="<|endoftext|>")
-    ours = evaluated(HarnessModel(rung.load(folder, dtype="float32")), tasks)
+    ours = evaluated(HarnessModel(rung.load(folder, dtype="float32", device="cpu")), tasks)
     with torch.inference_mode():
         theirs = evaluated(HFLM(pretrained=reference(folder), tokenizer=tokenizer, max_length=64, batch_size=1), tasks)
     assert ours["results"]["choose"]["acc,none"] == theirs["results"]["choose"]["acc,none"]

@@ -20,16 +20,16 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
 def test_hidden_states_are_transformers() -> None:
     ids = [some_ids(20), some_ids(20, seed=1)]
     theirs = reference(saved())(torch.tensor(ids), output_hidden_states=True).hidden_states
-    ours = rung.load(saved(), dtype="float32").hidden_states(ids)
+    ours = rung.load(saved(), dtype="float32", device="cpu").hidden_states(ids)
     assert len(ours) == len(theirs) == 4
     for own, other in zip(ours, theirs, strict=True):
         close(own, other)
-    close(rung.load(saved(), dtype="float32").hidden_states(ids[0], [-1, 0])[1], theirs[0][:1])
+    close(rung.load(saved(), dtype="float32", device="cpu").hidden_states(ids[0], [-1, 0])[1], theirs[0][:1])
 
 
 def test_every_name_is_there_and_the_parts_make_the_whole() -> None:
     folder, ids = saved(), some_ids(17)
-    model = rung.load(folder, dtype="float32")
+    model = rung.load(folder, dtype="float32", device="cpu")
     found = model.inside(ids, "*")
     assert list(found) and set(found) == set(names(model.config))
     eager = reference(folder)
@@ -56,7 +56,7 @@ def test_every_name_is_there_and_the_parts_make_the_whole() -> None:
 def test_only_requested_tensors_are_stored_in_the_file(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    model = rung.load(saved(), dtype="float32")
+    model = rung.load(saved(), dtype="float32", device="cpu")
     found = model.inside(some_ids(9), ["blocks.1.attn.hook_pattern", "blocks.*.hook_mlp_out"], out=tmp_path / "in.st")
     assert sorted(found) == ["blocks.0.hook_mlp_out", "blocks.1.attn.hook_pattern", "blocks.1.hook_mlp_out",
                              "blocks.2.hook_mlp_out"]  # fmt: skip
@@ -65,7 +65,7 @@ def test_only_requested_tensors_are_stored_in_the_file(tmp_path: Path) -> None:
 
 
 def test_an_embedding_is_a_mean_of_hidden_states() -> None:
-    model = rung.load(saved(), dtype="float32")
+    model = rung.load(saved(), dtype="float32", device="cpu")
     states = model.hidden_states(model.tokenizer.encode("a dragon"), [2])[0][0]
     close(model.embed("a dragon", layer=2), states.mean(0))
     close(model.embed(["a dragon", "the pig"], layer=2, pooling="last")[0], states[-1])
@@ -83,4 +83,4 @@ def test_an_embedding_is_a_mean_of_hidden_states() -> None:
 )
 def test_mistakes_are_reported(call, message: str) -> None:
     with pytest.raises(RungError, match=message):
-        call(rung.load(saved(), dtype="float32"))
+        call(rung.load(saved(), dtype="float32", device="cpu"))

@@ -14,10 +14,13 @@ from safetensors.torch import load_file, save_file
 from test_gpu_prefill import CAPACITY, UNEQUAL, assert_transformers, state
 
 import gpt2_models as models
+import rung
 from rung import emulator
 from rung.errors import RungError
+from rung.models.cpu.plan import CpuPlan
 from rung.models.family import read_config
 from rung.models.gpu import loading
+from rung.models.gpu import plan as gpu_plan
 from rung.models.gpu.batched_prefill import Prefill
 from rung.models.gpu.device_copy import AtOnce, Mark
 from rung.models.gpu.engine import Engine
@@ -311,3 +314,17 @@ def test_on_a_gpu_a_prompt_is_read_while_layers_arrive() -> None:
         engine = Engine(config, as_weights(found.operands, config), "float32", arrival=found)
         ids = models.some_ids(20)
         assert [s[0] for s in written(engine, [ids], [10])] == models.reference_greedy(folder, ids, 10)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_model_is_loaded_to_a_gpu_where_there_is_one(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def made(device: str, *_: object, **__: object) -> CpuPlan:
+        asked.append(device)
+        return CpuPlan("float32")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(gpu_plan, "GpuPlan", made)
+    assert rung.load(models.saved()).plan.device.type == "cpu"
+    assert asked == ["cuda"] * gpu

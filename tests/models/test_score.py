@@ -54,7 +54,7 @@ def test_a_scores_tokens_are_checked_together() -> None:
 
 def test_a_text_has_transformers_figures() -> None:
     folder = saved()
-    model, ids = rung.load(folder, dtype="float32"), ids_of(1, 50)
+    model, ids = rung.load(folder, dtype="float32", device="cpu"), ids_of(1, 50)
     found = model.score([ids], per_token=True)[0]
     requested = expected(folder, ids)
     assert found.token_logprobs is not None and found.token_logprobs[0] is None
@@ -68,7 +68,7 @@ def test_a_text_has_transformers_figures() -> None:
 
 
 def test_bytes_and_perplexity_of_a_text() -> None:
-    model = rung.load(saved(), dtype="float32")
+    model = rung.load(saved(), dtype="float32", device="cpu")
     found = model.score("Märchen vom Drachen")
     assert found.bytes == len("Märchen vom Drachen".encode())
     assert found.bits_per_byte == pytest.approx(-found.logprob / math.log(2) / found.bytes)
@@ -78,17 +78,17 @@ def test_bytes_and_perplexity_of_a_text() -> None:
 
 def test_the_first_token_can_be_predicted_too() -> None:
     folder = saved(eos_token_id=399)
-    model, ids = rung.load(folder, dtype="float32"), ids_of(2, 20)
+    model, ids = rung.load(folder, dtype="float32", device="cpu"), ids_of(2, 20)
     found = model.score([ids], predict_first=True, per_token=True)[0]
     assert found.predicted == 20
     assert torch.allclose(torch.tensor(found.token_logprobs).double(), expected(folder, [399, *ids]), atol=1e-4)
     with pytest.raises(RungError, match="names no end-of-text token"):
-        rung.load(saved()).score([ids], predict_first=True)
+        rung.load(saved(), device="cpu").score([ids], predict_first=True)
 
 
 def test_long_texts_go_through_windows_that_overlap() -> None:
     folder = saved()
-    model, ids = rung.load(folder, dtype="float32"), ids_of(3, 150)
+    model, ids = rung.load(folder, dtype="float32", device="cpu"), ids_of(3, 150)
     found = model.score([ids], stride=32, per_token=True)[0]
     requested = expected(folder, ids[:64]).tolist()
     for begin in (32, 64, 96):
@@ -115,13 +115,13 @@ _models: dict[str, rung.models.load.Model] = {}
 
 def _model(dtype: str):
     if dtype not in _models:
-        _models[dtype] = rung.load(saved(), dtype=dtype)
+        _models[dtype] = rung.load(saved(), dtype=dtype, device="cpu")
     return _models[dtype]
 
 
 def test_the_gpus_passes_give_the_same_figures_alone_and_together() -> None:
     folder = saved()
-    model = rung.load(folder, dtype="float32")
+    model = rung.load(folder, dtype="float32", device="cpu")
     tensors = stack(model.transformer.weights, torch.float32, torch.device("cpu"))
     rater = GpuScorer(model.config, tensors, tokens=128, ahead=5)
     texts = [Text(ids_of(40 + i, n)) for i, n in enumerate((2, 64, 17, 33, 16, 5, 64, 30, 1))]
@@ -136,7 +136,7 @@ def test_the_gpus_passes_give_the_same_figures_alone_and_together() -> None:
 
 
 def test_scores_come_while_texts_are_still_read() -> None:
-    model = rung.load(saved(), dtype="float32")
+    model = rung.load(saved(), dtype="float32", device="cpu")
     read: list[int] = []
 
     def texts():
@@ -179,12 +179,19 @@ def test_the_command_line_reads_writes_and_resumes(tmp_path: Path, capfd) -> Non
     assert run(*common) == 0
     whole = out.read_text()
     rows = [json.loads(line) for line in whole.splitlines()]
-    model = rung.load(folder, dtype="float32")
+    model = rung.load(folder, dtype="float32", device="cpu")
     assert [r["logprob"] for r in rows] == [model.score(t).logprob for t in texts]
     cut = whole.splitlines(keepends=True)
     out.write_text("".join(cut[:2]) + cut[2][:10])
     assert run(*common) == 0 and out.read_text() == whole
+    assert run(*common, "--stride", "8") == 2 and "options" in capfd.readouterr().err
+    assert out.read_text() == whole
     assert run(*common[:-2], "--field", "text") == 2 and "no text in 'text'" in capfd.readouterr().err
+
+
+def test_a_printed_score_holds_its_perplexity() -> None:
+    score = _model("float32").score(TEXT[:40])
+    assert f"{score.perplexity:.4f}" in str(score) and f"{score.tokens}" in str(score)
 
 
 @pytest.mark.gpu
@@ -215,7 +222,7 @@ def test_smaller_weights_lose_what_is_published() -> None:
         with torch.inference_mode():
             right = theirs(ids).logits[0].log_softmax(-1)
         for dtype, published in losses.items():
-            model = rung.load(folder, dtype=dtype)
+            model = rung.load(folder, dtype=dtype, device="cpu")
             cache = model.transformer.new_cache(24, 24)
             cache.begin(24)
             stepped = model.transformer.advance([ids[0, : n + 1].tolist() for n in range(24)], cache)
@@ -226,7 +233,7 @@ def test_smaller_weights_lose_what_is_published() -> None:
 
 
 def test_figures_of_tokens_that_nobody_asks_for_change_no_bit() -> None:
-    model, ids = rung.load(saved(), dtype="float32"), ids_of(5, 60)
+    model, ids = rung.load(saved(), dtype="float32", device="cpu"), ids_of(5, 60)
     (alone,), (whole,) = model.score([ids]), model.score([ids], per_token=True)
     assert alone.logprob == whole.logprob and alone.token_logprobs is None and whole.token_ranks is not None
 

@@ -19,7 +19,7 @@ from rung.show.sweep_chart import write_svg
 
 @pytest.fixture(scope="module")
 def climber() -> Climber:
-    model = load("inner", dtype="float32")
+    model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     prompt = list(model.tokenizer.encode("Once upon a time there was a"))
     return Climber("inner", model.config, weights, prompt, 3, device="emulator")

@@ -13,7 +13,7 @@ from rung import emulator
 from rung.cli import main
 from rung.cuda import nvrtc
 from rung.errors import RungError
-from rung.models.family import Config
+from rung.models.gpt2.config import GPT2Config
 from rung.reproduce import studies as study
 from rung.reproduce.studies import (
     attention_scaling,
@@ -295,8 +295,8 @@ def on_a_cpu() -> FakeRunner:
     return runner
 
 
-def small_gpt2() -> Config:
-    return Config(500, 64, 32, 2, 2, 128, "gelu_tanh", 1e-5, True, False, True, (499,))
+def small_gpt2() -> GPT2Config:
+    return GPT2Config(500, 64, 32, 2, 2, 128, "gelu_tanh", 1e-5, True, False, True, (499,))
 
 
 def test_the_caches_study_writes_the_same_tokens_with_and_without_a_cache_on_a_cpu_too(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from test_small_gpus import pretend
 
+from pretended_gpu import pretend
 from rung.cuda import nvrtc
 from rung.dtypes import DTYPES
 from rung.models import operations as tables

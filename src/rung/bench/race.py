@@ -14,7 +14,7 @@ import torch
 
 from rung.bench import timing
 from rung.check.operands import Operands
-from rung.cuda.stall import stall
+from rung.cuda.occupy_stream import occupy_stream
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
@@ -268,7 +268,7 @@ class _Race:
         reference = self.changed[key]
         first.poison()
         torch.cuda.synchronize()
-        stall(2_000_000)  # work on another stream would now read old inputs
+        occupy_stream(2_000_000)  # work on another stream would now read old inputs
         contestant.replay()
         torch.cuda.synchronize()
         problem = self._compare(first, reference, row)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rung.cuda.stall import stall
+from rung.cuda.occupy_stream import occupy_stream
 from rung.errors import first_line
 from rung.results import statistics
 
@@ -183,7 +183,7 @@ def _timed(work: Callable[[], object], head_start: float) -> tuple[float, float]
     would be included.
     """
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    stall(int(head_start * CLOCK))
+    occupy_stream(int(head_start * CLOCK))
     begin = time.perf_counter()
     start.record()
     work()

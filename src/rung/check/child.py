@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rung.check.report import SLOW, Failure, how_it_ended
@@ -22,6 +24,7 @@ from rung.rungs.base import Device
 IDLE = 4  # times the limit on CPU time, for a process that only waits
 ANSWER = 1 << 20  # bytes of an answer that are read at most
 OUTPUT = 1 << 16  # bytes of what the rung prints that are passed on
+MARK = "RUNG_JUDGED"  # the environment variable by which the processes that a rung starts are found
 
 
 class Child:
@@ -36,6 +39,7 @@ class Child:
         self.files, files = socket.socketpair()
         descriptors = {"ask": ask, "answer": answer, "files": files.fileno()}
         settings = {**descriptors, "device": device, "mirrored": self.mirrored, "operation": operation, "file": file}
+        self._mark = secrets.token_hex(8)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rung.check.sandboxed", json.dumps(settings)],
             stdin=subprocess.DEVNULL,
@@ -43,7 +47,7 @@ class Child:
             stderr=subprocess.STDOUT,
             pass_fds=tuple(descriptors.values()),
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), MARK: self._mark},
         )
         os.close(ask)
         os.close(answer)
@@ -69,12 +73,25 @@ class Child:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        while left := self.processes_left():
+            for process in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
         self._printing.join(5)
         for end in (self._asked, self._answers):
             with contextlib.suppress(OSError):
                 os.close(end)
         self._asked = self._answers = -1
         self.files.close()
+
+    def processes_left(self) -> list[int]:
+        """The processes that the rung has started and that run on, in whatever group or session (on Linux)."""
+        found, mark = [], f"{MARK}={self._mark}".encode()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended, or is another user's; that of a zombie is empty
+                if mark in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != self._process.pid:
+                    found.append(int(folder.name))
+        return found
 
     def _pass_on(self) -> None:
         """Passes the rung's output to stderr, up to a limit and without a terminal's control characters."""

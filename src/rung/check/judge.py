@@ -99,6 +99,10 @@ def _judged_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Repor
         return Report(rung.full_name, asked.dtype, asked.device, "calls the library", reason)
     with Sandbox(asked.device, rung) as host:
         report = judge(rung, asked, host, say=say)
+        if left := host.processes_left():
+            report.verdict = "failed"
+            some = f"{left} process{'es' if left > 1 else ''}"
+            report.reason = f"it leaves {some} behind; a rung allocates, launches and returns"
     if asked.device != "cuda" or report.verdict != "ok" or rung.kind != "cuda" or rung.emulate:
         return report
     effort = ALONE if asked.quick else asked.effort
@@ -196,7 +200,7 @@ def _conclude(
 ) -> None:
     """The verdict on a rung whose results were right."""
     host = trials.host
-    if rung.operation.complaint is not None:
+    if rung.operation.custom_check is not None:
         report.notes.append("judged by the problem's own check_implementation; the error figures are rung's")
     if threads := max(host.unwatched(), procedure.unwatched):
         report.notes.append(f"not checked for races with {threads} threads at once, too many for the emulator")

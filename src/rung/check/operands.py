@@ -233,8 +233,8 @@ class Operands:
         for one in measured:
             found.append(one.deviation(facts[at : at + len(one.facts)]))
             at += len(one.facts)
-        if self.operation.complaint is not None:
+        if self.operation.custom_check is not None:
             own = {n: self._own[n] for n in self.inputs if n in self._own}
-            problem_text = self.operation.complaint({**self.tensors, **own}, self.values)
+            problem_text = self.operation.custom_check({**self.tensors, **own}, self.values)
             found = [d if math.isinf(d.element) else replace(d, problem=problem_text) for d in found]
         return found, facts[at:]

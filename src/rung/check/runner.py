@@ -15,8 +15,8 @@ import torch
 from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
 from rung.check.operands import Operands
 from rung.check.report import Failure
+from rung.cuda.occupy_stream import occupy_stream
 from rung.cuda.source import Unreached
-from rung.cuda.stall import stall
 from rung.emulator import coverage
 from rung.errors import RungError, first_line
 from rung.operation import Tensors
@@ -320,7 +320,7 @@ def run_late(
     """
     prefetch()
     torch.cuda.synchronize()
-    stall(cycles)
+    occupy_stream(cycles)
     paused = torch.cuda.Event()  # type: ignore[no-untyped-call]
     paused.record()
     arrive()

@@ -66,6 +66,9 @@ class Sandbox:
     ) -> GuardedStorage:
         return GuardedStorage(self.device, alignment=alignment, raw=self._memory, placement=placement)
 
+    def processes_left(self) -> int:
+        return len(self._child.processes_left())
+
     def unwatched(self) -> int:
         most, self._unwatched = self._unwatched, 0
         return most
@@ -202,7 +205,7 @@ def computes_beside(rung: Rung) -> str:
     """What a Python file imports or names to compute with besides its kernels; empty if nothing."""
     if not isinstance(rung, PythonRung):
         return ""
-    of_a_problem = rung.operation.complaint is not None
+    of_a_problem = rung.operation.custom_check is not None
     texts = [rung.source] if of_a_problem else identity.texts(rung, lambda path: path.suffix == ".py")
     return next(filter(None, (beyond_its_kernels(text, of_a_problem=of_a_problem) for text in texts)), "")
 

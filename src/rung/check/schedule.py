@@ -76,7 +76,7 @@ class Procedure:
         """Adds to a failure what separates it from the cases that are right."""
         report, trials = self.report, self.trials
         facts = {**report.failure.get("dims", {}), **report.failure.get("scalars", {})}
-        if not self.effort.alone or not facts or trials.operation.complaint is not None:
+        if not self.effort.alone or not facts or trials.operation.custom_check is not None:
             return
         reason, case, failure = report.reason, report.case, report.failure
         right = [dict(one.values) for one in self.ran if one.case.name != case]
@@ -326,7 +326,7 @@ class Procedure:
         """A number in the rung's own source may be a size at which it behaves differently."""
         if not isinstance(self.rung, CudaRung | PythonRung) or not self.emulated:
             return
-        if self.operation.complaint is not None:  # a problem's data has the sizes of its tests only
+        if self.operation.custom_check is not None:  # a problem's data has the sizes of its tests only
             return
         dims = self.operation.dims
 

@@ -255,7 +255,7 @@ class Trial:
                     took = self.call.run(order=order)
             self.report.runs += 1
             with phase("comparison"), blamed(self.of.device):
-                if self.operation.complaint is not None:  # it also compares the inputs
+                if self.operation.custom_check is not None:  # it also compares the inputs
                     self._look_around(given)
                 changed = self.storage.changed(operands.inputs, given)
                 differ = [_differ(tensor, operands.tensors[n]) for n, tensor in (before or {}).items()]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from rung.cli import console, options
+from rung.cli import console, options, reported
 from rung.errors import RungError
 
 if TYPE_CHECKING:
@@ -82,7 +85,8 @@ def check(
     effort = QUICK if quick else THOROUGH if thorough else LADDER
     tuning = tuple(sorted((options.parse_tuning(tune) or {}).items()))
     asked = CheckRequest(seed=seed, case=case, tuning=tuning, races=races, coverage=coverage, effort=effort)
-    def once() -> int:
+
+    def work() -> int:
         if problem is not None:
             chosen = [_submission(problem, rung, file)]
             path = None
@@ -106,8 +110,11 @@ def check(
         where = device_named("emulator" if coverage else device)
         if sanitize:
             return _sanitize([r.full_name for r in chosen if r.kind != "library"], where, jobs, json)
-        work = requests(chosen, replace(asked, device=where), dtype or [])
-        return _check(work, chosen, jobs, output, missing, json)
+        requested = requests(chosen, replace(asked, device=where), dtype or [])
+        return _check(requested, chosen, jobs, output, missing, json)
+
+    def once() -> int:
+        return work() if problem is None else _completed(work, "the problem's code")
 
     code = _again_at_each_save(once, file or Path(rung or "")) if watch else once()
     if code:
@@ -137,6 +144,37 @@ def _again_at_each_save(once: Callable[[], int], file: Path) -> int:
                     time.sleep(0.1)
             except KeyboardInterrupt:
                 return code
+
+
+def _completed(work: Callable[[], int], what: str) -> int:
+    """The exit code that `work` returns in a child process. It calls functions of the user, which may end their
+    process: that is an error, never a verdict."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    completed, say = os.pipe()
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.close(completed)
+            atexit._clear()  # what the parent does at its end
+            code = reported(work)
+            sys.stdout.flush()
+            atexit._run_exitfuncs()
+            os.write(say, b".")
+        finally:
+            os._exit(code)
+    os.close(say)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child is interrupted as well
+    try:
+        ended, code = os.read(completed, 1), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(completed)
+    if ended:
+        return code
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    raise RungError(f"{what} ended the process {how} before a verdict; it must return.")
 
 
 def _check(

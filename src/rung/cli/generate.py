@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -111,10 +112,8 @@ def generate(
         raise RungError("log-probabilities are part of the JSON output; add --json.")
     _begin(device, ray)
     device = options.device_of(gpus, device, ray)
-    texts, done = _prompts(text, prompt, file, prompts), resume.done(output)
+    texts = _prompts(text, prompt, file, prompts)
     json_ = json_ or output is not None
-    first = done // num_samples * num_samples  # results of prompts that are already done
-    texts = texts[done // num_samples :]
     how: dict[str, Any] = {
         "model": model, "device": device, "dtype": dtype, "revision": revision, "offline": offline, "threads": threads,
         "plan": plan, "kernels": _kernels(kernel or []), "window": window,
@@ -128,14 +127,27 @@ def generate(
         "num_samples": num_samples, "stop": tuple(stop or ()), "slide": slide, "echo": show_prompt,
         "logprobs": logprobs, "batch_size": batch_size,
     }  # fmt: skip
+    elsewhere = {"device", "offline", "threads", "batch_size"}  # where and how fast, not what is written
+    asked = {name: value for name, value in (how | request).items() if name not in elsewhere}
+    resumed = resume.run_of({**asked, "stop_token": stop_token or [], "ignore_eos": ignore_eos})
+    done = resume.done(output, resumed)
+    first = done // num_samples * num_samples  # results of prompts that are already done
+    texts = texts[done // num_samples :]
+    ends = Counter[str]()
     with resume.opened(output) as sink:
 
         def say(completions: Iterable[tuple[int, Completion]], figures: dict[str, Any] | None = None) -> None:
-            missing = ((first + i, one) for i, one in completions if first + i >= done)
-            _print(missing, figures, json_, sink if output else None)
+            def missing() -> Iterator[tuple[int, Completion]]:
+                for i, one in completions:
+                    if first + i >= done:
+                        ends[one.finish_reason] += 1
+                        yield first + i, one
+
+            _print(missing(), figures, json_, sink if output else None, resumed)
 
         if ray is not None:
             say(_over_ray(how, texts, request, (stop_token or [], ignore_eos), ray))
+            _tell_full(ends)
             return
         from rung.models.load import load
 
@@ -149,11 +161,13 @@ def generate(
         single = len(texts) * num_samples == 1
         if single and not json_ and not no_stream and sys.stdout.isatty():
             _stream(run, texts[0] if show_prompt else "")
+            ends.update(one.finish_reason for one in run.completions)
         else:
             # A file or pipe gets each text as soon as it is complete; figures are known when all are.
             at_once = output is not None or (not sys.stdout.isatty() and not (json_ and stats))
             _collect(run, say if at_once else None)
             say(run.take(unfinished=output is None), _figures(chosen, run) if stats else None)
+    _tell_full(ends)
     if stats and not json_:
         print(_summary(_figures(chosen, run)), file=sys.stderr)
     if run.interrupted:
@@ -317,12 +331,27 @@ def _collect(run: Run, say: Callable[[Iterable[tuple[int, Completion]]], None] |
         run.interrupted = True
 
 
+def _tell_full(ends: Counter[str]) -> None:
+    """Texts that are shorter than requested are mentioned."""
+    if full := ends["context"]:
+        which = "the text ended" if ends.total() == 1 else f"{full} of {ends.total()} texts ended"
+        print(
+            f"rung: {which} before {'its' if full == 1 else 'their'} last token was written, since the model's context "
+            "is full; --slide drops the older half and continues.",
+            file=sys.stderr,
+        )
+
+
 def _print(
-    completions: Iterable[tuple[int, Completion]], figures: dict[str, Any] | None, as_json: bool, sink: TextIO | None
+    completions: Iterable[tuple[int, Completion]],
+    figures: dict[str, Any] | None,
+    as_json: bool,
+    sink: TextIO | None,
+    run: str,
 ) -> None:
     for index, completion in completions:
         if as_json:
-            fields = {"index": index} if sink else {}
+            fields: dict[str, Any] = {"index": index, "run": run} if sink else {}
             fields |= {k: v for k, v in asdict(completion).items() if v is not None}
             line = json.dumps(fields | ({"stats": figures} if figures else {}), ensure_ascii=False)
             print(line, file=sink, flush=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,16 @@ from rung.errors import RungError
 
 LINE = 1 << 28  # bytes of one result at most
 REMEDY = "name another file with --output"
+OTHER = "give the same ones to resume, or name another file with --output"
 
 
-def done(out: Path | None) -> int:
-    """How many results the output already has; an incomplete last line is removed."""
+def run_of(options: Mapping[str, Any]) -> str:
+    """A name for the options that decide what results are; each line holds it."""
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def done(out: Path | None, run: str) -> int:
+    """How many results of this run the output already has; an incomplete last line is removed."""
     if out is None or (out.exists() and not out.is_file()):  # a pipe or a device keeps nothing; a folder is no output
         return 0
     count = complete = 0
@@ -27,7 +35,10 @@ def done(out: Path | None) -> int:
         with files.opened(out) as file:
             for line in files.lines_of(file, str(out), LINE):
                 if line.endswith(b"\n"):
-                    _require(json.loads(line)["index"], count, out)
+                    record = json.loads(line)
+                    _require(record["index"], count, out)
+                    if record.get("run") != run:
+                        raise RungError(f"the results in {out} were written with other options; {OTHER}.")
                     count, complete = count + 1, complete + len(line)
             if complete < file.tell():
                 os.truncate(out, complete)

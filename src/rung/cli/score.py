@@ -55,11 +55,14 @@ def score(
 
     rung score corpus.jsonl --model gpt2 --ray auto -o scores.jsonl
     """
-    done = resume.done(out)
     how: dict[str, Any] = {
         "model": model, "device": options.device_of(gpus, device, ray), "dtype": dtype, "revision": revision,
         "offline": offline, "threads": threads,
     }  # fmt: skip
+    scoring = {"per_token": per_token, "predict_first": predict_first, "stride": stride, "context": context}
+    asked = {"model": model, "dtype": dtype, "revision": revision, "field": field, "lines": lines, **scoring}
+    run = resume.run_of(asked)
+    done = resume.done(out, run)
     labelled = _labelled(files or ["-"], field, lines)
     waiting: deque[dict[str, Any]] = deque()
 
@@ -67,10 +70,9 @@ def score(
         for index, (label, text) in enumerate(labelled):
             if index < done:
                 continue
-            waiting.append({"index": index, **label})
+            waiting.append({"index": index, **label, **({"run": run} if out else {})})
             yield text
 
-    scoring = {"per_token": per_token, "predict_first": predict_first, "stride": stride, "context": context}
     with resume.opened(out) as sink, _progress() as bar:
         task = bar.add_task("texts", total=None, completed=done) if bar else None
         for one in _scores(how, texts(), scoring, gpus, ray):

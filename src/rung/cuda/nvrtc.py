@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from rung.cuda import cubin_cache, headers, host_code
-from rung.cuda.complaint import complaint
+from rung.cuda.compile_errors import compile_error
 from rung.cuda.launch import Build, Resources
 from rung.cuda.source import code_only, kernels_in
 from rung.errors import CompileError, RungError, first_line
@@ -112,7 +112,7 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
             fields["device_as_default_execution_space"] = True
             code, lowered = compiled()
     except Exception as problem:  # cuda.core has no public class for a failed compilation
-        raise CompileError(complaint(build, arch, found, str(problem))) from problem
+        raise CompileError(compile_error(build, arch, found, str(problem))) from problem
     return code, {k: lowered.get(k, k) for k in build.kernels}, logs.getvalue().replace("\0", "").strip()
 
 

@@ -291,7 +291,7 @@ def described(place: Path) -> Operation:
         cost=lambda v, size: Cost(0.0, float(sum(4 * n for n in v.values()))),
         cases=tuple(Case(c["name"], v, dtypes=(kind,)) for c, v in zip(cases, every, strict=True)),
         shapes={c["name"]: v for c, v in zip(cases, every, strict=True)},
-        complaint=complaint,
+        custom_check=complaint,
         draw=draw,
     )
 

@@ -410,7 +410,7 @@ def _suggestion(word: str) -> str:
 def load(
     model: str | Path = "inner",
     *,
-    device: str = "cpu",
+    device: str = "auto",
     dtype: str | torch.dtype = "auto",
     revision: str | None = None,
     offline: bool = False,
@@ -425,8 +425,8 @@ def load(
     """Load a GPT-2.
 
     `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a checkpoint of nanoGPT
-    (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `device` is cpu, cuda, emulator (the CUDA kernels
-    without a GPU) or auto: a GPU where there is one. `dtype` is a name such as "bfloat16", or torch's own. `plan` names
+    (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `device` is auto (a GPU where there is one), cpu,
+    cuda or emulator: the CUDA kernels without a GPU. `dtype` is a name such as "bfloat16", or torch's own. `plan` names
     the rungs for the operations, and `kernels` replaces single rungs ({"attention": "5"}); the CPU runs no rungs. With
     a `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
     `draft` proposes tokens, of which the model reads several at a time: a smaller model with the same vocabulary, or

@@ -55,6 +55,9 @@ class Score:
     token_ranks: tuple[int | None, ...] | None = None
     token_entropies: tuple[float | None, ...] | None = None
 
+    def __str__(self) -> str:
+        return f"perplexity {self.perplexity:.4f} ({self.loss:.4f} nats per token) over {self.tokens:,} tokens"
+
     @property
     def loss(self) -> float:
         """Nats per predicted token; NaN if there is none."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,7 +18,9 @@ from rung.files import shown
 from rung.models.buffers import empty
 from rung.models.family import Config, TensorSpec
 from rung.models.tensors import TensorFile, open_tensors
-from rung.operation import Tensors
+
+if TYPE_CHECKING:
+    from rung.operation import Tensors
 
 
 @dataclass

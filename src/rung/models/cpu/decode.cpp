@@ -391,12 +391,12 @@ class Engine {
   void serve(int me) {
     using Clock = std::chrono::steady_clock;
     for (uint32_t seen = 0;; ++seen) {
-      const auto news = [&] { return turn_.load(std::memory_order_acquire) != seen; };
-      for (const auto until = Clock::now() + std::chrono::microseconds(200); !news() && Clock::now() < until;)
+      const auto has_work = [&] { return turn_.load(std::memory_order_acquire) != seen; };
+      for (const auto until = Clock::now() + std::chrono::microseconds(200); !has_work() && Clock::now() < until;)
         for (int i = 0; i < 32; ++i) pause();
-      if (!news()) {
+      if (!has_work()) {
         std::unique_lock<std::mutex> lock(mutex_);
-        wake_.wait(lock, news);
+        wake_.wait(lock, has_work);
       }
       if (stop_) return;
       at_work_->work(me);

@@ -112,9 +112,9 @@ class Arrival:
             self._thread = None
         self._slots, self._groups, self._raw = [], [], torch.empty(0, dtype=torch.float32, device="cpu")
         self.finished = True
-        ends, self._ends = self._ends, []
-        for name, both in ends:
+        for name, both in self._ends:  # they stay after an error: who asks again gets the error again
             require_numbers(name, both)
+        self._ends = []
 
     @property
     def timeline(self) -> list[Span]:

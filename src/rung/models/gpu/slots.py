@@ -287,11 +287,11 @@ class GpuBackend(Backend):
     def _next(self) -> list[Text]:
         """The texts whose prompts are read now, in the order in which they came."""
         busy, texts = self._busy, list[Text]()
-        if worn := [bank.session for bank in self._banks.values() if bank.session.enqueued > LONGEST]:
-            if busy or self._notes:
-                return texts  # the counters are reset when the running texts have ended
-            for session in worn:
-                session.open()
+        worn = [bank.session for bank in self._banks.values() if bank.session.enqueued > LONGEST]
+        if worn and (busy or self._notes):
+            return texts  # the counters are reset when the running texts have ended
+        for session in worn:
+            session.open()
         most = min(len(self._waiting), self.slots - busy)  # a text that slid may wait for a row
         few = most < busy
         if few and self._since * self._per_step < GATHER_SECONDS:

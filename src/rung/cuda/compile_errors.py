@@ -11,7 +11,7 @@ _SHOWN_ERRORS = 3
 _ERROR = re.compile(r"^(?P<file>[^\n]*?)\((?P<line>\d+)\): (?:catastrophic )?error(?: #\S+)?: (?P<text>.*)$")
 
 
-def complaint(build: Build, arch: str, found: Headers, text: str) -> str:
+def compile_error(build: Build, arch: str, found: Headers, text: str) -> str:
     """NVRTC's errors, readable."""
     lines = text.replace("\0", "").splitlines()
     errors = [match for line in lines if (match := _ERROR.match(line))]

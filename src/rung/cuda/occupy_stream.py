@@ -5,6 +5,6 @@ from __future__ import annotations
 import torch
 
 
-def stall(cycles: int) -> None:
+def occupy_stream(cycles: int) -> None:
     """Occupy the current stream for this many cycles of the GPU's clock."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
