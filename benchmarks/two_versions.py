@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="the src folder of the other version")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--only", nargs="*", help="cases, as gpt2:bfloat16:64; 0 texts are scores")
     parser.add_argument("--child", nargs=3)
     chosen = parser.parse_args()
     if chosen.child:
@@ -97,9 +98,10 @@ def main() -> None:
         return
     versions = {"before": chosen.before.resolve(), "after": Path(__file__).resolve().parents[1] / "src"}
     with tempfile.TemporaryDirectory() as home:
-        for name in SIZES:
+        cases = [case for case in CASES if not chosen.only or ":".join(map(str, case)) in chosen.only]
+        for name in {name for name, _, _ in cases}:
             write(Path(home) / name, name)
-        for name, dtype, texts in CASES:
+        for name, dtype, texts in cases:
             rates: dict[str, list[float]] = {version: [] for version in versions}
             for _ in range(chosen.rounds):
                 for version, source in versions.items():

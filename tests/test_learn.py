@@ -49,6 +49,7 @@ def test_hints_open_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> N
         assert [hint in out for hint in EVERY[2].hints] == [i < count for i in range(3)]
 
 
+@pytest.mark.slow
 def test_an_exercise_is_written_once_and_its_blanks_fail(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert rung("learn", "1") == 0
     path = tmp_path / "01_index.cu"

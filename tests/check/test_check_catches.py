@@ -261,6 +261,7 @@ def test_sizes_that_a_file_names_are_tried_in_its_own_process(tmp_path: Path, sh
     assert report.verdict == verdict and ("with C=77" in report.case) == (verdict == "failed"), report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition", BY_ADDRESS)
 def test_a_result_must_not_depend_on_addresses(tmp_path: Path, condition: str) -> None:
     report = verdict_on_a_sum(f"{condition} ? 0.0f : a[i] + b[i]", tmp_path)

@@ -439,6 +439,7 @@ def test_a_judged_rung_that_closes_its_pipes_has_failed(
 PROBLEM = ROOT / "tests" / "problem"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("added", "message"),
     [

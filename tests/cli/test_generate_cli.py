@@ -116,6 +116,7 @@ def test_texts_go_into_a_pipe_as_soon_as_they_are_complete(tmp_path: Path) -> No
     assert rest[-1]["finish_reason"] == "interrupted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code", "out", "err"),
     [

@@ -153,6 +153,7 @@ def test_cubs_primitives_agree_with_torch() -> None:
     assert torch.equal(sorted_, (x * 100.0).to(torch.int32).sort(descending=True).values)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_barrier_that_cub_needs_is_missed() -> None:
     from rung.emulator.faults import EmulatorFault

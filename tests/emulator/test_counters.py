@@ -42,6 +42,7 @@ PATTERNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", PATTERNS.values(), ids=PATTERNS)
 def test_sectors_and_wavefronts_are_those_of_the_addresses(index: str) -> None:
     source = f"""

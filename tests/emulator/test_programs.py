@@ -28,6 +28,7 @@ def marked(path: Path) -> object:
     return pytest.param(path, id=path.stem, marks=[] if path.stem in QUICK else [pytest.mark.slow])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [marked(path) for path in RIGHT])
 def test_right_program_says_ok_and_has_no_fault(program: Path) -> None:
     ended = rung_run(program)
@@ -94,6 +95,7 @@ def test_what_is_not_modelled_is_refused_by_name_and_line(tmp_path: Path) -> Non
     assert "texture.cu, line 3" in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["reverse", "shuffled"])
 def test_a_missing_event_changes_the_result_in_another_order(tmp_path: Path, order: str) -> None:
     source = tmp_path / "streams.cu"

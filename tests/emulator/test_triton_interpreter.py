@@ -118,6 +118,7 @@ def in_one_process(folder: Path, *words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [
     # softmax calls `tl.max` and `tl.sum`, which patch the language when they are called
     ("check=softmax/triton", "inspect=layernorm/triton", "inspect=softmax/triton", "inspect=residual/triton"),

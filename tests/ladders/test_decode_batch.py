@@ -86,6 +86,7 @@ def assert_attended(values: Values, tensors: Tensors, tuning: Mapping[str, int])
         assert torch.equal(found[name], before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warps", [1, 8])
 @pytest.mark.parametrize(("loads", "slots"), [(1, 2), (2, 3), (3, 1), (8, 3)])
 def test_every_number_of_cached_keys_is_attended(warps: int, loads: int, slots: int) -> None:
@@ -192,6 +193,7 @@ def test_rows_of_logits_begin_and_end_anywhere(vocabulary: int) -> None:
     assert_right(run(tensors, values, SMALL_TILES), tensors, values)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("capability")
 @pytest.mark.parametrize("rows", [1, 16, 17, 64, 65, 128, 129, 300])
 def test_any_number_of_sequences_is_multiplied_with_the_head(rows: int) -> None:

@@ -60,6 +60,7 @@ def assert_attended(values: Values, tensors: Tensors, tuning: Mapping[str, int])
         assert torch.equal(found[name], before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warps", [1, 8])
 @pytest.mark.parametrize(("loads", "slots"), [(1, 2), (2, 3), (3, 1), (8, 3)])
 def test_every_number_of_cached_keys_is_attended(warps: int, loads: int, slots: int) -> None:
@@ -69,6 +70,7 @@ def test_every_number_of_cached_keys_is_attended(warps: int, loads: int, slots: 
     assert_attended(values, tensors, {"KEY_WARPS": warps, "KEY_LOADS": loads, "KEY_SLOTS": slots})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("C", "NH"), [(48, 3), (64, 1), (256, 1)])
 @pytest.mark.parametrize("slots", [2, 3])
 def test_one_item_follows_another_whatever_their_lengths(C: int, NH: int, slots: int) -> None:
@@ -167,6 +169,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_quantisation_is_refused(

@@ -35,6 +35,7 @@ def wide(tensors: Tensors) -> Tensors:
     return {n: t.double() if t.is_floating_point() else t.long() for n, t in tensors.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", BOUNDS)
 def test_tokens_of_one_text_in_one_step_are_those_of_single_steps(number: str) -> None:
     """Three tokens of one text and two texts of one token: one step gives the reference's token-by-token results."""

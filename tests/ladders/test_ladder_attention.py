@@ -46,6 +46,7 @@ def test_every_flash_rung_offers_the_logsumexp(rung: Rung) -> None:
     assert "lse" in rung.binds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", ["sdpa_math", *(r.name for r in rungs("attention") if not r.emulate)])
 def test_the_first_token_only_sees_itself(rung: str) -> None:
     values: Values = dict(B=1, T=5, C=32, NH=1)
@@ -78,6 +79,7 @@ def test_the_window_includes_the_querys_own_key() -> None:
     torch.testing.assert_close(out, tensors["v"][:, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "tuning"),
     [

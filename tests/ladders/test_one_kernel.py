@@ -213,6 +213,7 @@ def by_turns(multiple: int, *dtypes: str, quick: Sequence[str] = ()) -> list[Any
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), by_turns(1, "f16", "bf16", quick=QUICK))
 def test_a_text_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str, dtype: str) -> None:
     one = DIVISIONS[name]
@@ -346,6 +347,7 @@ def rounded_reference(folder: Path, ids: list[int], real: Dtype) -> torch.Tensor
     return logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "rung", "other"),
     [("float16", "13", "3"), ("bfloat16", "13", "3"), ("int8", "14", "8"), ("float32", "15", "3")],

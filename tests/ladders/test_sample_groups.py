@@ -47,6 +47,7 @@ def assert_drawn_alike(tensors: Tensors, values: Values, tuning: dict[str, int])
     assert torch.equal(found["marks"].long(), expected["marks"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.5, 6.0])
 @pytest.mark.parametrize("groups", [2, 20, 256])
 @pytest.mark.parametrize("block", [32, 64, 512])
@@ -86,6 +87,7 @@ def test_a_draw_follows_the_probabilities() -> None:
     assert (counts - probabilities).abs().max() < 0.05  # four deviations of a half of 2000
 
 
+@pytest.mark.slow
 def test_the_engine_samples_through_groups_what_the_cpu_samples() -> None:
     model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())

@@ -89,6 +89,7 @@ def together(engine: BatchEngine, requests: list[Request]) -> list[Completion]:
     return [text.completion() for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float32 without a compiler", "bfloat16", "int8"])
 def test_texts_and_log_probabilities_are_those_of_each_alone(dtype: str) -> None:
     model = without_compiler() if "without" in dtype else loaded(dtype)

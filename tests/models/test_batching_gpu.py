@@ -94,6 +94,7 @@ def test_a_text_has_the_same_bits_alone_and_among_others(model: Model, weights: 
     assert [together(shared, [one])[0] for one in requests] == among
 
 
+@pytest.mark.slow
 def test_texts_move_into_more_rows_and_back(model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots_module, "ROWS", (1, 4))
     one = backend(model, weights, 4)

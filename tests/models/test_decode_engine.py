@@ -59,6 +59,7 @@ def test_greedy_text_is_the_cpus(model: Model, weights: Weights, rung: str) -> N
     assert columns(list(written(one, given, [3]))) == on_cpu(model, given, 3, temperature=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -94,6 +95,7 @@ def test_tensor_cores_write_the_same_text_for_many(model: Model, weights: Weight
     assert columns(list(written(many, given, [3] * 5))) == on_cpu(model, given, 3, temperature=0)
 
 
+@pytest.mark.slow
 def test_a_stop_token_ends_one_sequence_and_the_others_go_on(model: Model, engine: Engine) -> None:
     given = prompts(model, "Once upon a time", "The king")
     free = columns(list(written(engine, given, [5, 5])))
@@ -134,6 +136,7 @@ def test_a_text_of_what_are_no_numbers_goes_on_with_tokens(model: Model, weights
     assert all(0 <= token < model.config.vocabulary for row in found for token in row)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", ["1", "2", "3"])
 def test_logits_of_a_text_that_no_one_would_write(model: Model, weights: Weights, rung: str) -> None:
     given, text = prompts(model, "Once upon a time")[0], prompts(model, " xylophone dog the")[0][:3]

@@ -51,6 +51,7 @@ def tokens(model: Model, **options: Any) -> list[list[int]]:
     return [completion.tokens for completion in model.generate(PROMPTS, **options)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", ["ngram", "int8"])
 def test_greedy_text_is_the_same_token_by_token(draft: str) -> None:
     options: dict[str, Any] = {"temperature": 0, "max_new_tokens": 60, "stop_tokens": ()}
@@ -76,6 +77,7 @@ def test_greedy_text_is_the_same_over_ten_thousand_tokens() -> None:
         assert ten_thousand(inner(draft)) == expected, draft
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -246,6 +248,7 @@ class Paced(HostBackend):
         return super().turn()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("round_", "step"), [(0.1, 1.0), (8.0, 1.0), (1.5, 1.0)])
 def test_the_slower_variant_takes_little_of_the_time_and_changes_no_text(round_: float, step: float) -> None:
     folder, clock = models.saved(n_positions=512), [0.0]

@@ -63,6 +63,7 @@ def test_every_width_gives_the_same_logits_and_the_same_greedy_text(size: str, s
     assert greedy(model, [prompt], 64) == [models.reference_greedy(folder, prompt, 64)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_of_the_config_is_honoured(variant: str, step: str) -> None:
     folder = models.saved(**VARIANTS[variant])

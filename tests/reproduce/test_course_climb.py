@@ -26,6 +26,7 @@ def climber() -> Climber:
     return Climber("tiny", config, weights, models.some_ids(7), NEW, device="emulator", study="course")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", course.steps(), ids=lambda step: step.name)
 def test_every_step_writes_the_reference_text_without_torch(
     climber: Climber, step: course.Step, monkeypatch: pytest.MonkeyPatch

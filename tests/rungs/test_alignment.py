@@ -114,6 +114,7 @@ def test_a_python_rung_says_it_too_and_a_tunable_may_decide() -> None:
     assert "needs x to start" in str(rung.refusal(values, tf32, {"DESCRIPTORS": 1}, tensors))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", catalogue.operations())
 def test_nothing_that_torch_allocates_is_refused(name: str) -> None:
     operation = catalogue.operation(name)

@@ -53,6 +53,7 @@ def test_an_older_gpu_compiles_the_rung_or_gets_its_rule(name: str) -> None:
             assert row.state == "ok" or (row.state == "skipped" and re.search(r"sm >= (80|89|90)", row.reason)), row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DECLARED)
 def test_what_is_refused_would_not_have_compiled(name: str) -> None:
     rung = catalogue.find(name)

@@ -165,6 +165,7 @@ def test_a_killed_or_stopped_engine_ends_no_text(
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_where_it_was_when_its_engine_dies(server: Running, model: Model) -> None:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="secret", max_retries=0) as client:
         stream = client.completions.create(model="tiny", prompt="Once upon a time", seed=3, max_tokens=240, stream=True)
@@ -269,6 +270,7 @@ def test_embeddings_are_the_models_in_both_encodings(server: Running, model: Mod
     assert plain.usage.prompt_tokens == sum(len(model.tokenizer.encode(text)) for text in texts)
 
 
+@pytest.mark.slow
 def test_a_chat_is_a_completion_of_what_the_models_template_writes(server: Running, model: Model, tmp_path: Path) -> None:
     messages: Any = [{"role": "user", "content": "Once upon"}]
     status, answer = ask(server, "/v1/chat/completions", {"messages": messages}, Authorization="Bearer secret")

@@ -267,6 +267,7 @@ def test_the_command_writes_one_file(tmp_path: Path) -> None:
     assert not re.search(r'(?:src|href)="(?!#|data:)', text)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_written_or_found_is_reported_in_one_sentence(tmp_path: Path) -> None:
     document(tmp_path / "a.jsonl", [row("gelu/naive", 80.0)])
     for words in (

@@ -59,6 +59,7 @@ def line(text: str, rung: str, dtype: str = "f32") -> list[str]:
     return [c.strip() for c in found.strip("|").split("|")]
 
 
+@pytest.mark.slow
 def test_nothing_in_the_repository_is_stale() -> None:
     late = [str(p.relative_to(tables.ROOT)) for p in tables.stale()]
     assert late == [], "run `make tables` and commit the result"
@@ -231,6 +232,7 @@ def numbers(text: str) -> list[str]:
     return re.findall(r"\d[\d,.]*\d|\d", text)
 
 
+@pytest.mark.slow
 def test_results_report_and_figures_show_the_same() -> None:
     """Of each ladder's first and best rung: what the overview of the figures says is what the other two do."""
     readme = (tables.ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
