@@ -11,10 +11,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rung.check import sandbox
 from rung.check.compare import measure
 from rung.check.judge import check
-from rung.check.report import ALONE, LADDER, CheckRequest, Effort, Report
+from rung.check.report import ALONE, LADDER, SLOW, CheckRequest, Effort, Failure, Report
 from rung.check.runner import LocalRunner
+from rung.check.sandbox import Sandbox
 from rung.check.schedule import Procedure
 from rung.check.trial import Trial, Trials
 from rung.dtypes import dtype
@@ -138,3 +140,21 @@ def test_a_rank_is_held_to_what_rounding_may_have_made_of_it() -> None:
     for given, right in ((0, 1), (1, 1), (2, 2), (3, 2)):
         expected = of.expected(found, {"rank": torch.tensor([[given]], dtype=torch.int32)}, values)
         assert int(expected["rank"]) == right
+
+
+def test_a_process_that_was_too_slow_is_replaced_whatever_was_asked_of_it_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, ends = cast(Any, object.__new__(Sandbox)), iter([Failure("too slow", SLOW), Failure("ended by SIGKILL")])
+
+    def ask(*_: object) -> dict[str, Any]:
+        raise next(ends)
+
+    of = ("emulator", "softmax", "mine.py", False)
+    host._slow, host._child = False, SimpleNamespace(ask=ask, of=of)
+    for _ in range(2):
+        with pytest.raises(Failure):
+            host.ask({"do": "run"}, 1.0)
+    replaced = []
+    monkeypatch.setattr(sandbox, "taken", lambda *wanted: replaced.append(wanted) or SimpleNamespace(bound=0))
+    with pytest.raises(AttributeError):  # there are no operands
+        host.bind(None, None, None, None)
+    assert replaced == [of]

@@ -133,7 +133,7 @@ class Sandbox:
         try:
             answer = self._child.ask(what, seconds)
         except Failure as failure:
-            self._slow = failure.kind == SLOW
+            self._slow |= failure.kind == SLOW
             raise
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
         self.atomics = self.atomics or bool(answer.get("atomics"))

@@ -12,7 +12,7 @@ import torch
 from rung.check.compare import Deviation
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
 from rung.check.operands import Operands
-from rung.check.report import CheckRequest, Failure, Report
+from rung.check.report import SLOW, CheckRequest, Failure, Report
 from rung.check.runner import STALLS, Host, How, Order, blamed
 from rung.dtypes import Dtype
 from rung.emulator import EmulatorFault
@@ -229,7 +229,7 @@ class Trial:
 
     def _because_of(self, order: Order, failure: Failure) -> Failure:
         """A failure in another thread order is a race if the usual order is right."""
-        if order == "forward":
+        if order == "forward" or failure.kind == SLOW:
             return failure
         try:
             self._once()
