@@ -378,7 +378,7 @@ class Model:
             prompt = prompt.tolist()
         numbers = list(prompt) if isinstance(prompt, Iterable) else [prompt]
         kinds = set(map(type, numbers))  # not number by number: scores of short texts would wait for it
-        if not all(issubclass(kind, Integral) and kind is not bool for kind in kinds):
+        if not all(issubclass(kind, Integral) and not issubclass(kind, bool) for kind in kinds):
             raise RungError(f"a prompt of tokens holds whole numbers; got {str(numbers)[:60]}.")
         ids = tuple(numbers if kinds == {int} else map(int, numbers))
         return Prompt(self._tokenizer.decode(ids) if self._tokenizer else "", ids)
