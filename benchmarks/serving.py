@@ -132,7 +132,7 @@ class Bench:
         for (rows, length), reader in sorted(backend._readers.items()):
             reader.tensors["lengths"].fill_(length)
             self.spent[f"pass_{rows}x{length}_ms"] = self._ms(reader.replay)
-        for rows, bank in sorted(backend._banks.items()):
+        for (rows, _), bank in sorted(backend._banks.items()):
             session = bank.session
             session.choice.greedy, together = True, session.work.steps
             graph, tensors = session.graph(together), session.tensors

@@ -103,44 +103,41 @@ class Checkout:
         return answer
 
 
-def same(before: Checkout, here: Checkout, old: str, new: str, rows: list[Any]) -> bool:
+def same(before: Checkout, here: Checkout, name: str, rows: list[Any]) -> bool:
     """Whether all builds of these rows are the same code in both."""
     for row in rows:
-        then = before.ask("code", old, row)
+        then = before.ask("code", name, row)
         if then.startswith("error"):
             return False
-        now = (here.ask("code", new, row, again=i > 0) for i in range(ATTEMPTS))
+        now = (here.ask("code", name, row, again=i > 0) for i in range(ATTEMPTS))
         if not any(then == one for one in now):
             return False
-        if row.code and not any(then == before.ask("probe", old, row, again=i > 0) for i in range(ATTEMPTS)):
+        if row.code and not any(then == before.ask("probe", name, row, again=i > 0) for i in range(ATTEMPTS)):
             return False  # its data counts, and may differ
     return True
 
 
 def main(other: Path) -> int:
     from rung.results import codes, store
-    from rung.rungs import folders
 
     before, here = Checkout(other), Checkout(ROOT)
     index = {name: dict(known) for name, known in codes.known().items()}
-    former = {new: old for old, new in folders.renamed().items()}
     measured: dict[str, list[Any]] = {}
     for row in store.published():
         if row.kind == "bench" and row.verdict == "ok":
             measured.setdefault(row.what, []).append(row)
     different = 0
     for name, rows in sorted(measured.items()):
-        now, old = here.ask("text", name), former.get(name, name)
-        then = before.ask("text", old)
+        now, then = here.ask("text", name), before.ask("text", name)
         if now == then or now.startswith("error") or then.startswith("error"):
             continue
-        known = index.get(name) or index.pop(old, {})
+        known = index.get(name, {})
         current = [r for r in rows if codes.same(name, r.texts[name], then, {name: known})]
         if not current:
             continue
         if known.get(now) is not None and known.get(now) == known.get(then):
             continue
-        if same(before, here, old, name, current):
+        if same(before, here, name, current):
             newest = max(current, key=lambda r: r.time).texts[name]
             digest = known.get(newest) or codes.digest([r.code or now for r in sorted(current, key=lambda r: r.key)])
             index[name] = dict(sorted({**known, newest: digest, then: digest, now: digest}.items()))

@@ -20,7 +20,7 @@ from rung.cuda import limits, nvrtc
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.slots import logits_after, read_into
+from rung.models.gpu.slots import GpuBackend, logits_after, read_into, write_texts
 from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values
 from rung.rungs import base, catalogue, tunings
@@ -485,17 +485,20 @@ def test_engines_sessions_of_two_capacities_take_turns(dtype: str) -> None:
     ours = engine(folder, {"bf16": "bfloat16", "f16": "float16"}[dtype], "13", device="cuda")
     given = [(models.some_ids(9), 40), (models.some_ids(70, seed=1), 120)]  # of 64 places and of 192
 
-    def write(ids: list[int], count: int) -> Iterator[int]:
-        return (step[0] for step in written(ours, [ids], [count]))
+    backends = [GpuBackend(None, ours, 1, exact=True) for _ in given]
 
-    alone = [list(write(*one)) for one in given]
-    short, long = (write(*one) for one in given)
+    def write(backend: GpuBackend, ids: list[int], count: int) -> Iterator[int]:
+        return (step[0] for step in write_texts(backend, [ids], [count]))
+
+    alone = [list(write(backend, *one)) for backend, one in zip(backends, given, strict=True)]
+    short, long = (write(backend, *one) for backend, one in zip(backends, given, strict=True))
     found: list[list[int]] = [[], []]
     for i in range(120):
         if i < 40:
             found[0].append(next(short))
         found[1].append(next(long))
-    assert found == alone and len(ours._sessions) == 2
+    assert found == alone
+    assert [bank.session.capacity for backend in backends for bank in backend._banks.values()] == [64, 192]
 
 
 @pytest.mark.parametrize("start", [0, 900])

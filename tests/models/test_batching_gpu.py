@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
@@ -92,6 +93,19 @@ def test_a_text_has_the_same_bits_alone_and_among_others(model: Model, weights: 
     among = together(BatchEngine(lambda: backend(model, weights, 3), None), requests)
     shared = BatchEngine(lambda: backend(model, weights, 3), None)
     assert [together(shared, [one])[0] for one in requests] == among
+
+
+@pytest.mark.slow
+def test_a_run_of_few_texts_has_a_session_of_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots_module, "OWN", 1)
+    model = models.ours(models.saved(**{**SHAPE, "n_positions": 256}))
+    weights = read_weights(model.folder, model.config, lambda w: Linear(w.float().clone()), lambda v: v.float().clone())
+    one = backend(model, weights, 4)
+    for length, reach in ((5, 9), (63, 67), (5, 0)):
+        asked = request(length, 4, temperature=1.0)
+        own = replace(asked, rows=1, reach=reach)
+        assert together(BatchEngine(lambda: one, None), [own])[0].tokens == on_cpu(model, asked).tokens
+    assert list(one._banks) == [(1, 128), (1, 256)]  # the one used last, and one that any text fits into
 
 
 @pytest.mark.slow
@@ -266,7 +280,7 @@ def test_steps_are_launched_before_those_ahead_are_done(
     with torch.inference_mode():
         one.turn()
         one._notes.clear()
-        one._notes.append(slots_module._Steps(one._banks[1].session, 0, ahead // 2, [None]))  # half of them are left
+        one._notes.append(slots_module._Steps(one._open(1).session, 0, ahead // 2, [None]))  # half of them are left
         before = one.clock.steps
         one._launch()
     assert ahead // 2 < ahead // 2 + one.clock.steps - before <= ahead
@@ -325,22 +339,42 @@ def test_on_a_gpu_a_text_has_the_same_bits_alone_and_among_others(marks: None) -
     assert [together(shared, [each])[0] for each in requests] == among
 
 
+def admitted_without_waiting(one: GpuBackend, texts: list[Text]) -> set[int]:
+    """The slots that wrote tokens, by turns that do not wait for the GPU."""
+    found: set[int] = set()
+    end = time.monotonic() + 30
+
+    def turn() -> None:
+        one._read()
+        one._launch()
+        found.update(new.slot for new in one._collect(wait=False))
+
+    with torch.inference_mode():
+        for slot, text in enumerate(texts):
+            one.begin(slot, text)
+            turn()
+        while len(found) < len(texts) and time.monotonic() < end:  # prompts are gathered while others write
+            turn()
+    return found
+
+
+def test_all_texts_are_admitted_while_others_write(model: Model, weights: Any) -> None:
+    texts = [Text(request(3 + i, 9, sample=i), None) for i in range(6)]
+    one = backend(model, weights, 6)
+    one._exact = False
+    assert admitted_without_waiting(one, texts) == set(range(6))
+
+
 @pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=on_gpu)])
 def test_on_a_gpu_nothing_is_waited_for_while_texts_are_admitted(dtype: str) -> None:
     one = gpu_backend(dtype, 16)
     texts = [Text(request(5 + 9 * i, 40, sample=i, temperature=float(i % 2)), None) for i in range(16)]
     torch.cuda.set_sync_debug_mode("error")  # type: ignore[no-untyped-call]
     try:
-        with torch.inference_mode():
-            for slot, text in enumerate(texts):
-                one.begin(slot, text)
-                one._read()
-                one._launch()
+        written = admitted_without_waiting(one, texts)
     finally:
         torch.cuda.set_sync_debug_mode("default")  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    written = one._collect(wait=False)
-    assert {fresh.slot for fresh in written} == set(range(16))
+    assert written == set(range(16))
 
 
 def test_step_counters_are_reset_also_while_texts_keep_coming(

@@ -143,7 +143,7 @@ def distances(samples: tuple[int, ...], run: Callable[[int], list[int]], target:
     ("most", "device"),
     [
         (3_000, "cpu"),
-        pytest.param(100_000, "cpu", marks=pytest.mark.slow),
+        pytest.param(20_000, "cpu", marks=pytest.mark.slow),
         pytest.param(100_000, "cuda", marks=pytest.mark.gpu),
     ],
 )

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import random
+import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,22 @@ def expected(folder: Path, ids: list[int]) -> torch.Tensor:
 
 def ids_of(seed: int, count: int) -> list[int]:
     return random.Random(seed).choices(range(400), k=count)
+
+
+def test_a_scores_tokens_are_checked_together() -> None:
+    model, calls = rung.load(saved(), dtype="float32"), 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event.endswith("call")
+
+    ids = ids_of(1, 5000)
+    sys.setprofile(count)
+    try:
+        found = model._text(ids)
+    finally:
+        sys.setprofile(None)
+    assert found.ids == tuple(ids) and calls < 500
 
 
 def test_a_text_has_transformers_figures() -> None:

@@ -112,7 +112,9 @@ class Run:
     def _pieces(self, stream: Stream) -> Iterator[tuple[int, Piece]]:
         few = len(self._texts) <= (self.options.batch_size or FIXED_BATCH)
         rows = len(self._texts) if few else None
-        waiting = [(index, replace(request, rows=rows)) for index, request in enumerate(self.requests)][::-1]
+        reach = 0 if self.options.slide else max(len(r.ids) for r in self.requests) + self.options.max_new_tokens
+        own = [replace(request, rows=rows, reach=reach) for request in self.requests]
+        waiting = list(enumerate(own))[::-1]
         for _ in range(min(len(waiting), self.options.batch_size or len(waiting))):
             stream.submit(*waiting.pop())
         for index, piece in stream:

@@ -325,24 +325,16 @@ class Model:
                 raise RungError("the model's config names no end-of-text token to put before the first token.")
             first = self.config.eos[0]
         per_token = options.get("per_token", False)
-        found = scores(
+        return scores(
             self.rater, map(self._text, texts), context=context, stride=stride, per_token=per_token, first=first
         )
-        return self._computed(found)
-
-    def _computed(self, scores: Iterator[Score]) -> Iterator[Score]:
-        while True:
-            with plain_torch(self.plan.device):
-                score = next(scores, None)
-            if score is None:
-                return
-            yield score
 
     def _text(self, text: str | Sequence[int]) -> Text:
         prompt = self._prompt(text)
-        wrong = next((i for i in prompt.ids if not 0 <= i < self.config.vocabulary), None)
-        if wrong is not None:
-            raise RungError(f"token {wrong} is outside the model's vocabulary of {self.config.vocabulary:,}.")
+        vocabulary = self.config.vocabulary
+        if prompt.ids and (min(prompt.ids) < 0 or max(prompt.ids) >= vocabulary):
+            wrong = next(i for i in prompt.ids if not 0 <= i < vocabulary)
+            raise RungError(f"token {wrong} is outside the model's vocabulary of {vocabulary:,}.")
         known = isinstance(text, str) or self._tokenizer is not None
         return Text(prompt.ids, len(prompt.text.encode()) if known else None)
 
@@ -385,9 +377,10 @@ class Model:
         if isinstance(prompt, torch.Tensor):
             prompt = prompt.tolist()
         numbers = list(prompt) if isinstance(prompt, Iterable) else [prompt]
-        if not all(isinstance(i, Integral) and not isinstance(i, bool) for i in numbers):
+        kinds = set(map(type, numbers))  # not number by number: scores of short texts would wait for it
+        if not all(issubclass(kind, Integral) and not issubclass(kind, bool) for kind in kinds):
             raise RungError(f"a prompt of tokens holds whole numbers; got {str(numbers)[:60]}.")
-        ids = tuple(int(i) for i in numbers)
+        ids = tuple(numbers if kinds == {int} else map(int, numbers))
         return Prompt(self._tokenizer.decode(ids) if self._tokenizer else "", ids)
 
     def _tokenizer_if_any(self, prompts: Sequence[str | Sequence[int]]) -> Tokenizer | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rung.models.buffers import empty, integers
+from rung.models.buffers import empty, integers, plain_torch
 from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.plan import Plan
@@ -96,7 +96,7 @@ class PlanScorer:
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
         for ids in windows:
-            with self._lock:
+            with self._lock, plain_torch(self.transformer.plan.device):
                 rated = self._one(integers([list(ids)]), whole)
             yield rated
 

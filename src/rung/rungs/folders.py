@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 from pathlib import Path
 
@@ -32,14 +31,4 @@ def _found(places: tuple[Path, ...], _changed: tuple[int, ...]) -> dict[str, Pat
             if path.parent.name in found:
                 raise RungError(f"{path.parent} and {found[path.parent.name]} hold the same operation; rename one.")
             found[path.parent.name] = path.parent
-    return found
-
-
-@functools.cache
-def renamed() -> dict[str, str]:
-    """Former full name of a shipped rung -> its present one, by the tables beside the ladders: stored rows follow."""
-    found: dict[str, str] = {}
-    for path in sorted(LADDERS.glob("*/renamed.json")):
-        table = json.loads(path.read_text(encoding="utf-8"))
-        found |= {f"{path.parent.name}/{old}": f"{path.parent.name}/{new}" for old, new in table.items()}
     return found

@@ -16,7 +16,8 @@ from rung.models.tokenizer import Detokenizer, Tokenizer
 class Request:
     """A text to write. `seed` and `sample` determine its random numbers. Texts with the same `call` were requested
     together: their engine admits calls in turns, and names the call in its log. `rows` is the
-    number of texts that begin together, if they may have a session of their number of rows.
+    number of texts that begin together, if they may have a session of their number of rows, and `reach` the most tokens
+    that one of them may have, its prompt included; 0: the context.
     """
 
     prompt: Prompt
@@ -25,6 +26,7 @@ class Request:
     sample: int = 0
     call: str = ""
     rows: int | None = None
+    reach: int = 0
 
     @property
     def ids(self) -> tuple[int, ...]:

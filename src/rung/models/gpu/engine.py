@@ -24,6 +24,7 @@ from rung.rungs.base import Device, Rung, arch
 from rung.rungs.cuda import CudaRung
 
 DTYPES = {"float32": "f32", "tf32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "bf16"}
+GRANULE = 64  # rows of sessions hold multiples of this many tokens, so that sessions can be reused
 
 
 class Engine:
@@ -106,11 +107,16 @@ class Engine:
                 return self._with(rung, values, rows, self.config.context)
         raise RungError(f"a draft cannot be read: {reason}; leave the draft out or choose another plan.")
 
-    def open(self, rows: int) -> Session:
-        """A session without texts; each text may fill the context."""
+    def capacity(self, reach: int) -> int:
+        """The tokens of a row that is to hold texts of up to `reach` tokens; 0: the context."""
+        return min(self.config.context, -(-reach // GRANULE) * GRANULE or self.config.context)
+
+    def open(self, rows: int, reach: int = 0) -> Session:
+        """A session without texts. The shorter its rows, the fewer parts of attention do the kernels merge."""
         self.check_process()
-        values = dims(self.config, rows, self.config.context)
-        session = self._with(self.rung(values), values, rows, self.config.context)
+        capacity = self.capacity(reach)
+        values = dims(self.config, rows, capacity)
+        session = self._with(self.rung(values), values, rows, capacity)
         session.open()
         self._latest = weakref.ref(session)
         return session

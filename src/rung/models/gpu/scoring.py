@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from rung.models.buffers import plain_torch
 from rung.models.family import Config
 from rung.models.gpu.memory import sent, to_host
 from rung.models.gpu.recorded import Buffers, RecordedPass
@@ -136,7 +137,7 @@ class GpuScorer:
             ids = np.asarray(window, dtype=np.int32)
             given[0, row, : len(ids) - 1] = ids[:-1]
             given[1, row, : len(ids) - 1] = ids[1:]
-        with self._lock:
+        with self._lock, plain_torch(self.t["wte"].device):
             if length not in self.passes:
                 self.passes[length] = ScoringPass(self.config, self.t, rows, length, self._buffers, self._tokens)
             one = self.passes[length]

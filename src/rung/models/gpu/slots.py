@@ -6,8 +6,8 @@ order and records which texts each launch had in its rows, so that its tokens ca
 GPU in between: a row is free for the next text as soon as the last step of its present text was launched.
 
 In 16 bits the number of rows follows the load: a single text uses the rungs for one row, and texts move into a session
-with more rows when more arrive. In float32 the number of rows is fixed, and prompts are read one by one, so that the
-same kernels compute a text in any batch.
+with more rows when more arrive. In float32 texts never move, and prompts are read one by one, so that the same kernels
+compute a text whoever joins. A run of few texts has a session of its number of rows, no longer than its texts can get.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ MOST_AHEAD = 32
 SPARE_STEPS = 4  # that a graph of several steps may leave unfinished when the next is launched
 GATHER_SECONDS = 4e-3  # seconds of steps between two prefills, so that prompts which arrive meanwhile are read together
 RAMP = 24 * CHUNK  # tokens of prompts in a turn while more texts wait than are running
+OWN = 8  # sessions of runs that are kept when idle
 LONGEST = 1 << 30  # steps of a session after which no text joins until its counters are reset
 
 
@@ -183,7 +184,7 @@ class GpuBackend(Backend):
         self._transformer, self._engine = transformer, engine
         self._cuda = engine.device == "cuda"
         self._exact = exact
-        self._banks: dict[int, _SessionRows] = {}
+        self._banks: dict[tuple[int, int], _SessionRows] = {}  # by rows and capacity; the last used at the end
         self._readers: dict[tuple[int, int], Reader] = {}
         elements = engine.config.layers * max(CHUNK, self.context) * engine.config.C
         where = engine.operands["wte"].device
@@ -271,14 +272,14 @@ class GpuBackend(Backend):
         return fresh
 
     def _rows_for(self, text: Text) -> _SessionRows:
-        """The session in which a text begins. With `exact` it has as many rows as the text's run has texts, if another
-        run does not use them, or else all slots."""
+        """The session in which a text begins. With `exact` it has as many rows as the text's run has texts, as long as
+        they can get, if another run does not use them, or else all slots."""
         if not self._exact:
             assert self._bank is not None
             return self._bank
         own = text.request.rows
-        if own is not None and own < self.slots:
-            bank = self._open(own)
+        if own is not None and own <= self.slots:
+            bank = self._open(own, text.request.reach)
             if None in bank.rows:
                 return bank
         return self._open(self.slots)
@@ -366,11 +367,19 @@ class GpuBackend(Backend):
     def _rows(self, texts: int) -> int:
         return min(self.slots, next((r for r in ROWS if r >= texts), self.slots))
 
-    def _open(self, rows: int) -> _SessionRows:
-        if rows not in self._banks:
-            session = self._engine.open(rows)
-            self._banks[rows] = _SessionRows(session, RowTransfer(session), [None] * rows, set(range(rows)))
-        return self._banks[rows]
+    def _open(self, rows: int, reach: int = 0) -> _SessionRows:
+        key = rows, self._engine.capacity(reach)
+        bank = self._banks.pop(key, None)
+        if bank is None:
+            used = {id(note.session) for note in self._notes if isinstance(note, _Steps)}
+            idle = [k for k, b in self._banks.items() if not b.active and id(b.session) not in used]
+            own = [(rows, capacity) for rows, capacity in idle if capacity < self.context]
+            for oldest in own[: max(0, len(own) + 1 - OWN)]:
+                del self._banks[oldest]
+            session = self._engine.open(rows, reach)
+            bank = _SessionRows(session, RowTransfer(session), [None] * rows, set(range(rows)))
+        self._banks[key] = bank
+        return bank
 
     def _move(self, rows: int) -> _SessionRows:
         """Running texts continue in the session with this many rows."""
@@ -399,8 +408,9 @@ class GpuBackend(Backend):
         with self._engine.lock, torch.inference_mode():
             self._engine.arrive()
             for rows in [self.slots] if self._exact else sorted({self._rows(r) for r in ROWS}):
-                session = self._open(rows).session
-                self._banks[rows].transfer.leave(range(rows))
+                bank = self._open(rows)
+                session = bank.session
+                bank.transfer.leave(range(rows))
                 for greedy in (True, False):
                     session.choice.greedy = greedy
                     for together in {1, session.work.steps} if self._cuda else ():
@@ -594,12 +604,13 @@ def write_texts(
 ) -> Iterator[list[int]]:
     """Texts of tokens, without an engine's thread: for each step the tokens of all texts, -1 where one has ended."""
     made: list[list[int]] = [[] for _ in prompts]
+    reach = max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))
     texts = []
     for row, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
         options = Options(
             sampling=sampling or Sampling(temperature=0), max_new_tokens=limit, stop_tokens=tuple(stop_tokens)
         )
-        texts.append(Text(Request(Prompt("", tuple(prompt)), options, seed, row, rows=len(prompts)), None))
+        texts.append(Text(Request(Prompt("", tuple(prompt)), options, seed, row, rows=len(prompts), reach=reach), None))
         backend.begin(row, texts[-1])
     running, shown = dict(enumerate(texts)), 0
     while running or any(len(tokens) > shown for tokens in made):
