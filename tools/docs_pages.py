@@ -22,6 +22,7 @@ from rung.rungs import catalogue
 ROOT = Path(__file__).parents[1]
 LADDERS = ROOT / "src" / "rung" / "ladders"
 TERM = re.compile(r'<a id="([^"]+)"></a>\*\*([^*]+)\*\*(?: \(([^)]*)\))?:')
+CODE = re.compile(r"(^```.*?^```|(?:^ {4}[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 PICTURE = re.compile(r'<picture>\s*<source[^>]*srcset="(?P<dark>[^"]+)"[^>]*>\s*<img(?P<rest>[^>]*)>\s*</picture>')
 LINK = re.compile(r'(\]\(|(?:src|srcset|href)=")([^)"#\s]+)')
 
@@ -105,7 +106,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             here = posixpath.dirname(page.file.dest_uri)
         return front + posixpath.relpath(place, here or ".")
 
-    markdown = LINK.sub(moved, PICTURE.sub(_both_colours, markdown))
+    parts = CODE.split(PICTURE.sub(_both_colours, markdown))  # text and blocks of code in turn
+    markdown = "".join(part if i % 2 else LINK.sub(moved, part) for i, part in enumerate(parts))
     return markdown + _exercises() if page.file.src_uri == "exercises.md" else markdown
 
 
