@@ -216,7 +216,7 @@ def test_a_pipe_that_is_read_can_be_the_output(pipe: str) -> None:
         reader.start()
         sink.write("line\n")
     reader.join(10)
-    assert got == ["line\n"] and resume.done(Path(pipe)) == 0
+    assert got == ["line\n"] and resume.done(Path(pipe), "run") == 0
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_pipe_that_is_read_can_be_the_output(pipe: str) -> None:
 def test_an_output_of_other_content_is_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "out").write_bytes(content)
     with pytest.raises(RungError, match="another file with --output"):
-        resume.done(tmp_path / "out")
+        resume.done(tmp_path / "out", "run")
     assert (tmp_path / "out").read_bytes() == content
 
 

@@ -42,19 +42,23 @@ extern "C" __global__ void probabilities(const Real* qkv, float* p, int T, int C
     const Real* k = qkv + head_of(1, b, nh, T, C, HS);
     float* row = p + (((int64_t)b * NH + nh) * T + t1) * T;
     float largest = -INFINITY;
+    // perhaps never several turns: a ladder's cases have fewer tokens than a block has threads
     for (int t2 = threadIdx.x; t2 <= t1; t2 += blockDim.x) {
         float sum = 0.0f;
+        // perhaps never one turn: a ladder's cases have wider heads
         for (int hs = 0; hs < HS; hs++) sum += to_float(q[hs]) * to_float(k[(int64_t)t2 * 3 * C + hs]);
         row[t2] = scale * sum;
         largest = fmaxf(largest, row[t2]);
     }
     largest = block_max(largest);
     float sum = 0.0f;
+    // perhaps never several turns: a ladder's cases have fewer tokens than a block has threads
     for (int t2 = threadIdx.x; t2 <= t1; t2 += blockDim.x) {
         row[t2] = expf(row[t2] - largest);
         sum += row[t2];
     }
     sum = block_sum(sum);
+    // perhaps never several turns: a ladder's cases have fewer tokens than a block has threads
     for (int t2 = threadIdx.x; t2 <= t1; t2 += blockDim.x) row[t2] /= sum;
 }
 
@@ -79,13 +83,16 @@ extern "C" __global__ void score_gradients(const Real* qkv, const Real* dout, co
     const Real* d = dout + ((int64_t)b * T + t1) * C + nh * HS;
     const int64_t at = (((int64_t)b * NH + nh) * T + t1) * T;
     float total = 0.0f;
+    // perhaps never several turns: a ladder's cases have fewer tokens than a block has threads
     for (int t2 = threadIdx.x; t2 <= t1; t2 += blockDim.x) {
         float dp = 0.0f;
+        // perhaps never one turn: a ladder's cases have wider heads
         for (int hs = 0; hs < HS; hs++) dp += to_float(d[hs]) * to_float(v[(int64_t)t2 * 3 * C + hs]);
         ds[at + t2] = dp;
         total += p[at + t2] * dp;
     }
     total = block_sum(total);
+    // perhaps never several turns: a ladder's cases have fewer tokens than a block has threads
     for (int t2 = threadIdx.x; t2 <= t1; t2 += blockDim.x) ds[at + t2] = p[at + t2] * (ds[at + t2] - total) * scale;
 }
 
@@ -102,6 +109,7 @@ extern "C" __global__ void gradients(const Real* qkv, const Real* dout, const fl
     const Real* d = dout + (int64_t)b * T * C + nh * HS + hs;
     float dq = 0.0f, dk = 0.0f, dv = 0.0f;
     for (int t2 = 0; t2 <= t; t2++) dq += ds[head + (int64_t)t * T + t2] * to_float(k[t2 * step]);
+    // never skipped: the first query of a key is its own
     for (int t1 = t; t1 < T; t1++) {
         dk += ds[head + (int64_t)t1 * T + t] * to_float(q[t1 * step]);
         dv += p[head + (int64_t)t1 * T + t] * to_float(d[(int64_t)t1 * C]);

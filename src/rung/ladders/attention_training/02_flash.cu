@@ -38,6 +38,7 @@ constexpr int COLUMNS = TILE / LANES, WIDTH = ceil_div(HS, LANES), ROW = HS + 1;
 // Rows row0 ... row0 + 31 of a matrix whose rows are `step` apart, as floats; zeros beyond the last token.
 __device__ __forceinline__ void load_tile(float* tile, const Real* rows, int row0, int T, int64_t step)
 {
+    // perhaps never skipped: with the default tuning there is a number for each thread
     for (int i = threadIdx.x; i < TILE * HS; i += blockDim.x) {
         const int r = i / HS, d = i % HS;
         tile[r * ROW + d] = row0 + r < T ? to_float(rows[(row0 + r) * step + d]) : 0.0f;
@@ -97,6 +98,7 @@ extern "C" __global__ void forward(const Real* qkv, const Real* dout, Real* out,
         for (int j = 0; j < WIDTH; j++) {
             const int d = lane + j * LANES;
             float part = 0.0f;
+            // never one turn: TILE is 32
             for (int t2 = 0; t2 < TILE && d < HS; t2++) part += P[row * (TILE + 1) + t2] * V[t2 * ROW + d];
             o[j] = o[j] * shrink + part;
         }
@@ -138,6 +140,7 @@ extern "C" __global__ void key_gradients(const Real* qkv, const Real* dout, cons
     load_tile(V, q + 2 * C, key0, T, step);
 
     float dk[WIDTH] = {}, dv[WIDTH] = {};  // of key key0 + row
+    // never skipped: the first tile of queries is that of the keys
     for (int row0 = key0; row0 < T; row0 += TILE) {
         __syncthreads();
         load_tile(Q, q, row0, T, step);
@@ -153,6 +156,7 @@ extern "C" __global__ void key_gradients(const Real* qkv, const Real* dout, cons
         __syncthreads();
         for (int j = 0; j < WIDTH; j++) {
             const int d = lane + j * LANES;
+            // never one turn: TILE is 32
             for (int r = 0; r < TILE && d < HS; r++) {
                 dv[j] += P[r * (TILE + 1) + row] * D[r * ROW + d];
                 dk[j] += S[r * (TILE + 1) + row] * Q[r * ROW + d];
@@ -196,6 +200,7 @@ extern "C" __global__ void query_gradients(const Real* qkv, const Real* dout, co
         __syncwarp();  // the row's eight lanes are in one warp
         for (int j = 0; j < WIDTH; j++) {
             const int d = lane + j * LANES;
+            // never one turn: TILE is 32
             for (int t2 = 0; t2 < TILE && d < HS; t2++) dq[j] += S[row * (TILE + 1) + t2] * K[t2 * ROW + d];
         }
     }
