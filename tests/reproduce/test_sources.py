@@ -150,7 +150,7 @@ def test_the_command_shows_every_figure_its_command_and_what_differs(capsys: pyt
 def test_missing_prints_a_command_for_every_empty_place(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["reproduce", "milestone2", "--missing"])
-    commands = capsys.readouterr().out.split("\n")
+    commands = capsys.readouterr().out.splitlines()
     assert all(line.startswith("rung ") for line in commands if line) and len(set(commands)) == len(commands)
 
 

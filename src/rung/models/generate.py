@@ -112,7 +112,8 @@ class Run:
     def _pieces(self, stream: Stream) -> Iterator[tuple[int, Piece]]:
         few = len(self._texts) <= (self.options.batch_size or FIXED_BATCH)
         rows = len(self._texts) if few else None
-        reach = 0 if self.options.slide else max(len(r.ids) for r in self.requests) + self.options.max_new_tokens
+        longest = max((len(r.ids) for r in self.requests), default=0)  # none where a resumed output is complete
+        reach = 0 if self.options.slide else longest + self.options.max_new_tokens
         own = [replace(request, rows=rows, reach=reach) for request in self.requests]
         waiting = list(enumerate(own))[::-1]
         for _ in range(min(len(waiting), self.options.batch_size or len(waiting))):
