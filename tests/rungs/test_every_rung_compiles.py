@@ -15,6 +15,7 @@ from rung.cuda import nvrtc
 from rung.dtypes import DTYPES
 from rung.models import operations as tables
 from rung.models.family import parse_config
+from rung.models.gpt2.rungs import decode_rungs
 from rung.models.ladder_plan import _at
 from rung.profile import inspect_triton
 from rung.rungs import catalogue, identity
@@ -89,5 +90,5 @@ def test_whole_steps_have_a_rung_of_their_own(
     pretend(monkeypatch, *gpu)
     decode = catalogue.operation("decode")
     values = decode.complete(decode.shapes["gpt2"])
-    rungs = [catalogue.find(f"decode/{n}") for n in tables.decode_rungs(1, 768, dtype, lambda _: True) if n != "torch"]
+    rungs = [catalogue.find(f"decode/{n}") for n in decode_rungs(1, 768, dtype, lambda _: True) if n != "torch"]
     assert any(r.refusal(values, DTYPES[dtype], device="cuda") is None for r in rungs)
