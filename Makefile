@@ -14,8 +14,8 @@ FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh)
 help:
 	@echo "make demo    install, then write a story with the bundled model"
 	@echo "make test    install what the tests need, then run the fast ones"
-	@echo "make test-ci   run the slow ones as well, as continuous integration does"
-	@echo "make test-all  run every test that needs no GPU: also long loads, Ray and Slurm"
+	@echo "make test-ci   run the slow ones as well, but for whole checks of rungs, as continuous integration does"
+	@echo "make test-all  run every test that needs no GPU: also the verdicts on all rungs, long loads, Ray and Slurm"
 	@echo "make check   every rung against its reference (emulated where there is no GPU)"
 	@echo "make measure  renew every figure that is shown (needs a GPU; call again to go on)"
 	@echo "make tables  write the tables and pictures that are made from results/"
@@ -55,8 +55,9 @@ docs: $(TEST_READY)
 test: $(TEST_READY)
 	$(PYTEST) -m "not gpu and not slow and not soak"
 
-test-ci: $(TEST_READY)
-	$(PYTEST) -m "not gpu and not soak"
+# The slow tests of tests/check judge every rung and some hundred files, an hour of a processor from an empty cache: test-all has them.
+test-ci: test
+	$(PYTEST) -m "slow and not gpu and not soak" --ignore=tests/check
 
 test-all: $(TEST_READY)
 	$(PYTEST) -m "not gpu" --fresh
