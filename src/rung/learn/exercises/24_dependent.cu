@@ -5,7 +5,7 @@ needs  = "sm >= 90"
 buffers.parts = { shape = ["B", "4"], dtype = "f32" }
 [[launch]]
 kernel = "add_quarters"
-grid   = ["4", "B"]
+grid   = ["B", "4"]
 block  = 32
 [[launch]]
 kernel = "add_parts"
@@ -18,11 +18,11 @@ pdl    = true
 
 extern "C" __global__ void add_quarters(const float* x, float* parts, int N)
 {
-    const int share = ceil_div(N, 4), first = blockIdx.x * share, end = min(N, first + share);
+    const int share = ceil_div(N, 4), first = blockIdx.y * share, end = min(N, first + share);
     float sum = 0.0f;
-    for (int n = first + threadIdx.x; n < end; n += 32) sum += x[int64_t(blockIdx.y) * N + n];
+    for (int n = first + threadIdx.x; n < end; n += 32) sum += x[int64_t(blockIdx.x) * N + n];
     sum = warp_sum(sum);
-    if (threadIdx.x == 0) parts[blockIdx.y * 4 + blockIdx.x] = sum;
+    if (threadIdx.x == 0) parts[blockIdx.x * 4 + blockIdx.y] = sum;
     BLANK_1;  // the kernel behind this may start
 }
 
