@@ -9,12 +9,12 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
 # Kernels that clang-format lays out.
 FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh)
 
-.PHONY: demo test test-ci test-all lint check measure tables tables-check docs browser clean help
+.PHONY: demo test test-slow test-all lint check measure tables tables-check docs browser clean help
 
 help:
 	@echo "make demo    install, then write a story with the bundled model"
 	@echo "make test    install what the tests need, then run the fast ones"
-	@echo "make test-ci   run the slow ones as well, but for whole checks of rungs, as continuous integration does"
+	@echo "make test-slow  run the slow ones, but for whole checks of rungs"
 	@echo "make test-all  run every test that needs no GPU: also the verdicts on all rungs, long loads, Ray and Slurm"
 	@echo "make check   every rung against its reference (emulated where there is no GPU)"
 	@echo "make measure  renew every figure that is shown (needs a GPU; call again to go on)"
@@ -56,7 +56,7 @@ test: $(TEST_READY)
 	$(PYTEST) -m "not gpu and not slow and not soak"
 
 # The slow tests of tests/check judge every rung and some hundred files, an hour of a processor from an empty cache: test-all has them.
-test-ci: test
+test-slow: $(TEST_READY)
 	$(PYTEST) -m "slow and not gpu and not soak" --ignore=tests/check
 
 test-all: $(TEST_READY)
