@@ -27,14 +27,14 @@ def environment() -> Iterator[None]:
 
 @pytest.fixture
 def verdict(tmp_path: Path) -> Callable[[str], Report]:
-    def judged(source: str) -> Report:
+    def of_source(source: str) -> Report:
         path = tmp_path / "submission.py"
         path.write_text(source)
         rung = problem.submission(FOLDER / "row_scale", path)
         (task,) = requests([rung], CheckRequest(device=device_named(None)))
         return judged(task)
 
-    return judged
+    return of_source
 
 
 @pytest.mark.slow
