@@ -114,9 +114,9 @@ def _instructions(kind: str, options: tuple[str, ...]) -> dict[str, float]:
     """What nvcc makes of a function: the instructions on its way without a jump, of which those count half that a
     predicate may switch off for a lane."""
     number = "int" if kind == "/" else "float"
-    term = {
-        "/": "x[1] / x[2]", "/ float": "x[1] / x[2]", "/ constant": "x[1] / 768.0f",
-    }.get(kind, f"{kind}(x[1], x[2])" if kind.removesuffix("f") in _TWO or kind in _TWO else f"{kind}(x[1])")  # fmt: skip
+    divisions = {"/": "x[1] / x[2]", "/ float": "x[1] / x[2]", "/ constant": "x[1] / 768.0f"}
+    two = kind in _TWO or kind.removesuffix("f") in _TWO
+    term = divisions.get(kind) or (f"{kind}(x[1], x[2])" if two else f"{kind}(x[1])")
     source = f'extern "C" __global__ void f({number}* x) {{ x[0] = {term}; }}'
     fast = tuple(option for option in options if not option.startswith("-D"))
     build = Build(source, "arithmetic.cu", ("f",), (), fast)
