@@ -203,7 +203,9 @@ def in_format(keys: dict[str, Any], name: str, origin: str) -> dict[str, Any]:
         raise RungError(f"{origin}: formats.{name} is not a table; write [formats.{name}] with the keys that differ.")
     base = {key: value for key, value in keys.items() if key not in (*DESCRIPTIVE, "formats")}
     parent = {"from": "/".join(Path(origin).with_suffix("").parts[-2:])}
-    return _over(base, parent | formats[name], origin)
+    other = parent | formats[name]
+    base = {key: value for key, value in base.items() if key != "dtypes" or key not in other}
+    return _over(base, other, origin)
 
 
 def _over(base: dict[str, Any], own: dict[str, Any], origin: str) -> dict[str, Any]:
@@ -212,8 +214,6 @@ def _over(base: dict[str, Any], own: dict[str, Any], origin: str) -> dict[str, A
 
 def _merged(key: str, inherited: Any, own: Any, origin: str) -> Any:
     """Tables are merged by name, conditions are added, and launches are merged key by key, in order."""
-    if key == "dtypes":
-        return own
     if key == "formats":
         settings = {n: {k: v for k, v in form.items() if k not in DESCRIPTIVE} for n, form in inherited.items()}
         return {n: _over(settings.get(n, {}), form, origin) for n, form in own.items()}
