@@ -40,7 +40,7 @@ AHEAD = "06_streamed"  # from this rung of decode on, eight steps are one graph
 # Rungs that are launched in another way, too: the step's name and idea, and the number of steps in a graph.
 LAUNCHED = {
     "04_one_row": ("one graph", "The whole step is one CUDA graph: the host launches once per token", 1),
-    "05_dependent_launch": ("ahead", "Eight steps are one graph: the GPU runs ahead of the host, which reads tokens", 8),
+    "05_dependent_launch": ("ahead", "Eight steps are one graph: the GPU runs ahead, the host reads tokens", 8),
 }
 
 
