@@ -55,6 +55,9 @@ def figures(kernel: Launched) -> dict[str, float]:
         "operand_bytes": kernel.total("shared", "read", "operand").bytes,
         "barriers": kernel.total("shared", "read", "barrier").requests,
     }
+    for instructions in kernel.instructions.values():
+        for name, executed in instructions.items():
+            found[name] = found.get(name, 0) + executed
     ratios = {
         "sectors_per_request": (load.sectors, load.requests),
         "sectors_per_store": (store.sectors, store.requests),

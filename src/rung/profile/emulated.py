@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -193,19 +194,27 @@ def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> lis
         for access in sorted({*kernel.accesses, *itertools.chain(*others)}):
             first, further = kernel.accesses.get(access, Counts()), [o.get(access, Counts()) for o in others]
             made.accesses[access] = _line(first, further, units)
+        places = [kernel.instructions, *(step.kernels[number].instructions for step in steps)]
+        for place in set().union(*places):
+            first_of, *further_of = (p.get(place, Counter()) for p in places)
+            for name in set().union(first_of, *further_of):
+                made.instructions[place][name] = _extrapolated(first_of[name], [f[name] for f in further_of], units)
         found.append(made)
     return found
 
 
 def _line(first: Counts, further: Iterable[Counts], units: tuple[int, ...]) -> Counts:
-    made = Counts()
     others = list(further)
-    for f in fields(Counts):
-        one = getattr(first, f.name)
-        slopes = [getattr(o, f.name) - one for o in others]
-        if one:
-            value = one * math.prod(1 + s / one * (n - 1) for s, n in zip(slopes, units, strict=True))
-        else:
-            value = sum(s * (n - 1) for s, n in zip(slopes, units, strict=True))
-        setattr(made, f.name, round(value))
-    return made
+    return Counts(
+        **{
+            f.name: _extrapolated(getattr(first, f.name), [getattr(o, f.name) for o in others], units)
+            for f in fields(Counts)
+        }
+    )
+
+
+def _extrapolated(one: int, others: Iterable[int], units: tuple[int, ...]) -> int:
+    slopes = [other - one for other in others]
+    if one:
+        return round(one * math.prod(1 + s / one * (n - 1) for s, n in zip(slopes, units, strict=True)))
+    return round(sum(s * (n - 1) for s, n in zip(slopes, units, strict=True)))

@@ -1,7 +1,7 @@
 /*---
 idea   = "Many sequences are the columns of a matrix product: tensor cores multiply tiles of weights by all columns, fragments come directly from memory in 16-byte pieces because both operands permute the depth in the same way, and warps split the depth."
 expect = "At 64 sequences the arithmetic is a tenth of the tensor cores' capacity: a step costs one pass over the weights, one over the caches, and seven short kernels per layer."
-found  = "On an H200 at one sequence of gpt2 in bf16 280 us per step, slower than rung 8 (239 us, 0.86x) and rung 6 (201 us, 0.72x); no library was timed in bf16, nor this rung in f32. Presumably one column leaves nearly all of a tile empty, and seven kernels per layer add latency. The expectation is for 64 sequences, which this bench did not time."
+found  = "On an H200 at one sequence of gpt2 in bf16 280 us per step, slower than rung 5 in 8 bits (239 us, 0.86x) and rung 5 (201 us, 0.72x); no library was timed in bf16, nor this rung in f32. Presumably one column leaves nearly all of a tile empty, and seven kernels per layer add latency. The expectation is for 64 sequences, which this bench did not time."
 provenance = "ours"
 from   = "decode/4"
 rewrite = "Products of matrices on tensor cores replace products of one row; all kernels between them are written for many rows."

@@ -27,18 +27,18 @@ from rung.dtypes import dtype as named_dtype
 from rung.rungs.cuda import INCLUDE
 
 EXPECT = (
-    "At 256 sequences of 200 tokens on an H200 some 850 us per step against 1843 us for rung 9, of which attention is "
+    "At 256 sequences of 200 tokens on an H200 some 850 us per step against 1843 us for rung 7, of which attention is "
     "37 to 40 us per layer. At 64 sequences attention gains most from having all blocks resident at once: 11 us per "
-    "layer instead of 14.2, and a step of about 500 us instead of 642 us (12.md)."
+    "layer instead of 14.2, and a step of about 500 us instead of 642 us (08.md)."
 )
 FOUND = (
     "On an H200, gpt2 in bf16: 259,320 tokens/s at 256 sequences (transformers static + compile 98,875 in the "
     "same run), 120,730 at 64 (36,719). Each of these gained 2 to 3 %: persistent blocks for attention, copies with "
     "the evict-first policy, the deep product in four parts, Triton's head. More bytes in flight, and prefetching keys "
-    "into L2, were slower (12.md)."
+    "into L2, were slower (08.md)."
 )
 PROVENANCE = "ours, over cuBLAS; products by the library are what any framework does"
-FROM = "decode/9"
+FROM = "decode/7"
 REWRITE = (
     "The products are the library's, so that the rung is a program that calls it, with the parent's kernels in between."
 )

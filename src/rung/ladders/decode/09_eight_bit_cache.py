@@ -1,6 +1,6 @@
 """Keys and values in eight bits, one scale for each: attention of many sequences reads half the bytes.
 
-The scale is applied to the finished dot product, or to the weight of a value; everything else is rung 12.
+The scale is applied to the finished dot product, or to the weight of a value; everything else is rung 8.
 """
 # A head's new key or value takes part in its own step unrounded, and is written as integers up to 127 times its own
 # scale. A lane has 16 numbers of a key instead of eight, and converts them without conversion instructions.
@@ -21,15 +21,15 @@ from rung.rungs.cuda import INCLUDE
 EXPECT = (
     "At 256 sequences of 200 tokens the keys and values are 256 * 200 * 12 layers * 2 * 768 numbers: 1.89 GB in bf16, "
     "and 1.00 GB with a scale for every 64 integers, 0.53 of it. At 4.2 TB/s that is 449 us per step and 239 us, and "
-    "the 40 us of 490 that rung 12's attention takes beyond its bytes remain: 927 us become some 720 us."
+    "the 40 us of 490 that rung 8's attention takes beyond its bytes remain: 927 us become some 720 us."
 )
 FOUND = (
-    "On an H200 in bf16 744 us per step at 256 sequences of 256 tokens, where rung 12 takes 824 in the same run; 494 "
+    "On an H200 in bf16 744 us per step at 256 sequences of 256 tokens, where rung 8 takes 824 in the same run; 494 "
     "against 496 at 64, where products take most of the time. Texts of 128 + 128 tokens: 300,600 tokens/s for 256 at a "
     "time against 261,300 (775 and 927 us per step; 720 was expected), and 124,500 against 121,200 for 64."
 )
 PROVENANCE = "ours; caches in 8 bits with a scale per head and token are what serving frameworks offer"
-FROM = "decode/12"
+FROM = "decode/8"
 DTYPES = ("bf16", "f16")
 NEEDS = (
     "sm >= 80",
@@ -62,7 +62,7 @@ BUFFERS = {
     "best_index": {"shape": ["B", "ceil_div(V, HEAD_N)"], "dtype": "i32"},
 }
 
-parent = python_module.beside(__file__, "12_library_products.py")  # everything except attention; its head is in Triton
+parent = python_module.beside(__file__, "08_library_products.py")  # everything except attention; its head is in Triton
 SOURCE = Path(__file__).with_name("eight_bit_cache.cuh")
 KEPT = 4
 _steps: OrderedDict[tuple[object, ...], Step] = OrderedDict()
@@ -85,7 +85,7 @@ def run(
 
 
 class Step(parent.Step):  # type: ignore[name-defined,misc]
-    """All launches of a step, bound once: those of rung 12, except attention."""
+    """All launches of a step, bound once: those of rung 8, except attention."""
 
     def __init__(self, given):
         self.t = SimpleNamespace(**given, k_cache=given["k_cache_q"], v_cache=given["v_cache_q"])
