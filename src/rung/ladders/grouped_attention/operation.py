@@ -15,7 +15,8 @@ QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
 
 def heads_of(queries: torch.Tensor, v: Values) -> torch.Tensor:
     """The view (B, NH, T, HS) of queries (B, T, NH * HS)."""
-    return queries.unflatten(2, (int(v["NH"]), int(v["HS"]))).transpose(1, 2)
+    B, T = queries.shape[:2]
+    return queries.view(B, T, int(v["NH"]), int(v["HS"])).transpose(1, 2)
 
 
 def merged(o: torch.Tensor) -> torch.Tensor:
@@ -99,7 +100,7 @@ def queries_of_either_sign(q: torch.Tensor, v: Mapping[str, Number]) -> torch.Te
     """With `keys_far_apart`, scores of hundreds in one head, of thousands in the next, of one sign for a query."""
     NH = int(v["NH"])
     turn = torch.arange(q.shape[1], device=q.device)[:, None] + torch.arange(NH, device=q.device)
-    changed = q.unflatten(2, (NH, -1)).clone()
+    changed = q.view(*q.shape[:2], NH, -1).clone()
     changed[..., -1] = torch.where(turn % 2 == 0, 1, -1) / float(v["scale"]) * 2.0
     return changed.view_as(q)
 

@@ -79,8 +79,8 @@ def torch_separate(
     v_cache: torch.Tensor, NH: int, NKV: int, HS: int, interleaved: int, eps: float,
     q_weight: torch.Tensor | None = None, k_weight: torch.Tensor | None = None,
 ) -> Tensors:  # fmt: skip
-    weights = (None if w is None else w.float() for w in (q_weight, k_weight))
-    q, k, v, at = turned(qkv.float(), *weights, cosines, sines, past, NH, NKV, HS, interleaved, eps)
+    q_w, k_w = (None if w is None else w.float() for w in (q_weight, k_weight))
+    q, k, v, at = turned(qkv.float(), q_w, k_w, cosines, sines, past, NH, NKV, HS, interleaved, eps)
     stored(k_cache, k, at)
     stored(v_cache, v, at)
     return {"q": q.to(qkv.dtype)}
