@@ -27,7 +27,7 @@ _CALLED = re.compile(r"<(?:_Z\d+)?(\w+?)(?:f+)?(?:@plt)?>")
 _SINGLE = re.compile(r"v?(?:(add|sub)|(mul)|(fn?m(?:add|sub)\d+)|(div)|(sqrt))ss$")
 _INTEGER = re.compile(r"i?div[lq]?$")
 _TWO = ("pow", "fmod", "atan2", "hypot", "fdividef", "__fdividef", "__powf", "__fdiv_rn")
-_NO_ARITHMETIC = re.compile(r"16|^mma\.h$|^ptx")  # headers whose float32 arithmetic stands for that of other formats
+_NO_ARITHMETIC = re.compile(r"16|^mma\.h$|^ptx|^memory\.h$")  # headers of other formats, and of atomics
 _MOST = 1 << 16
 
 
@@ -104,8 +104,8 @@ def executed(count_of: Iterable[Site], build: Build) -> tuple[dict[int, Counter[
     return found, {"hmma": tensor[0], "gmma": tensor[1]}
 
 
-def of_other_formats(file: str) -> bool:
-    """Whether arithmetic of this emulator's header stands for instructions of other number formats."""
+def none_in(file: str) -> bool:
+    """Whether arithmetic of this emulator's header stands for other instructions: of other formats, or atomics."""
     return _NO_ARITHMETIC.search(file) is not None
 
 

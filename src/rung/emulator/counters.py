@@ -187,7 +187,7 @@ def _arithmetic(library: Path, origin: str) -> tuple[dict[int, tuple[str, int]],
     lines = {
         address: _own(stack, origin)
         for address, stack in frames.items()
-        if not arithmetic.of_other_formats(Path(stack[0][0]).name)
+        if not arithmetic.none_in(Path(stack[0][0]).name)
     }
     return lines, [site for site in every if site.address in lines]
 
