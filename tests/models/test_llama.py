@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-import gpt2_models
 import llama_models as models
 import rung
 from rung import emulator
 from rung.errors import RungError
 from rung.models import family
-from rung.models.cpu.plan import NativeStep
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 slow = pytest.mark.slow
