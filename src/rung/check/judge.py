@@ -80,7 +80,8 @@ def judged(asked: CheckRequest, say: Progress | None = None) -> Report:
     """The verdict on one rung and dtype. Every error of a rung becomes a report."""
     try:
         if asked.file:
-            rung = catalogue.rung_from_file(catalogue.operation(asked.operation), Path(asked.file))
+            name = asked.rung.partition("/")[2]
+            rung = catalogue.rung_from_file(catalogue.operation(asked.operation), Path(asked.file), name)
             return _judged_file(rung, asked, say)
         return judge(catalogue.find(asked.rung), asked, say=say)
     except RungError as error:

@@ -115,6 +115,7 @@ class Sandbox:
         self.ask(
             {
                 "do": "bind",
+                "rung": self._rung.name,
                 "call": self._child.bound,
                 "dtype": operands.dtype.name,
                 "values": operands.values,

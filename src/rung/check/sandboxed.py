@@ -103,10 +103,10 @@ class _Judged:
         self.calls: dict[int, _Bound] = {}
 
     def bind(self, what: dict[str, Any]) -> None:
-        if self.rung is None:
+        if self.rung is None or self.rung.name != what["rung"]:
             whole = catalogue.operation(self.operation)
             operation = dataclasses.replace(whole, reference=_nowhere, libraries=())
-            self.rung = catalogue.rung_from_file(operation, self.file)
+            self.rung = catalogue.rung_from_file(operation, self.file, what["rung"])
         rung, operation = self.rung, self.rung.operation
         dtype = dtype_named(what["dtype"])
         try:  # they were sent before the request
