@@ -51,15 +51,14 @@ extern "C" __global__ void keep_in_eight_bits(const Real* qkv, int8_t* k_cache, 
     if (lane == 0) (value ? v_scales : k_scales)[to] = found.scale;
 }
 
-// Of y and x (B, T, C) the rows of each prompt's last token: nothing else of the last layer is ever read.
-extern "C" __global__ void last(const Real* y, const Real* x, const int* lengths, Real* y_last, Real* x_last, int T, int C)
+// Of y (B, T, A) and x (B, T, C) the rows of each prompt's last token: nothing else of the last layer is ever read.
+extern "C" __global__ void last(const Real* y, const Real* x, const int* lengths, Real* y_last, Real* x_last, int T, int A,
+                                int C)
 {
     pdl_launch_dependents();
     pdl_wait();
     const int b = blockIdx.x;
     const int64_t row = int64_t(b) * T + lengths[b] - 1;
-    for (int c = threadIdx.x; c < C; c += blockDim.x) {
-        y_last[int64_t(b) * C + c] = y[row * C + c];
-        x_last[int64_t(b) * C + c] = x[row * C + c];
-    }
+    for (int a = threadIdx.x; a < A; a += blockDim.x) y_last[int64_t(b) * A + a] = y[row * A + a];
+    for (int c = threadIdx.x; c < C; c += blockDim.x) x_last[int64_t(b) * C + c] = x[row * C + c];
 }

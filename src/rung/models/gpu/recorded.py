@@ -416,7 +416,7 @@ class PromptPass(RecordedPass):
     def last_tokens(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         self._settle()
         found = self._take((self.B, 1, y.shape[2])), self._take((self.B, 1, x.shape[2]))
-        sizes = (self.T, y.shape[2])
+        sizes = (self.T, y.shape[2], x.shape[2])
         self._launch("last", self.B, [*map(alias, (y, x)), self.t["lengths"], *map(alias, found)], sizes)
         return found
 
