@@ -8,6 +8,13 @@ namespace decode {
 // The shape is compiled in: whole rows fit in registers only when their length is known.
 constexpr int B = DIM_B, L = DIM_L, C = DIM_C, NH = DIM_NH, F = DIM_F, V = DIM_V, MAXT = DIM_MAXT, HS = C / NH;
 
+// 8-bit weights are integers with one scale per row.
+#ifdef EIGHT_BITS
+using Weight = int8_t;
+#else
+using Weight = Real;
+#endif
+
 // ---- memory -----------------------------------------------------------------------------------------------------
 
 // Bypasses L1: for data that another kernel has just written.
@@ -42,6 +49,18 @@ __device__ __forceinline__ float weight_at(const uint4& bits, int i, const int8_
     const uint32_t shifted = word[i / 4] ^ 0x80808080u;
     return __uint_as_float(__byte_perm(shifted, 0x4b000000u, 0x7440u | unsigned(i % 4))) - 8388736.0f;
 }
+
+template <class W>
+struct Matrix
+{
+    const W* weight;
+    const float* scale;  // one per row, or null
+
+    __device__ __forceinline__ float row_scale(int row) const { return scale ? __ldg(scale + row) : 1.0f; }
+};
+
+// The rows' scales, or null as the compiler sees it where weights have none.
+__device__ __forceinline__ const float* scales(const float* of_rows) { return sizeof(Weight) == 1 ? of_rows : nullptr; }
 
 // The part of a row of K weights that one lane holds: pieces lane, lane + 32, ...
 template <class W, int K>

@@ -278,7 +278,7 @@ struct Attention
     }
 };
 
-// Persistent blocks of independent warps, as in rung 12. New keys and values take part as they are, and are quantised into the
+// Persistent blocks of independent warps, as in rung 8. New keys and values take part as they are, and are quantised into the
 // caches at the end: their scales last, since the ring copies whole pieces of scales.
 extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32, 1)
     attend(const int* lengths, const Real* qkv, int8_t* k_cache, int8_t* v_cache, float* k_scales, float* v_scales, Real* y,

@@ -5,16 +5,6 @@
 
 namespace decode {
 
-// Weights in Real, or integers with one scale per row.
-template <class W>
-struct Matrix
-{
-    const W* weight;
-    const float* scale;
-
-    __device__ __forceinline__ float row_scale(int row) const { return scale ? __ldg(scale + row) : 1.0f; }
-};
-
 // The code before this call must not depend on the previous kernel's output. EARLY lets the next kernel start even before this
 // one's input is ready: it too prefetches its weights and waits. Only attention reads more before it waits (cached keys), so the
 // projection before it delays its start until the previous step is complete.

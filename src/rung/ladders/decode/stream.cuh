@@ -13,15 +13,6 @@ constexpr bool ENGINE = BULK;
 constexpr bool ENGINE = false;
 #endif
 
-template <class W>
-struct Matrix
-{
-    const W* weight;
-    const float* scale;  // one per row, or null
-
-    __device__ __forceinline__ float row_scale(int row) const { return scale ? __ldg(scale + row) : 1.0f; }
-};
-
 // The code before this call must not depend on the previous kernel's output. With `early`, the next kernel may start even before
 // this one's input is ready: it too prefetches its weights and waits.
 __device__ __forceinline__ void wait_for_input(bool early)

@@ -186,7 +186,7 @@ class GpuBackend(Backend):
         self._exact = exact
         self._banks: dict[tuple[int, int], _SessionRows] = {}  # by rows and capacity; the last used at the end
         self._readers: dict[tuple[int, int], Reader] = {}
-        elements = engine.config.layers * max(CHUNK, self.context) * engine.config.C
+        elements = engine.config.layers * max(CHUNK, self.context) * engine.config.NKV * engine.config.HS
         where = engine.operands["wte"].device
         self._caches = torch.zeros(2, elements, dtype=engine.real.torch, device=where).unbind()
         self._bank: _SessionRows | None = None
@@ -374,7 +374,7 @@ class GpuBackend(Backend):
             used = {id(note.session) for note in self._notes if isinstance(note, _Steps)}
             idle = [k for k, b in self._banks.items() if not b.active and id(b.session) not in used]
             own = [(rows, capacity) for rows, capacity in idle if capacity < self.context]
-            for oldest in own[: max(0, len(own) + 1 - OWN)]:
+            for oldest in own[: max(0, len(own) + (key[1] < self.context) - OWN)]:
                 del self._banks[oldest]
             session = self._engine.open(rows, reach)
             bank = _SessionRows(session, RowTransfer(session), [None] * rows, set(range(rows)))
