@@ -23,7 +23,7 @@ from dataclasses import replace
 from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import How, capped
-from rung.check.shapes import FUSED, SHARE_AGAIN, Shapes
+from rung.check.shapes import FUSED, MOST_BYTES, MOST_FLOPS, SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
 from rung.errors import RungError
 from rung.expressions import Number
@@ -123,13 +123,18 @@ class Procedure:
 
     def _multiple(self, cases: Sequence[tuple[Case, Values]], is_right: Callable[[Case, Values], bool]) -> int:
         """The least power of two such that sizes that are its multiples give the right result; 0 if there is none."""
-        case, values = cases[0]
+        dims, cost = self.operation.dims, self.operation.cost
+        ordinary = [(c, v) for c, v in cases if sum(v[dim] > 1 for dim in dims) >= len(dims) - 1] or cases
+        case, values = min(ordinary, key=lambda one: cost(one[1], self.trials.dtype.size).bytes)
         for multiple in STEPS[::-1]:
-            try:
-                sizes = {dim: -(-int(values[dim]) // multiple) * multiple for dim in self.operation.dims}
+            try:  # sizes of one, of the batch mostly, stay
+                sizes = {d: -(-int(values[d]) // multiple) * multiple if values[d] > 1 else 1 for d in dims}
                 given = self.operation.complete({**sizes, **{s: values[s] for s in self.operation.scalars}})
             except RungError:
                 continue
+            work = cost(given, self.trials.dtype.size)
+            if work.flops > MOST_FLOPS or work.bytes > MOST_BYTES:
+                return 0
             if not self.trials.refuses(given) and is_right(replace(case, name=f"multiples of {multiple}"), given):
                 return multiple
         return 0
