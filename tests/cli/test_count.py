@@ -96,3 +96,27 @@ def test_orders_agree_or_not() -> None:
 def test_one_counter_of_a_rung_has_an_answer() -> None:
     assert emulated.figure("transpose/2", "ways_load", shape="R=64,C=64") == 32
     assert emulated.figure("transpose/2", "shared_loads", shape="R=64,C=64") == 128
+
+
+@pytest.mark.slow
+def test_a_check_of_a_file_names_its_most_expensive_line_and_judges_its_goals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.cu"
+    path.write_text("""__global__ void relu(const float* x, float* out, int N)
+{
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int i = row * 32; i < row * 32 + 32; i++)
+        if (i < N)
+            out[i] = x[i] < 0.0f ? 0.0f : x[i];
+}
+""")
+    seen = []
+    for goals in ([], ["--goal", "sectors_per_request(ld) <= 4"], ["--goal", "sectors_per_request(ld) > 4"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["check", "relu", str(path), "--dtype", "f32", "--case", "power of two and one", *goals])
+        out = capsys.readouterr().out
+        seen.append(int(ended.value.code or 0))
+        remarks = [line for line in out.splitlines() if line.startswith("remark:")]
+        assert len(remarks) == 1 and "line 6" in remarks[0] and "32 elements apart" in remarks[0]
+    assert seen == [0, 1, 0]

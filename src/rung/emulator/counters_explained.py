@@ -55,6 +55,9 @@ def figures(kernel: Launched) -> dict[str, float]:
         "operand_bytes": kernel.total("shared", "read", "operand").bytes,
         "barriers": kernel.total("shared", "read", "barrier").requests,
     }
+    for instructions in kernel.instructions.values():
+        for name, executed in instructions.items():
+            found[name] = found.get(name, 0) + executed
     ratios = {
         "sectors_per_request": (load.sectors, load.requests),
         "sectors_per_store": (store.sectors, store.requests),
@@ -67,7 +70,9 @@ def figures(kernel: Launched) -> dict[str, float]:
             sum(c.requests for a, c in kernel.accesses.items() if a.way == "plain"),
         ),
     }
-    return found | {name: of / by for name, (of, by) in ratios.items() if by}
+    found |= {name: of / by for name, (of, by) in ratios.items() if by}
+    used = {"bytes_used_load": "bytes_per_sector_load", "bytes_used_store": "bytes_per_sector_store"}  # of profiles
+    return found | {name: found[same] for name, same in used.items() if same in found}
 
 
 def hottest(kernels: Iterable[Launched]) -> tuple[Launched, Access, Counts] | None:

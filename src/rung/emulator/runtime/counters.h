@@ -20,7 +20,9 @@ void count_access(uintptr_t address, size_t bytes, bool write, Way way, const vo
 void count_operation(const Pending& operation);
 void count_bytes(uintptr_t address, size_t bytes, bool write, Way way, const void* caller);  // by one thread for all
 void count_barrier(const void* caller);
+void count_product(bool asynchronous, unsigned count);  // instructions of a warp for tensor cores
 void settle(Warp& warp);  // all of its lanes have converged: their requests are complete
+void settle_last(Warp& warp);  // all of its lanes have ended
 void settle_block(Block& block);
 void free_counters(Warp& warp);
 void exchange_paths(Thread* from, const Thread* to);  // another thread runs
