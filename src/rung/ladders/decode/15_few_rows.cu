@@ -75,7 +75,6 @@ tune   = { STEP_WARPS = [8, 10, 6, 12] }
 #include "weights_by_ring.cuh"
 #include "products_tensor_cores.cuh"
 #include "few_rows.cuh"
-#include "few_rows_inputs.cuh"
 
 using namespace decode;
 
