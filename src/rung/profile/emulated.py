@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -203,7 +203,7 @@ def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> lis
         raise RungError(f"{base.rung} launches other kernels at other sizes; count it at a smaller --shape.")
     found = []
     for number, kernel in enumerate(base.kernels):
-        made = Launched(kernel.kernel, kernel.config, worst=kernel.worst, early=kernel.early, compiled=kernel.compiled)
+        made = replace(kernel, accesses=defaultdict(Counts), instructions=defaultdict(Counter))
         others = [step.kernels[number].accesses for step in steps]
         for access in sorted({*kernel.accesses, *itertools.chain(*others)}):
             first, further = kernel.accesses.get(access, Counts()), [o.get(access, Counts()) for o in others]
