@@ -110,7 +110,7 @@ def item() -> Iterator[Call]:
         what = rest.partition(" ")[0]
         if kind == "profile":
             words = ["profile", what, "--dtype", "f32"]
-            yield name, call(["profile", "generate", "--whole", "--plan", "best"] if "generate" in what else words)
+            yield name, call(["profile", "generate", "--whole", "--plan", "best"] if "whole_run" in what else words)
         elif not rest and name.count("/") == 1:
             yield f"bench {name}", call(["bench", name, "--seconds", "0.15"])
 

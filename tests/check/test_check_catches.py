@@ -325,7 +325,7 @@ def test_operands_may_be_mirrored_into_the_memory_of_a_device() -> None:
         report = check(rung, "f32", device="emulator", host=host, quick=True)
     assert report.verdict == "ok", report.reason
     broken = catalogue.rung_from_file(rung.operation, BROKEN / "mutated_input.cu")
-    with sandbox.Sandbox("emulator", rung, mirrored=True) as host:
+    with sandbox.Sandbox("emulator", broken, mirrored=True) as host:
         assert "changed its input a" in check(broken, "f32", device="emulator", host=host).reason
 
 

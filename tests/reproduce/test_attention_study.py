@@ -154,6 +154,15 @@ def test_a_method_whose_second_text_is_wrong_gets_no_time(inner: Inner, clock: S
     assert row["seconds"] is None and "curve" not in row and row["verdict"].startswith("its text differs")
 
 
+def test_in_16_bits_all_variants_read_one_text_and_logits_decide(inner: Inner, clock: SimpleNamespace) -> None:
+    near = paced(clock, "near", 0.25, wrong=lambda count: count > 1)  # its logits after the prompt are right
+    wrong = paced(clock, "wrong", 0.25, wrong=lambda count: True)
+    chosen = [paced(clock, "naive torch", 0.5), near, wrong]
+    rows = [flat(row) for row in study.run(*inner, 12, chosen, dtype="bfloat16")]
+    assert [row["seconds"] for row in rows] == [6.0, 3.0, None]
+    assert rows[1]["same"] < 12 and "logits" in rows[2]["verdict"]
+
+
 def test_a_text_may_differ_behind_the_gate(
     inner: Inner, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

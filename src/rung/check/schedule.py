@@ -23,7 +23,7 @@ from dataclasses import replace
 from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, Effort, Failure
 from rung.check.runner import How, capped
-from rung.check.shapes import GROSS, SHARE_AGAIN, Shapes
+from rung.check.shapes import FUSED, SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, Ran, Trial, Trials, largest, quick, widest
 from rung.errors import RungError
 from rung.expressions import Number
@@ -194,7 +194,7 @@ class Procedure:
                 try:
                     trial.once()
                 except Failure as failure:
-                    if failure.kind == "values" and 1 < trial.worst < GROSS:  # a right kernel may cancel, too
+                    if failure.kind == "values" and 1 < trial.worst < FUSED:
                         self.report.element, self.report.norm = figures
                         continue
                     more = ", with products and sums fused as a GPU's compiler does"

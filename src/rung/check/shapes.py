@@ -31,6 +31,7 @@ TURNS = 3  # base cases in which each size is tried
 WORK, WORK_DRAWN = 400.0, 1000.0
 COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6
 GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; with at most FEW results, one may be near zero
+FUSED = 4.0  # times the bound, where only fused arithmetic exceeds it: a right kernel may cancel, too
 MOST_FLOPS, MOST_BYTES, MOST_THREADS = 3e7, 2e7, 2_000_000  # per trial; the bytes of a layer of gpt2
 # Random sizes: small ones, some larger than a tile, and large ones: GPT-2's, powers of two and their neighbours.
 SMALL, MEDIUM = (2, 3, 4, 5, 6, 7, 9, 12, 16, 20), (33, 40, 48, 60, 64, 65, 70, 80, 96, 100, 128, 130, 132, 160, 192)

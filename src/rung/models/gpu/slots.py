@@ -374,7 +374,7 @@ class GpuBackend(Backend):
             used = {id(note.session) for note in self._notes if isinstance(note, _Steps)}
             idle = [k for k, b in self._banks.items() if not b.active and id(b.session) not in used]
             own = [(rows, capacity) for rows, capacity in idle if capacity < self.context]
-            for oldest in own[: max(0, len(own) + 1 - OWN)]:
+            for oldest in own[: max(0, len(own) + (key[1] < self.context) - OWN)]:
                 del self._banks[oldest]
             session = self._engine.open(rows, reach)
             bank = _SessionRows(session, RowTransfer(session), [None] * rows, set(range(rows)))
