@@ -17,7 +17,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
     gpu: options.Gpu = None,
     compile: Annotated[
-        bool, typer.Option("--compile/--no-compile", help="Add registers and occupancy: the first time this compiles every rung, which takes minutes.")
+        bool, typer.Option("--compile/--no-compile", help="Add registers and occupancy; it takes minutes at first.")
     ] = False,
     arch: Annotated[str, typer.Option(help="The architecture to compile for.")] = "sm_90",
 ) -> None:

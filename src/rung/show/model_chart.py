@@ -45,7 +45,7 @@ def chart(rows: Sequence[Row]) -> str:
             bars.append(Bar(label, rate(row), (f"{rate(row):,.0f}", gain), COLOURS[dtype], tip=row.detail["idea"]))
         limits = [rate(r) / r.metrics["of_bandwidth"] for r in some if r.metrics.get("of_bandwidth")]
         marks = [Mark("memory bandwidth", limits[-1], "limit")] if limits else []
-        panels.append(Panel(f"{rows[0].what}, {dtype}, one sequence, {rows[0].weights} weights", bars, marks, best=True))
+        panels.append(Panel(f"{rows[0].what}, {dtype}, one text, {rows[0].weights} weights", bars, marks, best=True))
     return charts.bars(
         panels,
         title=f"The climb of {rows[0].what}",
