@@ -111,7 +111,7 @@ def test_a_gpu_that_differs_in_memory_alone_is_served_by_its_siblings_tunings(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
     here = SimpleNamespace(major=capability[0], minor=capability[1], multi_processor_count=sms)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: here)
-    rows = [r for r in lines.read(tunings.MEASURED, tunings.FORMAT, "tunings", "rung sweep") if r["rung"].startswith("decode/13")]
+    rows = [r for r in lines.read(tunings.MEASURED, tunings.FORMAT, "tunings", "rung sweep") if r["rung"].startswith("decode/pacing")]
     for row in rows:
         rung = catalogue.find(row["rung"])
         found = tunings.best(rung, row["values"], row["dtype"], device="emulator")

@@ -1,7 +1,7 @@
 """Every rung of every ladder is right on this machine: emulated CUDA, interpreted Triton, library calls.
 
-A verdict is kept in the cache folder under a digest of all that it depends on: the rung and what it includes, the
-operations, the emulator, the checker, and the versions of compiler and libraries. While these are unchanged it is
+A verdict is kept in the cache folder under a digest of all that it depends on: the rung and what it includes, its
+operation, the emulator, the checker, and the versions of compiler and libraries. While these are unchanged it is
 reused; `pytest --fresh` judges anew.
 """
 
@@ -28,6 +28,7 @@ from rung.rungs import catalogue, identity
 from rung.rungs.base import Rung
 
 PACKAGE = Path(rung.__file__).parent
+ABOVE = {"__init__", "__main__", "api", "doctor", "ops"}  # modules that call the checker
 PORTION = 12  # rungs and dtypes a test, so that a large ladder is spread over the processes
 
 
@@ -37,10 +38,10 @@ def portions() -> list[tuple[str, int]]:
 
 
 @cache
-def surroundings() -> str:
-    """A digest of what every verdict depends on."""
-    ladders = (p for p in (PACKAGE / "ladders").rglob("*.py") if not p.name[:2].isdigit())
-    modules = sorted([*PACKAGE.glob("*.py"), *ladders])
+def surroundings(operation: str) -> str:
+    """A digest of what the verdicts on an operation's rungs depend on."""
+    ladder = (p for p in (PACKAGE / "ladders" / operation).glob("*.py") if not p.name[:2].isdigit())
+    modules = sorted([*(p for p in PACKAGE.glob("*.py") if p.stem not in ABOVE), *ladder])
     folders = [tree.digest(PACKAGE / name) for name in ("check", "emulator", "rungs", "cuda")]
     versions = (torch.__version__, triton.__version__, numpy.__version__, platform.python_version())
     machine = (toolchain.compiler(), toolchain.compiler_version(), toolchain.machine_flags())
@@ -51,7 +52,7 @@ def surroundings() -> str:
 def verdict_file(rung: Rung, dtype: str) -> Path:
     own = rung.path.read_bytes() if rung.path else rung.source.encode()
     included = [p.read_bytes() for p in sorted(identity.files(rung))] if rung.path else []
-    text = repr((surroundings(), rung.full_name, dtype, own, included)).encode()
+    text = repr((surroundings(rung.operation.name), rung.full_name, dtype, own, included)).encode()
     return kept.folder("verdicts") / f"{hashlib.sha256(text).hexdigest()[:32]}.json"
 
 

@@ -10,7 +10,7 @@ from rung.models.gpt2.rungs import decode_rungs
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
 
-RUNG, EIGHT_BITS = (catalogue.find(f"decode/{number}") for number in (23, 24))
+RUNG, EIGHT_BITS = (catalogue.find(f"decode/{name}") for name in ("clusters", "clusters_int8"))
 DIVISIONS = {
     "a head each, from no keys on": Division(dims(64, 2), steps=3),
     "a cluster without a head": Division(dims(64, 1, L=1, V=37), start=27, steps=3),
@@ -92,10 +92,10 @@ def test_eight_bits_are_compiled_without_a_stack(shape: str) -> None:
 
 
 def test_the_engine_takes_the_clusters_of_its_format_where_they_are_tuned() -> None:
-    for dtype, number in (("bfloat16", "23"), ("float16", "23"), ("int8", "24")):
-        assert decode_rungs(1, 768, dtype, lambda name: True)[0] == number
-        assert number not in decode_rungs(1, 768, dtype, lambda name: False)
-    assert not {"23", "24"} & set(decode_rungs(1, 768, "float32", lambda name: True))
+    for dtype, name in (("bfloat16", "clusters"), ("float16", "clusters"), ("int8", "clusters_int8")):
+        assert decode_rungs(1, 768, dtype, lambda _: True)[0] == name
+        assert name not in decode_rungs(1, 768, dtype, lambda _: False)
+    assert not {"clusters", "clusters_int8"} & set(decode_rungs(1, 768, "float32", lambda _: True))
 
 
 def test_a_case_of_so_many_cached_keys_leaves_room_for_one_more() -> None:

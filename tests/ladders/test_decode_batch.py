@@ -24,7 +24,7 @@ from rung.profile import inspect_triton
 from rung.rungs import base, catalogue
 from written import written
 
-RUNG = catalogue.find("decode/12")
+RUNG = catalogue.find("decode/library_products")
 DECODE = RUNG.operation
 REAL = named("f16")
 ACTIVATIONS = (lambda x: F.gelu(x, approximate="tanh"), F.gelu, F.relu)
@@ -395,7 +395,7 @@ def test_the_sums_of_halves_as_floats_are_a_product_that_torch_has() -> None:
 def test_the_engine_writes_what_the_cpu_writes() -> None:
     model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
-    engine = Engine(model.config, weights, "float16", "emulator", rung="12")
+    engine = Engine(model.config, weights, "float16", "emulator", rung="library_products")
     prompts = [list(model.tokenizer.encode(text)) for text in ("Once upon a time", "The king", "A fox")]
     steps = list(written(engine, prompts, [4] * 3))
     expected = [list(c.tokens) for c in model.generate(prompts, max_new_tokens=4, stop_tokens=(), temperature=0)]

@@ -22,11 +22,11 @@ ROWS = 12 * (2304 + 768 + 3072 + 768) + 50257  # each with a scale
 CACHED = 12 * 512 * 768 * 2  # keys and values of half of 1024 positions
 LOGITS = 4 * 50257
 BY_HAND = [
-    ("decode/08_int8", "bf16", WEIGHTS + 4 * ROWS + 2 * CACHED + LOGITS),
-    ("decode/08_int8", "f32", WEIGHTS + 4 * ROWS + 4 * CACHED + LOGITS),
-    ("decode/11_streamed_int8", "f16", WEIGHTS + 4 * ROWS + 2 * CACHED + LOGITS),
-    ("decode/10_streamed", "bf16", 2 * WEIGHTS + 2 * CACHED + LOGITS),
-    ("decode/25_eight_bit_cache", "bf16", 2 * WEIGHTS + CACHED + 4 * CACHED // 64 + LOGITS),
+    ("decode/05_dependent_launch_int8", "bf16", WEIGHTS + 4 * ROWS + 2 * CACHED + LOGITS),
+    ("decode/05_dependent_launch_int8", "f32", WEIGHTS + 4 * ROWS + 4 * CACHED + LOGITS),
+    ("decode/06_streamed_int8", "f16", WEIGHTS + 4 * ROWS + 2 * CACHED + LOGITS),
+    ("decode/06_streamed", "bf16", 2 * WEIGHTS + 2 * CACHED + LOGITS),
+    ("decode/09_eight_bit_cache", "bf16", 2 * WEIGHTS + CACHED + 4 * CACHED // 64 + LOGITS),
     ("decode/torch", "f32", 4 * WEIGHTS + 4 * CACHED + LOGITS),
 ]
 

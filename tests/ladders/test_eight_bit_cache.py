@@ -21,7 +21,7 @@ from rung.operation import Tensors, Values
 from rung.rungs import catalogue
 from rung.rungs.cuda import INCLUDE
 
-RUNG = catalogue.find("decode/25")
+RUNG = catalogue.find("decode/eight_bit_cache")
 DECODE = RUNG.operation
 REAL = named("f16")
 KEPT = ("k_cache_q", "v_cache_q", "k_cache_s", "v_cache_s")

@@ -14,15 +14,15 @@ from rung.operation import Tensors, Values
 from rung.rungs import catalogue
 from rung.rungs.base import Prepared
 
-BOUNDS = {"20": ("bf16", 1e-2), "21": ("bf16", 1e-2), "22": ("f32", 1e-5)}
+BOUNDS = {("few_rows", "bf16"): 1e-2, ("few_rows_int8", "bf16"): 1e-2, ("few_rows", "f32"): 1e-5}
 
 
-def prepared(number: str, B: int) -> tuple[Prepared, Tensors, Values]:
-    rung = catalogue.find(f"decode/{number}")
+def prepared(name: str, dtype: str, B: int) -> tuple[Prepared, Tensors, Values]:
+    rung = catalogue.find(f"decode/{name}")
     values = rung.operation.complete({"B": B, "L": 2, "C": 64, "NH": 2, "F": 128, "V": 67, "MAXT": 12})
     bound = [o for o in rung.operation.operands if o.name in rung.binds]
     names = [*(o.name for o in bound), *(o.instead for o in bound if o.instead)]
-    real = named(BOUNDS[number][0])
+    real = named(dtype)
     tensors = rung.operation.inputs(
         values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind)
     )
@@ -36,14 +36,14 @@ def wide(tensors: Tensors) -> Tensors:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", BOUNDS)
-def test_tokens_of_one_text_in_one_step_are_those_of_single_steps(number: str) -> None:
+@pytest.mark.parametrize(("name", "dtype"), BOUNDS)
+def test_tokens_of_one_text_in_one_step_are_those_of_single_steps(name: str, dtype: str) -> None:
     """Three tokens of one text and two texts of one token: one step gives the reference's token-by-token results."""
-    run, t, values = prepared(number, 5)
+    run, t, values = prepared(name, dtype, 5)
     t["texts"].copy_(torch.tensor([0, 1, 1, 1, 4]))
     t["caches"].copy_(torch.tensor([3, 0, 9, 9, 1]))
     t["lengths"].copy_(torch.tensor([5, 2, 99, 99, 11]))  # of a text's first row alone
-    rung = catalogue.find(f"decode/{number}")
+    rung = catalogue.find(f"decode/{name}")
     alone = wide({n: tensor.clone() for n, tensor in t.items() if n not in ("texts", "caches")})
     cache = {name: alone[name].clone() for name in ("k_cache", "v_cache")}
     expected = {}
@@ -55,7 +55,7 @@ def test_tokens_of_one_text_in_one_step_are_those_of_single_steps(number: str) -
             cached[:, at] = found[name][:, 0]
         expected[row] = found["logits"][0]
     run.run()
-    bound = BOUNDS[number][1]
+    bound = BOUNDS[name, dtype]
     for row, logits in expected.items():
         assert float((t["logits"][row].double() - logits).norm() / logits.norm()) < bound, row
     for name, cached in cache.items():
@@ -64,13 +64,13 @@ def test_tokens_of_one_text_in_one_step_are_those_of_single_steps(number: str) -
 
 
 def test_rows_beyond_the_cache_harm_nobody_and_steps_follow_one_another() -> None:
-    run, t, values = prepared("22", 3)
+    run, t, values = prepared("few_rows", "f32", 3)
     t["texts"].copy_(torch.tensor([0, 1, 1]))
     t["caches"].copy_(torch.tensor([2, 0, 0]))
     t["lengths"].copy_(torch.tensor([4, 11, 0]))  # the third row would lie at 12 of 12
     for _ in range(3):
         before = t["k_cache"].clone()
-        expected = catalogue.find("decode/22").operation.reference(wide(t), values)
+        expected = catalogue.find("decode/few_rows").operation.reference(wide(t), values)
         with emulator.under(order="shuffled", seed=5):
             run.run()
         moved = (t["k_cache"] != before).any(-1).nonzero()[:, [1, 3]].unique(dim=0).tolist()
@@ -82,7 +82,7 @@ def test_rows_beyond_the_cache_harm_nobody_and_steps_follow_one_another() -> Non
 
 @pytest.mark.slow
 def test_no_access_races() -> None:
-    run, t, _ = prepared("20", 2)
+    run, t, _ = prepared("few_rows", "bf16", 2)
     with emulator.under(order="shuffled", seed=7, check_races=True):
         run.run()
         run.run()
@@ -91,20 +91,21 @@ def test_no_access_races() -> None:
 
 def test_which_texts_the_step_of_few_rows_serves() -> None:
     untuned = lambda _: False  # noqa: E731
-    for dtype, few in (("bfloat16", "20"), ("int8", "21")):
+    for dtype, few in (("bfloat16", "few_rows"), ("int8", "few_rows_int8")):
         assert decode_rungs(2, 1600, dtype, untuned)[0] == few
         assert few not in decode_rungs(8, 1600, dtype, untuned)
         assert all(decode_rungs(rows, 768, dtype, untuned)[0] == few for rows in (2, 4, 8))
         assert few not in decode_rungs(1, 1600, dtype, lambda _: True)
-    assert [decode_rungs(rows, 768, "float32", untuned)[0] == "22" for rows in (2, 3, 8)] == [False, True, True]
+    first = [decode_rungs(rows, 768, "float32", untuned)[0] for rows in (2, 3, 8)]
+    assert [name == "few_rows" for name in first] == [False, True, True]
 
 
-@pytest.mark.parametrize("number", BOUNDS)
+@pytest.mark.parametrize(("name", "dtype"), BOUNDS)
 def test_eight_rows_of_gpt2_and_a_few_of_a_large_model_fit_a_large_gpu(
-    number: str, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rung.rungs.base.device_facts", lambda device: (90, 132))
-    rung, real = catalogue.find(f"decode/{number}"), named(BOUNDS[number][0])
-    for rows, name in ((8, "gpt2"), (2 if number == "22" else 4, "gpt2-large")):
-        values = rung.operation.complete(dims(config_of(name), rows, 1024))
+    rung, real = catalogue.find(f"decode/{name}"), named(dtype)
+    for rows, model in ((8, "gpt2"), (2 if dtype == "f32" else 4, "gpt2-large")):
+        values = rung.operation.complete(dims(config_of(model), rows, 1024))
         assert rung.refusal(values, real) is None, rung.refusal(values, real)

@@ -28,7 +28,7 @@ from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 from written import written
 
-RUNG, EIGHT_BITS, FLOATS = (catalogue.find(f"decode/{number}") for number in (13, 14, 15))
+RUNG, EIGHT_BITS = (catalogue.find(f"decode/{name}") for name in ("pacing", "pacing_int8"))
 DECODE = RUNG.operation
 WRITTEN = ("logits", "next", "k_cache", "v_cache")
 
@@ -227,7 +227,7 @@ def test_a_text_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["as tuned, more warps than chunks", "from three parts to four", "shares of unequal size",
                                   "two accesses of several warps", "an MLP as narrow as the stream"])  # fmt: skip
-@pytest.mark.parametrize("number", [16, 17, 18, 19])
+@pytest.mark.parametrize("number", [10, 11, 12, 13])
 def test_the_rungs_that_lead_there_are_right_at_every_step(
     monkeypatch: pytest.MonkeyPatch, number: int, name: str
 ) -> None:
@@ -237,12 +237,12 @@ def test_the_rungs_that_lead_there_are_right_at_every_step(
 
 
 def test_each_rung_between_changes_one_part() -> None:
-    chain = [catalogue.find("decode/13")]
-    while chain[-1].number != 16:
+    chain = [catalogue.find("decode/pacing")]
+    while chain[-1].number != 10:
         parent = catalogue.parent(chain[-1])
         assert parent is not None
         chain.append(parent)
-    assert [rung.number for rung in chain] == [13, 19, 18, 17, 16]
+    assert [rung.number for rung in chain] == [14, 13, 12, 11, 10]
     parts = [set(re.findall(r'^#include "(\w+\.cuh)"', rung.source, re.MULTILINE)) for rung in chain]
     assert [len(after - before) for after, before in itertools.pairwise(parts)] == [0, 1, 1, 1]
 
@@ -264,7 +264,7 @@ def test_a_text_of_eight_bits_is_the_references_at_every_step(
 def test_a_text_in_floats_is_the_references_at_every_step(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     one = DIVISIONS[name]
     monkeypatch.setattr(base, "device_facts", lambda device: (90, one.sms))
-    Text(one.values, named("f32"), one.start, one.steps, tuning=one.tuning, rung=FLOATS).write().assert_right()
+    Text(one.values, named("f32"), one.start, one.steps, tuning=one.tuning, rung=RUNG).write().assert_right()
 
 
 @pytest.mark.slow
@@ -350,7 +350,12 @@ def rounded_reference(folder: Path, ids: list[int], real: Dtype) -> torch.Tensor
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "rung", "other"),
-    [("float16", "13", "3"), ("bfloat16", "13", "3"), ("int8", "14", "8"), ("float32", "15", "3")],
+    [
+        ("float16", "pacing", "appended"),
+        ("bfloat16", "pacing", "appended"),
+        ("int8", "pacing_int8", "dependent_launch_int8"),
+        ("float32", "pacing", "appended"),
+    ],
 )
 def test_the_engine_writes_what_a_rung_of_many_kernels_writes(dtype: str, rung: str, other: str) -> None:
     folder, ids = models.saved(**SMALL), models.some_ids(41)
@@ -365,7 +370,7 @@ def test_the_engine_writes_what_a_rung_of_many_kernels_writes(dtype: str, rung: 
 def test_the_engines_logits_are_those_of_transformers(variant: dict[str, object]) -> None:
     folder, ids, text = models.saved(**SMALL, **variant), models.some_ids(41), models.some_ids(12, seed=5)
     for name, real in (("float16", named("f16")), ("bfloat16", named("bf16"))):
-        found = logits_after(engine(folder, name, "13", FEW_KEYS), [ids], [text])[0]
+        found = logits_after(engine(folder, name, "pacing", FEW_KEYS), [ids], [text])[0]
         expected = rounded_reference(folder, [*ids, *text], real)[-len(text) :]
         assert ((found - expected).norm(dim=1) / expected.norm(dim=1)).max() < real.norm_cap
 
@@ -400,7 +405,7 @@ def shipped() -> list[dict[str, Any]]:
     """Of each rung, size and tuning that come with rung the longest cache."""
     longest: dict[tuple[object, ...], dict[str, Any]] = {}
     for row in sorted(tunings.listed(tunings.MEASURED), key=lambda row: int(row["values"].get("MAXT", 0))):
-        if row["rung"] in {rung.full_name for rung in (RUNG, EIGHT_BITS, FLOATS)}:
+        if row["rung"] in {rung.full_name for rung in (RUNG, EIGHT_BITS)}:
             longest[row["rung"], row["values"]["C"], row["dtype"], *sorted(row["tuning"].items())] = row
     return list(longest.values())
 
@@ -431,11 +436,19 @@ def test_what_it_is_not_made_for_is_named(values: Values, dtype: str, message: s
 
 
 @pytest.mark.parametrize(
-    ("number", "dtype"), [(13, "bf16"), (14, "f16"), (15, "f32"), (19, "f16"), (20, "bf16"), (22, "f32")]
+    ("name", "dtype"),
+    [
+        ("pacing", "bf16"),
+        ("pacing_int8", "f16"),
+        ("pacing", "f32"),
+        ("tensor_cores", "f16"),
+        ("few_rows", "bf16"),
+        ("few_rows", "f32"),
+    ],
 )
-def test_a_blocks_biases_fit_their_slot(number: int, dtype: str) -> None:
+def test_a_blocks_biases_fit_their_slot(name: str, dtype: str) -> None:
     """With 4 multiprocessors a block has 128 rows of this MLP, and a slot of the ring has room for 64 numbers."""
-    rung = catalogue.find(f"decode/{number}")
+    rung = catalogue.find(f"decode/{name}")
     assert rung.refusal(dims(64, 2), named(dtype)) is None
     assert "needs 4 // sizeof_real * ceil_div(F" in str(rung.refusal(dims(64, 2, F=512), named(dtype)))
 
@@ -482,7 +495,7 @@ def test_two_texts_of_one_stream_take_turns(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", REALS)
 def test_engines_sessions_of_two_capacities_take_turns(dtype: str) -> None:
     folder = models.saved(n_embd=768, n_head=12, n_layer=2, n_positions=256, tie_word_embeddings=False)
-    ours = engine(folder, {"bf16": "bfloat16", "f16": "float16"}[dtype], "13", device="cuda")
+    ours = engine(folder, {"bf16": "bfloat16", "f16": "float16"}[dtype], "pacing", device="cuda")
     given = [(models.some_ids(9), 40), (models.some_ids(70, seed=1), 120)]  # of 64 places and of 192
 
     backends = [GpuBackend(None, ours, 1, exact=True) for _ in given]
@@ -517,7 +530,10 @@ def test_every_run_of_a_step_leaves_the_same_bits(dtype: str, start: int) -> Non
 
 @pytest.mark.parametrize(
     ("dtype", "rung"),
-    [pytest.param(*one, marks=on_gpu) for one in (("bfloat16", "13"), ("int8", "14"), ("float32", "15"))],
+    [
+        pytest.param(*one, marks=on_gpu)
+        for one in (("bfloat16", "pacing"), ("int8", "pacing_int8"), ("float32", "pacing"))
+    ],
 )
 def test_a_step_that_starts_before_the_last_has_ended_reads_nothing_early(dtype: str, rung: str) -> None:
     folder, ids = (

@@ -123,7 +123,7 @@ def test_the_engine_samples_by_the_rung_that_is_named(monkeypatch: pytest.Monkey
         return prepare(rung, *args, **options)
 
     monkeypatch.setattr(CudaRung, "prepare", noted)
-    engine = Engine(model.config, weights, "float32", "emulator", rung="6", sample="cluster")
+    engine = Engine(model.config, weights, "float32", "emulator", rung="dependent_launch", sample="cluster")
     given = [list(model.tokenizer.encode("The king"))]
     settings: list[dict[str, Any]] = [
         {"temperature": 1.0, "top_p": 1.0},

@@ -41,7 +41,9 @@ def weights(model: Model) -> Any:
     return read_weights(model.folder, model.config, lambda w: Linear(w.float().clone()), lambda v: v.float().clone())
 
 
-def backend(model: Model, weights: Any, slots: int, dtype: str = "float32", rung: str | None = "6") -> GpuBackend:
+def backend(
+    model: Model, weights: Any, slots: int, dtype: str = "float32", rung: str | None = "dependent_launch"
+) -> GpuBackend:
     engine = Engine(model.config, weights, dtype, "emulator", rung=rung, graph=False)
     return GpuBackend(model.transformer, engine, slots, exact=engine.real.name == "f32")
 
@@ -164,7 +166,7 @@ def test_more_stop_tokens_than_a_step_looks_for_are_refused_by_themselves(model:
 
 
 def test_a_gpu_behind_a_fork_is_refused_in_one_sentence(model: Model, weights: Any) -> None:
-    engine = Engine(model.config, weights, "float32", "emulator", rung="6", graph=False)
+    engine = Engine(model.config, weights, "float32", "emulator", rung="dependent_launch", graph=False)
     engine.device, engine._pid = "cuda", engine._pid + 1
     with pytest.raises(RungError, match="after a fork"):
         engine.few_rows()
@@ -173,7 +175,9 @@ def test_a_gpu_behind_a_fork_is_refused_in_one_sentence(model: Model, weights: A
 
 
 def test_threads_that_write_whole_batches_do_not_meet(model: Model) -> None:
-    emulated = models.rung.load(model.folder, device="emulator", dtype="float32", plan="best", kernels={"decode": "6"})
+    emulated = models.rung.load(
+        model.folder, device="emulator", dtype="float32", plan="best", kernels={"decode": "dependent_launch"}
+    )
     emulated.plan.engine._graph = False  # type: ignore[attr-defined]
     prompts = [models.some_ids(n, 400, seed=n) for n in (3, 5, 7, 9)]
     with ThreadPoolExecutor(4) as pool:

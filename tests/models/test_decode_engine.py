@@ -36,7 +36,7 @@ def weights(model: Model) -> Weights:
 
 @pytest.fixture(scope="module")
 def engine(model: Model, weights: Weights) -> Engine:
-    return Engine(model.config, weights, "float32", "emulator", rung="6")
+    return Engine(model.config, weights, "float32", "emulator", rung="dependent_launch")
 
 
 def prompts(model: Model, *texts: str) -> list[list[int]]:
@@ -52,7 +52,7 @@ def columns(steps: list[list[int]]) -> list[list[int]]:
     return [list(column) for column in zip(*steps, strict=True)]
 
 
-@pytest.mark.parametrize("rung", ["1", "3", "6", "10"])
+@pytest.mark.parametrize("rung", ["recompute", "appended", "dependent_launch", "streamed"])
 def test_greedy_text_is_the_cpus(model: Model, weights: Weights, rung: str) -> None:
     given = prompts(model, "Once upon a time")
     one = Engine(model.config, weights, "float32", "emulator", rung=rung)
@@ -125,7 +125,7 @@ def test_more_stop_tokens_than_a_step_looks_for_are_refused(engine: Engine) -> N
 
 
 def test_a_text_of_what_are_no_numbers_goes_on_with_tokens(model: Model, weights: Weights) -> None:
-    one = Engine(model.config, weights, "float32", "emulator", rung="6")
+    one = Engine(model.config, weights, "float32", "emulator", rung="dependent_launch")
     given = [prompts(model, "Once upon a time there was a king who had three sons and")[0][:n] for n in (12, 11)]
     expected = on_cpu(model, given, 7, temperature=0)
     one.operands["wpe"] = one.operands["wpe"].clone()  # in float32 it is the model's own
@@ -137,7 +137,7 @@ def test_a_text_of_what_are_no_numbers_goes_on_with_tokens(model: Model, weights
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rung", ["1", "2", "3"])
+@pytest.mark.parametrize("rung", ["recompute", "cached_projection", "appended"])
 def test_logits_of_a_text_that_no_one_would_write(model: Model, weights: Weights, rung: str) -> None:
     given, text = prompts(model, "Once upon a time")[0], prompts(model, " xylophone dog the")[0][:3]
     one = Engine(model.config, weights, "float32", "emulator", rung=rung)
@@ -150,71 +150,95 @@ def test_logits_of_a_text_that_no_one_would_write(model: Model, weights: Weights
 DECODE = catalogue.operation("decode")
 
 
+def short(rung: Rung) -> str:
+    """A rung's name without its number."""
+    return rung.name.partition("_")[2]
+
+
 def served(
     monkeypatch: pytest.MonkeyPatch,
     engine: Engine,
     shape: str,
-    tuned: tuple[int, ...] = (),
+    tuned: tuple[str, ...] = (),
     rows: int = 1,
     capability: tuple[int, int] = (9, 0),
-    unfit: tuple[int, ...] = (),
-) -> int | None:
-    """The number of the rung that a GPU would be given, which is tuned for these and has no room for those."""
+    unfit: tuple[str, ...] = (),
+) -> str:
+    """The name of the rung that a GPU would be given, which is tuned for these and has no room for those."""
 
     def best(rung: Rung, values: Mapping[str, Number], dtype: str, device: str) -> dict[str, int] | None:
         assert (values["B"], values["HS"], dtype, device) == (rows, 64, engine.real.name, "cuda")
-        return rung.tuned(None) if rung.number in tuned else None
+        return rung.tuned(None) if short(rung) in tuned else None
 
     facts = SimpleNamespace(major=capability[0], minor=capability[1], multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: facts)
     monkeypatch.setattr(engine_module.tunings, "best", best)
     monkeypatch.setattr(engine, "device", "cuda")
-    monkeypatch.setattr(CudaRung, "unfit", lambda rung, *_: "does not fit" if rung.number in unfit else None)
-    return engine.rung({**DECODE.shapes[shape], "B": rows}).number
+    monkeypatch.setattr(CudaRung, "unfit", lambda rung, *_: "does not fit" if short(rung) in unfit else None)
+    return short(engine.rung({**DECODE.shapes[shape], "B": rows}))
 
 
 def of(model: Model, weights: Weights, dtype: str) -> Engine:
     return Engine(model.config, weights, dtype, "emulator")
 
 
-@pytest.mark.parametrize(("tuned", "number"), [((), 6), ((10,), 10), ((13,), 13), ((10, 13), 13), ((6, 9, 12), 6)])
+@pytest.mark.parametrize(
+    ("tuned", "name"),
+    [
+        ((), "dependent_launch"),
+        (("streamed",), "streamed"),
+        (("pacing",), "pacing"),
+        (("streamed", "pacing"), "pacing"),
+        (("dependent_launch", "batch", "library_products"), "dependent_launch"),
+    ],
+)
 def test_a_small_model_is_served_by_what_is_tuned_for_it(
-    monkeypatch: pytest.MonkeyPatch, model: Model, weights: Weights, tuned: tuple[int, ...], number: int
+    monkeypatch: pytest.MonkeyPatch, model: Model, weights: Weights, tuned: tuple[str, ...], name: str
 ) -> None:
-    assert served(monkeypatch, of(model, weights, "bfloat16"), "gpt2", tuned) == number
+    assert served(monkeypatch, of(model, weights, "bfloat16"), "gpt2", tuned) == name
 
 
 @pytest.mark.parametrize("shape", ["gpt2-medium", "gpt2-large", "gpt2-xl"])
-@pytest.mark.parametrize("tuned", [(), (10,), (13,)])
+@pytest.mark.parametrize("tuned", [(), ("streamed",), ("pacing",)])
 def test_a_wide_model_is_served_by_one_kernel_whatever_is_tuned(
-    monkeypatch: pytest.MonkeyPatch, model: Model, weights: Weights, shape: str, tuned: tuple[int, ...]
+    monkeypatch: pytest.MonkeyPatch, model: Model, weights: Weights, shape: str, tuned: tuple[str, ...]
 ) -> None:
-    assert served(monkeypatch, of(model, weights, "float16"), shape, tuned) == 13
+    assert served(monkeypatch, of(model, weights, "float16"), shape, tuned) == "pacing"
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape", "how", "number"),
+    ("dtype", "shape", "how", "name"),
     [
-        ("float32", "gpt2", {"tuned": (13,)}, 6),  # the thirteenth has 16 bits
-        ("float32", "gpt2", {"tuned": (10, 13)}, 10),
-        ("float32", "gpt2", {"tuned": (10, 15)}, 15),
-        ("float32", "gpt2-xl", {}, 10),
-        ("int8", "gpt2", {"tuned": (10, 13)}, 11),
-        ("int8", "gpt2", {"tuned": (11, 14)}, 14),
-        ("int8", "gpt2-xl", {}, 14),
-        ("int8", "gpt2-xl", {"rows": 2}, 21),
-        ("float32", "gpt2", {"rows": 2, "tuned": (15,)}, 6),  # and is for one sequence
-        ("bfloat16", "gpt2", {"rows": 2, "tuned": (13,)}, 20),
-        ("bfloat16", "gpt2", {"rows": 4, "tuned": (10, 13)}, 20),
-        ("bfloat16", "gpt2-xl", {"rows": 2}, 20),
-        ("bfloat16", "gpt2-xl", {"rows": 2, "unfit": (20,)}, 10),  # its compiled code needs more than there is
-        ("bfloat16", "gpt2", {"rows": 8, "tuned": (10, 13)}, 20),
-        ("bfloat16", "gpt2", {"rows": 9, "tuned": (10, 13)}, 9),
-        ("bfloat16", "gpt2-xl", {"rows": 32}, 9),
-        ("bfloat16", "gpt2-xl", {"rows": 33}, 12),
-        ("bfloat16", "gpt2", {"tuned": (13,), "capability": (8, 0)}, 6),  # and for a GPU that has its instructions
-        ("bfloat16", "gpt2-xl", {"capability": (8, 0)}, 10),
+        ("float32", "gpt2", {"tuned": ("pacing",)}, "pacing"),
+        ("float32", "gpt2", {"tuned": ("clusters",)}, "dependent_launch"),  # clusters have 16 bits
+        ("float32", "gpt2", {"tuned": ("streamed", "pacing")}, "pacing"),
+        ("float32", "gpt2-xl", {}, "streamed"),
+        ("int8", "gpt2", {"tuned": ("streamed", "pacing")}, "streamed_int8"),
+        ("int8", "gpt2", {"tuned": ("streamed_int8", "pacing_int8")}, "pacing_int8"),
+        ("int8", "gpt2-xl", {}, "pacing_int8"),
+        ("int8", "gpt2-xl", {"rows": 2}, "few_rows_int8"),
+        ("float32", "gpt2", {"rows": 2, "tuned": ("pacing",)}, "dependent_launch"),  # and is for one sequence
+        ("bfloat16", "gpt2", {"rows": 2, "tuned": ("pacing",)}, "few_rows"),
+        ("bfloat16", "gpt2", {"rows": 4, "tuned": ("streamed", "pacing")}, "few_rows"),
+        ("bfloat16", "gpt2-xl", {"rows": 2}, "few_rows"),
+        (
+            "bfloat16",
+            "gpt2-xl",
+            {"rows": 2, "unfit": ("few_rows",)},
+            "streamed",
+        ),  # its compiled code needs more than there is
+        ("bfloat16", "gpt2", {"rows": 8, "tuned": ("streamed", "pacing")}, "few_rows"),
+        ("bfloat16", "gpt2", {"rows": 9, "tuned": ("streamed", "pacing")}, "batch"),
+        ("bfloat16", "gpt2-xl", {"rows": 32}, "batch"),
+        ("bfloat16", "gpt2-xl", {"rows": 33}, "library_products"),
+        (
+            "bfloat16",
+            "gpt2",
+            {"tuned": ("pacing",), "capability": (8, 0)},
+            "dependent_launch",
+        ),  # and for a GPU that has its instructions
+        ("bfloat16", "gpt2-xl", {"capability": (8, 0)}, "streamed"),
     ],
 )
 def test_what_does_not_fit_is_passed_over(
@@ -224,18 +248,18 @@ def test_what_does_not_fit_is_passed_over(
     dtype: str,
     shape: str,
     how: dict[str, object],
-    number: int,
+    name: str,
 ) -> None:
-    assert served(monkeypatch, of(model, weights, dtype), shape, **how) == number  # type: ignore[arg-type]
+    assert served(monkeypatch, of(model, weights, dtype), shape, **how) == name  # type: ignore[arg-type]
 
 
 def test_the_emulator_asks_for_no_tuning(monkeypatch: pytest.MonkeyPatch, model: Model, weights: Weights) -> None:
     monkeypatch.setattr(engine_module.tunings, "best", lambda *_, **__: pytest.fail("no GPU is asked for"))
     one = of(model, weights, "bfloat16")
-    assert [one.rung(DECODE.shapes[name]).number for name in ("gpt2", "gpt2-medium")] == [6, 13]
+    assert [short(one.rung(DECODE.shapes[name])) for name in ("gpt2", "gpt2-medium")] == ["dependent_launch", "pacing"]
 
 
-@pytest.mark.parametrize("name", ["decode/04", "decode/06", "decode/08"])
+@pytest.mark.parametrize("name", ["decode/one_row", "decode/dependent_launch", "decode/dependent_launch_int8"])
 @pytest.mark.parametrize("tuning", [{"FC2_THREADS": 384, "FC2_SPLIT": 8}, {"PROJ_THREADS": 128, "PROJ_SPLIT": 4}])
 def test_the_warps_of_a_row_lie_in_one_block(name: str, tuning: dict[str, int]) -> None:
     rung = catalogue.find(name)

@@ -61,7 +61,7 @@ def assert_quantised(numbers: torch.Tensor, whole: torch.Tensor, scale: torch.Te
 def test_many_rows_keep_eight_bits_where_that_is_requested(model: Model, weights: Any, dtype: str) -> None:
     of = {cache: engine(model, weights, dtype, cache=cache) for cache in (None, "int8")}
     names = {(cache, rows): of[cache].rung(dims(model.config, rows, 32)).name for cache in of for rows in (32, 33, 256)}
-    eight = {at for at, name in names.items() if name == "25_eight_bit_cache"}
+    eight = {at for at, name in names.items() if name == "09_eight_bit_cache"}
     assert eight == {("int8", 33), ("int8", 256)}
 
 
@@ -94,7 +94,7 @@ def test_more_texts_fit_where_their_keys_and_values_are_in_eight_bits(
 
 def test_a_whole_batch_is_read_into_eight_bits_and_goes_on_as_in_sixteen(model: Model, weights: Any) -> None:
     one = engine(model, weights)
-    wide, narrow = session(one, "12", 3), session(one, "25", 3)
+    wide, narrow = session(one, "library_products", 3), session(one, "eight_bit_cache", 3)
     assert not {"k_cache", "v_cache"} & narrow.tensors.keys()
     prompts = [models.some_ids(n, 400, seed=n) for n in (5, 17, 1)]
     for of in (wide, narrow):
@@ -117,8 +117,12 @@ def test_a_whole_batch_is_read_into_eight_bits_and_goes_on_as_in_sixteen(model: 
 
 def test_texts_that_move_are_quantised_copied_and_widened(model: Model, weights: Any) -> None:
     one = engine(model, weights)
-    first, second, third = session(one, "12", 3), session(one, "25", 2), session(one, "25", 5, capacity=24)
-    last = session(one, "12", 4)
+    first, second, third = (
+        session(one, "library_products", 3),
+        session(one, "eight_bit_cache", 2),
+        session(one, "eight_bit_cache", 5, capacity=24),
+    )
+    last = session(one, "library_products", 4)
     lengths, generator = (20, 7), torch.Generator().manual_seed(1)
     for of in (first, second, third, last):
         of.open()
@@ -146,9 +150,11 @@ def test_texts_that_move_are_quantised_copied_and_widened(model: Model, weights:
 def test_texts_go_on_where_the_load_moves_them(model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots_module, "ROWS", (1, 4))
     found = {}
-    for many in ("12", "25"):
+    for many in ("library_products", "eight_bit_cache"):
         one = engine(model, weights)
-        monkeypatch.setattr(one, "rung", lambda values, many=many: find("decode", many if values["B"] > 1 else "12"))
+        monkeypatch.setattr(
+            one, "rung", lambda values, many=many: find("decode", many if values["B"] > 1 else "library_products")
+        )
         backend = GpuBackend(model.transformer, one, 4, exact=False)
         requests = [
             Request(Prompt("", tuple(models.some_ids(n, 400, seed=n))), Options(GREEDY, max_new_tokens=new), seed=0, sample=0)
@@ -156,5 +162,5 @@ def test_texts_go_on_where_the_load_moves_them(model: Model, weights: Any, monke
         ]  # fmt: skip
         found[many] = [c.tokens for c in together(BatchEngine(lambda one=backend: one, None), requests)]
         assert {len(bank.rows) for bank in backend._banks.values()} == {1, 4}
-    assert [len(tokens) for tokens in found["25"]] == [12, 4, 3]
-    assert [tokens[0] for tokens in found["25"]] == [tokens[0] for tokens in found["12"]]
+    assert [len(tokens) for tokens in found["eight_bit_cache"]] == [12, 4, 3]
+    assert [tokens[0] for tokens in found["eight_bit_cache"]] == [tokens[0] for tokens in found["library_products"]]

@@ -105,7 +105,7 @@ def test_only_the_build_that_is_asked_for_counts(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("purpose", [stopwatch.TIMED, sanitize.SANITIZED])
 def test_the_step_in_one_kernel_compiles_for_the_tools(purpose: str) -> None:
-    rung = catalogue.find("decode/13")
+    rung = catalogue.find("decode/pacing")
     assert isinstance(rung, CudaRung) and rung.header.inside is not None
     values = rung.operation.complete(next(c for c in rung.operation.cases if c.name == "keys in several parts").values)
     both = [nvrtc.compile_cubin(r.build(values, dtype("bf16")), "sm_90") for r in (rung, rung.built_for(purpose))]
@@ -135,7 +135,7 @@ def test_the_fastest_rung_says_where_its_step_goes(capsys: pytest.CaptureFixture
     assert not ended.value.code
     answer = json.loads(capsys.readouterr().out)
     found = answer["detail"]["inside"]
-    assert found["rung"] == "decode/13_one_kernel" and found["blocks"] > 100
+    assert found["rung"] == "decode/14_pacing" and found["blocks"] > 100
     of_first_thread = sum(map(sum, found["spent"][:6]))
     assert found["default_tuning"]  # with the values tuned for gpt2-medium, twelve warps, the timers' registers spill
     assert 0.8 * found["timed_seconds"] < of_first_thread <= 1.001 * found["timed_seconds"]

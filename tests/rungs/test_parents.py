@@ -94,7 +94,7 @@ def test_a_difference_is_shown_to_the_parent_in_another_ladder(shown: Show) -> N
     assert len(output.splitlines()) < 100  # and small, since it is the true parent
 
 
-@pytest.mark.parametrize("rung", ["layernorm/7", "attention/16", "decode/11", "matmul/18", "layernorm/12"])
+@pytest.mark.parametrize("rung", ["layernorm/7", "attention/16", "decode/streamed_int8", "matmul/18", "layernorm/12"])
 def test_a_difference_is_of_the_code_alone(shown: Show, rung: str) -> None:
     changed = [line for line in shown(rung, "--diff").splitlines() if line[:1] in "+-"][2:]
     assert changed
@@ -107,15 +107,15 @@ def test_a_rung_that_only_sets_an_option_differs_by_that_line(shown: Show) -> No
 
 
 def test_headers_of_the_ladder_are_part_of_what_is_compared() -> None:
-    code = difference.code(catalogue.find("decode/10"))
+    code = difference.code(catalogue.find("decode/streamed"))
     assert "// ---- stream.cuh" in code and "#pragma once" not in code and '#include "rung.cuh"' in code
 
 
 def test_a_long_story_is_a_page_that_show_prints(shown: Show) -> None:
-    rung = catalogue.find("decode/13")
+    rung = catalogue.find("decode/pacing")
     assert len(rung.found) <= 400 < len(rung.story)
-    assert rung.story.rstrip() in shown("decode/13")
-    assert json.loads(shown("decode/13", "--json"))["story"] == rung.story
+    assert rung.story.rstrip() in shown("decode/pacing")
+    assert json.loads(shown("decode/pacing", "--json"))["story"] == rung.story
 
 
 def test_every_page_beside_a_rung_belongs_to_one() -> None:

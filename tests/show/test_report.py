@@ -32,7 +32,7 @@ def measurements() -> list[Row]:
     steps = [
         Row(kind="climb", what="gpt2", part=name, dtype="bfloat16", weights="random", machine=MACHINE, time=TIME,
             detail={"step": i, "idea": "An `idea`."}, metrics={"tokens_per_s": rate, "of_bandwidth": 0.3})
-        for i, (name, rate) in enumerate((("plan naive", 120.0), ("decode 05_graph", 5400.0)))
+        for i, (name, rate) in enumerate((("plan naive", 120.0), ("decode 04_one_row", 5400.0)))
     ]  # fmt: skip
     text = Row(kind="generate", what="gpt2", part="text", weights="random", metrics={"tokens_per_s": 6521.0},
                options={"by": "rung"}, machine=MACHINE, time=TIME)  # fmt: skip

@@ -117,7 +117,8 @@ def judge(trial: MutantTask) -> Row:
         changed.unlink()
         changed.write_text(trial.source, encoding="utf-8")
         try:
-            rung = catalogue.rung_from_file(catalogue.operation(trial.rung.partition("/")[0]), path)
+            of, _, rung_name = trial.rung.partition("/")
+            rung = catalogue.rung_from_file(catalogue.operation(of), path, rung_name)
             report = _first_failure(rung, trial.device, THOROUGH_EFFORT if trial.thorough else EFFORT)
             reason, cause, refused = report.reason, report.cause, not _right(report, trial.device)
         except RungError as error:

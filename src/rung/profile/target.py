@@ -22,7 +22,8 @@ from rung.rungs.base import Prepared, Rung
 def find(task: dict[str, Any]) -> Rung:
     """The rung of the task: in a ladder, or in a user's file."""
     if task["file"]:
-        return catalogue.rung_from_file(catalogue.operation(task["rung"].partition("/")[0]), Path(task["file"]))
+        of, _, name = task["rung"].partition("/")
+        return catalogue.rung_from_file(catalogue.operation(of), Path(task["file"]), name)
     return catalogue.find(task["rung"])
 
 

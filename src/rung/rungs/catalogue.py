@@ -48,7 +48,7 @@ def _operation_at(path: Path) -> Operation:
 @cache
 def rungs(name: str, *, libraries: bool = True) -> tuple[Rung, ...]:
     """The ladder of an operation: its rungs in the order of their numbers, then the libraries."""
-    found = [_rung_at(name, path) for path in _files(name)]
+    found: list[Rung] = [rung for path in _files(name) for rung in _rungs_at(name, path)]
     if libraries:
         found += [_library_rung(name, library.name) for library in operation(name).libraries]
     return tuple(found)
@@ -59,8 +59,8 @@ def _files(name: str) -> list[Path]:
 
 
 @cache
-def _rung_at(name: str, path: Path) -> Rung:
-    return rung_from_file(operation(name), path)
+def _rungs_at(name: str, path: Path) -> tuple[Rung, ...]:
+    return rungs_in_file(operation(name), path)
 
 
 @cache
@@ -69,15 +69,24 @@ def _library_rung(name: str, library: str) -> Rung:
     return _of_its_ladder(LibraryRung(of, next(found for found in of.libraries if found.name == library)))
 
 
-def rung_from_file(of: Operation, path: Path) -> Rung:
-    """The rung in a file anywhere on disk."""
+def rung_from_file(of: Operation, path: Path, name: str = "") -> Rung:
+    """The rung in a file anywhere on disk, or the one called `name` of several formats."""
+    found = rungs_in_file(of, path)
+    return next((rung for rung in found if rung.name == name), found[0])
+
+
+def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
+    """The rung in a file anywhere on disk, then the same in the other formats of its header."""
     if path.is_dir():
         raise RungError(f"{path} is a folder; name one .cu or .py file in it.")
     if not path.exists():
         raise RungError(f"there is no file {path}; `rung new {of.name} {path.stem}` writes one to start from.")
     if path.suffix not in (".cu", ".py"):
         raise RungError(f"{path} is neither a .cu nor a .py file, so it cannot be a rung.")
-    return _of_its_ladder(CudaRung(of, path) if path.suffix == ".cu" else PythonRung(of, path))
+    if path.suffix == ".py":
+        return (_of_its_ladder(PythonRung(of, path)),)
+    first = CudaRung(of, path)
+    return tuple(map(_of_its_ladder, (first, *(CudaRung(of, path, form=form) for form in first.header.formats))))
 
 
 def _of_its_ladder(rung: Rung) -> Rung:
@@ -95,7 +104,11 @@ def find(spec: str) -> Rung:
     for path in _files(name):  # only the one that is named is read
         number, _, short = path.stem.partition("_")
         if which in (path.stem, short) or (wanted is not None and whole(number) == wanted):
-            return _rung_at(name, path)
+            return _rungs_at(name, path)[0]
+        if which.startswith((path.stem, short)):
+            for rung in _rungs_at(name, path)[1:]:
+                if rung.name.removeprefix(f"{number}_") == which.removeprefix(f"{number}_"):
+                    return rung
     if which in [library.name for library in of.libraries]:
         return _library_rung(name, which)
     names = [r.name for r in rungs(name)]
@@ -107,7 +120,7 @@ def select(spec: str | None, file: Path | None = None) -> list[Rung]:
     if file is not None:
         if spec is None or "/" in spec:
             raise RungError(f"{file} must be given with its operation alone, as in `rung check layernorm {file}`.")
-        return [rung_from_file(operation(spec), file)]
+        return list(rungs_in_file(operation(spec), file))
     if spec is None:
         return [rung for name in operations() for rung in rungs(name)]
     return [find(spec)] if "/" in spec else list(rungs(operation(spec).name))

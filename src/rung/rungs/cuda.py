@@ -6,13 +6,14 @@ import copy
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rung.cuda import limits
 from rung.cuda.host_code import device_part
-from rung.cuda.source import Parameter, kernel_parameters, without_comments
+from rung.cuda.source import Parameter, aliases, included, kernel_parameters, without_comments
 from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import RungError
@@ -20,7 +21,7 @@ from rung.expressions import Names, evaluate, evaluate_int
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import adopt, alignment, header, source_file
-from rung.rungs.arguments import Arguments, Typed
+from rung.rungs.arguments import POINTEES, Arguments, Typed
 from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
 if TYPE_CHECKING:
@@ -43,13 +44,18 @@ class CudaRung(Rung):
 
     kind = "cuda"
 
-    def __init__(self, operation: Operation, path: Path, table: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, operation: Operation, path: Path, table: dict[str, Any] | None = None, form: str = ""
+    ) -> None:
         self._source = source_file.read(path)
         self.guessed: tuple[str, ...] | None = None  # remarks on a header that is not the file's own
         if table is None and self._source.strip() and not adopt.has_header(self._source):
             table, self.guessed = adopt.adopted(operation, self._source, path)
         self.table = header.table(self._source, str(path)) if table is None else table
-        super().__init__(operation, path.stem, path, header.of_table(self.table, str(path)))
+        if form:
+            self.table = header.in_format(self.table, form, str(path))
+        name = f"{path.stem}_{form}" if form else path.stem
+        super().__init__(operation, name, path, header.of_table(self.table, str(path)))
         self._purposes: tuple[str, ...] = ()
         for name in self.header.constants:
             if name not in [o.name for o in operation.operands]:
@@ -76,7 +82,20 @@ class CudaRung(Rung):
     def parameters(self) -> dict[str, tuple[Parameter, ...]]:
         """The parameters of each launched kernel."""
         kernels = dict.fromkeys(entry.kernel for entry in self.header.launches)
-        return {k: kernel_parameters(self._source, k, str(self.path)) for k in kernels}
+        found = {k: kernel_parameters(self._source, k, str(self.path)) for k in kernels}
+        strange = {p.ctype for parameters in found.values() for p in parameters if p.pointer} - {"Real", *POINTEES}
+        types = self._types_of_headers() if strange else {}
+        return {k: tuple(replace(p, ctype=types.get(p.ctype, p.ctype)) for p in ps) for k, ps in found.items()}
+
+    def _types_of_headers(self) -> dict[str, str]:
+        """Names that the headers beside the rung give to types; of conditional ones, those that [define] chooses."""
+        assert self.path is not None
+        texts, names = [self._source], list(included(self._source))
+        for name in names:  # grows meanwhile
+            if (path := self.path.parent / name).is_file():
+                texts.append(source_file.read(path))
+                names += [n for n in included(texts[-1]) if n not in names]
+        return aliases("".join(f"#define {name}\n" for name in self.header.define) + "".join(texts))
 
     def signature(self, kernel: str) -> tuple[Parameter, ...]:
         return self.parameters[kernel]

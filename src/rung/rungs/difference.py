@@ -22,7 +22,7 @@ def code(rung: Rung, without: Iterable[str] = ()) -> str:
     if not isinstance(rung, CudaRung):
         return _without_docstring(without_prose(rung.source))
     assert rung.path is not None
-    keys = {name: value for name, value in rung.table.items() if name not in header.DESCRIPTIVE}
+    keys = {name: value for name, value in rung.table.items() if name not in (*header.DESCRIPTIVE, "formats")}
     body = _HEADER.sub("", rung.source)
     return header.written(keys) + _with_neighbours(body, rung.path.parent, set(without))
 

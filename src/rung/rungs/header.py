@@ -109,6 +109,7 @@ class Header:
     inside: Inside | None = None
     constants: dict[str, str] = field(default_factory=dict)
     launches: tuple[Launch, ...] = ()
+    formats: tuple[str, ...] = ()  # names of further rungs in the file: other keys for the same code
 
 
 # Keys of a Python rung, given as constants with these names in capitals; it launches its kernels itself.
@@ -194,8 +195,28 @@ def table(source: str, origin: str, seen: tuple[Path, ...] = ()) -> dict[str, An
     return own
 
 
+def in_format(keys: dict[str, Any], name: str, origin: str) -> dict[str, Any]:
+    """The header of a file's rung in another format: its keys with those of [formats.NAME], merged like inherited ones.
+    The rung's parent is the one that is in the file."""
+    formats = keys.get("formats", {})
+    if not isinstance(formats, dict) or not isinstance(formats.get(name), dict):
+        raise RungError(f"{origin}: formats.{name} is not a table; write [formats.{name}] with the keys that differ.")
+    base = {key: value for key, value in keys.items() if key not in (*DESCRIPTIVE, "formats")}
+    parent = {"from": "/".join(Path(origin).with_suffix("").parts[-2:])}
+    other = parent | formats[name]
+    base = {key: value for key, value in base.items() if key != "dtypes" or key not in other}
+    return _over(base, other, origin)
+
+
+def _over(base: dict[str, Any], own: dict[str, Any], origin: str) -> dict[str, Any]:
+    return base | {key: _merged(key, base[key], value, origin) if key in base else value for key, value in own.items()}
+
+
 def _merged(key: str, inherited: Any, own: Any, origin: str) -> Any:
     """Tables are merged by name, conditions are added, and launches are merged key by key, in order."""
+    if key == "formats":
+        settings = {n: {k: v for k, v in form.items() if k not in DESCRIPTIVE} for n, form in inherited.items()}
+        return {n: _over(settings.get(n, {}), form, origin) for n, form in own.items()}
     if isinstance(inherited, dict) and isinstance(own, dict):
         return inherited | own
     if key == "needs":
@@ -337,6 +358,7 @@ class _Reader:
             inside=self.inside(table),
             constants={k: self.symbol(v, k) for k, v in self.table(table, "constants").items()},
             launches=tuple(self.launch(entry) for entry in launches),
+            formats=tuple(self.table(table, "formats")),
         )
 
     def known(self, table: dict[str, Any], where: str, names: set[str]) -> None:

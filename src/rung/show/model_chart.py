@@ -22,10 +22,10 @@ def steps(rows: Iterable[Row], model: str | None = None) -> list[Row]:
     return sorted(some, key=lambda r: (dtypes.index(r.dtype), *_place(r)))
 
 
-def _place(row: Row) -> tuple[bool, int]:
+def _place(row: Row) -> tuple[bool, int, str]:
     """Plans in the order in which they ran, then decode's rungs by their numbers, even if one was timed later."""
     number = re.match(r"decode (\d+)", row.part)
-    return (True, int(number[1])) if number else (False, int(row.detail["step"]))
+    return (True, int(number[1]), row.part) if number else (False, int(row.detail["step"]), "")
 
 
 def rate(row: Row) -> float:

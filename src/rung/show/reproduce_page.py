@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rung.results import codes, items, sources
-from rung.results.current import Figures
+from rung.results.current import Figures, by_gpu
 from rung.results.row import Row
 from rung.show import charts
 from rung.show.charts import Bar, Panel
@@ -14,15 +14,26 @@ from rung.show.markdown import picture, plain, table
 FORMATS = {"float32": "f32", "tf32": "tf32"}  # colours
 
 
-def document(found: Figures, name: str) -> str:
-    """A document's experiments in its order: a table, what differs, and the commands that repeat ours."""
-    rows = [row for row in found.results if codes.current(row)]
+def document(found: Figures, name: str, rows: Sequence[Row] = ()) -> str:
+    """A document's experiments in its order: a table, what differs, and the commands that repeat ours.
+
+    Of all `rows`, those of another GPU have a column in the tables that they fill.
+    """
+    ours = [row for row in found.results if codes.current(row)]
+    counts = [row for row in rows if row.kind == "count" and codes.current(row)]
+    others = {gpu: [r for r in f.results if codes.current(r)] for gpu, f in by_gpu(rows).items() if gpu != found.gpu}
     parts = []
     for e in (e for e in sources.experiments() if e.document.name == name):
-        lines = [(plain(what), theirs, ours, unit) for what, theirs, ours, unit, _ in e.table(rows)]
+        columns = {gpu: [cells[2] for cells in e.table(of)] for gpu, of in others.items() if gpu}
+        columns["emulated"] = [cells[3] for cells in e.table([], counts)]
+        columns = {name: cells for name, cells in columns.items() if any(cells)}
+        lines = [
+            (plain(what), theirs, mine, *more, unit)
+            for (what, theirs, mine, _, unit, _), *more in zip(e.table(ours), *columns.values(), strict=True)
+        ]
         commands = dict.fromkeys(c for f in e.figures for c in f.command.split("; ") if not f.reason)
         reasons = dict.fromkeys(f.reason for f in e.figures if f.reason and f.reason != "as above")
-        heads = ("", f"theirs, {e.gpu}", f"ours, {found.gpu or 'no GPU yet'}", "unit")
+        heads = ("", f"theirs, {e.gpu}", f"ours, {found.gpu or 'no GPU yet'}", *columns, "unit")
         parts.append(f"\n### {e.section}: {plain(e.title)}\n\n{plain(e.differs)}\n{table(heads, lines)}")
         if commands:
             parts.append("Again: " + ", ".join(f"`{c}`" for c in commands) + ".\n")

@@ -71,7 +71,6 @@ def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
     makers |= {f"speed:{make.__name__}": partial(make, gpu) for make in parts}
     makers["picture:attention"] = partial(speed.attention, gpu)
     makers["picture:course"] = partial(reproduce_page.course, gpu)
-    makers |= {f"reproduce:{name}": partial(reproduce_page.document, gpu, name) for name in sources.documents()}
     beyond = parallel_tables
     tables = (beyond.study, beyond.softmax, beyond.pipeline, beyond.ring, beyond.limits, beyond.split)
     makers |= {f"beyond:{make.__name__}": partial(make, gpu) for make in tables}
@@ -82,7 +81,9 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     """Every file with generated parts, and its expected content."""
     rows = store.published(root)
     gpu, cpu = figures(rows)
-    makers = makers_of(gpu, cpu) | mutation_tables.parts(rows) | counter_tables.parts(rows)
+    makers = makers_of(gpu, cpu) | mutation_tables.parts(rows) | counter_tables.parts(gpu, rows)
+    makers |= {f"reproduce:{name}": partial(reproduce_page.document, gpu, name, rows) for name in sources.documents()}
+    makers["programs:seen"] = partial(mutation_tables.programs, rows)
     makers |= {f"items:{name}": partial(reproduce_page.covered, rows, name) for name in sources.documents()}
     makers["items"] = partial(reproduce_page.counted, rows)
     files: dict[Path, str] = {}

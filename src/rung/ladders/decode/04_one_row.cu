@@ -7,12 +7,12 @@ rewrite = "Every kernel is new: one warp per row of weights replaces one thread 
 dtypes = ["f32", "f16", "bf16"]
 dims   = ["B", "L", "C", "NH", "F", "V", "MAXT"]
 needs  = [
-  "C * sizeof_real % 16 == 0 and F // FC2_SPLIT * sizeof_real % 16 == 0 and C // PROJ_SPLIT * sizeof_real % 16 == 0",
+  "C * WEIGHT_BYTES % 16 == 0 and F // FC2_SPLIT * WEIGHT_BYTES % 16 == 0 and C // PROJ_SPLIT * WEIGHT_BYTES % 16 == 0",
   "F % FC2_SPLIT == 0 and C % PROJ_SPLIT == 0 and C % 4 == 0 and F % 4 == 0",
   "PROJ_THREADS // 32 % PROJ_SPLIT == 0 and FC2_THREADS // 32 % FC2_SPLIT == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
-  "B <= 8 and (B + 2) * round_up(C, 512 // sizeof_real) * 4 <= 200000",
-  "B * FC2_SPLIT * round_up(F // FC2_SPLIT, 512 // sizeof_real) * 4 <= 200000",
+  "B <= 8 and (B + 2) * round_up(C, 512 // WEIGHT_BYTES) * 4 <= 200000",
+  "B * FC2_SPLIT * round_up(F // FC2_SPLIT, 512 // WEIGHT_BYTES) * 4 <= 200000",
 ]
 [tune]
 QKV_THREADS = [256, 128, 512]
@@ -28,6 +28,8 @@ FC2_SPLIT = [2, 1, 4, 8]
 HEAD_THREADS = [256, 512]
 HEAD_ROWS = [4, 2, 6]
 HEAD_BLOCKS = [2, 1, 3]
+[let]
+WEIGHT_BYTES = "sizeof_real"
 [define]
 ACT = "act"
 BY_LAYER = "by_layer"
@@ -58,7 +60,7 @@ dtype = "i32"
 kernel = "project_qkv"
 grid   = "ceil_div(3 * C, QKV_THREADS // 32 * QKV_ROWS)"
 block  = "QKV_THREADS"
-shared = "(B + 2) * round_up(C, 512 // sizeof_real) * 4"
+shared = "(B + 2) * round_up(C, 512 // WEIGHT_BYTES) * 4"
 each   = { layer = "L" }
 [[launch]]
 kernel = "attend"
@@ -69,25 +71,25 @@ each   = { layer = "L" }
 kernel = "project"
 grid   = "ceil_div(C * PROJ_SPLIT, PROJ_THREADS // 32)"
 block  = "PROJ_THREADS"
-shared = "B * PROJ_SPLIT * round_up(C // PROJ_SPLIT, 512 // sizeof_real) * 4"
+shared = "B * PROJ_SPLIT * round_up(C // PROJ_SPLIT, 512 // WEIGHT_BYTES) * 4"
 each   = { layer = "L" }
 [[launch]]
 kernel = "expand"
 grid   = "ceil_div(F, FC_THREADS // 32 * FC_ROWS)"
 block  = "FC_THREADS"
-shared = "(B + 2) * round_up(C, 512 // sizeof_real) * 4"
+shared = "(B + 2) * round_up(C, 512 // WEIGHT_BYTES) * 4"
 each   = { layer = "L" }
 [[launch]]
 kernel = "contract"
 grid   = "ceil_div(C * FC2_SPLIT, FC2_THREADS // 32)"
 block  = "FC2_THREADS"
-shared = "B * FC2_SPLIT * round_up(F // FC2_SPLIT, 512 // sizeof_real) * 4"
+shared = "B * FC2_SPLIT * round_up(F // FC2_SPLIT, 512 // WEIGHT_BYTES) * 4"
 each   = { layer = "L" }
 [[launch]]
 kernel = "head"
 grid   = "min(HEAD_BLOCKS * sms, ceil_div(V, HEAD_THREADS // 32 * HEAD_ROWS))"
 block  = "HEAD_THREADS"
-shared = "(B + 2) * round_up(C, 512 // sizeof_real) * 4"
+shared = "(B + 2) * round_up(C, 512 // WEIGHT_BYTES) * 4"
 [[launch]]
 kernel = "pick"
 grid   = "B"
@@ -107,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(QKV_THREADS)
 extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
     attend(const int* lengths, const float* q, const Real* k_cache, const Real* v_cache, float* parts, int layer, float scale)
 {
-    attend_row(lengths, q, k_cache, v_cache, parts, layer, scale);
+    attend_keys(lengths, q, k_cache, v_cache, parts, layer, scale, [] { wait_for_input(); });
 }
 
 extern "C" __global__ void __launch_bounds__(PROJ_THREADS)
@@ -137,5 +139,5 @@ extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
 
 extern "C" __global__ void __launch_bounds__(128) pick(const float* best_value, const int* best_index, int* next, int groups)
 {
-    pick_row(best_value, best_index, next, groups);
+    pick_best(best_value, best_index, next, groups, [] { wait_for_input(false); });
 }

@@ -37,9 +37,6 @@ constexpr int ROW = padded_row(SIZE * C), PROJ_ROW = padded_row(SIZE * HS), FC2_
 enum : int { ROW_COLUMNS = ceil_div(C, CHUNK) * CHUNK, PROJ_COLUMNS = ceil_div(HS, CHUNK) * CHUNK, FC2_COLUMNS = FC2_ROW / SIZE };
 
 // Tiles of eight rows of the head. 8-bit rows of whole chunks lie there as in memory, so that one copy fetches a tile.
-#ifndef SLOTS
-#define SLOTS STEP_WARPS
-#endif
 enum : int { HEAD_ROW = SCALED && C % CHUNK == 0 ? SIZE * C : ROW };
 
 // Each phase with a matrix has its own buffer, refilled for the next layer as soon as all warps have read it; one more is for keys.

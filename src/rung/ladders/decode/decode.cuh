@@ -8,6 +8,13 @@ namespace decode {
 // The shape is compiled in: whole rows fit in registers only when their length is known.
 constexpr int B = DIM_B, L = DIM_L, C = DIM_C, NH = DIM_NH, F = DIM_F, V = DIM_V, MAXT = DIM_MAXT, HS = C / NH;
 
+// 8-bit weights are integers with one scale per row.
+#ifdef EIGHT_BITS
+using Weight = int8_t;
+#else
+using Weight = Real;
+#endif
+
 // ---- memory -----------------------------------------------------------------------------------------------------
 
 // Bypasses L1: for data that another kernel has just written.
@@ -42,6 +49,18 @@ __device__ __forceinline__ float weight_at(const uint4& bits, int i, const int8_
     const uint32_t shifted = word[i / 4] ^ 0x80808080u;
     return __uint_as_float(__byte_perm(shifted, 0x4b000000u, 0x7440u | unsigned(i % 4))) - 8388736.0f;
 }
+
+template <class W>
+struct Matrix
+{
+    const W* weight;
+    const float* scale;  // one per row, or null
+
+    __device__ __forceinline__ float row_scale(int row) const { return scale ? __ldg(scale + row) : 1.0f; }
+};
+
+// The rows' scales, or null as the compiler sees it where weights have none.
+__device__ __forceinline__ const float* scales(const float* of_rows) { return sizeof(Weight) == 1 ? of_rows : nullptr; }
 
 // The part of a row of K weights that one lane holds: pieces lane, lane + 32, ...
 template <class W, int K>
@@ -243,131 +262,6 @@ __device__ __forceinline__ float activate(float x)
 __device__ __forceinline__ size_t cached(int layer, int b, int head, int t)
 {
     return (((size_t(layer) * B + b) * NH + head) * MAXT + t) * HS;
-}
-
-// ---- attention --------------------------------------------------------------------------------------------------
-
-// The keys and values that one warp holds: LOADS requests of 16 bytes per lane, neighbouring lanes on one key.
-template <int LOADS>
-struct Keys
-{
-    static constexpr int LANES = HS / VEC;             // per key
-    static constexpr int AT_ONCE = WARP_SIZE / LANES;  // keys per request
-    static constexpr int COUNT = LOADS * AT_ONCE;
-    static_assert(HS % VEC == 0 && WARP_SIZE % LANES == 0, "a key must be 1, 2, 4 ... 32 pieces of 16 bytes");
-
-    uint4 k[LOADS], v[LOADS];
-
-    // Loads keys and values `from` up to `to` of the warp's share, which begins at `first`.
-    __device__ __forceinline__ void request(const Real* keys, const Real* values, int first, int from, int to, int lane)
-    {
-#pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            const int t = first + i * AT_ONCE + lane / LANES;
-            if (from == 0) k[i] = v[i] = zero_bits();  // masked keys get weight zero, but their values must be finite
-            if (t >= from && t < to) {
-                k[i] = __ldcg(reinterpret_cast<const uint4*>(keys + size_t(t) * HS) + lane % LANES);
-                v[i] = __ldcg(reinterpret_cast<const uint4*>(values + size_t(t) * HS) + lane % LANES);
-            }
-        }
-    }
-
-    // Softmax over the keys before `end`: the maximum, the sum, and in lanes 0 .. LANES - 1 the weighted values.
-    __device__ __forceinline__ void attend(const float (&q)[VEC], float scale, int first, int end, int lane, float& m, float& l,
-                                           float (&y)[VEC]) const
-    {
-        float s[LOADS];
-        m = -INFINITY;
-#pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            const bool seen = first + i * AT_ONCE + lane / LANES < end;
-            float dot = 0.0f;
-#pragma unroll
-            for (int j = 0; j < VEC; j++) dot += weight_at(k[i], j, (const Real*)nullptr) * q[j];
-#pragma unroll
-            for (int offset = LANES / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(ALL_LANES, dot, offset);
-            s[i] = seen ? dot * scale : -INFINITY;
-            m = fmaxf(m, s[i]);
-        }
-        m = warp_max(m);
-        const float base = m == -INFINITY ? 0.0f : m;
-        l = 0.0f;
-#pragma unroll
-        for (int j = 0; j < VEC; j++) y[j] = 0.0f;
-#pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            const float p = __expf(s[i] - base);
-            l += p;
-#pragma unroll
-            for (int j = 0; j < VEC; j++) y[j] += p * weight_at(v[i], j, (const Real*)nullptr);
-        }
-#pragma unroll
-        for (int offset = WARP_SIZE / 2; offset >= LANES; offset /= 2) {
-            l += __shfl_xor_sync(ALL_LANES, l, offset);
-#pragma unroll
-            for (int j = 0; j < VEC; j++) y[j] += __shfl_xor_sync(ALL_LANES, y[j], offset);
-        }
-    }
-};
-
-struct BlockSync
-{
-    __device__ __forceinline__ void operator()() const { __syncthreads(); }
-};
-
-// Merges the warps' parts of one head into the block's: y (HS), then the maximum and the sum.
-template <int WARPS, class Sync = BlockSync>
-__device__ __forceinline__ void store_part(float* to, float m, float l, const float (&y)[VEC], int lane, int warp, Sync sync = {})
-{
-    __shared__ float ms[WARPS], ls[WARPS], ys[WARPS][HS];
-    if (lane == 0) ms[warp] = m, ls[warp] = l;
-    if (lane < HS / VEC)
-#pragma unroll
-        for (int j = 0; j < VEC; j++) ys[warp][lane * VEC + j] = y[j];
-    sync();
-    float largest = ms[0];
-#pragma unroll
-    for (int w = 1; w < WARPS; w++) largest = fmaxf(largest, ms[w]);
-    for (int d = thread_rank(); d < HS; d += WARPS * WARP_SIZE) {
-        float sum = 0.0f, total = 0.0f;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            const float weight = ms[w] == -INFINITY ? 0.0f : __expf(ms[w] - largest);
-            sum += weight * ys[w][d];
-            total += weight * ls[w];
-        }
-        to[d] = sum;
-        if (d == 0) to[HS] = largest, to[HS + 1] = total;
-    }
-}
-
-// Four elements of a head's output, merged from the parts of its keys. Inactive parts repeat the last one's loads with weight
-// zero: without a branch, all loads are in flight before the first is used, including those of neighbouring calls.
-template <int MOST>
-__device__ __forceinline__ float4 merged(const float* parts, int active, int d)
-{
-    constexpr int SIZE = HS + 4;
-    float m[MOST], l[MOST];
-    float4 y[MOST];
-#pragma unroll
-    for (int s = 0; s < MOST; s++) {
-        const float* part = parts + min(s, active - 1) * SIZE;
-        const float2 ml = __ldcg(reinterpret_cast<const float2*>(part + HS));
-        m[s] = s < active ? ml.x : -INFINITY, l[s] = ml.y;
-        y[s] = load_fresh(reinterpret_cast<const float4*>(part + d));
-    }
-    float largest = m[0];
-#pragma unroll
-    for (int s = 1; s < MOST; s++) largest = fmaxf(largest, m[s]);
-    float total = 0.0f;
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int s = 0; s < MOST; s++) {
-        const float weight = __expf(m[s] - largest);
-        total += weight * l[s];
-        sum.x += weight * y[s].x, sum.y += weight * y[s].y, sum.z += weight * y[s].z, sum.w += weight * y[s].w;
-    }
-    return make_float4(sum.x / total, sum.y / total, sum.z / total, sum.w / total);
 }
 
 // ---- argmax -----------------------------------------------------------------------------------------------------

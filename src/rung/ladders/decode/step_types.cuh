@@ -6,12 +6,10 @@
 
 namespace decode {
 
-// 8-bit weights are integers with one scale per row; half precision holds them exactly.
+// The element of the vector that weights are multiplied by: half precision holds 8-bit integers exactly.
 #ifdef EIGHT_BITS
-using Weight = int8_t;
-using Factor = __half;  // element of the vector that the weights are multiplied by
+using Factor = __half;
 #else
-using Weight = Real;
 using Factor = Real;
 #endif
 constexpr bool SCALED = sizeof(Weight) == 1;

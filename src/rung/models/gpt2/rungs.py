@@ -12,7 +12,7 @@ MIN_CHANNELS_ONE_KERNEL = 1024  # from this many, one kernel for the whole step 
 
 def few_rows_rung(dtype: str) -> str:
     """The rung of decode whose rows may be consecutive tokens of one text."""
-    return {"int8": "21", "float32": "22", "tf32": "22"}.get(dtype, "20")
+    return "few_rows_int8" if dtype == "int8" else "few_rows"
 
 
 def decode_rungs(
@@ -27,16 +27,17 @@ def decode_rungs(
     takes_few = 1 < rows <= MAX_FEW_ROWS and (tuned(few) or wins)
     before = (few,) if takes_few else ()
     if rows > MAX_ROWS_OWN_MMA:
-        return (*(("25",) if cache == "int8" else ()), "12", "9", "torch", "3")
+        return (*(("eight_bit_cache",) if cache == "int8" else ()), "library_products", "batch", "torch", "appended")
     if rows > MAX_ROWS_GEMV:
-        return (*before, "9", "12", "torch", "3")
-    whole, streamed, plain = ("14", "11", "8") if eight else ("15" if full else "13", "10", "6")
+        return (*before, "batch", "library_products", "torch", "appended")
+    clusters, whole, streamed, plain = (
+        name + "_int8" * eight for name in ("clusters", "pacing", "streamed", "dependent_launch")
+    )
     # The first two have many tunables. Untuned, one kernel is faster only for wide models, the streamed ones for these
     # and for int8.
     order = [streamed, plain] if eight or wide or tuned(streamed) else [plain, streamed]
     if (wide and not full) or tuned(whole):
         order.insert(0, whole)
-    clusters = "24" if eight else "23"
     if not full and tuned(clusters):
         order.insert(0, clusters)
-    return (*before, *order, "6", "3")
+    return (*before, *order, "dependent_launch", "appended")

@@ -9,7 +9,7 @@ import gc
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -35,7 +35,13 @@ GREEDY = Sampling(temperature=0)
 DIVERGENCE = {"float32": 1e-6, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 3e-2, "int8": 5e-2}
 IDENTICAL = 128  # greedy tokens that float32 must share with the reference
 COMPARED = 48  # positions whose logits are compared
-FOR_BATCHES = (9, 12, 25)  # decode rungs for many sequences; the climb writes one
+FOR_BATCHES = ("07_batch", "08_library_products", "09_eight_bit_cache")  # the climb writes one sequence
+AHEAD = "06_streamed"  # from this rung of decode on, eight steps are one graph
+# Rungs that are launched in another way, too: the step's name and idea, and the number of steps in a graph.
+LAUNCHED = {
+    "04_one_row": ("one graph", "The whole step is one CUDA graph: the host launches once per token", 1),
+    "05_dependent_launch": ("ahead", "Eight steps are one graph: the GPU runs ahead, the host reads tokens", 8),
+}
 
 
 @dataclass
@@ -128,17 +134,16 @@ def steps(dtypes: Sequence[str], plans: Sequence[str] | None = None, rungs: Sequ
             found += [Step(f"plan {name}", _plan_text(name), dtype, plan=name) for name in chosen]
         for rung in catalogue.rungs("decode", libraries=False):
             eight = "qkv_q" in rung.binds
-            number = rung.number or 0
-            if DTYPES[dtype] not in rung.dtypes or eight != (dtype == "int8") or number in FOR_BATCHES:
+            if DTYPES[dtype] not in rung.dtypes or eight != (dtype == "int8") or rung.name in FOR_BATCHES:
                 continue
-            if rungs is not None and rung.name not in rungs and str(number) not in rungs:
+            if rungs is not None and rung.name not in rungs and str(rung.number) not in rungs:
                 continue
-            ahead = number >= 7
-            found.append(
-                Step(
-                    f"decode {rung.name}", rung.idea, dtype, rung=rung.name, graph=number >= 5, steps=8 if ahead else 1
-                )
-            )
+            plain = Step(f"decode {rung.name}", rung.idea, dtype, rung=rung.name)
+            graph, ahead = rung.name > "04_one_row", rung.name >= AHEAD
+            found.append(replace(plain, graph=graph, steps=8 if ahead else 1))
+            if rung.name in LAUNCHED:
+                how, idea, count = LAUNCHED[rung.name]
+                found.append(replace(plain, name=f"{plain.name}, {how}", what=idea, graph=True, steps=count))
     return found
 
 
