@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 
-from rung.bench.subject import Subject
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.profile import emulated
 from rung.profile.bound import bound, kendall
 from rung.results import current, store
 from rung.rungs import catalogue
+from rung.rungs.base import Subject
 
 
 def main(ladders: list[str]) -> int:

@@ -12,10 +12,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rung.bench.subject import Subject
 from rung.errors import RungError
 from rung.profile.emulated import SMS, Counted
 from rung.results.machine import DATASHEET
+from rung.rungs.base import Subject
 
 CLOCKS = {"NVIDIA H200": 1.98e9, "NVIDIA H100 80GB HBM3": 1.98e9}  # boost
 _SECTORS = 4  # of 32 bytes per clock and multiprocessor, out of the first cache
