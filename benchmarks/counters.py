@@ -15,6 +15,7 @@ from pathlib import Path
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.profile import emulated
+from rung.profile.bound import bound
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
@@ -29,7 +30,7 @@ def counted(row: Row) -> Row:
     subject = Subject(rung, row.shape, rung.operation.complete(values), DTYPES[row.dtype])
     made = Row(
         kind="count", what=row.what, dtype=row.dtype, shape=row.shape, values=dict(row.values), tuning=row.tuning,
-        options={"device": "emulator"}, texts={row.what: identity.text(rung)}, machine=machine.facts(),
+        options=_options(row), texts={row.what: identity.text(rung)}, machine=machine.facts(),
     )  # fmt: skip
     began = time.process_time()
     try:
@@ -37,8 +38,16 @@ def counted(row: Row) -> Row:
     except RungError as error:
         return replace(made, verdict="failed", reason=str(error))
     kernels = [{k: v for k, v in kernel.items() if k != "lines"} for kernel in found.as_json()["kernels"]]
-    detail = {"kernels": kernels, "sizes": list(found.sizes)}
-    return replace(made, detail=detail, metrics={"count_s": time.process_time() - began})
+    least = bound(subject, found)
+    detail = {"kernels": kernels, "sizes": list(found.sizes), "unit": least.unit}
+    return replace(
+        made, detail=detail, metrics={"count_s": time.process_time() - began, "bound_us": least.seconds * 1e6}
+    )
+
+
+def _options(row: Row) -> dict[str, str]:
+    """Those of a count; whether a tuning was given belongs to the question."""
+    return {"device": "emulator"} | ({"tuning": "given"} if row.options.get("tuning") else {})
 
 
 def main() -> int:
@@ -58,7 +67,7 @@ def main() -> int:
             continue
         if catalogue.find(row.what).kind != "cuda" or time.monotonic() - began > chosen.limit:
             continue
-        asked = replace(row, kind="count", options={"device": "emulator"}, machine=machine.facts())
+        asked = replace(row, kind="count", options=_options(row), machine=machine.facts())
         if asked.question in known:
             continue
         made = store.append(counted(row), path)

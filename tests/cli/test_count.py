@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -15,6 +16,7 @@ from rung.profile import emulated
 from rung.profile.bound import kendall
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
+from rung.show import drawings
 
 pytestmark = needs_compiler
 
@@ -96,3 +98,42 @@ def test_orders_agree_or_not() -> None:
 def test_one_counter_of_a_rung_has_an_answer() -> None:
     assert emulated.figure("transpose/2", "ways_load", shape="R=64,C=64") == 32
     assert emulated.figure("transpose/2", "shared_loads", shape="R=64,C=64") == 128
+
+
+@pytest.mark.slow
+def test_a_check_of_a_file_names_its_most_expensive_line_and_judges_its_goals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.cu"
+    path.write_text("""__global__ void relu(const float* x, float* out, int N)
+{
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int i = row * 32; i < row * 32 + 32; i++)
+        if (i < N)
+            out[i] = x[i] < 0.0f ? 0.0f : x[i];
+}
+""")
+    seen = []
+    for goals in ([], ["--goal", "sectors_per_request(ld) <= 4"], ["--goal", "sectors_per_request(ld) > 4"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["check", "relu", str(path), "--dtype", "f32", "--case", "power of two and one", *goals])
+        out = capsys.readouterr().out
+        seen.append(int(ended.value.code or 0))
+        remarks = [line for line in out.splitlines() if line.startswith("remark:")]
+        assert len(remarks) == 1 and "line 6" in remarks[0] and "32 elements apart" in remarks[0]
+    assert seen == [0, 1, 0]
+
+
+def test_the_first_block_of_an_asynchronous_kernel_is_told_in_order() -> None:
+    """A bulk copy begins before it arrives, each is drawn once, and the picture stands alone."""
+    rung_ = catalogue.find("layernorm/13")
+    values = rung_.operation.complete({"B": 1, "T": 64, "C": 768})
+    counted = emulated.run(Subject(rung_, "small", values, DTYPES["f32"]))
+    events = counted.kernels[0].events
+    begun = {e.copy: at for at, e in enumerate(events) if e.what == "copy"}
+    arrived = {e.copy: at for at, e in enumerate(events) if e.what == "arrived"}
+    assert begun and begun.keys() == arrived.keys() and all(begun[copy] < arrived[copy] for copy in begun)
+    assert {e.amount for e in events if e.what == "copy"} <= {4 * 768}
+    svg = drawings.picture(counted)
+    assert svg.count("a copy of 3,072 bytes") == len(begun)
+    assert ElementTree.fromstring(svg).tag.endswith("svg") and "prefers-color-scheme: dark" in svg

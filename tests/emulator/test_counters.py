@@ -201,6 +201,19 @@ __global__ void f(float* out) {{
     assert said in reason(access, found.worst[access])
 
 
+def test_vectors_that_pass_the_banks_without_conflicts_are_not_said_to_meet() -> None:
+    source = """
+__global__ void f(float4* out) {
+    __shared__ float4 s[64];
+    s[threadIdx.x] = out[threadIdx.x];
+    out[threadIdx.x] = s[threadIdx.x];
+}
+"""
+    found = counted(source, aligned(128))
+    access = next(a for a in found.worst if (a.memory, a.direction) == ("shared", "read"))
+    assert "meet" not in reason(access, found.worst[access]) and "16 bytes" in reason(access, found.worst[access])
+
+
 def test_goals_are_expressions_over_counters() -> None:
     kernels = [counted(STRIDED, aligned(32 * 64), aligned(32), 64)]
     assert met("sectors_per_request(ld) == 32 and sectors_per_request(st) <= 4", kernels)[0]
@@ -214,3 +227,43 @@ def test_a_plain_launch_counts_nothing() -> None:
     with counters.recorded() as launches:
         run(STRIDED, aligned(32), aligned(32), 1)
     assert launches == []
+
+
+@needs_machine_code
+def test_arithmetic_is_counted_by_lanes_and_that_of_functions_by_what_nvcc_makes_of_them() -> None:
+    """A loop that nvcc unrolls, an exponential of one FADD, four FFMA and one MUFU, and a branch of half of the lanes."""
+    source = """
+__global__ void f(const float* x, float* out, int n) {
+    float sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i] * x[i + threadIdx.x];
+    if (threadIdx.x < 16) sum += 1.5f;
+    out[threadIdx.x] = expf(sum);
+}
+"""
+    found = counted(source, aligned(128), aligned(32), 37)
+    assert [figures(found)[name] for name in ("fadd", "ffma", "mufu", "hmma")] == [16 + 32, (37 + 4) * 32, 1, 0]
+    by_line = {line: dict(+made) for (_, line), made in found.instructions.items() if +made}
+    assert by_line[4] == {"ffma": 37 * 32}
+    assert by_line[5] == {"fadd": 16}
+
+
+@needs_machine_code
+def test_products_of_tensor_cores_are_counted_by_warps_and_halves_are_no_floats() -> None:
+    source = """
+#include <cuda_fp16.h>
+#include <mma.h>
+using namespace nvcuda;
+__global__ void f(const __half* x, float* out, int n) {
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, __half, wmma::row_major> a;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, __half, wmma::row_major> b;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> c;
+    wmma::fill_fragment(c, 0.0f);
+    wmma::load_matrix_sync(a, x, 16);
+    wmma::load_matrix_sync(b, x, 16);
+    for (int i = 0; i < n; i++) wmma::mma_sync(c, a, b, c);
+    wmma::store_matrix_sync(out, c, 16, wmma::mem_row_major);
+    out[threadIdx.x] = __half2float(__hadd(x[threadIdx.x], x[1]));
+}
+"""
+    found = figures(counted(source, aligned(128).view(torch.float16), aligned(256), 5))
+    assert (found["hmma"], found["fadd"], found["ffma"]) == (10, 0, 0)

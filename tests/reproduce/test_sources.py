@@ -158,3 +158,18 @@ def test_the_sweep_and_the_studies_read_the_sources_figures_from_the_one_file() 
     assert sources.softmax()[256] == [0.135, 0.027, 5.07]
     assert sources.latencies()["shared memory"] == 23
     assert sources.course("layernorm/05_tree")[256] == pytest.approx(180.449)
+
+
+def test_a_counter_is_shown_as_the_emulator_counts_it_and_a_time_is_not() -> None:
+    """Of a row that counts the same launch, in the document's unit; a figure of another kind has none."""
+    counted = Row(
+        kind="count", what="matmul/01_naive", dtype="f32", shape="b4t64 qkv",
+        detail={"kernels": [{"kernel": "matmul", "figures": {"global_loads": 2e6, "global_stores": 1e6}}]},
+    )  # fmt: skip
+    references = [sources.reference("profile | matmul/01_naive | global_loads + global_stores", "f32", "b4t64 qkv")]
+    accesses = sources.Figure("global accesses", 28.33, "M", tuple(references), "")
+    assert accesses.emulated([counted]) == 3.0
+    assert accesses.beside([counted]) is None
+    bench = sources.reference("bench | matmul/01_naive | cold_us", "f32", "b4t64 qkv")
+    timed = sources.Figure("time", 1.0, "ms", (bench,), "")
+    assert timed.emulated([counted]) is None

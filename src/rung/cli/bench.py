@@ -31,8 +31,10 @@ def bench(
     patience: Annotated[
         float, typer.Option(min=0.0, help="Leave out rungs that would take longer than this for one call, in seconds.")
     ] = 2.0,
-    limit: Annotated[float | None, typer.Option(help="Skip the remaining races after this many seconds in total.")] =
-    None, output: Annotated[
+    limit: Annotated[
+        float | None, typer.Option(help="Skip the remaining races after this many seconds in total.")
+    ] = None,
+    output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Also write the rows to this file; a folder keeps its newest rows."),
     ] = None,

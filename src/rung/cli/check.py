@@ -6,6 +6,7 @@ import atexit
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rung.rungs.base import Rung
 
 INTERRUPTED = 130  # exit code
+COUNTING = 60  # seconds
 FEW = 4  # requests whose progress is shown
 
 
@@ -60,6 +62,9 @@ def check(
     arch: Annotated[
         list[str] | None, typer.Option(help="Also compile a file for this architecture, as in sm_80 (repeatable).")
     ] = None,
+    goal: Annotated[
+        list[str] | None, typer.Option(help="Of a file: fail unless 'sectors_per_request(ld) <= 1.1' (repeatable).")
+    ] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the header that was proposed into the file.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -94,6 +99,8 @@ def check(
             operation, path = options.operation_and_file(rung, file)
             chosen = [r for r in catalogue.select(operation, path) if libraries or r.kind != "library"]
         own = chosen[0]
+        if goal and (path is None or not isinstance(own, CudaRung) or own.emulate):
+            raise RungError("--goal needs a file whose kernels the emulator runs, as in `rung check gelu mine.cu`.")
         if isinstance(own, CudaRung) and own.guessed is not None:
             console.note(options.proposed(own, write=write))
         if path is not None and (failed := _first_look(own, dtype or [], arch or [])):
@@ -111,7 +118,10 @@ def check(
         if sanitize:
             return _sanitize([r.full_name for r in chosen if r.kind != "library"], where, jobs, json)
         requested = requests(chosen, replace(asked, device=where), dtype or [])
-        return _check(requested, chosen, jobs, output, missing, json)
+        code = _check(requested, chosen, jobs, output, missing, json)
+        if code or path is None or not isinstance(own, CudaRung) or own.emulate or (effort is QUICK and not goal):
+            return code
+        return _counted(own, path, requested[0].dtype, goal or [], sys.stderr if json else sys.stdout)
 
     def once() -> int:
         return work() if problem is None else _completed(work, "the problem's code")
@@ -212,6 +222,26 @@ def _check(
             _show_unreached(known)
             _sum_up(known, len(work), _device_name(where))
     return _exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
+
+
+def _counted(rung: Rung, path: Path, dtype: str, goals: Sequence[str], file: TextIO) -> int:
+    """The most expensive line of a right kernel, and whether it meets the goals; counted in a process with a limit."""
+    from rung import emulator
+
+    if emulator.available() is not None:
+        return 0
+    words = ["count", rung.operation.name, str(path), "--dtype", dtype, "--remark", *(f"--goal={g}" for g in goals)]
+    command = [sys.executable, "-m", "rung", *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COUNTING, check=False)
+    except subprocess.TimeoutExpired:
+        if goals:
+            raise RungError(f"counting took over {COUNTING} s; try `rung count` with a smaller --shape.") from None
+        return 0
+    if goals and done.returncode > 1:
+        raise RungError(done.stderr.strip().removeprefix("rung: "))
+    print(done.stdout, end="", file=file)
+    return done.returncode if goals else 0
 
 
 def _first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:

@@ -33,6 +33,7 @@ def reproduce(
     stored = store.gather()
     found = current.of_gpu(stored, gpu) if stored or gpu else None
     rows = [row for row in found.results if codes.current(row)] if found else []
+    counts = [row for row in stored if row.kind == "count" and codes.current(row)]
     chosen = [e for e in sources.experiments() if document in (None, e.document.name)]
     if missing:
         empty = [r for e in chosen for f in e.figures for r in f.ours if r.value(rows) is None]
@@ -43,7 +44,7 @@ def reproduce(
             [
                 {"document": e.document.cited, "section": e.section, "title": e.title, "gpu": e.gpu,
                  "differs": e.differs,
-                 "figures": [dict(zip(sources.COLUMNS, line, strict=True)) for line in e.table(rows)]}
+                 "figures": [dict(zip(sources.COLUMNS, line, strict=True)) for line in e.table(rows, counts)]}
                 for e in chosen
             ]
         )  # fmt: skip
@@ -56,4 +57,8 @@ def reproduce(
             print(f"\n{before.cited}")
         print(f"\n{experiment.section}: {experiment.title}\ntheirs: {experiment.gpu}; ours: {ours}")
         print(f"{experiment.differs}\n")
-        console.table(sources.COLUMNS, experiment.table(rows), right=("theirs", "ours"), drop=("command",))
+        lines = experiment.table(rows, counts)
+        kept = [i for i, name in enumerate(sources.COLUMNS) if name != "emulated" or any(line[i] for line in lines)]
+        columns = [sources.COLUMNS[i] for i in kept]
+        shown = [[line[i] for i in kept] for line in lines]
+        console.table(columns, shown, right=("theirs", "ours", "emulated"), drop=("command",))

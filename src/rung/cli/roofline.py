@@ -47,9 +47,7 @@ def roofline(
     chosen = [f for spec in rung for f in _chosen(found, spec, dtype, shape)]
     placed = rooflines.place(chosen, found.of_kind("profile"))
     if not placed:
-        raise RungError(
-            f"what was measured of {', '.join(rung)} does no arithmetic, so it has no place on a roofline."
-        )
+        raise RungError(f"what was measured of {', '.join(rung)} does no arithmetic, so it has no place on a roofline.")
     limits = found.limits
     if output is not None:
         svg = charts.standalone(roofline_chart.chart(placed, limits), "dark" if dark else "light")

@@ -25,9 +25,11 @@ def score(
         ),
     ] = None,
     model: options.Model = "inner",
-    field: Annotated[str, typer.Option(help="The field of a .jsonl line or a .parquet row that holds the text.")] =
-    "text", lines: Annotated[bool, typer.Option("--lines", help="Each line of a plain file is a separate text.")] =
-    False, out: Annotated[
+    field: Annotated[
+        str, typer.Option(help="The field of a .jsonl line or a .parquet row that holds the text.")
+    ] = "text",
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of a plain file is a separate text.")] = False,
+    out: Annotated[
         Path | None,
         typer.Option("--output", "--out", "-o", help="Write JSON lines here; a run that was stopped is resumed."),
     ] = None,

@@ -32,12 +32,16 @@ def serve(
         list[str] | None, typer.Option(help="Let pages of this origin call the server (repeatable).")
     ] = None,
     max_body: Annotated[int, typer.Option(help="Largest request, in bytes.", min=1)] = 4 << 20,
-    max_queue: Annotated[int, typer.Option(help="Texts that may wait; further ones are refused with 429.", min=0)] =
-    1024, timeout: Annotated[float, typer.Option(help="Time limit of a request, in seconds.", min=0.1)] = 600.0,
+    max_queue: Annotated[
+        int, typer.Option(help="Texts that may wait; further ones are refused with 429.", min=0)
+    ] = 1024,
+    timeout: Annotated[float, typer.Option(help="Time limit of a request, in seconds.", min=0.1)] = 600.0,
     grace: Annotated[float, typer.Option(help="Seconds for running requests after Ctrl-C or SIGTERM.", min=0)] = 30.0,
     allow_priority: Annotated[bool, typer.Option(help="Let clients set a request's priority.")] = False,
     workers: Annotated[int, typer.Option(help="Engines, each a process (with --gpus: on each GPU).", min=1)] = 1,
-    revision: options.Revision = None, offline: options.Offline = False, ray: options.Ray = None,
+    revision: options.Revision = None,
+    offline: options.Offline = False,
+    ray: options.Ray = None,
 ) -> None:
     """Serve a GPT-2 over HTTP as OpenAI's completions; a page to try it is at /.
 

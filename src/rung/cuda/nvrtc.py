@@ -76,7 +76,7 @@ def _arch(build: Build, arch: str) -> str:
 def _require_kernels(build: Build, includes: dict[str, str]) -> None:
     names = [name for text in (build.source, *includes.values()) for name in kernels_in(text)]
     for kernel in build.kernels:
-        name = kernel.partition("<")[0].strip().rpartition("::")[2]
+        name = kernel.lstrip("&").partition("<")[0].strip().rpartition("::")[2]
         if name not in names and not re.search(rf"\b{re.escape(name)}\b", code_only(build.source)):
             present = f"it defines {', '.join(names)}" if names else "it defines no __global__ function"
             raise RungError(f"{build.origin} has no kernel named '{name}': {present}.")

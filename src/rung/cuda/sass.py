@@ -48,7 +48,7 @@ _WIDE = ("LDG", "STG", "LDGSTS", "LDS", "STS", "LDL", "STL")
 _SECTION = re.compile(r"^\.text\.(\S+):$")
 _PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
 _LABEL = re.compile(r"^(\.L_\w+):")
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?PT?\d?\s+)?([A-Z][A-Z0-9_.]*)([^;]*)")
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+\{?\s*(@!?U?PT?\d?\s+)?([A-Z][A-Z0-9_.]*)([^;]*)")
 
 
 @functools.cache
@@ -92,6 +92,7 @@ class Instruction:
 
     opcode: str
     lines: tuple[tuple[str, int], ...]
+    predicated: bool = False
 
     @property
     def name(self) -> str:
@@ -114,11 +115,11 @@ def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
         elif named := _LABEL.match(text):
             label = named.group(1)
         elif found := _INSTRUCTION.search(text):
-            opcode, rest = found.groups()
+            predicate, opcode, rest = found.groups()
             fresh = True
             if opcode != "NOP" and not (opcode == "BRA" and label and label in rest):
                 label = ""
-                current.append(Instruction(opcode, tuple(lines)))
+                current.append(Instruction(opcode, tuple(lines), predicate is not None))
     return {kernel: functions.get(symbol, []) for kernel, symbol in cubin.lowered.items()}
 
 
@@ -134,7 +135,7 @@ def count(listing: str) -> dict[str, dict[str, int]]:
         elif named := _LABEL.match(text):
             label = named.group(1)
         elif found := _INSTRUCTION.search(text):
-            opcode, rest = found.groups()
+            _, opcode, rest = found.groups()
             if opcode == "NOP" or (opcode == "BRA" and label and label in rest):
                 continue  # padding, and the endless loop after the code's end
             label = ""

@@ -12,7 +12,7 @@ import ctypes
 import functools
 import re
 import subprocess
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,11 +20,13 @@ from typing import NamedTuple
 
 from rung.cuda import nvrtc, sass
 from rung.cuda.launch import Build, LaunchConfig
-from rung.emulator import native
+from rung.emulator import arithmetic, native
 from rung.errors import RungError
 
 WAYS = ("plain", "atomic", "matrix", "cp.async", "bulk", "operand", "barrier")
+EVENTS = ("copy", "arrived", "product", "barrier", "wait for bytes", "group", "wait for group", "wait for products")
 ARCH = "sm_90a"
+_EVENTS = 4096
 _ROOM, _FIGURES, _SAMPLE, _LANES = 1 << 14, 13, 35, 32
 _CALL = re.compile(r"^\s*([0-9a-f]+):\s+call.*<(?:__tsan|rung)_\w+")
 _AFTER = re.compile(r"^\s*([0-9a-f]+):")
@@ -81,6 +83,15 @@ class Sample:
     lanes: dict[int, int]
 
 
+class Event(NamedTuple):
+    """What a warp of the first block does: one of EVENTS; bytes or products; and which copy."""
+
+    what: str
+    warp: int
+    amount: int
+    copy: int
+
+
 @dataclass
 class Launched:
     """One launch of a kernel."""
@@ -89,6 +100,8 @@ class Launched:
     config: LaunchConfig
     accesses: dict[Access, Counts] = field(default_factory=lambda: defaultdict(Counts))
     worst: dict[Access, Sample] = field(default_factory=dict)
+    instructions: dict[tuple[str, int], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    events: list[Event] = field(default_factory=list)  # of the first block, in order
     early: int = 0  # requests that were counted while lanes may have been missing: too many were open
     compiled: bool = True  # whether the widths are the machine code's
 
@@ -147,34 +160,65 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
                 size, phase, {lane: apart[lane] for lane in range(_LANES) if mask >> lane & 1}
             )
         launched.accesses[access].add(counts)
+    happened = (ctypes.c_uint * 4 * _EVENTS)()
+    many = min(native.runtime().rung_happened(happened, _EVENTS), _EVENTS)
+    launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in happened[:many]]
+    if arithmetic.available():
+        lines, made = _arithmetic(library, build.origin)
+        by_address, tensor = arithmetic.executed(made, build)
+        for address, instructions in by_address.items():
+            launched.instructions[lines[address]].update(instructions)
+        launched.instructions["", 0].update(dict.fromkeys(arithmetic.OPCODES.values(), 0) | tensor)
     _recorded.append(launched)
+
+
+@functools.lru_cache(maxsize=16)
+def _listing(library: Path) -> str:
+    return _run("objdump", "-d", "--no-show-raw-insn", str(library))
 
 
 @functools.lru_cache(maxsize=64)
 def _places(library: Path, origin: str) -> dict[int, tuple[str, int]]:
     """The file and line of each call that reports an access: the innermost frame in the kernel's own file, else the
     innermost."""
-    listing = _run("objdump", "-d", "--no-show-raw-insn", str(library))
     counters, calls = [], False
-    for line in listing.splitlines():
+    for line in _listing(library).splitlines():
         if calls and (after := _AFTER.match(line)):
             counters.append(int(after[1], 16))
         calls = _CALL.match(line) is not None
-    text = _run("addr2line", "-a", "-i", "-e", str(library), words="\n".join(hex(c - 1) for c in counters))
+    frames = _frames(library, [c - 1 for c in counters])
+    return {
+        address + 1: _own(stack, origin)
+        for address, stack in frames.items()
+        if Path(stack[0][0]).name not in ("entry.h", "entries")
+    }
+
+
+@functools.lru_cache(maxsize=64)
+def _arithmetic(library: Path, origin: str) -> tuple[dict[int, tuple[str, int]], list[arithmetic.Site]]:
+    """Instructions of arithmetic, and the file and line of each."""
+    every = arithmetic.sites(_listing(library))
+    frames = _frames(library, [site.address for site in every])
+    lines = {
+        address: _own(stack, origin)
+        for address, stack in frames.items()
+        if not arithmetic.none_in(Path(stack[0][0]).name)
+    }
+    return lines, [site for site in every if site.address in lines]
+
+
+def _frames(library: Path, addresses: Iterable[int]) -> dict[int, list[tuple[str, int]]]:
+    """The file and line of each instruction, and those of the calls that it was inlined through."""
+    text = _run("addr2line", "-a", "-i", "-e", str(library), words="\n".join(map(hex, addresses)))
     frames: dict[int, list[tuple[str, int]]] = {}
     at = 0
     for line in text.splitlines():
         if line.startswith("0x") and ":" not in line:
-            at = int(line, 16) + 1
-            frames[at] = []
+            at = int(line, 16)
             continue
         file, _, number = line.partition(" ")[0].rpartition(":")
-        frames[at].append((file, int(number) if number.isdigit() else 0))
-    return {
-        counter: _own(stack, origin)
-        for counter, stack in frames.items()
-        if stack and Path(stack[0][0]).name not in ("entry.h", "entries")
-    }
+        frames.setdefault(at, []).append((file, int(number) if number.isdigit() else 0))
+    return frames
 
 
 def _run(*command: str, words: str | None = None) -> str:

@@ -55,6 +55,9 @@ def figures(kernel: Launched) -> dict[str, float]:
         "operand_bytes": kernel.total("shared", "read", "operand").bytes,
         "barriers": kernel.total("shared", "read", "barrier").requests,
     }
+    for instructions in kernel.instructions.values():
+        for name, executed in instructions.items():
+            found[name] = found.get(name, 0) + executed
     ratios = {
         "sectors_per_request": (load.sectors, load.requests),
         "sectors_per_store": (store.sectors, store.requests),
@@ -67,7 +70,9 @@ def figures(kernel: Launched) -> dict[str, float]:
             sum(c.requests for a, c in kernel.accesses.items() if a.way == "plain"),
         ),
     }
-    return found | {name: of / by for name, (of, by) in ratios.items() if by}
+    found |= {name: of / by for name, (of, by) in ratios.items() if by}
+    used = {"bytes_used_load": "bytes_per_sector_load", "bytes_used_store": "bytes_per_sector_store"}  # of profiles
+    return found | {name: found[same] for name, same in used.items() if same in found}
 
 
 def hottest(kernels: Iterable[Launched]) -> tuple[Launched, Access, Counts] | None:
@@ -114,7 +119,7 @@ def _in_banks(sample: Sample, stride: int) -> str:
     words = abs(stride) // _WORD
     banks = Counter(((sample.phase + d) // _WORD) % _BANKS for d in {*sample.lanes.values()})
     most = max(banks.values())
-    if most == 1:
+    if most == 1 or abs(stride) == sample.size > _WORD:
         wide = f"accesses of {sample.size} bytes pass the banks in {sample.size // _WORD} parts"
         return wide if sample.size > _WORD else ""
     if words > 1 and words % 2 == 0:

@@ -54,9 +54,10 @@ _EXPANDED = (
     *("-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0", "-Wno-builtin-macro-redefined"),
 )
 # Each access is reported as nvcc would leave it: loads are hoisted out of loops, a vector stays one access, and
-# functions are inlined.
+# functions are inlined. Each basic block is reported, and its arithmetic is nvcc's: one number at a time, fused.
 _COUNTED = (
-    *("-fsanitize=thread", "-DRUNG_COUNTED=1", "-O2", "-fno-tree-sra", "-fno-tree-vectorize"),
+    *("-fsanitize=thread", "-fsanitize-coverage=trace-pc", "-DRUNG_COUNTED=1", "-O2", "-fno-tree-sra"),
+    *("-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-math-errno", "-ffp-contract=fast"),
     *_INLINED,
 )
 _NOT_MODELLED = {

@@ -111,6 +111,11 @@ SINGLE = {
     "issue_active": "smsp__issue_active.avg.pct_of_peak_sustained_active",
 }
 OPCODES = "sass__inst_executed_per_opcode"
+COUNTED = (  # those that the emulator counts as well
+    "global_loads", "global_stores", "global_read_requests", "global_write_requests", "global_read_bytes",
+    "global_write_bytes", "shared_loads", "shared_stores", "wavefronts_load", "wavefronts_store", "conflicts_load",
+    "conflicts_store", "bytes_used_load", "bytes_used_store", "fadd", "fmul", "ffma", "hmma", "gmma", "instructions",
+)  # fmt: skip
 METRICS = (OPCODES, *SINGLE.values(), *CLASSES.values(), *(_STALL.format(s) for s in STALLS))
 
 
@@ -226,10 +231,16 @@ def profile(subject: Subject, tuning: Mapping[str, int] | None = None) -> Report
     return report(subject, split(launched([(subject, tuning)]), 1)[0])
 
 
-def launched(chosen: Sequence[tuple[Subject, Mapping[str, int] | None]], timeout: float = 300) -> list[ncu.Launch]:
+def launched(
+    chosen: Sequence[tuple[Subject, Mapping[str, int] | None]], timeout: float = 300, metrics: Sequence[str] = METRICS
+) -> list[ncu.Launch]:
     """ncu's counters of one launch of each, in one process, with a marker before each of them."""
-    tasks = [_task(subject, tuning) for subject, tuning in chosen]
-    return ncu.run([sys.executable, "-m", "rung.profile.target", json.dumps(tasks)], METRICS, timeout=timeout)
+    return ncu.run(command(chosen), metrics, timeout=timeout)
+
+
+def command(chosen: Sequence[tuple[Subject, Mapping[str, int] | None]]) -> list[str]:
+    """The program that launches each once, after a marker."""
+    return [sys.executable, "-m", "rung.profile.target", json.dumps([_task(*one) for one in chosen])]
 
 
 def _task(subject: Subject, tuning: Mapping[str, int] | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -30,6 +31,7 @@ from rung.rungs.base import Rung, Subject, emulated_multiprocessors
 
 ALIGNED = 512  # as a GPU's allocator aligns memory
 MOST_WORK = 6e7  # operations and numbers of a shape that is counted as it is
+LITTLE_WORK = 1e6  # of a case that is counted after a check
 FIRST = ("B", "NH", "NKV", "T", "OC", "R")  # dimensions that are made smaller, in this order
 UNITS = {"T": 128, "OC": 128, "R": 128}
 SMS = 132  # multiprocessors of the GPU that persistent kernels are launched for: an H100's or H200's
@@ -82,6 +84,19 @@ def figure(what: str, name: str, *, kernel: str = "", dtype: str | None = None, 
     if not values:
         raise RungError(f"{what} has no counter {name!r} here; there are {', '.join(found[0] if found else ())}.")
     return values[0] if "_per_" in name or name.startswith("ways") else sum(values)
+
+
+def small(subject: Subject) -> Subject:
+    """The same at the largest case of its operation that is counted in about a second."""
+    operation, dtype = subject.rung.operation, subject.dtype
+    every = [operation.complete(case.values) for case in operation.cases if dtype.name in case.dtypes]
+    legal = [v for v in every if subject.rung.refused_by_needs(v, dtype) is None]
+    sizes = sorted((_work(subject, values), i) for i, values in enumerate(legal))
+    chosen = max((one for one in sizes if one[0] <= LITTLE_WORK), default=sizes[0] if sizes else None)
+    if chosen is None:
+        return subject
+    values = legal[chosen[1]]
+    return replace(subject, values=values, shape=_name({d: int(values[d]) for d in operation.dims}))
 
 
 def _aligned(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
@@ -187,24 +202,32 @@ def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> lis
         raise RungError(f"{base.rung} launches other kernels at other sizes; count it at a smaller --shape.")
     found = []
     for number, kernel in enumerate(base.kernels):
-        made = Launched(kernel.kernel, kernel.config, worst=kernel.worst, early=kernel.early, compiled=kernel.compiled)
+        made = replace(kernel, accesses=defaultdict(Counts), instructions=defaultdict(Counter))
         others = [step.kernels[number].accesses for step in steps]
         for access in sorted({*kernel.accesses, *itertools.chain(*others)}):
             first, further = kernel.accesses.get(access, Counts()), [o.get(access, Counts()) for o in others]
             made.accesses[access] = _line(first, further, units)
+        places = [kernel.instructions, *(step.kernels[number].instructions for step in steps)]
+        for place in set().union(*places):
+            first_of, *further_of = (p.get(place, Counter()) for p in places)
+            for name in set().union(first_of, *further_of):
+                made.instructions[place][name] = _extrapolated(first_of[name], [f[name] for f in further_of], units)
         found.append(made)
     return found
 
 
 def _line(first: Counts, further: Iterable[Counts], units: tuple[int, ...]) -> Counts:
-    made = Counts()
     others = list(further)
-    for f in fields(Counts):
-        one = getattr(first, f.name)
-        slopes = [getattr(o, f.name) - one for o in others]
-        if one:
-            value = one * math.prod(1 + s / one * (n - 1) for s, n in zip(slopes, units, strict=True))
-        else:
-            value = sum(s * (n - 1) for s, n in zip(slopes, units, strict=True))
-        setattr(made, f.name, round(value))
-    return made
+    return Counts(
+        **{
+            f.name: _extrapolated(getattr(first, f.name), [getattr(o, f.name) for o in others], units)
+            for f in fields(Counts)
+        }
+    )
+
+
+def _extrapolated(one: int, others: Iterable[int], units: tuple[int, ...]) -> int:
+    slopes = [other - one for other in others]
+    if one:
+        return round(one * math.prod(1 + s / one * (n - 1) for s, n in zip(slopes, units, strict=True)))
+    return round(sum(s * (n - 1) for s, n in zip(slopes, units, strict=True)))

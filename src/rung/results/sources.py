@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Reference:
 
     @property
     def tuning(self) -> dict[str, int]:
-        return {name: int(value) for name, value in self.where} if self.kind in ("profile", "sweep") else {}
+        return {name: int(value) for name, value in self.where} if self.kind in ("profile", "count", "sweep") else {}
 
     @property
     def command(self) -> str:
@@ -92,7 +92,7 @@ class Reference:
             return row.kind == "climb" and row.options.get("study", "") == STUDIES[self.kind] and same
         if self.kind == "study":
             return row.kind == "study" and self.what == "/".join(filter(None, (row.what, row.part)))
-        if self.kind == "profile" and bool(self.tuning) != bool(row.options.get("tuning")):
+        if self.kind in ("profile", "count") and bool(self.tuning) != bool(row.options.get("tuning")):
             return False  # without one, that of a bench is meant
         same = row.kind == self.kind and row.what == self.what and row.dtype == self.dtype and row.shape == self.shape
         return same and all(row.tuning.get(name) == value for name, value in self.tuning.items())
@@ -100,7 +100,7 @@ class Reference:
     def _read(self, row: Row) -> float | None:
         if self.kind == "study":
             return self._cell(row)
-        if self.kind != "profile" or self.figure in row.metrics:
+        if self.kind not in ("profile", "count") or self.figure in row.metrics:
             value = row.metrics.get(self.figure)
             return None if value is None else value * _unit(self.figure)
         values = [self._counted(k) for k in row.detail["kernels"] if not self.kernels or k["kernel"] in self.kernels]
@@ -112,7 +112,8 @@ class Reference:
 
     def _counted(self, kernel: dict[str, Any]) -> float | None:
         if self.figure.startswith("opcode "):
-            return kernel["opcodes"].get(self.figure.removeprefix("opcode ")) if kernel["opcodes"] else None
+            opcodes = kernel.get("opcodes")
+            return opcodes.get(self.figure.removeprefix("opcode ")) if opcodes else None
         parts = [kernel["figures"].get(name) for name in self.figure.split(" + ")]
         present = [p for p in parts if p is not None]
         return sum(present) if len(present) == len(parts) else None
@@ -162,6 +163,12 @@ class Figure:
             return (first / rest[0]) * (100 if self.unit == "%" else 1) if rest[0] else None
         return first / SCALES.get(self.unit, 1.0)
 
+    def emulated(self, rows: Sequence[Row]) -> float | None:
+        """The same, where it is a counter that the emulator counts as well."""
+        if any(reference.kind != "profile" for reference in self.ours):
+            return None
+        return replace(self, ours=tuple(replace(r, kind="count") for r in self.ours)).beside(rows)
+
     def missing(self, rows: Sequence[Row]) -> str:
         """Why the place is empty, or the command that fills it."""
         commands = [r.command for r in self.ours if r.value(rows) is None]
@@ -184,17 +191,19 @@ class Experiment:
     differs: str  # what is not as in the document
     figures: tuple[Figure, ...]
 
-    def table(self, rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
-        """What was measured, theirs, ours, the unit, and the command that measures ours."""
-        found = [(f, f.beside(rows)) for f in self.figures]
-        return [(f.what, number(f.value), "" if o is None else number(o), f.unit, f.command) for f, o in found]
+    def table(self, rows: Sequence[Row], counts: Sequence[Row] = ()) -> list[tuple[str, str, str, str, str, str]]:
+        """What was measured, theirs, ours, what the emulator counts, the unit, and the command that measures ours."""
+        found = [(f, f.beside(rows), f.emulated(counts)) for f in self.figures]
+        return [(f.what, number(f.value), number(o), number(e), f.unit, f.command) for f, o, e in found]
 
 
-COLUMNS = ("measured", "theirs", "ours", "unit", "command")
+COLUMNS = ("measured", "theirs", "ours", "emulated", "unit", "command")
 
 
-def number(value: float) -> str:
-    """Four digits, in groups of three before the point."""
+def number(value: float | None) -> str:
+    """Four digits, in groups of three before the point; nothing for None."""
+    if value is None:
+        return ""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 

@@ -31,6 +31,12 @@ ROWS = (
     ("bytes by bulk and tensor copies, out", "bulk_write_bytes"),
     ("bytes of wgmma operands", "operand_bytes"),
     ("barriers of warps", "barriers"),
+    ("FADD of lanes", "fadd"),
+    ("FMUL of lanes", "fmul"),
+    ("FFMA of lanes", "ffma"),
+    ("MUFU of warps", "mufu"),
+    ("HMMA of warps", "hmma"),
+    ("wgmma of warps", "gmma"),
     ("active lanes per request", "lanes_per_request"),
 )
 

@@ -20,14 +20,16 @@ def document(found: Figures, name: str, rows: Sequence[Row] = ()) -> str:
     Of all `rows`, those of another GPU have a column in the tables that they fill.
     """
     ours = [row for row in found.results if codes.current(row)]
+    counts = [row for row in rows if row.kind == "count" and codes.current(row)]
     others = {gpu: [r for r in f.results if codes.current(r)] for gpu, f in by_gpu(rows).items() if gpu != found.gpu}
     parts = []
     for e in (e for e in sources.experiments() if e.document.name == name):
         columns = {gpu: [cells[2] for cells in e.table(of)] for gpu, of in others.items() if gpu}
-        columns = {gpu: cells for gpu, cells in columns.items() if any(cells)}
+        columns["emulated"] = [cells[3] for cells in e.table([], counts)]
+        columns = {name: cells for name, cells in columns.items() if any(cells)}
         lines = [
             (plain(what), theirs, mine, *more, unit)
-            for (what, theirs, mine, unit, _), *more in zip(e.table(ours), *columns.values(), strict=True)
+            for (what, theirs, mine, _, unit, _), *more in zip(e.table(ours), *columns.values(), strict=True)
         ]
         commands = dict.fromkeys(c for f in e.figures for c in f.command.split("; ") if not f.reason)
         reasons = dict.fromkeys(f.reason for f in e.figures if f.reason and f.reason != "as above")

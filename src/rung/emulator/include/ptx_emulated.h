@@ -125,6 +125,9 @@ template <class T>
 inline void mma_16bit(void* const* data, unsigned lanes)
 {
     if (lanes != 0xffffffffu) rung_fault(FaultKind::Barrier, here(), "mma wants all 32 lanes of the warp");
+#ifdef RUNG_COUNTED
+    rung_count_products(1);
+#endif
     float a[16][16], b[16][8];
     for (int lane = 0; lane < 32; lane++) {
         const Tile& tile = *static_cast<Tile*>(data[lane]);
@@ -141,6 +144,9 @@ inline void mma_16bit(void* const* data, unsigned lanes)
 inline void mma_tf32(void* const* data, unsigned lanes)
 {
     if (lanes != 0xffffffffu) rung_fault(FaultKind::Barrier, here(), "mma wants all 32 lanes of the warp");
+#ifdef RUNG_COUNTED
+    rung_count_products(1);
+#endif
     float a[16][8], b[8][8];
     for (int lane = 0; lane < 32; lane++) {
         const Tile& tile = *static_cast<Tile*>(data[lane]);

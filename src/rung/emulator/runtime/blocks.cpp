@@ -38,7 +38,7 @@ void thread_main()
     ended++, progress++;
     me.turn->ready--;
     me.warp->alive &= ~(1u << me.lane);
-    if (!me.warp->alive) settle(*me.warp);
+    if (!me.warp->alive) settle_last(*me.warp);
     block.alive--;
     leave(block.barrier);
     if (Meeting& meeting = block.cluster ? *block.cluster : block.alone; me.cluster_round == meeting.round) meeting.arrived--;

@@ -49,6 +49,19 @@ std::vector<Instruction> instructions;
 std::vector<unsigned> number_of[2];  // [write][counter]: 1 + index into `instructions`
 unsigned long long cut;              // requests that were counted though lanes may have been missing
 
+// A basic block of the kernel, and how often lanes and warps have executed it.
+struct Executed
+{
+    unsigned counter;  // the return address of its call, from the start of the kernel's code
+    unsigned long long lanes, warps;
+};
+std::vector<Executed> executed;
+std::vector<unsigned> block_at;  // [counter]: 1 + index into `executed`
+struct Happened { unsigned event, warp, amount, serial; };
+constexpr size_t MOST_EVENTS = 4096;
+std::vector<Happened> happened;
+unsigned long long products[2];  // of warps: mma.sync, wgmma
+
 unsigned long* path_at;              // of the running thread; null if the kernel keeps none
 
 struct Wide { unsigned width, line; };
@@ -81,6 +94,7 @@ struct WarpCounters
     unsigned ahead[WARP] = {};    // accesses since requests were last counted
     Open open[WARP][OPEN] = {};
     bool any_open = false;
+    std::vector<unsigned> executed;  // [block][lane]
     ~WarpCounters() { free(requests); }
 };
 
@@ -298,6 +312,21 @@ void settle(Warp& warp)
     reset(*warp.counters, 0);
 }
 
+// A warp executes a block as often as the lane that executes it most often: lanes that do so together count once.
+void settle_last(Warp& warp)
+{
+    settle(warp);
+    if (!counting || !warp.counters) return;
+    std::vector<unsigned>& mine = warp.counters->executed;
+    for (size_t i = 0; i < mine.size() / WARP; i++) {
+        unsigned most = 0;
+        for (unsigned lane = 0; lane < WARP; lane++)
+            executed[i].lanes += mine[i * WARP + lane], most = std::max(most, mine[i * WARP + lane]);
+        executed[i].warps += most;
+    }
+    std::fill(mine.begin(), mine.end(), 0);
+}
+
 void settle_block(Block& block)
 {
     for (unsigned i = 0; counting && i < block.warp_count; i++) settle(block.warps[i]);
@@ -386,7 +415,9 @@ void begin_counting()
 {
     counting = launch->counters;
     if (!counting) return;
-    instructions.clear(), cut = 0, now = {}, path_at = launch->module->path;
+    instructions.clear(), executed.clear(), happened.clear(), cut = products[0] = products[1] = 0;
+    block_at.assign(size_t(code_end - code) + 1, 0);
+     now = {}, path_at = launch->module->path;
     for (std::vector<unsigned>& numbers : number_of) numbers.assign(size_t(code_end - code) + 1, 0);
 }
 
@@ -406,6 +437,9 @@ void count_bytes(uintptr_t address, size_t bytes, bool write, Way way, const voi
 void count_operation(const Pending& operation)
 {
     if (!counting || operation.kind == Async::Arrive) return;
+    unsigned bytes = 0;
+    for (const Span& span : operation.from) bytes += span.fill ? 0 : span.bytes;
+    count_event(Event::Copy, *operation.thread, bytes, operation.serial);
     const void* caller = operation.thread->caller;
     for (const bool write : {false, true}) {
         const std::vector<Span>& spans = write ? operation.to : operation.from;
@@ -426,9 +460,27 @@ void count_operation(const Pending& operation)
     }
 }
 
+// Of lanes that do the same, one counts.
+void count_event(Event event, const Thread& thread, unsigned amount, unsigned long serial)
+{
+    const Index& block = thread.block->index;
+    if (!counting || happened.size() >= MOST_EVENTS || block.x || block.y || block.z) return;
+    const bool of_warp = event != Event::Copy && event != Event::Arrived;
+    if (of_warp && thread.lane != unsigned(__builtin_ctz(thread.warp->alive))) return;
+    happened.push_back({unsigned(event), thread.rank / WARP, amount, unsigned(serial)});
+}
+
+void count_product(bool asynchronous, unsigned count)
+{
+    if (!counting) return;
+    products[asynchronous] += count;
+    count_event(Event::Product, *running->warp->lanes[__builtin_ctz(running->warp->alive)], count);
+}
+
 void count_barrier(const void* caller)
 {
     if (!counting || running->lane != unsigned(__builtin_ctz(running->warp->alive))) return;
+    count_event(Event::Barrier, *running);
     if (const unsigned number = number_at(caller, false, Way::Barrier)) {
         Total& total = instructions[number - 1].total[1];
         total.requests++, total.lanes += unsigned(__builtin_popcount(running->warp->alive));
@@ -444,6 +496,39 @@ extern "C" {
 RUNG_API void rung_matrix_row(const void* address)
 {
     count_access(uintptr_t(address), 16, false, Way::Matrix, __builtin_return_address(0));
+}
+
+// At the start of each basic block.
+RUNG_API void __sanitizer_cov_trace_pc()
+{
+    if (!counting || !running || meeting_lanes) return;
+    if (running != now.thread) set_now();
+    const uintptr_t counter = uintptr_t(__builtin_return_address(0)) - now.code;
+    if (counter >= now.code_bytes) return;
+    unsigned& number = block_at[counter];
+    if (!number) executed.push_back({unsigned(counter), 0, 0}), number = unsigned(executed.size());
+    std::vector<unsigned>& mine = now.counters->executed;
+    if (mine.size() < number * WARP) mine.resize(executed.size() * WARP);
+    mine[(number - 1) * WARP + now.lane]++;
+}
+
+RUNG_API void rung_count_products(unsigned count) { count_product(false, count); }
+
+// Blocks that the last launch executed, one row of counter, lanes and warps for each; returns how many there are. The two
+// kinds of products of tensor cores are in `tensor`.
+RUNG_API unsigned rung_executed(unsigned long long (*rows)[3], unsigned long long (*tensor)[2], unsigned room)
+{
+    for (unsigned i = 0; i < executed.size() && i < room; i++)
+        rows[i][0] = executed[i].counter, rows[i][1] = executed[i].lanes, rows[i][2] = executed[i].warps;
+    (*tensor)[0] = products[0], (*tensor)[1] = products[1];
+    return unsigned(executed.size());
+}
+
+// The first block's events: kind, warp, bytes or products, number of the copy; returns how many there are.
+RUNG_API unsigned rung_happened(unsigned (*rows)[4], unsigned room)
+{
+    for (unsigned i = 0; i < happened.size() && i < room; i++) memcpy(rows[i], &happened[i], sizeof *rows);
+    return unsigned(happened.size());
 }
 
 // In the next launch, accesses at `counter` are parts of ones of `width` bytes that the machine code makes on `line`. 0 forgets all.

@@ -226,6 +226,7 @@ void issue_product(void* const* data, unsigned lanes)
     Machine& m = *first.machine;
     Warp& warp = *running->warp;
     if (lanes != ~0u) fault(FaultKind::Barrier, "wgmma (%s:%d) wants all 32 lanes of the warp", m.site.file, m.site.line);
+    count_product(true, 1);
     Product* p = new Product{};
     p->warp = &warp;
     p->site = m.site;
@@ -306,6 +307,7 @@ struct Wait
 void finish_products(void* const* data, unsigned lanes)
 {
     Warp& warp = *running->warp;
+    count_event(Event::WaitProducts, *warp.lanes[__builtin_ctz(warp.alive)]);
     const unsigned left = static_cast<Wait*>(data[__builtin_ctz(lanes)])->left;
     if (!warp.products) return;
     WarpProducts& all = *warp.products;
@@ -373,6 +375,7 @@ void multiply_now(void* const* data, unsigned lanes)
     if (lanes != ~0u) fault(FaultKind::Barrier, "mma (%s:%d) wants all 32 lanes of the warp", m.site.file, m.site.line);
     const ProductKind& kind = i.product;
     const unsigned depth = kind.depth;
+    count_product(false, 1);
     const char result = kind.result;
     const unsigned bytes = bytes_of(kind.a), each = 4 / bytes;
     if (kind.rows != 16 || kind.columns != 8 || !depth || kind.numbers < 2 || !i.has("row"_w) || !i.has("col"_w)) m.refuse(i, "is not modelled");

@@ -48,7 +48,9 @@ class ShardPlan(WrappedPlan):
         dist.all_reduce(y)
         return y if linear.bias is None else y.add_(linear.bias.to(y.dtype))
 
-    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+    def attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
+    ) -> torch.Tensor:
         ours = cuts(NH, self.size)
         return self.inner.attention(qkv, ours[self.rank + 1] - ours[self.rank], scale, layer, cache)
 
@@ -66,6 +68,8 @@ class ShardedTransformer(Transformer):
 
 def shard(weights: Weights, config: Config, plan: ShardPlan) -> Weights:
     """Converts complete float32 weights to this process's part, in the plan's format."""
+    if config.family.steps is None:
+        raise RungError(f"a {config.family.title} cannot be split among processes; start one.")
     if plan.size > config.NH:
         raise RungError(f"{plan.size} processes are more than the model's {config.NH} heads; start fewer.")
     return converted(part_of(weights, plan.rank, plan.size, cuts), plan.matrix, plan.vector)

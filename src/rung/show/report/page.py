@@ -62,7 +62,7 @@ def build(
             lists=[(title, rows) for kind, title in LISTS if found and (rows := _list(found.of_kind(kind)))],
             studies=[_study(row) for row in (found.of_kind("study") if found else ())],
             sources=_sources([r for r in found.results if codes.current(r)] if found else []),
-            source_columns=sources.COLUMNS,
+            source_columns=[c for c in sources.COLUMNS if c != "emulated"],  # a report is of one machine
             measured=bool(found and found.results),
             gpu=found.gpu or "a CPU" if found else "",
             machine=_machine(found) if found else [],
@@ -132,7 +132,7 @@ def _sources(rows: list[Row]) -> list[dict[str, Any]]:
         {
             "cited": document.cited,
             "experiments": [
-                (e, [[*l[:3], unit(l[3]), l[4]] for l in lines]) for e, lines in tables if e.document == document
+                (e, [[*l[:3], unit(l[4]), l[5]] for l in lines]) for e, lines in tables if e.document == document
             ],
             "there": sum(bool(line[2]) for e, lines in tables for line in lines if e.document == document),
             "all": sum(len(lines) for e, lines in tables if e.document == document),

@@ -56,6 +56,7 @@ RUNG_API void rung_poll(const void* address, unsigned long long value);  // a va
 RUNG_API void rung_atomic(const void* address, unsigned long long value);  // a read-modify-write, with the old value
 RUNG_API void rung_read_only(const void* address, unsigned bytes);  // a read through the read-only cache
 RUNG_API void rung_matrix_row(const void* address);  // is counted as read by ldmatrix
+RUNG_API void rung_count_products(unsigned count);  // products of 16 x 8 that the warp's tensor cores make
 RUNG_API unsigned long rung_atomics_ran();                                 // number of atomics in this process
 RUNG_API unsigned rung_shared_address(const void* address, rung_emulator::Site site);  // as a PTX shared address
 RUNG_API void* rung_shared_pointer(unsigned address, rung_emulator::Site site);

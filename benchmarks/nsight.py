@@ -1,0 +1,185 @@
+"""Counts of the emulator beside Nsight Compute's, on a GPU: python3 benchmarks/nsight.py -o FOLDER --seconds 500
+
+Every CUDA rung at two shapes, and the twenty kernels of unseen.cu. ncu collects only what is compared, several rungs in
+one process; meanwhile the other processors count the same launches on the emulator. Rows go to profile.jsonl and
+count.jsonl in the folder, and the table of agreement is printed last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import torch
+from counters import counted
+
+from rung.cuda.launch import Build, LaunchConfig, Module
+from rung.cuda.source import kernels_in
+from rung.dtypes import dtype
+from rung.emulator import Settings, counters, load
+from rung.emulator.counters_explained import figures
+from rung.errors import RungError
+from rung.profile import ncu
+from rung.profile.counters import COUNTED, MARKER, OPCODES, SINGLE, as_result, command, launched, report, split
+from rung.results import store
+from rung.results.row import Row
+from rung.rungs import catalogue
+from rung.rungs.base import Rung, Subject
+from rung.show import counter_tables
+
+METRICS = (OPCODES, *(SINGLE[name] for name in COUNTED))
+UNSEEN = Path(__file__).with_name("unseen.cu")
+N, BLOCK = 1 << 14, {"distances": 128}
+TOGETHER = 40  # rungs in one process
+
+
+def subjects(names: Sequence[str]) -> Iterator[Subject]:
+    """Each CUDA rung at its two smallest shapes of more than one token."""
+    for name in catalogue.operations():
+        for rung in catalogue.select(name, None):
+            if rung.kind == "cuda" and rung.full_name.startswith(tuple(names)):
+                yield from _small(rung)
+
+
+def _small(rung: Rung, most: int = 2) -> Iterator[Subject]:
+    kind = dtype(rung.dtypes[0])
+    fitting = []
+    for shape, dims in rung.operation.shapes.items():
+        try:
+            values = rung.operation.complete(dims)
+            cost = rung.operation.cost(values, kind.size)
+            if shape != "b1t1" and rung.refused_by_needs(values, kind, None) is None:
+                fitting.append((cost.flops + cost.bytes, Subject(rung, shape, values, kind)))
+        except RungError:
+            continue
+    yield from (subject for _, subject in sorted(fitting, key=lambda one: one[0])[:most])
+
+
+def profiled(chosen: Sequence[Subject], deadline: float) -> Iterator[Row]:
+    """ncu's figures of the rungs; those for which time is left."""
+    for start in range(0, len(chosen), TOGETHER):
+        some = [(subject, None) for subject in chosen[start : start + TOGETHER]]
+        left = deadline - time.monotonic()
+        if left < 20:
+            print(f"no time for {len(chosen) - start} launches", flush=True)
+            return
+        try:
+            found = split(launched(some, timeout=left, metrics=METRICS), len(some))
+        except RungError as error:
+            print(f"{some[0][0].rung.full_name} and others: {error}", flush=True)
+            continue
+        for (subject, _), launches in zip(some, found, strict=True):
+            if launches:
+                yield as_result(subject, None, report(subject, launches))
+
+
+def compiled(chosen: Sequence[Subject], seconds: float) -> None:
+    """The cubins of all, by several processes at once, so that none is compiled under ncu."""
+    parts = [chosen[start::12] for start in range(12)]
+    running = [
+        subprocess.Popen(command([(s, None) for s in part]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for part in parts
+        if part
+    ]
+    deadline = time.monotonic() + seconds
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def one(row: Row) -> Row:
+    torch.set_num_threads(1)
+    return counted(row)
+
+
+def launch_unseen(device: str) -> None:
+    """The twenty kernels, on a GPU with a marker before each, or on the emulator."""
+    source = UNSEEN.read_text()
+    build = Build(source, UNSEEN.name, kernels_in(source), ())
+    module: Module
+    if device == "cuda":
+        from rung.cuda.driver import load_module
+
+        module = load_module(build)
+        torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    else:
+        module = load(build, settings=Settings(counters=True, poison=False))
+    a = torch.linspace(-3, 3, 2 * N, device="cuda" if device == "cuda" else "cpu")
+    for kernel in build.kernels:
+        out = torch.zeros(2 * N, device=a.device)
+        block = BLOCK.get(kernel, 256)
+        per_block = block * (2 if kernel == "butterflies" else 4 if "swizzled" in kernel else 1)
+        config = LaunchConfig((N // per_block, 1, 1), (block, 1, 1))
+        if device == "cuda":
+            torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
+        module.prepare(kernel, config)
+        module.launch(kernel, config, [("pointer", a), ("pointer", out), ("i32", N)])
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+
+
+def unseen() -> list[counter_tables.Pair]:
+    """The figures of the twenty kernels on both sides."""
+    with counters.recorded() as emulated:
+        launch_unseen("emulator")
+    found = ncu.run([sys.executable, __file__, "--launch"], METRICS, timeout=120)
+    launches = [launch for launch in found if MARKER not in launch.kernel]
+    pairs: list[counter_tables.Pair] = []
+    for ours, theirs in zip(emulated, launches, strict=False):
+        measured = {name: theirs.metrics[m] for name, m in SINGLE.items() if m in theirs.metrics}
+        opcodes = dict(theirs.parts.get(OPCODES, {}))
+        pairs += counter_tables.compared("unseen", ours.kernel, measured, opcodes, figures(ours))
+    return pairs
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rungs", nargs="*", default=[""], help="beginnings of names (default: all)")
+    parser.add_argument("-o", "--output", type=Path, default=Path(os.environ.get("OUT", ".")))
+    parser.add_argument("--seconds", type=float, default=500)
+    parser.add_argument("--launch", action="store_true", help="only launch unseen.cu (under ncu)")
+    asked = parser.parse_args()
+    if asked.launch:
+        launch_unseen("cuda")
+        return 0
+    began = time.monotonic()
+    deadline = began + asked.seconds
+    try:
+        every = unseen()
+        print(counter_tables.agreement(every), counter_tables.others(every), sep="\n", flush=True)
+    except (RungError, OSError) as error:
+        print(f"unseen.cu: {error}", flush=True)
+    chosen = list(subjects(asked.rungs or [""]))
+    compiled(chosen, asked.seconds / 4)
+    print(f"{len(chosen)} launches are compiled after {time.monotonic() - began:.0f} s", flush=True)
+    rows: list[Row] = []
+    with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 3)) as pool:
+        waiting: list[Future[Row]] = []
+        for row in profiled(chosen, deadline - asked.seconds / 6):
+            rows.append(store.append(row, asked.output / "profile.jsonl"))
+            waiting.append(pool.submit(one, row))
+        print(f"{len(rows)} are profiled after {time.monotonic() - began:.0f} s", flush=True)
+        try:
+            for done in as_completed(waiting, timeout=max(1.0, deadline - time.monotonic())):
+                rows.append(store.append(done.result(), asked.output / "count.jsonl"))
+        except (TimeoutError, RungError) as error:
+            print(f"not all were counted: {type(error).__name__}", flush=True)
+        for process in list(pool._processes.values()):
+            process.terminate()
+        pool.shutdown(wait=False, cancel_futures=True)
+    every = list(counter_tables.pairs(rows))
+    print(counter_tables.others(every), counter_tables.agreement(every), sep="\n", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

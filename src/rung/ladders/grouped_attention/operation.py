@@ -1,0 +1,199 @@
+"""Causal self-attention in which groups of query heads share the heads of keys and values, with or without a window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rung.expressions import Number
+from rung.inputs import FAR, Change, levels, times
+from rung.lazy import F, torch
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.precision import float32_products
+
+QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
+
+
+def heads_of(queries: torch.Tensor, v: Values) -> torch.Tensor:
+    """The view (B, NH, T, HS) of queries (B, T, NH * HS)."""
+    B, T = queries.shape[:2]
+    return queries.view(B, T, int(v["NH"]), int(v["HS"])).transpose(1, 2)
+
+
+def merged(o: torch.Tensor) -> torch.Tensor:
+    """(B, NH, T, HS) -> (B, T, NH * HS)"""
+    return o.transpose(1, 2).flatten(2)
+
+
+def newest(cache: torch.Tensor, v: Values) -> torch.Tensor:
+    """The view (B, NKV, T, HS) of the first T tokens of a cache (B, NKV, S, HS)."""
+    return cache[:, :, : int(v["T"])]
+
+
+def repeated(kept: torch.Tensor, NH: int) -> torch.Tensor:
+    """(B, NKV, T, HS) -> (B, NH, T, HS): neighbouring query heads share a head."""
+    return kept.repeat_interleave(NH // kept.shape[1], 1)
+
+
+def seen(T: int, window: int, start: int, end: int, device: torch.device) -> torch.Tensor:
+    """The mask of the keys of queries start ... end - 1: (end - start, T)."""
+    query = torch.arange(start, end, device=device)[:, None]
+    key = torch.arange(T, device=device)
+    return (key <= query) & (key > query - window)
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    q, T, window = t["q"], int(v["T"]), int(v["window"])
+    k, values = (repeated(t[name], q.shape[1]) for name in ("k", "v"))
+    o = []
+    for start in range(0, T, QUERIES_AT_ONCE):
+        end = min(T, start + QUERIES_AT_ONCE)
+        scores = q[:, :, start:end] @ k.transpose(2, 3) * v["scale"]
+        scores.masked_fill_(~seen(T, window, start, end, q.device), -torch.inf)
+        o.append(scores.softmax(3) @ values)
+    return {"out": merged(torch.cat(o, 2))}
+
+
+def cost(v: Values, size: int) -> Cost:
+    T, full = v["T"], min(v["T"], v["window"])
+    scores = full * (full + 1) / 2 + (T - full) * full
+    heads = 2 * v["NH"] + 2 * v["NKV"]
+    return Cost(flops=4 * v["B"] * v["NH"] * v["HS"] * scores, bytes=v["B"] * T * heads * v["HS"] * size)
+
+
+def torch_masked(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int, dtype: str
+) -> torch.Tensor:
+    NH, T = q.shape[1:3]
+    with float32_products(dtype):
+        scores = q @ repeated(k, NH).transpose(2, 3) * scale
+        scores.masked_fill_(~seen(T, window, 0, T, q.device), -torch.inf)
+        return merged(scores.softmax(3) @ repeated(v, NH))
+
+
+def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int) -> torch.Tensor:
+    T, causal = q.shape[2], window >= q.shape[2]
+    mask = None if causal else seen(T, window, 0, T, q.device)
+    return merged(
+        F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=True)
+    )
+
+
+def all_alike(size: float) -> Change:
+    """Queries of one sign, so that the sign of a key is that of its scores."""
+    return lambda x, _: size + 0.1 * x
+
+
+def climbing(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    """Keys that grow towards the end, so that the running maximum changes in every tile."""
+    return k * torch.linspace(0.1, 6.0, k.shape[2], device=k.device)[:, None]
+
+
+def last_far_above(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    """Keys with scores far below zero, except one far above: a head's last, and the next head's first."""
+    side = torch.full_like(k, -1.7)
+    side[:, 0::2, int(v["T"]) - 1] = 1.7
+    side[:, 1::2, 0] = 1.7
+    return side + 0.1 * k
+
+
+def queries_of_either_sign(q: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    """With `keys_far_apart`, scores of hundreds in one head, of thousands in the next, of one sign for a query."""
+    NH = int(v["NH"])
+    turn = torch.arange(q.shape[1], device=q.device)[:, None] + torch.arange(NH, device=q.device)
+    changed = q.view(*q.shape[:2], NH, -1).clone()
+    changed[..., -1] = torch.where(turn % 2 == 0, 1, -1) / float(v["scale"]) * 2.0
+    return changed.view_as(q)
+
+
+def keys_far_apart(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    apart = torch.zeros_like(k)
+    size = torch.tensor(FAR, device=k.device).repeat(k.shape[1])[: k.shape[1]] / 2.0
+    apart[..., -1] = size[:, None] * levels(k.shape[2], k.device)
+    return apart
+
+
+def left_behind(kept: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    """Large values after the text's tokens, as in a cache that was used before."""
+    behind = torch.arange(kept.shape[2], device=kept.device)[:, None] >= v["T"]
+    return torch.where(behind, 3e4 * kept.sign(), kept)
+
+
+NOT_TF32 = ("f32", "f16", "bf16")
+
+OPERATION = Operation(
+    name="grouped_attention",
+    summary="out = softmax(q k^T scale, over the keys up to the query's own) v; NH / NKV query heads share keys",
+    story="Groups of queries share keys and values: less memory to read, and a smaller cache.",
+    dims=("B", "T", "NH", "NKV", "HS"),
+    derived={"S": "T"},  # the cache's capacity
+    scalars={"scale": "1 / sqrt(HS)", "window": "T"},
+    rules=("NH % NKV == 0", "T <= S"),
+    operands=(
+        Operand("queries", ("B", "T", "NH * HS")),
+        Operand("q", ("B", "NH", "T", "HS"), view_of="queries", view=heads_of),
+        Operand("k_cache", ("B", "NKV", "S", "HS")),
+        Operand("v_cache", ("B", "NKV", "S", "HS")),
+        Operand("k", ("B", "NKV", "T", "HS"), view_of="k_cache", view=newest),
+        Operand("v", ("B", "NKV", "T", "HS"), view_of="v_cache", view=newest),
+        Operand("out", ("B", "T", "NH * HS"), role="out", apart=1),  # means of few keys are larger than those of many
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="HS * T",  # two nested sums
+    cases=(
+        Case("odd", dict(B=2, T=7, NH=6, NKV=2, HS=32, S=9), change={"k_cache": left_behind, "v_cache": left_behind}),
+        Case("one token", dict(B=1, T=1, NH=3, NKV=1, HS=64), dtypes=NOT_TF32),
+        Case("2^5 + 1, heads of 64", dict(B=1, T=33, NH=4, NKV=2, HS=64, scale=0.2)),
+        Case("heads of 128", dict(B=1, T=35, NH=2, NKV=1, HS=128, scale=0.05)),
+        Case("a group of 8", dict(B=1, T=18, NH=8, NKV=1, HS=64)),
+        Case("no groups", dict(B=2, T=19, NH=2, NKV=2, HS=64, S=24)),
+        Case("prime", dict(B=1, T=67, NH=3, NKV=1, HS=64)),
+        Case("2^7 + 2", dict(B=1, T=130, NH=2, NKV=1, HS=64)),
+        Case("a window", dict(B=1, T=67, NH=3, NKV=1, HS=64, window=13)),
+        Case("a window of one", dict(B=1, T=9, NH=2, NKV=1, HS=64, window=1)),
+        Case("a window across tiles", dict(B=1, T=150, NH=2, NKV=1, HS=64, window=65)),
+        Case("a window, heads of 128", dict(B=1, T=70, NH=2, NKV=1, HS=128, window=20)),
+        Case("heads of 80", dict(B=1, T=9, NH=2, NKV=1, HS=80, scale=0.17)),
+        Case("heads of 96", dict(B=1, T=11, NH=4, NKV=2, HS=96)),
+        Case("heads of 25", dict(B=1, T=9, NH=4, NKV=2, HS=25)),
+        Case("heads of 1", dict(B=1, T=5, NH=2, NKV=1, HS=1), dtypes=NOT_TF32),
+        Case("heads of 16", dict(B=3, T=31, NH=5, NKV=1, HS=16)),
+        # Not in tf32: with 10 bits of mantissa, scores of 16 and more give probabilities errors of several per cent.
+        Case("large values", dict(B=1, T=18, NH=2, NKV=1, HS=64), magnitude=4.0, dtypes=NOT_TF32),
+        Case("climbing scores", dict(B=1, T=67, NH=2, NKV=1, HS=64, scale=1.3), dtypes=NOT_TF32,
+             change={"k_cache": climbing}),
+        Case("scores far below and above zero", dict(B=2, T=70, NH=4, NKV=2, HS=64, scale=1.0), dtypes=NOT_TF32,
+             change={"queries": all_alike(1.7), "k_cache": last_far_above}),
+        Case("scores far apart", dict(B=1, T=37, NH=4, NKV=2, HS=64, scale=1.0),
+             change={"queries": queries_of_either_sign, "k_cache": keys_far_apart}),
+        Case("up to the format's end", dict(B=1, T=23, NH=2, NKV=1, HS=64, scale=8e-6),
+             change={"k_cache": times(15000.0), "v_cache": times(15000.0)}),
+        Case("two batches of several tiles", dict(B=2, T=140, NH=2, NKV=1, HS=64, S=150), where="file"),
+        Case("heads of 128, several tiles", dict(B=1, T=130, NH=2, NKV=1, HS=128), where="alone"),
+        Case("300 tokens in a window", dict(B=1, T=300, NH=2, NKV=1, HS=64, window=130), where="alone"),
+        Case("SmolLM2-135M", dict(B=2, T=199, NH=9, NKV=3, HS=64, S=256), where="cuda"),
+        Case("Llama-3.2-1B", dict(B=2, T=1024, NH=32, NKV=8, HS=64, S=1100), where="cuda"),
+        Case("Qwen3-0.6B", dict(B=1, T=1000, NH=16, NKV=8, HS=128), where="cuda"),
+        Case("a window of 500", dict(B=1, T=2000, NH=16, NKV=8, HS=128, window=500), where="cuda"),
+        *sizes(
+            dict(B=67, T=3, NH=2, NKV=1, HS=64),
+            dict(B=1, T=2, NH=32, NKV=8, HS=64),
+            dict(B=1, T=2, NH=40, NKV=8, HS=128),
+        ),
+    ),
+    shapes={
+        "b4t64": dict(B=4, T=64, NH=32, NKV=8, HS=64),
+        "b8t1024": dict(B=8, T=1024, NH=32, NKV=8, HS=64),
+        "b8t1024h128": dict(B=8, T=1024, NH=16, NKV=8, HS=128),
+    },
+    libraries=(
+        # In 16 bits its scores are rounded before the softmax, which exceeds the bound.
+        Library("torch", torch_masked, ("f32",), note="Two products, a mask and a softmax in torch."),
+        Library("sdpa", sdpa, note="torch's scaled_dot_product_attention with enable_gqa."),
+    ),
+    tour=(
+        Race("b4t64", ("f32", "bf16"), patience=0.2),
+        Race("b8t1024", ("f32", "bf16"), patience=0.2),
+        Race("b8t1024h128", ("bf16",), patience=0.2),
+    ),
+)  # fmt: skip

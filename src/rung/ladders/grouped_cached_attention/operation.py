@@ -1,0 +1,203 @@
+"""Attention of new tokens over cached keys and values that groups of query heads share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rung.expressions import Number
+from rung.inputs import FAR, Change, levels, times
+from rung.lazy import F, torch
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.precision import float32_products
+
+
+def heads_of(queries: torch.Tensor, v: Values) -> torch.Tensor:
+    """The view (B, NH, T, HS) of queries (B, T, NH * HS)."""
+    B, T = queries.shape[:2]
+    return queries.view(B, T, int(v["NH"]), int(v["HS"])).transpose(1, 2)
+
+
+def merged(o: torch.Tensor) -> torch.Tensor:
+    """(B, NH, T, HS) -> (B, T, NH * HS)"""
+    return o.transpose(1, 2).flatten(2)
+
+
+def repeated(kept: torch.Tensor, NH: int) -> torch.Tensor:
+    """(B, NKV, S, HS) -> (B, NH, S, HS): neighbouring query heads share a head."""
+    return kept.repeat_interleave(NH // kept.shape[1], 1)
+
+
+def seen(past: torch.Tensor, T: int, S: int, window: int) -> torch.Tensor:
+    """The mask of each query's keys: (B, 1, T, S)."""
+    query = past.long()[:, None, None, None] + torch.arange(T, device=past.device)[:, None]
+    key = torch.arange(S, device=past.device)
+    return (key <= query) & (key > query - window)
+
+
+def attended(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor, scale: float, window: int
+) -> torch.Tensor:
+    NH, T, S = q.shape[1], q.shape[2], k.shape[2]
+    scores = q @ repeated(k, NH).transpose(2, 3) * scale
+    scores.masked_fill_(~seen(past, T, S, window), -torch.inf)
+    return merged(scores.softmax(3) @ repeated(v, NH))
+
+
+def reference(t: Tensors, v: Values) -> Tensors:
+    return {"out": attended(t["q"], t["k"], t["v"], t["past"], v["scale"], int(v["window"]))}
+
+
+def cost(v: Values, size: int) -> Cost:
+    keys = min(v["S"], v["window"])
+    hidden = v["T"] * (v["T"] - 1) / 2 if keys == v["S"] else 0  # masked among the new tokens
+    read = min(v["S"], keys + v["T"] - 1)
+    return Cost(
+        flops=4 * v["B"] * v["NH"] * v["HS"] * (v["T"] * keys - hidden),
+        bytes=2 * v["B"] * v["HS"] * (v["NKV"] * read + v["NH"] * v["T"]) * size,
+    )
+
+
+def torch_masked(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor, scale: float, window: int, dtype: str
+) -> torch.Tensor:
+    with float32_products(dtype):
+        return attended(q, k, v, past, scale, window)
+
+
+def sdpa(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor, scale: float, window: int
+) -> torch.Tensor:
+    mask = seen(past, q.shape[2], k.shape[2], window)
+    return merged(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True))
+
+
+def full(v: Values, generator: torch.Generator) -> torch.Tensor:
+    """Every sequence fills the cache."""
+    return torch.full((int(v["B"]),), int(v["S"] - v["T"]), dtype=torch.int32)
+
+
+def uneven(past: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    """The first sequence is at its start, the last fills the cache, the others are in between."""
+    return torch.linspace(0, float(v["S"] - v["T"]), int(v["B"])).to(past)
+
+
+def climbing(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    """Keys that grow towards the end, so that the running maximum changes in every block."""
+    return k * torch.linspace(0.1, 6.0, k.shape[2], device=k.device)[:, None]
+
+
+def left_behind(kept: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    """Large values after a sequence's tokens, as in a cache that was used before."""
+    end = uneven(torch.zeros(kept.shape[0], dtype=torch.int32), v) + int(v["T"])
+    behind = torch.arange(kept.shape[2]) >= end[:, None]  # (B, S)
+    return torch.where(behind[:, None, :, None].to(kept.device), 3e4 * kept.sign(), kept)
+
+
+def all_alike(size: float) -> Change:
+    """Queries of one sign, so that the sign of a key is that of its scores."""
+    return lambda x, _: size + 0.1 * x
+
+
+def one_far_above(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    """Keys with scores far below zero, except one far above: a sequence's last, and the next sequence's first."""
+    side = torch.full_like(k, -1.7)
+    side[0::2, :, -1] = 1.7
+    side[1::2, :, 0] = 1.7
+    return side + 0.1 * k
+
+
+def queries_of_either_sign(q: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    """With `keys_far_apart`, scores of hundreds in one sequence, of thousands in the next, of one sign for a query."""
+    NH = int(v["NH"])
+    turn = torch.arange(q.shape[1], device=q.device)[:, None] + torch.arange(NH, device=q.device)
+    changed = q.view(*q.shape[:2], NH, -1).clone()
+    changed[..., -1] = torch.where(turn % 2 == 0, 1, -1) / float(v["scale"]) * 2.0
+    return changed.view_as(q)
+
+
+def keys_far_apart(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+    apart = torch.zeros_like(k)
+    size = torch.tensor(FAR, device=k.device).repeat(k.shape[0])[: k.shape[0]] / 2.0
+    apart[..., -1] = size[:, None, None] * levels(k.shape[2], k.device)
+    return apart
+
+
+OPERATION = Operation(
+    name="grouped_cached_attention",
+    summary="out = softmax(q k^T scale, over the cached keys up to the query's own) v; NH / NKV query heads share keys",
+    story="Each cached key is read once for all queries of its group: the more of them, the more work per byte.",
+    dims=("B", "T", "NH", "NKV", "HS", "S"),
+    scalars={"scale": "1 / sqrt(HS)", "window": "S"},
+    rules=("NH % NKV == 0", "T <= S"),
+    operands=(
+        Operand("queries", ("B", "T", "NH * HS")),
+        Operand("q", ("B", "NH", "T", "HS"), view_of="queries", view=heads_of),
+        # The cache: S tokens, including the new ones; the memory after them is not read.
+        Operand("k", ("B", "NKV", "S", "HS")),
+        Operand("v", ("B", "NKV", "S", "HS")),
+        Operand("past", ("B",), dtype="i32", make=full),  # tokens before the new ones
+        Operand("out", ("B", "T", "NH * HS"), role="out"),
+    ),
+    reference=reference,
+    cost=cost,
+    reduction="HS * S",  # two nested sums
+    cases=(
+        Case("one key", dict(B=1, T=1, NH=2, NKV=1, HS=64, S=1)),
+        Case("odd", dict(B=3, T=1, NH=6, NKV=2, HS=64, S=7), change={"past": uneven}),
+        Case("several new tokens", dict(B=2, T=5, NH=3, NKV=1, HS=64, S=33),
+             change={"past": uneven, "k": left_behind, "v": left_behind}),
+        Case("no past", dict(B=1, T=9, NH=2, NKV=1, HS=64, S=9)),
+        Case("prime", dict(B=1, T=1, NH=3, NKV=1, HS=48, S=67)),
+        Case("2^8 + 1 keys", dict(B=1, T=1, NH=4, NKV=2, HS=64, S=257, scale=0.2)),
+        Case("heads of 128", dict(B=1, T=2, NH=4, NKV=2, HS=128, S=35, scale=0.05)),
+        Case("a group of 16", dict(B=1, T=1, NH=16, NKV=1, HS=64, S=40)),
+        Case("no groups", dict(B=2, T=1, NH=2, NKV=2, HS=64, S=21), change={"past": uneven}),
+        Case("heads of 80", dict(B=1, T=1, NH=4, NKV=2, HS=80, S=40)),
+        Case("heads of 1", dict(B=1, T=2, NH=2, NKV=1, HS=1, S=5)),
+        Case("a head of 160", dict(B=1, T=1, NH=1, NKV=1, HS=160, S=9)),
+        Case("heads of 25", dict(B=2, T=1, NH=4, NKV=2, HS=25, S=19, scale=0.41), change={"past": uneven}),
+        Case("a window", dict(B=3, T=2, NH=3, NKV=1, HS=64, S=67, window=13), change={"past": uneven}),
+        Case("a window of one", dict(B=1, T=3, NH=2, NKV=1, HS=64, S=17, window=1)),
+        Case("large values", dict(B=1, T=1, NH=2, NKV=1, HS=64, S=18), magnitude=4.0),
+        Case("climbing scores", dict(B=2, T=1, NH=4, NKV=2, HS=64, S=67, scale=1.3), change={"k": climbing}),
+        Case("scores far below and above zero", dict(B=2, T=2, NH=2, NKV=1, HS=64, S=131, scale=1.0),
+             change={"queries": all_alike(1.7), "k": one_far_above}),
+        Case("scores far apart", dict(B=2, T=2, NH=2, NKV=1, HS=64, S=131, scale=1.0),
+             change={"queries": queries_of_either_sign, "k": keys_far_apart}),
+        Case("up to the format's end", dict(B=1, T=1, NH=4, NKV=2, HS=64, S=23, scale=8e-6),
+             change={"k": times(15000.0), "v": times(15000.0)}),
+        Case("one key far above many", dict(B=2, T=2, NH=2, NKV=1, HS=64, S=300, scale=1.0), where="alone",
+             change={"queries": all_alike(1.7), "k": one_far_above}),
+        Case("a context of 1024", dict(B=1, T=2, NH=4, NKV=1, HS=64, S=1024), where="alone"),
+        Case("seventy sequences", dict(B=70, T=1, NH=2, NKV=1, HS=32, S=75), where="file", change={"past": uneven}),
+        Case("many new tokens", dict(B=3, T=12, NH=3, NKV=1, HS=64, S=40), where="file", change={"past": uneven}),
+        Case("Llama-3.2-1B", dict(B=4, T=1, NH=32, NKV=8, HS=64, S=1024), where="cuda", change={"past": uneven}),
+        Case("Qwen3-0.6B", dict(B=3, T=3, NH=16, NKV=8, HS=128, S=700), where="cuda", change={"past": uneven}),
+        Case("SmolLM2-135M", dict(B=2, T=1, NH=9, NKV=3, HS=64, S=2000), where="cuda", change={"past": uneven}),
+        Case("a window of 500", dict(B=2, T=2, NH=32, NKV=8, HS=128, S=2000, window=500), where="cuda",
+             change={"past": uneven}),
+        *sizes(
+            dict(B=67, T=1, NH=4, NKV=2, HS=32, S=5),
+            dict(B=1, T=1, NH=32, NKV=8, HS=64, S=5),
+            dict(B=1, T=1, NH=40, NKV=8, HS=128, S=5),
+            dict(B=1, T=40, NH=2, NKV=1, HS=32, S=45),
+        ),
+    ),
+    shapes={
+        "b1s1024": dict(B=1, T=1, NH=32, NKV=8, HS=64, S=1024),
+        "b1s8192": dict(B=1, T=1, NH=32, NKV=8, HS=64, S=8192),
+        "b64s1024": dict(B=64, T=1, NH=32, NKV=8, HS=64, S=1024),
+        "b64s1024h128": dict(B=64, T=1, NH=16, NKV=8, HS=128, S=1024),
+    },
+    libraries=(
+        # In 16 bits its scores are rounded before the softmax, which exceeds the bound.
+        Library("torch", torch_masked, ("f32",), note="Two products, a mask and a softmax in torch."),
+        Library("sdpa", sdpa, note="torch's scaled_dot_product_attention under a mask, with enable_gqa."),
+    ),
+    tour=(
+        Race("b1s1024", ("f32", "bf16")),
+        Race("b1s8192", ("bf16",)),
+        Race("b64s1024", ("f32", "bf16")),
+        Race("b64s1024h128", ("bf16",)),
+    ),
+)  # fmt: skip

@@ -1,0 +1,26 @@
+/*---
+idea   = "One thread per row, two loops over its columns: the mean square, the result."
+expect = "Correct and far from any limit: a warp's 32 loads are in 32 rows, and each thread waits for its own chain of additions."
+dtypes = ["f32", "f16", "bf16"]
+[tune]
+BLOCK = [256, 32, 64, 128]
+[[launch]]
+kernel = "rmsnorm"
+grid   = "ceil_div(B * T, BLOCK)"
+block  = "BLOCK"
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void rmsnorm(const Real* x, const Real* weight, Real* out, int B, int T, int C, float eps)
+{
+    const int row = blockIdx.x * BLOCK + threadIdx.x;
+    if (row >= B * T) return;
+    x += int64_t(row) * C;
+    out += int64_t(row) * C;
+
+    float squares = 0.0f;
+    for (int c = 0; c < C; ++c) squares += to_float(x[c]) * to_float(x[c]);
+    const float scale = rsqrtf(squares / C + eps);
+
+    for (int c = 0; c < C; ++c) out[c] = from_float<Real>(to_float(x[c]) * scale * to_float(weight[c]));
+}
