@@ -1,50 +1,45 @@
-"""Bounds from counts against stored times of a GPU, by ladder: python3 benchmarks/bounds.py layernorm softmax ...
+"""Bounds from counts beside stored times of a GPU, by ladder: python3 benchmarks/bounds.py -o FILE layernorm ...
 
-The order of a ladder's CUDA rungs by the bound is compared with that of the stored cold times by Kendall's tau. A rung
-that cannot be counted is listed with the reason. No GPU is needed.
+Each CUDA rung is counted at its ladder's headline shape; a rung that cannot be counted has a row with the reason. A row
+of the present code is not counted again. docs/counters.md compares the orders. No GPU is needed.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+import time
+from pathlib import Path
 
-from rung.bench.subject import Subject
-from rung.dtypes import DTYPES
-from rung.errors import RungError
-from rung.profile import emulated
-from rung.profile.bound import bound, kendall
-from rung.results import current, store
+from counters import counted
+
+from rung.results import codes, current, store
 from rung.rungs import catalogue
+from rung.show import counter_tables
 
 
-def main(ladders: list[str]) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ladders", nargs="*", help="only these (default: all)")
+    parser.add_argument("-o", "--output", type=Path, help="the file of rows (default: the store)")
+    parser.add_argument("--limit", type=float, default=1e9, help="start nothing new after this many seconds")
+    chosen = parser.parse_args()
+    began = time.monotonic()
+    path = chosen.output or store.default_path()
     figures = next(f for gpu, f in current.by_gpu(store.published()).items() if gpu)
-    for name in ladders:
-        found = [f for f in figures.ladder(name).found.values() if f.rung.kind == "cuda"]
-        shapes = {(f.row.shape, f.row.dtype) for f in found}
-        shape, dtype = max(shapes, key=lambda key: sum((f.row.shape, f.row.dtype) == key for f in found))
-        bounds, times = [], []
-        for figure in found:
-            row = figure.row
-            if (row.shape, row.dtype) != (shape, dtype):
+    rows = [r for r in (store.load(path) if path.exists() else []) if r.kind == "count" and codes.current(r)]
+    for name in chosen.ladders or catalogue.operations():
+        for figure in counter_tables.headline(figures, name):
+            known = counter_tables.launches(figure.row)
+            if any(counter_tables.launches(r) == known and ("bound_us" in r.metrics or r.reason) for r in rows):
                 continue
-            rung = catalogue.find(row.what)
-            given = {k: v for k, v in row.values.items() if k not in rung.operation.derived}
-            subject = Subject(rung, shape, rung.operation.complete(given), DTYPES[dtype])
-            try:
-                counted = emulated.count(subject, row.tuning or None)
-            except RungError as error:
-                print(f"{row.what}: {error}", flush=True)
-                continue
-            least = bound(subject, counted)
-            bounds.append(least.seconds)
-            times.append(figure.us)
-            share = least.seconds * 1e6 / figure.us
-            said = f"bound {least.seconds * 1e6:9.2f} us ({share:4.0%}) {least.unit}"
-            print(f"{row.what:<32} {figure.us:9.2f} us  {said}", flush=True)
-        print(f"{name} {dtype} {shape}: tau {kendall(bounds, times):.2f} of {len(times)} rungs", flush=True)
+            if time.monotonic() - began < chosen.limit:
+                rows.append(store.append(counted(figure.row), path))
+                said = rows[-1].reason or f"{rows[-1].metrics['bound_us']:.2f} us"
+                print(f"{figure.row.what} {figure.row.shape}: {figure.us:.2f} us, bound {said}", flush=True)
+    print(counter_tables.bounds(figures, rows))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

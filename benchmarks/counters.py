@@ -12,13 +12,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from rung.bench.subject import Subject
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.profile import emulated
+from rung.profile.bound import bound
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
+from rung.rungs.base import Subject
 from rung.show import counter_tables
 
 
@@ -37,8 +38,11 @@ def counted(row: Row) -> Row:
     except RungError as error:
         return replace(made, verdict="failed", reason=str(error))
     kernels = [{k: v for k, v in kernel.items() if k != "lines"} for kernel in found.as_json()["kernels"]]
-    detail = {"kernels": kernels, "sizes": list(found.sizes)}
-    return replace(made, detail=detail, metrics={"count_s": time.process_time() - began})
+    least = bound(subject, found)
+    detail = {"kernels": kernels, "sizes": list(found.sizes), "unit": least.unit}
+    return replace(
+        made, detail=detail, metrics={"count_s": time.process_time() - began, "bound_us": least.seconds * 1e6}
+    )
 
 
 def _options(row: Row) -> dict[str, str]:

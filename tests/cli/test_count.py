@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 import rung
 from emulation import needs_compiler
-from rung.bench.subject import Subject
 from rung.cli import main
 from rung.dtypes import DTYPES
 from rung.profile import emulated
 from rung.profile.bound import kendall
 from rung.rungs import catalogue
+from rung.rungs.base import Subject
+from rung.show import drawings
 
 pytestmark = needs_compiler
 
@@ -120,3 +122,18 @@ def test_a_check_of_a_file_names_its_most_expensive_line_and_judges_its_goals(
         remarks = [line for line in out.splitlines() if line.startswith("remark:")]
         assert len(remarks) == 1 and "line 6" in remarks[0] and "32 elements apart" in remarks[0]
     assert seen == [0, 1, 0]
+
+
+def test_the_first_block_of_an_asynchronous_kernel_is_told_in_order() -> None:
+    """A bulk copy begins before it arrives, each is drawn once, and the picture stands alone."""
+    rung_ = catalogue.find("layernorm/13")
+    values = rung_.operation.complete({"B": 1, "T": 64, "C": 768})
+    counted = emulated.run(Subject(rung_, "small", values, DTYPES["f32"]))
+    events = counted.kernels[0].events
+    begun = {e.copy: at for at, e in enumerate(events) if e.what == "copy"}
+    arrived = {e.copy: at for at, e in enumerate(events) if e.what == "arrived"}
+    assert begun and begun.keys() == arrived.keys() and all(begun[copy] < arrived[copy] for copy in begun)
+    assert {e.amount for e in events if e.what == "copy"} <= {4 * 768}
+    svg = drawings.picture(counted)
+    assert svg.count("a copy of 3,072 bytes") == len(begun)
+    assert ElementTree.fromstring(svg).tag.endswith("svg") and "prefers-color-scheme: dark" in svg

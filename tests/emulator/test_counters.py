@@ -201,6 +201,19 @@ __global__ void f(float* out) {{
     assert said in reason(access, found.worst[access])
 
 
+def test_vectors_that_pass_the_banks_without_conflicts_are_not_said_to_meet() -> None:
+    source = """
+__global__ void f(float4* out) {
+    __shared__ float4 s[64];
+    s[threadIdx.x] = out[threadIdx.x];
+    out[threadIdx.x] = s[threadIdx.x];
+}
+"""
+    found = counted(source, aligned(128))
+    access = next(a for a in found.worst if (a.memory, a.direction) == ("shared", "read"))
+    assert "meet" not in reason(access, found.worst[access]) and "16 bytes" in reason(access, found.worst[access])
+
+
 def test_goals_are_expressions_over_counters() -> None:
     kernels = [counted(STRIDED, aligned(32 * 64), aligned(32), 64)]
     assert met("sectors_per_request(ld) == 32 and sectors_per_request(st) <= 4", kernels)[0]

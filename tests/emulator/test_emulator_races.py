@@ -392,3 +392,30 @@ __global__ void f(const float4* q, float* out) {{
 }}
 """
     assert "'p'" in race_of(source, torch.zeros(256), torch.zeros(64), block=64)
+
+
+SAME = """
+__global__ void sums(float* out) {
+    __shared__ float of_warp[4];
+    of_warp[threadIdx.x / WARP] = VALUE;
+    __syncthreads();
+    out[threadIdx.x] = of_warp[threadIdx.x % 2];
+}"""
+
+
+@pytest.mark.parametrize("settings", list(orders()))
+def test_lanes_of_a_warp_may_store_one_value_to_one_address(settings: dict[str, Any]) -> None:
+    out = torch.zeros(64)
+    check(SAME, out, block=64, defines=[("WARP", "32"), ("VALUE", "float(threadIdx.x / 32 + 1)")], **settings)
+    assert out.tolist() == [1.0, 2.0] * 32
+    words = race_of(SAME, out, block=64, defines=[("WARP", "32"), ("VALUE", "float(threadIdx.x)")], **settings)
+    assert "line 4" in words and "another value" in words
+    words = race_of(SAME, out, block=64, defines=[("WARP", "64"), ("VALUE", "1.0f")], **settings)  # of two warps
+    assert "line 4" in words
+
+
+def test_the_last_store_of_a_kernel_is_compared_too() -> None:
+    kernel = "__global__ void last(float* out) { *out = VALUE; }"
+    out = torch.zeros(1)
+    check(kernel, out, block=32, defines=[("VALUE", "3.0f")])
+    assert "another value" in race_of(kernel, out, block=32, defines=[("VALUE", "float(threadIdx.x)")])

@@ -104,3 +104,35 @@ def test_a_product_in_tf32_has_the_numbers_of_tf32(precision: str, exact: bool, 
     x, out = torch.eye(16) * (1 + 2**-20), torch.zeros(16, 16)
     launched(tmp_path, text, 1, x, out)
     assert bool((out.diag() > 1).all()) == exact
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("    i = tl.arange(0, 8)\n    tl.store(out + i, tl.load(x + i * 2 + p))\n", ["program 1", "lane 7", "line 9", "1 elements", "'x'"]),
+        ("    i = tl.arange(0, 8)\n    tl.store(out + i + p, tl.load(x + i) + i)\n", ["program 1", "lane 7", "line 9", "stores", "'out'"]),
+        ("    tl.store(out, tl.load(x + p - 1))\n", ["program 0", "line 8", "1 elements before", "'x'"]),
+        ("    tl.atomic_add(out + 8 + p, 1.0)\n", ["program 0", "line 8", "changes", "1 elements past", "'out'"]),
+    ],
+)  # fmt: skip
+def test_an_access_outside_a_tensor_is_told_by_parameter_program_lane_and_line(
+    text: str, told: list[str], tmp_path: Path
+) -> None:
+    x, out = torch.zeros(15), torch.zeros(8)
+    with pytest.raises(EmulatorFault) as caught:
+        launched(tmp_path, "def kernel(x, out):\n    p = tl.program_id(0)\n" + text, 2, x, out, races=False)
+    assert caught.value.kind == "bounds"
+    assert [word for word in told if word not in str(caught.value)] == []
+
+
+def test_block_pointers_are_checked_at_their_boundaries(tmp_path: Path) -> None:
+    body = (
+        "def kernel(x, out):\n"
+        "    at = tl.make_block_ptr(x, shape=(6,), strides=(1,), offsets=(0,), block_shape=(8,), order=(0,))\n"
+        "    tl.store(out + tl.arange(0, 8), tl.load(at CHECK))\n"
+    )
+    x, out = torch.arange(6.0), torch.zeros(8)
+    launched(tmp_path, body.replace("CHECK", ", boundary_check=(0,), padding_option='zero'"), 1, x, out)
+    assert out.tolist() == [*range(6), 0, 0]
+    with pytest.raises(EmulatorFault, match="'x'"):
+        launched(tmp_path, body.replace(" CHECK", ""), 1, x, out, races=False)

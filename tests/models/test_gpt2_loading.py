@@ -218,7 +218,7 @@ def test_a_header_that_contradicts_itself_names_the_tensor(folder: Path) -> None
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": "llama"}, ["'llama'", "gpt2"]),
+        ({"model_type": "bert"}, ["'bert'", "gpt2"]),
         ({"model_type": None}, ["None", "gpt2"]),
         ({"activation_function": "swish"}, ["'swish'", "gelu_new"]),
         ({"n_head": 7}, ["64", "7", "multiple"]),

@@ -16,7 +16,9 @@ from rung.rungs import adopt, catalogue, header, source_file
 from rung.rungs.cuda import CudaRung
 
 FOREIGN = Path(__file__).parents[1] / "foreign"
-FILES = sorted(path.stem for path in FOREIGN.glob("*.cu"))
+FILES = sorted(path.name for path in FOREIGN.glob("*.[cp][uy]"))
+OF = {"flash_minimal": "attention", "triton_descriptors": "residual", "tutorial_vector_add": "residual"}
+TOLD = {"layernorm_packed_shared.cu": "C % 8 == 0", "matmul_register_tiles.cu": "... % 128 == 0"}  # what to add
 # What a kernel's launch says completely is not tried.
 SURE = {
     "encoder_forward": ("embedding", {"inp": "tokens"}, "(B * T * C + 256 - 1) // 256", 256),
@@ -127,8 +129,52 @@ def test_adopt_writes_the_header_into_the_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_kernels_as_people_write_them_pass(name: str, tmp_path: Path) -> None:
-    path = tmp_path / f"{name}.cu"
-    path.write_text((FOREIGN / f"{name}.cu").read_text())
-    operation = {"reduce_cub": "reduce", "gelu_half2": "gelu"}.get(name)
+    path = tmp_path / name
+    path.write_text((FOREIGN / name).read_text())
+    words = path.stem.split("_")
+    operation = OF.get(path.stem) or next((word for word in words if word in catalogue.folders()), "")
     result = rung_line("check", *([operation] if operation else []), str(path))
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == int(name in TOLD), result.stdout + result.stderr
+    assert TOLD.get(name, "") in result.stdout
+
+
+WHOLE = """void launch(float* out, float* x, int B, int T, int C, int side) {
+    assert(C % 4 == 0);
+    side = 128;
+    dim3 threads(side);
+    copy<<<B * T * C / 4 / side + 1, threads>>>((float4*)x, (float4*)out, B * T * C / 4);
+}"""
+
+
+def proposed(text: str, operation: str, tmp_path: Path) -> adopt.Proposal:
+    path = tmp_path / "own.cu"
+    path.write_text(text)
+    return adopt._chosen(catalogue.operation(operation), text, path)
+
+
+def test_vectors_asserts_and_assignments_of_the_host_become_the_header(tmp_path: Path) -> None:
+    kernel = "__global__ void copy(const float4* x, float4* out, int n) { out[threadIdx.x] = x[threadIdx.x]; }\n"
+    table = proposed(kernel + WHOLE, "gelu", tmp_path).table
+    assert table["needs"] == ["C % 4 == 0"]
+    assert table["launch"][0]["block"] == 128
+
+
+def test_branches_with_one_kernel_are_alternatives(tmp_path: Path) -> None:
+    kernel = "template <int BM> __global__ void k(const float* x, float* out, int C) { out[threadIdx.x] = x[0]; }\n"
+    host = "void f(float* x, float* out, int B, int T, int C) { if (C > 9) { const uint BM = 32; k<BM><<<B * T, BM>>>"
+    host += "(x, out, C); } else { const uint BM = 64; k<BM><<<B * T, BM>>>(x, out, C); } }"
+    launch = proposed(kernel + host, "gelu", tmp_path).table["launch"]
+    assert len(launch) == 1 and launch[0]["kernel"] == "k<64>" and launch[0]["block"] == 64
+
+
+def test_values_are_fitted_to_what_a_rung_needs(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        '/*---\nidea = "x"\nneeds = ["B * T % 16 == 0", "C % 64 == 0", "causal == 0"]\n[[launch]]\nkernel = "k"\n'
+        "grid = 1\nblock = 32\n---*/\n__global__ void k(const float* qkv, float* out) {}"
+    )
+    rung = catalogue.rung_from_file(catalogue.operation("attention"), path)
+    asked = rung.operation.complete(dict(B=1, T=7, C=96, NH=3))
+    fitted = rung.fitted(asked, dtype_named("f32"))
+    assert fitted is not None and rung.refusal(fitted, dtype_named("f32")) is None
+    assert (fitted["B"] * fitted["T"], fitted["C"], fitted["causal"]) == (16, 128, 0)

@@ -16,8 +16,9 @@ from rung.check.gpu_limits import differs, unfit, unlaunchable
 from rung.check.report import ALONE, LADDER, QUICK, SHARE_REFUSED, CheckRequest, Effort, Failure, Report
 from rung.check.runner import Host, LocalRunner
 from rung.check.sandbox import Sandbox, computes_beside
-from rung.check.schedule import Procedure
-from rung.check.trial import Trials
+from rung.check.schedule import Procedure, shape_text
+from rung.check.shapes import MOST_FLOPS
+from rung.check.trial import WRONG, Trials
 from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
@@ -28,6 +29,7 @@ from rung.rungs import catalogue, identity, source_file
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import INCLUDE, CudaRung
 
+FEW_LEGAL = 4  # with fewer cases that a rung takes, the others get sizes and scalars that it takes
 KEPT = 3 << 30  # bytes of GPU memory that a process keeps for its next rung; other processes need some, too
 _WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
 Progress = Callable[[str], None]
@@ -156,6 +158,9 @@ def judge(
     if reason is not None:
         return _only_compiled(rung, dtype, report, reason, asked.tuned)
     cases = list(_legal_cases(rung, dtype, asked, report))
+    few = len(cases) < FEW_LEGAL or len(report.left_out) > SHARE_REFUSED * (len(cases) + len(report.left_out))
+    if few and asked.case is None and asked.effort.alone:
+        cases += _fitted_cases(rung, dtype, device, report)
     if not cases:
         report.verdict = "skipped" if asked.case else "failed"
         report.reason = next(iter(report.left_out.values()), "no case of the operation applies")
@@ -183,7 +188,7 @@ def judge(
             procedure.follow(cases[:1] if asked.quick else cases)
     except (Failure, RungError) as failure:
         report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
-        if failure.kind == "values":
+        if failure.kind in WRONG:
             trials.explain()
             procedure.separate(cases)
         return report
@@ -337,3 +342,21 @@ def _legal_cases(rung: Rung, dtype: Dtype, asked: CheckRequest, report: Report) 
             report.left_out[case.name] = reason
             continue
         yield case, values
+
+
+def _fitted_cases(rung: Rung, dtype: Dtype, device: Device, report: Report) -> Iterator[tuple[Case, Values]]:
+    """The cases that the rung refuses, with sizes and scalars that it takes."""
+    operation, seen = rung.operation, list[Values]()
+    for case in operation.cases:
+        if case.name not in report.left_out:
+            continue
+        values = rung.fitted(operation.complete(case.values), dtype, device)
+        if (
+            values is None
+            or operation.cost(values, dtype.size).flops > MOST_FLOPS
+            or (values in seen and not case.change)
+        ):
+            continue
+        seen.append(values)
+        del report.left_out[case.name]
+        yield replace(case, name=f"{case.name}, at {shape_text(operation, values)}", values=values), values

@@ -45,8 +45,8 @@ def _bytes(tensors: Tensors) -> int:
 
 
 # The rungs of a ladder get the same numbers: a case's inputs and reference are computed once per process.
-_references = Remembered(1 << 30)
-_inputs = Remembered(1 << 30)
+_references = Remembered(1 << 28)
+_inputs = Remembered(1 << 28)
 
 
 class Operands:
@@ -70,6 +70,7 @@ class Operands:
         self._own: Tensors = {}  # the original numbers, out of reach for a rung in another process
         self.tensors: Tensors = {}
         self.last: list[Measured] = []  # the last comparison
+        self.half_arithmetic = False  # results that round at every step are compared with the errors of that
         self.blocks: Mapping[str, Block] = {}  # the guarded memory that holds them, if any
         where = device
         self.tensors = self._fill(seed, empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where)))
@@ -192,8 +193,16 @@ class Operands:
             found = self.operation.reference({**exact, **{n: found[n] for n in changed}}, self.values)
         return found
 
-    def measured(self, reference: Tensors) -> list[Measured]:
-        """Each output with its reference."""
+    def _rounded_at_each_step(self) -> Tensors:
+        """The outputs as the formula gives them in the number format itself; empty if torch cannot."""
+        given = {n: t for n, t in (self.viewed(self._own) if self._own else self.tensors).items() if n in self.names}
+        try:
+            return self.operation.reference({n: t for n, t in given.items() if t.device.type != "meta"}, self.values)
+        except (RuntimeError, KeyError):
+            return {}
+
+    def measured(self, reference: Tensors, rounded: Tensors | None = None) -> list[Measured]:
+        """Each output with its reference; bounds are twice the errors of `rounded` results, where these are larger."""
         reference = self.operation.expected(reference, self.tensors, self.values)
         found = []
         for name in self.outputs:
@@ -205,6 +214,13 @@ class Operands:
             tolerance = self.operation.tolerance(self.values, dtype, self.names)
             exact = self.operation.exact or not (out.is_floating_point() or operand.rounded)
             right = reference[name].reshape(out.shape).to(out.device)
+            if rounded and name in rounded:
+                off = rounded[name].reshape(out.shape).double() - right
+                finite = off.isfinite() & right.isfinite()
+                off, size = off[finite], right[finite].norm() or 1.0
+                if off.numel():
+                    tolerance = max(tolerance, 2 * float(off.abs().max() / size) * math.sqrt(off.numel()))
+                    dtype = replace(dtype, norm_cap=max(dtype.norm_cap, 2 * float(off.norm() / size)))
             changed = operand.changed(self.tensors, self.values) if operand.changed else None
             found.append(
                 measure(
@@ -233,6 +249,9 @@ class Operands:
         for one in measured:
             found.append(one.deviation(facts[at : at + len(one.facts)]))
             at += len(one.facts)
+        if self.half_arithmetic and not all(one.ok for one in found) and (rounded := self._rounded_at_each_step()):
+            self.last = self.measured(reference, rounded)
+            found = [one.deviation() for one in self.last]
         if self.operation.custom_check is not None:
             own = {n: self._own[n] for n in self.inputs if n in self._own}
             problem_text = self.operation.custom_check({**self.tensors, **own}, self.values)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from rung.check.child import spare, taken
+from rung.check.child import RAISED, spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
 from rung.check.report import SLOW, Failure
@@ -148,7 +148,7 @@ class Sandbox:
                 raise TooLarge(text)
             if kind == CompileError.kind:
                 raise CompileError(text)
-            raise Failure(text) if kind is None else RungError(text)
+            raise Failure(text, kind or "") if kind in (None, RAISED) else RungError(text)
         return answer
 
 

@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from rung.check.child import RAISED
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
 from rung.check.runner import How, Order, atomics_ran, emulated, prepare, run_late, switches, unwatched, wait
 from rung.cuda import triton_compile
@@ -291,6 +293,8 @@ def main(settings: dict[str, Any]) -> None:
             answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
         except BaseException as error:
             answer = {"error": first_line(f"{type(error).__name__}: {error}")}
+            if traceback.extract_tb(error.__traceback__)[-1].filename == str(judged.file):
+                answer["kind"] = RAISED
         try:
             os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
         except OSError:  # the rung has closed it: an end without an answer is a failure

@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rung.check.guarded_memory import ALL
-from rung.check.report import OFTEN, QUICK, SLOW, Effort, Failure
+from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import How, capped
 from rung.check.shapes import FUSED, SHARE_AGAIN, Shapes
-from rung.check.trial import ORDERS, SEEDS, Ran, Trial, Trials, largest, quick, widest
+from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
 from rung.errors import RungError
 from rung.expressions import Number
-from rung.operation import Case, Values
+from rung.operation import Case, Operation, Values
 from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
@@ -35,9 +35,12 @@ from rung.rungs.python import PythonRung
 LARGE = 132  # multiprocessors of an H200
 BASES = 6  # small cases whose dimensions are changed
 SEPARATING = 2.0  # seconds of runs that look for what separates a failure from right cases
+FAILED_RUN = 0.1  # what such a run counts that fails
 FIRST_CASES = 3
 STEPS = (128, 64, 32, 16, 8, 4, 2)
 FEW_BLOCKS = 2
+LATER_INTERPRETED = 300  # an interpreted launch takes some ten milliseconds
+SLOW_INTERPRETED = 0.2  # seconds of an interpreted run from which one run of a case is enough
 FEW_LATER, LATER_SECONDS = 20, 0.4  # runs of the cases with most blocks
 UNFUSED = {"--fmad=false", "-fmad=false"}  # options that keep a GPU's compiler from fusing
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
@@ -50,6 +53,7 @@ class Procedure:
         self.trials, self.seed, self.effort, self.tell = trials, seed, effort, tell
         self.rung, self.operation, self.report = trials.rung, trials.operation, trials.report
         self.emulated = trials.device == "emulator"
+        self.interpreted = self.emulated and not trials.cuda and effort != THOROUGH
         self.ran: list[Ran] = []
         self.watched = False  # whether a case had the race check
         self.unwatched = 0  # the most threads of a case that could not have it
@@ -75,33 +79,60 @@ class Procedure:
     def separate(self, cases: Sequence[tuple[Case, Values]]) -> None:
         """Adds to a failure what separates it from the cases that are right."""
         report, trials = self.report, self.trials
+        if not report.failure:
+            report.failure = trials.last_call()
         facts = {**report.failure.get("dims", {}), **report.failure.get("scalars", {})}
         if not self.effort.alone or not facts or trials.operation.custom_check is not None:
             return
         reason, case, failure = report.reason, report.case, report.failure
         right = [dict(one.values) for one in self.ran if one.case.name != case]
         wrong = [facts]
-        spent = 0.0
-        for other, values in cases:
-            if values in right or other.name == case or spent > SEPARATING:
-                continue
+        left = SEPARATING
+
+        def is_right(other: Case, values: Values) -> bool:
+            nonlocal left
             try:
                 trial = trials.at(other, values, self.seed, only_run=True)
                 trial.once()
-                right.append(dict(values))
-                spent += trial.seconds
-            except Failure as also:
-                if also.kind == "values":
+                left -= trial.seconds
+                return True
+            except (Failure, RungError) as also:
+                left -= FAILED_RUN
+                if also.kind in WRONG:
                     wrong.append(dict(values))
-                spent += 0.1
-            except RungError:
-                break
+                return False
+
+        for other, values in cases:
+            if values not in right and other.name != case and left > 0 and is_right(other, values):
+                right.append(dict(values))
+        multiple = 0 if right else self._multiple(cases, is_right)
         report.reason, report.case, report.failure = reason, case, failure
-        if condition := separating(right, wrong, list(self.operation.scalars), self.operation.dims):
+        if multiple:
+            report.failure["condition"] = f"sizes are no multiples of {multiple}"
+            report.failure["advice"] = (
+                f'is there no test for the end of a row or tile? If not, add needs = "... % {multiple} == 0"'
+            )
+        elif condition := separating(right, wrong, list(self.operation.scalars), self.operation.dims):
             report.failure["condition"] = condition
-            name, _, value = condition.partition(" != ")
-            if value and name in self.operation.scalars:
+            name, operator, value = condition.split(" ", 2)
+            if operator == "!=" and name in self.operation.scalars:
                 report.failure["advice"] = f'is {value} hard-coded? Use {name}, or add needs = "{name} == {value}"'
+            elif operator == "%":
+                rule = condition.replace("!=", "==")
+                report.failure["advice"] = f'if the kernel is for such sizes only, add needs = "{rule}"'
+
+    def _multiple(self, cases: Sequence[tuple[Case, Values]], is_right: Callable[[Case, Values], bool]) -> int:
+        """The least power of two such that sizes that are its multiples give the right result; 0 if there is none."""
+        case, values = cases[0]
+        for multiple in STEPS[::-1]:
+            try:
+                sizes = {dim: -(-int(values[dim]) // multiple) * multiple for dim in self.operation.dims}
+                given = self.operation.complete({**sizes, **{s: values[s] for s in self.operation.scalars}})
+            except RungError:
+                continue
+            if not self.trials.refuses(given) and is_right(replace(case, name=f"multiples of {multiple}"), given):
+                return multiple
+        return 0
 
     def _every_case(self, cases: Sequence[tuple[Case, Values]]) -> None:
         effort, trials = self.effort, self.trials
@@ -115,7 +146,8 @@ class Procedure:
             if index == 0:
                 self.tell("names, types and compilation are right; now the cases")
             try:
-                trial.twice(effort.slow if trials.cuda and trials.device == "cuda" else math.inf)
+                on_a_gpu = effort.slow if trials.cuda and trials.device == "cuda" else math.inf
+                trial.twice(SLOW_INTERPRETED if self.interpreted else on_a_gpu)
             except Failure as failure:
                 if failure.kind != SLOW or not self.ran:  # the first is small: it does not end
                     raise
@@ -137,8 +169,8 @@ class Procedure:
     def _alone(self, most: Ran) -> None:
         for one in _each(self.ran[0], largest(self.ran, OFTEN)):
             self._elsewhere(one)
-        if self.effort.later_runs:
-            self._at(self.ran[0]).later_runs(self.effort.later_runs)
+        if count := self.effort.later_runs:
+            self._at(self.ran[0]).later_runs(min(count, LATER_INTERPRETED) if self.interpreted else count)
         for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
             few = max(FEW_LATER // 5, round(LATER_SECONDS / max(one.seconds, 1e-6)))
             self._at(one).later_runs(FEW_LATER if self.effort.shapes == 1.0 else min(FEW_LATER, few))
@@ -214,7 +246,7 @@ class Procedure:
                 given = {**values, **real}
                 if self.trials.refuses(given):
                     continue
-                shape = " ".join(f"{dim}={given[dim]}" for dim in operation.dims)
+                shape = shape_text(operation, given)
                 trial = self.trials.at(replace(case, name=f"{case.name}, at {shape}"), given, self.seed)
                 if trial.operands.representable():
                     trial.once()
@@ -344,9 +376,17 @@ class Procedure:
         self.report.element, self.report.norm = figures
         if shapes.slow:
             self.report.notes.append(f"left out, too slow here: {'; '.join(shapes.slow)}")
+        if shapes.raised:
+            self.report.notes.append(
+                f"left out, since it raises: {shapes.raised[0]}; needs should say which sizes it takes"
+            )
         if shapes.untried and shapes.share != SHARE_AGAIN:  # these are tried with the first dtype
             listed = ", ".join(map(str, sorted(shapes.untried)))
             self.report.notes.append(f"sizes that its text names, but that were not all tried: {listed}")
+
+
+def shape_text(operation: Operation, values: Values) -> str:
+    return " ".join(f"{dim}={values[dim]}" for dim in operation.dims)
 
 
 def grid_depends_on_gpu(rung: Rung) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import add, floordiv, lshift, mod, mul, rshift, sub
 
+from rung.check.child import RAISED
 from rung.check.report import SLOW, Failure
 from rung.check.runner import How
 from rung.check.trial import SEEDS, Trial, Trials
@@ -76,6 +77,7 @@ class Shapes:
             self.share = SHARE if trials.dtype.name == rung.dtypes[0] else SHARE_AGAIN
         self.untried: set[int] = set()
         self.slow: list[str] = []  # shapes that take too long here
+        self.raised: list[str] = []  # shapes that the file itself refuses
         self.spent = 0.0
         self.smaller = 1
 
@@ -149,6 +151,9 @@ class Shapes:
             self.spent += 1
             return True
         except (Failure, EmulatorFault) as failure:
+            if failure.kind == RAISED:
+                self.raised.append(f"{trial.report.case} ({failure})")
+                return True
             if failure.kind == SLOW or (failure.kind == "deadlock" and STILL_RUNNING in str(failure)):
                 self.spent += TOO_SLOW
                 self.slow.append(trial.report.case)

@@ -24,7 +24,9 @@ from rung.emulator import arithmetic, native
 from rung.errors import RungError
 
 WAYS = ("plain", "atomic", "matrix", "cp.async", "bulk", "operand", "barrier")
+EVENTS = ("copy", "arrived", "product", "barrier", "wait for bytes", "group", "wait for group", "wait for products")
 ARCH = "sm_90a"
+_EVENTS = 4096
 _ROOM, _FIGURES, _SAMPLE, _LANES = 1 << 14, 13, 35, 32
 _CALL = re.compile(r"^\s*([0-9a-f]+):\s+call.*<(?:__tsan|rung)_\w+")
 _AFTER = re.compile(r"^\s*([0-9a-f]+):")
@@ -81,6 +83,15 @@ class Sample:
     lanes: dict[int, int]
 
 
+class Event(NamedTuple):
+    """What a warp of the first block does: one of EVENTS; bytes or products; and which copy."""
+
+    what: str
+    warp: int
+    amount: int
+    copy: int
+
+
 @dataclass
 class Launched:
     """One launch of a kernel."""
@@ -90,6 +101,7 @@ class Launched:
     accesses: dict[Access, Counts] = field(default_factory=lambda: defaultdict(Counts))
     worst: dict[Access, Sample] = field(default_factory=dict)
     instructions: dict[tuple[str, int], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    events: list[Event] = field(default_factory=list)  # of the first block, in order
     early: int = 0  # requests that were counted while lanes may have been missing: too many were open
     compiled: bool = True  # whether the widths are the machine code's
 
@@ -148,6 +160,9 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
                 size, phase, {lane: apart[lane] for lane in range(_LANES) if mask >> lane & 1}
             )
         launched.accesses[access].add(counts)
+    happened = (ctypes.c_uint * 4 * _EVENTS)()
+    many = min(native.runtime().rung_happened(happened, _EVENTS), _EVENTS)
+    launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in happened[:many]]
     if arithmetic.available():
         lines, made = _arithmetic(library, build.origin)
         by_address, tensor = arithmetic.executed(made, build)

@@ -119,7 +119,7 @@ def _in_banks(sample: Sample, stride: int) -> str:
     words = abs(stride) // _WORD
     banks = Counter(((sample.phase + d) // _WORD) % _BANKS for d in {*sample.lanes.values()})
     most = max(banks.values())
-    if most == 1:
+    if most == 1 or abs(stride) == sample.size > _WORD:
         wide = f"accesses of {sample.size} bytes pass the banks in {sample.size // _WORD} parts"
         return wide if sample.size > _WORD else ""
     if words > 1 and words % 2 == 0:

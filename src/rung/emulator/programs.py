@@ -1,6 +1,6 @@
 """Checks each address that the programs of an interpreted Triton kernel touch: for races, since the interpreter runs
 one program after the other and each as one thread, where a GPU runs many at once and each on several warps; and for
-accesses outside an operand.
+accesses outside the tensors that the launch was given.
 
 Lanes of one program that touch the same address need `tl.debug_barrier()` between, or an atomic operation, which has
 one. Programs need atomic operations on a common address: a release after the one access, an acquire before the other.
@@ -8,8 +8,11 @@ one. Programs need atomic operations on a common address: a release after the on
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,57 @@ LOAD, STORE, ATOMIC = 0, 1, 2
 NOTHING_BETWEEN = "one address with nothing between"
 
 Numbers = np.ndarray[Any, Any]
+
+
+class Parameters:
+    """The tensors that a launch was given, by the names of its parameters. Every access is compared with them."""
+
+    def __init__(self, kernel: str, file: str, given: Mapping[str, Any]) -> None:
+        self._kernel, self._file = kernel, file
+        self._ranges: list[tuple[int, int, bool, str]] = []
+        for name, tensor in given.items():
+            tensor = getattr(tensor, "base", tensor)  # a descriptor's
+            if hasattr(tensor, "untyped_storage") and tensor.numel():
+                storage = tensor.untyped_storage()
+                operand = operand_at(tensor.data_ptr())
+                first, last = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+                self._ranges.append((*(operand or (first, last, True)), name))
+
+    def require_inside(self, kind: int, width: int, addresses: Numbers, mask: Numbers, place: tuple[int, ...]) -> None:
+        some = addresses if mask.all() else addresses[np.broadcast_to(mask, addresses.shape)]
+        if not some.size or not self._ranges:
+            return
+        first, last = int(some.min()), int(some.max()) + width
+        if any(start <= first and last <= end and (written or not kind) for start, end, written, _ in self._ranges):
+            return
+        fine = np.broadcast_to(~mask, addresses.shape).copy()
+        for start, end, written, _ in self._ranges:
+            if written or not kind:
+                fine |= (addresses >= start) & (addresses + width <= end)
+        if fine.all():
+            return
+        lane = tuple(map(int, np.unravel_index(int((~fine).argmax()), fine.shape)))
+        at = int(addresses[lane])
+        start, end, _, name = min(self._ranges, key=lambda one: max(one[0] - at, at + width - one[1], 0))
+        if at >= end:
+            beside = f"{(at - end) // width + 1} elements past the end"
+        elif at < start:
+            beside = f"{-(-(start - at) // width)} elements before the start"
+        else:
+            beside = "into an input" if at + width <= end else "across the end"
+        do = {LOAD: "loads", STORE: "stores", ATOMIC: "changes"}[kind]
+        program = place[0] if not any(place[1:]) else place
+        lanes = ", ".join(map(str, lane)) or "0"
+        text = f"program {program}, lane {lanes}, line {self._line()}: {do} {beside} of parameter '{name}'"
+        more = "" if mask.all() and mask.ndim == 0 else " (is the mask right?)"
+        raise EmulatorFault("bounds", f"kernel '{self._kernel}', {text.replace('into an input of', 'into')}{more}")
+
+    def _line(self) -> int:
+        """The line of the kernel's file that is being interpreted."""
+        frame: FrameType | None = sys._getframe()
+        while frame and frame.f_code.co_filename != self._file:
+            frame = frame.f_back
+        return frame.f_lineno if frame else 0
 
 
 @dataclass
@@ -49,8 +103,8 @@ class Programs:
         self._released: dict[int, dict[int, int]] = defaultdict(dict)
         self._acquired: dict[int, dict[int, int]] = defaultdict(dict)
 
-    def note(self, kind: int, width: int, addresses: Numbers, mask: Numbers, program: int, value: Any = None) -> None:
-        """An access of this many bytes at each address that the mask admits, before it happens."""
+    def note(self, kind: int, addresses: Numbers, mask: Numbers, program: int, value: Any = None) -> None:
+        """An access at each address that the mask admits, before it happens."""
         shape = np.broadcast_shapes(addresses.shape, mask.shape)
         inside = np.broadcast_to(mask, shape).ravel()
         lanes = np.flatnonzero(inside)
@@ -59,7 +113,6 @@ class Programs:
         at = np.broadcast_to(addresses, shape).ravel()[lanes]
         order = np.argsort(at, kind="stable")
         at, lanes = at[order], lanes[order]
-        self._bounds(kind, width, int(at[0]), int(at[-1]), program)
         if program != self._program:
             self._program, self._recent = program, []
         self._clock += 1
@@ -90,19 +143,6 @@ class Programs:
             if releases:
                 self._released[program][one] = self._clock
         self.barrier()
-
-    def _bounds(self, kind: int, width: int, first: int, last: int, program: int) -> None:
-        operand = operand_at(first) or operand_at(last)
-        if operand is None:
-            return
-        start, end, written = operand
-        if first < start or last + width > end:
-            before = first < start
-            beside, size = (start - first, "before the start") if before else (last + width - end, "past the end")
-            text = f"program {program} {'stores' if kind else 'loads'} {beside} bytes {size} of an operand"
-            raise EmulatorFault("bounds", text)
-        if kind and not written:
-            raise EmulatorFault("bounds", f"program {program} stores to an input")
 
     def _same(self, at: Numbers, values: Numbers) -> None:
         """Lanes that store to one address must store the same: which of them is last is not defined."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from rung.emulator import module, triton_builder
 from rung.emulator.faults import EmulatorFault
+from rung.emulator.programs import Parameters
 
 # The attributes of a module or class of Triton's, by name.
 Attributes = list[tuple[Any, dict[str, Any]]]
@@ -142,6 +143,8 @@ def _mend_launches() -> None:
     def patch_builtin(owner: Any, builder: Any, scope: Any) -> None:
         if owner not in builtin:
             builtin[owner] = [name for name, value in inspect.getmembers(owner) if tl.core.is_builtin(value)]
+        if not builtin[owner] or not tl.core.is_builtin(getattr(owner, builtin[owner][0])):
+            return  # by the launch that calls this function
         for name in builtin[owner]:
             if tl.core.is_builtin(value := getattr(owner, name)):
                 patch(owner, name, value, builder, scope)
@@ -155,7 +158,8 @@ def _mend_launches() -> None:
             return None
         try:
             reordered = not _waits(self)
-            within = triton_builder.launched(self.fn.__name__, reordered=reordered)
+            parameters = Parameters(self.fn.__name__, self.fn.__code__.co_filename, _named(self, args, named))
+            within = triton_builder.launched(self.fn.__name__, parameters, reordered=reordered)
             with module.a_launch(), _interpreting(), _printing(), within:
                 return launch(self, *args, **named)
         except interpreter.InterpreterError as error:

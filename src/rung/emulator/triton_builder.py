@@ -14,7 +14,7 @@ import numpy as np
 
 from rung.emulator import module
 from rung.emulator.faults import TooLarge
-from rung.emulator.programs import ATOMIC, LOAD, STORE, Programs
+from rung.emulator.programs import ATOMIC, LOAD, STORE, Parameters, Programs
 
 UNLOADED = 0xFF  # each byte of a lane that no load has filled: NaN in every format of numbers, and -1 as an integer
 _TF32 = 0xFFFFE000  # the bits of a float32 that tensor cores multiply in tf32
@@ -26,6 +26,7 @@ class _Launch:
 
     def __init__(self) -> None:
         self.programs: Programs | None = None  # with the race check
+        self.parameters: Parameters | None = None
         self.order: list[int] | None = None  # the programs in the order in which they run, if it is not the usual one
 
 
@@ -33,9 +34,10 @@ _now = _Launch()
 
 
 @contextlib.contextmanager
-def launched(kernel: str, *, reordered: bool) -> Iterator[None]:
+def launched(kernel: str, parameters: Parameters, *, reordered: bool) -> Iterator[None]:
     """A launch: its programs run in the ambient order if they may be `reordered`; races are refused at its end."""
     settings = module.ambient()
+    _now.parameters = parameters
     _now.programs = Programs(kernel) if settings.check_races else None
     _now.order = [] if reordered and settings.order != "forward" else None
     try:
@@ -43,7 +45,7 @@ def launched(kernel: str, *, reordered: bool) -> Iterator[None]:
         if _now.programs is not None:
             _now.programs.judge()
     finally:
-        _now.programs, _now.order = None, None
+        _now.programs, _now.parameters, _now.order = None, None, None
 
 
 @cache
@@ -95,10 +97,22 @@ def _mend_memory(builder: Any) -> None:
     def width(ptrs: Any) -> int:
         return max(1, int(ptrs.get_element_ty().primitive_bitwidth) // 8)
 
-    def create_masked_load(self: Any, ptrs: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
+    def note(self: Any, kind: int, ptrs: Any, mask: Any, value: Any = None) -> None:
         module.note_steps(ptrs.data.size)
+        if _now.parameters is not None:
+            place = tuple(map(int, self.grid_idx))
+            _now.parameters.require_inside(kind, width(ptrs), ptrs.data, mask, place)
         if _now.programs is not None:
-            _now.programs.note(LOAD, width(ptrs), ptrs.data, mask.data, number(self))
+            _now.programs.note(kind, ptrs.data, mask, number(self), value)
+
+    def as_handle(mask: Any) -> Any:  # of a block pointer it is an array
+        import triton.language as tl
+
+        return interpreter.TensorHandle(mask, tl.int1) if isinstance(mask, np.ndarray) else mask
+
+    def create_masked_load(self: Any, ptrs: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
+        mask = as_handle(mask)
+        note(self, LOAD, ptrs, mask.data)
         if other is None and not mask.data.all():
             kind = ptrs.get_element_ty()
             numpy_kind = interpreter._get_np_dtype(kind)
@@ -107,18 +121,17 @@ def _mend_memory(builder: Any) -> None:
         return load(self, ptrs, mask, other, *rest, **named)
 
     def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
-        module.note_steps(ptrs.data.size)
-        if _now.programs is not None:
-            _now.programs.note(STORE, width(ptrs), ptrs.data, mask.data, number(self), value.data)
+        mask = as_handle(mask)
+        note(self, STORE, ptrs, mask.data, value.data)
         return store(self, ptrs, value, mask, *rest, **named)
 
     def ordering(self: Any, ptr: Any, mask: Data, semantics: Any) -> None:
         module.note_atomics(1)
+        note(self, ATOMIC, ptr, mask)
         if _now.programs is not None:
             from triton._C.libtriton import ir
 
             kind, both = ir.MEM_SEMANTIC, ir.MEM_SEMANTIC.ACQUIRE_RELEASE
-            _now.programs.note(ATOMIC, width(ptr), ptr.data, mask, number(self))
             acquires, releases = semantics in (kind.ACQUIRE, both), semantics in (kind.RELEASE, both)
             _now.programs.ordered(ptr.data, mask, number(self), acquires=acquires, releases=releases)
 

@@ -25,7 +25,7 @@ OF_A_BLOCK = (
 def names(config: Config) -> list[str]:
     """Every available name, in the order of the pass."""
     blocks = [f"blocks.{i}.{name}" for i in range(config.layers) for name in OF_A_BLOCK]
-    return ["hook_embed", "hook_pos_embed", *blocks, "ln_final.hook_normalized"]
+    return ["hook_embed", *(() if config.rotary else ("hook_pos_embed",)), *blocks, "ln_final.hook_normalized"]
 
 
 class WatchedPlan(WrappedPlan):
@@ -48,12 +48,14 @@ class WatchedPlan(WrappedPlan):
         if name in self._names:
             self._show(name, tensor)
 
-    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+    def embedding(
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+    ) -> torch.Tensor:
         x = super().embedding(tokens, past, wte, wpe)
         if {"hook_embed", "hook_pos_embed"} & self._names:
-            positions = wpe[: tokens.shape[1]].to(x.dtype).expand(x.shape)
-            self._see("hook_pos_embed", positions)
-            self._see("hook_embed", super().embedding(tokens, past, wte, torch.zeros_like(wpe)))
+            if wpe is not None:
+                self._see("hook_pos_embed", wpe[: tokens.shape[1]].to(x.dtype).expand(x.shape))
+            self._see("hook_embed", super().embedding(tokens, past, wte, None))
         self._see("blocks.0.hook_resid_pre", x)
         return x
 
@@ -71,17 +73,22 @@ class WatchedPlan(WrappedPlan):
             self._see(f"blocks.{i}.mlp.hook_pre", y)
         return y
 
-    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
-        B, T, width = qkv.shape
-        q, k, v = qkv.view(B, T, 3, NH, width // (3 * NH)).unbind(2)  # (B, T, NH, HS)
+    def attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
+    ) -> torch.Tensor:
+        B, T, _ = qkv.shape
+        NKV = NKV or NH
+        q, k, v = torch.split(qkv.view(B, T, NH + 2 * NKV, -1), [NH, NKV, NKV], 2)  # (B, T, NH, HS)
         for letter, tensor in (("q", q), ("k", k), ("v", v)):
             self._see(f"blocks.{layer}.attn.hook_{letter}", tensor)
         name = f"blocks.{layer}.attn.hook_pattern"
         if name in self._names:
-            scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()) * scale
-            hidden = torch.ones(T, T, dtype=torch.bool, device=qkv.device).triu(1)
+            keys = k.repeat_interleave(NH // NKV, 2).float()
+            scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), keys) * scale
+            everything = torch.ones(T, T, dtype=torch.bool, device=qkv.device)
+            hidden = everything.triu(1) | everything.tril(-(self._weights.config.window or T))
             self._show(name, scores.masked_fill(hidden, -torch.inf).softmax(-1))
-        y = super().attention(qkv, NH, scale, layer, cache)
+        y = super().attention(qkv, NH, scale, layer, cache, NKV)
         self._see(f"blocks.{layer}.attn.hook_z", y.view(B, T, NH, -1))
         return y
 

@@ -13,9 +13,9 @@ class Cache:
     """
 
     def __init__(
-        self, layers: int, rows: int, NH: int, capacity: int, HS: int, dtype: torch.dtype, device: torch.device
+        self, layers: int, rows: int, NKV: int, capacity: int, HS: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        shape = (layers, rows, NH, capacity, HS)
+        shape = (layers, rows, NKV, capacity, HS)
         # Zeros, since attention multiplies masked values by zero, and a NaN would survive that. The system provides
         # zeroed pages at first access, so a long context costs nothing until it is filled.
         self._hold(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
@@ -27,7 +27,7 @@ class Cache:
 
     @classmethod
     def over(cls, k: torch.Tensor, v: torch.Tensor) -> Cache:
-        """An empty cache in existing memory, (layers, rows, NH, capacity, HS) each."""
+        """An empty cache in existing memory, (layers, rows, NKV, capacity, HS) each."""
         made = cls.__new__(cls)
         made._hold(k, v)
         return made

@@ -1,7 +1,8 @@
 """What a family of models is: its config, a table of its tensors, its layer as operations, its rungs for whole steps.
 
 A family is a folder named after the `model_type` of config.json (gpt2/), here or in a folder that RUNG_FAMILIES names,
-with a module family.py that holds `FAMILY`. Families are found by that name; nothing imports them by theirs.
+with a module family.py that holds `FAMILY`; it may serve other types of model, too. Families are found by these names;
+nothing imports them by theirs.
 """
 
 from __future__ import annotations
@@ -45,10 +46,28 @@ class Config:
     scale_by_layer: bool
     tied: bool  # the LM head is the token embedding
     eos: tuple[int, ...]
+    bos: int | None = None  # precedes a text
+    kv_heads: int = 0  # 0: as many as there are heads
+    head_size: int = 0  # 0: the width divided by the heads
+    window: int | None = None  # tokens that a token attends to, itself included; None: all
 
     @property
     def HS(self) -> int:
-        return self.C // self.NH
+        return self.head_size or self.C // self.NH
+
+    @property
+    def NKV(self) -> int:
+        return self.kv_heads or self.NH
+
+    @property
+    def QKV(self) -> int:
+        """Width of a token's queries, keys and values together."""
+        return (self.NH + 2 * self.NKV) * self.HS
+
+    @property
+    def rotary(self) -> bool:
+        """Whether queries and keys are turned by their positions; otherwise positions are embedded."""
+        return False
 
     @property
     def family(self) -> Family:
@@ -58,7 +77,7 @@ class Config:
     def sizes(self) -> dict[str, int]:
         """The names in a tensor's shape."""
         return {
-            "L": self.layers, "C": self.C, "NH": self.NH, "HS": self.HS, "F": self.F,
+            "L": self.layers, "C": self.C, "NH": self.NH, "NKV": self.NKV, "HS": self.HS, "F": self.F,
             "V": self.vocabulary, "MAXT": self.context,
         }  # fmt: skip
 
@@ -95,10 +114,12 @@ class TensorSpec:
     before_sum: bool = False  # its product is added to the residual stream: a smaller spread
     mean: float = 0.0
     same_as: str = ""  # another tensor's role: the file has none
+    parts: tuple[tuple[str, str], ...] = ()  # several tensors in files instead: name and rows of each
+    interleaved: bool = False  # the parts' rows alternate; otherwise the parts follow each other
 
     @property
     def layered(self) -> bool:
-        return "{i}" in self.name
+        return "{i}" in (self.parts[0][0] if self.parts else self.name)
 
     def stored(self, config: Config) -> tuple[int, ...]:
         """The shape in files."""
@@ -109,14 +130,28 @@ class TensorSpec:
         shape = self.stored(config)
         return shape[::-1] if self.transposed else shape
 
+    def files(self, config: Config) -> list[tuple[str, tuple[int, ...], slice]]:
+        """The tensors in files: name and shape there, and which rows they are here."""
+        shape = self.stored(config)
+        if not self.parts:
+            return [(self.name, shape, slice(None))]
+        found, at = [], 0
+        for number, (name, rows) in enumerate(self.parts):
+            count = evaluate_int(rows, config.sizes, name)
+            here = slice(number, None, len(self.parts)) if self.interleaved else slice(at, at + count)
+            found.append((name, (count, *shape[1:]), here))
+            at += count
+        return found
+
 
 @dataclass(frozen=True)
 class Family:
     """A family of models.
 
     `forward(plan, config, weights, tokens, cache)` is the forward pass up to what the LM head reads, written over the
-    plan's operations. `steps` is a module that names rungs of the decode ladder (see gpt2/rungs.py), if that ladder and
-    the CPU's compiled step compute this family's layers; otherwise a step is made of the operations.
+    plan's operations. `steps` is a module that names rungs of the decode ladder (see gpt2/rungs.py), if that ladder
+    computes this family's layers; otherwise a GPU's step is made of the operations. `compiled` says that the CPU's
+    compiled code does: layers of the roles ln_1, qkv, q_norm, k_norm, attn_proj, ln_2, fc and mlp_proj.
     """
 
     title: str  # in messages
@@ -127,6 +162,8 @@ class Family:
     ignored: str = ""  # a pattern of tensors that files hold and no one reads
     sizes: Mapping[str, Config] | None = None  # of random weights
     steps: Any = None
+    compiled: bool = False
+    serves: tuple[str, ...] = ()  # further types of model
     checkpoints: str = ""  # the module that converts other trainers' checkpoints to a folder
 
 
@@ -136,6 +173,11 @@ def _roots() -> list[Path]:
 
 def known() -> list[str]:
     """The model types that there are families for."""
+    folders = _folders()
+    return sorted({*folders, *(kind for folder in folders for kind in _read(folder).serves)})
+
+
+def _folders() -> list[str]:
     return sorted({file.parent.name for root in _roots() for file in root.glob("*/family.py")})
 
 
@@ -144,21 +186,27 @@ def find(model_type: str) -> Family:
     """The family of a model type; RungError if there is none."""
     if not re.fullmatch(r"[A-Za-z0-9_]{1,64}", model_type):
         raise RungError(f"{shown(model_type)} is not a type of model; rung runs {', '.join(known())}.")
-    for root in _roots():
-        file = root / model_type / "family.py"
-        if not file.is_file():
-            continue
-        if root == HERE:
-            module = importlib.import_module(f"rung.models.{model_type}.family")
-        else:
-            spec = importlib.util.spec_from_file_location(f"rung_family_{model_type}", file)
-            assert spec is not None and spec.loader is not None
-            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        family = module.FAMILY
-        assert isinstance(family, Family), f"{file}: FAMILY is a {type(family).__name__}"
-        return family
+    folders = _folders()
+    for folder in [model_type] if model_type in folders else folders:
+        family = _read(folder)
+        if model_type in (folder, *family.serves):
+            return family
     raise RungError(f"there is no family {model_type!r}; rung runs {', '.join(known())}.")
+
+
+@cache
+def _read(folder: str) -> Family:
+    root = next(root for root in _roots() if (root / folder / "family.py").is_file())
+    if root == HERE:
+        module = importlib.import_module(f"rung.models.{folder}.family")
+    else:
+        spec = importlib.util.spec_from_file_location(f"rung_family_{folder}", root / folder / "family.py")
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    family = module.FAMILY
+    assert isinstance(family, Family), f"{root / folder}: FAMILY is a {type(family).__name__}"
+    return family
 
 
 def read_config(path: Path) -> Config:
@@ -171,7 +219,12 @@ def read_config(path: Path) -> Config:
         raise RungError(f"{path} cannot be read ({error.strerror}); fetch the model again.") from None
     if not isinstance(fields, dict):
         raise RungError(f"{path} does not hold a JSON object; fetch the model again.")
-    return parse_config(fields, str(path))
+    settings = path.with_name("generation_config.json")
+    try:
+        ends = files.read_json(settings, "fetch the model again").get("eos_token_id")
+    except (OSError, AttributeError):
+        ends = None
+    return parse_config(fields if ends is None else {**fields, "eos_token_id": ends}, str(path))
 
 
 def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
@@ -181,6 +234,47 @@ def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
         kinds = ", ".join(map(repr, known()))
         raise RungError(f"{origin} describes a model of type {shown(kind)}; rung runs models of type {kinds}.")
     return find(kind).parse(fields, origin)
+
+
+class Fields:
+    """The values in config.json, checked as they are read: a RungError names the field."""
+
+    def __init__(self, fields: Mapping[str, Any], origin: str) -> None:
+        self.fields, self.origin = fields, origin
+
+    def refuse(self, name: str, must: str) -> RungError:
+        return RungError(f"{self.origin} gives {name} as {shown(self.fields[name])}; it must be {must}.")
+
+    def whole(self, *names: str, default: int | None = None) -> int:
+        """The first of these names that is given."""
+        name = next((name for name in names if self.fields.get(name) is not None), None)
+        if name is None and default is None:
+            raise RungError(f"{self.origin} gives no {names[0]}; fetch the model again.")
+        value = default if name is None else self.fields[name]
+        if name is not None and (type(value) is not int or not 0 < value < LONGEST):
+            raise self.refuse(name, "a whole number from 1 to 2^31")
+        assert value is not None
+        return int(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.fields.get(name, default)
+        if not (value is None or isinstance(value, bool)):
+            raise self.refuse(name, "true or false")
+        return bool(value)
+
+    def number(self, name: str, default: float, most: float = math.inf) -> float:
+        value = self.fields.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+            raise self.refuse(name, f"a number such as {default:g}")
+        return float(value)
+
+    def tokens(self, name: str, default: int | None) -> tuple[int, ...]:
+        """A token, several, or none."""
+        value = self.fields.get(name, default)
+        several = [] if value is None else value if isinstance(value, list) else [value]
+        if not all(type(one) is int and abs(one) < LONGEST for one in several):
+            raise self.refuse(name, "a token's number, or several")
+        return tuple(several)
 
 
 # ---- random models of known sizes, for measuring without a download -----------------------------------------------

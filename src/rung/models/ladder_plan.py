@@ -17,6 +17,7 @@ from rung.errors import RungError
 from rung.models.buffers import integers
 from rung.models.cache import Cache
 from rung.models.operations import aligned, dims_of, find, ladder_of
+from rung.models.plan import Rotation
 from rung.models.torch_plan import TorchPlan
 from rung.models.weights import Linear, Norm
 from rung.precision import float32_products
@@ -82,13 +83,16 @@ class LadderPlan(TorchPlan):
         return {operation: " and ".join(names) for operation, names in self._in_use.items()}
 
     def admit(self, config: Config) -> None:
+        super().admit(config)
         for operation, rung in self.requested.items():
             dims = _at(config, operation)
             if operation == "local_attention" and self.window is not None:
                 dims |= {"window": self.window, "globals": self.global_tokens}
             values = rung.operation.complete(dims)
-            qkv = torch.empty(1, config.context, 3 * config.C, dtype=torch.float32, device="meta")
-            views = dict(zip("qkv", self._heads(qkv, config.NH), strict=True)) if "attention" in operation else {}
+            qkv = torch.empty(1, config.context, config.QKV, dtype=torch.float32, device="meta")
+            views = {}
+            if "attention" in operation:
+                views = dict(zip("qkv", self._heads(qkv, config.NH, config.NKV), strict=True))
             self._must_take(rung, values, views)
 
     def matrix(self, weight: torch.Tensor) -> Linear:
@@ -101,8 +105,13 @@ class LadderPlan(TorchPlan):
         self._lasting.add(_memory(vector))
         return vector
 
-    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+    def embedding(
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+    ) -> torch.Tensor:
         self._calls.clear()  # a forward pass begins
+        if wpe is None:
+            self._torch_does("embedding", "its rungs add positions, and this model has none to add")
+            return super().embedding(tokens, past, wte, wpe)
         if len(set(past)) > 1:
             self._torch_does("embedding", "its rungs place all sequences of a batch alike, and these differ")
             return super().embedding(tokens, past, wte, wpe)
@@ -114,8 +123,8 @@ class LadderPlan(TorchPlan):
         return super().embedding(tokens, past, wte, wpe) if out is None else out
 
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
-        tensors = {"x": x, "weight": norm.weight, "bias": norm.bias}
-        out = self._run("layernorm", tuple(x.shape), tensors, {**dims_of(x), "eps": eps})
+        operation, more = norm_of("layernorm", norm)
+        out = self._run(operation, tuple(x.shape), {"x": x, **more}, {**dims_of(x), "eps": eps})
         return super().layernorm(x, norm, eps) if out is None else out
 
     def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
@@ -126,13 +135,15 @@ class LadderPlan(TorchPlan):
             return super().matmul(x, linear)
 
     def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
+        if norm.bias is None:
+            return super().layernorm_matmul(x, norm, eps, linear)
         more = {"ln_weight": norm.weight, "ln_bias": norm.bias}
         out = self._product("layernorm_matmul", x, linear, more, {"eps": eps})
         return super().layernorm_matmul(x, norm, eps, linear) if out is None else out
 
     def matmul_activation(self, x: torch.Tensor, linear: Linear, name: str) -> torch.Tensor:
-        if name == "gelu_tanh":
-            out = self._product("matmul_gelu", x, linear)
+        if name in ("gelu_tanh", "swiglu"):
+            out = self._product("matmul_gelu" if name == "gelu_tanh" else "matmul_swiglu", x, linear)
             if out is not None:
                 return out
         return super().matmul_activation(x, linear, name)
@@ -144,9 +155,10 @@ class LadderPlan(TorchPlan):
     def residual_layernorm(
         self, a: torch.Tensor, b: torch.Tensor, norm: Norm, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        operation, more = norm_of("residual_layernorm", norm)
         total = self._output("residual_layernorm sum", tuple(a.shape))
-        tensors = {"x": a, "residual": b, "weight": norm.weight, "bias": norm.bias, "sum": total}
-        out = self._run("residual_layernorm", tuple(a.shape), tensors, {**dims_of(a), "eps": eps})
+        tensors = {"x": a, "residual": b, **more, "sum": total}
+        out = self._run(operation, tuple(a.shape), tensors, {**dims_of(a), "eps": eps})
         return super().residual_layernorm(a, b, norm, eps) if out is None else (total, out)
 
     def _product(
@@ -158,15 +170,38 @@ class LadderPlan(TorchPlan):
         scalars: Mapping[str, Number] | None = None,
     ) -> torch.Tensor | None:
         B, T, C = x.shape
-        OC = linear.weight.shape[0]
+        OC = linear.weight.shape[0] // (2 if operation == "matmul_swiglu" else 1)
         tensors = {"x": x, "weight": linear.weight, **(more or {})}
         if linear.bias is not None:
             tensors["bias"] = linear.bias
         dims = {"B": B, "T": T, "C": C, "OC": OC, **(scalars or {})}
         return self._run(operation, (B, T, OC), tensors, dims, role=linear.role)
 
-    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+    def rotate(self, qkv: torch.Tensor, rotation: Rotation, past: Sequence[int]) -> torch.Tensor:
+        r, (B, T, width) = rotation, qkv.shape
+        if len(set(past)) > 1 or not self._has("rope"):
+            return super().rotate(qkv, rotation, past)
+        q, k, v = torch.split(qkv.view(B, T, r.NH + 2 * r.NKV, -1), [r.NH, r.NKV, r.NKV], 2)
+        cosines, sines = (self._at(table, past, T) for table in (r.cosines, r.sines))
+        turned = []
+        for x, norm in ((q, r.q_norm), (k, r.k_norm)):
+            x = x.contiguous()
+            if norm is not None:
+                x = self.layernorm(x.flatten(1, 2), norm, r.eps).view(x.shape)
+            dims = dict(zip(("B", "T", "NH", "HS"), x.shape, strict=True))
+            out = self._run("rope", tuple(x.shape), {"x": x, "cosines": cosines, "sines": sines}, dims)
+            if out is None:
+                return super().rotate(qkv, rotation, past)
+            turned.append(out)
+        return torch.cat((*turned, v), 2).view(B, T, width)
+
+    def attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
+    ) -> torch.Tensor:
         past = cache.lengths if cache else [0]
+        if NKV is not None:
+            out = self._grouped_attention(qkv, NH, scale, layer, cache, NKV)
+            return super().attention(qkv, NH, scale, layer, cache, NKV) if out is None else out
         if not any(past):
             out = self._whole_attention(qkv, NH, scale, layer, cache)
             if out is not None:
@@ -181,6 +216,25 @@ class LadderPlan(TorchPlan):
                 return out
         with float32_products(self._real.name):
             return super().attention(qkv, NH, scale, layer, cache)
+
+    def _grouped_attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int
+    ) -> torch.Tensor | None:
+        q, k, v = (x.contiguous() for x in self._heads(qkv, NH, NKV))
+        B, _, T, HS = q.shape
+        dims: dict[str, Number] = {"B": B, "T": T, "NH": NH, "NKV": NKV, "HS": HS, "scale": scale}
+        if self.window is not None:
+            dims["window"] = self.window
+        if cache is not None:
+            cache.write(layer, k, v)
+        if cache is None or not any(cache.lengths):
+            return self._run("grouped_attention", (B, T, NH * HS), {"q": q, "k": k, "v": v}, dims)
+        k, v = cache.k[layer, :B], cache.v[layer, :B]
+        self._lasting |= {_memory(k), _memory(v)}
+        if layer == 0:
+            self._past = self._output("past", (B,), torch.int32).copy_(integers(cache.lengths))
+        given = {"q": q, "k": k, "v": v, "past": self._past}
+        return self._run("grouped_cached_attention", (B, T, NH * HS), given, {**dims, "S": cache.capacity})
 
     def _cached_attention(
         self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache
@@ -233,6 +287,10 @@ class LadderPlan(TorchPlan):
         out = None
         if name == "gelu_tanh":
             out = self._run("gelu", tuple(x.shape), {"x": x}, dims_of(x))
+        elif name == "swiglu":
+            gate, up = (part.contiguous() for part in x.view(*x.shape[:-1], -1, 2).unbind(-1))
+            out = self._run("swiglu", tuple(gate.shape), {"gate": gate, "up": up}, dims_of(gate))
+            return super().activation(x, name) if out is None else out
         elif name == "relu":
             out = self._run("relu", (x.numel(),), {"x": x.reshape(-1)}, {"N": x.numel()})
         else:
@@ -341,6 +399,13 @@ class LadderPlan(TorchPlan):
         return torch.empty(shape, dtype=dtype, device=self.device)
 
 
+def norm_of(operation: str, norm: Norm) -> tuple[str, Tensors]:
+    """An operation with a norm, as the ladders of its kind of norm call it, and the norm's tensors."""
+    if norm.bias is None:
+        return {"layernorm": "rmsnorm"}.get(operation, "rmsnorm_residual"), {"weight": norm.weight}
+    return operation, {"weight": norm.weight, "bias": norm.bias}
+
+
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
@@ -350,10 +415,12 @@ def _at(config: Config, operation: str) -> dict[str, Number]:
     c, T = config, config.context
     known: dict[str, Number] = {
         "B": 1, "T": T, "S": T, "C": c.C, "NH": c.NH, "V": c.vocabulary, "MAXT": T, "eps": c.eps,
-        "scale": c.attention_scale(0), "N": T * c.F,
+        "scale": c.attention_scale(0), "N": T * c.F, "NKV": c.NKV, "HS": c.HS,
     }  # fmt: skip
-    inputs, outputs = {"matmul_residual": (c.F, c.C), "matmul_gelu": (c.C, c.F)}.get(operation, (c.C, 3 * c.C))
-    if operation == "gelu":
+    inputs, outputs = {"matmul_residual": (c.F, c.C), "matmul_gelu": (c.C, c.F), "matmul_swiglu": (c.C, c.F)}.get(
+        operation, (c.C, c.QKV)
+    )
+    if operation in ("gelu", "swiglu"):
         known["C"] = c.F
     if "matmul" in operation:
         known["C"], known["OC"] = inputs, outputs

@@ -17,10 +17,13 @@ from rung.expressions import Number
 if TYPE_CHECKING:
     from rung.rungs.base import Device, Rung
 
+# Torch computes these where a table has no rung of them.
+BY_TORCH = ("rmsnorm", "rope", "swiglu", "grouped_attention", "grouped_cached_attention")
 # Each has a ladder, except residual_layernorm.
 OPERATIONS = (
     "embedding", "layernorm", "matmul", "attention", "local_attention", "cached_attention", "softmax", "gelu", "relu",
-    "residual", "layernorm_matmul", "matmul_gelu", "matmul_residual", "residual_layernorm",
+    "residual", "layernorm_matmul", "matmul_gelu", "matmul_residual", "residual_layernorm", *BY_TORCH,
+    "rmsnorm_residual", "matmul_swiglu",
 )  # fmt: skip
 # Rungs of layernorm that add the residual to their input and also return the sum.
 LADDERS = {"residual_layernorm": "layernorm"}
@@ -30,6 +33,8 @@ FUSED = {
     "matmul_gelu": ("matmul", "gelu"),
     "matmul_residual": ("matmul", "residual"),
     "residual_layernorm": ("residual", "layernorm"),
+    "rmsnorm_residual": ("residual", "rmsnorm"),
+    "matmul_swiglu": ("matmul", "swiglu"),
 }
 # Operation -> rungs, as `rung list` names them: the first that has the dtype is used. If it does not support the shape,
 # one of those after it is used, or else the highest of the ladder that does, with a note. Other operations run through
@@ -51,6 +56,7 @@ _NAIVE: Rungs = {
     "gelu": ("1",),
     "relu": ("1",),
     "residual": ("1",),
+    **dict.fromkeys(("rmsnorm", "rope", "swiglu"), ("1",)),
 }
 # Sums and maxima by many threads together, with coalesced reads.
 _REDUCTION: Rungs = {
@@ -157,6 +163,7 @@ _ON_A_GPU: Rungs = {
     "embedding": ("3", "2"),
     "layernorm": ("9", "8", "6"),
     "residual_layernorm": ("11",),
+    "rmsnorm": ("torch",),
     "matmul": ("cublaslt", "torch"),
     "matmul_gelu": ("cublaslt", "torch"),
     "gelu": ("4", "2"),

@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,6 +41,27 @@ class Service:
     rater: Rater | None = None
 
 
+@dataclass(frozen=True)
+class Rotation:
+    """How queries and keys are turned by their positions, and normalised before that where a model has these norms."""
+
+    NH: int
+    NKV: int
+    cosines: torch.Tensor  # (MAXT, HS / 2) in float32
+    sines: torch.Tensor
+    q_norm: Norm | None
+    k_norm: Norm | None
+    eps: float
+
+
+@lru_cache(8)
+def tables(config: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of a config's angles, in float32."""
+    with torch.inference_mode(False):
+        angles = config.angles()
+        return angles.cos().to(device, torch.float32), angles.sin().to(device, torch.float32)
+
+
 class Plan(ABC):
     """One method per operation. The plan allocates outputs, for example the same buffers each step."""
 
@@ -62,24 +84,34 @@ class Plan(ABC):
         """Biases, norms and positions in the form that this plan reads."""
 
     @abstractmethod
-    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+    def embedding(
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+    ) -> torch.Tensor:
         """tokens (B, T), the first of row b at position past[b] -> (B, T, C)"""
 
     @abstractmethod
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
-        """(B, T, C) -> (B, T, C)"""
+        """(B, T, C) -> (B, T, C); RMSNorm where the norm has no bias"""
+
+    @abstractmethod
+    def rotate(self, qkv: torch.Tensor, rotation: Rotation, past: Sequence[int]) -> torch.Tensor:
+        """qkv (B, T, (NH + 2 NKV) HS), the first of row b at position past[b], with turned queries and keys"""
 
     @abstractmethod
     def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
         """(B, T, C) -> (B, T, OC)"""
 
     @abstractmethod
-    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
-        """qkv (B, T, 3C) -> (B, T, C), causal; keys and values go to the cache where there is one."""
+    def attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
+    ) -> torch.Tensor:
+        """qkv (B, T, (NH + 2 NKV) HS) -> (B, T, NH HS), causal; keys and values go to the cache where there is one. As
+        many heads of queries share one of keys as NH is a multiple of NKV (None: NH)."""
 
     @abstractmethod
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        """(B, T, F) -> (B, T, F); name is gelu_tanh, gelu_erf or relu"""
+        """(B, T, F) -> (B, T, F); name is gelu_tanh, gelu_erf or relu. Or swiglu: of (B, T, 2 F), whose neighbours are
+        gate and value."""
 
     @abstractmethod
     def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -155,7 +187,15 @@ class WrappedPlan(Plan):
     def vector(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.inner.vector(tensor)
 
-    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+    def admit(self, config: Config) -> None:
+        self.inner.admit(config)
+
+    def rotate(self, qkv: torch.Tensor, rotation: Rotation, past: Sequence[int]) -> torch.Tensor:
+        return self.inner.rotate(qkv, rotation, past)
+
+    def embedding(
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+    ) -> torch.Tensor:
         return self.inner.embedding(tokens, past, wte, wpe)
 
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
@@ -164,8 +204,10 @@ class WrappedPlan(Plan):
     def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
         return self.inner.matmul(x, linear)
 
-    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
-        return self.inner.attention(qkv, NH, scale, layer, cache)
+    def attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
+    ) -> torch.Tensor:
+        return self.inner.attention(qkv, NH, scale, layer, cache, NKV)
 
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return self.inner.activation(x, name)

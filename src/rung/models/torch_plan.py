@@ -11,7 +11,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rung.models.buffers import integers
 from rung.models.cache import Cache
-from rung.models.plan import Plan
+from rung.models.family import Config
+from rung.models.plan import Plan, Rotation
 from rung.models.weights import Linear, Norm, to_int8
 
 FEW_ROWS = 16  # up to this many rows, torch's kernel for int8 weights is faster than unpacking them first
@@ -43,19 +44,42 @@ class TorchPlan(Plan):
     def vector(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, torch.float32).contiguous()
 
-    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+    def admit(self, config: Config) -> None:
+        if config.window is not None:
+            self.window = min(self.window or config.window, config.window)
+
+    def embedding(
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+    ) -> torch.Tensor:
         T = tokens.shape[1]
         x = wte.weight[tokens].float()
         if wte.scale is not None:
             x *= wte.scale[tokens].unsqueeze(-1)
-        if len(set(past)) == 1:
-            x += wpe[past[0] : past[0] + T]
-        else:
-            x += wpe[integers(past, self.device)[:, None] + torch.arange(T, dtype=torch.int64, device=self.device)]
+        if wpe is not None:
+            x += self._at(wpe, past, T)
         return x.to(self.compute)
+
+    def _at(self, table: torch.Tensor, past: Sequence[int], T: int) -> torch.Tensor:
+        """The rows of T positions after `past`: (T, ...), or (B, T, ...) where sequences differ."""
+        if len(set(past)) == 1:
+            return table[past[0] : past[0] + T]
+        return table[integers(past, self.device)[:, None] + torch.arange(T, dtype=torch.int64, device=self.device)]
+
+    def rotate(self, qkv: torch.Tensor, rotation: Rotation, past: Sequence[int]) -> torch.Tensor:
+        r, (B, T, width) = rotation, qkv.shape
+        cosines, sines = (self._at(table, past, T).unsqueeze(-2) for table in (r.cosines, r.sines))
+        q, k, v = torch.split(qkv.view(B, T, r.NH + 2 * r.NKV, -1), [r.NH, r.NKV, r.NKV], 2)
+        turned = []
+        for x, norm in ((q, r.q_norm), (k, r.k_norm)):
+            x = x.float() if norm is None else F.rms_norm(x.float(), x.shape[-1:], norm.weight.float(), r.eps)
+            a, b = x.chunk(2, -1)
+            turned.append(torch.cat((a * cosines - b * sines, b * cosines + a * sines), -1).to(qkv.dtype))
+        return torch.cat((*turned, v), 2).view(B, T, width)
 
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
         C = norm.weight.shape[0]
+        if norm.bias is None:
+            return F.rms_norm(x.float(), (C,), norm.weight.float(), eps).to(x.dtype)
         return F.layer_norm(x, (C,), norm.weight.to(x.dtype), norm.bias.to(x.dtype), eps)
 
     def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
@@ -71,9 +95,11 @@ class TorchPlan(Plan):
         y = F.linear(x, linear.weight.to(x.dtype))
         return y.mul_(scale) if bias is None else torch.addcmul(bias, y, scale)
 
-    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
-        B, T, width = qkv.shape
-        q, k, v = self._heads(qkv, NH)
+    def attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
+    ) -> torch.Tensor:
+        T = qkv.shape[1]
+        q, k, v = self._heads(qkv, NH, NKV)
         past = [0]
         if cache is not None:
             cache.write(layer, k, v)
@@ -84,8 +110,10 @@ class TorchPlan(Plan):
             k, v = k[:, :, -self.window :], v[:, :, -self.window :]
         mask, causal = self._mask(past, T)
         with self._no_plans_by_shape():
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
-        return y.transpose(1, 2).reshape(B, T, width // 3)
+            y = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+            )
+        return y.transpose(1, 2).flatten(2)
 
     def _no_plans_by_shape(self) -> AbstractContextManager[None]:
         """On a GPU cuDNN would make a plan for each new length, which is one per token."""
@@ -97,10 +125,10 @@ class TorchPlan(Plan):
         return made
 
     @staticmethod
-    def _heads(qkv: torch.Tensor, NH: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        B, T, width = qkv.shape
-        q, k, v = qkv.view(B, T, 3, NH, width // (3 * NH)).permute(2, 0, 3, 1, 4).unbind()
-        return q, k, v  # each (B, NH, T, HS), strided
+    def _heads(qkv: torch.Tensor, NH: int, NKV: int | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        (B, T, _), NKV = qkv.shape, NKV or NH
+        q, k, v = torch.split(qkv.view(B, T, NH + 2 * NKV, -1).transpose(1, 2), [NH, NKV, NKV], 1)
+        return q, k, v  # (B, NH, T, HS) and twice (B, NKV, T, HS), strided
 
     def _mask(self, past: Sequence[int], T: int) -> tuple[torch.Tensor | None, bool]:
         """The keys that T new tokens after `past` others attend to, as a mask or as the word "causal"."""
@@ -122,6 +150,9 @@ class TorchPlan(Plan):
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
         if name == "relu":
             return F.relu(x)
+        if name == "swiglu":
+            gate, up = x.view(*x.shape[:-1], -1, 2).unbind(-1)
+            return F.silu(gate).mul_(up)
         return F.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
 
     def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

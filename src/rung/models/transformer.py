@@ -76,7 +76,7 @@ class Transformer:
     def new_cache(self, rows: int, capacity: int) -> Cache:
         """An empty cache for this many sequences of up to this many tokens."""
         c = self.config
-        return Cache(c.layers, rows, c.NH, capacity, c.HS, self.plan.cache_dtype, self.plan.device)
+        return Cache(c.layers, rows, c.NKV, capacity, c.HS, self.plan.cache_dtype, self.plan.device)
 
 
 @dataclass(frozen=True)

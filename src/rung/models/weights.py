@@ -15,7 +15,6 @@ import torch
 
 from rung.errors import RungError
 from rung.files import shown
-from rung.models.buffers import empty
 from rung.models.family import Config, TensorSpec
 from rung.models.tensors import TensorFile, open_tensors
 
@@ -36,10 +35,10 @@ class Linear:
 
 @dataclass
 class Norm:
-    """A layer normalisation's weight and bias, both (C)."""
+    """A layer normalisation's weight and bias, both (C); without a bias, RMSNorm's."""
 
     weight: torch.Tensor
-    bias: torch.Tensor
+    bias: torch.Tensor | None = None
 
 
 class Layer(SimpleNamespace):
@@ -77,10 +76,8 @@ class Weights(SimpleNamespace):
             for held in group:
                 if isinstance(held, torch.Tensor):
                     yield held
-                elif isinstance(held, Norm):
-                    yield from (held.weight, held.bias)
                 else:
-                    yield from (t for t in (held.weight, held.bias, held.scale) if t is not None)
+                    yield from (t for t in vars(held).values() if isinstance(t, torch.Tensor))
 
     def nbytes(self) -> int:
         """Bytes of all tensors, shared ones once."""
@@ -94,10 +91,9 @@ class Item:
     spec: TensorSpec
     layer: int | None
 
-    @property
-    def name(self) -> str:
-        """Its name in files."""
-        return self.spec.name.format(i=self.layer)
+    def files(self, config: Config) -> list[tuple[str, tuple[int, ...], slice]]:
+        """As in TensorSpec, with the layer's number in the names."""
+        return [(name.format(i=self.layer), shape, here) for name, shape, here in self.spec.files(config)]
 
     def holder(self, weights: Weights) -> SimpleNamespace:
         return weights if self.layer is None else weights.layers[self.layer]
@@ -165,8 +161,8 @@ def assembled(config: Config, made: Callable[[Item], Linear | torch.Tensor | Non
         elif hasattr(holder, role):
             setattr(getattr(holder, role), part, value)
         else:
-            assert value is not None
-            setattr(holder, role, Norm(value, empty(0)))
+            assert isinstance(value, torch.Tensor)
+            setattr(holder, role, Norm(value))
     return weights
 
 
@@ -180,10 +176,16 @@ def read_weights(folder: Path, config: Config, matrix: Matrix, vector: Vector, m
     raw = tensor_reader(open_tensors(folder), config)
 
     def made(item: Item) -> Linear | torch.Tensor:
-        tensor = raw(item.name)
-        require_numbers(item.name, torch.aminmax(tensor.float() if tensor.itemsize == 1 else tensor), most)
-        tensor = tensor.t() if item.spec.transposed else tensor
-        return matrix(tensor) if item.spec.matrix else vector(tensor)
+        spec = item.spec
+        parts = []
+        for name, _, _ in item.files(config):
+            parts.append(raw(name))
+            require_numbers(name, torch.aminmax(parts[-1].float() if parts[-1].itemsize == 1 else parts[-1]), most)
+        tensor = parts[0]
+        if spec.parts:
+            tensor = torch.stack(parts, 1).flatten(0, 1) if spec.interleaved else torch.cat(parts)
+        tensor = tensor.t() if spec.transposed else tensor
+        return matrix(tensor) if spec.matrix else vector(tensor)
 
     return assembled(config, made)
 
@@ -329,7 +331,7 @@ def share(weights: Weights, operands: Tensors) -> None:
 
 def expected(config: Config) -> dict[str, tuple[int, ...]]:
     """Every tensor of such a model, by its name in the file without prefix, and its shape there."""
-    return {item.name: item.spec.stored(config) for item in items(config)}
+    return {name: shape for item in items(config) for name, shape, _ in item.files(config)}
 
 
 def in_file(weights: Weights) -> dict[str, torch.Tensor]:
@@ -338,7 +340,8 @@ def in_file(weights: Weights) -> dict[str, torch.Tensor]:
     for item in items(weights.config):
         tensor = item.of(weights)
         assert tensor is not None
-        found[item.name] = (tensor.t() if item.spec.transposed else tensor).contiguous()
+        for name, _, rows in item.files(weights.config):
+            found[name] = (tensor.t() if item.spec.transposed else tensor[rows]).contiguous()
     return found
 
 
@@ -374,7 +377,7 @@ def _locate(files: list[TensorFile], config: Config) -> dict[str, tuple[TensorFi
         raise RungError(f"{files[0].path} has fewer tensors than config.json has layers ({config.layers:,}).")
     shapes, family = expected(config), config.family
     ignored = re.compile(family.ignored) if family.ignored else None
-    tied = {item.name for item in items(config, tied=True) if item.spec.same_as}
+    tied = {item.spec.name for item in items(config, tied=True) if item.spec.same_as}
     found: dict[str, tuple[TensorFile, str]] = {}
     for file in files:
         for key, shape in file.shapes.items():

@@ -1,9 +1,9 @@
 """A lower bound of a rung's time on a chosen GPU, from what was counted without one; not a prediction.
 
 No kernel can be faster than its counted work at the published rates: compulsory bytes over the bandwidth, operations
-over the arithmetic rate, and on each multiprocessor one wavefront of shared memory or four sectors of the first cache
-per clock. A grid with fewer blocks than multiprocessors uses only so many of them. Latency, caches and launches are not
-in it.
+over the arithmetic rate, and on each multiprocessor, per clock, one wavefront of shared memory, four sectors of the
+first cache, 128 float32 instructions of lanes and 16 of special functions. A grid with fewer blocks than
+multiprocessors uses only so many of them. Latency, caches and launches are not in it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rung.bench.subject import Subject
+from rung.emulator.counters_explained import figures
 from rung.errors import RungError
 from rung.profile.emulated import SMS, Counted
 from rung.results.machine import DATASHEET
+from rung.rungs.base import Subject
 
 CLOCKS = {"NVIDIA H200": 1.98e9, "NVIDIA H100 80GB HBM3": 1.98e9}  # boost
+_LANES, _FUNCTIONS = 128, 16  # instructions of lanes per clock and multiprocessor
 _SECTORS = 4  # of 32 bytes per clock and multiprocessor, out of the first cache
 
 
@@ -38,7 +40,7 @@ def bound(subject: Subject, counted: Counted, gpu: str = "NVIDIA H200") -> Bound
     rung = subject.rung
     cost = rung.operation.cost_with(subject.values, subject.dtype, rung.binds)
     units = {"memory": cost.bytes / rates["bytes"], "arithmetic": cost.flops / rates[subject.dtype.name]}
-    for name in ("first cache", "shared memory"):
+    for name in ("first cache", "shared memory", "float32", "special functions"):
         units[name] = 0.0
     for kernel in counted.kernels:
         used = min(math.prod(kernel.config.grid), SMS) * clock
@@ -48,6 +50,9 @@ def bound(subject: Subject, counted: Counted, gpu: str = "NVIDIA H200") -> Bound
         # A request takes a clock at least, and a clock moves four sectors.
         units["first cache"] += sum(max(c.requests, c.sectors / _SECTORS) for c in plain) / used
         units["shared memory"] += sum(c.wavefronts for c in kernel.accesses.values()) / used
+        found = figures(kernel)
+        units["float32"] += sum(found.get(name, 0.0) for name in ("fadd", "fmul", "ffma")) / _LANES / used
+        units["special functions"] += 32 * found.get("mufu", 0.0) / _FUNCTIONS / used
     unit = max(units, key=lambda name: units[name])
     return Bound(units[unit], unit, units)
 

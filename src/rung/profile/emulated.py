@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from rung.bench import race
-from rung.bench.subject import Subject
 from rung.check.operands import Operands
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import counters, module
@@ -28,7 +27,7 @@ from rung.operation import Values
 from rung.profile.counters import SINGLE
 from rung.profile.inspect import DEFAULT_SHAPE
 from rung.rungs import catalogue
-from rung.rungs.base import Rung, emulated_multiprocessors
+from rung.rungs.base import Rung, Subject, emulated_multiprocessors
 
 ALIGNED = 512  # as a GPU's allocator aligns memory
 MOST_WORK = 6e7  # operations and numbers of a shape that is counted as it is
@@ -203,7 +202,7 @@ def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> lis
         raise RungError(f"{base.rung} launches other kernels at other sizes; count it at a smaller --shape.")
     found = []
     for number, kernel in enumerate(base.kernels):
-        made = Launched(kernel.kernel, kernel.config, worst=kernel.worst, early=kernel.early, compiled=kernel.compiled)
+        made = replace(kernel, accesses=defaultdict(Counts), instructions=defaultdict(Counter))
         others = [step.kernels[number].accesses for step in steps]
         for access in sorted({*kernel.accesses, *itertools.chain(*others)}):
             first, further = kernel.accesses.get(access, Counts()), [o.get(access, Counts()) for o in others]

@@ -62,11 +62,13 @@ _WORDS = {  # of an operation, in names of files and kernels
 }
 _LAUNCH = re.compile(r"([A-Za-z_][\w:]*)\s*(<(?!<)[^;{}]*?>)?\s*<<<", re.DOTALL)
 _LOCAL = re.compile(
-    r"\b(?:int|auto|unsigned|size_t|unsigned\s+int|uint32_t|long|dim3)\s+(\w+)\s*"
+    r"\b(?:int|auto|unsigned|size_t|unsigned\s+int|uint|uint32_t|long|dim3)\s+(\w+)\s*"
     r"(?:=\s*([^;{}]+)|\(([^;{}]*)\)\s*|\{([^;{}]*)\}\s*);"
 )
+_ASSIGNED = re.compile(r"(?:^|[;{}])\s*(\w+)\s*=(?!=)\s*([^;{}=]+);", re.MULTILINE)
+_ASSERTED = re.compile(r"\bassert\s*\(\s*([\w\s*()]+%\s*\w+)\s*==\s*0\s*\)")
 _CONSTANT = re.compile(
-    r"\b(?:constexpr|const)\s+(?:static\s+)?(?:int|unsigned|size_t|auto|uint32_t)\s+(\w+)\s*=\s*([^;,]+);"
+    r"\b(?:constexpr|const)\s+(?:static\s+)?(?:int|unsigned|size_t|auto|uint|uint32_t)\s+(\w+)\s*=\s*([^;,]+);"
 )
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\(?[\w+*/ \t()-]+\)?)[ \t]*(?://.*)?$", re.MULTILINE)
 
@@ -90,6 +92,7 @@ class _Written:
     shared: str
     arguments: list[str]
     scope: dict[str, str] = field(default_factory=dict)
+    asserted: list[str] = field(default_factory=list)  # what the host's code asserts to be a multiple
 
 
 def has_header(source: str) -> bool:
@@ -152,7 +155,10 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
     defined = kernels_in(source)
     if not defined:
         raise RungError(f"{path} has no header, and no __global__ function that one could be proposed for.")
-    sequences = written or [[_Written(name, "", "", "", "", [])] for name in defined]
+    sequences: list[list[_Written]] = []
+    for some in written or [[_Written(name, "", "", "", "", [])] for name in defined]:
+        same = len({w.kernel for w in some}) == 1  # branches of one launch
+        sequences += [[one] for one in some] if same else [some]
     failures: list[RungError] = []
     alternatives: list[Iterator[_Found]] = []
     for sequence in sequences:
@@ -183,7 +189,9 @@ def _for_launches(
         dtypes = _dtypes(parameters, of)
         for bind in _binds(of, parameters, launch, path, instance):
             bound = {bind.get(p.name, p.name) for p in parameters}
+            whole = _multiples(of, parameters, bind, launch)
             for needs in _needs(of, source, {str(b) for b in bound}):
+                needs = [*needs, *whole]
                 for shape in _shapes(of, source, instance, launch, bind, parameters, constants):
                     table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes}
                     if needs:
@@ -207,7 +215,22 @@ def _sure(
         given = _over(passed.get(p.name, ""), launch.scope, known) if p.name in passed and not p.pointer else None
         if not (named or (given is not None and given == target and not given.isdigit())):
             return False
-    return bool(launch.grid) and all(need.startswith(("eps ==", "start ==")) for need in needs)
+    return bool(launch.grid) and all(need.startswith(("eps ==", "start ==")) or "%" in need for need in needs)
+
+
+def _multiples(
+    of: Operation, parameters: tuple[Parameter, ...], bind: dict[str, str | float], launch: _Written
+) -> list[str]:
+    """Conditions that the file itself states: vectors as the elements of an operand's rows, and the host's asserts."""
+    found = []
+    for p in parameters:
+        lanes = re.search(r"[a-z]([248])$", p.ctype) if p.pointer else None
+        if lanes and (shape := of.operand(str(bind[p.name])).shape):
+            found.append(f"{_product([str(shape[-1])])} % {lanes[1]} == 0")
+    for text in launch.asserted:
+        if (rule := _over(text, launch.scope, {*of.dims, *of.derived})) and not rule.isdigit():
+            found.append(f"{rule} == 0")
+    return list(dict.fromkeys(found))
 
 
 def _instances(source: str, launch: _Written, constants: dict[str, str]) -> Iterator[str]:
@@ -503,6 +526,8 @@ def _written(source: str, constants: dict[str, str]) -> list[list[_Written]]:
         scope = dict(constants)
         for name, value, called, braced in _LOCAL.findall(text):
             scope[name] = value or f"dim3({called or braced})"
+        scope |= {name: value for name, value in _ASSIGNED.findall(text) if name not in scope}
+        asserted = _ASSERTED.findall(text)
         here = []
         for match in _LAUNCH.finditer(text):
             inside, end = _until(text, match.end(), ">>>")
@@ -514,7 +539,9 @@ def _written(source: str, constants: dict[str, str]) -> list[list[_Written]]:
             if len(parts) >= 2:
                 shared = parts[2] if len(parts) > 2 else ""
                 kernel = match[1].rpartition("::")[2]
-                here.append(_Written(kernel, match[2] or "", parts[0], parts[1], shared, _split(arguments), scope))
+                here.append(
+                    _Written(kernel, match[2] or "", parts[0], parts[1], shared, _split(arguments), scope, asserted)
+                )
         if here:
             found.append(here)
     return found

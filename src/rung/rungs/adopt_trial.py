@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
-from rung.expressions import evaluate
 from rung.operation import Operation, Values
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
@@ -39,10 +37,10 @@ def _try(asked: dict[str, Any]) -> int | None:
 
 def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
     """Two legal cases whose sizes are above one and differ, the smaller first."""
-    completed = [of.complete(case.values) for case in of.cases if dtype.name in case.dtypes]
-    fixed = {m[1]: evaluate(m[2], {}) for n in rung.needs if (m := re.fullmatch(r"(\w+) == ([\d.e-]+)", n))}
-    every = [of.complete({n: v for n, v in values.items() if n in of.dims} | fixed) for values in completed]
-    legal = [v for v in every if rung.refused_by_needs(v, dtype) is None]
+    completed = [of.complete({n: v for n, v in c.values.items() if n in of.dims}) for c in of.cases]
+    every = [v for v, c in zip(completed, of.cases, strict=True) if dtype.name in c.dtypes]
+    fitted = list(filter(None, (rung.fitted(v, dtype) for v in every)))
+    legal = [v for v in fitted if any(all(v[d] == one[d] for d in of.dims) for one in every)] or fitted
     legal.sort(key=lambda v: (sum(v[d] == 1 for d in of.dims), sum(v[d] for d in of.dims)))
     if not legal:
         raise RungError("no case suits it")

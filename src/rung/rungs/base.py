@@ -203,6 +203,31 @@ class Rung(ABC):
         """Why its dtypes or its `needs` do not admit these values, or None if they do."""
         return self._unmet(dtype, self.names(values, dtype, tuning))
 
+    def fitted(self, values: Values, dtype: Dtype, device: Device = "emulator") -> Values | None:
+        """The values with the scalars that `needs` fixes, and dimensions rounded up to multiples of a power of two, as
+        few as necessary, so that the rung takes them; None if it takes no such values."""
+        operation = self.operation
+        fixed = {m[1]: evaluate(m[2], {}) for rule in self.needs if (m := _FIXED.fullmatch(rule))}
+        scalars = {s: fixed.get(s, values[s]) for s in operation.scalars}
+
+        def taken(dims: Values) -> Values | None:
+            try:
+                given = operation.complete({**scalars, **dims})
+                return given if self.refusal(given, dtype, device=device) is None else None
+            except RungError:
+                return None
+
+        own: Values = {dim: values[dim] for dim in operation.dims}
+        for multiple in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+            rounded: Values = {dim: -(-int(size) // multiple) * multiple for dim, size in own.items()}
+            if taken(rounded) is None:
+                continue
+            for dim, size in own.items():
+                lesser = (-(-int(size) // step) * step for step in (1, 2, 4, 8, 16, 32, 64, 128) if step < multiple)
+                rounded[dim] = next((n for n in lesser if taken({**rounded, dim: n}) is not None), rounded[dim])
+            return taken(rounded)
+        return None
+
     def _unmet(self, dtype: Dtype, names: Names) -> str | None:
         if dtype.name not in self.dtypes:
             return f"{self.full_name} has no {dtype.name} version; it has {', '.join(self.dtypes)}"
@@ -260,6 +285,7 @@ class Rung(ABC):
         raise RungError(f"{reason}; {other.full_name} would do." if other else f"{reason}.")
 
 
+_FIXED = re.compile(r"(\w+) == ([\d.e-]+)")
 _PROSE = r"""^(?:{keys})[ \t]*=[ \t]*
         (?:\"\"\".*?\"\"\" | '''.*?''' | \((?:\s*(?:"(?:\\.|[^"\\])*"))+\s*\)
          | "(?:\\.|[^"\\\n])*" | '[^'\n]*')
@@ -318,3 +344,13 @@ def _packed_strides(shape: Sequence[int]) -> list[int]:
     for i in range(len(shape) - 2, -1, -1):
         strides[i] = strides[i + 1] * shape[i + 1]
     return strides
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A rung at one shape (all its values) and dtype."""
+
+    rung: Rung
+    shape: str
+    values: Values
+    dtype: Dtype

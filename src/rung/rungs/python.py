@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import ChainMap
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.operation import Operation
 from rung.rungs import python_module
 from rung.rungs.base import Call, Device, Prepared, Rung
@@ -57,7 +59,7 @@ class PythonRung(Rung):
                 made = returned if isinstance(returned, tuple) else (returned,)
                 for name, value in zip(results, made, strict=False):
                     if value is not None:
-                        call.tensors[name].copy_(value.reshape(call.tensors[name].shape))
+                        _deliver(value, call.tensors[name], arguments)
 
         return Prepared(self, zeroed_run, call.tuning, buffers=call.buffers)
 
@@ -73,3 +75,13 @@ class PythonRung(Rung):
                 available = ", ".join([*call.tensors, *call.buffers, *(n for n in call.names if "_stride_" not in n)])
                 raise RungError(f"{self.path}: run() takes {name!r}, which is not known; there are {available}.")
         return arguments
+
+
+def _deliver(value: torch.Tensor, to: torch.Tensor, arguments: dict[str, Any]) -> None:
+    """Copies a result; of memory that the function itself has filled, this is none of its computation."""
+    given = [a.untyped_storage().data_ptr() for a in arguments.values() if isinstance(a, torch.Tensor)]
+    own = value.is_contiguous() and value.untyped_storage().data_ptr() not in given
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes() if own else nullcontext():
+        to.copy_(value.reshape(to.shape))

@@ -5,11 +5,17 @@ A count differs for one of few reasons, which the hardware's own figures tell ap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from rung.profile.bound import kendall
+from rung.results import codes
+from rung.results.current import Figure, Figures
 from rung.results.row import Row
+from rung.rungs import catalogue
 from rung.show import markdown
 
 COMPARED = (
@@ -48,18 +54,53 @@ class Pair:
         return abs(self.measured - self.counted) / max(self.measured, self.counted, 1.0)
 
 
-def parts(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
+def parts(gpu: Figures, rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     """The page's generated parts."""
     every = list(pairs(rows))
-    return {"counters:agreement": partial(agreement, every), "counters:others": partial(others, every)}
+    counts = [row for row in rows if row.kind == "count" and codes.current(row)]
+    return {
+        "counters:agreement": partial(agreement, every),
+        "counters:others": partial(others, every),
+        "counters:bounds": partial(bounds, gpu, counts),
+    }
+
+
+def headline(figures: Figures, ladder: str) -> list[Figure]:
+    """The CUDA rungs' times at the shape and dtype that most of them were timed at."""
+    found = [f for f in figures.ladder(ladder).found.values() if f.rung.kind == "cuda"]
+    sizes = Counter((f.row.shape, f.row.dtype) for f in found)
+    most = max(sizes, key=lambda size: sizes[size], default=None)
+    return [f for f in found if (f.row.shape, f.row.dtype) == most]
+
+
+def bounds(figures: Figures, counts: Sequence[Row]) -> str:
+    """How far the order of a ladder's rungs by their bounds is that of their times."""
+    counted = {launches(row): row for row in counts}
+    lines = []
+    for ladder in catalogue.operations():
+        timed = headline(figures, ladder)
+        both = [(f, counted[key]) for f in timed if (key := launches(f.row)) in counted]
+        known = [(f, row.metrics["bound_us"], row.detail["unit"]) for f, row in both if "bound_us" in row.metrics]
+        if len(known) < 3:
+            continue
+        tau = kendall([least for _, least, _ in known], [f.us for f, _, _ in known])
+        shares = sorted(least / f.us for f, least, _ in known)
+        units = ", ".join(unit for unit, _ in Counter(unit for *_, unit in known).most_common())
+        size = f"{timed[0].row.dtype} {timed[0].row.shape}"
+        middle = f"{shares[0]:.0%} to {shares[-1]:.0%}, median {statistics.median(shares):.0%}"
+        lines.append((ladder, size, f"{len(known)} of {len(timed)}", f"{tau:.2f}", middle, units))
+    if not lines:
+        return "\nNot counted yet.\n\n"
+    heads = ("ladder", "", "rungs", "Kendall's tau", "bound / time", "set by")
+    return markdown.table(heads, lines)
 
 
 def pairs(rows: Iterable[Row]) -> Iterator[Pair]:
     """Figures of rows that count the launches of a measured row, if neither is zero throughout."""
     every = list(rows)
-    counted = {_launches(r): r for r in every if r.kind == "count"}
+    counted = {launches(r): r for r in every if r.kind == "count"}
     for row in every:
-        other = counted.get(_launches(row)) if row.kind == "profile" else None
+        other = counted.get(launches(row)) if row.kind == "profile" else None
         if other is None or row.verdict != "ok" or other.verdict != "ok":
             continue
         for measured, ours in zip(row.detail["kernels"], other.detail["kernels"], strict=False):
@@ -84,7 +125,8 @@ def compared(
             yield Pair(what, kernel, figure, a, b)
 
 
-def _launches(row: Row) -> tuple[str, ...]:
+def launches(row: Row) -> tuple[str, ...]:
+    """What was launched: rows that agree in it measure or count the same."""
     return (row.what, row.dtype, row.shape, str(sorted(row.values.items())), str(sorted(row.tuning.items())))
 
 

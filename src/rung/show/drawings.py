@@ -8,14 +8,25 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from rung.emulator.counters import Access, Counts, Sample
+from rung.emulator.counters import Access, Counts, Launched, Sample
 from rung.emulator.counters_explained import per_request, reason
 from rung.profile.emulated import Counted
 
 BANKS, SECTOR, WORD = 32, 32, 4
 MOST_LINES = 6  # drawn of a rung
 MOST_PASSES, MOST_SECTORS = 32, 64
+MOST_EVENTS, MOST_WARPS = 380, 16
 _CELL = 20
+_EVENTS = {  # their colour, and what is said of them
+    "copy": ("--p0", "issues a copy"),
+    "group": ("--p0", "closes a group of cp.async"),
+    "product": ("--p2", "issues a product of tensor cores"),
+    "barrier": ("--p3", "arrives at a barrier of the block"),
+    "wait for bytes": ("--p1", "waits until copies have arrived"),
+    "wait for group": ("--p1", "waits for a group of cp.async"),
+    "wait for products": ("--p1", "waits for products"),
+}
+_LEGEND = (("copies", "--p0"), ("products of tensor cores", "--p2"), ("barriers", "--p3"), ("waits", "--p1"))
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --paper: #fff; --box: #eaeef2; --edge: #afb8c1;
   --used: #2f81f7; --on: #fff; --p0: #2f81f7; --p1: #bf5700; --p2: #1a7f37; --p3: #8250df; }
@@ -53,6 +64,11 @@ def _rung(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int]
     drawn = "".join(
         _line(access, counts, sample, sources.get(access.file, ""), sizes) for access, counts, sample in costly(counted)
     )
+    drawn += "".join(
+        f'<p>The first block of {escape(k.kernel)}:</p><div class="drawing">{timeline(k)}</div>'
+        for k in counted.kernels
+        if asynchronous(k)
+    )
     where = escape(f"{counted.dtype} {counted.shape}")
     return (
         f'<section><h2>{escape(counted.rung)}</h2><p class="soft">{where}</p>{drawn or "<p>No access.</p>"}</section>'
@@ -64,6 +80,72 @@ def costly(counted: Counted) -> list[tuple[Access, Counts, Sample]]:
     every = [(a, c, k.worst[a]) for k in counted.kernels for a, c in k.accesses.items() if a in k.worst]
     most = sorted(every, key=lambda found: -(found[1].sectors + found[1].wavefronts))[:MOST_LINES]
     return sorted(most, key=lambda found: found[0])
+
+
+def asynchronous(kernel: Launched) -> bool:
+    """Whether its first block copies or multiplies while its threads go on."""
+    return any(event.what in ("copy", "group", "wait for products") for event in kernel.events)
+
+
+def timeline(kernel: Launched) -> str:
+    """The first block, event by event: copies under way, and what each warp does. The order is the emulator's."""
+    events = kernel.events[:MOST_EVENTS]
+    warps = sorted({event.warp for event in events})[:MOST_WARPS]
+    begun = {event.copy: at for at, event in enumerate(events) if event.what == "copy"}
+    ended = {event.copy: at for at, event in enumerate(events) if event.what == "arrived"}
+    rows: list[int] = []  # of copies: where the last one of a row ends
+    step = 760 / max(len(events), 1)
+    parts = []
+    for copy, at in begun.items():
+        until = ended.get(copy, len(events))
+        row = next((i for i, end in enumerate(rows) if end <= at), len(rows))
+        rows[row : row + 1] = [until]
+        x, width = 90 + at * step, max((until - at) * step, 2)
+        parts.append(
+            f'<rect style="fill: var(--p0); opacity: .6" x="{x:.1f}" y="{24 + row * 8}" width="{width:.1f}" height="6">'
+            f"<title>a copy of {events[at].amount:,} bytes, issued by warp {events[at].warp}</title></rect>"
+        )
+    top = 24 + 8 * len(rows) + (12 if rows else 0)
+    if rows:
+        parts.append('<text class="soft" x="0" y="30">copies</text>')
+    for number, warp in enumerate(warps):
+        y = top + number * 18
+        parts.append(f'<text class="soft" x="0" y="{y + 12}">warp {warp}</text>')
+        parts.append(f'<rect class="box" x="90" y="{y}" width="760" height="14"/>')
+        for at, event in enumerate(events):
+            if event.warp != warp or event.what == "arrived":
+                continue
+            colour, said = _EVENTS[event.what]
+            parts.append(
+                f'<rect style="fill: var({colour})" x="{90 + at * step:.1f}" y="{y}" width="{max(step, 2):.1f}" '
+                f'height="14"><title>{said}</title></rect>'
+            )
+    bottom = top + len(warps) * 18 + 16
+    for number, (title, colour) in enumerate(_LEGEND):
+        x = 90 + number * 190
+        parts.append(f'<rect style="fill: var({colour})" x="{x}" y="{bottom - 9}" width="10" height="10"/>')
+        parts.append(f'<text x="{x + 14}" y="{bottom}">{title}</text>')
+    head = (
+        f'<text class="soft" x="0" y="12">block 0 of {kernel.kernel}, {len(events):,} events from left to right</text>'
+    )
+    return _svg(860, bottom + 8, [head, *parts], f"what the first block of {kernel.kernel} does")
+
+
+def picture(counted: Counted) -> str:
+    """One picture of a rung that stands alone, light and dark: the time line of an asynchronous kernel, else the
+    request of the line that costs most; empty without an access."""
+    kernel = next((k for k in counted.kernels if asynchronous(k)), None)
+    drawn = costly(counted)
+    if kernel is None and not drawn:
+        return ""
+    if kernel is not None:
+        svg = timeline(kernel)
+    else:
+        access, _, sample = max(drawn, key=lambda found: (found[1].waste, found[1].sectors + found[1].wavefronts))
+        svg = banks(sample) if access.memory == "shared" else sectors(sample)
+    style = _STYLE.replace(":root", "svg").replace("svg svg", "svg")
+    head, _, rest = svg.partition(">")
+    return f"{head}><style>{style[: style.index('body')]}{style[style.index('svg text') :]}</style>{rest}"
 
 
 def _line(access: Access, counts: Counts, sample: Sample, source: str, sizes: Mapping[str, int]) -> str:

@@ -174,8 +174,16 @@ void rung_copy_async(void* to, const void* from, int bytes, bool valid, Site sit
     copy_async(target, from, bytes, valid ? bytes : 0, site, __builtin_return_address(0));
 }
 
-void rung_copy_commit() { running->copies.committed++; }
-void rung_copy_wait(int groups_left) { finish_copies(*running, unsigned(groups_left)); }
+void rung_copy_commit()
+{
+    count_event(Event::Group, *running);
+    running->copies.committed++;
+}
+void rung_copy_wait(int groups_left)
+{
+    count_event(Event::WaitGroup, *running, unsigned(groups_left));
+    finish_copies(*running, unsigned(groups_left));
+}
 
 Index rung_cluster_dim() { return launch->cluster; }
 

@@ -57,6 +57,9 @@ struct Executed
 };
 std::vector<Executed> executed;
 std::vector<unsigned> block_at;  // [counter]: 1 + index into `executed`
+struct Happened { unsigned event, warp, amount, serial; };
+constexpr size_t MOST_EVENTS = 4096;
+std::vector<Happened> happened;
 unsigned long long products[2];  // of warps: mma.sync, wgmma
 
 unsigned long* path_at;              // of the running thread; null if the kernel keeps none
@@ -412,7 +415,7 @@ void begin_counting()
 {
     counting = launch->counters;
     if (!counting) return;
-    instructions.clear(), executed.clear(), cut = products[0] = products[1] = 0;
+    instructions.clear(), executed.clear(), happened.clear(), cut = products[0] = products[1] = 0;
     block_at.assign(size_t(code_end - code) + 1, 0);
      now = {}, path_at = launch->module->path;
     for (std::vector<unsigned>& numbers : number_of) numbers.assign(size_t(code_end - code) + 1, 0);
@@ -434,6 +437,9 @@ void count_bytes(uintptr_t address, size_t bytes, bool write, Way way, const voi
 void count_operation(const Pending& operation)
 {
     if (!counting || operation.kind == Async::Arrive) return;
+    unsigned bytes = 0;
+    for (const Span& span : operation.from) bytes += span.fill ? 0 : span.bytes;
+    count_event(Event::Copy, *operation.thread, bytes, operation.serial);
     const void* caller = operation.thread->caller;
     for (const bool write : {false, true}) {
         const std::vector<Span>& spans = write ? operation.to : operation.from;
@@ -454,14 +460,27 @@ void count_operation(const Pending& operation)
     }
 }
 
+// Of lanes that do the same, one counts.
+void count_event(Event event, const Thread& thread, unsigned amount, unsigned long serial)
+{
+    const Index& block = thread.block->index;
+    if (!counting || happened.size() >= MOST_EVENTS || block.x || block.y || block.z) return;
+    const bool of_warp = event != Event::Copy && event != Event::Arrived;
+    if (of_warp && thread.lane != unsigned(__builtin_ctz(thread.warp->alive))) return;
+    happened.push_back({unsigned(event), thread.rank / WARP, amount, unsigned(serial)});
+}
+
 void count_product(bool asynchronous, unsigned count)
 {
-    if (counting) products[asynchronous] += count;
+    if (!counting) return;
+    products[asynchronous] += count;
+    count_event(Event::Product, *running->warp->lanes[__builtin_ctz(running->warp->alive)], count);
 }
 
 void count_barrier(const void* caller)
 {
     if (!counting || running->lane != unsigned(__builtin_ctz(running->warp->alive))) return;
+    count_event(Event::Barrier, *running);
     if (const unsigned number = number_at(caller, false, Way::Barrier)) {
         Total& total = instructions[number - 1].total[1];
         total.requests++, total.lanes += unsigned(__builtin_popcount(running->warp->alive));
@@ -503,6 +522,13 @@ RUNG_API unsigned rung_executed(unsigned long long (*rows)[3], unsigned long lon
         rows[i][0] = executed[i].counter, rows[i][1] = executed[i].lanes, rows[i][2] = executed[i].warps;
     (*tensor)[0] = products[0], (*tensor)[1] = products[1];
     return unsigned(executed.size());
+}
+
+// The first block's events: kind, warp, bytes or products, number of the copy; returns how many there are.
+RUNG_API unsigned rung_happened(unsigned (*rows)[4], unsigned room)
+{
+    for (unsigned i = 0; i < happened.size() && i < room; i++) memcpy(rows[i], &happened[i], sizeof *rows);
+    return unsigned(happened.size());
 }
 
 // In the next launch, accesses at `counter` are parts of ones of `width` bytes that the machine code makes on `line`. 0 forgets all.

@@ -19,6 +19,10 @@ void end_counting();
 void count_access(uintptr_t address, size_t bytes, bool write, Way way, const void* caller);
 void count_operation(const Pending& operation);
 void count_bytes(uintptr_t address, size_t bytes, bool write, Way way, const void* caller);  // by one thread for all
+// What the first block does, in order: a copy begins, and has arrived; products of a warp; a barrier of threads, and one of
+// bytes; a group of cp.async begins, and is waited for; products are waited for.
+enum class Event : unsigned { Copy, Arrived, Product, Barrier, WaitBytes, Group, WaitGroup, WaitProducts };
+void count_event(Event event, const Thread& thread, unsigned amount = 0, unsigned long serial = 0);
 void count_barrier(const void* caller);
 void count_product(bool asynchronous, unsigned count);  // instructions of a warp for tensor cores
 void settle(Warp& warp);  // all of its lanes have converged: their requests are complete

@@ -307,6 +307,7 @@ struct Wait
 void finish_products(void* const* data, unsigned lanes)
 {
     Warp& warp = *running->warp;
+    count_event(Event::WaitProducts, *warp.lanes[__builtin_ctz(warp.alive)]);
     const unsigned left = static_cast<Wait*>(data[__builtin_ctz(lanes)])->left;
     if (!warp.products) return;
     WarpProducts& all = *warp.products;

@@ -16,6 +16,7 @@
 namespace rung_emulator {
 
 bool watching;
+unsigned repeats;
 
 namespace {
 
@@ -351,13 +352,38 @@ void leave(Cell* cells, size_t count)  // their history is discarded
     memset(static_cast<void*>(cells), 0, count * sizeof(Cell));
 }
 
+// Lanes of a warp may store the same value to one address by one instruction. What is stored is known only after the access
+// was announced: it is compared at the thread's next access, or before another thread runs.
+struct Repeated
+{
+    const void* address;
+    size_t bytes;
+    unsigned value;
+    uintptr_t where;
+    unsigned place;
+    Access was;
+};
+Repeated repeated[8];
+const char* start_of_cells;  // plus an access's `where`: its address
+
+bool repeats_statement(unsigned slot, bool write, unsigned char strong, unsigned place, const Access& was)
+{
+    return write && !strong && !was.strong && place == was.place && was.clock >= born[was.slot] && slot / threads == was.slot / threads &&
+           slot % threads / WARP == was.slot % threads / WARP && repeats < sizeof repeated / sizeof *repeated;
+}
+
 inline void touch(Cell& cell, uintptr_t where, unsigned char mask, bool write, unsigned char strong, unsigned place, const Accessor& who)
 {
     Access& last = cell.write;
     if (last.clock && last.mask & mask && !both_strong(who.slot, strong, last)) {
         if (last.slot == who.slot && last.clock == who.clock && who.agent) {}  // pieces of one operation
-        else if (!ordered(who.me, last))
-            race(where, write, place, last, true, who.agent ? " asynchronously" : "", "with no barrier between");
+        else if (!ordered(who.me, last)) {
+            if (who.agent || !repeats_statement(who.slot, write, strong, place, last))
+                race(where, write, place, last, true, who.agent ? " asynchronously" : "", "with no barrier between");
+            Repeated& one = repeated[repeats++];
+            one = {start_of_cells + where, size_t(__builtin_popcount(mask)), 0, where, place, last};
+            memcpy(&one.value, one.address, one.bytes);
+        }
         else if (who.agent && !write && !proxied(who.me, last))
             race(where, write, place, last, true, " asynchronously", "with no fence.proxy.async between");
     }
@@ -426,8 +452,10 @@ void access(uintptr_t address, size_t size, bool write, unsigned char strong, co
         if (input) return;
     }
     if (!watching) return;
+    if (repeats) compare_repeats();
     const unsigned slot = slot_of(me);
     const Accessor who = {slot, slot, now[slot], false};
+    start_of_cells = reinterpret_cast<const char*>(place.block ? address - place.offset : 0);
     if (!place.block) touch_span(nullptr, address, size, false, write, strong, place_in_code(caller), who);
     else touch_span(shared_cells(*place.block), place.offset, size, true, write, strong, place_in_code(caller), who);
 }
@@ -445,6 +473,7 @@ void watch(bool on)
     base = uintptr_t(shared.fixed);
     bytes_of_block = shared_bytes();
     last_page = nullptr;
+    repeats = 0;
     guarding = on;
     table = nullptr;
     running_from = ahead.lets_start_early ? ahead.running_from : ahead.last;
@@ -482,6 +511,15 @@ void watch_set(unsigned number)
 void forget_shared(Block& block)
 {
     if (watching && block.past) leave(shared_cells(block), bytes_of_block / 4 + 2);
+}
+
+void compare_repeats()
+{
+    for (; repeats; repeats--) {
+        const Repeated& one = repeated[repeats - 1];
+        if (memcmp(one.address, &one.value, one.bytes))
+            race(one.where, true, one.place, one.was, true, " another value over", "in the same instruction of their warp");
+    }
 }
 
 void unwatch()
@@ -792,7 +830,11 @@ RUNG_API void rung_unknown_launch_ahead() { ahead = {}; }
 #define PLAIN(SIZE) \
     RUNG_API void __tsan_read##SIZE(void* a) { plain(uintptr_t(a), SIZE, false, HERE); } \
     RUNG_API void __tsan_write##SIZE(void* a) { plain(uintptr_t(a), SIZE, true, HERE); } \
-    RUNG_API void __tsan_volatile_read##SIZE(void* a) { strong_access(a, SIZE, true, false, HERE); } \
+    RUNG_API void __tsan_volatile_read##SIZE(void* a) \
+    { \
+        if (__builtin_expect(overdue, false)) yield_at_call(HERE); \
+        strong_access(a, SIZE, true, false, HERE); \
+    } \
     RUNG_API void __tsan_volatile_write##SIZE(void* a) { strong_access(a, SIZE, false, true, HERE); } \
     RUNG_API void __tsan_unaligned_read##SIZE(void* a) { plain(uintptr_t(a), SIZE, false, HERE); } \
     RUNG_API void __tsan_unaligned_write##SIZE(void* a) { plain(uintptr_t(a), SIZE, true, HERE); }

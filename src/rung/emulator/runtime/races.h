@@ -6,10 +6,12 @@ namespace rung_emulator {
 
 
 extern bool watching;  // accesses are checked; the kernel was compiled to report them
+extern unsigned repeats;  // stores of a warp's lanes to one address whose values are to be compared
 
 // ---- called by the scheduler ----------------------------------------------------------------------------------------
 void watch(bool on);                // at the start of a launch
 void watch_set(unsigned number);    // before co-resident blocks start
+void compare_repeats();             // before another thread runs
 void forget_shared(Block& block);   // new shared memory
 void unwatch();                     // at the end of a launch
 Index block_of_set(unsigned set, unsigned number);  // blocks.cpp: the block that was number `number` of that set

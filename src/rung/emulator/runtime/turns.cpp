@@ -114,6 +114,7 @@ static void fetch_stack_after(const Thread& thread)
 void run_next()
 {
     Thread* me = running;
+    if (repeats) compare_repeats();
     complete_some();
     Thread* next = next_ready(*me->block);
     if (next == me) return;
@@ -141,6 +142,7 @@ extern "C" __attribute__((visibility("default"))) unsigned long rung_switches() 
 void leave_block()
 {
     Thread* me = running;
+    if (repeats) compare_repeats();
     running = nullptr;
     exchange_paths(me, nullptr);
     switch_fiber(*me, scheduler_fiber);

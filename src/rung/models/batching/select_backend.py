@@ -59,7 +59,7 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
 def slot_bytes(transformer: Transformer) -> int:
     """Keys and values of one text that fills the context."""
     config, plan = transformer.config, transformer.plan
-    return 2 * config.layers * config.C * config.context * plan.cache_dtype.itemsize
+    return 2 * config.layers * config.NKV * config.HS * config.context * plan.cache_dtype.itemsize
 
 
 def _slots(transformer: Transformer) -> int:

@@ -92,7 +92,7 @@ class Engine:
 
         for held in itertools.chain.from_iterable(weights.groups()[1:]):
             if isinstance(held, Norm):
-                tensors += [held.weight.float(), held.bias.float()]
+                tensors += [held.weight.float(), None if held.bias is None else held.bias.float()]
             elif isinstance(held, Linear):
                 tensors += [held.weight, None if held.bias is None else held.bias.float(), held.scale]
         tensors.append(scales)

@@ -79,7 +79,7 @@ class CpuPlan(TorchPlan):
         return place.view(weight.dtype).view(weight.shape).copy_(weight)
 
     def serve(self, config: Config, weights: Weights) -> Service:
-        if self._native is None or config.family.steps is None:
+        if self._native is None or not config.family.compiled:
             return Service()
         worth = weights.nbytes() // BYTES_A_THREAD
         threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))

@@ -90,5 +90,6 @@ FAMILY = Family(
     ignored=r"h\.\d+\.attn\.(bias|masked_bias)",  # causal masks, which old versions of transformers saved
     sizes=SIZES,
     steps=rungs,
+    compiled=True,
     checkpoints="rung.models.gpt2.checkpoints",
 )

@@ -4,6 +4,7 @@ rows and tokens, and is captured once. All its inputs go to the GPU in one copy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -20,7 +21,7 @@ from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Choice, Draw
 from rung.models.operations import Rungs
 from rung.operation import Tensors
 
-BUCKETS = (16, 32, 64, 128, 256, 384, 512, 768, 1024)
+BUCKETS = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576)
 ROWS = (1, 4, 8, 16)
 CHUNK = 4096  # tokens of a pass at most, padding included
 PASS = 640  # the fixed cost of a pass, in tokens
@@ -119,8 +120,8 @@ class Reader:
             for width, end in zip(widths, ends, strict=True)
         )
         self.records = records
-        shape = (c.layers, rows, c.NH, length, c.HS)
-        k, v = (flat[: c.layers * rows * length * c.C].view(shape) for flat in caches)
+        shape = (c.layers, rows, c.NKV, length, c.HS)
+        k, v = (flat[: math.prod(shape)].view(shape) for flat in caches)
         self.tensors: Tensors = {
             **engine.operands,
             "settings": settings.view(torch.float32), "seeds": seeds, "lengths": lengths.view(rows), "history": tokens,

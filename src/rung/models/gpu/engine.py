@@ -115,7 +115,7 @@ class Engine:
         """A session without texts. The shorter its rows, the fewer parts of attention do the kernels merge."""
         self.check_process()
         capacity = self.capacity(reach)
-        values = dims(self.config, rows, capacity)
+        values = {} if self.config.family.steps is None else dims(self.config, rows, capacity)
         session = self._with(self.rung(values), values, rows, capacity)
         session.open()
         self._latest = weakref.ref(session)
@@ -150,11 +150,14 @@ class Engine:
 
     def takes(self, rows: int) -> bool:
         """Whether there is a decode rung for this many sequences that fill the context."""
+        if self.config.family.steps is None:
+            return True
         try:
             rung = self.rung(values := dims(self.config, rows, self.config.context))
         except RungError:
             return False
-        return rung is None or rung.refusal(rung.operation.complete(values), self.real, device=self.device) is None
+        assert rung is not None
+        return rung.refusal(rung.operation.complete(values), self.real, device=self.device) is None
 
     def _tuned(self, name: str, values: Mapping[str, Number]) -> bool:
         rung = find("decode", name)

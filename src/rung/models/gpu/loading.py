@@ -59,7 +59,8 @@ def pieces(read: Callable[[str], torch.Tensor], config: Config, operands: Tensor
     group = 0
     for item in items(config):
         group = item.layer + 1 if item.layer is not None else config.layers + 1 if group else 0
-        groups[group].append(Piece(item.name, read(item.name), item.view(operands), item.spec.transposed))
+        for name, _, rows in item.files(config):
+            groups[group].append(Piece(name, read(name), item.view(operands)[rows], item.spec.transposed))
     return groups
 
 
@@ -163,7 +164,7 @@ class Arrival:
 
 
 def _direct(piece: Piece) -> bool:
-    return not piece.turned and piece.source.dtype == piece.target.dtype
+    return not piece.turned and piece.source.dtype == piece.target.dtype and piece.target.is_contiguous()
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -77,7 +77,9 @@ class GpuPlan(WrappedPlan):
             share(weights, self.engine.operands)
         return Service(engine=self.engine, rater=GpuScorer(config, self.engine.operands, ready=self.engine.arrive))
 
-    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+    def embedding(
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+    ) -> torch.Tensor:
         if self.engine is not None:
             self.engine.arrive()  # a forward pass through torch begins
         return super().embedding(tokens, past, wte, wpe)

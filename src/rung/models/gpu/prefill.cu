@@ -2,63 +2,63 @@
 #include "quantised.cuh"
 #include "rung.cuh"
 
-// Keys and values of `layers` layers go from qkv (layers, B, T, 3, NH, HS) to the caches (layers, B, NH, MAXT, HS).
+// Keys and values of `layers` layers go from qkv (layers, B, T, NH + 2 NKV, HS) to the caches (layers, B, NKV, MAXT, HS).
 template <int N>
 __device__ __forceinline__ void keep_by(const Real* qkv, Real* k_cache, Real* v_cache, int64_t i, int B, int T, int NH,
-                                        int HS, int MAXT)
+                                        int NKV, int HS, int MAXT)
 {
-    const int chunks = NH * HS / N;
+    const int chunks = NKV * HS / N;
     const int64_t part = i / chunks;  // (layer, b, t, key or value)
     const int at = int(i % chunks) * N, nh = at / HS, hs = at % HS;
     const int64_t row = part / 2, sequence = row / T;  // (layer, b, t) and (layer, b)
     const bool value = part % 2;
-    const Real* from = qkv + (row * 3 + 1 + value) * NH * HS + at;
-    Real* to = (value ? v_cache : k_cache) + ((sequence * NH + nh) * MAXT + row % T) * HS + hs;
+    const Real* from = qkv + (row * (NH + 2 * NKV) + NH + value * NKV) * HS + at;
+    Real* to = (value ? v_cache : k_cache) + ((sequence * NKV + nh) * MAXT + row % T) * HS + hs;
     if (N == 1) *to = *from;
     else store_vec(to, load_vec(from));
 }
 
-extern "C" __global__ void keep(const Real* qkv, Real* k_cache, Real* v_cache, int layers, int B, int T, int NH, int HS,
-                                int MAXT)
+extern "C" __global__ void keep(const Real* qkv, Real* k_cache, Real* v_cache, int layers, int B, int T, int NH, int NKV,
+                                int HS, int MAXT)
 {
     pdl_launch_dependents();
     pdl_wait();
     const bool whole = HS % VEC == 0;
     const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i >= int64_t(layers) * B * T * 2 * NH * HS / (whole ? VEC : 1)) return;
-    if (whole) keep_by<VEC>(qkv, k_cache, v_cache, i, B, T, NH, HS, MAXT);
-    else keep_by<1>(qkv, k_cache, v_cache, i, B, T, NH, HS, MAXT);
+    if (i >= int64_t(layers) * B * T * 2 * NKV * HS / (whole ? VEC : 1)) return;
+    if (whole) keep_by<VEC>(qkv, k_cache, v_cache, i, B, T, NH, NKV, HS, MAXT);
+    else keep_by<1>(qkv, k_cache, v_cache, i, B, T, NH, NKV, HS, MAXT);
 }
 
-// The same into caches of 8 bits, HS / 16 lanes a key: integers (layers, B, NH, MAXT, HS) and scales (layers, B, NH, MAXT).
+// The same into caches of 8 bits, HS / 16 lanes a key: integers (layers, B, NKV, MAXT, HS) and scales (layers, B, NKV, MAXT).
 extern "C" __global__ void keep_in_eight_bits(const Real* qkv, int8_t* k_cache, int8_t* v_cache, float* k_scales,
-                                              float* v_scales, int layers, int B, int T, int NH, int HS, int MAXT)
+                                              float* v_scales, int layers, int B, int T, int NH, int NKV, int HS,
+                                              int MAXT)
 {
     pdl_launch_dependents();
     pdl_wait();
     const int lanes = HS / QUANTISED_EACH, lane = threadIdx.x % lanes;
-    const int64_t keys = int64_t(layers) * B * T * 2 * NH;
+    const int64_t keys = int64_t(layers) * B * T * 2 * NKV;
     const int64_t own = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / lanes, i = own < keys ? own : keys - 1;
-    const int nh = int(i % NH);
-    const int64_t row = i / NH / 2, sequence = row / T;  // (layer, b, t) and (layer, b)
-    const bool value = i / NH % 2;
-    const Real* from = qkv + ((row * 3 + 1 + value) * NH + nh) * HS + lane * QUANTISED_EACH;
+    const int nh = int(i % NKV);
+    const int64_t row = i / NKV / 2, sequence = row / T;  // (layer, b, t) and (layer, b)
+    const bool value = i / NKV % 2;
+    const Real* from = qkv + (row * (NH + 2 * NKV) + NH + value * NKV + nh) * HS + lane * QUANTISED_EACH;
     const Quantised found = quantised_from(lanes, from);
     if (own >= keys) return;
-    const int64_t to = (sequence * NH + nh) * MAXT + row % T;
+    const int64_t to = (sequence * NKV + nh) * MAXT + row % T;
     reinterpret_cast<uint4*>((value ? v_cache : k_cache) + to * HS)[lane] = found.bits;
     if (lane == 0) (value ? v_scales : k_scales)[to] = found.scale;
 }
 
-// Of y and x (B, T, C) the rows of each prompt's last token: nothing else of the last layer is ever read.
-extern "C" __global__ void last(const Real* y, const Real* x, const int* lengths, Real* y_last, Real* x_last, int T, int C)
+// Of y (B, T, A) and x (B, T, C) the rows of each prompt's last token: nothing else of the last layer is ever read.
+extern "C" __global__ void last(const Real* y, const Real* x, const int* lengths, Real* y_last, Real* x_last, int T, int A,
+                                int C)
 {
     pdl_launch_dependents();
     pdl_wait();
     const int b = blockIdx.x;
     const int64_t row = int64_t(b) * T + lengths[b] - 1;
-    for (int c = threadIdx.x; c < C; c += blockDim.x) {
-        y_last[int64_t(b) * C + c] = y[row * C + c];
-        x_last[int64_t(b) * C + c] = x[row * C + c];
-    }
+    for (int a = threadIdx.x; a < A; a += blockDim.x) y_last[int64_t(b) * A + a] = y[row * A + a];
+    for (int c = threadIdx.x; c < C; c += blockDim.x) x_last[int64_t(b) * C + c] = x[row * C + c];
 }

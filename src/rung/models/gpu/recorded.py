@@ -22,18 +22,21 @@ from rung.models.buffers import empty
 from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
-from rung.models.ladder_plan import SHORT_NAMES, LadderPlan
+from rung.models.ladder_plan import SHORT_NAMES, LadderPlan, norm_of
 from rung.models.operations import (
+    BY_TORCH,
     FUSED,
     OVERLAPPED,
     Rungs,
     aligned,
+    dims_of,
     find,
     ladder_of,
     last_resort,
     prefill_rungs,
     step_rungs,
 )
+from rung.models.plan import Rotation
 from rung.models.weights import Linear, Norm, as_weights
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue, tunings
@@ -92,7 +95,7 @@ class RecordedPass(LadderPlan):
         self.B, self.T = tokens.shape
         real = next(d for d in DTYPES.values() if d.torch == tensors["wte"].dtype)
         on_gpu = tokens.device.type == "cuda"
-        super().__init__("cuda" if on_gpu else "emulator", LONG_NAMES[real.name], "recorded", {})
+        super().__init__("cuda" if on_gpu else "emulator", LONG_NAMES[real.name], "recorded", {}, config.window)
         self._rungs = prefill_rungs(self._device, real.name, self.B * self.T) if rungs is None else rungs
         self._buffers, self._budget = buffers or Buffers(), budget or self.B * self.T
         self._steps: list[Callable[[], object]] = []
@@ -137,25 +140,36 @@ class RecordedPass(LadderPlan):
 
     # ---- operations -------------------------------------------------------------------------------------------------
 
-    def embedding(self, tokens: torch.Tensor, past: object, wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+    def embedding(self, tokens: torch.Tensor, past: object, wte: Linear, wpe: torch.Tensor | None) -> torch.Tensor:
+        if wpe is None:
+            return self._by_torch((self.B, self.T, wte.weight.shape[1]), lambda: wte.weight[tokens])
         (V, C), MAXT = wte.weight.shape, wpe.shape[0]
         dims = {"B": self.B, "T": self.T, "C": C, "V": V, "MAXT": MAXT}
         given = {"tokens": tokens, "wte": wte.weight, "wpe": wpe}
         return self._must("embedding", (self.B, self.T, C), given, dims)
 
-    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+    def rotate(self, qkv: torch.Tensor, rotation: Rotation, past: object) -> torch.Tensor:
+        given, turn = alias(qkv), super(LadderPlan, self).rotate
+        return self._by_torch(tuple(qkv.shape), lambda: turn(given, rotation, [0]))
+
+    def attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
+    ) -> torch.Tensor:
         B, T, width = qkv.shape
+        if NKV is not None:
+            given, attend = alias(qkv), super(LadderPlan, self).attention
+            return self._by_torch((B, T, NH * self.config.HS), lambda: attend(given, NH, scale, layer, None, NKV))
         q, k, v = self._heads(qkv, NH)
         dims: Values = {"B": B, "T": T, "C": width // 3, "NH": NH, "scale": scale}
         return self._must("attention", (B, T, width // 3), {"qkv": qkv, "q": q, "k": k, "v": v}, dims)
 
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        if name in ("gelu_erf", "swiglu"):
+            before, compute = alias(x), super(LadderPlan, self).activation
+            shape = (*x.shape[:-1], self.config.F)
+            return self._by_torch(shape, lambda: compute(before, name))
         out = self._take(tuple(x.shape))
-        if name == "gelu_erf":  # no ladder has it
-            self._settle()
-            before, after = alias(x), alias(out)
-            self._steps.append(lambda: after.copy_(F.gelu(before)))
-        elif name == "relu":
+        if name == "relu":
             self._must("relu", (x.numel(),), {"x": x.view(-1)}, {"N": x.numel()}, out.view(-1))
         else:
             self._must("gelu", tuple(x.shape), {"x": x}, dict(zip("BTC", x.shape, strict=True)), out)
@@ -168,22 +182,31 @@ class RecordedPass(LadderPlan):
         if out is not None:
             return out
         added = self.matmul(x, linear)
-        if "residual_layernorm" not in self._rungs:
+        if not any(norm in self._rungs for norm in ("residual_layernorm", "rmsnorm_residual")):
             return self.residual(residual, added)
         self._pending = self._take(tuple(residual.shape)), added, residual
         return self._pending[0]
 
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
         if self._pending is None or self._pending[0] is not x:
-            return super().layernorm(x, norm, eps)
+            return self._norm(x, norm, eps)
         (total, added, residual), self._pending = self._pending, None
-        tensors = {"x": added, "residual": residual, "weight": norm.weight, "bias": norm.bias, "sum": total}
+        operation, more = norm_of("residual_layernorm", norm)
+        tensors = {"x": added, "residual": residual, **more, "sum": total}
         dims = {**dict(zip("BTC", x.shape, strict=True)), "eps": eps}
-        out = self._run("residual_layernorm", tuple(x.shape), tensors, dims)
+        out = self._run(operation, tuple(x.shape), tensors, dims)
         if out is not None:
             return out
         self._add(total, added, residual)
-        return super().layernorm(x, norm, eps)
+        return self._norm(x, norm, eps)
+
+    def _norm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
+        operation, more = norm_of("layernorm", norm)
+        out = self._run(operation, tuple(x.shape), {"x": x, **more}, {**dims_of(x), "eps": eps})
+        if out is None:
+            given, compute = alias(x), super(LadderPlan, self).layernorm
+            out = self._by_torch(tuple(x.shape), lambda: compute(given, norm, eps))
+        return out
 
     def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
         if self._pending is not None and self._pending[0] is x:
@@ -245,7 +268,7 @@ class RecordedPass(LadderPlan):
     ) -> torch.Tensor | None:
         """Records the operation with the first rung that supports it; None if a fused one has none."""
         names = self._rungs.get(operation, ())
-        if operation not in FUSED:
+        if operation not in FUSED and operation not in BY_TORCH:
             names = (*names, *last_resort(operation))
         if not names:
             return None
@@ -315,6 +338,14 @@ class RecordedPass(LadderPlan):
     def _output(self, operation: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
         return self._take(shape, dtype)
 
+    def _by_torch(self, shape: tuple[int, ...], compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Records what no rung computes; `compute` reads aliases of results."""
+        self._settle()
+        out = self._take(shape)
+        after = alias(out)
+        self._steps.append(lambda: after.copy_(compute()))
+        return out
+
     def _launch(self, kernel: str, blocks: int, tensors: list[torch.Tensor], sizes: tuple[int, ...]) -> None:
         module = load_module(build(self._real), self._device)
         config = LaunchConfig(grid=(blocks, 1, 1), block=(THREADS, 1, 1), pdl=True)
@@ -334,10 +365,10 @@ class PromptPass(RecordedPass):
         history = tensors["history"]
         size, where = tensors["wte"].dtype.itemsize, history.device
         self.capacity, self._held = capacity, 0
-        self._layers_at_once = max(1, min(config.layers, HELD // (rows * length * 3 * config.C * size)))
+        self._layers_at_once = max(1, min(config.layers, HELD // (rows * length * config.QKV * size)))
         self._packed = empty(0)
         if where.type == "cuda":
-            width = 3 * self._layers_at_once * config.C + 5 * config.C + 2 * config.F
+            width = self._layers_at_once * config.QKV + config.QKV + 4 * config.C + 3 * config.F
             refuse(
                 rows * length * width * size,
                 f"reading {rows} prompts of {length:,} tokens",
@@ -354,8 +385,10 @@ class PromptPass(RecordedPass):
             self._packed = torch.empty(self._layers_at_once, *shape, dtype=self._real.torch, device=self.tokens.device)
         return self._packed[self._held]
 
-    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
-        out = super().attention(qkv, NH, scale, layer, cache)
+    def attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
+    ) -> torch.Tensor:
+        out = super().attention(qkv, NH, scale, layer, cache, NKV)
         if not self._packed.numel() or qkv.data_ptr() != self._packed[self._held].data_ptr():
             self._store(alias(qkv), layer, 1)  # keys and values of another product than the table's qkv
             return out
@@ -369,12 +402,12 @@ class PromptPass(RecordedPass):
         c = self.config
         eight = "k_cache_q" in self.t
         caches = [self.t[name][first : first + layers] for name in (EIGHT_BIT_CACHES if eight else CACHES)]
-        sizes = (layers, self.B, self.T, c.NH, c.HS, self.capacity)
+        sizes = (layers, self.B, self.T, c.NH, c.NKV, c.HS, self.capacity)
+        numbers = layers * self.B * self.T * 2 * c.NKV * c.HS
         if eight:
-            lanes = layers * self.B * self.T * 2 * c.C // 16
+            lanes = numbers // 16
             self._launch("keep_in_eight_bits", -(-lanes // THREADS), [qkv, *caches], sizes)
             return
-        numbers = layers * self.B * self.T * 2 * c.C
         vector = 16 // self._real.size
         if c.HS % vector == 0:
             numbers //= vector
@@ -383,7 +416,7 @@ class PromptPass(RecordedPass):
     def last_tokens(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         self._settle()
         found = self._take((self.B, 1, y.shape[2])), self._take((self.B, 1, x.shape[2]))
-        sizes = (self.T, y.shape[2])
+        sizes = (self.T, y.shape[2], x.shape[2])
         self._launch("last", self.B, [*map(alias, (y, x)), self.t["lengths"], *map(alias, found)], sizes)
         return found
 
@@ -408,16 +441,21 @@ class StepPass(RecordedPass):
             rungs = step_rungs("cuda" if where.type == "cuda" else "emulator", real.name, rows)
         super().__init__(config, tensors, tensors["tokens"].view(rows, 1), rungs)
 
-    def embedding(self, tokens: torch.Tensor, past: object, wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+    def embedding(self, tokens: torch.Tensor, past: object, wte: Linear, wpe: torch.Tensor | None) -> torch.Tensor:
         """By torch: the rungs place all sequences of a batch alike."""
-        out, lengths = self._take((self.B, 1, wte.weight.shape[1])), self.t["lengths"]
-        to, first = alias(out)[:, 0], tokens[:, 0]
-        self._steps.append(lambda: to.copy_(wte.weight[first].float() + wpe[lengths].float()))
-        return out
+        if wpe is None:
+            return super().embedding(tokens, past, wte, wpe)
+        shape, lengths = (self.B, 1, wte.weight.shape[1]), self.t["lengths"][:, None]
+        return self._by_torch(shape, lambda: wte.weight[tokens].float() + wpe[lengths].float())
 
-    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+    def _at(self, table: torch.Tensor, past: object, T: int) -> torch.Tensor:
+        return table[self.t["lengths"].long()[:, None]]
+
+    def attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
+    ) -> torch.Tensor:
         B, T, width = qkv.shape
-        q, k, v = self._heads(alias(qkv), NH)
+        q, k, v = self._heads(alias(qkv), NH, NKV)
         keys, values, past = self.t["k_cache"][layer], self.t["v_cache"][layer], self.t["lengths"]
 
         def store() -> None:
@@ -427,6 +465,18 @@ class StepPass(RecordedPass):
 
         self._settle()
         self._steps.append(store)
+        if NKV is not None:
+            at, window = torch.arange(keys.shape[2], dtype=torch.int32, device=keys.device), self.config.window
+
+            def attend() -> torch.Tensor:
+                last = past[:, None]
+                seen = (at <= last) & (at > last - (window or len(at)))
+                y = F.scaled_dot_product_attention(
+                    q, keys, values, attn_mask=seen[:, None, None], scale=scale, enable_gqa=True
+                )
+                return y.transpose(1, 2).flatten(2)
+
+            return self._by_torch((B, T, NH * self.config.HS), attend)
         dims: Values = {"B": B, "T": T, "S": keys.shape[2], "C": width // 3, "NH": NH, "scale": scale}
         given = {"qkv": qkv, "q": q, "k": keys, "v": values, "past": past}
         return self._must("cached_attention", (B, T, width // 3), given, dims)

@@ -83,7 +83,7 @@ class RowTransfer:
         arguments += [("pointer", self.state[name]) for name in TO]
         arguments += _pointers(here)
         arguments += [("pointer", self.state[name]) for name in REST]
-        arguments += [("i32", n) for n in (*sizes, config.NH, config.HS, config.vocabulary)]
+        arguments += [("i32", n) for n in (*sizes, config.NKV, config.HS, config.vocabulary)]
         launch = LaunchConfig(grid=(BLOCKS, records.shape[0], 1), block=(THREADS, 1, 1))
         module.prepare("copy_rows", launch)
         return module.bind("copy_rows", launch, arguments)

@@ -26,7 +26,7 @@ from rung.operation import Tensors
 TOKENS = 8192  # tokens per pass, padding included
 SECONDS, AHEAD = 0.5, 8192  # that a window waits for a full pass while nothing runs; windows read meanwhile
 DEEP = 16  # passes that are enqueued before the host waits for the first of them
-LENGTHS = (16, 32, 48, *range(64, 512, 32), *range(512, 1025, 64))
+LENGTHS = (16, 32, 48, *range(64, 512, 32), *range(512, 1025, 64), *range(1280, 4097, 256), *range(5120, 32769, 1024))
 
 
 class ScoringPass(RecordedPass):

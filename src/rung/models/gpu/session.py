@@ -58,13 +58,14 @@ class Session:
         self.where = torch.device("cuda" if device == "cuda" else "cpu")
         self.real = real
         self.tensors = {**operands, **self._state()}
-        self.tensors["wpe"] = operands["wpe"][:capacity]
-        self.values = dims(config, rows, capacity)
+        if "wpe" in operands:
+            self.tensors["wpe"] = operands["wpe"][:capacity]
+        self.values: Values = {}
         self.decode: Prepared | StepPass
         if work.rung is None:
             self.decode = StepPass(config, self.tensors)
         else:
-            self.values = work.rung.operation.complete(self.values)
+            self.values = work.rung.operation.complete(dims(config, rows, capacity))
             bound = {o.name for o in work.rung.operation.operands}
             self.decode = work.rung.prepare(
                 {n: t for n, t in self.tensors.items() if n in bound}, self.values, real, device=device,
@@ -85,14 +86,14 @@ class Session:
         )  # keys and values in eight bits, and a scale for each
         if self.device == "cuda":
             of_key = c.HS + 4 if eight else c.HS * self.real.size
-            needed = 2 * c.layers * rows * T * c.NH * of_key + 12 * rows * c.vocabulary
+            needed = 2 * c.layers * rows * T * c.NKV * of_key + 12 * rows * c.vocabulary
             refuse(needed, f"a cache for {rows} texts of {T:,} tokens", "write fewer texts at a time or shorter ones")
 
         def whole(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=self.where)
 
         def zeros(kind: torch.dtype, *shape: int) -> torch.Tensor:
-            return torch.zeros(c.layers, rows, c.NH, T, *shape, dtype=kind, device=self.where)
+            return torch.zeros(c.layers, rows, c.NKV, T, *shape, dtype=kind, device=self.where)
 
         if eight:
             made = (zeros(torch.int8, c.HS), zeros(torch.int8, c.HS), zeros(torch.float32), zeros(torch.float32))

@@ -186,7 +186,7 @@ class GpuBackend(Backend):
         self._exact = exact
         self._banks: dict[tuple[int, int], _SessionRows] = {}  # by rows and capacity; the last used at the end
         self._readers: dict[tuple[int, int], Reader] = {}
-        elements = engine.config.layers * max(CHUNK, self.context) * engine.config.C
+        elements = engine.config.layers * max(CHUNK, self.context) * engine.config.NKV * engine.config.HS
         where = engine.operands["wte"].device
         self._caches = torch.zeros(2, elements, dtype=engine.real.torch, device=where).unbind()
         self._bank: _SessionRows | None = None

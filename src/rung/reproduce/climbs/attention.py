@@ -42,7 +42,9 @@ class NaivePlan(TorchPlan):
 
     name = "naive torch"
 
-    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+    def attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
+    ) -> torch.Tensor:
         B, T, width = qkv.shape
         q, k, v = self._heads(qkv, NH)
         scores = q @ k.transpose(2, 3) * scale

@@ -138,7 +138,9 @@ class CoursePlan(LadderPlan):
         """A new text: the previous one is forgotten."""
         self._length = 0
 
-    def embedding(self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor) -> torch.Tensor:
+    def embedding(
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+    ) -> torch.Tensor:
         self._layer, self._known, self._length = 0, self._length, tokens.shape[1]
         return super().embedding(tokens, past, wte, wpe)
 

@@ -28,7 +28,7 @@ from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Weights, converted, read_weights, weights_of
 from rung.models.weights import shard as part_of
 from rung.reproduce.parallel.group import Group, joined
-from rung.reproduce.parallel.placement import cuts
+from rung.reproduce.parallel.ring import cuts
 
 # Bound on the difference of logits from one GPU's, relative to their norm, due to another order of summation.
 AGREEMENT = {"float32": 1e-5, "tf32": 2e-3, "float16": 4e-3, "bfloat16": 3e-2}
@@ -48,7 +48,9 @@ class ShardPlan(WrappedPlan):
         dist.all_reduce(y)
         return y if linear.bias is None else y.add_(linear.bias.to(y.dtype))
 
-    def attention(self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None) -> torch.Tensor:
+    def attention(
+        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
+    ) -> torch.Tensor:
         ours = cuts(NH, self.size)
         return self.inner.attention(qkv, ours[self.rank + 1] - ours[self.rank], scale, layer, cache)
 
@@ -66,6 +68,8 @@ class ShardedTransformer(Transformer):
 
 def shard(weights: Weights, config: Config, plan: ShardPlan) -> Weights:
     """Converts complete float32 weights to this process's part, in the plan's format."""
+    if config.family.steps is None:
+        raise RungError(f"a {config.family.title} cannot be split among processes; start one.")
     if plan.size > config.NH:
         raise RungError(f"{plan.size} processes are more than the model's {config.NH} heads; start fewer.")
     return converted(part_of(weights, plan.rank, plan.size, cuts), plan.matrix, plan.vector)

@@ -1,0 +1,45 @@
+// Each thread computes a column of TM results; sizes need not be multiples of a tile.
+#include <cassert>
+#include <cstdio>
+#include <cuda_runtime.h>
+#define CEIL_DIV(M, N) (((M) + (N) - 1) / (N))
+
+template <const int BM, const int BN, const int BK, const int TM>
+__global__ void sgemm1DBlocktiling(int M, int N, int K, float alpha, const float* A, const float* B, float beta, float* C) {
+    const uint cRow = blockIdx.y;
+    const uint cCol = blockIdx.x;
+    const int threadCol = threadIdx.x % BN;
+    const int threadRow = threadIdx.x / BN;
+    __shared__ float As[BM * BK];
+    __shared__ float Bs[BK * BN];
+    const uint innerColA = threadIdx.x % BK;
+    const uint innerRowA = threadIdx.x / BK;
+    float threadResults[TM] = {0.0};
+    for (uint bkIdx = 0; bkIdx < K; bkIdx += BK) {
+        const uint row = cRow * BM + innerRowA, col = cCol * BN + innerRowA, k = bkIdx + innerColA;
+        As[innerRowA * BK + innerColA] = row < M && k < K ? A[row * K + k] : 0.0f;
+        Bs[innerColA * BN + innerRowA] = col < N && k < K ? B[col * K + k] : 0.0f;
+        __syncthreads();
+        for (uint dotIdx = 0; dotIdx < BK; ++dotIdx) {
+            float tmpB = Bs[dotIdx * BN + threadCol];
+            for (uint resIdx = 0; resIdx < TM; ++resIdx) {
+                threadResults[resIdx] += As[(threadRow * TM + resIdx) * BK + dotIdx] * tmpB;
+            }
+        }
+        __syncthreads();
+    }
+    for (uint resIdx = 0; resIdx < TM; ++resIdx) {
+        const uint row = cRow * BM + threadRow * TM + resIdx, col = cCol * BN + threadCol;
+        if (row < M && col < N) C[row * N + col] = alpha * threadResults[resIdx];
+    }
+}
+
+void runSgemm1DBlocktiling(int M, int N, int K, float alpha, float* A, float* B, float beta, float* C) {
+    const uint BM = 64;
+    const uint BN = 64;
+    const uint BK = 8;
+    const uint TM = 8;
+    dim3 gridDim(CEIL_DIV(N, BN), CEIL_DIV(M, BM));
+    dim3 blockDim((BM * BN) / TM);
+    sgemm1DBlocktiling<BM, BN, BK, TM><<<gridDim, blockDim>>>(M, N, K, alpha, A, B, beta, C);
+}
