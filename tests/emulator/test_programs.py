@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rung.emulator import executable, gpu
+
 FOLDER = Path(__file__).parent.parent / "programs"
 RIGHT = sorted((FOLDER / "right").glob("*.cu"))
 FAULTY = sorted((FOLDER / "faulty").glob("*.cu"))
@@ -64,6 +66,71 @@ def test_faulty_program_is_refused_for_its_reason_at_its_line(program: Path) -> 
     assert document["exit"] == CODES.get(kind, 101)
 
 
+@pytest.mark.slow
+def test_kernels_that_wait_for_each_other_for_ever_are_told_at_their_loop(tmp_path: Path) -> None:
+    source = tmp_path / "wait.cu"
+    source.write_text(
+        "__device__ volatile int flag;\n__global__ void wait()\n{\n    while (flag == 0) {}\n}\n"
+        "int main()\n{\n    wait<<<1, 64>>>();\n    return cudaDeviceSynchronize() == cudaErrorLaunchTimeout ? 0 : 7;\n}\n"
+    )
+    for races in ("--races", "--no-races"):
+        document = json.loads(rung_run(source, "--json", races).stdout)
+        assert document["exit"] == 101
+        assert [fault["kind"] for fault in document["faults"]] == ["deadlock"]
+        assert "wait.cu:4" in document["faults"][0]["text"]
+        assert document["kernels"][0]["seconds"] < 30
+
+
+def test_long_work_of_one_thread_is_no_deadlock(tmp_path: Path) -> None:
+    source = tmp_path / "long.cu"
+    source.write_text(
+        "__global__ void sum(float* x, int n) { float s = 0; for (int j = 0; j < 4000; j++) for (int i = 0; i < n; i++)"
+        " s += x[i]; x[0] = s; }\n"
+        "int main() { float* x; cudaMalloc(&x, 1 << 18); cudaMemset(x, 0, 1 << 18); sum<<<1, 1>>>(x, 1 << 16);\n"
+        "int code = cudaDeviceSynchronize(); cudaFree(x); return code; }\n"
+    )
+    ended = rung_run(source, "--no-races")
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_kernels_compile_for_a_gpu_without_nvcc(tmp_path: Path) -> None:
+    """Templates by the names of their instances, variables by their own; the host's part hands their arguments on."""
+    source = tmp_path / "scale.cu"
+    (tmp_path / "check.h").write_text(
+        "#pragma once\n#define CHECK(x) if (x) return 3\ninline int host() { return 1; }\n"
+    )
+    source.write_text(
+        '#include "check.h"\n#include <vector>\n__constant__ float factor;\n'
+        "template <class T, int N = 4> __global__ void scale(T* x, int) { x[threadIdx.x] *= factor * N; }\n"
+        "int main() { std::vector<float> h(8, 1.0f); float* x; CHECK(cudaMalloc(&x, 32)); float f = 2;\n"
+        "CHECK(cudaMemcpyToSymbol(factor, &f, 4)); scale<<<1, 8>>>(x, 0); scale<float, 3><<<1, 8>>>(x, 0); return 0; }\n"
+    )
+    options = executable.Options(races=False, stubs=True)
+    made, program = tmp_path / "scale.o", tmp_path / "scale"
+    executable.compile_file(source, made, options)
+    executable.link([made], program, (), gpu.library())
+    kinds = [
+        line.split()[0] for line in gpu.cubins([source], [made], program, options, "sm_90").read_text().splitlines()
+    ]
+    assert sorted(kinds) == ["cubin", "kernel", "kernel", "variable"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["reduce_steps", "graphs", "streams", "convolution", "cluster_histogram", "pdl_chain"])
+def test_program_has_the_same_output_on_a_gpu(name: str) -> None:
+    source = FOLDER / "right" / f"{name}.cu"
+    emulated, real = rung_run(source, "--no-races"), rung_run(source, "--device", "cuda")
+    assert (real.returncode, real.stdout) == (emulated.returncode, emulated.stdout), real.stderr
+
+
+def test_an_unknown_device_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "none.cu"
+    source.write_text("int main() {}\n")
+    ended = rung_run(source, "--device", "gpu")
+    assert ended.returncode == 2
+    assert "emulator or cuda" in ended.stderr
+
+
 def test_objects_compiled_apart_link_into_a_program(tmp_path: Path) -> None:
     (tmp_path / "device.cu").write_text("__device__ int twice(int i) { return 2 * i; }\n")
     (tmp_path / "kernel.cu").write_text(
@@ -84,6 +151,17 @@ def test_objects_compiled_apart_link_into_a_program(tmp_path: Path) -> None:
     ended = subprocess.run([tmp_path / "program"], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "1 kernel, 1 launch" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["kernel.cu", "host.cpp"])
+def test_dependencies_name_the_headers_of_a_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / "own.h").write_text("inline int one() { return 1; }\n")
+    (tmp_path / name).write_text('#include "own.h"\nint two() { return 2 * one(); }\n')
+    words = ["-MD", "-MF", "made.d", "-c", name, "-o", "made.o"]
+    subprocess.run([sys.executable, "-m", "rung", "cc", *words], cwd=tmp_path, check=True)
+    target, _, needed = (tmp_path / "made.d").read_text().replace("\\\n", "").partition(":")
+    assert target == "made.o"
+    assert {name, "own.h"} <= set(needed.split())
 
 
 def test_what_is_not_modelled_is_refused_by_name_and_line(tmp_path: Path) -> None:

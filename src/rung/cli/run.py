@@ -21,6 +21,9 @@ def run(
     define: Annotated[list[str] | None, typer.Option("-D", help="A macro, NAME or NAME=VALUE (repeatable).")] = None,
     standard: Annotated[str, typer.Option("-std", "--std", help="The language: c++14, c++17 or c++20.")] = "c++17",
     library: Annotated[list[str] | None, typer.Option("-l", help="A host library to link (repeatable).")] = None,
+    device: Annotated[
+        str, typer.Option(help="emulator, or cuda: the same program on this machine's GPU.")
+    ] = "emulator",
     order: Annotated[
         str,
         typer.Option(help="Order of threads, blocks and streams: forward, reverse, shuffled, or all (eight of them)."),
@@ -30,8 +33,8 @@ def run(
         bool | None,
         typer.Option("--races/--no-races", help="Look for races always, or never (default: where the work allows)."),
     ] = None,
-    gpu: Annotated[
-        str, typer.Option(help="The GPU that the program sees: h100, h200, a100, a10, l4, rtx4090, t4.")
+    seen_gpu: Annotated[
+        str, typer.Option("--gpu", help="The GPU that the program sees: h100, h200, a100, a10, l4, rtx4090, t4.")
     ] = "h100",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes for a launch without race check (default: one per core).")
@@ -43,12 +46,14 @@ def run(
 ) -> None:
     """Compile a CUDA program with its host code, run it without a GPU, and report faults and races of its kernels.
 
+    With --device cuda it runs on the GPU: g++ compiles the host's part, NVRTC the kernels, and nvcc is not needed.
+
     Output and exit code are the program's. A fault of a kernel ends with 101, a race with 102, misused memory (a double
     free, a copy out of bounds) with 103, and a program that does not compile with 2.
 
     Examples: rung run saxpy.cu · rung run main.cu kernels.cu -I include -- --size 1000 · rung run scan.cu --order all
     """
-    from rung.emulator import executable, running
+    from rung.emulator import executable, gpu, running
 
     count = next((i for i, word in enumerate(words) if not word.endswith(running.SOURCES)), len(words))
     files, arguments = [Path(word) for word in words[:count]], words[count:]
@@ -56,12 +61,28 @@ def run(
         raise RungError(f"{words[0]} is not a source: name .cu or .cpp files first.")
     if order not in (*running.ORDERS, "all"):
         raise RungError(f"--order {order} is not known: take {', '.join(running.ORDERS)} or all.")
-    if gpu not in running.GPUS:
-        raise RungError(f"--gpu {gpu} is not known: take one of {', '.join(running.GPUS)}.")
+    if seen_gpu not in running.GPUS:
+        raise RungError(f"--gpu {seen_gpu} is not known: take one of {', '.join(running.GPUS)}.")
+    if device not in ("emulator", "cuda"):
+        raise RungError(f"--device {device} is not known: take emulator or cuda.")
+    on_gpu = device == "cuda"
+    if on_gpu and (order == "all" or races or workers):
+        raise RungError("--order all, --races and --workers need the emulator, which looks for races.")
     checked: Literal["auto", "yes", "no"] = "auto" if races is None else "yes" if races else "no"
-    how = running.How("forward" if order == "all" else order, seed, checked, gpu, workers, quiet)
-    built = executable.Options(tuple(include or ()), tuple(define or ()), standard, races is not False)
-    with running.built(files, built, [f"-l{name}" for name in library or ()]) as program:
+    how = running.How(
+        "forward" if order == "all" else order,
+        seed,
+        checked,
+        seen_gpu,
+        workers,
+        quiet,
+        "cuda" if on_gpu else "emulator",
+    )
+    built = executable.Options(
+        tuple(include or ()), tuple(define or ()), standard, races is not False and not on_gpu, stubs=on_gpu
+    )
+    arch = gpu.architecture() if on_gpu else None
+    with running.built(files, built, [f"-l{name}" for name in library or ()], arch) as program:
         ended = running.run(program, arguments, how, keep=as_json)
         if order == "all" and not ended.code:
             for other in running.orders(how)[1:]:

@@ -52,13 +52,13 @@ class _Item:
 
 
 @functools.lru_cache(maxsize=256)
-def device_part(source: str) -> str:
-    """The text that both compilers get: `source` itself if it has no host code."""
+def device_part(source: str, named: frozenset[str] = frozenset()) -> str:
+    """The text that both compilers get: `source` itself if it has no host code. What is `named` stays, too."""
     text = _INCLUDE.sub(lambda found: _blank(found[0]) if _HOST_HEADER.fullmatch(found[1]) else found[0], source)
     if "__global__" not in text:
         return text
     items = list(_items(code_only(text)))
-    kept = _kept(items, text)
+    kept = _kept(items, text, named)
     functions = [item for item in items if item.function and item.body]
     if all(id(item) in kept for item in functions):
         return text
@@ -84,12 +84,12 @@ def host_part(source: str) -> str:
     return "\0".join(code[item.start : item.end] for item in items if item.function and id(item) not in kept)
 
 
-def _kept(items: list[_Item], text: str) -> set[int]:
+def _kept(items: list[_Item], text: str, named: frozenset[str] = frozenset()) -> set[int]:
     """The items that the kernels need: those marked for the device, and what they name."""
     macros = _macros(text)
     always = {"using namespace", "static_assert", "namespace", "extern template"}
     kept: set[int] = set()
-    roots = (i for i in items if _device(i, macros) or {i.words[0], " ".join(i.words[:2])} & always)
+    roots = (i for i in items if _device(i, macros) or i.names & named or {i.words[0], " ".join(i.words[:2])} & always)
     waiting = list(roots)
     owners: dict[str, list[_Item]] = {}
     for item in items:
@@ -173,7 +173,7 @@ def _namespace(tokens: _Tokens, i: int) -> int:
 
 def _item(tokens: _Tokens, first: int) -> tuple[_Item | None, int]:
     depth, head_ends, assigned, brackets = 0, 0, False, False
-    i = first
+    i = first + _after_template([word for word, _, _ in tokens[first : first + 500]])  # whose defaults assign nothing
     while i < len(tokens):
         word = tokens[i][0]
         if depth == 0:

@@ -20,7 +20,7 @@ from rung.errors import CompileError, RungError
 HOST = toolchain.HERE / "host"
 CUDA_SUFFIXES = (".cu",)
 _SHARED_BLOCK = 227 * 1024
-_COMMON = (
+COMMON = (
     *("-fPIC", "-fvisibility=hidden", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv"),
     *("-fno-delete-null-pointer-checks", "-fno-extern-tls-init", "-U_FORTIFY_SOURCE", "-fno-gnu-unique", "-pthread"),
 )
@@ -67,6 +67,7 @@ class Options:
     optimize: str = "-O1"
     debug: str = "-g1"
     more: tuple[str, ...] = field(default=())  # for g++ as they are
+    stubs: bool = False  # for a GPU: kernels have no bodies here
 
     def flags(self) -> list[str]:
         """Macros and folders."""
@@ -84,27 +85,27 @@ class Libraries:
 def libraries() -> Libraries:
     """The parts of every program, compiled once for this machine and g++."""
     runtime = toolchain.runtime_library()
-    flags = ("-std=gnu++17", "-O2", *_COMMON, *toolchain.machine_flags())
+    flags = ("-std=gnu++17", "-O2", *COMMON, *toolchain.machine_flags())
 
     def make(target: Path) -> None:
         sources = [str(path) for path in sorted(HOST.glob("*.cpp")) if path.name != "module.cpp"]
         shutil.copy(runtime, target / "librung_runtime.so")
-        command = [*flags, *_headers(), "-shared", "-Wl,-soname,librung_host.so", *sources, "-o", "librung_host.so"]
-        _made([*command, "-L.", "-lrung_runtime", "-Wl,-rpath,$ORIGIN", "-ldl", "-lpthread"], target)
-        _made([*flags, *_headers(), "-c", str(HOST / "module.cpp"), "-o", "module.o"], target)
+        command = [*flags, *headers(), "-shared", "-Wl,-soname,librung_host.so", *sources, "-o", "librung_host.so"]
+        made([*command, "-L.", "-lrung_runtime", "-Wl,-rpath,$ORIGIN", "-ldl", "-lpthread"], target)
+        made([*flags, *headers(), "-c", str(HOST / "module.cpp"), "-o", "module.o"], target)
 
     key = toolchain.key(flags, runtime.name, folders=(toolchain.INCLUDE, toolchain.RUNTIME, HOST))
     folder = toolchain.cached_folder(f"host-{key}", make)
     return Libraries(folder / "librung_runtime.so", folder / "librung_host.so", folder / "module.o")
 
 
-def _made(command: list[str], work: Path) -> None:
+def made(command: list[str], work: Path) -> None:
     result = toolchain.run(command, work)
     if result.returncode:
         raise RungError(f"The emulator's host library does not compile: {result.stderr.strip()[:1500]}")
 
 
-def _headers() -> list[str]:
+def headers() -> list[str]:
     """The emulator's folders, as system headers: they are not rewritten."""
     return [f"-I{HOST / 'include'}", f"-I{toolchain.INCLUDE}"]
 
@@ -115,7 +116,7 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
     if not source.is_file():
         raise RungError(f"{source} is not a file.")
     flags = [
-        *_COMMON,
+        *COMMON,
         *toolchain.machine_flags(),
         f"-std={options.standard.replace('c++', 'gnu++')}",
         options.optimize,
@@ -148,15 +149,15 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
     expanded = _run([*expand, "-include", "rung_host/program.h", str(source)])
     _check(source, expanded)
     version = toolchain.compiler_version() or ()
-    chosen = [*_CHECKS, *(_RACES if options.races else ())]
-    if version >= (12,):
+    chosen = [] if options.stubs else [*_CHECKS, *(_RACES if options.races else ())]
+    if version >= (12,) and not options.stubs:
         chosen.append(f"-ftrivial-auto-var-init={'zero' if options.races else 'pattern'}")
     command = [*flags, *chosen, "-fpreprocessed", "-x", "c++"]
 
     def make(work: Path) -> tuple[Path, None]:
         for constinit in (True, False) if options.races and version >= (10,) else (False,):
             try:
-                text = rewriting.rewritten(expanded.stdout, constinit=constinit)
+                text = rewriting.rewritten(expanded.stdout, constinit=constinit, stubs=options.stubs)
             except (rewriting.NotUnderstood, inline_ptx.NotUnderstood) as problem:
                 raise CompileError(f"{source}: {problem}.") from None
             result = _run([*command, "-c", "-", "-o", str(work / "file.o")], text)
@@ -175,8 +176,8 @@ def _own_text() -> str:
     return "".join(Path(module.__file__ or "").read_text() for module in (rewriting, inline_ptx))
 
 
-def link(objects: Sequence[Path], output: Path, more: Sequence[str] = ()) -> None:
-    """Objects to an executable, with the runtime's folder in its search path."""
+def link(objects: Sequence[Path], output: Path, more: Sequence[str] = (), host: Path | None = None) -> None:
+    """Objects to an executable, with the runtime's folder in its search path; `host` takes the host library's place."""
     parts = libraries()
     symbols = [symbol for path in objects for symbol in _shared_symbols(path)]
     defined = {symbol.name for symbol in symbols if not symbol.declared}
@@ -186,7 +187,8 @@ def link(objects: Sequence[Path], output: Path, more: Sequence[str] = ()) -> Non
     try:
         whole = [path for path in objects if not (path.suffix == ".o" and not path.stat().st_size)]
         command = ["-pthread", *map(str, whole), str(parts.module), str(shared), "-o", str(output), *more]
-        own = [str(parts.host), str(parts.runtime), f"-Wl,-rpath,{parts.host.parent}"]
+        host = host or parts.host
+        own = [str(host), str(host.with_name(parts.runtime.name)), f"-Wl,-rpath,{host.parent}"]
         result = _run([*command, *own, "-lm", "-ldl"])
     finally:
         shared.unlink()

@@ -50,12 +50,13 @@ class NotUnderstood(Exception):
     """A launch of another form."""
 
 
-def rewritten(text: str, *, constinit: bool) -> str:
-    """The file, as g++ takes it; kernels are registered at its end."""
+def rewritten(text: str, *, constinit: bool, stubs: bool = False) -> str:
+    """The file, as g++ takes it; kernels are registered at its end. With `stubs`, they only
+    hand their parameters on."""
     segments = _segments(text)
     own = "".join(part for part, system in segments if not system)
     kernels = _kernels(_tokens(own))
-    out = [part if system else _segment(part, kernels, constinit) for part, system in segments]
+    out = [part if system else _segment(part, kernels, constinit, stubs) for part, system in segments]
     return "".join(out) + _registrations(kernels)
 
 
@@ -203,14 +204,58 @@ def _registrations(kernels: dict[str, Kernel]) -> str:
 # ---- what is rewritten -----------------------------------------------------------------------------------------------
 
 
-def _segment(text: str, kernels: dict[str, Kernel], constinit: bool) -> str:
+def _segment(text: str, kernels: dict[str, Kernel], constinit: bool, stubs: bool) -> str:
     if not re.search(r"<<|__rung_|\basm\b|__asm|__noinline__|\(\s*(?:const\s+)?void", text):
         return text
     tokens = _tokens(text)
     tokens = _launches(tokens, kernels)
     _addresses(tokens, kernels)
+    if stubs:
+        _stubs(tokens)
     _shared(tokens, constinit)
     return inline_ptx.without_asm("".join(t.text for t in tokens))
+
+
+def _stubs(tokens: list[Token]) -> None:
+    """Kernels hand the addresses of their parameters to the launch (gpu/runtime.cpp)."""
+    for i, token in enumerate(tokens):
+        if token.text != "__rung_global__":
+            continue
+        token.text = "__attribute__((noipa))"
+        at = _next(tokens, i)
+        while tokens[at].text not in (";", "{"):
+            following = _next(tokens, at)
+            if tokens[following].text == "(" and tokens[at].text in ("__attribute__", "alignas", "__rung_cluster__"):
+                following = _next(tokens, _matching(tokens, following))
+            elif tokens[at].kind == "name" and tokens[following].text == "(":
+                break
+            at = following
+        if tokens[at].text in (";", "{"):
+            continue
+        opening = _next(tokens, at)
+        closing = _matching(tokens, opening)
+        names = [_named(part, n) for n, part in enumerate(_parts(tokens[opening + 1 : closing]))]
+        body = _next(tokens, closing)
+        if tokens[body].text != "{":
+            continue
+        end = _matching(tokens, body)
+        _clear(tokens, body, end)
+        given = "".join(f"(void*)&{name}, " for name in names if name) + "nullptr"
+        tokens[body].text += f'{{ void* rung_given[] = {{{given}}}; rung_stub(rung_given); asm volatile(""); }}'
+
+
+def _named(part: list[Token], number: int) -> str:
+    """The name of a parameter, given here if it has none."""
+    solid = [t for t in part if not t.blank]
+    if [t.text for t in solid] == ["void"]:
+        return ""
+    ends = next((n for n, t in enumerate(solid) if t.text in ("=", "[")), len(solid))
+    pointer = next((n for n, t in enumerate(solid) if t.text == "(" and solid[n + 1].text == "*"), None)
+    last = solid[pointer + 2 if pointer is not None else ends - 1]
+    if last.kind != "name" or ends == 1 or last.text in ("int", "float", "unsigned", "double", "char"):
+        last.text += f" rung_p{number}"
+        return f"rung_p{number}"
+    return last.text + ("..." if any(t.text == "." for t in solid) else "")
 
 
 def _shared(tokens: list[Token], constinit: bool) -> None:

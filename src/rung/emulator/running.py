@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rung.emulator import executable
+from rung.emulator import executable, gpu
 from rung.errors import RungError
 
 SCHEMA = "rung-run/1"
@@ -34,9 +34,12 @@ class How:
     gpu: str = "h100"
     workers: int | None = None
     quiet: bool = False
+    device: Literal["emulator", "cuda"] = "emulator"
 
-    def environment(self, report: Path | None) -> dict[str, str]:
-        """What the program's process reads (host/report.cpp)."""
+    def environment(self, program: Path, report: Path | None = None) -> dict[str, str]:
+        """What the program's process reads (host/report.cpp, gpu/runtime.cpp)."""
+        if self.device == "cuda":
+            return os.environ | {"RUNG_CUBINS": f"{program}.cubins", "RUNG_CUDART": gpu.cuda_runtime()}
         chosen = {
             "RUNG_ORDER": str(ORDERS.index(self.order)),
             "RUNG_SEED": str(self.seed),
@@ -77,15 +80,19 @@ class Ended:
 
 
 @contextmanager
-def built(files: Sequence[Path], options: executable.Options, libraries: Sequence[str] = ()) -> Iterator[Path]:
-    """The program of these files, until the block ends."""
+def built(
+    files: Sequence[Path], options: executable.Options, libraries: Sequence[str] = (), arch: str | None = None
+) -> Iterator[Path]:
+    """The program of these files, until the block ends: for the emulator, or for a GPU of this architecture."""
     with tempfile.TemporaryDirectory(prefix="rung-run-") as folder:
         objects = []
         for number, source in enumerate(files):
             objects.append(Path(folder) / f"{number}.o")
             executable.compile_file(source, objects[-1], options)
         program = Path(folder) / files[0].stem
-        executable.link(objects, program, libraries)
+        executable.link(objects, program, libraries, gpu.library() if arch else None)
+        if arch:
+            gpu.cubins(files, objects, program, options, arch)
         yield program
 
 
@@ -99,7 +106,7 @@ def run(
         try:
             done = subprocess.run(
                 [str(program), *arguments],
-                env=how.environment(report),
+                env=how.environment(program, report),
                 capture_output=keep,
                 text=True,
                 errors="replace",

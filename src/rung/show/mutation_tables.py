@@ -28,6 +28,21 @@ def parts(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
     }
 
 
+def programs(rows: Iterable[Row]) -> str:
+    """Which tool sees the fault of which program (benchmarks/programs_gpu.py)."""
+    tools = ("rung", "memcheck", "racecheck", "initcheck", "synccheck")
+    found = {(r.what, r.part): r for r in rows if r.kind == "sanitize" and r.part in tools}
+
+    def word(name: str, tool: str) -> str:
+        row = found.get((name, tool))
+        if row is None or row.verdict not in ("ok", "failed"):
+            return ""
+        return "-" if row.verdict == "ok" else row.reason if tool == "rung" else "yes"
+
+    lines = [(name.partition("/")[2], *(word(name, tool) for tool in tools)) for name in sorted({n for n, _ in found})]
+    return markdown.table(("program", *tools), lines) if lines else "\nNot measured yet.\n\n"
+
+
 def _equivalent(row: Row) -> bool:
     return any(note.startswith(EQUIVALENT) for note in row.notes)
 

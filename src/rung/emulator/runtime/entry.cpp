@@ -129,6 +129,58 @@ double now()
     return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
+// A thread that is interrupted again and again in states (registers and stack) in which it was before computes nothing: it waits.
+constexpr unsigned REPEATS = 100;  // of all threads
+
+struct StateHash
+{
+    unsigned long long hash;
+    void add(const void* from, const void* to)
+    {
+        for (auto at = static_cast<const unsigned long long*>(from); at + 1 <= to; at++)
+            hash = (hash ^ *at) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 29;
+    }
+    void add_stack(const char* from)
+    {
+        const char* const end = running->stack + STACK_BYTES;
+        if (from >= running->stack && from < end) add(from, end);
+    }
+};
+
+// Ends the launch if every thread that could run has been seen to wait since the last event.
+void note_state(StateHash state, const char* at)
+{
+    Thread& me = *running;
+    const unsigned long events = progress - spins + ended;
+    bool known = false;
+    for (unsigned long long before : me.states) known |= before == state.hash;
+    if (!known) me.states[me.next_state++ % STATES] = state.hash;
+    me.repeats = known && me.events == events ? me.repeats + 1 : 0;
+    me.events = events;
+    unsigned ready = 0;
+    for (unsigned b = 0; b < resident; b++) ready += blocks[b].finished ? 0 : ready_count(blocks[b]);
+    const unsigned needed = REPEATS / ready < 2 ? 2 : REPEATS / ready;
+    if (me.repeats >= needed) {
+        bool all = true;
+        for (unsigned b = 0; b < resident && all; b++)
+            for (unsigned i = 0; i < blocks[b].thread_count && all; i++) {
+                const Thread& thread = blocks[b].threads[i];
+                all = blocks[b].finished || thread.state != State::Ready || (thread.repeats >= needed && thread.events == events);
+            }
+        if (all && !(launch->others_go_on && launch->others_go_on())) {
+            report->counter = (unsigned long long)at;
+            me.spinning = true, me.spin_place = at;
+            char text[1000];
+            describe_waiting(*me.block, text, sizeof text);
+            fault(FaultKind::Deadlock, "no thread can go on: %s", text);
+        }
+    }
+    progress++, spins++;  // it may be waiting for any event
+    pause(at);
+}
+
+unsigned long long launch_number() { return launches * 0x9E3779B97F4A7C15ull; }
+
 void on_tick(int, siginfo_t*, void* context)
 {
     if (!running || !pthread_equal(pthread_self(), launching)) return;
@@ -138,6 +190,7 @@ void on_tick(int, siginfo_t*, void* context)
     ended_before = ended;
     if (switches != switches_before) switched_at = time;
     switches_before = switches;
+    overdue = !meeting_lanes && running->state == State::Ready && time - switched_at >= PATIENCE;
     if (at < code || at >= code_end || meeting_lanes) return;  // never inside the runtime or libc
     if (running->state != State::Ready) return;  // in a collective function, which the runtime has called
     if (time - alive_at > launch->seconds) {
@@ -147,10 +200,20 @@ void on_tick(int, siginfo_t*, void* context)
         fault(FaultKind::Deadlock, "no thread has ended for %.1f seconds of CPU time (do they wait for one that cannot run?): %s",
               launch->seconds, text);
     }
-    if (time - switched_at < PATIENCE) return;
+    if (!overdue) return;
+    overdue = false;
     const int error = errno;
-    progress++, spins++;  // it may be waiting for any event
-    pause(at);
+    StateHash state = {launch_number()};
+#if defined(__x86_64__)
+    const mcontext_t& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
+    state.add(machine.gregs, machine.gregs + REG_RIP + 1);
+    if (machine.fpregs) state.add(machine.fpregs->_xmm, machine.fpregs->_xmm + 16);
+    state.add_stack(reinterpret_cast<const char*>(machine.gregs[REG_RSP]) - 128);
+#else
+    static unsigned long long number;
+    state.hash += ++number;  // never seen before
+#endif
+    note_state(state, at);
     errno = error;
 }
 
@@ -195,6 +258,19 @@ struct Guarded  // signal handlers are installed for the duration of a launch
 };
 
 }  // namespace
+
+volatile bool overdue;
+
+// What a call keeps lies in the registers that a function saves, which are saved here, and on the stack.
+__attribute__((noinline)) void yield_at_call(const void* place)
+{
+    __builtin_unwind_init();
+    overdue = false;
+    StateHash state = {launch_number()};
+    state.add_stack(static_cast<const char*>(__builtin_frame_address(0)) - 40);
+    note_state(state, static_cast<const char*>(place));
+}
+
 }  // namespace rung_emulator
 
 using namespace rung_emulator;

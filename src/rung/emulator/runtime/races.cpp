@@ -830,7 +830,11 @@ RUNG_API void rung_unknown_launch_ahead() { ahead = {}; }
 #define PLAIN(SIZE) \
     RUNG_API void __tsan_read##SIZE(void* a) { plain(uintptr_t(a), SIZE, false, HERE); } \
     RUNG_API void __tsan_write##SIZE(void* a) { plain(uintptr_t(a), SIZE, true, HERE); } \
-    RUNG_API void __tsan_volatile_read##SIZE(void* a) { strong_access(a, SIZE, true, false, HERE); } \
+    RUNG_API void __tsan_volatile_read##SIZE(void* a) \
+    { \
+        if (__builtin_expect(overdue, false)) yield_at_call(HERE); \
+        strong_access(a, SIZE, true, false, HERE); \
+    } \
     RUNG_API void __tsan_volatile_write##SIZE(void* a) { strong_access(a, SIZE, false, true, HERE); } \
     RUNG_API void __tsan_unaligned_read##SIZE(void* a) { plain(uintptr_t(a), SIZE, false, HERE); } \
     RUNG_API void __tsan_unaligned_write##SIZE(void* a) { plain(uintptr_t(a), SIZE, true, HERE); }

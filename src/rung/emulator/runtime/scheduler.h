@@ -51,6 +51,8 @@ struct Polls
     unsigned long long value[ROOM];
 };
 
+constexpr unsigned STATES = 16;
+
 // Threads that the scheduler runs round robin before it goes on to others: a warp, or the whole block when shuffled.
 struct Turn
 {
@@ -78,6 +80,10 @@ struct Thread : Fiber
     const void* caller;       // where the kernel called the runtime for PTX
     const void* spin_place;   // the instruction that polls
     bool spinning;            // waits in a loop by polling or sleeping
+    unsigned repeats;         // how often in turn it was found in one of these states, with no event between
+    unsigned next_state;
+    unsigned long events;
+    unsigned long long states[STATES];
     Polls polls;
     Copies copies;
     unsigned bulk_committed;  // groups of bulk copies out of shared memory
@@ -177,6 +183,10 @@ unsigned shared_bytes();                           // per block: static, padding
 // Addresses as PTX has them: the block's rank in its cluster above 24 bits of offset.
 unsigned address_of(Place place);
 Place place_at(unsigned address, unsigned bytes, const char* what, Site site);
+
+// entry.cpp
+extern volatile bool overdue;  // the running thread has run for long, and yields at the next call of the runtime that can
+void yield_at_call(const void* place);
 
 // turns.cpp
 void arrange(unsigned* numbers, unsigned count, unsigned salt);  // 0, 1, 2, ... in this launch's order

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rung.bench.subject import Subject
 from rung.dtypes import DTYPES
 from rung.results.current import Figures
 from rung.results.row import Row
 from rung.rungs import catalogue
+from rung.rungs.base import Subject
 from rung.show import sweep_chart
 from rung.sweep import summary, sweep
 from rung.sweep.sweep import Sweep

@@ -8,6 +8,8 @@
 
 #include "api.h"
 
+RUNG_HOST void rung_stub(void** parameters);  // what a kernel calls in a program for a GPU
+
 namespace rung_host {
 
 struct Configuration
@@ -159,6 +161,7 @@ RUNG_HOST cudaError_t set_attribute(const void* kernel, cudaFuncAttribute attrib
 RUNG_HOST cudaError_t get_attributes(cudaFuncAttributes* attributes, const void* kernel);
 RUNG_HOST cudaError_t active_blocks(int* blocks, const void* kernel, int threads, size_t shared);
 RUNG_HOST cudaError_t best_block(int* grid, int* block, const void* kernel, size_t (*shared)(void*, int), void* context, int limit);
+RUNG_HOST void* symbol_address(void* symbol);
 RUNG_HOST cudaError_t copy_symbol(void* symbol, size_t room, void* other, size_t bytes, size_t offset, bool to, cudaMemcpyKind kind,
                                   cudaStream_t stream, bool wait, RungSite site);
 
@@ -242,6 +245,9 @@ cudaError_t cudaMemcpyFromSymbolAsync(void* to, T& symbol, size_t bytes, size_t 
 {
     return rung_host::copy_symbol((void*)&symbol, sizeof(T), to, bytes, offset, false, kind, stream, false, site);
 }
-template <class T> cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol) { return *pointer = (void*)&symbol, cudaSuccess; }
+template <class T> cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol)
+{
+    return (*pointer = rung_host::symbol_address((void*)&symbol)) ? cudaSuccess : cudaErrorInvalidSymbol;
+}
 template <class T> cudaError_t cudaGetSymbolSize(size_t* bytes, T&) { return *bytes = sizeof(T), cudaSuccess; }
 
