@@ -47,7 +47,13 @@ OPERATION = Operation(
         Case("one row", dict(B=1, T=1, C=2, OC=9)),
         Case("aligned", dict(B=2, T=33, C=72, OC=136)),
         Case("large values", dict(B=1, T=17, C=33, OC=31), magnitude=4.0),
-        Case("gates far below zero", dict(B=1, T=17, C=40, OC=24), change={"x": times(4.0), "weight": times(4.0)}),
+        # Not in tf32: an error of a gate near -10 is one of exp's argument.
+        Case(
+            "gates far below zero",
+            dict(B=1, T=17, C=40, OC=24),
+            dtypes=("f32", "f16", "bf16"),
+            change={"x": times(4.0), "weight": times(4.0)},
+        ),
         Case("small weights", dict(B=1, T=17, C=40, OC=24), change={"weight": times(0.05)}),
         Case("square", dict(B=1, T=45, C=45, OC=45)),
         Case("three batches", dict(B=3, T=65, C=16, OC=176)),
