@@ -71,7 +71,7 @@ def study(found: Mapping[str, Any]) -> dict[str, Any]:
 def sweep(findings: Sequence[Finding], label: str) -> dict[str, Any]:
     """The best time of each value of each tunable."""
     series = [{"label": f.tunable, "points": [(float(v), y) for v, y in f.points], "dashed": False} for f in findings]
-    positive = all(x > 0 for s in series for x, _ in s["points"])
+    positive = all(v > 0 for f in findings for v, _ in f.points)
     return _curves(series, "value of the tunable", label, positive, False)
 
 
