@@ -2,7 +2,7 @@
 idea   = "matmul/25's product by wgmma, with weights that clusters share: four lanes exchange the outputs of their pairs, so that each stores eight bytes in 16 bits."
 expect = "As matmul_gelu/6: 85 % of the product's measured rate; one warpgroup's exponentials overlap the other's products."
 rewrite = "The product of matmul/25 instead of the pipeline for mma.sync."
-dtypes = ["bf16", "f16", "tf32"]
+dtypes = ["bf16", "f16"]
 arch_specific = true
 needs  = ["sm >= 90 and sm < 100", "LEAD < STAGES", "C * sizeof_real % 16 == 0", "STAGES * (128 + BN) * 128 <= 230000"]
 [tune]
@@ -20,12 +20,10 @@ operand = "x"
 dims    = ["B * T", "C"]
 box     = [128, "128 // sizeof_real"]
 swizzle = 128
-tf32    = true
 [maps.weight_map]
 operand = "weight"
 box     = ["BN // CLUSTER", "128 // sizeof_real"]
 swizzle = 128
-tf32    = true
 [[launch]]
 kernel = "matmul_swiglu"
 grid   = "CLUSTER * min(max(1, sms // CLUSTER), ceil_div(B * T, 128 * CLUSTER) * ceil_div(2 * OC, BN))"
