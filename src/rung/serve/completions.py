@@ -21,7 +21,7 @@ from rung.models.generate import SEED_BITS
 from rung.models.options import MOST_BIAS, MOST_STOPS, Chosen, Options, Prompt
 from rung.models.sampling import Sampling
 from rung.models.tokenizer import Tokenizer
-from rung.serve.errors import Refusal
+from rung.serve.http import Refusal
 
 if TYPE_CHECKING:
     from rung.models.load import Model
