@@ -234,7 +234,7 @@ def test_a_swapped_rung_serves_where_a_fused_one_would(folder: Path, swapped: st
     assert error(model, ids, models.reference_logits(folder, ids)) < BOUND["float32"]
     used = model.plan.rungs_in_use
     assert used[swapped] == f"{swapped}/01_naive"
-    split = {fused for fused, parts in FUSED.items() if swapped in parts}
+    split = {fused for fused, parts in FUSED.items() if swapped in parts} - OF_LLAMA
     assert not split & used.keys() and FUSED.keys() - split - OF_LLAMA <= used.keys()
     assert len(model.plan.notes) == len(split) and all(f"given for {swapped}" in n for n in model.plan.notes)
 
