@@ -43,7 +43,7 @@ OPERATION = Operation(
         Case("odd", dict(B=1, T=7, C=37, OC=13)),
         Case("one column", dict(B=1, T=9, C=3, OC=1)),
         Case("one row", dict(B=1, T=1, C=2, OC=9)),
-        Case("aligned", dict(B=2, T=33, C=72, OC=136), change={"weight": times(0.2)}),
+        Case("aligned", dict(B=2, T=33, C=72, OC=136)),
         Case("large values", dict(B=1, T=17, C=33, OC=31), magnitude=4.0),
         Case("gates far below zero", dict(B=1, T=17, C=40, OC=24), change={"x": times(4.0), "weight": times(4.0)}),
         Case("small weights", dict(B=1, T=17, C=40, OC=24), change={"weight": times(0.05)}),
