@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rung.check.guarded_memory import ALL
-from rung.check.report import OFTEN, QUICK, SLOW, Effort, Failure
+from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import How, capped
 from rung.check.shapes import FUSED, SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
@@ -39,6 +39,8 @@ FAILED_RUN = 0.1  # what such a run counts that fails
 FIRST_CASES = 3
 STEPS = (128, 64, 32, 16, 8, 4, 2)
 FEW_BLOCKS = 2
+LATER_INTERPRETED = 300  # an interpreted launch takes some ten milliseconds
+SLOW_INTERPRETED = 0.2  # seconds of an interpreted run from which one run of a case is enough
 FEW_LATER, LATER_SECONDS = 20, 0.4  # runs of the cases with most blocks
 UNFUSED = {"--fmad=false", "-fmad=false"}  # options that keep a GPU's compiler from fusing
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
@@ -51,6 +53,7 @@ class Procedure:
         self.trials, self.seed, self.effort, self.tell = trials, seed, effort, tell
         self.rung, self.operation, self.report = trials.rung, trials.operation, trials.report
         self.emulated = trials.device == "emulator"
+        self.interpreted = self.emulated and not trials.cuda and effort != THOROUGH
         self.ran: list[Ran] = []
         self.watched = False  # whether a case had the race check
         self.unwatched = 0  # the most threads of a case that could not have it
@@ -143,7 +146,8 @@ class Procedure:
             if index == 0:
                 self.tell("names, types and compilation are right; now the cases")
             try:
-                trial.twice(effort.slow if trials.cuda and trials.device == "cuda" else math.inf)
+                on_a_gpu = effort.slow if trials.cuda and trials.device == "cuda" else math.inf
+                trial.twice(SLOW_INTERPRETED if self.interpreted else on_a_gpu)
             except Failure as failure:
                 if failure.kind != SLOW or not self.ran:  # the first is small: it does not end
                     raise
@@ -165,8 +169,8 @@ class Procedure:
     def _alone(self, most: Ran) -> None:
         for one in _each(self.ran[0], largest(self.ran, OFTEN)):
             self._elsewhere(one)
-        if self.effort.later_runs:
-            self._at(self.ran[0]).later_runs(self.effort.later_runs)
+        if count := self.effort.later_runs:
+            self._at(self.ran[0]).later_runs(min(count, LATER_INTERPRETED) if self.interpreted else count)
         for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
             few = max(FEW_LATER // 5, round(LATER_SECONDS / max(one.seconds, 1e-6)))
             self._at(one).later_runs(FEW_LATER if self.effort.shapes == 1.0 else min(FEW_LATER, few))
