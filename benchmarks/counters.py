@@ -12,7 +12,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from rung.bench.subject import Subject
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.profile import emulated
@@ -20,6 +19,7 @@ from rung.profile.bound import bound
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
+from rung.rungs.base import Subject
 from rung.show import counter_tables
 
 

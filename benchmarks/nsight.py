@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 from counters import counted
 
-from rung.bench.subject import Subject
 from rung.cuda.launch import Build, LaunchConfig, Module
 from rung.cuda.source import kernels_in
 from rung.dtypes import dtype
@@ -31,7 +30,7 @@ from rung.profile.counters import COUNTED, MARKER, OPCODES, SINGLE, as_result, c
 from rung.results import store
 from rung.results.row import Row
 from rung.rungs import catalogue
-from rung.rungs.base import Rung
+from rung.rungs.base import Rung, Subject
 from rung.show import counter_tables
 
 METRICS = (OPCODES, *(SINGLE[name] for name in COUNTED))

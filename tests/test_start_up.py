@@ -76,16 +76,16 @@ def test_naming_a_rung_reads_no_other_of_its_ladder(monkeypatch: pytest.MonkeyPa
     ladder = {rung.name: rung for rung in catalogue.rungs("layernorm")}
     read: list[str] = []
 
-    def reading(of: Operation, path: Path) -> Rung:
+    def reading(of: Operation, path: Path) -> tuple[Rung, ...]:
         read.append(path.stem)
-        return CudaRung(of, path)
+        return (CudaRung(of, path),)
 
-    monkeypatch.setattr(catalogue, "rung_from_file", reading)
-    catalogue._rung_at.cache_clear()
+    monkeypatch.setattr(catalogue, "rungs_in_file", reading)
+    catalogue._rungs_at.cache_clear()
     try:
         found = {spec: catalogue.find(f"layernorm/{spec}").name for spec in ("9", "09_split", "split", "torch")}
     finally:
-        catalogue._rung_at.cache_clear()
+        catalogue._rungs_at.cache_clear()
         catalogue.rungs.cache_clear()
     assert found == {"9": "09_split", "09_split": "09_split", "split": "09_split", "torch": "torch"}
     assert found["torch"] in ladder and read == ["09_split"]

@@ -14,7 +14,6 @@ import torch
 from rung.bench import plan
 from rung.bench import race as races
 from rung.bench.race import Timed
-from rung.bench.subject import Subject
 from rung.check.judge import device_named, requests
 from rung.check.processes import check_all
 from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, Report
@@ -25,7 +24,7 @@ from rung.profile import inspect as compiler
 from rung.profile.emulated import Counted
 from rung.profile.resources import Compiled
 from rung.rungs import base, catalogue
-from rung.rungs.base import Rung
+from rung.rungs.base import Rung, Subject
 from rung.rungs.folders import folders
 from rung.show import counts, verb_tables
 from rung.show.verb_tables import Table

@@ -10,12 +10,12 @@ import pytest
 
 import rung
 from emulation import needs_compiler
-from rung.bench.subject import Subject
 from rung.cli import main
 from rung.dtypes import DTYPES
 from rung.profile import emulated
 from rung.profile.bound import kendall
 from rung.rungs import catalogue
+from rung.rungs.base import Subject
 from rung.show import drawings
 
 pytestmark = needs_compiler

@@ -153,6 +153,17 @@ def test_objects_compiled_apart_link_into_a_program(tmp_path: Path) -> None:
     assert "1 kernel, 1 launch" in ended.stderr
 
 
+@pytest.mark.parametrize("name", ["kernel.cu", "host.cpp"])
+def test_dependencies_name_the_headers_of_a_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / "own.h").write_text("inline int one() { return 1; }\n")
+    (tmp_path / name).write_text('#include "own.h"\nint two() { return 2 * one(); }\n')
+    words = ["-MD", "-MF", "made.d", "-c", name, "-o", "made.o"]
+    subprocess.run([sys.executable, "-m", "rung", "cc", *words], cwd=tmp_path, check=True)
+    target, _, needed = (tmp_path / "made.d").read_text().replace("\\\n", "").partition(":")
+    assert target == "made.o"
+    assert {name, "own.h"} <= set(needed.split())
+
+
 def test_what_is_not_modelled_is_refused_by_name_and_line(tmp_path: Path) -> None:
     source = tmp_path / "texture.cu"
     source.write_text("int main()\n{\n    cudaTextureObject_t t;\n}\n")

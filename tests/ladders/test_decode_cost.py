@@ -9,11 +9,11 @@ import pytest
 from result_rows import CEILINGS, document, row
 from rung.bench import race as bench
 from rung.bench import timing
-from rung.bench.subject import Subject
 from rung.dtypes import DTYPES
 from rung.profile import counters, roofline
 from rung.results import current, store
 from rung.rungs import catalogue
+from rung.rungs.base import Subject
 
 DECODE = catalogue.operation("decode")
 # GPT-2: 12 layers of 768, their matrices 768 x (2304 + 768 + 3072) and 3072 x 768, and 50257 rows of vocabulary.

@@ -17,10 +17,9 @@ import gpt2_models as models
 import rung
 from rung.errors import RungError
 from rung.models.batching.engine import Stream
-from rung.models.batching.text import Piece
+from rung.models.batching.text import Piece, StopFinder
 from rung.models.load import Model
 from rung.models.sampling import Penalties, Sampling, choose, distribution, philox, uniform
-from rung.models.stops import StopFinder
 from rung.models.tokenizer import Detokenizer
 
 

@@ -19,7 +19,7 @@ from rung.models import weights as quantize
 from rung.models.cpu import build, engine
 from rung.models.cpu.engine import Column, Engine, Run
 from rung.models.family import Config, read_config
-from rung.models.torch_plan import TorchPlan
+from rung.models.plan import TorchPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, read_weights
 

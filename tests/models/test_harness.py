@@ -62,7 +62,7 @@ def test_three_kinds_of_tasks_have_transformers_results(tasks: Path) -> None:
     from lm_eval.models.huggingface import HFLM
     from transformers import PreTrainedTokenizerFast
 
-    from rung.models.harness import HarnessModel
+    from rung.exchange.harness import HarnessModel
 
     folder = saved(eos_token_id=399)
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_file()), eos_token="<|endoftext|>")

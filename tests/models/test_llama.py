@@ -120,6 +120,53 @@ def test_a_text_ends_with_any_of_several_end_tokens(tmp_path: Path) -> None:
     assert len(done.tokens) <= 6
 
 
+@emulated
+@pytest.mark.parametrize(
+    ("plan", "kind", "fields"),
+    [
+        pytest.param("naive", "qwen3", {"head_dim": 24}),
+        pytest.param("best", "qwen3", {"head_dim": 24}),
+        pytest.param("fused", "llama", {"attention_bias": True, "rope_parameters": models.LLAMA3}, marks=slow),
+        pytest.param("best", "mistral", {"sliding_window": 5}, marks=slow),
+        pytest.param("naive", "mistral", {"sliding_window": 5}, marks=slow),
+    ],
+)
+def test_plans_of_rungs_and_steps_of_operations_write_and_score(plan: str, kind: str, fields: dict[str, Any]) -> None:
+    folder, ids = models.saved(kind, num_hidden_layers=2, **fields), ids_of(20, 11)
+    model = rung.load(folder, device="emulator", plan=plan, dtype="float32")
+    right = models.reference_logits(folder, ids)
+    assert error(model.logits(ids), right) < 1e-5
+    prompts = [ids, ids[:4]]
+    for prompt, completion in zip(prompts, model.generate(prompts, max_new_tokens=5, temperature=0), strict=True):
+        assert_greedy(folder, prompt, completion.tokens)
+    own = right.log_softmax(-1)[:-1].gather(1, torch.tensor(ids[1:])[:, None]).sum()
+    assert model.score([ids])[0].logprob == pytest.approx(float(own), rel=1e-5)
+    if plan == "naive":
+        assert {"rmsnorm", "rope", "swiglu"} <= model.plan.rungs_in_use.keys()
+
+
+def test_a_text_begins_as_its_tokenizer_says(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(models.saved(bos_token_id=399), folder)
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    begin = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+    settings["post_processor"] = {
+        "type": "TemplateProcessing", "single": [begin, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {
+            "<|endoftext|>": {"id": "<|endoftext|>", "ids": [399], "tokens": ["<|endoftext|>"]}
+        },
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(settings))
+    model = rung.load(folder, dtype="float32", device="cpu")
+    ids = model.tokenizer.encode("Once upon")
+    assert 399 not in ids
+    score = model.score("Once upon", per_token=True)
+    assert score.token_ids == (399, *ids)
+    same = model.generate([[399, *ids]], max_new_tokens=6, temperature=0)[0].tokens
+    assert model.generate("Once upon", max_new_tokens=6, temperature=0).tokens == same
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "named"),
     [

@@ -27,8 +27,8 @@ from rung.models.gpu.engine import Engine
 from rung.models.gpu.loading import Arrival, Piece, arrival, pieces
 from rung.models.gpu.plan import GpuPlan
 from rung.models.load import Model
+from rung.models.plan import TorchPlan
 from rung.models.tensors import open_tensors
-from rung.models.torch_plan import TorchPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import as_weights, empty_operands, read_weights, stack, tensor_reader
 from rung.operation import Tensors

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from rung.bench.subject import Subject
 from rung.errors import RungError
 from rung.profile import atlas, counters, ncu
 from rung.results import machine, sources, store
 from rung.results.row import Row
+from rung.rungs.base import Subject
 
 TABLE = (Path(__file__).parents[1] / "data" / "ncu_atlas.csv").read_text()
 THREE = ("softmax/05_warp", "softmax/04_two_stage", "attention/02_five_kernels")

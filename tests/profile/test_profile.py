@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from rung.bench.subject import Subject
 from rung.cli import main
 from rung.cli import profile as cli
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.profile import counters, ncu, trace
 from rung.rungs import catalogue
+from rung.rungs.base import Subject
 
 TABLE = (Path(__file__).parents[1] / "data" / "ncu_raw.csv").read_text()
 NO_GPU = not torch.cuda.is_available()

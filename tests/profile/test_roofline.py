@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from result_rows import CEILINGS, MACHINE, document, of_other_code, row
-from rung.bench.subject import Subject
 from rung.dtypes import dtype
 from rung.profile import counters, ncu, roofline
 from rung.results import current, store
 from rung.rungs import catalogue, folders
+from rung.rungs.base import Subject
 from rung.show import charts, roofline_chart
 from rung.show.charts import Point, Roof
 

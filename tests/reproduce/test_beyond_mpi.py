@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rung.errors import RungError
-from rung.reproduce.parallel import data, launch, reference
+from rung.reproduce.parallel import data, launch
 from rung.reproduce.parallel.mpi_rank import Case, Job
 
 pytestmark = pytest.mark.skipif(launch.available() is not None, reason=str(launch.available()))
@@ -44,10 +44,10 @@ def test_every_split_gives_what_float64_gives(tmp_path, ranks, placement):
         kind = "causal" if case.causal else "full"
         with np.load(tmp_path / f"{case.method}_n{case.n}_{kind}_{case.placement}_r{ranks}.npz") as file:
             out, lse = file["out"], file["lse"]
-        right, right_lse = reference.attention(data.generate(case.n, D, HEADS, ranks), causal=case.causal)
+        right, right_lse = data.attention(data.generate(case.n, D, HEADS, ranks), causal=case.causal)
         np.testing.assert_allclose(out, right, rtol=1.3e-6, atol=1e-5, err_msg=str(case))
         np.testing.assert_allclose(lse, right_lse, rtol=1.3e-6, atol=1e-5, err_msg=str(case))
-        assert reference.error(out, right) < reference.CAP
+        assert data.error(out, right) < data.CAP
 
 
 DYING = """

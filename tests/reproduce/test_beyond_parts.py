@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rung.errors import RungError
-from rung.reproduce.parallel import data, launch, local, model, reference, ring
-from rung.reproduce.parallel.placement import pairs, place
+from rung.reproduce.parallel import data, launch, local, ring
+from rung.reproduce.parallel.ring import pairs, place
 
 
 @pytest.mark.parametrize("kind", ["zigzag", "contiguous"])
@@ -48,8 +48,8 @@ def in_one_process(qkv, ranks, kind, causal, threads):
 def test_blocks_merge_to_the_whole(causal, n, d, heads, ranks):
     qkv = data.generate(n, d, heads, seed=n)
     out, lse = in_one_process(qkv, ranks, "zigzag", causal, threads=2)
-    right, right_lse = reference.attention(qkv, causal=causal)
-    assert reference.error(out, right) < 1e-6
+    right, right_lse = data.attention(qkv, causal=causal)
+    assert data.error(out, right) < 1e-6
     np.testing.assert_allclose(lse, right_lse, rtol=1e-6, atol=1e-5)
 
 
@@ -57,7 +57,7 @@ def test_scores_of_hundreds_neither_overflow_nor_vanish():
     qkv = data.generate(70, 16, 1, seed=3)
     qkv[:2] *= 20
     out, _ = in_one_process(qkv, 3, "contiguous", True, threads=1)
-    right, _ = reference.attention(qkv, causal=True)
+    right, _ = data.attention(qkv, causal=True)
     np.testing.assert_allclose(out, right, rtol=1e-4, atol=5e-4)
 
 
@@ -110,21 +110,21 @@ def test_data_is_stored_reloaded_and_refused_when_it_does_not_fit(tmp_path):
 
 
 def test_the_model_knows_one_rank_and_two_extremes():
-    slow_wire = model.Node(pairs=1e9, latency=0.0, bandwidth=1e6)
-    no_wire = model.Node(pairs=1e9, latency=0.0, bandwidth=1e30)
+    slow_wire = ring.Node(pairs=1e9, latency=0.0, bandwidth=1e6)
+    no_wire = ring.Node(pairs=1e9, latency=0.0, bandwidth=1e30)
     common = dict(n=4096, d=64, heads=2, causal=False)
-    alone = model.forecast(slow_wire, ranks=1, **common)
+    alone = ring.forecast(slow_wire, ranks=1, **common)
     assert alone.seconds == pytest.approx(2 * 4096**2 / 1e9) and alone.busy == pytest.approx(1)
-    free = model.forecast(no_wire, ranks=8, **common)
+    free = ring.forecast(no_wire, ranks=8, **common)
     assert free.seconds == pytest.approx(alone.seconds / 8) and free.busy == pytest.approx(1)
     block = 2 * 2 * 512 * 64 * 4
-    assert model.forecast(slow_wire, ranks=8, **common).seconds == pytest.approx(7 * block / 1e6, rel=0.02)
+    assert ring.forecast(slow_wire, ranks=8, **common).seconds == pytest.approx(7 * block / 1e6, rel=0.02)
 
 
 def test_the_model_prefers_zigzag_where_there_is_a_mask():
-    node = model.Node(pairs=1e9)
+    node = ring.Node(pairs=1e9)
     times = {
-        kind: model.forecast(node, n=8192, d=64, heads=1, ranks=16, causal=True, kind=kind).seconds
+        kind: ring.forecast(node, n=8192, d=64, heads=1, ranks=16, causal=True, kind=kind).seconds
         for kind in ("zigzag", "contiguous")
     }
     assert times["contiguous"] > 1.7 * times["zigzag"]

@@ -16,8 +16,8 @@ from rung.models.choose_plan import make_plan
 from rung.models.family import read_config
 from rung.models.load import INNER
 from rung.models.weights import Linear, read_weights, shard
-from rung.reproduce.parallel import launch, nccl, placement, reference, tensor_parallel
-from rung.reproduce.parallel.placement import cuts
+from rung.reproduce.parallel import data, launch, nccl, ring, tensor_parallel
+from rung.reproduce.parallel.ring import cuts
 
 pytestmark = pytest.mark.slow
 
@@ -40,14 +40,14 @@ def program(tmp_path, monkeypatch):
 
 RING = """
 import sys, numpy as np, torch
-from rung.reproduce.parallel import data, nccl, placement
+from rung.reproduce.parallel import data, nccl, ring
 from rung.reproduce.parallel.group import joined
 
 with joined("cpu", 30) as group, torch.inference_mode():
     for n in {sizes}:
         for causal in (True, False):
             qkv = torch.from_numpy(data.generate(n, 16, 2, seed=n))
-            rows = placement.zigzag(n, group.size)
+            rows = ring.zigzag(n, group.size)
             mine = qkv[:, :, torch.from_numpy(rows[group.rank])]
             out, lse = nccl.ring_attention(group, mine, rows, causal=causal)
             np.savez(f"{folder}/{{n}}_{{causal}}_{{group.rank}}.npz", out=out.numpy(), lse=lse.numpy())
@@ -55,14 +55,13 @@ with joined("cpu", 30) as group, torch.inference_mode():
 
 
 def test_the_ring_over_processes_gives_what_float64_gives(program, tmp_path):
-    from rung.reproduce.parallel import data
 
     ranks = 3
     launch.torchrun(program(RING.format(sizes=SIZES, folder=tmp_path)), [], ranks, limit=60)
     for n in SIZES:
         for causal in (True, False):
-            right, right_lse = reference.attention(data.generate(n, 16, 2, seed=n), causal=causal)
-            for rank, rows in enumerate(placement.zigzag(n, ranks)):
+            right, right_lse = data.attention(data.generate(n, 16, 2, seed=n), causal=causal)
+            for rank, rows in enumerate(ring.zigzag(n, ranks)):
                 with np.load(tmp_path / f"{n}_{causal}_{rank}.npz") as file:
                     np.testing.assert_allclose(file["out"], right[:, rows], rtol=1.3e-6, atol=1e-5)
                     np.testing.assert_allclose(file["lse"], right_lse[:, rows], rtol=1.3e-6, atol=1e-5)
@@ -158,6 +157,6 @@ def test_merging_halves_of_the_keys_gives_the_whole():
 
 @pytest.mark.parametrize(("n", "ranks"), [(1, 3), (7, 3), (64, 4), (257, 5)])
 def test_front_halves_are_those_of_the_placement(n, ranks):
-    for front, rows in zip(nccl.front_halves(n, ranks), placement.zigzag(n, ranks), strict=True):
+    for front, rows in zip(nccl.front_halves(n, ranks), ring.zigzag(n, ranks), strict=True):
         edge = n * ranks // (2 * ranks)
         assert (rows[:front] < edge).all() and (rows[front:] >= edge).all()

@@ -11,6 +11,7 @@ import pytest
 from rung.cli import main
 from rung.models.load import INNER, load
 from rung.models.weights import Linear, read_weights
+from rung.reproduce.climbs import model
 from rung.reproduce.climbs.model import DIVERGENCE, Climb, Climbed, Climber, Step
 from rung.results.row import Row as Result
 from rung.show import model_chart
@@ -74,8 +75,17 @@ def test_a_step_that_was_timed_alone_stands_in_its_place_of_the_climb() -> None:
     rows = [
         timed("decode 14_pacing", 0),
         timed("plan naive", 1),
+        timed("decode 04_one_row, one graph", 6),
         timed("decode 04_one_row", 5),
         timed("plan torch", 0),
     ]
-    order = ["plan torch", "plan naive", "decode 04_one_row", "decode 14_pacing"]
+    order = ["plan torch", "plan naive", "decode 04_one_row", "decode 04_one_row, one graph", "decode 14_pacing"]
     assert [row.part for row in model_chart.steps(rows)] == order
+
+
+def test_a_rung_is_launched_alone_and_in_the_other_way_that_it_allows() -> None:
+    steps = {step.name: step for step in model.steps(["bfloat16"], plans=[])}
+    ways = [(step.rung, step.graph, step.steps) for name, step in steps.items() if name.startswith("decode 04_one_row")]
+    assert ways == [("04_one_row", False, 1), ("04_one_row", True, 1)]
+    assert steps["decode 05_dependent_launch"].steps == 1 and steps["decode 05_dependent_launch, ahead"].steps == 8
+    assert steps["decode 16_clusters"].graph and not any("batch" in name for name in steps)

@@ -8,7 +8,7 @@ import torch
 import gpt2_models as models
 from rung import emulator
 from rung.models.family import read_config
-from rung.models.torch_plan import TorchPlan
+from rung.models.plan import TorchPlan
 from rung.models.weights import Linear, read_weights
 from rung.reproduce.climbs import course
 from rung.reproduce.climbs.model import Climbed, Climber

@@ -23,7 +23,7 @@ def instance(kind: str, *arguments: Any) -> Any:
 def test_local_completions_gives_the_models_own_figures() -> None:
     from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-    from rung.models.harness import HarnessModel
+    from rung.exchange.harness import HarnessModel
 
     folder = models.saved(n_positions=256, eos_token_id=399)
     model = models.ours(folder)

@@ -126,6 +126,8 @@ def test_a_link_to_a_rung_opens_its_ladder(tab: browser.Page) -> None:
 
 def test_a_rung_shows_what_is_known_of_it(tab: browser.Page) -> None:
     rung = catalogue.find("layernorm/tree")
+    tab.value("document.querySelector('#layernorm-05_tree .code-of[data-part=\"1\"]').open = true")
+    tab.settle(0.5)
     text = tab.value("document.getElementById('layernorm-05_tree').textContent")
     for part in (rung.idea, rung.expect, "43.0 µs in f32", "13× the speed of", "__shared__"):
         assert part in text
@@ -144,11 +146,45 @@ def test_only_one_number_format_is_shown_at_a_time(tab: browser.Page) -> None:
 
 
 def test_charts_tell_their_title_and_content_to_a_screen_reader(tab: browser.Page) -> None:
-    charts = "[...document.querySelectorAll('svg[role=img]')].map(s => s.getAttribute('aria-labelledby')"
-    charts += ".split(' ').map(i => document.getElementById(i)?.textContent ?? '').join(' | '))"
-    content = tab.value(charts)
-    assert any("Roofline of layernorm in f32" in t and "05 tree" in t for t in content)
-    assert all(all(len(part) > 4 for part in t.split(" | ", 1)) for t in content)
+    tab.value("location.hash = 'layernorm'")
+    tab.settle(0.5)
+    content = tab.value("[...document.querySelectorAll('#layernorm canvas[role=img]')].map(c => c.ariaLabel)")
+    assert any("layernorm: bf16 at b8t1024" in t and "07 warp 31.0 µs" in t for t in content), content
+    assert all(len(t) > 20 for t in content)
+
+
+def test_a_plot_is_filtered_and_tells_of_what_is_pointed_at(tab: browser.Page) -> None:
+    tab.value("location.hash = 'layernorm'")
+    tab.settle(0.5)
+    plot = "document.querySelector('#layernorm .plot')"
+    tab.value(f"{plot}.querySelector('select').value = 'f32'")
+    tab.value(f"{plot}.querySelector('select').dispatchEvent(new Event('change'))")
+    shown = f"{plot}.drawn[0].data.datasets.map(s => [s.label, s.data.map(p => p.y)])"
+    found = dict(tab.value(shown))
+    assert found["faster than all before"] + found["library"] == ["01 naive", "04 constant", "05 tree", "torch"]
+    point = f"(() => {{ const c = {plot}.drawn[0], e = c.getDatasetMeta(0).data[2];"
+    point += " c.canvas.scrollIntoView(); const b = c.canvas.getBoundingClientRect(); return [e.x + b.x, e.y + b.y]; })()"
+    x, y = tab.value(point)
+    tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x - 5, y=y)
+    tab.settle(0.2)
+    assert "43.0 µs" in tab.value(f"{plot}.drawn[0].tooltip.body.map(b => b.lines.join()).join()")
+    tab.call("Input.dispatchMouseEvent", type="mousePressed", x=x - 5, y=y, button="left", clickCount=1)
+    tab.call("Input.dispatchMouseEvent", type="mouseReleased", x=x - 5, y=y, button="left", clickCount=1)
+    tab.settle(0.2)
+    assert tab.value("location.hash") == "#layernorm-05_tree"
+
+
+def test_plots_take_the_colours_of_the_page_while_it_is_open(tab: browser.Page) -> None:
+    tab.value("location.hash = 'layernorm'")
+    tab.settle(0.5)
+    ink = "document.querySelector('#layernorm .plot').drawn[0].options.plugins.legend.labels.color"
+    light = tab.value(ink)
+    tab.size(1300, 900, dark=True)
+    tab.settle(0.5)
+    dark = tab.value(ink)
+    tab.size(1300, 900)
+    tab.settle(0.5)
+    assert light == tab.value(ink) != dark
 
 
 def test_the_keyboard_alone_suffices(tab: browser.Page, written: Path) -> None:
@@ -209,8 +245,8 @@ def test_it_opens_with_the_models_climb_and_says_what_its_weights_are(tab: brows
     first = tab.value("document.querySelector('#index h2').id")
     content = tab.value("document.getElementById('index').textContent")
     assert first == "climb" and "random weights" in content and "5,400" in content
-    colours = tab.value("[...document.querySelectorAll('#index .legend li')].map(li => li.textContent.trim())")
-    assert "a library" in colours and "bf16" in colours
+    tab.settle(0.5)
+    assert tab.value("document.querySelector('#index .plot').drawn[0].data.datasets.map(s => s.label)") == ["bfloat16"]
     assert "6,521 tokens/s" in tab.value("document.getElementById('model').textContent")
 
 
@@ -226,9 +262,12 @@ def test_search_finds_rungs_by_their_ideas_and_leads_there(tab: browser.Page) ->
 
 
 def test_a_study_is_drawn_from_its_points(tab: browser.Page) -> None:
+    tab.value("location.hash = 'studies'")
+    tab.settle(0.5)
     text = tab.value("document.querySelector('#study-waves').textContent")
     assert "A saw of" in text and "measured" in text
-    assert tab.value("document.querySelectorAll('#study-waves circle').length") == 2
+    drawn = "document.querySelector('#study-waves .plot').drawn[0].data.datasets.map(s => s.data.map(p => [p.x, p.y]))"
+    assert tab.value(drawn) == [[[1, 2], [2, None], [4, 3]]]
 
 
 def test_no_request_left_the_page_and_the_console_is_silent(tab: browser.Page, written: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rung.emulator import executable
@@ -140,9 +140,9 @@ def cc(words: list[str]) -> int:
 
 
 def _object(source: Path, output: Path, options: executable.Options, depends: Path | None) -> None:
+    if depends is not None:  # the user's own headers, too
+        options = replace(options, more=(*options.more, "-MMD", "-MF", str(depends), "-MT", str(output)))
     executable.compile_file(source, output, options)
-    if depends is not None:
-        depends.write_text(f"{output}: {source}\n")
 
 
 def _read(words: list[str]) -> _Asked:

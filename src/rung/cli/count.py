@@ -10,8 +10,8 @@ from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.bench.subject import Subject
     from rung.profile.emulated import Counted
+    from rung.rungs.base import Subject
 
 
 def count(

@@ -46,7 +46,7 @@ def eval_(
     if include is not None and not include.is_dir():
         raise RungError(f"{include} is no folder; --include takes a folder of tasks.")
     from rung.cli import console
-    from rung.models.harness import HarnessModel
+    from rung.exchange.harness import HarnessModel
     from rung.models.load import load
 
     chosen = load(model, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads)

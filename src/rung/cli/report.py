@@ -17,13 +17,13 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
     gpu: options.Gpu = None,
     compile: Annotated[
-        bool, typer.Option("--compile/--no-compile", help="Registers and occupancy (compiles what is not cached).")
-    ] = True,
+        bool, typer.Option("--compile/--no-compile", help="Add registers and occupancy; it takes minutes at first.")
+    ] = False,
     arch: Annotated[str, typer.Option(help="The architecture to compile for.")] = "sm_90",
 ) -> None:
     """Write one self-contained HTML file: ideas, findings, sources, times, rooflines, sweeps and studies.
 
-    Examples: rung report · rung report results/h200 -o h200.html · rung report --no-compile
+    Examples: rung report · rung report results/h200 -o h200.html · rung report --compile
     """
     from rung.cuda import limits
     from rung.results import current, store
@@ -39,7 +39,7 @@ def report(
     if compile:
         rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]
         made = page.resources_of(rungs, arch, _progress("compiling", len(rungs)))
-    text = html.build(found, made, other_gpus=other_gpus)
+    text = html.build(found, made, other_gpus=other_gpus, progress=_progress("ladder", len(catalogue.operations())))
     store.write_whole(output, text)
     console.note(f"{output}: {len(text) / 2**20:.1f} MiB, {len(catalogue.operations())} ladders")
 

@@ -72,7 +72,7 @@ def serve(
         "key": _key(api_key_file), "origins": cors or [],
     }  # fmt: skip
     if ray is not None:
-        from rung.serve.replicas import serve_over_ray
+        from rung.serve.run import serve_over_ray
 
         serve_over_ray(Setup(how, slots, warm=True), ray, **behind)
         return

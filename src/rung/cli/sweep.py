@@ -18,8 +18,8 @@ from rung.files import shown
 from rung.numbers import whole
 
 if TYPE_CHECKING:
-    from rung.bench.subject import Subject
     from rung.results.row import Row
+    from rung.rungs.base import Subject
     from rung.sweep.course import Column
     from rung.sweep.slurm import Request
     from rung.sweep.sweep import Measure, Place, Sweep, Tuning
@@ -131,10 +131,10 @@ def sweep(
 def subject_of(spec: str, file: Path | None, shape: str | None, dtype: str | None) -> Subject:
     """One rung at one shape (its usual one when none is named) and dtype."""
     from rung.bench import race
-    from rung.bench.subject import Subject
     from rung.dtypes import dtype as dtype_named
     from rung.profile.inspect import DEFAULT_SHAPE
     from rung.rungs import catalogue
+    from rung.rungs.base import Subject
 
     chosen = catalogue.select(spec, file)
     if len(chosen) != 1:

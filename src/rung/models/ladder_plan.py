@@ -17,8 +17,7 @@ from rung.errors import RungError
 from rung.models.buffers import integers
 from rung.models.cache import Cache
 from rung.models.operations import aligned, dims_of, find, ladder_of
-from rung.models.plan import Rotation
-from rung.models.torch_plan import TorchPlan
+from rung.models.plan import Rotation, TorchPlan
 from rung.models.weights import Linear, Norm
 from rung.precision import float32_products
 from rung.rungs import catalogue, tunings

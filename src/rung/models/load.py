@@ -1,4 +1,4 @@
-"""GPT-2's public interface: `rung.load(...)` returns a model that continues text."""
+"""The public interface: `rung.load(...)` returns a model that continues text."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ScoreKeywords(TypedDict, total=False):
 
 
 class Model:
-    """A loaded GPT-2."""
+    """A loaded model."""
 
     def __init__(self, transformer: Transformer, folder: Path, name: str, load_seconds: float) -> None:
         self.transformer, self.folder, self.name = transformer, folder, name
@@ -230,7 +230,7 @@ class Model:
 
         They are copied to the CPU as they are computed. With `out` they are also written to that file, as safetensors.
         """
-        tokens = self._tokens(self.tokenizer.encode(text) if isinstance(text, str) else text, "inside")
+        tokens = self._tokens(self.tokenizer.encode(text, begin=True) if isinstance(text, str) else text, "inside")
         found: dict[str, torch.Tensor] = {}
 
         def store(name: str, tensor: torch.Tensor) -> None:
@@ -368,7 +368,7 @@ class Model:
 
     def _prompt(self, prompt: str | Sequence[int]) -> Prompt:
         if isinstance(prompt, str):
-            return Prompt(prompt, tuple(self.tokenizer.encode(prompt)))
+            return Prompt(prompt, tuple(self.tokenizer.encode(prompt, begin=True)))
         if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
             raise RungError(
                 f"a prompt is a text or a list of tokens, not {prompt!r}; "
@@ -422,7 +422,7 @@ def load(
     draft: str | Path | None = None,
     cache: str | None = None,
 ) -> Model:
-    """Load a GPT-2.
+    """Load a model: a GPT-2, or one with Llama's layer.
 
     `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a checkpoint of nanoGPT
     (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `device` is auto (a GPU where there is one), cpu,

@@ -56,6 +56,7 @@ _NAIVE: Rungs = {
     "gelu": ("1",),
     "relu": ("1",),
     "residual": ("1",),
+    **dict.fromkeys(("rmsnorm", "rope", "swiglu"), ("1",)),
 }
 # Sums and maxima by many threads together, with coalesced reads.
 _REDUCTION: Rungs = {
@@ -162,6 +163,7 @@ _ON_A_GPU: Rungs = {
     "embedding": ("3", "2"),
     "layernorm": ("9", "8", "6"),
     "residual_layernorm": ("11",),
+    "rmsnorm": ("torch",),
     "matmul": ("cublaslt", "torch"),
     "matmul_gelu": ("cublaslt", "torch"),
     "gelu": ("4", "2"),

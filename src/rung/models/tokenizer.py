@@ -79,8 +79,10 @@ class Tokenizer:
         """How many times shorter a normalizer may make a text; without one, once."""
         return 1 if self._tokenizer.normalizer is None else LONGEST
 
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a text; special tokens spelled out in it are recognised."""
+    def encode(self, text: str, *, begin: bool = False) -> list[int]:
+        """The tokens of a text; special tokens spelled out in it are recognised. With `begin` also those that the file
+        puts around a text, such as Llama's first.
+        """
         if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
             raise RungError("the text is not UTF-8; convert it, with iconv for example.")
         if len(text) > self._longest:
@@ -88,7 +90,7 @@ class Tokenizer:
             raise RungError(f"one text has {len(text):,} characters; divide it into {most}.")
         try:
             with _panics_unsaid() if self._may_panic else contextlib.nullcontext():
-                ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+                ids: list[int] = self._tokenizer.encode(text, add_special_tokens=begin).ids
         except BaseException as error:
             _pass_on(error)
             raise RungError(f"{self.origin} cannot be applied to this text; fetch it again.") from None

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rung.bench.subject import Subject
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.profile import counters, ncu
@@ -18,6 +17,7 @@ from rung.results import codes, machine, sources, store
 from rung.results.current import HEADLINE
 from rung.results.row import Row
 from rung.rungs import catalogue
+from rung.rungs.base import Subject
 
 TOGETHER = 10  # rungs in one process
 PATIENCE = 80.0  # seconds for one process

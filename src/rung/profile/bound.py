@@ -12,11 +12,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rung.bench.subject import Subject
 from rung.emulator.counters_explained import figures
 from rung.errors import RungError
 from rung.profile.emulated import SMS, Counted
 from rung.results.machine import DATASHEET
+from rung.rungs.base import Subject
 
 CLOCKS = {"NVIDIA H200": 1.98e9, "NVIDIA H100 80GB HBM3": 1.98e9}  # boost
 _LANES, _FUNCTIONS = 128, 16  # instructions of lanes per clock and multiprocessor

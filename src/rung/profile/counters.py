@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rung.bench.subject import Subject
 from rung.errors import RungError
 from rung.profile import ncu
 from rung.results import machine
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
+from rung.rungs.base import Subject
 
 MARKER = "spin_kernel"  # torch.cuda._sleep's; rung.profile.target puts it before each task
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"

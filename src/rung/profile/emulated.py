@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from rung.bench import race
-from rung.bench.subject import Subject
 from rung.check.operands import Operands
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import counters, module
@@ -28,7 +27,7 @@ from rung.operation import Values
 from rung.profile.counters import SINGLE
 from rung.profile.inspect import DEFAULT_SHAPE
 from rung.rungs import catalogue
-from rung.rungs.base import Rung, emulated_multiprocessors
+from rung.rungs.base import Rung, Subject, emulated_multiprocessors
 
 ALIGNED = 512  # as a GPU's allocator aligns memory
 MOST_WORK = 6e7  # operations and numbers of a shape that is counted as it is

@@ -18,7 +18,7 @@ import torch
 
 from rung.errors import RungError, first_line
 from rung.models.family import Config
-from rung.models.torch_plan import TorchPlan
+from rung.models.plan import TorchPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
 from rung.numbers import whole

@@ -344,3 +344,13 @@ def _packed_strides(shape: Sequence[int]) -> list[int]:
     for i in range(len(shape) - 2, -1, -1):
         strides[i] = strides[i + 1] * shape[i + 1]
     return strides
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A rung at one shape (all its values) and dtype."""
+
+    rung: Rung
+    shape: str
+    values: Values
+    dtype: Dtype

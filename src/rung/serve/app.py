@@ -43,7 +43,7 @@ from rung.serve.completions import (
     usage,
     written,
 )
-from rung.serve.errors import Refusal
+from rung.serve.http import Refusal
 from rung.serve.metrics import Metrics
 
 PAGE = Path(__file__).with_name("page.html")

@@ -21,7 +21,7 @@ from rung.models.generate import SEED_BITS
 from rung.models.options import MOST_BIAS, MOST_STOPS, Chosen, Options, Prompt
 from rung.models.sampling import Sampling
 from rung.models.tokenizer import Tokenizer
-from rung.serve.errors import Refusal
+from rung.serve.http import Refusal
 
 if TYPE_CHECKING:
     from rung.models.load import Model
@@ -262,7 +262,7 @@ def _prompts(f: _Fields, served: Served, name: str, most: int = MOST_TEXTS) -> l
                 message = f"{name} has {len(one):,} characters, which the model's context of {context:,} cannot hold."
                 raise Refusal(400, message, name, "context_length_exceeded")
             try:
-                prompts.append(Prompt(one, tuple(served.tokenizer.encode(one))))
+                prompts.append(Prompt(one, tuple(served.tokenizer.encode(one, begin=True))))
             except RungError as error:
                 raise Refusal(400, str(error), name) from None
         elif _tokens(one):
@@ -398,21 +398,29 @@ def chat_body(body: Any, served: Served) -> dict[str, Any]:
         raise Refusal(400, 'the body is no JSON object; send {"messages": [...]}.')
     given = dict(body)
     messages = given.pop("messages", None)
-    texts = isinstance(messages, list) and messages and all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages
+    texts = (
+        isinstance(messages, list)
+        and messages
+        and all(
+            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+            for m in messages
+        )
     )
     if not texts:
         raise Refusal(400, "messages must be a list of objects with a role and a content, both texts.", "messages")
     if "prompt" in given or "echo" in given:
         raise Refusal(400, "a chat has messages; prompt and echo are fields of /v1/completions.", "prompt")
     given["prompt"] = _rendered(messages, served)
+    ids = served.tokenizer.encode(given["prompt"][: served.longest])
+    if len(given["prompt"]) <= served.longest:
+        given["prompt"] = ids  # the template has written what a text begins with
     if given.pop("logprobs", False) is True:
         given["logprobs"] = given.pop("top_logprobs", None) or 0
     most = given.pop("max_completion_tokens", None)
     if most is not None:
         given["max_tokens"] = most
     if given.get("max_tokens") is None:
-        room = served.config.context + 1 - len(served.tokenizer.encode(given["prompt"][: served.longest]))
+        room = served.config.context + 1 - len(ids)
         given["max_tokens"] = max(1, room)
     return given
 
@@ -430,8 +438,9 @@ def _rendered(messages: list[dict[str, Any]], served: Served) -> str:
             served.chat_template or ""
         )
         return template.render(
-            messages=messages, add_generation_prompt=True, bos_token=end, eos_token=end,
-            raise_exception=raise_exception,
+            messages=messages, tools=None, add_generation_prompt=True, eos_token=end, raise_exception=raise_exception,
+            bos_token=end if served.config.bos is None else served.tokenizer.decode([served.config.bos]),
+            strftime_now=lambda form: time.strftime(form),
         )  # fmt: skip
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
         message = f"the model's chat template cannot write these messages ({str(error)[:120]})."

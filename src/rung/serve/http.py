@@ -1,4 +1,5 @@
-"""Connections with bounds: how many there are, how long one may idle, send its headers, or leave an answer unread.
+"""Errors in the form of OpenAI, and connections with bounds: how many there are, how long one may idle, send
+its headers, or leave an answer unread.
 
 They hold before a request is parsed, so that nobody needs a key to meet them. Headers are bounded by h11, to 64 KiB.
 """
@@ -7,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from typing import Any
 
+from starlette.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 UNREAD = 1 << 18  # bytes in a connection's socket
@@ -79,3 +82,45 @@ def bounded(connections: int, seconds: float) -> type[H11Protocol]:
             self.transport.abort()
 
     return Bounded
+
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
+
+
+class Refusal(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(
+        self, status: int, message: str, param: str | None = None, code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        message = _utf8(message)
+        param = param and _utf8(param)
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        kind = TYPES.get(self.status, "server_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body, self.status, self.headers)
+
+
+def _utf8(text: str) -> str:
+    """A text that can be sent, though it may quote half a surrogate pair of the client's."""
+    return text.encode("utf-8", "backslashreplace").decode()

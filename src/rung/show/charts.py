@@ -257,6 +257,10 @@ class Panel:
     title: str
     bars: Sequence[Bar]
     marks: Sequence[Mark] = ()
+    best: bool = False  # whether a line joins the largest values so far, without the libraries
+
+
+HEADING, ROW = 44.0, 23.0  # the height of a panel's title with its marks, and of a bar
 
 
 def bars(
@@ -267,45 +271,25 @@ def bars(
     unit: str,
     columns: Sequence[str] = (),
     width: float = 860,
-    stacked: bool = False,
 ) -> str:
-    """Horizontal bars on a logarithmic axis, one block per panel, and columns of numbers next to them.
-
-    `stacked` puts the labels above the bars, for narrow screens.
-    """
+    """Horizontal bars on a logarithmic axis, one block per panel, and columns of numbers next to them."""
     every = [b for p in panels for b in p.bars]
     edges = _columns(every, columns, width)
-    left = 4.0 if stacked else max(width_of(b.label) for b in every) + 12
-    right = width - 10 if stacked or not edges else min(edges) - _column_width(every, columns, 0) - 18
+    left = max(width_of(b.label) for b in every) + 12
+    right = min(edges) - _column_width(every, columns, 0) - 18 if edges else width - 10
     x = log_scale([*(b.value or 0.0 for b in every), *(m.value for p in panels for m in p.marks)], left, right)
-    row = 34.0 if stacked else 23.0
-    top = 4.0
-    room = width - left if stacked else math.inf
-    height = top + sum(_heading(p, room)[1] + row * len(p.bars) + 14 for p in panels) + 34
+    height = 38 + sum(HEADING + ROW * len(p.bars) + 14 for p in panels)
     canvas = Canvas(width, height)
-    y = top
+    y = 4.0
     for panel in panels:
-        if not stacked:
-            for name, edge in zip(columns, edges, strict=True):
-                canvas.text(edge, y + 15, name, colour="muted", size=12, anchor="end")
-        y = _panel(canvas, panel, x, y, _heading(panel, room), row, left, stacked, edges)
-    for tick in x.ticks(7 if stacked else 10):
+        for name, edge in zip(columns, edges, strict=True):
+            canvas.text(edge, y + 15, name, colour="muted", size=12, anchor="end")
+        y = _panel(canvas, panel, x, y, left, edges)
+    for tick in x.ticks(10):
         anchor = "start" if x(tick) < 14 else "middle"
         canvas.text(x(tick), y + 12, tick_text(tick), colour="muted", size=12, anchor=anchor)
     canvas.text(x.end, y + 28, f"{unit}, logarithmic", colour="muted", size=12, anchor="end")
     return canvas.svg(title, description)
-
-
-def _heading(panel: Panel, room: float) -> tuple[list[str], float]:
-    """The lines of a panel's title at this width, and the height of everything above the bars."""
-    lines = [""]
-    for word in panel.title.split():
-        if width_of(f"{lines[-1]} {word}", 14) > room:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    labels = 14 * (len(panel.marks) - 1) if room < math.inf else 0  # narrow: one below the other
-    return lines, 44.0 + 16 * (len(lines) - 1) + max(0, labels)
 
 
 def _column_width(every: Sequence[Bar], columns: Sequence[str], index: int) -> float:
@@ -322,43 +306,25 @@ def _columns(every: Sequence[Bar], columns: Sequence[str], width: float) -> list
     return edges
 
 
-def _panel(
-    canvas: Canvas,
-    panel: Panel,
-    x: Scale,
-    y: float,
-    head: tuple[list[str], float],
-    row: float,
-    left: float,
-    stacked: bool,
-    edges: Sequence[float],
-) -> float:
-    lines, heading = head
-    bottom = y + heading + row * len(panel.bars)
-    for index, line in enumerate(lines):
-        canvas.text(left, y + 15 + 16 * index, line, bold=True)
-    for tick in x.ticks(7 if stacked else 10):
-        canvas.line(x(tick), y + heading - 4, x(tick), bottom + 2)
-    if stacked:  # text is drawn over the lines here
-        _marks(canvas, panel.marks, x, y + heading - 8, bottom + 2)
+def _panel(canvas: Canvas, panel: Panel, x: Scale, y: float, left: float, edges: Sequence[float]) -> float:
+    start = y + HEADING
+    bottom = start + ROW * len(panel.bars)
+    canvas.text(left, y + 15, panel.title, bold=True)
+    for tick in x.ticks(10):
+        canvas.line(x(tick), start - 4, x(tick), bottom + 2)
+    best, steps = 0.0, list[tuple[float, float]]()
     for index, bar in enumerate(panel.bars):
-        at = y + heading + index * row
-        end = left if bar.value is None else x(bar.value)
-        if stacked:
-            canvas.text(left, at + 14, bar.label, halo=True)
-            for place, note in enumerate(bar.notes):
-                edge = left + (0.6 + 0.15 * place) * (x.end - left)
-                canvas.text(edge, at + 14, note, size=12, colour="muted", anchor="end", halo=True)
-            if bar.value is not None:
-                canvas.rect(left, at + 19, end - left, 9, bar.colour, tip=bar.tip)
-        else:
-            canvas.text(left - 8, at + 15, bar.label, anchor="end")
-            if bar.value is not None:
-                canvas.rect(left, at + 3, end - left, row - 7, bar.colour, tip=bar.tip)
-            for note, edge in zip(bar.notes, edges, strict=True):
-                canvas.text(edge, at + 15, note, size=12, anchor="end")
-    if not stacked:
-        _marks(canvas, panel.marks, x, y + heading - 8, bottom + 2)
+        at = start + index * ROW
+        canvas.text(left - 8, at + 15, bar.label, anchor="end")
+        if bar.value is not None:
+            canvas.rect(left, at + 3, x(bar.value) - left, ROW - 7, bar.colour, tip=bar.tip)
+            best = max(best, 0.0 if bar.colour == "library" else bar.value)
+            steps += [(x(best), at), (x(best), at + ROW)] if best and bar.colour != "library" else []
+        for note, edge in zip(bar.notes, edges, strict=True):
+            canvas.text(edge, at + 15, note, size=12, anchor="end")
+    if panel.best and steps:
+        canvas.path(steps, "ink", width=1.5, tip="the fastest so far")
+    _marks(canvas, panel.marks, x, start - 8, bottom + 2)
     return bottom + 12
 
 

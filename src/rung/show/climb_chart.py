@@ -18,7 +18,7 @@ COLUMNS = ("cold", "vs library")
 def climb(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
     """One picture of a whole ladder: every rung in its first number format and in those it gains from."""
     panels, seen = [], dict[str, float]()
-    bound = _bound(ladder)
+    bound = bound_of(ladder)
     for dtype in [d for d in ORDER if d in ladder.dtypes()]:
         shape = ladder.headline(dtype)
         column = ladder.column(dtype, shape)
@@ -40,7 +40,7 @@ def climb(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
 
 def steps(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
     """The ladder at a glance: only the rungs that were faster than all before them, and the best library."""
-    bound, panels = _bound(ladder), []
+    bound, panels = bound_of(ladder), []
     for dtype in [d for d in ("f32", "bf16") if d in ladder.dtypes()]:
         shape = ladder.headline(dtype)
         fastest: list[Figure] = []
@@ -58,28 +58,11 @@ def steps(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
     )
 
 
-def time_chart(ladder: Ladder, limits: Limits, dtype: str, shape: str, *, width: float = 440) -> str:
-    """Every rung and library at one shape and number format, labels above the bars (narrow screens)."""
-    bound = _bound(ladder)
-    slow = _forecasts(ladder, dtype, shape)
-    one = panel(ladder.column(dtype, shape), ladder, limits, dtype, shape, bound, slow)
-    title = f"{ladder.operation.name} in {dtype} at {shape}: rungs and libraries"
-    return charts.bars(
-        [one],
-        title=title,
-        description=describe([one], bound),
-        unit=unit_of(bound),
-        columns=COLUMNS,
-        width=width,
-        stacked=True,
-    )
-
-
 def unit_of(bound: str) -> str:
     return "TFLOP/s" if bound == "compute" else "GB/s"
 
 
-def _bound(ladder: Ladder) -> str:
+def bound_of(ladder: Ladder) -> str:
     """The ladder's ceiling: the one that is nearer for most figures at the headline shape."""
     marks = [f.bound for f in ladder.found.values() if f.row.shape == ladder.headline(f.row.dtype)]
     return max(("memory", "compute"), key=marks.count)
@@ -116,7 +99,7 @@ def panel(
             bars.append(Bar(label(rung.name), None, (slow[rung.name], ""), dtype))
     dims = dims_text(figures[0], ladder)
     title = f"{dtype}, {dims if len(dims) <= LONGEST_DIMS else shape}"
-    return Panel(title, bars, _marks(ladder, limits, dtype, shape, bound))
+    return Panel(title, bars, _marks(ladder, limits, dtype, shape, bound), best=True)
 
 
 def _bar(figure: Figure, dtype: str, bound: str, behind: bool) -> Bar:

@@ -171,6 +171,8 @@ def reason(pair: Pair) -> str:
         return "partly waiting for other warps" if pair.measured > pair.counted else "not known"
     if pair.figure.startswith("ideal"):
         return "nvcc keeps other values in registers than g++, or copies make wavefronts too"
+    if pair.figure in ("fadd", "ffma"):
+        return "nvcc fuses or reuses a result across branches and loops, where g++ computes it again"
     if pair.figure.endswith("write_bytes") and pair.off < 0.05:
         return "lanes of a loop that ends at different times store together or apart"
     more = "nvcc unrolls or splits loops whose lanes end at different times"

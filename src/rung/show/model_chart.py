@@ -32,8 +32,8 @@ def rate(row: Row) -> float:
     return row.metrics["tokens_per_s"]
 
 
-def chart(rows: Sequence[Row], *, stacked: bool = False) -> str:
-    """The steps as an SVG; `stacked` is for narrow screens."""
+def chart(rows: Sequence[Row]) -> str:
+    """The steps as an SVG."""
     panels = []
     for dtype in dict.fromkeys(row.dtype for row in rows):
         some = [row for row in rows if row.dtype == dtype]
@@ -45,15 +45,13 @@ def chart(rows: Sequence[Row], *, stacked: bool = False) -> str:
             bars.append(Bar(label, rate(row), (f"{rate(row):,.0f}", gain), COLOURS[dtype], tip=row.detail["idea"]))
         limits = [rate(r) / r.metrics["of_bandwidth"] for r in some if r.metrics.get("of_bandwidth")]
         marks = [Mark("memory bandwidth", limits[-1], "limit")] if limits else []
-        panels.append(Panel(f"{rows[0].what}, {dtype}, one sequence, {rows[0].weights} weights", bars, marks))
+        panels.append(Panel(f"{rows[0].what}, {dtype}, one text, {rows[0].weights} weights", bars, marks, best=True))
     return charts.bars(
         panels,
         title=f"The climb of {rows[0].what}",
         description=summary(rows),
         unit="tokens per second",
         columns=("tokens/s", "vs before"),
-        width=440 if stacked else 860,
-        stacked=stacked,
     )
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from rung.bench.subject import Subject
 from rung.errors import RungError, first_line
 from rung.profile import inspect
 from rung.rungs import base
-from rung.rungs.base import Device, Rung
+from rung.rungs.base import Device, Rung, Subject
 from rung.rungs.cuda import CudaRung
 from rung.sweep.sweep import ContextLost, Measure, Outcome, Tuning
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rung.results import sources
 
 if TYPE_CHECKING:
-    from rung.bench.subject import Subject
+    from rung.rungs.base import Subject
     from rung.sweep.sweep import Tuning
 
 EDGES = tuple(range(3, 11))

@@ -11,14 +11,13 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rung.bench.subject import Subject
 from rung.dtypes import DTYPES, element
 from rung.errors import RungError
 from rung.expressions import evaluate_int
 from rung.lazy import torch
 from rung.operation import Values
 from rung.profile import inspect
-from rung.rungs.base import Rung, emulated_multiprocessors
+from rung.rungs.base import Rung, Subject, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.sweep.sweep import Tuning, configurations, illegal
 

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from rung.bench.subject import Subject
 from rung.cuda import limits
 from rung.errors import RungError
 from rung.results import machine
 from rung.results import store as results
 from rung.results.row import Row
 from rung.rungs import identity as identities
-from rung.rungs.base import Device, Rung
+from rung.rungs.base import Device, Rung, Subject
 from rung.rungs.cuda import CudaRung
 
 Tuning = dict[str, int]

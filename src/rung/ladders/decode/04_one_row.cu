@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(QKV_THREADS)
 extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
     attend(const int* lengths, const float* q, const Real* k_cache, const Real* v_cache, float* parts, int layer, float scale)
 {
-    attend_row(lengths, q, k_cache, v_cache, parts, layer, scale);
+    attend_keys(lengths, q, k_cache, v_cache, parts, layer, scale, [] { wait_for_input(); });
 }
 
 extern "C" __global__ void __launch_bounds__(PROJ_THREADS)
@@ -139,5 +139,5 @@ extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
 
 extern "C" __global__ void __launch_bounds__(128) pick(const float* best_value, const int* best_index, int* next, int groups)
 {
-    pick_row(best_value, best_index, next, groups);
+    pick_best(best_value, best_index, next, groups, [] { wait_for_input(false); });
 }

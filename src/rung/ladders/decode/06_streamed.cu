@@ -119,7 +119,8 @@ extern "C" __global__ void __launch_bounds__(KEY_WARPS * 32)
     attend(const int* lengths, const Weight* fc_w, const float* q, const Real* k_cache, const Real* v_cache, float* parts,
            int layer, float scale)
 {
-    attend_streamed(fc_w, lengths, q, k_cache, v_cache, parts, layer, scale);
+    if (AHEAD == 1 && threadIdx.x == 0) prefetch_share(fc_w + size_t(layer) * F * C, size_t(F) * C);
+    attend_keys(lengths, q, k_cache, v_cache, parts, layer, scale, [] { wait_for_input(true); });
 }
 
 extern "C" __global__ void __launch_bounds__(PROJ_THREADS + 32 * BULK)
@@ -152,5 +153,5 @@ extern "C" __global__ void __launch_bounds__(HEAD_THREADS + 32 * BULK)
 
 extern "C" __global__ void __launch_bounds__(128) pick(const float* best_value, const int* best_index, int* next, int groups)
 {
-    pick_streamed(best_value, best_index, next, groups);
+    pick_best(best_value, best_index, next, groups, [] { wait_for_input(false); });
 }

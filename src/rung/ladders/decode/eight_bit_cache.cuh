@@ -1,6 +1,6 @@
 // Attention of the decode rung with 8-bit keys and values: integers with one scale per key and one per value.
 #pragma once
-#include "decode.cuh"
+#include "key_chunks.cuh"
 #include "quantised.cuh"
 
 using namespace decode;
@@ -18,35 +18,7 @@ constexpr int FRESH = EACH / VEC;  // pieces of a lane's part of a new key
 static_assert(HS % EACH == 0 && WARP_SIZE % LANES == 0, "a key must be 1, 2, 4 ... 32 pieces of 16 bytes");
 static_assert(CHUNK % 4 == 0 && MAXT % 4 == 0, "scales are copied in pieces of 16 bytes");
 
-constexpr int ITEMS = B * NH;  // heads of all sequences
-
-// A warp's items: neighbouring blocks have neighbouring ones, and numbers of items differ by at most one.
-__device__ __forceinline__ int first_item() { return warp_id() * int(gridDim.x) + int(blockIdx.x); }
-__device__ __forceinline__ int item_step() { return KEY_WARPS * int(gridDim.x); }
-__device__ __forceinline__ int length_of(const int* lengths, int item)
-{
-    return item < ITEMS ? load_fresh(lengths + item / NH) : 0;
-}
 __device__ __forceinline__ size_t scales_start(int layer, int item) { return (size_t(layer) * ITEMS + item) * MAXT; }
-
-// All chunks of a warp's items in sequence; an item without cached keys is one empty chunk.
-struct Chunks
-{
-    const int* lengths;
-    int item, first, length, following;  // the next item's length is prefetched
-
-    __device__ __forceinline__ Chunks(const int* lengths_) : lengths(lengths_), item(first_item()), first(0)
-    {
-        length = length_of(lengths, item), following = length_of(lengths, item + item_step());
-    }
-    __device__ __forceinline__ int count() const { return min(CHUNK, length - first); }
-    __device__ __forceinline__ void go_on()
-    {
-        first += CHUNK;
-        if (first < length) return;
-        item += item_step(), first = 0, length = following, following = length_of(lengths, item + item_step());
-    }
-};
 
 // What a launch reads of the caches.
 struct Cached
@@ -61,8 +33,8 @@ struct KeyRing
 {
     Cached cached;
     uint4* slots;
-    uint64_t* arrived;  // one barrier per slot
-    Chunks ahead;       // the next chunk to request
+    uint64_t* arrived;    // one barrier per slot
+    Chunks<CHUNK> ahead;  // the next chunk to request
     int layer, slot, round;
 
     __device__ __forceinline__ KeyRing(uint4* all, uint64_t* barriers, const int* lengths, const Cached& cached_, int layer_)

@@ -1,7 +1,8 @@
 // The twelfth decode rung's kernels between the library's products: one for the embedding, one for each norm, one for attention,
 // and two after the head. Each may start while its predecessor ends, and reads that kernel's output after pdl_wait.
 #pragma once
-#include "decode.cuh"
+#include "key_chunks.cuh"
+#include "stream_row.cuh"
 
 using namespace decode;
 
@@ -12,74 +13,6 @@ __device__ __forceinline__ void wait_for_input()
 }
 
 // ---- the residual stream ----------------------------------------------------------------------------------------
-
-// A block's row of the stream, four elements per thread and round, with the norm's gain and shift.
-struct StreamRow
-{
-    static constexpr int EACH = (C / 4 + ROW_THREADS - 1) / ROW_THREADS;
-
-    float4 v[EACH], gain[EACH], shift[EACH];
-
-    template <class Do>
-    __device__ __forceinline__ void each(Do what)
-    {
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (int(threadIdx.x) + ROW_THREADS * i < C / 4) what(i, int(threadIdx.x) + ROW_THREADS * i);
-    }
-
-    // No kernel writes weights, so these loads need not wait.
-    __device__ __forceinline__ void request(const Real* gains, const Real* shifts)
-    {
-        each([&](int i, int f) { gain[i] = four_floats(gains + 4 * f), shift[i] = four_floats(shifts + 4 * f); });
-    }
-
-    // Elements of the row per warp.
-    static __device__ __forceinline__ float held(int warp)
-    {
-        int count = 0;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) count += max(0, min(WARP_SIZE, C / 4 - (warp * WARP_SIZE + ROW_THREADS * i)));
-        return 4.0f * float(count);
-    }
-
-    // Merges the warps' means and deviations, without the cancellation of a one-pass variance: one barrier. Every warp has
-    // elements of the row.
-    __device__ __forceinline__ Norm norm(float eps)
-    {
-        constexpr int WARPS = ROW_THREADS / WARP_SIZE;
-        __shared__ float2 parts[WARPS];
-        float sum = 0.0f, squares = 0.0f, mean = 0.0f;
-        each([&](int i, int) { sum += (v[i].x + v[i].y) + (v[i].z + v[i].w); });
-        const float own = warp_sum(sum) / held(warp_id());
-        each([&](int i, int) {
-            const float4 d = make_float4(v[i].x - own, v[i].y - own, v[i].z - own, v[i].w - own);
-            squares += (d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w);
-        });
-        squares = warp_sum(squares);
-        if (lane_id() == 0) parts[warp_id()] = make_float2(own, squares);
-        __syncthreads();
-        squares = 0.0f;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) mean += held(w) / C * parts[w].x;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) squares += parts[w].y + held(w) * (parts[w].x - mean) * (parts[w].x - mean);
-        return {mean, rsqrtf(squares / C + eps)};
-    }
-
-    // Stores the stream, and its layer norm as the next product's input.
-    __device__ __forceinline__ void store(float* x, Real* n, float eps)
-    {
-        const int b = blockIdx.x;
-        each([&](int i, int f) { reinterpret_cast<float4*>(x + size_t(b) * C)[f] = v[i]; });
-        const Norm found = norm(eps);
-        each([&](int i, int f) {
-            const float4 out = normalised(v[i], found, gain[i], shift[i]);
-            *reinterpret_cast<uint2*>(n + size_t(b) * C + 4 * f) =
-                make_uint2(pack2<Real>(out.x, out.y), pack2<Real>(out.z, out.w));
-        });
-    }
-};
 
 __device__ __forceinline__ float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
@@ -125,36 +58,9 @@ constexpr int LANES = HS / VEC;                // per key, 16 bytes each
 constexpr int AT_ONCE = WARP_SIZE / LANES;     // keys per access of a warp
 constexpr int CHUNK = KEY_LOADS * AT_ONCE;     // keys
 constexpr int PIECES = KEY_LOADS * WARP_SIZE;  // of 16 bytes: a chunk's keys, or its values
-constexpr int ITEMS = B * NH;                  // heads of all sequences
 static_assert(HS % VEC == 0 && WARP_SIZE % LANES == 0, "a key must be 1, 2, 4 ... 32 pieces of 16 bytes");
 
-// A warp's items: neighbouring blocks have neighbouring ones, and numbers of items differ by at most one.
-__device__ __forceinline__ int first_item() { return warp_id() * int(gridDim.x) + int(blockIdx.x); }
-__device__ __forceinline__ int item_step() { return KEY_WARPS * int(gridDim.x); }
-__device__ __forceinline__ int length_of(const int* lengths, int item)
-{
-    return item < ITEMS ? load_fresh(lengths + item / NH) : 0;
-}
 __device__ __forceinline__ size_t item_start(int layer, int item) { return (size_t(layer) * ITEMS + item) * MAXT * HS; }
-
-// All chunks of a warp's items in sequence; an item without cached keys is one empty chunk.
-struct Chunks
-{
-    const int* lengths;
-    int item, first, length, following;  // the next item's length is prefetched
-
-    __device__ __forceinline__ Chunks(const int* lengths_) : lengths(lengths_), item(first_item()), first(0)
-    {
-        length = length_of(lengths, item), following = length_of(lengths, item + item_step());
-    }
-    __device__ __forceinline__ int count() const { return min(CHUNK, length - first); }
-    __device__ __forceinline__ void go_on()
-    {
-        first += CHUNK;
-        if (first < length) return;
-        item += item_step(), first = 0, length = following, following = length_of(lengths, item + item_step());
-    }
-};
 
 // A warp's own ring: each slot holds a chunk's keys followed by its values. Where there is a copy engine, one lane issues both
 // copies; elsewhere every lane copies the pieces that it will read.
@@ -162,8 +68,8 @@ struct KeyRing
 {
     const Real *k_cache, *v_cache;
     uint4* slots;
-    uint64_t* arrived;  // one barrier per slot
-    Chunks ahead;       // the next chunk to request
+    uint64_t* arrived;    // one barrier per slot
+    Chunks<CHUNK> ahead;  // the next chunk to request
     int layer, slot, round;
 
     __device__ __forceinline__ KeyRing(uint4* all, uint64_t* barriers, const int* lengths, const Real* k, const Real* v,

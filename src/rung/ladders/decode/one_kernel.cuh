@@ -3,44 +3,12 @@
 // of a layer must be short: code that does not fit into the instruction cache is fetched again in every layer.
 #pragma once
 #include "exchanged_attention.cuh"
+#include "hidden_vector.cuh"
 #include "residual_vector.cuh"
 
 namespace decode {
 
 static_assert(B == 1, "one sequence");
-
-// ---- the MLP ----------------------------------------------------------------------------------------------------
-
-struct Hidden
-{
-    static constexpr int HELD = ceil_div(F / HIDDEN + MOST_BLOCKS, THREADS);
-    PacketSpan spans[HELD];
-
-    __device__ __forceinline__ void look_up(const HiddenMailbox& shared)
-    {
-#pragma unroll
-        for (int i = 0; i < HELD; i++) spans[i] = PacketSpan::of(shared, int(threadIdx.x) + i * THREADS);
-    }
-
-    __device__ __forceinline__ void receive_from(const HiddenMailbox& shared, const Vector& to, uint32_t epoch) const
-    {
-        Packet got[HELD];
-        const int thread = opaque(threadIdx.x);
-        receive(got, epoch, [&](int i) { return shared.packets + min(thread + i * THREADS, shared.count() - 1); });
-#pragma unroll
-        for (int i = 0; i < HELD; i++) {
-            const PacketSpan span = spans[i].renewed();
-#pragma unroll
-            for (int j = 0; j < 3; j++) {
-                if (j * HIDDEN_IN_WORD >= span.count()) continue;
-                if (TWO_TERM_TF32)
-                    to.set(span.first() + j, __uint_as_float(got[i].word[j]));
-                else
-                    reinterpret_cast<uint32_t*>(to.numbers)[span.first() / 2 + j] = got[i].word[j];
-            }
-        }
-    }
-};
 
 // ---- the head ---------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 // The kernels of a step for few sequences: every weight is read once, by the one warp that needs it, directly into registers. The
 // rungs that include this differ in when a kernel may start (DEPENDENT) and in the type of a weight (W).
 #pragma once
-#include "decode.cuh"
+#include "few_sequences.cuh"
 
 namespace decode {
 
@@ -65,31 +65,6 @@ __device__ __forceinline__ void project_qkv_row(Matrix<W> qkv, const int* tokens
             cache[cached(layer, b, channel / HS, load_fresh(lengths + b)) + channel % HS] = from_float<Real>(sum);
         }
     }
-}
-
-// A block takes KEY_WARPS shares of one head's keys; blocks beyond the sequence's end have nothing to do.
-__device__ __forceinline__ void attend_row(const int* lengths, const float* q, const Real* k_cache, const Real* v_cache,
-                                           float* parts, int layer, float scale)
-{
-    using WarpKeys = Keys<KEY_LOADS>;
-    const int part = blockIdx.x, head = blockIdx.y, b = blockIdx.z, lane = lane_id(), warp = warp_id();
-    const int length = load_fresh(lengths + b), first = (part * KEY_WARPS + warp) * WarpKeys::COUNT;
-    if (part * KEY_WARPS * WarpKeys::COUNT > length) return;
-
-    const Real* keys = k_cache + cached(layer, b, head, 0);
-    const Real* values = v_cache + cached(layer, b, head, 0);
-    WarpKeys keys_held;
-    keys_held.request(keys, values, first, 0, length, lane);
-    wait_for_input();
-    keys_held.request(keys, values, first, length, length + 1, lane);
-    float query[VEC], y[VEC], m, l;
-#pragma unroll
-    for (int j = 0; j < VEC; j += 4) {
-        const float4 f = load_fresh(reinterpret_cast<const float4*>(q + b * C + head * HS + lane % WarpKeys::LANES * VEC + j));
-        query[j] = f.x, query[j + 1] = f.y, query[j + 2] = f.z, query[j + 3] = f.w;
-    }
-    keys_held.attend(query, BY_LAYER ? scale / (layer + 1) : scale, first, length + 1, lane, m, l, y);
-    store_part<KEY_WARPS>(parts + ((size_t(b) * NH + head) * PARTS + part) * (HS + 4), m, l, y, lane, warp);
 }
 
 // Every block merges the heads' parts itself, then C * PROJ_SPLIT warps share the rows.
@@ -195,7 +170,6 @@ __device__ __forceinline__ void head_row(Matrix<W> head, const Real* lnf_w, cons
     using At = Spread<W, C>;
     extern __shared__ float4 shared[];
     float4 *gain = shared, *shift = gain + At::FLOAT4S, *xs = shift + At::FLOAT4S;
-    __shared__ Best winners[B][WARPS];
     const int lane = lane_id(), warp = warp_id();
     int row = (blockIdx.x * WARPS + warp) * HEAD_ROWS;
 
@@ -235,34 +209,7 @@ __device__ __forceinline__ void head_row(Matrix<W> head, const Real* lnf_w, cons
 #pragma unroll
         for (int r = 0; r < HEAD_ROWS; r++) weight[r].request(head.weight + size_t(row + r) * C, lane, row + r < V);
     }
-#pragma unroll
-    for (int b = 0; b < B; b++) {
-        best[b] = warp_best(best[b]);
-        if (lane == 0) winners[b][warp] = best[b];
-    }
-    __syncthreads();
-    for (int b = threadIdx.x; b < B; b += HEAD_THREADS) {
-        Best winner = winners[b][0];
-        for (int w = 1; w < WARPS; w++) winner = better(winner, winners[b][w]);
-        best_value[b * gridDim.x + blockIdx.x] = winner.value;
-        best_index[b * gridDim.x + blockIdx.x] = winner.index;
-    }
-}
-
-// One block per sequence, 128 threads.
-__device__ __forceinline__ void pick_row(const float* best_value, const int* best_index, int* next, int groups)
-{
-    __shared__ Best winners[4];
-    const int b = blockIdx.x;
-    wait_for_input(false);
-    Best best = {-INFINITY, INT_MAX};
-    // perhaps never several turns: a vocabulary of more than 128 groups is too slow to emulate at every rung
-    for (int i = threadIdx.x; i < groups; i += 128)
-        best = better(best, {load_fresh(best_value + b * groups + i), load_fresh(best_index + b * groups + i)});
-    best = warp_best(best);
-    if (lane_id() == 0) winners[warp_id()] = best;
-    __syncthreads();
-    if (threadIdx.x == 0) next[b] = better(better(winners[0], winners[1]), better(winners[2], winners[3])).index;
+    report_best<WARPS>(best, best_value, best_index, [] { __syncthreads(); });
 }
 
 }  // namespace decode

@@ -43,10 +43,14 @@ struct PhaseSpec
     int sent;  // the epoch of what goes to the phase's mailbox
 };
 
+// A model may have fewer heads of keys and values than of queries.
+enum : int { KEY_HEADS = NH, QKV_ROWS = (NH + 2 * KEY_HEADS) * HS };
+
 __device__ constexpr PhaseSpec TABLE[] = {
-    {Input::RESIDUAL, -1, &Model::ln1_w, &Model::ln1_b, &Model::qkv_w, &Model::qkv_b, &Model::qkv_s, 3 * C, C, Epilogue::CACHE,
+    {Input::RESIDUAL, -1, &Model::ln1_w, &Model::ln1_b, &Model::qkv_w, &Model::qkv_b, &Model::qkv_s, QKV_ROWS, C, Epilogue::CACHE,
      0},
-    {Input::ATTENTION, 1, nullptr, nullptr, &Model::proj_w, &Model::proj_b, &Model::proj_s, C, C, Epilogue::ADD_RESIDUAL, 2},
+    {Input::ATTENTION, 1, nullptr, nullptr, &Model::proj_w, &Model::proj_b, &Model::proj_s, C, NH * HS, Epilogue::ADD_RESIDUAL,
+     2},
     {Input::RESIDUAL, 2, &Model::ln2_w, &Model::ln2_b, &Model::fc_w, &Model::fc_b, &Model::fc_s, F, C, Epilogue::ACTIVATE, 3},
     {Input::HIDDEN, 3, nullptr, nullptr, &Model::fc2_w, &Model::fc2_b, &Model::fc2_s, C, F, Epilogue::ADD_RESIDUAL, 4},
     {Input::RESIDUAL, -1, &Model::lnf_w, &Model::lnf_b, &Model::head_w, nullptr, &Model::head_s, V, C, Epilogue::LOGITS, 0},

@@ -1,6 +1,6 @@
 // The kernels of a step for few sequences: rows of weights stream through shared memory ahead of each kernel's input.
 #pragma once
-#include "stream.cuh"
+#include "block_norm.cuh"
 
 namespace decode {
 
@@ -46,33 +46,6 @@ __device__ __forceinline__ void project_qkv_streamed(Matrix<W> qkv, const W* pro
             cache[cached(layer, b, channel / HS, length[b]) + channel % HS] = from_float<Real>(sum);
         }
     });
-}
-
-// A block takes KEY_WARPS shares of one head's keys; blocks beyond the sequence's end have nothing to do.
-template <class W>
-__device__ __forceinline__ void attend_streamed(const W* fc, const int* lengths, const float* q, const Real* k_cache,
-                                                const Real* v_cache, float* parts, int layer, float scale)
-{
-    using Share = Keys<KEY_LOADS>;
-    const int part = blockIdx.x, head = blockIdx.y, b = blockIdx.z, lane = lane_id(), warp = warp_id();
-    const int length = load_fresh(lengths + b), first = (part * KEY_WARPS + warp) * Share::COUNT;
-    if (AHEAD == 1 && threadIdx.x == 0) prefetch_share(fc + size_t(layer) * F * C, size_t(F) * C);
-    if (part * KEY_WARPS * Share::COUNT > length) return;
-
-    const Real* keys = k_cache + cached(layer, b, head, 0);
-    const Real* values = v_cache + cached(layer, b, head, 0);
-    Share share;
-    share.request(keys, values, first, 0, length, lane);
-    wait_for_input(true);
-    share.request(keys, values, first, length, length + 1, lane);
-    float query[VEC], y[VEC], m, l;
-#pragma unroll
-    for (int j = 0; j < VEC; j += 4) {
-        const float4 f = load_fresh(reinterpret_cast<const float4*>(q + b * C + head * HS + lane % Share::LANES * VEC + j));
-        query[j] = f.x, query[j + 1] = f.y, query[j + 2] = f.z, query[j + 3] = f.w;
-    }
-    share.attend(query, BY_LAYER ? scale / (layer + 1) : scale, first, length + 1, lane, m, l, y);
-    store_part<KEY_WARPS>(parts + ((size_t(b) * NH + head) * PARTS + part) * (HS + 4), m, l, y, lane, warp);
 }
 
 // Adds the warps' partial sums of each of a block's rows to the residual stream, in a fixed order. The residual is prefetched
@@ -224,7 +197,6 @@ __device__ __forceinline__ void head_streamed(Matrix<W> head, const Real* lnf_w,
 {
     extern __shared__ uint4 shared[];
     constexpr int WARPS = HEAD_THREADS / 32;
-    __shared__ Best winners[B][WARPS];
     using Rows = WeightStream<W, C, 1, HEAD_ROWS, HEAD_SLOTS, HEAD_THREADS>;
     float4* xs = Rows::behind(shared);
     Rows rows;
@@ -243,33 +215,7 @@ __device__ __forceinline__ void head_streamed(Matrix<W> head, const Real* lnf_w,
         logits[size_t(b) * V + row] = logit;
         best[b] = better(best[b], {logit, row});
     });
-#pragma unroll
-    for (int b = 0; b < B; b++) {
-        best[b] = warp_best(best[b]);
-        if (lane_id() == 0) winners[b][warp_id()] = best[b];
-    }
-    sync_computing<HEAD_THREADS>();
-    for (int b = threadIdx.x; b < B; b += HEAD_THREADS) {
-        Best winner = winners[b][0];
-        for (int w = 1; w < WARPS; w++) winner = better(winner, winners[b][w]);
-        best_value[b * gridDim.x + blockIdx.x] = winner.value;
-        best_index[b * gridDim.x + blockIdx.x] = winner.index;
-    }
-}
-
-// One block per sequence, 128 threads.
-__device__ __forceinline__ void pick_streamed(const float* best_value, const int* best_index, int* next, int groups)
-{
-    __shared__ Best winners[4];
-    const int b = blockIdx.x;
-    wait_for_input(false);
-    Best best = {-INFINITY, INT_MAX};
-    for (int i = threadIdx.x; i < groups; i += 128)
-        best = better(best, {load_fresh(best_value + b * groups + i), load_fresh(best_index + b * groups + i)});
-    best = warp_best(best);
-    if (lane_id() == 0) winners[warp_id()] = best;
-    __syncthreads();
-    if (threadIdx.x == 0) next[b] = better(better(winners[0], winners[1]), better(winners[2], winners[3])).index;
+    report_best<WARPS>(best, best_value, best_index, [] { sync_computing<HEAD_THREADS>(); });
 }
 
 }  // namespace decode

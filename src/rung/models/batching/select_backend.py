@@ -35,7 +35,7 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
         from rung.models.gpu.slots import GpuBackend
 
         if transformer.drafting is not None:
-            from rung.models.gpu.draft_verification import Columns
+            from rung.models.gpu.engine import Columns
 
             columns = Columns(engine)
             slots = min(slots or columns.columns_at_once, columns.columns_at_once)

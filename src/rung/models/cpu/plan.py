@@ -12,9 +12,8 @@ from rung.models.cache import Cache
 from rung.models.cpu import build
 from rung.models.cpu.engine import Column, Engine, Run, available
 from rung.models.family import Config
-from rung.models.plan import Service
+from rung.models.plan import Service, TorchPlan
 from rung.models.score import Rated
-from rung.models.torch_plan import TorchPlan
 from rung.models.weights import Linear, Weights
 from rung.precision import one_thread
 from rung.processors import processors

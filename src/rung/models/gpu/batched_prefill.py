@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from rung.models.family import Config
+from rung.models.gpu.device_copy import sent
 from rung.models.gpu.engine import Engine
 from rung.models.gpu.loading import Arrival
-from rung.models.gpu.memory import sent
 from rung.models.gpu.recorded import PromptPass
 from rung.models.gpu.row_transfer import EMPTY_RECORD, RECORD
 from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Choice, Draw

@@ -1,20 +1,22 @@
-"""A model's weights on a device, and the decode rungs that serve it."""
+"""A model's weights on a device, the decode rungs that serve it, and steps that verify drafts."""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
+from rung.models.cache import Cache
+from rung.models.cpu.engine import Column
 from rung.models.family import Config
+from rung.models.gpu.device_copy import refuse, sent
 from rung.models.gpu.loading import Arrival
-from rung.models.gpu.memory import refuse
 from rung.models.gpu.session import Session, Work, dims
 from rung.models.operations import find
 from rung.models.weights import Weights, stack
@@ -162,3 +164,43 @@ class Engine:
     def _tuned(self, name: str, values: Mapping[str, Number]) -> bool:
         rung = find("decode", name)
         return self.device == "cuda" and bool(tunings.best(rung, values, self.real.name, device=self.device))
+
+
+STATE = ("tokens", "lengths", "texts", "caches")
+
+
+class Columns:
+    """A session whose rows may be consecutive tokens of one text; it has one cache per text."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._session = engine, engine.few_rows()
+        self.columns_at_once = self._session.rows
+        self._numbers = torch.zeros(len(STATE) + 1, self.columns_at_once, dtype=torch.int32, device=self._session.where)
+        self.cache: Cache | None = Cache.over(self._session.tensors["k_cache"], self._session.tensors["v_cache"])
+
+    @torch.inference_mode()
+    def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:
+        """Logits (outputs, V) of the columns that request them; those of a text are contiguous."""
+        firsts: list[int] = []
+        for i, column in enumerate(columns):
+            firsts.append(firsts[-1] if i and columns[i - 1].row == column.row else i)
+        # Surplus rows continue after the last text; their results are ignored.
+        missing = self.columns_at_once - len(columns)
+        order = [0] * outputs
+        for i, column in enumerate(columns):
+            if column.output >= 0:
+                order[column.output] = i
+        state = [
+            [*(c.token for c in columns), *[0] * missing],
+            [*(c.position for c in columns), *[0] * missing],
+            [*firsts, *[firsts[-1]] * missing],
+            [*(c.row for c in columns), *[0] * missing],
+            [*order, *[0] * (self.columns_at_once - outputs)],
+        ]
+        session = self._session
+        with self._engine.lock:
+            self._engine.arrive()
+            sent(state, self._numbers)  # one copy to the device, and from there to the step's inputs
+            torch._foreach_copy_([session.tensors[name] for name in STATE], list(self._numbers[: len(STATE)]))
+            session.decode.run()
+            return session.tensors["logits"][self._numbers[-1, :outputs]]

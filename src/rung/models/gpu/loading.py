@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 
 from rung.models.family import Config
-from rung.models.gpu.device_copy import Mark, Transport, transport_to
-from rung.models.gpu.memory import refuse
+from rung.models.gpu.device_copy import Mark, Transport, refuse, transport_to
 from rung.models.operations import ALIGNMENT
 from rung.models.tensors import Safetensors, open_tensors
 from rung.models.weights import empty_operands, items, require_numbers, tensor_reader

@@ -12,8 +12,7 @@ from rung.models.family import Config
 from rung.models.gpu.engine import DTYPES, Engine
 from rung.models.gpu.loading import Arrival, arrival
 from rung.models.gpu.scoring import GpuScorer
-from rung.models.plan import Service, WrappedPlan
-from rung.models.torch_plan import TorchPlan
+from rung.models.plan import Service, TorchPlan, WrappedPlan
 from rung.models.weights import Linear, Weights, as_weights, share
 from rung.rungs.base import Device
 

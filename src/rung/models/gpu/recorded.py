@@ -21,7 +21,7 @@ from rung.dtypes import DTYPES, Dtype
 from rung.models.buffers import empty
 from rung.models.cache import Cache
 from rung.models.family import Config
-from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
+from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, refuse
 from rung.models.ladder_plan import SHORT_NAMES, LadderPlan, norm_of
 from rung.models.operations import (
     BY_TORCH,

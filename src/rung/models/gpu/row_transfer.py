@@ -13,7 +13,7 @@ import torch
 
 from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import Dtype
-from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, sent
+from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, sent
 from rung.models.gpu.session import Session
 from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Draw
 from rung.models.options import MOST_STOPS

@@ -17,7 +17,7 @@ import torch
 
 from rung.models.buffers import plain_torch
 from rung.models.family import Config
-from rung.models.gpu.memory import sent, to_host
+from rung.models.gpu.device_copy import sent, to_host
 from rung.models.gpu.recorded import Buffers, RecordedPass
 from rung.models.operations import score_rungs
 from rung.models.score import Rated

@@ -13,7 +13,7 @@ import torch
 from rung.cuda.launch import Argument, Build, LaunchConfig, Module
 from rung.dtypes import Dtype
 from rung.models.family import Config
-from rung.models.gpu.memory import CACHES, EIGHT_BIT_CACHES, refuse
+from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, refuse
 from rung.models.gpu.recorded import StepPass
 from rung.models.gpu.token_sampler import Choice
 from rung.models.options import MOST_STOPS

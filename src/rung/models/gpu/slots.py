@@ -27,8 +27,8 @@ from rung.models.batching.host_sampling import chosen_tokens
 from rung.models.batching.text import Request, Text
 from rung.models.buffers import integers
 from rung.models.gpu.batched_prefill import CHUNK, Reader, bucket, passes, shapes
+from rung.models.gpu.device_copy import sent, to_host
 from rung.models.gpu.engine import Engine
-from rung.models.gpu.memory import sent, to_host
 from rung.models.gpu.row_transfer import EMPTY_RECORD, RowTransfer, record
 from rung.models.gpu.session import Session
 from rung.models.gpu.token_sampler import Draw

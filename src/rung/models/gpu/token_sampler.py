@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rung.dtypes import dtype as named_dtype
-from rung.models.gpu.memory import sent
+from rung.models.gpu.device_copy import sent
 from rung.models.operations import SAMPLE_RUNGS, find
 from rung.models.sampling import WORD, Sampling
 from rung.operation import Tensors

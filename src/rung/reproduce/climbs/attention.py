@@ -21,7 +21,7 @@ from rung.errors import RungError, first_line
 from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.ladder_plan import SHORT_NAMES, LadderPlan
-from rung.models.torch_plan import TorchPlan
+from rung.models.plan import TorchPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Norm, Weights, converted
 from rung.operation import Tensors, Values

@@ -21,8 +21,8 @@ from rung.models.gpu.engine import DTYPES, Engine
 from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
 from rung.models.operations import LADDERS, PLANS
 from rung.models.options import Options, Prompt
+from rung.models.plan import TorchPlan
 from rung.models.sampling import Sampling
-from rung.models.torch_plan import TorchPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
 from rung.results import machine

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from rung.errors import RungError
-from rung.reproduce.parallel import failure
+from rung.reproduce.parallel import launch
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def joined(device: str | None = None, patience: float = 120.0) -> Iterator[Group
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             raise
-        failure.report(error, f"process {rank} of {size}")
+        launch.report(error, f"process {rank} of {size}")
         sys.stderr.flush()
         os._exit(2)  # a process that waits for others in its clean-up would never end
     dist.destroy_process_group()

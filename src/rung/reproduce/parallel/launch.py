@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,11 +10,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from rung.errors import RungError
-from rung.reproduce.parallel import failure
 
 IN_A_JOB = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
 
@@ -72,7 +73,7 @@ def torchrun(module: str, arguments: Sequence[str], processes: int, *, limit: fl
 def _one_sentence(command: list[str], environment: dict[str, str], limit: float, ranks: int, kind: str) -> str:
     with tempfile.TemporaryDirectory(prefix="rung-job-") as folder:
         words = Path(folder) / "failure"
-        code, out, err = _run(command, {**environment, failure.FILE: str(words)}, limit, ranks, kind)
+        code, out, err = _run(command, {**environment, FILE: str(words)}, limit, ranks, kind)
         if code == 0:
             return out
         if words.exists():
@@ -135,3 +136,19 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return "unknown"
+
+
+FILE = "RUNG_FAILURE_FILE"  # environment variable: a file for the first failing process's message
+
+
+def report(error: BaseException, who: str) -> None:
+    """Write the error to standard error and to the launcher's file, since forwarded output may be lost when the job
+    ends."""
+    words = str(error) if isinstance(error, RungError) else f"{who}: {error!r}"
+    words = " ".join(words.split())
+    if FILE in os.environ:
+        with contextlib.suppress(OSError), Path(os.environ[FILE]).open("x", encoding="utf-8") as file:
+            file.write(words)
+    print(f"rung: {words}", file=sys.stderr, flush=True)
+    if os.environ.get("RUNG_TRACEBACK"):
+        traceback.print_exception(error)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rung.errors import RungError, first_line
-from rung.reproduce.parallel import failure, local, placement
+from rung.reproduce.parallel import launch, local, ring
 from rung.reproduce.parallel.ring import travel
 
 Floats = NDArray[np.float32]
@@ -155,7 +155,7 @@ def sequence_split(
 ) -> tuple[Floats | None, Floats | None, Timed | None]:
     """Attention of all heads, each rank with some rows; qkv (3, H, N, D), and the results, are rank 0's."""
     heads, n, size = shape
-    rows = placement.place(kind, n, ranks.size)
+    rows = ring.place(kind, n, ranks.size)
 
     def part(own: Floats) -> tuple[Floats, Floats]:
         return ring_attention(ranks, own, rows, causal=causal, threads=threads)
@@ -169,7 +169,7 @@ def head_split(
 ) -> tuple[Floats | None, Floats | None, Timed | None]:
     """The same, each rank with whole heads: no communication while computing; needs at least one head per rank."""
     heads, n, size = shape
-    at, cut = np.arange(n), placement.cuts(heads, ranks.size)
+    at, cut = np.arange(n), ring.cuts(heads, ranks.size)
 
     def part(own: Floats) -> tuple[Floats, Floats]:
         start = time.perf_counter()
@@ -233,5 +233,5 @@ def report_once(comm: Any) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        failure.report(error, f"rank {comm.rank} of {comm.size}")
+        launch.report(error, f"rank {comm.rank} of {comm.size}")
         comm.Abort(2)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rung.errors import RungError
-from rung.reproduce.parallel import data, mpi, reference
+from rung.reproduce.parallel import data, mpi
 
 METHODS = ("ring", "heads")
 
@@ -86,12 +86,12 @@ def _row(job: Job, case: Case, out: Any, lse: Any, timed: mpi.Timed, ranks: int)
         np.savez(Path(job.output_folder) / name, out=out, lse=lse)
     row = {**asdict(case), "ranks": ranks, "threads": job.threads, **asdict(timed)}
     if job.check:
-        right = reference.attention(_data(job, case), causal=case.causal)[0]
-        row["error"] = reference.error(out, right)
-        if not row["error"] <= reference.CAP:
+        right = data.attention(_data(job, case), causal=case.causal)[0]
+        row["error"] = data.error(out, right)
+        if not row["error"] <= data.CAP:
             raise RungError(
                 f"attention of {case.n} rows over {ranks} ranks ({case.method}) is off by {row['error']:.1e} "
-                f"of its norm, but only {reference.CAP:.0e} is allowed."
+                f"of its norm, but only {data.CAP:.0e} is allowed."
             )
     return row
 

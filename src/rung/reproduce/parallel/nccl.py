@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
-from rung.reproduce.parallel import placement
+from rung.reproduce.parallel import ring
 from rung.reproduce.parallel.group import Group, joined
 from rung.reproduce.parallel.ring import travel
 
@@ -99,7 +99,7 @@ def ring_attention(group: Group, qkv: torch.Tensor, rows: Sequence[Any], *, caus
 
 def front_halves(n: int, ranks: int) -> list[int]:
     """How many of each rank's zig-zag rows are of the sequence's front half."""
-    return [b - a for a, b in pairwise(placement.cuts(n, 2 * ranks))][:ranks]
+    return [b - a for a, b in pairwise(ring.cuts(n, 2 * ranks))][:ranks]
 
 
 # --- Measuring
@@ -127,7 +127,7 @@ def measure(group: Group, n: int, heads: int, d: int, dtype: str, causal: bool, 
     if n < group.size:
         raise RungError(f"{group.size} processes are more than the {n} rows of the sequence; use fewer.")
     kind = dtype_named(dtype)
-    rows = placement.zigzag(n, group.size)
+    rows = ring.zigzag(n, group.size)
     own = torch.from_numpy(rows[group.rank]).to(group.device)
     qkv = _inputs(n, heads, d, kind.torch, group.device)
     local = qkv[:, :, own].contiguous()
@@ -143,7 +143,7 @@ def measure(group: Group, n: int, heads: int, d: int, dtype: str, causal: bool, 
     def pass_only() -> None:
         travel(Neighbours(group.rank, group.size), block, spare, lambda owner, kv: None)
 
-    ring = group.timed(lambda: ring_attention(group, local, rows, causal=causal), repeats)
+    taken = group.timed(lambda: ring_attention(group, local, rows, causal=causal), repeats)
     passing = group.timed(pass_only, repeats) if group.size > 1 else 0.0
     scores = n * (n + 1) / 2 if causal else n**2
     one = _alone(group, n, heads, d, kind.torch, causal, repeats)
@@ -154,13 +154,13 @@ def measure(group: Group, n: int, heads: int, d: int, dtype: str, causal: bool, 
         "dtype": dtype,
         "causal": causal,
         "processes": group.size,
-        "seconds": ring,
+        "seconds": taken,
         "passing_seconds": passing,
         "one_seconds": one,
-        "speed_up": one / ring,
-        "efficiency": one / ring / group.size,
+        "speed_up": one / taken,
+        "efficiency": one / taken / group.size,
         "error": error,
-        "tflops": 4 * heads * d * scores / ring / 1e12,
+        "tflops": 4 * heads * d * scores / taken / 1e12,
         "bytes_a_step": block.numel() * block.element_size(),
         "device": torch.cuda.get_device_name() if group.device.type == "cuda" else "cpu",
         "backend": dist.get_backend(),

@@ -28,7 +28,7 @@ from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Weights, converted, read_weights, weights_of
 from rung.models.weights import shard as part_of
 from rung.reproduce.parallel.group import Group, joined
-from rung.reproduce.parallel.placement import cuts
+from rung.reproduce.parallel.ring import cuts
 
 # Bound on the difference of logits from one GPU's, relative to their norm, due to another order of summation.
 AGREEMENT = {"float32": 1e-5, "tf32": 2e-3, "float16": 4e-3, "bfloat16": 3e-2}

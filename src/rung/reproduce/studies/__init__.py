@@ -27,6 +27,7 @@ STUDIES = {
     "cache": ("cache", "What does a KV cache gain, at the first pass and at later ones? (On a CPU too.)"),
     "restrict": ("restrict", "Does __restrict__ change the baseline's kernels or their times? (On a CPU too.)"),
     "memory-latency": ("memory_latency", "What are the latencies of shared memory, L1, L2 and global memory?"),
+    "cutlass": ("cutlass", "How far is the ladder from CUTLASS? (Needs nvcc and its headers.)"),
     "fusion": ("fusion", "What is gained by fusing one kernel into another?"),
     "loading": ("loading", "What is gained by overlapping reading, copying and computing while a model is loaded?"),
     "precision": ("precision", "What are the time and the error of each number format?"),

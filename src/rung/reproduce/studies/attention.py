@@ -16,7 +16,7 @@ import torch
 
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
-from rung.reproduce.parallel import data, launch, model, pipeline, placement
+from rung.reproduce.parallel import data, launch, pipeline, ring
 from rung.reproduce.parallel.mpi_rank import Case, Job
 from rung.reproduce.parallel.mpi_rank import run as run_ranks
 from rung.reproduce.studies.common import Runner, times
@@ -352,7 +352,7 @@ def scaling(options: Options, rows: list[dict[str, Any]]) -> dict[str, Found]:
     strong = {r["ranks"]: r for r in rows if r["part"] == "sizes" and r["n"] == n}
     weak = {r["ranks"]: r for r in rows if r["part"] == "weak"}
     fewest = min(strong)
-    node = model.Node(pairs=rate(strong[fewest], options))
+    node = ring.Node(pairs=rate(strong[fewest], options))
     cores = os.cpu_count() or 1
     parts = {
         "strong": _scaling(
@@ -384,15 +384,15 @@ def scaling(options: Options, rows: list[dict[str, Any]]) -> dict[str, Found]:
 
 def rate(row: dict[str, Any], options: Options) -> float:
     """Measured query-key pairs per second of one rank."""
-    rows = placement.place(row["placement"], row["n"], row["ranks"])
-    pairs = placement.pairs(rows, options.causal).sum(axis=1) * options.heads
+    rows = ring.place(row["placement"], row["n"], row["ranks"])
+    pairs = ring.pairs(rows, options.causal).sum(axis=1) * options.heads
     return float(np.mean([p / r["work"] for p, r in zip(pairs, row["per_rank"], strict=True)]))
 
 
 def _scaling(
     title: str,
     sizes: dict[int, tuple[int, dict[str, Any] | None]],
-    node: model.Node,
+    node: ring.Node,
     options: Options,
     fewest: int,
     *,
@@ -407,7 +407,7 @@ def _scaling(
         if n < ranks:
             continue
         guess, wide = (
-            model.forecast(one, n=n, d=options.d, heads=options.heads, ranks=ranks, causal=options.causal)
+            ring.forecast(one, n=n, d=options.d, heads=options.heads, ranks=ranks, causal=options.causal)
             for one in (node, many_cores)
         )
         expected.append((float(ranks), guess.seconds * 1e3))

@@ -18,7 +18,7 @@ from rung.models.choose_plan import make_plan
 from rung.models.family import Config
 from rung.models.gpu.engine import Engine
 from rung.models.gpu.slots import GpuBackend, write_texts
-from rung.models.torch_plan import TorchPlan
+from rung.models.plan import TorchPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
 from rung.reproduce.climbs import course

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rung.reproduce.parallel import data, launch, model
+from rung.reproduce.parallel import data, launch, ring
 from rung.reproduce.studies import attention
 from rung.reproduce.studies.common import Runner, times
 from rung.reproduce.studies.contestants import ON_A_GPU, on_a_gpu, sequential, truth, vectorised
@@ -103,8 +103,8 @@ def report(measured: Mapping[bool, Kind], n: int, by: str) -> Found:
     for part in (whole, whole.more["weak"]):
         part.finding += (
             f" The ranks are processes of one host of {os.cpu_count()} cores, joined by {by}. The dashed lines up to "
-            f"{NODES[-1]} are a forecast: nodes like one such rank, a message in {model.Node(1).latency * 1e6:g} us + "
-            f"{model.Node(1).bandwidth / 1e9:g} GB/s."
+            f"{NODES[-1]} are a forecast: nodes like one such rank, a message in {ring.Node(1).latency * 1e6:g} us + "
+            f"{ring.Node(1).bandwidth / 1e9:g} GB/s."
         )
     return whole
 
@@ -117,9 +117,9 @@ def _part(measured: Mapping[bool, Kind], part: str, size: Any, title: str) -> Fo
         name, seen = KINDS[causal], {r: s for (p, r), s in kind.ring.items() if p == part}
         one = seen[min(seen)]
         n = size(1)
-        node = model.Node(pairs=(n * (n + 1) / 2 if causal else n * n) / one)
+        node = ring.Node(pairs=(n * (n + 1) / 2 if causal else n * n) / one)
         fitting = [r for r in NODES if size(r) >= r]
-        expected = {r: model.forecast(node, n=size(r), d=D, heads=1, ranks=r, causal=causal).seconds for r in fitting}
+        expected = {r: ring.forecast(node, n=size(r), d=D, heads=1, ranks=r, causal=causal).seconds for r in fitting}
         if part == "strong":
             for who, seconds in kind.alone.items():
                 rows.append((name, who, "", n, f"{seconds * 1e3:.3f}", times(one / seconds), ""))

@@ -8,13 +8,12 @@ from typing import Any
 from markupsafe import Markup
 
 from rung.errors import first_line
-from rung.profile import roofline
 from rung.profile.resources import Compiled
 from rung.results.current import Figure, Figures, Ladder, percent, time_text
 from rung.rungs import catalogue, difference, folders
 from rung.rungs.base import Rung
-from rung.show import charts, climb_chart, roofline_chart
-from rung.show.report import sweeps
+from rung.show import charts, climb_chart
+from rung.show.report import plots, sweeps
 from rung.show.report.markup import patch, source, story
 
 COLUMNS = ("p20 – p80", "warm, µs", "GB/s", "TFLOP/s", "of limit", "of data sheet", "vs library", "vs before")
@@ -28,13 +27,14 @@ def context(
     rungs = catalogue.rungs(name, libraries=False)
     readme = folders.folders()[name] / "README.md"
     measured = found.ladder(name) if found is not None and name in found.names() else None
-    panels = [_panel(measured, found, dtype) for dtype in measured.dtypes()] if found and measured else []
+    panels = [_panel(measured, dtype) for dtype in measured.dtypes()] if measured else []
     dtypes = [panel["dtype"] for panel in panels]
     return {
         "name": name,
         "operation": operation,
         "standing": _standing(measured),
         "panels": panels,
+        "plot": plots.ladder(measured, found) if found and measured else {},
         "first": next((d for d in ("bf16", "f32", *dtypes) if d in dtypes), ""),
         "story": story(readme.read_text(encoding="utf-8")) if readme.is_file() else "",
         "rungs": [_rung(rung, measured, resources.get(rung.full_name, [])) for rung in rungs],
@@ -63,15 +63,10 @@ def _standing(ladder: Ladder | None) -> dict[str, str]:
     }
 
 
-def _panel(ladder: Ladder, found: Figures, dtype: str) -> dict[str, Any]:
-    """Charts and table of one number format."""
+def _panel(ladder: Ladder, dtype: str) -> dict[str, Any]:
+    """The table of one number format."""
     shapes, main = ladder.shapes(dtype), ladder.headline(dtype)
     figures = ladder.column(dtype, main)
-    placed = roofline.place(figures, found.of_kind("profile"))
-    roof = ""
-    if placed and found.limits.flops.get(dtype):
-        title = f"Roofline of {ladder.operation.name} in {dtype} at {main}"
-        roof = roofline_chart.chart(placed, found.limits, title=title, width=440, least=380)
     rows, classes = [], []
     for rung in ladder.rungs:
         cells = [_time(ladder, rung, dtype, shape) for shape in shapes]
@@ -83,8 +78,6 @@ def _panel(ladder: Ladder, found: Figures, dtype: str) -> dict[str, Any]:
     return {
         "dtype": dtype,
         "shape": main,
-        "bars": climb_chart.time_chart(ladder, found.limits, dtype, main),
-        "roof": roof,
         "columns": ["rung", *(f"{s}, µs" for s in shapes), *COLUMNS],
         "rows": rows,
         "classes": classes,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,28 +20,33 @@ from rung.results.current import Figures, percent
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
-from rung.show import attention_text_chart, charts, figures, model_chart, parallel_tables
-from rung.show.report import ladder
+from rung.show import attention_text_chart, charts, figures, model_chart
+from rung.show.report import ladder, plots
 from rung.show.report.markup import prose, unit
 
 HERE = Path(__file__).parent
 SECTIONS = (
     ("model", "The whole model"), ("studies", "Studies"), ("sources", "The sources"), ("machine", "The machine"),
 )  # fmt: skip
-COLOURS = (
-    ("f32", "f32"), ("tf32", "tf32"), ("bf16", "bf16"), ("f16", "f16, and int8 of the model"),
-    ("library", "a library"), ("limit", "line: the limit"),
-)  # fmt: skip
 LISTS = (("generate", "Text"), ("profile", "Profiles"), ("parallel", "Over streams and GPUs"))
 
 
 def build(
-    found: Figures | None, resources: Mapping[str, list[Compiled]] | None = None, *, other_gpus: tuple[str, ...] = ()
+    found: Figures | None,
+    resources: Mapping[str, list[Compiled]] | None = None,
+    *,
+    other_gpus: tuple[str, ...] = (),
+    progress: Callable[[str], None] = lambda name: None,
 ) -> str:
     """The report as one HTML document; `other_gpus` also have results."""
     names = list(catalogue.operations())
-    script = (HERE / "report.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    ladders = []
+    for name in names:
+        progress(name)
+        ladders.append(ladder.context(name, names, found, resources or {}))
+    library = (HERE / "chart.umd.min.js").read_text(encoding="utf-8").partition("\n//# sourceMappingURL")[0]
+    scripts = [library, (HERE / "report.js").read_text(encoding="utf-8")]
+    digests = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
@@ -50,12 +57,12 @@ def build(
     return (
         environment.get_template("report.html.j2")
         .render(
-            policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
+            policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {digests}",
             style=_scheme_css() + (HERE / "report.css").read_text(encoding="utf-8"),
-            script=script,
+            scripts=scripts,
+            packed=_packed(ladders),
             sections=SECTIONS,
-            colours=COLOURS,
-            ladders=[ladder.context(name, names, found, resources or {}) for name in names],
+            ladders=ladders,
             climbs=_climbs(found) if found else [],
             attention=attention_text_chart.chart(steps[0].what, steps) if steps else "",
             batches=attention_text_chart.batches(found.of_kind("climb")) if found else ([], []),
@@ -71,6 +78,12 @@ def build(
         )
         .lstrip()
     )
+
+
+def _packed(ladders: Iterable[Mapping[str, Any]]) -> str:
+    """Every source and difference, compressed: as they are they would be nine tenths of the page."""
+    code = {r["id"]: [r["changes"], r["source"]] for of in ladders for r in of["rungs"]}
+    return base64.b64encode(zlib.compress(json.dumps(code).encode(), 9)).decode()
 
 
 def _scheme_css() -> str:
@@ -98,8 +111,8 @@ def _climbs(found: Figures) -> list[dict[str, Any]]:
             rows.append([idea, row.dtype, f"{rate:,.0f}", gain, share, loss])
         if steps:
             summary, weights = model_chart.summary(steps), steps[0].weights
-            pictures = [model_chart.chart(steps, stacked=stacked) for stacked in (False, True)]
-            sections.append({"name": name, "summary": summary, "weights": weights, "pictures": pictures, "rows": rows})
+            plot = plots.model(steps)
+            sections.append({"name": name, "summary": summary, "weights": weights, "plot": plot, "rows": rows})
     return sorted(sections, key=lambda climb: -len(climb["rows"]))
 
 
@@ -119,7 +132,7 @@ def _study(row: Row) -> dict[str, Any]:
         "title": found["title"],
         "finding": found["finding"],
         "marks": figures.marks(row),
-        "picture": unit(parallel_tables.chart(found, 440)) if _drawable(found) else "",
+        "plot": plots.study(found),
         "columns": [unit(str(c)) for c in found["columns"]],
         "rows": [[f"{v:.4g}" if isinstance(v, float) else v for v in line] for line in found["rows"]],
     }
@@ -139,10 +152,6 @@ def _sources(rows: list[Row]) -> list[dict[str, Any]]:
         }
         for document in sources.documents().values()
     ]
-
-
-def _drawable(found: Mapping[str, Any]) -> bool:
-    return any(y is not None for s in found["series"] for _, y in s["points"])
 
 
 MACHINE_FACTS = {

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rung.bench.subject import Subject
 from rung.dtypes import DTYPES
 from rung.results.current import Figures
 from rung.results.row import Row
 from rung.rungs import catalogue
+from rung.rungs.base import Subject
 from rung.show import sweep_chart
+from rung.show.report import plots
 from rung.sweep import summary, sweep
 from rung.sweep.sweep import Sweep
 
@@ -43,7 +44,7 @@ def _one(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "heading": f"{rung.name}, {first.dtype}, {first.shape}",
         "findings": [f.sentence for f in findings],
-        "picture": sweep_chart.chart(swept, charted) if charted else "",
+        "plot": plots.sweep(charted, sweep_chart.UNITS[charted[0].unit]) if charted else {},
         "columns": columns,
         "rows": best,
         "count": len(swept.rows),
