@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -59,7 +60,7 @@ class _Bytes(dict[int, bytes]):
 
 
 class Tokenizer:
-    """GPT-2's byte-level BPE."""
+    """Byte-level BPE as GPT-2's, or SentencePiece's pieces, as the file has it."""
 
     def __init__(self, tokenizer: Any, origin: str, growth: int = 1) -> None:
         self._tokenizer = tokenizer
@@ -105,9 +106,14 @@ class Tokenizer:
     def _bytes(self) -> _Bytes:
         alphabet = byte_alphabet()
         added = set(self._tokenizer.get_added_tokens_decoder())
+        decoder = self._tokenizer.decoder
+        pieces = decoder is not None and b"ByteFallback" in decoder.__getstate__()  # SentencePiece's
         table = _Bytes()
         for token, id in self._tokenizer.get_vocab(with_added_tokens=True).items():
-            if id in added or not all(c in alphabet for c in token):
+            if id not in added and pieces:
+                byte = re.fullmatch("<0x([0-9A-F]{2})>", token)
+                table[id] = bytes.fromhex(byte[1]) if byte else token.replace("\u2581", " ").encode()
+            elif id in added or not all(c in alphabet for c in token):
                 table[id] = token.encode()
             else:
                 table[id] = bytes(alphabet[c] for c in token)

@@ -1,6 +1,7 @@
 /*---
 idea   = "Flash attention in eight bits: both products are mma.sync of e4m3, 16 x 8 x 32. P, which 3 bits of mantissa would round too coarsely, is the sum of two e4m3 numbers and is multiplied twice."
 expect = "S takes half the instructions of 16 bits, PV as many; K and V are half the bytes. On Hopper mma.sync has no more than f16's rate in e4m3, so little is gained over rung attention/27; the format's full rate is wgmma's, with P in one number as flash attention 3 has it, at an error of per cents."
+found  = "279 us for b8t1024 in bf16, 2.44 ms for 8,192 tokens; torch in bf16, with the decoding left out, takes 207 and 555 us: without wgmma for 8 bits the format saves no time."
 provenance = "ECE 408 GPT-2 report, milestone 3, conclusion: flash attention 3, whose second half is FP8; layouts from the PTX manual. V is transposed into shared memory with its keys in the order of the score fragments, so that P needs no exchange between lanes."
 dtypes = ["bf16", "f16"]
 products = "e4m3"

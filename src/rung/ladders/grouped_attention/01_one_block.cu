@@ -1,6 +1,7 @@
 /*---
 idea   = "One block per query of a head, and one warp per key: lanes read a key's channels coalesced, and a running maximum and sum take its value in the same pass."
 expect = "No score goes to memory, but each query reads all of its keys by itself, from L2: T / 2 times the bytes that are needed, and NH / NKV times those again."
+found  = "28.6 ms for b8t1024 in bf16, as in f32: the number of bytes does not decide."
 dtypes = ["f32", "f16", "bf16"]
 bind = { k_B = "k_stride_B", k_NKV = "k_stride_NKV", k_T = "k_stride_T", q_B = "q_stride_B", q_NH = "q_stride_NH", q_T = "q_stride_T" }
 needs = ["v_stride_B == k_stride_B and v_stride_NKV == k_stride_NKV and v_stride_T == k_stride_T", "B <= 65535"]

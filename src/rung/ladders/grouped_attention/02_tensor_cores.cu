@@ -1,6 +1,7 @@
 /*---
 idea   = "attention's rung for mma.sync with q's strides apart from those of k and v, which a group's heads share: both products on the tensor cores, and tiles outside the window are skipped."
 expect = "The rate of attention/27: 1.3 times torch's FlashAttention 2. The heads of a group run side by side, and find their keys in L2."
+found  = "142 us for b8t1024 in bf16 after 28.6 ms, torch 109; with heads of 128 it is 150 us, torch 87."
 rewrite = "The kernel of attention/27 instead of a loop over keys."
 dtypes = ["bf16", "f16"]
 needs  = ["sm >= 80", "window >= 1", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0 and q_stride_NH % 8 == 0 and q_stride_B % 8 == 0", "k_stride_T % 8 == 0 and k_stride_NKV % 8 == 0 and k_stride_B % 8 == 0", "v_stride_B == k_stride_B and v_stride_NKV == k_stride_NKV and v_stride_T == k_stride_T", "MT * BC <= 128"]

@@ -1,6 +1,7 @@
 /*---
 idea   = "One thread per output: it sums its gate and its factor over the same row of x, and applies SwiGLU."
 expect = "The product is written once, after SwiGLU, with half of its columns. Each thread reads whole rows of x and weight by itself, without sharing: far from any limit."
+found  = "55.6 ms for b4t64 in bf16 and in f32, torch 39 us in bf16: each thread walks both weights alone."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK = [16, 8, 32]

@@ -1,6 +1,7 @@
 /*---
 idea   = "One thread per row, two loops over its columns: the mean square, the result."
 expect = "Correct and far from any limit: a warp's 32 loads are in 32 rows, and each thread waits for its own chain of additions."
+found  = "1.32 ms for b8t1024 in bf16 and 1.03 ms in f32, although f32 moves twice the bytes: one thread walks a row, so time is latency."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK = [256, 32, 64, 128]

@@ -1,6 +1,7 @@
 /*---
 idea   = "One warp per row, several rows per block: five shuffles add the squares, and no barrier is left."
 expect = "Loads coalesce and the chain of additions is 32 times as short: half of the copy rate for thousands of rows; slow where rows are few."
+found  = "37.0 us for b8t1024 in bf16 where one thread per row took 1,318; torch takes 23.1."
 dtypes = ["f32", "f16", "bf16"]
 needs  = "BLOCK % 32 == 0"
 [tune]

@@ -1,6 +1,7 @@
 /*---
 idea   = "One thread per pair of channels: two loads, two products each with the pair's cosine and sine, two stores."
 expect = "Neighbouring threads read neighbouring channels of both halves, so nearly coalesced; 2 or 4 bytes per access keep few bytes in flight, and an index needs three divisions."
+found  = "1.3 us for one token, 3.4 us for b4t64 in f32; torch, in several kernels, takes 15.0."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK = [256, 64, 128, 512]

@@ -1,6 +1,7 @@
 /*---
 idea   = "A thread turns the pairs of two vectors of 16 bytes, one from each half of a head (or two in a row, for neighbours), and keeps their cosines and sines in registers for all heads of its token."
 expect = "The tables are read once per token instead of once per head, and 16 bytes per access keep enough bytes in flight: near copy speed for prompts."
+found  = "3.1 us for b4t64 in f32 after 3.4: at this size the launch is most of it. Larger shapes were not measured."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["HS % (2 * (16 // sizeof_real)) == 0", "HS * sizeof_real <= 32 * BLOCK"]
 [tune]

@@ -1,6 +1,7 @@
 /*---
 idea   = "One thread per element."
 expect = "One element per thread keeps few bytes in flight: half of the copy rate."
+found  = "303 us for b8t1024 in bf16, torch 165."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 BLOCK = [256, 128, 512, 1024]
