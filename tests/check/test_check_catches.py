@@ -428,7 +428,7 @@ def test_a_launch_too_large_for_the_race_check_is_remarked_on(blocks: int, tmp_p
 def test_every_task_has_one_portion_and_the_longest_come_first() -> None:
     work = [
         CheckRequest(f"{of}/{name}", dtype, "cuda")
-        for of, name in (("layernorm", "01_naive"), ("decode", "13_one_kernel"), ("layernorm", "02_unrolled"))
+        for of, name in (("layernorm", "01_naive"), ("decode", "14_pacing"), ("layernorm", "02_unrolled"))
         for dtype in ("f32", "bf16")
     ]
     portions = processes._portions(work, jobs=2)

@@ -515,10 +515,11 @@ void forget_shared(Block& block)
 
 void compare_repeats()
 {
-    for (; repeats; repeats--) {
-        const Repeated& one = repeated[repeats - 1];
-        if (memcmp(one.address, &one.value, one.bytes))
-            race(one.where, true, one.place, one.was, true, " another value over", "in the same instruction of their warp");
+    while (repeats) {
+        const Repeated one = repeated[--repeats];  // taken out first, since a race ends the launch and comes by here again
+        if (!memcmp(one.address, &one.value, one.bytes)) continue;
+        repeats = 0;
+        race(one.where, true, one.place, one.was, true, " another value over", "in the same instruction of their warp");
     }
 }
 

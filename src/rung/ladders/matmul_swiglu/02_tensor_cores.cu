@@ -1,7 +1,6 @@
 /*---
 idea   = "matmul's mma.sync pipeline over the 2 OC columns of both; a lane's pairs of neighbouring sums are a gate and its factor."
 expect = "The time of the product alone, since half as much is stored: two thirds of cuBLAS's rate, and torch's second kernel saved."
-rewrite = "The product of matmul/14 instead of a thread's loop."
 dtypes = ["bf16", "f16"]
 needs  = [
   "sm >= 80",

@@ -2,7 +2,6 @@
 idea   = "One warp per row: both inputs are read once, 16 bytes per lane, and their unrounded sum stays in registers for its squares and the result."
 expect = "Four rows of traffic instead of seven, coalesced: near the copy rate for thousands of rows."
 found  = "38.4 us for b8t1024 in bf16, torch 49.7: the sum is normalised while it is in registers."
-rewrite = "The row moves from memory into registers: each loop over it becomes a loop over vectors."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["BLOCK % 32 == 0", "C <= 4096"]
 [tune]

@@ -19,7 +19,7 @@ import torch
 
 from rung.errors import RungError
 from rung.operation import Library
-from rung.reproduce.studies.common import Runner, shown
+from rung.reproduce.studies.common import Runner, need_gpu, shown
 from rung.rungs import catalogue
 from rung.rungs.library import LibraryRung
 from rung.show.found import Found
@@ -90,6 +90,7 @@ def rung(tile: str, library: Path, dtype: str) -> LibraryRung:
 
 def run(runner: Runner) -> Found:
     """Times of the two tiles, of cuBLAS and of the ladder's rung, in one race for each shape."""
+    need_gpu(runner, "cutlass")
     lines = []
     shapes = catalogue.operation("matmul").shapes
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
