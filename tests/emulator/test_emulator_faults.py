@@ -384,7 +384,7 @@ def test_a_spin_that_the_runtime_does_not_see_is_stopped() -> None:
             while (*flag == 0) continue;
     }"""
     fault = fault_of(source, torch.zeros(1, dtype=torch.int32), settings={"seconds": 0.3})
-    assert fault.kind == "deadlock" and "line 4" in str(fault) and "looks again and again" in str(fault)
+    assert fault.kind == "deadlock" and "line 4" in str(fault)
 
 
 def test_a_process_without_cpu_time_is_not_considered_waiting() -> None:
