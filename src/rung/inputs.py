@@ -15,7 +15,7 @@ ROW_SCALES = (1e-3, 1.0, 4e-3, 30.0, 1e-4)  # variances around and far below GPT
 
 
 def spread(top: float, low: float = -8.0) -> Change:
-    """AdaptiveDrafting sign, and sizes from 2^low to 2^top, each power of two as likely as the next."""
+    """The same sign, and sizes from 2^low to 2^top, each power of two as likely as the next."""
 
     def change(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
         return x.sign() * torch.exp2(low + (top - low) * torch.erf(x.abs() * 0.5**0.5))
@@ -194,3 +194,48 @@ def far_in_one_feature(size: float, *, both: bool) -> Change:
         return flat.view_as(x)
 
     return change
+
+
+# ---- operands of attention with a cache -----------------------------------------------------------------------------
+
+
+def full(v: Mapping[str, int | float], generator: torch.Generator) -> torch.Tensor:
+    """Every sequence fills the cache."""
+    return torch.full((int(v["B"]),), int(v["S"] - v["T"]), dtype=torch.int32)
+
+
+def uneven(past: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+    """The first sequence is at its start, the last fills the cache, the others are in between."""
+    return torch.linspace(0, float(v["S"] - v["T"]), int(v["B"])).to(past)
+
+
+def climbing(k: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+    """Keys that grow towards the end, so that the running maximum changes in every block."""
+    return k * torch.linspace(0.1, 6.0, k.shape[2], device=k.device)[:, None]
+
+
+def left_behind(kept: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+    """Large values after a sequence's tokens, as in a cache that was used before."""
+    end = uneven(torch.zeros(kept.shape[0], dtype=torch.int32), v) + int(v["T"])
+    behind = torch.arange(kept.shape[2]) >= end[:, None]  # (B, S)
+    return torch.where(behind[:, None, :, None].to(kept.device), 3e4 * kept.sign(), kept)
+
+
+def all_alike(size: float) -> Change:
+    """Queries of one sign, so that the sign of a key is that of its scores."""
+    return lambda x, _: size + 0.1 * x
+
+
+def one_far_above(k: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+    """Keys with scores far below zero, except one far above: a sequence's last, and the next sequence's first."""
+    side = torch.full_like(k, -1.7)
+    side[0::2, :, -1] = 1.7
+    side[1::2, :, 0] = 1.7
+    return side + 0.1 * k
+
+
+def keys_far_apart(k: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+    apart = torch.zeros_like(k)
+    size = torch.tensor(FAR, device=k.device).repeat(k.shape[0])[: k.shape[0]] / 2.0
+    apart[..., -1] = size[:, None, None] * levels(k.shape[2], k.device)
+    return apart

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rung.expressions import Number
-from rung.inputs import FAR, Change, levels, times
+from rung.inputs import (
+    all_alike,
+    climbing,
+    full,
+    keys_far_apart,
+    left_behind,
+    one_far_above,
+    times,
+    uneven,
+)
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 from rung.precision import float32_products
@@ -71,41 +80,6 @@ def sdpa(
     return merged(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True))
 
 
-def full(v: Values, generator: torch.Generator) -> torch.Tensor:
-    """Every sequence fills the cache."""
-    return torch.full((int(v["B"]),), int(v["S"] - v["T"]), dtype=torch.int32)
-
-
-def uneven(past: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
-    """The first sequence is at its start, the last fills the cache, the others are in between."""
-    return torch.linspace(0, float(v["S"] - v["T"]), int(v["B"])).to(past)
-
-
-def climbing(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
-    """Keys that grow towards the end, so that the running maximum changes in every block."""
-    return k * torch.linspace(0.1, 6.0, k.shape[2], device=k.device)[:, None]
-
-
-def left_behind(kept: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
-    """Large values after a sequence's tokens, as in a cache that was used before."""
-    end = uneven(torch.zeros(kept.shape[0], dtype=torch.int32), v) + int(v["T"])
-    behind = torch.arange(kept.shape[2]) >= end[:, None]  # (B, S)
-    return torch.where(behind[:, None, :, None].to(kept.device), 3e4 * kept.sign(), kept)
-
-
-def all_alike(size: float) -> Change:
-    """Queries of one sign, so that the sign of a key is that of its scores."""
-    return lambda x, _: size + 0.1 * x
-
-
-def one_far_above(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
-    """Keys with scores far below zero, except one far above: a sequence's last, and the next sequence's first."""
-    side = torch.full_like(k, -1.7)
-    side[0::2, :, -1] = 1.7
-    side[1::2, :, 0] = 1.7
-    return side + 0.1 * k
-
-
 def queries_of_either_sign(q: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
     """With `keys_far_apart`, scores of hundreds in one sequence, of thousands in the next, of one sign for a query."""
     NH = int(v["NH"])
@@ -113,13 +87,6 @@ def queries_of_either_sign(q: torch.Tensor, v: Mapping[str, Number]) -> torch.Te
     changed = q.view(*q.shape[:2], NH, -1).clone()
     changed[..., -1] = torch.where(turn % 2 == 0, 1, -1) / float(v["scale"]) * 2.0
     return changed.view_as(q)
-
-
-def keys_far_apart(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
-    apart = torch.zeros_like(k)
-    size = torch.tensor(FAR, device=k.device).repeat(k.shape[0])[: k.shape[0]] / 2.0
-    apart[..., -1] = size[:, None, None] * levels(k.shape[2], k.device)
-    return apart
 
 
 OPERATION = Operation(

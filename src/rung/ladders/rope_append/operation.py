@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from rung.expressions import Number
-from rung.inputs import ROW_SCALES, rows_scaled, times
+from rung.inputs import ROW_SCALES, full, rows_scaled, times, uneven
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 
@@ -62,16 +59,6 @@ def angles(v: Values) -> torch.Tensor:
     """(S, HS / 2): Llama 3's unscaled frequencies."""
     frequencies = 500000.0 ** -(torch.arange(0, int(v["HS"]), 2, dtype=torch.float64) / v["HS"])
     return torch.outer(torch.arange(int(v["S"]), dtype=torch.float64), frequencies)
-
-
-def full(v: Values, generator: torch.Generator) -> torch.Tensor:
-    """Every sequence fills the cache."""
-    return torch.full((int(v["B"]),), int(v["S"] - v["T"]), dtype=torch.int32)
-
-
-def uneven(past: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
-    """The first sequence is at its start, the last fills the cache, the others are in between."""
-    return torch.linspace(0, float(v["S"] - v["T"]), int(v["B"])).to(past)
 
 
 def torch_separate(
