@@ -143,8 +143,6 @@ def _mend_launches() -> None:
     def patch_builtin(owner: Any, builder: Any, scope: Any) -> None:
         if owner not in builtin:
             builtin[owner] = [name for name, value in inspect.getmembers(owner) if tl.core.is_builtin(value)]
-        if not builtin[owner] or not tl.core.is_builtin(getattr(owner, builtin[owner][0])):
-            return  # by the launch that calls this function
         for name in builtin[owner]:
             if tl.core.is_builtin(value := getattr(owner, name)):
                 patch(owner, name, value, builder, scope)
