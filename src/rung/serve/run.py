@@ -25,7 +25,6 @@ from rung.models.batching.worker_pool import WorkerPool
 from rung.models.family import read_config
 from rung.models.load import find
 from rung.models.tokenizer import read_tokenizer
-from rung.reproduce.parallel.blocks import with_ray
 from rung.serve.app import Limits, Server
 from rung.serve.completions import Served
 from rung.serve.http import bounded
@@ -139,6 +138,8 @@ def serve_over_ray(
     """Serve until SIGINT or SIGTERM."""
     if not port:
         raise RungError("Ray Serve does not support --port 0; name a free port.")
+    from rung.reproduce.parallel.blocks import with_ray  # no other server needs it
+
     with_ray(address)
     import ray
     from ray import serve

@@ -43,13 +43,3 @@ def ms(seconds: float) -> str:
 def times(factor: float) -> str:
     """A ratio of speeds."""
     return f"{factor:,.2f}×"
-
-
-def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
-    """The header and the rows as lines; `right` names the columns of numbers."""
-    widths = [max([len(c), *(len(r[i]) for r in rows)]) for i, c in enumerate(columns)]
-    lines = []
-    for row in [columns, *rows]:
-        parts = [c.rjust(w) if n in right else c.ljust(w) for n, c, w in zip(columns, row, widths, strict=True)]
-        lines.append("  ".join(parts).rstrip())
-    return lines

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from rung.show.markdown import aligned
+from rung.show.text_table import aligned
 
 if TYPE_CHECKING:
     from rung.bench.race import Timed
