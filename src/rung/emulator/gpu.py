@@ -152,8 +152,8 @@ def cubins(
 def _device_runtime() -> set[str]:
     """What kernels may call of the runtime. Members of their classes may call the rest, in the host's part."""
     folders = map(Path, headers.find(nvrtc.version()).folders)
-    found = next((f / name for f in folders if (f / (name := "cuda_device_runtime_api.h")).is_file()), None)
-    declared = _RUNTIME.findall(found.read_text(errors="replace")) if found else []
+    header = next((f / name for f in folders if (f / (name := "cuda_device_runtime_api.h")).is_file()), None)
+    declared: list[str] = _RUNTIME.findall(header.read_text(errors="replace")) if header else []
     return set(declared) - {"cudaDeviceSynchronize"}  # of old architectures
 
 
