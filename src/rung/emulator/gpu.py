@@ -134,8 +134,8 @@ def cubins(
         defines = tuple((name, value or "1") for name, _, value in (word.partition("=") for word in options.defines))
         needed = frozenset(word for name in names for word in re.findall(r"[A-Za-z_]\w*", name))
         text = host_code.device_part(whole, needed)
-        calls = sorted(set(_RUNTIME.findall(code_only(text))) - _device_runtime())
-        declared = "".join(f"template <class... A> __device__ cudaError_t {name}(A...);\n" for name in calls)
+        absent = sorted(set(_RUNTIME.findall(code_only(text))) - _device_runtime())
+        declared = "".join(f"template <class... A> __device__ cudaError_t {name}(A...);\n" for name in absent)
         text = f'#include <cuda_device_runtime_api.h>\n{declared}#line 1 "{source}"\n{text}'
         build = Build(text, str(source), names, defines, options_of, include=options.include, arch_specific=True)
         cubin = nvrtc.compile_cubin(build, arch)
