@@ -102,7 +102,8 @@ def has_header(source: str) -> bool:
 
 def guessed_operation(source: str, path: Path, known: list[str]) -> str:
     """The operation that a file's name and its kernels' names speak of."""
-    text = " ".join([path.stem, *kernels_in(source)]).lower()
+    functions = re.findall(r"^def (\w+)", source, re.M) if path.suffix == ".py" else kernels_in(source)
+    text = " ".join([path.stem, *functions]).lower()
     scores = {name: [text.find(w) for w in (*_WORDS.get(name, ()), name) if w in text] for name in known}
     found = sorted((name for name, at in scores.items() if at), key=lambda name: (-len(name), min(scores[name])))
     if not found:
