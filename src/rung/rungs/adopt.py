@@ -13,6 +13,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
 
 MOST = 48  # proposals that are tried
+TILES, LIKELY = (32, 64, 128), 6  # multiples that are tried with the likeliest of them
 SECONDS = 60.0
 BLOCK = 256  # threads, if the file does not say
 # Other names of operands and sizes, as kernels write them, best first.
@@ -49,17 +51,23 @@ _COLUMNS = {"c", "d", "cols", "ncols", "num_cols", "n_cols", "columns", "hidden"
 _COLUMNS |= {"n", "s"}
 _TOTAL = {"n", "size", "numel", "total", "len", "length", "count", "num_elements", "n_elements", "elements", "num"}
 _SCALARS = {"nh", "hs", "num_heads", "head_size", "eps", "epsilon", "alpha", "beta"}
+_GEMM = {"m": "rows", "n": "OC", "k": "C", "rows": "rows", "wa": "C", "wb": "OC", "ha": "rows", "hb": "C"}  # sizes of a product
+_GEMM |= {"numarows": "rows", "numacolumns": "C", "numbrows": "C", "numbcolumns": "OC"}
+_GEMM |= {"numcrows": "rows", "numccolumns": "OC", "lda": "C", "ldb": "OC", "ldc": "OC"}
 _CEIL = re.compile(r"ceil_?div|cdiv|div_?up|div_?ceil|up_?div|divide_?up|div_?round_?up|iceil", re.IGNORECASE)
 _WORDS = {  # of an operation, in names of files and kernels
     "layernorm": ("layernorm", "layer_norm", "ln_fwd", "layernorm_forward"),
     "softmax": ("softmax",),
     "gelu": ("gelu",),
-    "matmul": ("matmul", "gemm", "mm_kernel", "linear"),
+    "matmul": ("matmul", "gemm", "mm_kernel", "linear", "matrixmul", "matrix_mul"),
     "attention": ("attention", "flash", "attn", "mha"),
     "embedding": ("embedding", "encoder", "wte"),
     "residual": ("residual", "vector_add", "vec_add", "vecadd", "add_kernel"),
     "transpose": ("transpose",),
     "reduce": ("reduce", "sum_rows", "row_sum"),
+    "rmsnorm": ("rmsnorm", "rms_norm"),
+    "rope": ("rope", "rotary"),
+    "swiglu": ("swiglu", "silu_and_mul", "silu_mul"),
 }
 _LAUNCH = re.compile(r"([A-Za-z_][\w:]*)\s*(<(?!<)[^;{}]*?>)?\s*<<<", re.DOTALL)
 _LOCAL = re.compile(
@@ -133,16 +141,50 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
     proposals = [table for table, _ in found]
     if len(found) == 1 or found[0][1]:
         return Proposal(proposals[0])
-    asked = json.dumps({"operation": of.name, "file": str(path), "tables": proposals})
-    try:
-        command = [sys.executable, "-m", "rung.rungs.adopt_trial"]
-        ran = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=SECONDS)
-        right = json.loads(ran.stdout.splitlines()[-1])
-    except (subprocess.TimeoutExpired, IndexError, ValueError):
-        right = None
-    if isinstance(right, int) and 0 <= right < len(proposals):
-        return Proposal(proposals[right])
-    return Proposal(proposals[0], (f"none of {len(proposals)} proposals gave the right result on a small case",))
+    whole = [with_ for m in TILES for table in proposals[:LIKELY] if (with_ := _in_tiles(table, m))]
+    right, tried = _tried(of, path, [*proposals, *whole])
+    if right is not None:
+        return Proposal(_loosened(of, path, [*proposals, *whole][right], proposals))
+    return Proposal(proposals[0], (f"none of the {tried} proposals tried gave the right result on a small case",))
+
+
+def _in_tiles(table: dict[str, Any], multiple: int) -> dict[str, Any] | None:
+    """The proposal for sizes that are multiples, since the kernel may not test the ends of its tiles."""
+    sizes = [s for s in dict.fromkeys(table.get("bind", {}).values()) if isinstance(s, str) and names_in(s)]
+    sizes = [s for s in sizes if s.isupper() or "*" in s]
+    return {**table, "needs": [*table.get("needs", []), *(f"{s} % {multiple} == 0" for s in sizes)]} if sizes else None
+
+
+def _loosened(of: Operation, path: Path, table: dict[str, Any], plain: list[dict[str, Any]]) -> dict[str, Any]:
+    """Without the multiples that a small case does not ask for."""
+    if table in plain:
+        return table
+    for rule in [r for r in table["needs"] if re.search(r" % \d+ == 0$", r)]:
+        fewer = {**table, "needs": [r for r in table["needs"] if r != rule]}
+        if _tried(of, path, [fewer])[0] is not None:
+            table = fewer
+    return table
+
+
+def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[int | None, int]:
+    """The first right proposal, and how many were tried; a wrong one may end its process, and the next goes on."""
+    first, deadline = 0, time.monotonic() + SECONDS
+    while first < len(proposals):
+        asked = json.dumps({"operation": of.name, "file": str(path), "tables": proposals, "first": first})
+        command, left = [sys.executable, "-m", "rung.rungs.adopt_trial"], deadline - time.monotonic()
+        try:
+            ran = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=max(left, 0.1))
+        except subprocess.TimeoutExpired as expired:
+            begun = (expired.stdout or b"").split()
+            return None, max(first, len(begun) - 1 + first)
+        begun = ran.stdout.split()
+        if ran.returncode == 0:
+            right = json.loads(begun[-1])
+            return (right, right + 1) if isinstance(right, int) else (None, len(proposals))
+        if not begun:
+            return None, first
+        first = int(begun[-1]) + 1
+    return None, len(proposals)
 
 
 # ---- proposals, the most plausible first ----------------------------------------------------------------------------
@@ -369,6 +411,9 @@ def _pointers(
             f"{lacking[0]}; `rung new` writes a file to start from."
         )
     yield chosen
+    for other in operands:
+        if other.instead in chosen.values():
+            yield {name: other.name if target == other.instead else target for name, target in chosen.items()}
     bound = {name: of.operand(target) for name, target in chosen.items()}
     inputs = [name for name, o in bound.items() if o.role == "in" and not o.optional]
     if 1 < len(inputs) <= 3:
@@ -414,8 +459,8 @@ def _values(
         options.append(name)
     rows, inner, total = _sizes(of)
     whole = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
-    if "OC" in of.dims and len(whole) >= 3:  # a product: M, N, K
-        options += {"m": [rows], "n": ["OC"], "k": ["C"], "rows": [rows]}.get(lower, [rows, "OC", "C"])
+    if "OC" in of.dims and (lower in _GEMM or len(whole) >= 3):
+        options += [{"rows": rows}.get(_GEMM[lower], _GEMM[lower])] if lower in _GEMM else [rows, "OC", "C"]
     elif len(whole) == 1:
         options += [total, inner, rows] if lower in _TOTAL and lower not in _COLUMNS - _TOTAL else [inner, total, rows]
         if lower == "n":
@@ -493,6 +538,7 @@ def _by_style(of: Operation, source: str, kernel: str, constants: dict[str, str]
     start = re.search(rf"\b{kernel}\s*\(", text)
     body = text[start.start() :] if start else text
     rows, columns, total = _sizes(of)
+    columns = "OC" if "OC" in of.dims else columns
     bound = re.search(r"__launch_bounds__\s*\(\s*(\w+)", text)
     names = [n for n in constants if re.search(r"block|threads|tpb", n, re.IGNORECASE) and constants[n].isdigit()]
     threads = next((constants.get(n, n) for n in ([bound[1]] if bound else []) + names), str(BLOCK))
