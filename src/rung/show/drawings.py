@@ -42,8 +42,8 @@ RULES = """
 .drawn svg text { font: 10px system-ui, sans-serif; fill: var(--ink); } .drawn svg .soft { fill: var(--soft); }
 .drawn svg .box { fill: var(--box); stroke: var(--edge); } .drawn svg .lane { fill: var(--on); text-anchor: middle; }
 .c0 { fill: var(--p0); } .c1 { fill: var(--p1); } .c2 { fill: var(--p2); } .c3 { fill: var(--p3); }
-.panels { display: flex; flex-wrap: wrap; gap: 1rem; margin: .5rem 0; }
-.drawn .panels figure { margin: 0; width: 212px; max-width: 100%; }
+.panels { display: flex; flex-wrap: wrap; gap: 14px; margin: .5rem 0; }
+.drawn .panels figure { margin: 0; width: 200px; max-width: 100%; }
 .drawn .panels figcaption { font-size: 12px; line-height: 1.35; color: var(--soft); margin: .2rem 0; max-width: none;
   font-style: normal; text-align: left; }
 .drawn .panels svg .box { stroke: none; } .cells path { fill: none; stroke-width: .92; }
