@@ -341,16 +341,19 @@ APPENDED = {
     "a step too early": tensors(lambda t, v: t["past"].sub_(1).clamp_(min=0)),
     "third text": other_batch("qkv"),
 }
-GROUPED = {
-    "the next group's keys": rolled("k", 1),
-    "the next group's values": rolled("v", 1),
-    "scale fixed": scalars(scale=0.125),
-    "scale from HS": scalars(scale=lambda v: float(v["HS"]) ** -0.5),
-    "no window": scalars(window=1 << 20),
-    "window one more": scalars(window=lambda v: v["window"] + 1),
-    "window one less": scalars(window=lambda v: max(1, v["window"] - 1)),
-    "last key left out": tensors(lambda t, v: t["k"][:, :, -1].zero_()),
-}
+
+
+def _grouped(keys: str, values: str) -> dict[str, Mutant]:
+    return {
+        "the next group's keys": rolled(keys, 1),
+        "the next group's values": rolled(values, 1),
+        "scale fixed": scalars(scale=0.125),
+        "scale from HS": scalars(scale=lambda v: float(v["HS"]) ** -0.5),
+        "no window": scalars(window=1 << 20),
+        "window one more": scalars(window=lambda v: v["window"] + 1),
+        "window one less": scalars(window=lambda v: max(1, v["window"] - 1)),
+        "first key left out": tensors(lambda t, v: t[keys][:, :, 0].zero_()),
+    }
 
 
 def cut_last(name: str) -> Mutant:
@@ -618,7 +621,12 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
         "third batch": other_batch("x"),
         "first 16384 tokens": tensors(lambda t, v: t["weight"][16384:].zero_()),
     },
-    "rmsnorm": {**RMS, **_norm_weight("weight"), "third batch": other_batch("x"), "x clamped at 600": clamped("x", 600)},
+    "rmsnorm": {
+        **RMS,
+        **_norm_weight("weight"),
+        "third batch": other_batch("x"),
+        "x clamped at 600": clamped("x", 600),
+    },
     "rmsnorm_residual": {
         **{n: m for n, m in RMS.items() if n != "mean taken off"},
         **_norm_weight("weight"),
@@ -639,21 +647,13 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
     "rope_append": {**APPENDED, **ends("qkv")},
     "swiglu": {**SWIGLUS, "third batch": other_batch("up"), **ends("gate", "up")},
     "matmul_swiglu": {**SWIGLUS, "last column left out": cut_last("x"), "third batch": other_batch("x")},
-    "grouped_attention": GROUPED,
+    "grouped_attention": _grouped("k_cache", "v_cache"),
     "grouped_cached_attention": {
-        **GROUPED,
+        **_grouped("k", "v"),
         "past of the first text": tensors(lambda t, v: t["past"].fill_(int(t["past"][0]))),
         "the query's own key left out": tensors(lambda t, v: t["past"].sub_(1).clamp_(min=0)),
     },
-    "rope_cached_attention": {
-        **APPENDED,
-        "the next group's keys": rolled("k_cache", 1),
-        "scale fixed": scalars(scale=0.125),
-        "scale from HS": scalars(scale=lambda v: float(v["HS"]) ** -0.5),
-        "no window": scalars(window=1 << 20),
-        "window one more": scalars(window=lambda v: v["window"] + 1),
-        "window one less": scalars(window=lambda v: max(1, v["window"] - 1)),
-    },
+    "rope_cached_attention": {**APPENDED, **_grouped("k_cache", "v_cache")},
     "sample": {
         "greedy": tensors(lambda t, v: t["settings"][:, 0].zero_()),
         "never greedy": tensors(lambda t, v: t["settings"][:, 0].clamp_(min=0.3)),
