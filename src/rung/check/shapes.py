@@ -148,7 +148,7 @@ class Shapes:
         try:
             trial.once("shuffled" if races else self.trials.next_order())
         except TooLarge:
-            self.spent += 1
+            self.spent += 1 + (host.switches - before) / SWITCHES
             return True
         except (Failure, EmulatorFault) as failure:
             if failure.kind == RAISED:

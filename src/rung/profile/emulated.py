@@ -99,19 +99,28 @@ def small(subject: Subject) -> Subject:
     return replace(subject, values=values, shape=_name({d: int(values[d]) for d in operation.dims}))
 
 
+def remarked(subject: Subject) -> list[Launched]:
+    """What the kernels ask of memory at a small case, for a sentence about the most expensive line."""
+    return run(small(subject), arithmetic=False).kernels
+
+
 def _aligned(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
     size = math.prod(shape) * torch.empty(0, dtype=kind).element_size()
     memory = torch.zeros(size + ALIGNED, dtype=torch.uint8)
     return memory[-memory.data_ptr() % ALIGNED :][:size].view(kind).view(shape)
 
 
-def run(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:
-    """Counts at this very shape."""
+def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, arithmetic: bool = True) -> Counted:
+    """Counts at this very shape; without arithmetic, only what is asked of memory, in a third of the time."""
     rung, values, dtype = subject.rung, subject.values, subject.dtype
     if rung.kind != "cuda":
         raise RungError(f"{rung.full_name} is a {rung.kind} rung: only CUDA kernels are counted on the emulator.")
     operands = Operands(rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=_aligned)
-    here = (emulated_multiprocessors(SMS), counters.recorded(), module.under(counters=True, poison=False))
+    here = (
+        emulated_multiprocessors(SMS),
+        counters.recorded(arithmetic=arithmetic),
+        module.under(counters=True, poison=False),
+    )
     with here[0], here[1] as launches, here[2]:
         prepared = rung.prepare(operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=_aligned)
         launches.clear()
