@@ -101,9 +101,12 @@ def test_kernels_compile_for_a_gpu_without_nvcc(tmp_path: Path) -> None:
     )
     source.write_text(
         '#include "check.h"\n#include <vector>\n__constant__ float factor;\n'
+        "struct Held { float* p; void take() { cudaMallocManaged(&p, 4); cudaDeviceSynchronize(); } };\n"
+        "__global__ void set(float* x) { *x = 1; } __global__ void set(Held h, float v) { *h.p = v; }\n"
         "template <class T, int N = 4> __global__ void scale(T* x, int) { x[threadIdx.x] *= factor * N; }\n"
         "int main() { std::vector<float> h(8, 1.0f); float* x; CHECK(cudaMalloc(&x, 32)); float f = 2;\n"
-        "CHECK(cudaMemcpyToSymbol(factor, &f, 4)); scale<<<1, 8>>>(x, 0); scale<float, 3><<<1, 8>>>(x, 0); return 0; }\n"
+        "CHECK(cudaMemcpyToSymbol(factor, &f, 4)); scale<<<1, 8>>>(x, 0); scale<float, 3><<<1, 8>>>(x, 0);\n"
+        "set<<<1, 1>>>(x), set<<<1, 1>>>(Held{x}, 2.0f); return 0; }\n"
     )
     options = executable.Options(races=False, stubs=True)
     made, program = tmp_path / "scale.o", tmp_path / "scale"
@@ -112,7 +115,7 @@ def test_kernels_compile_for_a_gpu_without_nvcc(tmp_path: Path) -> None:
     kinds = [
         line.split()[0] for line in gpu.cubins([source], [made], program, options, "sm_90").read_text().splitlines()
     ]
-    assert sorted(kinds) == ["cubin", "kernel", "kernel", "variable"]
+    assert sorted(kinds) == ["cubin", *["kernel"] * 4, "variable"]
 
 
 @pytest.mark.gpu

@@ -38,6 +38,13 @@ def check(
         Path | None,
         typer.Option(help="A problem in GPU MODE's format (reference.py, task.yml); the file is a submission to it."),
     ] = None,
+    call: Annotated[
+        list[str] | None,
+        typer.Option(help="A host function of the file that launches kernels, or a pattern such as 'softmax_*'."),
+    ] = None,
+    given: Annotated[
+        list[str] | None, typer.Option("--with", help="With --call: block_size=128, or a condition as 'C %% 4 == 0'.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cuda or emulator (default: the GPU if there is one).")] = None,
     dtype: options.Dtypes = None,
     case: Annotated[str | None, typer.Option(help="Only this case of the operation.")] = None,
@@ -76,6 +83,7 @@ def check(
 
     Examples: rung check · rung check softmax/3 --dtype bf16 · rung check layernorm mine.cu
     · rung check --problem ./vectoradd submission.py
+    · rung check layernorm prog.cu --call 'layernorm_forward*' --with block_size=128
     """
     from rung.check import child
     from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest
@@ -92,6 +100,15 @@ def check(
     asked = CheckRequest(seed=seed, case=case, tuning=tuning, races=races, coverage=coverage, effort=effort)
 
     def work() -> int:
+        if call:
+            from rung.check.judge import requests
+            from rung.rungs import launcher
+
+            operation, path = options.operation_and_file(rung, file)
+            if operation is None or path is None or device == "cuda":
+                raise RungError("--call needs an operation and a .cu file, and runs on the emulator.")
+            launchers = launcher.select(catalogue.operation(operation), path, call, given or [])
+            return _check(requests(launchers, asked, dtype or []), launchers, jobs, output, False, json)
         if problem is not None:
             chosen = [_submission(problem, rung, file)]
             path = None
@@ -192,6 +209,7 @@ def _completed(work: Callable[[], int], what: str, *, quiet: bool = False) -> in
 def _check(
     work: list[CheckRequest], chosen: Sequence[Rung], jobs: int | None, output: Path | None, missing: bool, json: bool
 ) -> int:
+    from rung.check.judge import judged
     from rung.check.processes import check_all
     from rung.check.report import as_result
     from rung.check.report import known as known_right
@@ -208,7 +226,9 @@ def _check(
     known: list[Report] = []
     say = _progress if len(work) < FEW else None
     try:
-        for report in check_all(work, jobs, say):
+        own = chosen[0].kind == "launcher"
+        reports = (judged(t, say, by_name[t.rung]) for t in work) if own else check_all(work, jobs, say)
+        for report in reports:
             known.append(report)
             if output is not None:
                 store.append(as_result(report, by_name[report.rung]), output)
