@@ -26,7 +26,6 @@ from rung.rungs.base import Device
 IDLE = 4  # times the limit on CPU time, for a process that only waits
 ANSWER = 1 << 20  # bytes of an answer that are read at most
 OUTPUT = 1 << 16  # bytes of what the rung prints that are passed on
-RAISED = "raised"  # the kind of an error that the file itself raises: it does not take such a call
 MARK = "RUNG_JUDGED"  # the environment variable by which the processes that a rung starts are found
 
 

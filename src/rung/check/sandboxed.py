@@ -20,8 +20,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rung.check.child import RAISED
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
+from rung.check.report import RAISED
 from rung.check.runner import How, Order, atomics_ran, emulated, prepare, run_late, switches, unwatched, wait
 from rung.cuda import triton_compile
 from rung.dtypes import dtype as dtype_named

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import add, floordiv, lshift, mod, mul, rshift, sub
 
-from rung.check.child import RAISED
-from rung.check.report import SLOW, Failure
+from rung.check.report import RAISED, SLOW, Failure
 from rung.check.runner import How
 from rung.check.trial import SEEDS, Trial, Trials
 from rung.cuda.source import without_comments
