@@ -189,9 +189,8 @@ def _wrapped(cccl: Path) -> Path:
                 continue
             lines = ['#include "rung_host/cccl_begin.h"', f'#include "{path}"', '#include "rung_host/cccl_end.h"']
             if name.startswith("thrust/"):
-                lines.append(
-                    "#ifndef RUNG_AT_ONCE\n#define RUNG_AT_ONCE rung_host_at_once()\nstatic const bool rung_at_once = RUNG_AT_ONCE;\n#endif"
-                )
+                lines += ["#ifndef RUNG_AT_ONCE", "#define RUNG_AT_ONCE rung_host_at_once()"]
+                lines += ["static const bool rung_at_once = RUNG_AT_ONCE;", "#endif"]
             elif _WAITING.search(name):
                 lines = [f"#error {name} is not modelled by the emulator"]
             (target / name).parent.mkdir(parents=True, exist_ok=True)
