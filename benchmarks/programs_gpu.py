@@ -166,6 +166,10 @@ def main() -> None:
                     keep(lambda: row(source.stem, tool, "refused", why or "no compute-sanitizer"))  # noqa: B023
                 else:
                     keep(lambda: sanitized(source, program, tool, sanitizer, lines))  # noqa: B023
+    print("\nwhy a right program is not ok:")
+    for one in rows:
+        if one.part == "output" and one.verdict != "ok":
+            print(f"  {one.what}: {one.verdict}: {' '.join(one.reason.split())[:300]}")
     outputs = [r.verdict for r in rows if r.part == "output"]
     counts = ", ".join(f"{verdict} {outputs.count(verdict)}" for verdict in sorted(set(outputs)))
     print(f"\nright programs on the GPU: {len(outputs)}; {counts}")

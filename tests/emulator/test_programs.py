@@ -66,6 +66,26 @@ def test_faulty_program_is_refused_for_its_reason_at_its_line(program: Path) -> 
     assert document["exit"] == CODES.get(kind, 101)
 
 
+def test_what_a_library_lacks_is_refused_by_name(tmp_path: Path) -> None:
+    source = tmp_path / "lacks.cu"
+    source.write_text(
+        "#include <cub/cub.cuh>\n#include <curand.h>\nint main()\n{\n    size_t b = 0;\n"
+        "    cub::DeviceAdjacentDifference::SubtractLeft(nullptr, b, (int*)0, 3);\n"
+        "    curandGeneratePoisson(0, 0, 3, 2.0);\n}\n"
+    )
+    ended = rung_run(source)
+    assert ended.returncode == 2
+    for line, name in ((6, "cub::DeviceAdjacentDifference"), (7, "curandGeneratePoisson")):
+        assert f"lacks.cu, line {line}: {name}" in ended.stderr
+
+
+def test_device_functions_may_run_on_the_host(tmp_path: Path) -> None:
+    source = tmp_path / "host.cu"
+    source.write_text("int main() { int x = 1; atomicAdd(&x, 2); return x != 3; }\n")
+    ended = rung_run(source)
+    assert ended.returncode == 0, ended.stderr
+
+
 @pytest.mark.slow
 def test_kernels_that_wait_for_each_other_for_ever_are_told_at_their_loop(tmp_path: Path) -> None:
     source = tmp_path / "wait.cu"
@@ -101,9 +121,12 @@ def test_kernels_compile_for_a_gpu_without_nvcc(tmp_path: Path) -> None:
     )
     source.write_text(
         '#include "check.h"\n#include <vector>\n__constant__ float factor;\n'
+        "struct Held { float* p; void take() { cudaMallocManaged(&p, 4); cudaDeviceSynchronize(); } };\n"
+        "__global__ void set(float* x) { *x = 1; } __global__ void set(Held h, float v) { *h.p = v; }\n"
         "template <class T, int N = 4> __global__ void scale(T* x, int) { x[threadIdx.x] *= factor * N; }\n"
         "int main() { std::vector<float> h(8, 1.0f); float* x; CHECK(cudaMalloc(&x, 32)); float f = 2;\n"
-        "CHECK(cudaMemcpyToSymbol(factor, &f, 4)); scale<<<1, 8>>>(x, 0); scale<float, 3><<<1, 8>>>(x, 0); return 0; }\n"
+        "CHECK(cudaMemcpyToSymbol(factor, &f, 4)); scale<<<1, 8>>>(x, 0); scale<float, 3><<<1, 8>>>(x, 0);\n"
+        "set<<<1, 1>>>(x), set<<<1, 1>>>(Held{x}, 2.0f); return 0; }\n"
     )
     options = executable.Options(races=False, stubs=True)
     made, program = tmp_path / "scale.o", tmp_path / "scale"
@@ -112,7 +135,7 @@ def test_kernels_compile_for_a_gpu_without_nvcc(tmp_path: Path) -> None:
     kinds = [
         line.split()[0] for line in gpu.cubins([source], [made], program, options, "sm_90").read_text().splitlines()
     ]
-    assert sorted(kinds) == ["cubin", "kernel", "kernel", "variable"]
+    assert sorted(kinds) == ["cubin", *["kernel"] * 4, "variable"]
 
 
 @pytest.mark.gpu

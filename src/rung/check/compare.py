@@ -162,7 +162,7 @@ def _relation(given: torch.Tensor, truth: torch.Tensor) -> str:
         return ""
 
     def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-        return float((one - other).norm()) <= 1e-2 * float(other.norm())
+        return float((one - other).double().norm()) <= 1e-2 * float(other.double().norm())
 
     factor = float((given * truth).sum() / (truth * truth).sum()) if bool(truth.any()) else 0.0
     if abs(factor) > 1e-3 and abs(factor - 1) > 1e-2 and alike(given, truth * factor):

@@ -78,9 +78,12 @@ def _with_case(chosen: Sequence[Rung], case: str | None) -> Sequence[Rung]:
     return having
 
 
-def judged(asked: CheckRequest, say: Progress | None = None) -> Report:
-    """The verdict on one rung and dtype. Every error of a rung becomes a report."""
+def judged(asked: CheckRequest, say: Progress | None = None, rung: Rung | None = None) -> Report:
+    """The verdict on one rung and dtype. Every error of a rung becomes a report. A `rung` that is given runs in a
+    process of its own anyway."""
     try:
+        if rung is not None:
+            return judge(rung, asked, say=say)
         if asked.file:
             name = asked.rung.partition("/")[2]
             rung = catalogue.rung_from_file(catalogue.operation(asked.operation), Path(asked.file), name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -37,6 +37,13 @@ def check(
     problem: Annotated[
         Path | None,
         typer.Option(help="A problem in GPU MODE's format (reference.py, task.yml); the file is a submission to it."),
+    ] = None,
+    call: Annotated[
+        list[str] | None,
+        typer.Option(help="A host function of the file that launches kernels, or a pattern such as 'softmax_*'."),
+    ] = None,
+    given: Annotated[
+        list[str] | None, typer.Option("--with", help="With --call: block_size=128, or a condition as 'C %% 4 == 0'.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cuda or emulator (default: the GPU if there is one).")] = None,
     dtype: options.Dtypes = None,
@@ -76,6 +83,7 @@ def check(
 
     Examples: rung check · rung check softmax/3 --dtype bf16 · rung check layernorm mine.cu
     · rung check --problem ./vectoradd submission.py
+    · rung check layernorm prog.cu --call 'layernorm_forward*' --with block_size=128
     """
     from rung.check import child
     from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest
@@ -92,6 +100,15 @@ def check(
     asked = CheckRequest(seed=seed, case=case, tuning=tuning, races=races, coverage=coverage, effort=effort)
 
     def work() -> int:
+        if call:
+            from rung.check.judge import requests
+            from rung.rungs import launcher
+
+            operation, path = options.operation_and_file(rung, file)
+            if operation is None or path is None or device == "cuda":
+                raise RungError("--call needs an operation and a .cu file, and runs on the emulator.")
+            launchers = launcher.select(catalogue.operation(operation), path, call, given or [])
+            return _check(requests(launchers, asked, dtype or []), launchers, jobs, output, False, json)
         if problem is not None:
             chosen = [_submission(problem, rung, file)]
             path = None
@@ -110,7 +127,7 @@ def check(
                 _say(failed, [replace(asked, rung=failed.rung, dtype=failed.dtype)], sys.stdout)
             return 1
         here = device == "emulator" or coverage or not Path("/dev/nvidiactl").exists()
-        if path is not None and here and not sanitize:  # it imports torch while this process does
+        if path is not None and here and not sanitize and not isinstance(own, CudaRung):  # it imports torch meanwhile
             child.prestart("emulator", own.operation.name, str(own.path))
         from rung.check.judge import device_named, requests
 
@@ -121,7 +138,7 @@ def check(
         code = _check(requested, chosen, jobs, output, missing, json)
         if code or path is None or not isinstance(own, CudaRung) or own.emulate or (effort is QUICK and not goal):
             return code
-        return _counted(own, path, requested[0].dtype, goal or [], sys.stderr if json else sys.stdout)
+        return _counted(own, requested[0].dtype, goal or [], sys.stderr if json else sys.stdout)
 
     def once() -> int:
         return work() if problem is None else _completed(work, "the problem's code")
@@ -156,9 +173,9 @@ def _again_at_each_save(once: Callable[[], int], file: Path) -> int:
                 return code
 
 
-def _completed(work: Callable[[], int], what: str) -> int:
+def _completed(work: Callable[[], int], what: str, *, quiet: bool = False) -> int:
     """The exit code that `work` returns in a child process. It calls functions of the user, which may end their
-    process: that is an error, never a verdict."""
+    process: that is an error, never a verdict. If quiet, errors print nothing, and the code is 0."""
     sys.stdout.flush()
     sys.stderr.flush()
     completed, say = os.pipe()
@@ -168,7 +185,9 @@ def _completed(work: Callable[[], int], what: str) -> int:
         try:
             os.close(completed)
             atexit._clear()  # what the parent does at its end
-            code = reported(work)
+            with contextlib.suppress(Exception) if quiet else contextlib.nullcontext():
+                code = 0 if quiet else 1
+                code = work() if quiet else reported(work)
             sys.stdout.flush()
             atexit._run_exitfuncs()
             os.write(say, b".")
@@ -190,6 +209,7 @@ def _completed(work: Callable[[], int], what: str) -> int:
 def _check(
     work: list[CheckRequest], chosen: Sequence[Rung], jobs: int | None, output: Path | None, missing: bool, json: bool
 ) -> int:
+    from rung.check.judge import judged
     from rung.check.processes import check_all
     from rung.check.report import as_result
     from rung.check.report import known as known_right
@@ -206,7 +226,9 @@ def _check(
     known: list[Report] = []
     say = _progress if len(work) < FEW else None
     try:
-        for report in check_all(work, jobs, say):
+        own = chosen[0].kind == "launcher"
+        reports = (judged(t, say, by_name[t.rung]) for t in work) if own else check_all(work, jobs, say)
+        for report in reports:
             known.append(report)
             if output is not None:
                 store.append(as_result(report, by_name[report.rung]), output)
@@ -224,24 +246,34 @@ def _check(
     return _exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
 
 
-def _counted(rung: Rung, path: Path, dtype: str, goals: Sequence[str], file: TextIO) -> int:
-    """The most expensive line of a right kernel, and whether it meets the goals; counted in a process with a limit."""
+def _counted(rung: Rung, dtype: str, goals: Sequence[str], file: TextIO) -> int:
+    """The most expensive line of a right kernel, and whether it meets the goals; in a process with a limit on time."""
     from rung import emulator
 
     if emulator.available() is not None:
         return 0
-    words = ["count", rung.operation.name, str(path), "--dtype", dtype, "--remark", *(f"--goal={g}" for g in goals)]
-    command = [sys.executable, "-m", "rung", *words]
+
+    def work() -> int:
+        from rung.cli.sweep import subject_of
+        from rung.emulator.counters_explained import met, remark
+        from rung.profile import emulated
+
+        signal.alarm(COUNTING)
+        subject = subject_of(rung.operation.name, rung.path, None, dtype)
+        kernels = emulated.count(subject).kernels if goals else emulated.remarked(subject)
+        if said := remark(kernels, {n: v for n, v in subject.values.items() if isinstance(v, int)}):
+            print(f"remark: {said}", file=file)
+        every = [(goal, *met(goal, kernels)) for goal in goals]
+        for goal, ok, figures in every:
+            print(f"{'met' if ok else 'missed'}: {goal} ({figures})", file=file)
+        return 0 if all(ok for _, ok, _ in every) else 1
+
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COUNTING, check=False)
-    except subprocess.TimeoutExpired:
+        return _completed(work, "counting", quiet=not goals)
+    except RungError as error:
         if goals:
-            raise RungError(f"counting took over {COUNTING} s; try `rung count` with a smaller --shape.") from None
+            raise RungError(f"{error} Try `rung count` with a smaller --shape.") from None
         return 0
-    if goals and done.returncode > 1:
-        raise RungError(done.stderr.strip().removeprefix("rung: "))
-    print(done.stdout, end="", file=file)
-    return done.returncode if goals else 0
 
 
 def _first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:

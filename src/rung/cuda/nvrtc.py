@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import re
+import threading
 from typing import Any
 
 from rung.cuda import cubin_cache, headers, host_code
@@ -13,6 +14,8 @@ from rung.cuda.launch import Build, Resources
 from rung.cuda.source import code_only, kernels_in
 from rung.errors import CompileError, RungError, first_line
 from rung.numbers import whole
+
+_IMPORTS = threading.Lock()  # cuda.core cannot be imported by two threads at once
 
 
 def compile_cubin(build: Build, arch: str, *, again: bool = False) -> cubin_cache.Cubin:
@@ -84,7 +87,8 @@ def _require_kernels(build: Build, includes: dict[str, str]) -> None:
 
 def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[bytes, dict[str, str], str]:
     """The cubin's bytes, each kernel's symbol and the compiler's log, without the cache."""
-    from cuda.core import Program, ProgramOptions
+    with _IMPORTS:
+        from cuda.core import Program, ProgramOptions
 
     fields = _option_fields(build)
     fields["include_path"] = [*build.include, str(headers.STANDARD), *found.folders]

@@ -72,6 +72,7 @@ _INCLUDING = re.compile(r"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:include|import|embed)(?:
 _INCLUDE_WORDS = re.compile(r"include|import|embed")
 _DIRECTIVE = re.compile(r"^[ \t]*\#(?:\\\n|[^\n])*", re.MULTILINE)
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
+_DEFINED = re.compile(r"([A-Za-z_]\w*)\s*\(([^{};]*)\)\s*(?:noexcept\s*)?\{")
 _MOST_KERNELS, _LONGEST_LIST = 1_000, 10_000  # tokens of a list in brackets
 _ALIASING = re.compile(r"\btypedef\b|\busing\b|^[ \t]*#[ \t]*define[ \t]+\w+[ \t]+\w+[ \t]*$", re.MULTILINE)
 _TYPEDEF = re.compile(r"\btypedef\s+((?:[\w:]+(?:<[^;<>]*>)?\s+)+)(\w+)\s*;")
@@ -107,6 +108,17 @@ def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter,
     parameters = (_parameter(text, types, where.format(i + 1)) for i, text in enumerate(texts))
     own = _own_classes(source)  # a pointer to such a class may point to any element type
     return tuple(replace(p, ctype="void") if p.pointer and p.ctype.partition("<")[0] in own else p for p in parameters)
+
+
+def function_parameters(definition: str, source: str, origin: str) -> tuple[str, tuple[Parameter, ...]]:
+    """Name and parameters of a function that a text of `source` defines; no name if it defines none."""
+    found = _DEFINED.search(definition)
+    if not found:
+        return "", ()
+    where = f"parameter {{}} of '{found[1]}' in {origin}"
+    texts = [text for text in _split(found[2]) if text != "void"]
+    types = aliases(source)
+    return found[1], tuple(_parameter(text, types, where.format(i + 1)) for i, text in enumerate(texts))
 
 
 @functools.lru_cache(maxsize=512)

@@ -21,6 +21,7 @@ HERE = toolchain.HERE / "gpu"
 _DECLARED = re.compile(r"^RUNG_HOST ((?:cudaError_t|const char\*) (\w+)\(([^;]*)\));", re.MULTILINE)
 _QUOTED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
 _VARIABLE = re.compile(r"__(?:device|constant)__\s[^;{}()=]*?\b(\w+)\s*(?:\[[^;={]*\]\s*)*(?==|;|\{)")
+_RUNTIME = re.compile(r"\b(cuda[A-Z]\w*)\s*\(")
 _ALIGNED = re.compile(r"\b(?:__align__|alignas|__attribute__|__launch_bounds__)\s*\((?:[^()]|\([^()]*\))*\)")
 
 
@@ -127,21 +128,33 @@ def cubins(
                 wanted[mangled] = ("variable", f"&{expression}")
         if not wanted:
             continue
-        names = tuple(expression for _, expression in wanted.values())
+        expressions = [expression for _, expression in wanted.values()]
+        names = tuple(name for name in expressions if expressions.count(name) == 1)  # an overload has its mangled name
         options_of = (f"--std={options.standard}", "--lineinfo")
         defines = tuple((name, value or "1") for name, _, value in (word.partition("=") for word in options.defines))
         needed = frozenset(word for name in names for word in re.findall(r"[A-Za-z_]\w*", name))
-        text = f'#include <cuda_device_runtime_api.h>\n#line 1 "{source}"\n' + host_code.device_part(whole, needed)
+        text = host_code.device_part(whole, needed)
+        absent = sorted(set(_RUNTIME.findall(code_only(text))) - _device_runtime())
+        declared = "".join(f"template <class... A> __device__ cudaError_t {name}(A...);\n" for name in absent)
+        text = f'#include <cuda_device_runtime_api.h>\n{declared}#line 1 "{source}"\n{text}'
         build = Build(text, str(source), names, defines, options_of, include=options.include, arch_specific=True)
         cubin = nvrtc.compile_cubin(build, arch)
         lines.append(f"cubin {cubin.path}")
         for mangled, (kind, expression) in wanted.items():
             if mangled in placed:
                 address, size = placed[mangled]
-                lines.append(f"{kind} {address} {size} {cubin.lowered[expression]}")
+                lines.append(f"{kind} {address} {size} {cubin.lowered.get(expression, mangled)}")
     listed = program.with_name(f"{program.name}.cubins")
     listed.write_text("\n".join(lines) + "\n")
     return listed
+
+
+def _device_runtime() -> set[str]:
+    """What kernels may call of the runtime. Members of their classes may call the rest, in the host's part."""
+    folders = map(Path, headers.find(nvrtc.version()).folders)
+    header = next((f / name for f in folders if (f / (name := "cuda_device_runtime_api.h")).is_file()), None)
+    declared: list[str] = _RUNTIME.findall(header.read_text(errors="replace")) if header else []
+    return set(declared) - {"cudaDeviceSynchronize"}  # of old architectures
 
 
 def _symbols(path: Path) -> list[tuple[str, str, str, str]]:

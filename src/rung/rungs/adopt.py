@@ -48,6 +48,7 @@ _ROWS = {"n", "m", "rows", "num_rows", "n_rows", "nrows", "bt", "batch", "batch_
 _COLUMNS = {"c", "d", "cols", "ncols", "num_cols", "n_cols", "columns", "hidden", "hidden_size", "dim", "width", "k"}
 _COLUMNS |= {"n", "s"}
 _TOTAL = {"n", "size", "numel", "total", "len", "length", "count", "num_elements", "n_elements", "elements", "num"}
+_SCALARS = {"nh", "hs", "num_heads", "head_size", "eps", "epsilon", "alpha", "beta"}
 _CEIL = re.compile(r"ceil_?div|cdiv|div_?up|div_?ceil|up_?div|divide_?up|div_?round_?up|iceil", re.IGNORECASE)
 _WORDS = {  # of an operation, in names of files and kernels
     "layernorm": ("layernorm", "layer_norm", "ln_fwd", "layernorm_forward"),
@@ -101,7 +102,8 @@ def has_header(source: str) -> bool:
 
 def guessed_operation(source: str, path: Path, known: list[str]) -> str:
     """The operation that a file's name and its kernels' names speak of."""
-    text = " ".join([path.stem, *kernels_in(source)]).lower()
+    functions = re.findall(r"^def (\w+)", source, re.M) if path.suffix == ".py" else kernels_in(source)
+    text = " ".join([path.stem, *functions]).lower()
     scores = {name: [text.find(w) for w in (*_WORDS.get(name, ()), name) if w in text] for name in known}
     found = sorted((name for name, at in scores.items() if at), key=lambda name: (-len(name), min(scores[name])))
     if not found:
@@ -216,6 +218,28 @@ def _sure(
         if not (named or (given is not None and given == target and not given.isdigit())):
             return False
     return bool(launch.grid) and all(need.startswith(("eps ==", "start ==")) or "%" in need for need in needs)
+
+
+def launcher(
+    of: Operation, source: str, path: Path, name: str, parameters: tuple[Parameter, ...], given: dict[str, str]
+) -> tuple[dict[str, str | float], list[str], list[str]]:
+    """What the parameters of a host function that launches kernels are, its number formats and its conditions."""
+    pointers = [p for p in parameters if p.pointer and p.name not in given]
+    bind: dict[str, str | float] = dict(next(_pointers(of, pointers, {}, path, name)))
+    known = {*of.dims, *of.derived, *of.scalars}
+    scalars = [p for p in parameters if not p.pointer and p.name not in given]
+    bind |= {p.name: BLOCK for p in scalars if re.search(r"block|threads", p.name, re.IGNORECASE)}
+    scalars = [p for p in scalars if p.name not in bind]
+    for p in scalars:
+        lower = p.name.lower()
+        if p.name in known:
+            bind[p.name] = p.name
+        elif lower in _ROWS | _COLUMNS | _TOTAL | _SCALARS:
+            bind[p.name] = _values(of, p, "", _Written(name, "", "", "", "", []), scalars)[0]
+        else:
+            raise RungError(f"{path}: what is {p.ctype} {p.name} of {name}? Say so, as in --with {p.name}=1.")
+    bind |= given
+    return bind, _dtypes(parameters, of), _needs(of, source, {str(b) for b in bind.values()})[0]
 
 
 def _multiples(

@@ -130,6 +130,8 @@ cudaError_t launch(const void* kernel, const rung_host::Configuration& how, void
     if (how.cooperative) add(cudaLaunchAttributeCooperative).cooperative = 1;
     if (how.dependent) add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
     if (how.cluster.x) add(cudaLaunchAttributeClusterDimension).clusterDim = {how.cluster.x, how.cluster.y, how.cluster.z};
+    if (!config.numAttrs)  // as nvcc launches, with its error codes
+        return real("cudaLaunchKernel", kernel, how.grid, how.block, arguments, how.shared, how.stream);
     return real("cudaLaunchKernelExC", static_cast<const cudaLaunchConfig_t*>(&config), kernel, arguments);
 }
 

@@ -41,6 +41,7 @@ OPERATION = Operation(
     reduction="C",
     cases=(
         Case("odd", dict(B=1, T=7, C=37, OC=13)),
+        Case("one channel", dict(B=1, T=5, C=1, OC=3)),
         Case("one column", dict(B=1, T=9, C=3, OC=1)),
         Case("one row", dict(B=1, T=1, C=2, OC=9)),
         Case("aligned", dict(B=2, T=33, C=72, OC=136)),

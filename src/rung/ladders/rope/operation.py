@@ -57,7 +57,7 @@ OPERATION = Operation(
         Case("one neighbouring pair", dict(B=1, T=1, NH=1, HS=2, interleaved=1)),
         Case("odd", dict(B=2, T=3, NH=5, HS=6)),
         Case("odd, neighbours", dict(B=2, T=3, NH=5, HS=6, interleaved=1)),
-        Case("heads of 64", dict(B=2, T=5, NH=9, HS=64)),
+        Case("heads of 64", dict(B=2, T=5, NH=33, HS=64)),
         Case("heads of 64, neighbours", dict(B=2, T=5, NH=9, HS=64, interleaved=1)),
         Case("heads of 128", dict(B=1, T=3, NH=16, HS=128)),
         Case("heads of 128, neighbours", dict(B=1, T=3, NH=3, HS=128, interleaved=1)),

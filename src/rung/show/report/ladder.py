@@ -123,7 +123,7 @@ def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Compiled]) ->
         "id": _id(rung),
         "facts": [(label, value) for label, value in facts if value],
         "tunables": " · ".join(f"{n} = {', '.join(map(str, v))}" for n, v in rung.tune.items()),
-        "speed": _speed(rung, parent, measured) if measured else [],
+        "speed": speed(rung, parent, measured) if measured else [],
         "resources": [_compiled(row) for row in resources],
         "compiled": f"compiled for {first.arch}, {first.dtype}, {first.shape}" if first else "",
         "parent": parent.full_name if parent else "",
@@ -132,7 +132,7 @@ def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Compiled]) ->
     }
 
 
-def _speed(rung: Rung, parent: Rung | None, measured: Ladder) -> list[dict[str, str]]:
+def speed(rung: Rung, parent: Rung | None, measured: Ladder) -> list[dict[str, str]]:
     """The speed in each number format, also relative to the parent."""
     sentences = []
     for dtype in measured.dtypes():
