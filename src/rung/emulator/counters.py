@@ -126,17 +126,19 @@ class Launched:
 
 
 _recorded: list[Launched] | None = None
+_with_arithmetic = True
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[list[Launched]]:
-    """Inside, launches of kernels that count are kept in the list."""
-    global _recorded
-    before, _recorded = _recorded, []
+def recorded(*, arithmetic: bool = True) -> Iterator[list[Launched]]:
+    """Inside, launches of kernels that count are kept in the list; without arithmetic, only what they ask of memory."""
+    global _recorded, _with_arithmetic
+    before = _recorded, _with_arithmetic
+    _recorded, _with_arithmetic = [], arithmetic
     try:
         yield _recorded
     finally:
-        _recorded = before
+        _recorded, _with_arithmetic = before
 
 
 @contextlib.contextmanager
@@ -193,7 +195,7 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
     happened = (ctypes.c_uint * 4 * _EVENTS)()
     many = min(native.runtime().rung_happened(happened, _EVENTS), _EVENTS)
     launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in happened[:many]]
-    if arithmetic.available():
+    if _with_arithmetic and arithmetic.available():
         lines, made = _arithmetic(library, build.origin)
         by_address, tensor = arithmetic.executed(made, build)
         for address, instructions in by_address.items():
