@@ -167,6 +167,23 @@ def serving(measured: Measured) -> list[Task]:
     return [] if done else [Task([sys.executable, "benchmarks/serving.py"], 120)]
 
 
+def texts_of(measured: Measured, part: str, script: str, limit: float, own_limit: str = "") -> list[Task]:
+    """The script for each of two models that need no download and have no such row."""
+    known = {row.what for row in measured.rows if row.part == part}
+    return [
+        Task([sys.executable, f"benchmarks/{script}", "--model", prefix + model], limit, own_limit)
+        for prefix, model in (("random:", "gpt2"), ("", "inner")) if model not in known
+    ]  # fmt: skip
+
+
+def evenness(measured: Measured) -> list[Task]:
+    return texts_of(measured, "evenness", "pauses.py", 90, "--seconds")
+
+
+def first(measured: Measured) -> list[Task]:
+    return texts_of(measured, "first token", "first_token.py", 60)
+
+
 def mutants(measured: Measured) -> list[Task]:
     words = ["mutate", "--all", "--sample", "150", "--seed", "0", "--device", "cuda", "-j", "8"]
     return [Task([*RUNG, *words, "-o", os.environ["RUNG_RESULTS"]], 400)]
@@ -175,7 +192,8 @@ def mutants(measured: Measured) -> list[Task]:
 # In order of importance.
 SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
     "climb": climb, "generate": generate, "bench": bench, "peers": peers, "study": study, "check": check,
-    "serving": serving, "score": score, "profile": profile, "atlas": atlas, "attention": attention_climb,
+    "serving": serving, "evenness": evenness, "first": first, "score": score, "profile": profile, "atlas": atlas,
+    "attention": attention_climb,
     "course": course_climb, "parallel": parallel, "sweep": sweep, "mutants": mutants,
     "count": count,
 }  # fmt: skip

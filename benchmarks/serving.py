@@ -28,12 +28,10 @@ import torch
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request
-from rung.models.choose_plan import make_plan
-from rung.models.family import config_of
+from rung.models.family import RANDOM
+from rung.models.load import load
 from rung.models.options import Options, Prompt
 from rung.models.sampling import Sampling
-from rung.models.transformer import Transformer
-from rung.models.weights import converted, weights_of
 from rung.results import machine, store
 from rung.results.row import Row
 
@@ -53,12 +51,8 @@ class Bench:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
-        config = config_of(given.model)
-        plan = make_plan(given.device, given.dtype, None, {})
-        where = "cuda" if given.device == "cuda" else "cpu"
-        weights = converted(weights_of(config, where), plan.matrix, plan.vector)
-        self.transformer = Transformer(config, weights, plan)
-        rng = random.Random(1)
+        self.transformer = load(f"{RANDOM}{given.model}", device=given.device, dtype=given.dtype).transformer
+        config, rng = self.transformer.config, random.Random(1)
         self.prompts = [
             tuple(rng.randrange(config.vocabulary) for _ in range(rng.randint(SHORTEST, LONGEST)))
             for _ in range(given.prompts)

@@ -1,8 +1,12 @@
 """nanoGPT's and llm.c's checkpoints: written here in their formats, loaded, and compared with transformers."""
 
 import json
+import os
 import pickle
+import resource
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +18,7 @@ from gpt2_models import reference, saved, some_ids, tokenizer_file
 from rung import RungError
 from rung.models.gpt2.checkpoints import convert
 
+SOURCE = Path(__file__).parents[2] / "src"
 MATRICES = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 
 
@@ -143,3 +148,13 @@ def test_the_command_line_converts(tmp_path: Path, capsys) -> None:
         output = capsys.readouterr()
         assert (ended.value.code or 0) == code and message in output.out + output.err
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "gpt2"
+
+
+def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
+    path = llmc(tmp_path / "gpt2.bin", saved())
+    full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # noqa: E731
+    done = subprocess.run(
+        [sys.executable, "-m", "rung", "convert", str(path), str(tmp_path / "out")],
+        capture_output=True, text=True, preexec_fn=full, env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    assert done.returncode == 2 and "cannot be written" in done.stderr and "Traceback" not in done.stderr

@@ -15,6 +15,7 @@ import torch
 
 import gpt2_models as models
 import rung
+from rung.cuda import kept
 from rung.models import weights as quantize
 from rung.models.cpu import build, engine
 from rung.models.cpu.engine import Column, Engine, Run
@@ -194,7 +195,33 @@ def test_without_a_working_compiler_torch_does_it(monkeypatch: pytest.MonkeyPatc
         ids = models.some_ids(5)
         completion = model.generate([ids], temperature=0, max_new_tokens=8)[0]
         assert completion.tokens == models.reference_greedy(models.saved(), ids, 8)
+        assert any("compiler" in note for note in model.plan.notes)
     assert not list((tmp_path / "native").glob(".*"))
+
+
+def test_another_compiler_of_the_same_name_compiles_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler, keys = tmp_path / "g++", []
+    for version in ("12", "12", "13.2"):
+        if not compiler.is_file() or version not in compiler.read_text():
+            compiler.write_text(f"#!/bin/sh\n# {version}\nexit 1\n")
+            compiler.chmod(0o755)
+        monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(build, "_compilation", None)
+        monkeypatch.setattr(build, "_tried", False)
+        monkeypatch.setenv("RUNG_CXX", str(compiler))
+        found = build.begin()
+        assert found is not None and found.wait() is None
+        keys.append(found.key)
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_cache_made_under_any_umask_can_be_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+    before = os.umask(0)
+    try:
+        assert [kept.folder("native") for _ in range(2)] == [tmp_path / "cache" / "native"] * 2
+    finally:
+        os.umask(before)
 
 
 def test_a_program_that_ends_early_leaves_no_half_made_library(tmp_path: Path) -> None:

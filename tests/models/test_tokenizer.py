@@ -1,10 +1,13 @@
 """Tokens to text and back, against the tokenizers library."""
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
+from rung.models.load import INNER
 from rung.models.tokenizer import read_tokenizer
 
 TEXTS = ("Once upon a time", "naïve café", "tab\tand line\nend", "日本", "🙂!")
@@ -30,3 +33,16 @@ def test_pieces_and_their_bytes_are_the_librarys_text(tmp_path: Path, text: str)
     ids = ours.encode(text)
     assert ids == theirs.encode(text, add_special_tokens=False).ids
     assert ours.decode(ids) == " " + theirs.decode(ids)  # a continuation keeps the blank before its first word
+
+
+def test_other_threads_go_on_while_a_long_text_is_divided() -> None:
+    ours, text = read_tokenizer(INNER), "a " * 300_000
+    longest, last = 0.0, time.perf_counter()
+    thread = threading.Thread(target=ours.encode, args=(text,))
+    began = time.perf_counter()
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.001)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    assert longest < (last - began) / 2

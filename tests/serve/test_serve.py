@@ -33,7 +33,7 @@ def model() -> Model:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
     limits = {"body": 100_000, "queue": 40, "seconds": 20.0}
-    with running(models.saved(n_positions=CONTEXT), limits=limits, origins=["https://friend.example"]) as one:
+    with running(models.saved(n_positions=CONTEXT), limits=limits, origins=["https://friend.example"], local=True) as one:
         yield one
 
 
@@ -59,6 +59,12 @@ def ask(server: Running, path: str, body: Any = None, **headers: str) -> tuple[i
 def direct(model: Model, prompt: Any, **how: Any) -> list[Completion]:
     how = {"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 16, **how}
     return model.generate([prompt], **how)
+
+
+def test_a_name_that_is_not_this_machines_is_refused(server: Running) -> None:
+    for host, status in (("evil.example", 403), ("127.0.0.1:80", 200), ("[::1]", 200), ("localhost:1", 200),
+                         ("friend.example", 200), ("[", 403), ("", 200)):  # fmt: skip
+        assert ask(server, "/health", Host=host)[0] == status, host
 
 
 # ---- completions ----------------------------------------------------------------------------------------------------
@@ -220,7 +226,7 @@ def test_a_client_that_goes_away_frees_its_slot(server: Running, stream: bool) -
     before = metric(server, "vllm:request_success_total", finished_reason="abort")
     body = json.dumps({"prompt": PROMPT, "max_tokens": 250, "n": 40, "stream": stream, "temperature": 0}).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as one:
-        one.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+        one.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
         one.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
         if stream:
             assert b"200 OK" in one.recv(100)
@@ -301,7 +307,7 @@ def test_bodies_that_are_too_large_or_no_json_are_refused(server: Running) -> No
     assert ask(server, "/v1/completions", {"prompt": "a"}, Content_Type="text/plain")[0] == 415
     chunks = b"".join(b"8000\r\n" + b" " * 0x8000 + b"\r\n" for _ in range(4)) + b"0\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as one:
-        one.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+        one.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
         one.sendall(b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
         assert b" 413 " in one.recv(1000)
 
@@ -309,7 +315,7 @@ def test_bodies_that_are_too_large_or_no_json_are_refused(server: Running) -> No
 def test_a_full_queue_is_reported_with_when_to_retry(server: Running) -> None:
     body = json.dumps({"prompt": PROMPT, "max_tokens": 250, "n": 44, "temperature": 0}).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as one:
-        one.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+        one.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
         one.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
         while server.pool.texts == 0:
             time.sleep(0.001)

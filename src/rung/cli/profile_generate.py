@@ -10,7 +10,6 @@ from rung.cli import console
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.models.family import Config
     from rung.models.gpu.engine import Engine
     from rung.profile.stopwatch import Inside
     from rung.profile.trace import Breakdown
@@ -212,14 +211,13 @@ def _inside(engine: Engine) -> Inside | None:
 
 
 def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Writer:
-    from rung.models import family
+    from rung.cli.climb import PROMPT_TOKENS
+    from rung.models.family import requested
     from rung.models.gpu.plan import GpuPlan
     from rung.models.load import load
 
-    if (config := family.requested(model)) is not None:
-        return _random_writer(model, config, where, plan, dtype)
     loaded = load(model, device=where, dtype=dtype or "auto", plan=plan)
-    prompt = [list(loaded.tokenizer.encode("Once upon a time"))]
+    prompt = [PROMPT_TOKENS if requested(model) else list(loaded.tokenizer.encode("Once upon a time"))]
     options: Any = {"temperature": 0.0, "stop_tokens": []}
 
     def write(tokens: int) -> int:
@@ -238,19 +236,3 @@ def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Writ
         return Writer(here, None)
 
     return Writer(write, loaded.plan.engine if isinstance(loaded.plan, GpuPlan) else None)
-
-
-def _random_writer(model: str, config: Config, where: str, plan: str | None, dtype: str | None) -> Writer:
-    """The same for random weights: they have no tokenizer, and only the plan `best` takes them from memory."""
-    from rung.cli.climb import PROMPT_TOKENS
-    from rung.models.gpu.engine import Engine
-    from rung.models.gpu.slots import GpuBackend, write_texts
-    from rung.models.plan import ALIASES
-    from rung.models.weights import weights_of
-
-    if where != "cuda" or plan not in (None, "best"):
-        raise RungError(f"{model} needs the plan best on a GPU; use --device cuda, or name a real --model.")
-    dtype = dtype or "bfloat16"
-    engine = Engine(config, weights_of(config, "cuda"), ALIASES.get(dtype, dtype))
-    slots = GpuBackend(None, engine, 1, exact=True)
-    return Writer(lambda tokens: sum(len(step) for step in write_texts(slots, [PROMPT_TOKENS], [tokens])), engine)

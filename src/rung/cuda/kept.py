@@ -65,8 +65,8 @@ def folder(name: str) -> Path:
     """The cache's folder of this name, created if needed; a RungError when others may write to it."""
     path = cache_folder() / name
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        for place in (path, path.parent):
+        for place in (path.parent, path):
+            place.mkdir(0o755, parents=True, exist_ok=True)  # whatever the umask allows others
             _require_own(place)
     except OSError as problem:
         raise _cannot_be_written(path, problem) from problem

@@ -32,13 +32,14 @@ from rung.models.buffers import plain_torch
 from rung.models.choose_plan import make_plan
 from rung.models.drafts import NGRAM, drafting
 from rung.models.family import find as find_family
-from rung.models.family import known, read_config
+from rung.models.family import known, read_config, requested
 from rung.models.generate import Run
 from rung.models.options import Completion, Options, Prompt
 from rung.models.sampling import Sampling
 from rung.models.score import Score, Text, scores, spans
 from rung.models.tokenizer import Tokenizer, read_tokenizer
 from rung.models.transformer import PlanScorer, Transformer
+from rung.models.weights import converted, weights_of
 from rung.processors import processors
 
 CONVERTED = 4  # checkpoints of other trainers that are kept in converted form
@@ -425,7 +426,8 @@ def load(
     """Load a model: a GPT-2, or one with Llama's layer.
 
     `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a checkpoint of nanoGPT
-    (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2". `device` is auto (a GPU where there is one), cpu,
+    (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2"; "random:gpt2" has random weights of that size, and
+    no tokenizer. `device` is auto (a GPU where there is one), cpu,
     cuda or emulator: the CUDA kernels without a GPU. `dtype` is a name such as "bfloat16", or torch's own. `plan` names
     the rungs for the operations, and `kernels` replaces single rungs ({"attention": "5"}); the CPU runs no rungs. With
     a `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
@@ -439,10 +441,14 @@ def load(
         raise RungError(f"threads is {threads}; this process has {processors()} processors, so give at most {most}.")
     _freeze_imports()
     chosen = make_plan(device, dtype, plan, kernels or {}, threads, window, global_tokens, cache)
-    folder = find(str(model), revision=revision, offline=offline)
-    config = read_config(folder / "config.json")
+    sized = requested(str(model))
+    folder = Path(model) if sized else find(str(model), revision=revision, offline=offline)
+    config = sized or read_config(folder / "config.json")
     chosen.admit(config)
-    transformer = Transformer(config, chosen.read(folder, config), chosen)
+    weights = chosen.read(folder, config) if sized is None else converted(
+        weights_of(config, chosen.device.type), chosen.matrix, chosen.vector
+    )  # fmt: skip
+    transformer = Transformer(config, weights, chosen)
     if draft is not None:
         smaller = None if draft == NGRAM else load(
             draft, device=device, dtype=dtype, revision=revision, offline=offline, threads=threads, plan=plan,

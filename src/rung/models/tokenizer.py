@@ -91,7 +91,8 @@ class Tokenizer:
             raise RungError(f"one text has {len(text):,} characters; divide it into {most}.")
         try:
             with _panics_unsaid() if self._may_panic else contextlib.nullcontext():
-                ids: list[int] = self._tokenizer.encode(text, add_special_tokens=begin).ids
+                # A batch of one: a text by itself is divided under the interpreter's lock, and all threads wait.
+                ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=begin)[0].ids
         except BaseException as error:
             _pass_on(error)
             raise RungError(f"{self.origin} cannot be applied to this text; fetch it again.") from None

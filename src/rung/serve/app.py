@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -43,7 +44,7 @@ from rung.serve.completions import (
     usage,
     written,
 )
-from rung.serve.http import Refusal
+from rung.serve.http import Refusal, named
 from rung.serve.metrics import Metrics
 
 PAGE = Path(__file__).with_name("page.html")
@@ -71,9 +72,12 @@ class Server:
     """The application's state."""
 
     def __init__(
-        self, served: Served, pool: WorkerPool, limits: Limits, key: str | None = None, origins: Sequence[str] = ()
-    ) -> None:
+        self, served: Served, pool: WorkerPool, limits: Limits, key: str | None = None, origins: Sequence[str] = (),
+        *, local: bool = False,
+    ) -> None:  # fmt: skip
+        """`local`: it listens on this machine alone, and is asked for by this machine's names, or its origins' own."""
         self.served, self.pool, self.limits, self._key = served, pool, limits, key
+        self._names = {"localhost", *(urlsplit(one).hostname or one for one in origins)} if local and not key else None
         self.metrics = Metrics(served.name)
         self.inbox = Inbox()
         self._started, self._embedding = int(time.time()), 0
@@ -133,6 +137,10 @@ class Server:
         return response
 
     def _authorize(self, request: Request) -> None:
+        # A page whose name an attacker's server has turned into this machine's address sends that name.
+        if self._names is not None and not named(request.headers.get("host", ""), self._names):
+            message = "the host's name is not this machine's; ask for localhost, or allow the name by --cors."
+            raise Refusal(403, message, code="host_not_allowed")
         if self._key is None or request.url.path in OPEN:
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")

@@ -7,9 +7,11 @@ They hold before a request is parsed, so that nobody needs a key to meet them. H
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -87,6 +89,7 @@ def bounded(connections: int, seconds: float) -> type[H11Protocol]:
 TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
     408: "timeout_error",
@@ -119,6 +122,15 @@ class Refusal(Exception):
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body, self.status, self.headers)
+
+
+def named(host: str, names: Collection[str]) -> bool:
+    """Whether a request's Host is absent, an address, or one of the names."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return not host or name in names or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 def _utf8(text: str) -> str:

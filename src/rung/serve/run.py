@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
 import resource
@@ -94,7 +95,8 @@ def chat_template(folder: Path) -> str | None:
 async def _serve(
     pool: WorkerPool, served: Served, listening: socket.socket, limits: Limits, key: str | None, origins: Sequence[str]
 ) -> None:
-    app = Server(served, pool, limits, key, origins).app
+    local = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
+    app = Server(served, pool, limits, key, origins, local=local).app
     server = _Uvicorn(settings(app, limits))
     loop = asyncio.get_running_loop()
 

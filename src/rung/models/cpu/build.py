@@ -91,7 +91,7 @@ def begin() -> Compilation | None:
 def _begin(compiler: str) -> Compilation | None:
     source = b"".join(file.read_bytes() for file in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))))
     flags = [*FLAGS, WIDE] if platform.machine() in ("x86_64", "AMD64") else FLAGS
-    identity = "\0".join([compiler, *flags, _processor()]).encode()
+    identity = "\0".join([_version(compiler), *flags, _processor()]).encode()
     key = hashlib.sha256(source + identity).hexdigest()[:16]
     name = f"decode-{key}"
     try:
@@ -114,6 +114,15 @@ def _begin(compiler: str) -> Compilation | None:
             leftover.unlink(missing_ok=True)
         return None
     return Compilation(None, process, Path(made), name)
+
+
+def _version(compiler: str) -> str:
+    """The compiler's file: another version is another file, and to run it would take longer than to look."""
+    try:
+        facts = Path(compiler).stat()
+    except OSError:
+        return compiler
+    return f"{compiler} {facts.st_size} {facts.st_mtime_ns}"
 
 
 def _processor() -> str:

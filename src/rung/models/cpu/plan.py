@@ -64,6 +64,12 @@ class CpuPlan(TorchPlan):
         if self._native is not None:
             self.cache_dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
 
+    @property
+    def notes(self) -> list[str]:
+        if self._native is not None or self.global_tokens:
+            return []
+        return ["torch writes the text, many times slower, for want of a C++ compiler: install g++ or set RUNG_CXX."]
+
     def matrix(self, weight: torch.Tensor) -> Linear:
         made = super().matrix(weight)
         made.weight = self._placed(made.weight)

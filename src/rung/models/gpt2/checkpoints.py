@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from rung import files
@@ -53,8 +54,9 @@ def convert(source: Path, folder: Path) -> Config:
         save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
         _write_tokenizer(source, folder, config.vocabulary)
         (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n")  # last: a folder with it is complete
-    except OSError as error:
-        raise RungError(f"{folder} cannot be written ({error.strerror}); name another folder.") from None
+    except (OSError, SafetensorError) as error:  # a full disk
+        problem = getattr(error, "strerror", None) or error
+        raise RungError(f"{folder} cannot be written ({problem}); name another folder.") from None
     return config
 
 
