@@ -26,7 +26,7 @@ from rung.emulator import Settings, counters, load
 from rung.emulator.counters_explained import figures
 from rung.errors import RungError
 from rung.profile import ncu
-from rung.profile.counters import COUNTED, MARKER, OPCODES, SINGLE, as_result, command, launched, report, split
+from rung.profile.counters import COUNTED, OPCODES, SINGLE, as_result, command, launched, report, split
 from rung.results import store
 from rung.results.row import Row
 from rung.rungs import catalogue
