@@ -176,8 +176,7 @@ def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[
         try:
             ran = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=max(left, 0.1))
         except subprocess.TimeoutExpired as expired:
-            begun = (expired.stdout or b"").split()
-            return None, max(first, len(begun) - 1 + first)
+            return None, first + max(0, len((expired.stdout or b"").split()) - 1)
         begun = ran.stdout.split()
         if ran.returncode == 0:
             right = json.loads(begun[-1])
