@@ -411,9 +411,6 @@ def _pointers(
             f"{lacking[0]}; `rung new` writes a file to start from."
         )
     yield chosen
-    for other in operands:
-        if other.instead in chosen.values():
-            yield {name: other.name if target == other.instead else target for name, target in chosen.items()}
     bound = {name: of.operand(target) for name, target in chosen.items()}
     inputs = [name for name, o in bound.items() if o.role == "in" and not o.optional]
     if 1 < len(inputs) <= 3:

@@ -11,7 +11,7 @@ EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
-    out = t["x"] @ (t["weight_t"] if "weight_t" in t else t["weight"].T)
+    out = t["x"] @ t["weight"].T
     return {"out": out + t["bias"] if "bias" in t else out}
 
 
@@ -46,8 +46,6 @@ OPERATION = Operation(
     operands=(
         Operand("x", ("B", "T", "C")),
         Operand("weight", ("OC", "C"), constant=True),
-        # A · B of two row-major matrices, as a GEMM's files have it.
-        Operand("weight_t", ("C", "OC"), optional=True, constant=True, instead="weight"),
         Operand("bias", ("OC",), optional=True, nullable=True, constant=True),
         Operand("out", ("B", "T", "OC"), role="out"),
     ),
