@@ -29,7 +29,7 @@ block  = "32 * WARPS"
 shared = "4 * B * T * C"
 pdl    = true
 ---*/
-#include "few_rows.cuh"
+#include "row_streams.cuh"
 
 using namespace few_rows;
 
