@@ -29,7 +29,6 @@ from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
 
 MOST = 48  # proposals that are tried
-TILES, LIKELY = (32, 64, 128), 6  # multiples that are tried with the likeliest of them
 SECONDS = 60.0
 BLOCK = 256  # threads, if the file does not say
 # Other names of operands and sizes, as kernels write them, best first.
@@ -142,29 +141,10 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
     proposals = [table for table, _ in found]
     if len(found) == 1 or found[0][1]:
         return Proposal(proposals[0])
-    whole = [with_ for m in TILES for table in proposals[:LIKELY] if (with_ := _in_tiles(table, m))]
-    right, tried = _tried(of, path, [*proposals, *whole])
+    right, tried = _tried(of, path, proposals)
     if right is not None:
-        return Proposal(_loosened(of, path, [*proposals, *whole][right], proposals))
+        return Proposal(proposals[right])
     return Proposal(proposals[0], (f"none of the {tried} proposals tried gave the right result on a small case",))
-
-
-def _in_tiles(table: dict[str, Any], multiple: int) -> dict[str, Any] | None:
-    """The proposal for sizes that are multiples, since the kernel may not test the ends of its tiles."""
-    sizes = [s for s in dict.fromkeys(table.get("bind", {}).values()) if isinstance(s, str) and names_in(s)]
-    sizes = [s for s in sizes if s.isupper() or "*" in s]
-    return {**table, "needs": [*table.get("needs", []), *(f"{s} % {multiple} == 0" for s in sizes)]} if sizes else None
-
-
-def _loosened(of: Operation, path: Path, table: dict[str, Any], plain: list[dict[str, Any]]) -> dict[str, Any]:
-    """Without the multiples that a small case does not ask for."""
-    if table in plain:
-        return table
-    for rule in [r for r in table["needs"] if re.search(r" % \d+ == 0$", r)]:
-        fewer = {**table, "needs": [r for r in table["needs"] if r != rule]}
-        if _tried(of, path, [fewer])[0] is not None:
-            table = fewer
-    return table
 
 
 def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[int | None, int]:
@@ -293,6 +273,10 @@ def _multiples(
         lanes = re.search(r"[a-z]([248])$", p.ctype) if p.pointer else None
         if lanes and (shape := of.operand(str(bind[p.name])).shape):
             found.append(f"{_product([str(shape[-1])])} % {lanes[1]} == 0")
+    grid = _three(launch.grid, launch.scope | _sizes_of(parameters, bind), {*of.dims, *of.derived}) or []
+    for size in grid:  # a size divided without rounding up
+        if divided := re.fullmatch(r"([^+-]+) // (\d+)", size):
+            found.append(f"{divided[1]} % {divided[2]} == 0")
     for text in launch.asserted:
         if (rule := _over(text, launch.scope, {*of.dims, *of.derived})) and not rule.isdigit():
             found.append(f"{rule} == 0")
@@ -457,7 +441,7 @@ def _values(
     rows, inner, total = _sizes(of)
     whole = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
     if "OC" in of.dims and (lower in _GEMM or len(whole) >= 3):
-        options += [{"rows": rows}.get(_GEMM[lower], _GEMM[lower])] if lower in _GEMM else [rows, "OC", "C"]
+        options += [_GEMM[lower].replace("rows", rows)] if lower in _GEMM else [rows, "OC", "C"]
     elif len(whole) == 1:
         options += [total, inner, rows] if lower in _TOTAL and lower not in _COLUMNS - _TOTAL else [inner, total, rows]
         if lower == "n":
@@ -514,7 +498,7 @@ def _shapes(
     constants: dict[str, str],
 ) -> Iterator[dict[str, Any]]:
     known = {*of.dims, *of.derived, *of.scalars}
-    means = {p.name: f"({bind[p.name]})" for p in parameters if not p.pointer}
+    means = _sizes_of(parameters, bind)
     scope = {**launch.scope}
     for p, argument in zip(parameters, launch.arguments, strict=False):
         if not p.pointer and re.fullmatch(r"\w+", argument):
@@ -527,6 +511,10 @@ def _shapes(
             dynamic = {"shared": shared} if shared not in (None, "0") else {}
             yield {"grid": _plain(grid), "block": _plain(block), **dynamic}
     yield from _by_style(of, source, launch.kernel, constants)
+
+
+def _sizes_of(parameters: tuple[Parameter, ...], bind: dict[str, str | float]) -> dict[str, str]:
+    return {p.name: f"({bind[p.name]})" for p in parameters if not p.pointer}
 
 
 def _by_style(of: Operation, source: str, kernel: str, constants: dict[str, str]) -> Iterator[dict[str, Any]]:
