@@ -40,14 +40,16 @@ struct RungOperand
     std::string path;
     std::vector<char> bytes;
     void* device = nullptr;
-    RungOperand(const char* folder, int number, const char* name) : path(std::string(folder) + "/" + std::to_string(number))
+    RungOperand(const char* folder, int number, const char* name)
     {{
+        path = std::string(folder) + "/" + std::to_string(number);
         FILE* file = fopen(path.c_str(), "rb");
         if (!file) return;
         fseek(file, 0, SEEK_END), bytes.resize(size_t(ftell(file))), rewind(file);
         if (fread(bytes.data(), 1, bytes.size(), file) != bytes.size()) exit(98);
         fclose(file);
-        cudaMalloc(&device, bytes.size(), RungSite{{name, 0}}), cudaMemcpy(device, bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
+        cudaMalloc(&device, bytes.size(), RungSite{{name, 0}});
+        cudaMemcpy(device, bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
     }}
     void leave()
     {{
