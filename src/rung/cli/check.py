@@ -45,7 +45,7 @@ def check(
         typer.Option(help="A host function of the file that launches kernels, or a pattern such as 'softmax_*'."),
     ] = None,
     given: Annotated[
-        list[str] | None, typer.Option("--with", help="With --call: block_size=128, or a condition as 'C %% 4 == 0'.")
+        list[str] | None, typer.Option("--with", help="With --call: block_size=128, or a condition as 'C % 4 == 0'.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cuda or emulator (default: the GPU if there is one).")] = None,
     dtype: options.Dtypes = None,
