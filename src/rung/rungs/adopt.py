@@ -143,12 +143,14 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         return Proposal(proposals[0])
     right, tried = _tried(of, path, proposals)
     if right is not None:
-        return Proposal(proposals[right])
+        number, zeroed = right
+        return Proposal(proposals[number] | ({"zeroed": zeroed} if zeroed else {}))
     return Proposal(proposals[0], (f"none of the {tried} proposals tried gave the right result on a small case",))
 
 
-def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[int | None, int]:
-    """The first right proposal, and how many were tried; a wrong one may end its process, and the next goes on."""
+def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[tuple[int, list[str]] | None, int]:
+    """The first right proposal with the outputs that must be zero before, and how many were tried; a wrong one may end
+    its process, and the next goes on."""
     first, deadline = 0, time.monotonic() + SECONDS
     while first < len(proposals):
         asked = json.dumps({"operation": of.name, "file": str(path), "tables": proposals, "first": first})
@@ -157,10 +159,10 @@ def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[
             ran = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=max(left, 0.1))
         except subprocess.TimeoutExpired as expired:
             return None, first + max(0, len((expired.stdout or b"").split()) - 1)
-        begun = ran.stdout.split()
+        begun = ran.stdout.splitlines()
         if ran.returncode == 0:
             right = json.loads(begun[-1])
-            return (right, right + 1) if isinstance(right, int) else (None, len(proposals))
+            return (tuple(right), right[0] + 1) if right else (None, len(proposals))
         if not begun:
             return None, first
         first = int(begun[-1]) + 1
@@ -208,6 +210,10 @@ def _for_launches(
             "header with one [[launch]] for each (docs/header.md)."
         )
     launch = sequence[0]
+
+    def of_output(target: str | float) -> bool:
+        return any(o.name == target and o.role == "out" for o in of.operands)
+
     for instance in _instances(source, launch, constants):
         parameters = kernel_parameters(source, instance, str(path))
         dtypes = _dtypes(parameters, of)
@@ -224,7 +230,9 @@ def _for_launches(
                     if changed:
                         table["bind"] = changed
                     table["launch"] = [{"kernel": instance, **shape}]
-                    yield table, _sure(of, parameters, launch, bind, needs)
+                    sure = _sure(of, parameters, launch, bind, needs)
+                    reads = (_reads(source, launch.kernel, p.name) for p in parameters if of_output(bind[p.name]))
+                    yield table, sure and not any(reads)
 
 
 def _sure(
@@ -240,6 +248,21 @@ def _sure(
         if not (named or (given is not None and given == target and not given.isdigit())):
             return False
     return bool(launch.grid) and all(need.startswith(("eps ==", "start ==")) or "%" in need for need in needs)
+
+
+def _reads(source: str, kernel: str, name: str) -> bool:
+    """Whether a kernel's text may read an array, or adds to it atomically."""
+    text = code_only(source)
+    start = re.search(rf"\b{kernel}\s*\(", text)
+    body = text[start.end() :] if start else text
+    if re.search(rf"\batomic\w+\s*\(\s*&?\s*{name}\b", body):
+        return True
+    for found in re.finditer(rf"(&?)\s*\b{name}\s*\[", body):
+        _, end = _until(body, found.end(), "]")
+        after = re.sub(r"^(?:\s|\)|\[[^\]]*\]|\.\w+)+", "", body[end : end + 80])
+        if not re.match(r"=(?!=)", after) and not (found[1] and after.startswith(",")):
+            return True
+    return False
 
 
 def launcher(
