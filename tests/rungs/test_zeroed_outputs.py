@@ -91,7 +91,7 @@ def test_an_output_that_nothing_writes_is_not_one_that_is_read(tmp_path: Path) -
 
 
 def test_only_outputs_may_be_named(tmp_path: Path) -> None:
-    with pytest.raises(RungError, match="zeroed names 'x', which is no output of matmul; it has out"):
+    with pytest.raises(RungError, match="zeroed names 'x'; the outputs of matmul are out"):
         catalogue.rung_from_file(catalogue.operation("matmul"), sgemm(tmp_path, 'zeroed = ["x"]'))
 
 

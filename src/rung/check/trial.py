@@ -234,8 +234,8 @@ class Trial:
         try:
             if read:
                 self._once()
-                text = f"{read[0]} is read before it is written: right only if it starts as zeros"
-                return Failure(f"{text}; leave `beta * C` out where beta is 0, or add zeroed = {json.dumps(read)}", "zeroed")
+                text = f"{read[0]} is read before it is written: right only if it starts as zeros; leave `beta * C` out"
+                return Failure(f"{text} where beta is 0, or add zeroed = {json.dumps(read)}", "zeroed")
         except (Failure, RungError):
             pass
         finally:

@@ -380,7 +380,8 @@ def _binds(
 
 def _in_both_layouts(of: Operation, bind: dict[str, str | float], body: str) -> Iterator[dict[str, str | float]]:
     """The bindings, and those with an operand's other layout: first the one whose row length the indices name."""
-    other = {o.instead: o.name for o in of.operands if o.instead and sorted(o.shape) == sorted(of.operand(o.instead).shape)}
+    same = [(o.instead, o) for o in of.operands if o.instead and o.dtype == "real"]
+    other = {whole: o.name for whole, o in same if set(o.shape) == set(of.operand(whole).shape)}
     swapped = {name: other.get(str(target), target) for name, target in bind.items()}
     if swapped == bind:
         yield bind

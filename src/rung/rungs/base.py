@@ -81,7 +81,7 @@ class Rung(ABC):
         for zeroed in keys.zeroed:
             if zeroed not in outputs:
                 known = ", ".join(outputs)
-                raise RungError(f"{path}: zeroed names {zeroed!r}, which is no output of {operation.name}; it has {known}.")
+                raise RungError(f"{path}: zeroed names {zeroed!r}; the outputs of {operation.name} are {known}.")
         self.siblings: Callable[[], Sequence[Rung]] = tuple  # the rungs of its ladder, libraries left out
 
     @property
