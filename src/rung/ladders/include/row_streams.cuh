@@ -34,7 +34,8 @@ __device__ __forceinline__ float product(const Real* __restrict__ x, const Real*
         }
 #pragma unroll
     for (int i = 0; i < FILLS; i++)
-        if (NORM && int(threadIdx.x) + i * THREADS < VECTORS) gain[i] = bits_of(load_vec(norm + (threadIdx.x + i * THREADS) * VEC));
+        if (NORM && int(threadIdx.x) + i * THREADS < VECTORS)
+            gain[i] = bits_of(load_vec(norm + (threadIdx.x + i * THREADS) * VEC));
     pdl_wait();
     pdl_launch_dependents();
 

@@ -150,8 +150,7 @@ __device__ __forceinline__ void receive_hidden(const uint2* mail, const Vector& 
         const int at = (int(threadIdx.x) + i * THREADS) * EACH;
         if (at >= F) continue;
 #pragma unroll
-        for (int j = 0; j < EACH; j += 2)
-            to.set2(at + j, F / VEC, number_in(got[i].word, j), number_in(got[i].word, j + 1));
+        for (int j = 0; j < EACH; j += 2) to.set2(at + j, F / VEC, number_in(got[i].word, j), number_in(got[i].word, j + 1));
     }
 }
 
@@ -167,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1)
     extern __shared__ uint4 shared[];
     __shared__ float squares[WARPS];
     float* floats = reinterpret_cast<float*>(shared + SLOTS * SLOT_VECTORS);  // of the vector, or of attention
-    __shared__ int2 all[PHASES + 1];  // the rows of each phase
+    __shared__ int2 all[PHASES + 1];                                          // the rows of each phase
     Ring ring(shared);
     pdl_launch_dependents();
     ring.set_up();
@@ -200,9 +199,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1)
         const bool normed = phase == QKV || phase == FC || phase == HEAD;
         if (normed) {
             const Real* weight = phase == HEAD ? ln_f_w : (phase == QKV ? ln_1_w : ln_2_w) + size_t(layer) * C;
-            block.norm(weight, phase == FC, squares, [&](float2 (&pair)[HELD]) {
+            block.norm(weight, phase == FC, squares, [&](float2(&pair)[HELD]) {
                 if (index > 0)
-                    return receive_pairs(pair, phase == FC ? boxes.attended : boxes.after, DELAY, phase == FC ? epoch : epoch - 1);
+                    return receive_pairs(pair, phase == FC ? boxes.attended : boxes.after, DELAY,
+                                         phase == FC ? epoch : epoch - 1);
 #pragma unroll
                 for (int i = 0; i < HELD; i++) {
                     const int c = min(2 * (int(threadIdx.x) + i * THREADS), C - 2);

@@ -41,7 +41,8 @@ struct Found
 #pragma unroll
             for (int j = 0; j < VEC; j += 4) {
                 const float4 q = *reinterpret_cast<const float4*>(queries + g * HS + j);
-                score += q.x * number_at(k, j) + q.y * number_at(k, j + 1) + q.z * number_at(k, j + 2) + q.w * number_at(k, j + 3);
+                score +=
+                    q.x * number_at(k, j) + q.y * number_at(k, j + 1) + q.z * number_at(k, j + 2) + q.w * number_at(k, j + 3);
             }
 #pragma unroll
             for (int offset = LANES / 2; offset > 0; offset /= 2) score += __shfl_xor_sync(ALL_LANES, score, offset);
@@ -157,7 +158,8 @@ __device__ __forceinline__ void attend(const Text& text, const Head& head, Real*
         const int own = i / HS, row = own < GROUP ? kv * GROUP + own : NH + kv + (own - GROUP) * NKV;
         Two got[1];
         receive(got, epoch, [&](int) { return qkv + row * HS + i % HS; });
-        *reinterpret_cast<float2*>(shared.token + i) = make_float2(__uint_as_float(got[0].word[0]), __uint_as_float(got[0].word[1]));
+        *reinterpret_cast<float2*>(shared.token + i) =
+            make_float2(__uint_as_float(got[0].word[0]), __uint_as_float(got[0].word[1]));
     }
     sync_computing();
     for (int h = warp; h < min(heads, GROUP + 1); h += WARPS)
@@ -246,8 +248,7 @@ __device__ __forceinline__ void receive_outputs(const Packet* from, int parts, c
         }
         const float sure = 1.0f / sum;
 #pragma unroll
-        for (int j = 0; j < OF_PACKET; j += 2)
-            to.set2(i * OF_PACKET + j, NH * HS / VEC, y[j] * sure, y[j + 1] * sure);
+        for (int j = 0; j < OF_PACKET; j += 2) to.set2(i * OF_PACKET + j, NH * HS / VEC, y[j] * sure, y[j + 1] * sure);
     }
 }
 

@@ -17,8 +17,8 @@ struct Packet
 
 __device__ __forceinline__ void send(uint2* to, uint32_t word, uint32_t epoch)
 {
-    asm volatile("{\n\t.reg .b64 all;\n\tmov.b64 all, {%1, %2};\n\tst.relaxed.gpu.global.b64 [%0], all;\n\t}" ::"l"(to), "r"(word),
-                 "r"(epoch)
+    asm volatile("{\n\t.reg .b64 all;\n\tmov.b64 all, {%1, %2};\n\tst.relaxed.gpu.global.b64 [%0], all;\n\t}" ::"l"(to),
+                 "r"(word), "r"(epoch)
                  : "memory");
 }
 

@@ -107,8 +107,8 @@ struct Ring
                 if (unit >= SLOTS) byte_barrier_wait(left + slot, (unit / SLOTS - 1) % 2);
                 const unsigned bytes = share.width(part) * min(share.together, share.rows - row) * 16;
                 byte_barrier_expect(arrived + slot, bytes);
-                bulk_copy_once(slots + slot * SLOT_VECTORS, from + (size_t(row) * share.vectors + part * share.of_part) * VEC, bytes,
-                               arrived + slot);
+                bulk_copy_once(slots + slot * SLOT_VECTORS, from + (size_t(row) * share.vectors + part * share.of_part) * VEC,
+                               bytes, arrived + slot);
             }
     }
 };
@@ -157,7 +157,8 @@ __device__ __forceinline__ void multiply(const uint4* slot, const Share& share, 
 }
 
 // Rows `first` and following of the block, PARTIAL sums at most: sums[row - first][part].
-__device__ __forceinline__ void multiply_rows(const Ring& ring, const Share& share, int first, int count, const Vector& x, float* sums)
+__device__ __forceinline__ void multiply_rows(const Ring& ring, const Share& share, int first, int count, const Vector& x,
+                                              float* sums)
 {
     const int units = ceil_div(count, share.together) * share.parts;
     for (int i = warp_id(); i < units; i += WARPS) {
