@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Annotated, Any
 
-from rung.errors import RungError
+from rung.errors import RungError, with_extra
 
 SECONDS = 600  # of one call
 _INSTRUCTIONS = """rung judges CUDA and Triton kernels and runs CUDA programs without a GPU. Call `operations` for the
@@ -22,12 +22,12 @@ Files = Annotated[list[str], "Paths of the program's .cu and .cpp files."]
 def mcp() -> None:
     """Serve check, run, inspect and count as tools over standard input and output (Model Context Protocol).
 
-    Install it with `pip install 'rung[mcp]'`. A client starts `rung mcp` itself: {"command": "rung", "args": ["mcp"]}.
+    It needs the extra `mcp`. A client starts `rung mcp` itself: {"command": "rung", "args": ["mcp"]}.
     """
     try:
         from mcp.server.mcpserver import MCPServer
     except ImportError:
-        raise RungError("rung mcp needs the Model Context Protocol's SDK: pip install 'rung[mcp]'.") from None
+        raise RungError(f"rung mcp needs the Model Context Protocol's SDK: {with_extra('mcp')}.") from None
     server = MCPServer("rung", instructions=_INSTRUCTIONS)
     for tool in (check, run, inspect, count, operations, show):
         server.add_tool(tool)
