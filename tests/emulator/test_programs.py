@@ -65,6 +65,11 @@ def test_faulty_program_is_refused_for_its_reason_at_its_line(program: Path) -> 
     assert document["exit"] == CODES.get(kind, 101)
 
 
+def test_processes_that_share_the_blocks_of_a_launch_have_their_own_indices() -> None:
+    ended = rung_run(FOLDER / "right/million_threads.cu", "--no-races", "--workers", 3)
+    assert (ended.returncode, ended.stdout) == (0, "OK\n"), ended.stderr
+
+
 def test_what_a_library_lacks_is_refused_by_name(tmp_path: Path) -> None:
     source = tmp_path / "lacks.cu"
     source.write_text(
