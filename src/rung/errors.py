@@ -44,3 +44,8 @@ class EmulatorFault(RungError):
     def __init__(self, kind: FaultKind, message: str) -> None:
         super().__init__(message)
         self.kind: FaultKind = kind
+
+
+def with_extra(name: str) -> str:
+    """How rung is installed with the packages of an extra."""
+    return f"pip install 'rung[{name}] @ git+https://github.com/rung-gpu/rung'"
