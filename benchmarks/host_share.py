@@ -13,9 +13,8 @@ import gc
 import statistics
 import time
 
-from rung.models.batching.backend import Backend, NewTokens
 from rung.models.batching.engine import BatchEngine, Stream
-from rung.models.batching.text import Request, Text, Transcript
+from rung.models.batching.text import Backend, NewTokens, Request, Text, Transcript
 from rung.models.load import load
 from rung.models.options import Options, Prompt
 

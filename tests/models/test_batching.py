@@ -19,10 +19,9 @@ import torch
 import gpt2_models as models
 import rung
 from rung.errors import RungError
-from rung.models.batching.backend import Backend, NewTokens
 from rung.models.batching.engine import BatchEngine, Stream
 from rung.models.batching.select_backend import backend_of
-from rung.models.batching.text import Piece, Request, Text, Transcript
+from rung.models.batching.text import Backend, NewTokens, Piece, Request, Text, Transcript
 from rung.models.load import Model
 from rung.models.options import Completion, Options, Prompt
 from rung.models.sampling import Sampling

@@ -152,7 +152,7 @@ def generate(
 
         chosen = load(**how)
         if gpus is not None:
-            from rung.models.batching.protocol import Setup
+            from rung.models.batching.worker_pool import Setup
 
             chosen.spread([Setup(how, gpu=gpu) for gpu in range(1, gpus)])
         request["stop_tokens"] = _stop_tokens(chosen.config, lambda: chosen.tokenizer, stop_token or [], ignore_eos)

@@ -6,10 +6,9 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rung.models.batching.backend import Clock
 from rung.models.batching.engine import BatchEngine, Engine, Stream
 from rung.models.batching.select_backend import backend_of
-from rung.models.batching.text import Piece, Request, Transcript, check
+from rung.models.batching.text import Clock, Piece, Request, Transcript, check
 from rung.models.options import Completion, Options, Prompt
 from rung.models.tokenizer import Tokenizer
 from rung.models.transformer import Transformer

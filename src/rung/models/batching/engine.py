@@ -25,8 +25,7 @@ from typing import Protocol
 import torch
 
 from rung.errors import RungError
-from rung.models.batching.backend import Backend, Clock, failure
-from rung.models.batching.text import Piece, Request, Text
+from rung.models.batching.text import Backend, Clock, Piece, Request, Text, failure
 from rung.models.tokenizer import Tokenizer
 
 IDLE_SECONDS = 1.0  # after this long without work the thread ends; the next request starts another

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 
 from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import DTYPES, Dtype
-from rung.models.buffers import empty
 from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, refuse
@@ -37,6 +36,7 @@ from rung.models.operations import (
     step_rungs,
 )
 from rung.models.plan import Rotation, tables
+from rung.models.tensors import empty
 from rung.models.weights import Linear, Norm, as_weights
 from rung.operation import Tensors, Values
 from rung.rungs import catalogue, tunings

@@ -22,10 +22,8 @@ from typing import Protocol
 import torch
 
 from rung.errors import RungError
-from rung.models.batching.backend import Backend, NewTokens
 from rung.models.batching.host_sampling import chosen_tokens
-from rung.models.batching.text import Request, Text
-from rung.models.buffers import integers
+from rung.models.batching.text import Backend, NewTokens, Request, Text
 from rung.models.gpu.batched_prefill import CHUNK, Reader, bucket, passes, shapes
 from rung.models.gpu.device_copy import sent, to_host
 from rung.models.gpu.engine import Engine
@@ -34,6 +32,7 @@ from rung.models.gpu.session import Session
 from rung.models.gpu.token_sampler import Draw
 from rung.models.options import MOST_STOPS, Chosen, Options, Prompt
 from rung.models.sampling import NOT_FINITE, Sampling
+from rung.models.tensors import integers
 from rung.models.transformer import Transformer
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of the sessions between which texts move
