@@ -405,3 +405,13 @@ def test_a_prompt_whose_logits_are_not_finite_is_an_error(model: Model, weights:
     broken.ln_f = replace(weights.ln_f, weight=torch.full_like(weights.ln_f.weight, 3e38))
     with pytest.raises(RungError, match="finite"):
         together(BatchEngine(lambda: backend(model, broken, 2), model.tokenizer), [request(5, 3)])
+
+
+def test_what_draws_tokens_is_compiled_for_the_first_text_that_needs_it(model: Model, weights: Any) -> None:
+    one = backend(model, weights, 2)
+    engine = BatchEngine(lambda: one, None)
+    for temperature, prepared in ((0.0, False), (1.0, True)):
+        asked = request(5, 3, temperature=temperature)
+        assert together(engine, [asked])[0].tokens == on_cpu(model, asked).tokens
+        choices = [*(r.choice for r in one._readers.values()), *(b.session.choice for b in one._banks.values())]
+        assert all((choice._sample is not None) == prepared for choice in choices)

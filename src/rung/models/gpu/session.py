@@ -175,7 +175,9 @@ class Session:
         """This many steps as one launch, captured at first use."""
         key = (self.choice.greedy, together)
         if key not in self._graphs:
-            self.decode.run()  # a Python rung's set-up at its first call happens before the capture
+            self.decode.run()  # a Python rung's set-up at its first call happens before the capture, and compiling
+            if not self.choice.greedy:
+                self.choice.prepare().run()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):

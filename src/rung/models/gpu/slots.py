@@ -12,10 +12,12 @@ compute a text whoever joins. A run of few texts has a session of its number of 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -261,10 +263,15 @@ class GpuBackend(Backend):
             if text.options.prompt_logprobs is not None and not text.tokens:
                 fresh += self._tell_prompt(text)
         texts = [text for text in texts if text.options.max_new_tokens > 0]
-        if texts and not self._exact:
-            self._fit(len(texts))
         lengths = [len(text.window(self.context)) for text in texts]
-        for rows, length, which in passes(lengths, self.context, alone=self._exact):
+        read = passes(lengths, self.context, alone=self._exact)
+        drawn = not all(text.options.sampling.greedy for text in texts)
+        with self._readers_for({(rows, length) for rows, length, _ in read}, drawn):
+            if texts and not self._exact:
+                self._fit(len(texts))
+            elif texts:
+                self._rows_for(texts[0])
+        for rows, length, which in read:
             self.clock.passes += 1
             self.clock.padded_tokens += rows * length
             some = [texts[i] for i in which]
@@ -354,6 +361,27 @@ class GpuBackend(Backend):
         if (rows, length) not in self._readers:
             self._readers[rows, length] = Reader(self._engine, rows, length, self._caches)
         return self._readers[rows, length]
+
+    @contextlib.contextmanager
+    def _readers_for(self, shapes: set[tuple[int, int]], drawn: bool) -> Iterator[None]:
+        """While the block opens sessions, a thread makes readers: their programs are compiled at the same time."""
+        new, device = shapes - self._readers.keys(), torch.cuda.current_device() if self._cuda else None
+        mode = torch.is_inference_mode_enabled()
+
+        def make() -> None:
+            with torch.inference_mode(mode), torch.cuda.device(device) if self._cuda else contextlib.nullcontext():
+                for shape in new:
+                    reader = self._reader(*shape)
+                    if drawn:
+                        reader.choice.prepare()
+
+        if not new:
+            yield
+            return
+        with ThreadPoolExecutor(1) as beside:
+            made = beside.submit(make)
+            yield
+            made.result()
 
     # ---- sessions ---------------------------------------------------------------------------------------------------
 
