@@ -1,13 +1,18 @@
 """Models with Llama's layer on a GPU, random weights: correctness against transformers, then speed beside it.
 
-    python benchmarks/llama.py --budget 400
+    PYTHONPATH=src python benchmarks/llama.py --budget 200 [--models smollm2-135m ...] [--tunables]
 
-Rows go to $OUT/llama.jsonl, a table is printed last. A part that fails is named, and the rest runs.
+Rows of the results store go to $OUT/llama.jsonl, a table is printed last. A part that fails is named, and the rest
+runs. transformers comes last, while the budget lasts: it compiles each model for half a minute. With --tunables a step
+is also timed with other launch parameters of the products for few rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import gc
+import itertools
 import json
 import os
 import sys
@@ -23,10 +28,13 @@ from safetensors.torch import save_file
 
 import rung
 from rung.models import family
+from rung.models.gpu.recorded import RecordedPass
 from rung.models.weights import in_file, weights_of
+from rung.results import machine, store
+from rung.results.row import Row
 
 MODELS = ("smollm2-135m", "qwen3-0.6b", "llama-3.2-1b")
-NEW = 128
+NEW = 256  # tokens of one text
 
 
 def theirs(name: str) -> dict[str, Any]:
@@ -75,118 +83,227 @@ def seconds(work: Callable[[], object], times: int = 3) -> float:
     return best
 
 
+class Bench:
+    """Runs parts, and keeps what they find as rows."""
+
+    def __init__(self, budget: float) -> None:
+        self.budget, self.began, self.failed = budget, time.monotonic(), 0
+        self.rows: list[Row] = []
+        self.output = Path(os.environ["OUT"]) / "llama.jsonl" if "OUT" in os.environ else None
+
+    def part(self, what: str, part: str, by: str, work: Callable[[], dict[str, float]], **options: Any) -> None:
+        if time.monotonic() - self.began > self.budget:
+            print(f"{what} {part} {by}: left out, the time is over", flush=True)
+            return
+        try:
+            found = work()
+        except Exception as error:
+            self.failed += 1
+            traceback.print_exc()
+            print(f"{what} {part} {by} {options}: {type(error).__name__} {error}", flush=True)
+            return
+        finally:
+            gc.collect()
+            torch.cuda.empty_cache()
+        wrong = found.get("right") == 0
+        self.failed += wrong
+        dtype = options.pop("dtype", "bfloat16")
+        row = Row(
+            kind="generate", what=what, part=part, dtype=dtype, options={"by": by, **options}, weights="random",
+            verdict="failed" if wrong else "ok", machine=machine.facts(), state=machine.state(),
+        ).with_metrics(**{n: v for n, v in found.items() if n != "right"})  # fmt: skip
+        self.rows.append(store.append(row, self.output) if self.output else row)
+        spent = time.monotonic() - self.began
+        print(f"[{spent:5.0f} s] {what} {part} {by} {dtype} {options} {row.verdict}: {found}", flush=True)
+
+
+def agreement(folder: Path, one: list[int], dtype: str, bound: float) -> dict[str, float]:
+    """Logits, greedy tokens and scores against transformers' logits in float32."""
+    from transformers import AutoModelForCausalLM
+
+    peer = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).cuda().eval()
+    ours = rung.load(folder, device="cuda", dtype=dtype)
+    tokens = ours.generate([one], max_new_tokens=24, temperature=0)[0].tokens
+    with torch.no_grad():
+        logits = peer(torch.tensor([[*one, *tokens]], device="cuda")).logits[0].float()
+    found = ours.logits([*one, *tokens]).to(logits.device)
+    off = float((found - logits).norm() / logits.norm())
+    lost = max(float(logits[len(one) - 1 + i].max() - logits[len(one) - 1 + i, t]) for i, t in enumerate(tokens))
+    own = logits[: len(one) - 1].log_softmax(-1).gather(1, torch.tensor(one[1:], device="cuda")[:, None])
+    score = ours.score([one])[0].logprob
+    alike = ours.score([one[:40], one, one[3:]])[1].logprob == score
+    many = ours.generate([one, one[:50], *[one[: 9 + i] for i in range(14)]], max_new_tokens=24, temperature=0)
+    same = sum(a == b for a, b in zip(many[0].tokens, tokens, strict=True)) / len(tokens)
+    of_score = abs(score / float(own.sum()) - 1)
+    right = off < bound and lost < 4 * bound * float(logits.std()) and of_score < bound and alike
+    return {"error": off, "lost": lost, "score_error": of_score, "same_in_a_batch": same, "right": float(right)}
+
+
+def step(ours: Any, rows: int) -> dict[str, float]:
+    """One step's time by its graph of eight, and what its launches and bytes would allow."""
+    engine: Any = ours.plan.engine
+    session = engine.open(rows, 512)
+    session.tensors["lengths"].fill_(192)
+    graph = session.graph(8)
+    took = seconds(lambda: [graph.replay() for _ in range(20)]) / 160
+    launches = len(session.decode._steps) + 1
+    read = sum({t.data_ptr(): t.nbytes for t in engine.operands.values()}.values())
+    floor = launches * 2e-6 + read / 4.3e12
+    return {"step_us": took * 1e6, "launches": launches, "bytes_us": read / 4.3e6, "floor_us": floor * 1e6}
+
+
+def kernels(ours: Any, rows: int) -> None:
+    """The first launches of a step, one layer and a little more, and the sums by name."""
+    from torch.profiler import ProfilerActivity, profile
+
+    session = ours.plan.engine.open(rows, 512)
+    session.tensors["lengths"].fill_(192)
+    graph = session.graph(1)
+    graph.replay()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        graph.replay()
+        torch.cuda.synchronize()
+    events = sorted((e for e in seen.events() if e.device_type.name == "CUDA"), key=lambda e: e.time_range.start)
+    sums: dict[str, list[float]] = {}
+    for event in events:
+        sums.setdefault(event.name[:40], []).append(event.time_range.elapsed_us())
+    for event, after in itertools.pairwise(events[:15]):
+        gap = after.time_range.start - event.time_range.start
+        print(f"    {event.name[:40]:40} {event.time_range.elapsed_us():7.2f} us, next after {gap:6.2f}")
+    for name, times in sums.items():
+        print(f"    {name:40} {len(times):4} x {sum(times) / len(times):7.2f} us")
+
+
+def tunables(folder: Path, name: str) -> None:
+    """A step's time with other launch parameters of the products for few rows."""
+    patched: Any = RecordedPass
+    usual = patched._tuning
+    for values in ({}, {"WARPS": 4}, {"WARPS": 16}, {"AT_ONCE": 1}, {"AT_ONCE": 2}, {"WARPS": 4, "AT_ONCE": 1}):
+
+        def chosen(
+            self: Any, operation: str, rung_: Any, dims: Any, values: dict[str, int] = values
+        ) -> Any:
+            if "AT_ONCE" not in rung_.tune:
+                return usual(self, operation, rung_, dims)
+            refused = rung_.refusal(dims, self._real, values, None, self._device)
+            return None if refused else values
+
+        patched._tuning = chosen
+        try:
+            print(
+                f"    {name} {values}: {step(rung.load(folder, device='cuda', dtype='bfloat16'), 1)['step_us']:.1f} us"
+            )
+        except Exception as error:
+            print(f"    {name} {values}: {type(error).__name__} {error}")
+        finally:
+            patched._tuning = usual
+
+
 def main() -> int:
     """The exit code: 1 where a part failed or was wrong."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--budget", type=float, default=400.0, help="seconds after which no further part begins")
+    parser.add_argument("--budget", type=float, default=200.0, help="seconds after which no further part begins")
     parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--tunables", action="store_true")
     given = parser.parse_args()
-    began, failed, rows = time.monotonic(), 0, list[dict[str, Any]]()
-    card = torch.cuda.get_device_name()
+    bench = Bench(given.budget)
+    with tempfile.TemporaryDirectory() as home:
+        folders = {name: write(name, Path(home) / name) for name in given.models}
+        texts = {
+            name: torch.randint(
+                family.config_of(name).vocabulary, (64, 1024), generator=torch.Generator().manual_seed(0)
+            )
+            for name in folders
+        }
+        for name, folder in folders.items():
+            ours_of(bench, name, folder, texts[name])
+        if given.tunables:
+            for name, folder in folders.items():
+                if time.monotonic() - bench.began < given.budget:
+                    tunables(folder, name)
+        for name, folder in folders.items():
+            theirs_of(bench, name, folder, texts[name])
+    print(f"\n{'model':14} {'part':10} {'by':13} {'dtype':9} result")
+    for row in bench.rows:
+        speed = row.metrics.get("tokens_per_s")
+        shown = f"{speed:,.0f} tokens/s" if speed else row.verdict if row.part == "agreement" else ""
+        shown = shown or ", ".join(f"{name} {value:,.1f}" for name, value in row.metrics.items())
+        print(
+            f"{row.what:14} {row.part:10} {row.options['by']:13} {row.dtype:9} {row.options.get('texts', '')} {shown}"
+        )
+    return min(bench.failed, 1)
 
-    def part(model: str, what: str, work: Callable[[], dict[str, Any]]) -> None:
-        nonlocal failed
-        if time.monotonic() - began > given.budget:
-            return
+
+def ours_of(bench: Bench, name: str, folder: Path, ids: torch.Tensor) -> None:
+    one = ids[0, :128].tolist()
+    for dtype, bound in (("float32", 1e-4), ("bfloat16", 4e-2)):
+        bench.part(name, "agreement", "rung", functools.partial(agreement, folder, one, dtype, bound), dtype=dtype)
+    ours = rung.load(folder, device="cuda", dtype="bfloat16")
+
+    def alone() -> dict[str, float]:
+        took = seconds(lambda: ours.generate([one], max_new_tokens=NEW + 1, temperature=0, stop_tokens=[]))
+        short = seconds(lambda: ours.generate([one], max_new_tokens=1, temperature=0, stop_tokens=[]))
+        return {"tokens_per_s": NEW / (took - short), "first_ms": 1e3 * short}
+
+    def many() -> dict[str, float]:
+        texts = ids[:, :128].tolist()
+        took = seconds(lambda: ours.generate(texts, max_new_tokens=128, temperature=0, stop_tokens=[]), 2)
+        return {"tokens_per_s": 64 * 128 / took}
+
+    def score() -> dict[str, float]:
+        texts = ids[:8].tolist()
+        ours.score(texts, context=1024, stride=1024)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        took = seconds(lambda: ours.score(texts, context=1024, stride=1024))
+        more = torch.cuda.max_memory_allocated() - before
+        return {"tokens_per_s": 8 * 1024 / took, "more_bytes": more}
+
+    bench.part(name, "text", "rung", alone, texts=1, prompt_tokens=128, new_tokens=NEW)
+    bench.part(name, "step", "rung", lambda: step(ours, 1), texts=1)
+    bench.part(name, "text", "rung", many, texts=64, prompt_tokens=128, new_tokens=128)
+    bench.part(name, "step", "rung", lambda: step(ours, 64), texts=64)
+    bench.part(name, "score", "rung", score, texts=8, tokens=1024)
+    for rows in (1, 64):
         try:
-            rows.append({"model": model, "what": what, "card": card, **work()})
-            print(json.dumps(rows[-1]), flush=True)
-        except Exception as error:  # a part that fails is named, and the others run
-            failed += 1
-            traceback.print_exc()
-            print(f"{model}, {what}: {type(error).__name__} {error}", flush=True)
+            kernels(ours, rows)
+        except Exception as error:
+            print(f"    no profile: {type(error).__name__} {error}")
 
+
+def theirs_of(bench: Bench, name: str, folder: Path, ids: torch.Tensor) -> None:
     from transformers import AutoModelForCausalLM
 
-    with tempfile.TemporaryDirectory() as home:
-        for name in given.models:
-            folder = write(name, Path(home) / name)
-            V = family.config_of(name).vocabulary
-            ids = torch.randint(V, (64, 1024), generator=torch.Generator().manual_seed(0))
-            one = ids[0, :128].tolist()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).cuda().eval()
+    model.generation_config.cache_implementation = "static"
 
-            def right(dtype: str, bound: float, folder: Path = folder, one: list[int] = one) -> dict[str, Any]:
-                nonlocal failed
-                peer = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).cuda().eval()
-                ours = rung.load(folder, device="cuda", dtype=dtype)
-                tokens = ours.generate([one], max_new_tokens=24, temperature=0)[0].tokens
-                with torch.no_grad():
-                    logits = peer(torch.tensor([[*one, *tokens]], device="cuda")).logits[0].float()
-                found = ours.logits([*one, *tokens]).to(logits.device)
-                off = float((found - logits).norm() / logits.norm())
-                # Each greedy token's logit against the largest, by transformers' logits in float32.
-                lost = max(
-                    float(logits[len(one) - 1 + i].max() - logits[len(one) - 1 + i, t]) for i, t in enumerate(tokens)
-                )
-                own = logits[: len(one) - 1].log_softmax(-1).gather(1, torch.tensor(one[1:], device="cuda")[:, None])
-                score = ours.score([one])[0].logprob
-                alike = ours.score([one[:40], one, one[3:]])[1].logprob == score
-                lot = abs(score / float(own.sum()) - 1)
-                good = off < bound and lost < 4 * bound * float(logits.std()) and lot < bound and alike
-                failed += not good
-                return {
-                    "dtype": dtype,
-                    "error": off,
-                    "lost": lost,
-                    "score_error": lot,
-                    "in_company": alike,
-                    "right": good,
-                }
+    def written(rows: int, new: int) -> Callable[[], object]:
+        prompt = ids[:rows, :128].cuda()
+        return lambda: model.generate(
+            prompt, do_sample=False, attention_mask=torch.ones_like(prompt), pad_token_id=0, max_new_tokens=new
+        )
 
-            part(name, "correct float32", lambda: right("float32", 1e-4))
-            part(name, "correct bfloat16", lambda: right("bfloat16", 4e-2))
-            torch.cuda.empty_cache()
-            try:
-                ours = rung.load(folder, device="cuda", dtype="bfloat16")
-            except Exception as error:
-                failed += 1
-                print(f"{name}: {error}", flush=True)
-                continue
+    def alone() -> dict[str, float]:
+        took, short = (seconds(written(1, n), 2) for n in (NEW + 1, 1))
+        return {"tokens_per_s": NEW / (took - short), "first_ms": 1e3 * short}
 
-            def alone(ours: rung.Model = ours, one: list[int] = one) -> dict[str, Any]:
-                took = seconds(lambda: ours.generate([one], max_new_tokens=NEW + 1, temperature=0, stop_tokens=[]))
-                short = seconds(lambda: ours.generate([one], max_new_tokens=1, temperature=0, stop_tokens=[]))
-                return {"engine": "rung", "tokens_per_second": NEW / (took - short), "first_ms": 1e3 * short}
+    @torch.no_grad()
+    def score() -> dict[str, float]:
+        given = ids[:8].cuda()
 
-            def many(ours: rung.Model = ours, ids: torch.Tensor = ids) -> dict[str, Any]:
-                texts = ids[:, :128].tolist()
-                took = seconds(lambda: ours.generate(texts, max_new_tokens=NEW, temperature=0, stop_tokens=[]), 2)
-                return {"engine": "rung", "tokens_per_second": 64 * NEW / took}
+        def run() -> object:
+            logits = model(given, use_cache=False).logits[:, :-1].float()
+            return logits.log_softmax(-1).gather(2, given[:, 1:, None])
 
-            def score(ours: rung.Model = ours, ids: torch.Tensor = ids) -> dict[str, Any]:
-                texts = ids[:8].tolist()
-                ours.score(texts, context=1024, stride=1024)
-                before = torch.cuda.memory_allocated()
-                torch.cuda.reset_peak_memory_stats()
-                took = seconds(lambda: ours.score(texts, context=1024, stride=1024))
-                more = torch.cuda.max_memory_allocated() - before
-                return {"engine": "rung", "tokens_per_second": 8 * 1024 / took, "more_bytes": more}
+        return {"tokens_per_s": 8 * 1024 / seconds(run, 2)}
 
-            part(name, "one text", alone)
-            part(name, "64 texts of 128 + 128", many)
-            part(name, "score 8 x 1024", score)
-            del ours, alone, many, score
-            torch.cuda.empty_cache()
-
-            def peer(folder: Path = folder, one: list[int] = one) -> dict[str, Any]:
-                model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).cuda().eval()
-                model.generation_config.cache_implementation = "static"
-                prompt = torch.tensor([one], device="cuda")
-                how: dict[str, Any] = {"do_sample": False, "attention_mask": torch.ones_like(prompt), "pad_token_id": 0}
-                took = seconds(lambda: model.generate(prompt, max_new_tokens=NEW + 1, **how), 2)
-                short = seconds(lambda: model.generate(prompt, max_new_tokens=1, **how), 2)
-                return {"engine": "transformers", "tokens_per_second": NEW / (took - short)}
-
-            part(name, "one text", peer)
-            torch.cuda.empty_cache()
-    out = os.environ.get("OUT")
-    if out:
-        (Path(out) / "llama.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    print(f"\n{'model':14} {'what':22} {'engine':13} result")
-    for row in rows:
-        speed = f"{row['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in row else f"right: {row['right']}"
-        print(f"{row['model']:14} {row['what']:22} {row.get('engine', ''):13} {speed}")
-    return min(failed, 1)
+    bench.part(name, "score", "transformers", score, texts=8, tokens=1024)
+    bench.part(name, "text", "transformers", alone, texts=1, prompt_tokens=128, new_tokens=NEW)
+    bench.part(
+        name, "text", "transformers", lambda: {"tokens_per_s": 64 * 128 / seconds(written(64, 128), 1)},
+        texts=64, prompt_tokens=128, new_tokens=128,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import json
 import os
 import posixpath
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))
+import ladder_pages
 
 from rung.learn import PER_CHAPTER, exercises
 from rung.rungs import catalogue
@@ -39,8 +43,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what stands outside of docs/."""
     for place, path in _pages().items():
         text = _notebook(path) if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
+        text = ladder_pages.markdown(text, path.parent.name) if place.startswith("ladders/") else text
         files.append(File.generated(config, place, content=text))
     files.append(File.generated(config, "ladders/index.md", content=_ladders()))
+    files.append(File.generated(config, "assets/drawings.css", content=ladder_pages.style()))
     return files
 
 
@@ -144,7 +150,8 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
             closed += -1 if tag[1] else 1
         elif not part.startswith("<") and not closed:
             parts[i] = wanted.sub(link, part)
-    return "".join(parts)
+    html = "".join(parts)
+    return ladder_pages.filled(html, Path(page.file.src_uri).stem)
 
 
 @cache

@@ -201,12 +201,12 @@ def far_in_one_feature(size: float, *, both: bool) -> Change:
 
 def full(v: Mapping[str, int | float], generator: torch.Generator) -> torch.Tensor:
     """Every sequence fills the cache."""
-    return torch.full((int(v["B"]),), int(v["S"] - v["T"]), dtype=torch.int32)
+    return torch.full((int(v["B"]),), int(v["S"] - v.get("T", 1)), dtype=torch.int32)
 
 
 def uneven(past: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
     """The first sequence is at its start, the last fills the cache, the others are in between."""
-    return torch.linspace(0, float(v["S"] - v["T"]), int(v["B"])).to(past)
+    return torch.linspace(0, float(v["S"] - v.get("T", 1)), int(v["B"])).to(past)
 
 
 def climbing(k: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:

@@ -66,6 +66,26 @@ def test_faulty_program_is_refused_for_its_reason_at_its_line(program: Path) -> 
     assert document["exit"] == CODES.get(kind, 101)
 
 
+def test_what_a_library_lacks_is_refused_by_name(tmp_path: Path) -> None:
+    source = tmp_path / "lacks.cu"
+    source.write_text(
+        "#include <cub/cub.cuh>\n#include <curand.h>\nint main()\n{\n    size_t b = 0;\n"
+        "    cub::DeviceAdjacentDifference::SubtractLeft(nullptr, b, (int*)0, 3);\n"
+        "    curandGeneratePoisson(0, 0, 3, 2.0);\n}\n"
+    )
+    ended = rung_run(source)
+    assert ended.returncode == 2
+    for line, name in ((6, "cub::DeviceAdjacentDifference"), (7, "curandGeneratePoisson")):
+        assert f"lacks.cu, line {line}: {name}" in ended.stderr
+
+
+def test_device_functions_may_run_on_the_host(tmp_path: Path) -> None:
+    source = tmp_path / "host.cu"
+    source.write_text("int main() { int x = 1; atomicAdd(&x, 2); return x != 3; }\n")
+    ended = rung_run(source)
+    assert ended.returncode == 0, ended.stderr
+
+
 @pytest.mark.slow
 def test_kernels_that_wait_for_each_other_for_ever_are_told_at_their_loop(tmp_path: Path) -> None:
     source = tmp_path / "wait.cu"

@@ -16,6 +16,7 @@ import rung
 from rung import emulator
 from rung.errors import RungError
 from rung.models import family
+from rung.models.gpu.recorded import StepPass
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 slow = pytest.mark.slow
@@ -143,6 +144,29 @@ def test_plans_of_rungs_and_steps_of_operations_write_and_score(plan: str, kind:
     assert model.score([ids])[0].logprob == pytest.approx(float(own), rel=1e-5)
     if plan == "naive":
         assert {"rmsnorm", "rope", "swiglu"} <= model.plan.rungs_in_use.keys()
+
+
+@emulated
+def test_a_step_is_launches_of_rungs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[StepPass] = []
+
+    class Seen(StepPass):
+        def _by_torch(self, *given: object) -> torch.Tensor:
+            raise AssertionError("a step calls torch")
+
+        def end(self, x: torch.Tensor) -> None:
+            super().end(x)
+            passes.append(self)
+
+    monkeypatch.setattr("rung.models.gpu.session.StepPass", Seen)
+    folder, ids = models.saved("qwen3", num_hidden_layers=2, head_dim=24), ids_of(20, 11)
+    rung.load(folder, device="emulator", plan="best", dtype="float32").generate([ids], max_new_tokens=3, temperature=0)
+    assert passes
+    for one in passes:
+        assert {name.partition("/")[0] for name in one.rungs_in_use.values()} == {
+            "rmsnorm_matmul", "matmul_residual", "rope_cached_attention",
+        }  # fmt: skip
+        assert len(one._steps) == 5 * 2 + 4  # five in a layer; the embedding, the head, the likeliest token in two
 
 
 def test_a_text_begins_as_its_tokenizer_says(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,8 +12,14 @@ import pytest
 
 from emulation import needs_compiler
 from rung.cli import main
+from rung.dtypes import DTYPES
 from rung.emulator.counters import Sample
-from rung.show import drawings
+from rung.profile import emulated
+from rung.profile.emulated import Counted
+from rung.results.row import Row
+from rung.rungs import catalogue
+from rung.rungs.base import Subject
+from rung.show import drawings, layouts
 
 
 @pytest.mark.parametrize(
@@ -42,3 +51,62 @@ def test_a_page_shows_parent_and_child_without_scripts(tmp_path: Path) -> None:
     assert "<script" not in text and "http" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "prefers-color-scheme: dark" in text
     assert text.count("pass 32<") == 1  # only the parent has conflicts
+
+
+def drawn(name: str, **dims: int) -> Counted:
+    rung = catalogue.find(name)
+    return emulated.run(Subject(rung, "", rung.operation.complete(dims), DTYPES["f32"]), trace=True)
+
+
+def captions(html: str) -> list[str]:
+    return re.findall("<figcaption>(.*?)</figcaption>", html)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("name", "meet"), [("transpose/2", 32), ("transpose/3", 1), ("transpose/4", 1)])
+def test_a_tile_shows_the_bank_of_each_element(name: str, meet: int) -> None:
+    counted = drawn(name, R=64, C=64)
+    (kernel,) = counted.kernels
+    stored = Counter(
+        (lane - out.at) // 4
+        for out in counted.memory
+        for request in kernel.trace
+        if out.name == "out" and request.access[2:4] == ("global", "write")
+        for lane in request.lanes.values()
+    )
+    assert stored == Counter(range(64 * 64))  # by any block, once
+    whole, mine, read = captions(layouts.work(counted))
+    assert "out (64 × 64)" in whole and "4 blocks of 256 threads" in whole
+    assert "1,024 elements of block 0" in mine and "4 elements of thread 0" in mine
+    assert "x (64 × 64): block 0 reads 1,024 elements, each once" in read
+    tile = layouts.tile(counted)
+    assert f"32 words, at most {meet} in one bank" in captions(tile)[1]
+    colours = ElementTree.fromstring(tile).findall(".//{*}figure")[2].findall(".//{*}g/{*}path")
+    assert len(colours) == 32  # one for each bank
+    columns = [{run.split()[0] for run in c.get("d", "").split("M")[1:]} for c in colours]
+    assert all(len(some) == 32 // meet for some in columns)  # without padding, each bank is one column
+
+
+@needs_compiler
+def test_a_product_reads_each_element_as_often_as_threads_need_it() -> None:
+    counted = drawn("matmul/1", B=1, T=32, C=16, OC=32)
+    (kernel,) = counted.kernels
+    reads = layouts._read(kernel, counted.memory)
+    times = next(found for tensor, found in reads.items() if tensor.name == "x")
+    threads = math.prod(kernel.config.block)
+    assert sum(sum(who.values()) for who in times.values()) == threads * 16  # a row of x for each output
+    said = f"x (1 × 32 × 16): block 0 reads {len(times)} elements, each {threads * 16 / len(times):.3g} times"
+    assert any(said in caption for caption in captions(layouts.work(counted)))
+
+
+def test_a_stored_drawing_shows_counters_beside_the_parents() -> None:
+    def row(what: str, conflicts: int, shape: str) -> Row:
+        kernels = [{"figures": {"conflicts_load": conflicts, "shared_loads": 7}}]
+        detail = {"work": "<p>w</p>", "tile": f"<p>{conflicts}</p>", "line": "", "kernels": kernels}
+        return Row(kind="draw", what=what, dtype="f32", shape=shape, detail=detail)
+
+    child, parent = row("transpose/03_padded", 0, "R=2"), row("transpose/02_tiled", 31, "R=2")
+    beside = drawings.card(child, parent)
+    assert "02_tiled" in beside and ">31<" in beside and "<p>w</p>" not in beside and "<p>0</p>" in beside
+    alone = drawings.card(child, row("transpose/02_tiled", 31, "R=3"))
+    assert "02_tiled" not in alone and "<p>w</p>" in alone

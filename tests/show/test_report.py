@@ -60,7 +60,11 @@ def page_of(folder: Path) -> Path:
     document(folder / "bench.jsonl", measurements())
     found = current.of_gpu(store.load(folder / "bench.jsonl"), None)
     path = folder / "report.html"
-    path.write_text(report.build(found, {}))
+    kernels = [{"figures": {"conflicts_load": 31}}]
+    detail = {"work": "<figure><svg id='of-blocks'></svg></figure>", "tile": "", "line": "", "kernels": kernels}
+    name = catalogue.find("layernorm/5").full_name
+    drawn = Row(kind="draw", what=name, dtype="f32", shape="B=2", detail=detail, time=TIME)
+    path.write_text(report.build(found, {}, drawn=[drawn]))
     return path
 
 
@@ -114,6 +118,15 @@ def test_microseconds_have_one_sign_outside_of_sources(written: Path) -> None:
     page = re.sub(r"<(pre|code|style|script)\b.*?</\1>", "", written.read_text(), flags=re.DOTALL)
     assert "A saw of 5 µs." in page
     assert re.findall(r".{30}\d us\b|<th[^>]*>us<|>us</text>", page) == []
+
+
+def test_a_rungs_drawing_is_unpacked_when_it_is_opened(tab: browser.Page) -> None:
+    tab.value("location.hash = 'layernorm-05_tree'")
+    part = "document.querySelector('#layernorm-05_tree [data-part=\"2\"]')"
+    tab.value(f"{part}.open = true")
+    tab.settle(0.8)
+    assert tab.value(f"{part}.querySelector('#of-blocks') !== null && {part}.textContent.includes('31')")
+    assert tab.value("document.querySelectorAll('[data-part=\"2\"]').length") == 1
 
 
 def test_a_link_to_a_rung_opens_its_ladder(tab: browser.Page) -> None:

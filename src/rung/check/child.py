@@ -4,7 +4,9 @@ ended with its children. What is learned from it is text: the verdict is read fr
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import multiprocessing
 import os
 import secrets
 import select
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,47 @@ from rung.rungs.base import Device
 IDLE = 4  # times the limit on CPU time, for a process that only waits
 ANSWER = 1 << 20  # bytes of an answer that are read at most
 OUTPUT = 1 << 16  # bytes of what the rung prints that are passed on
-RAISED = "raised"  # the kind of an error that the file itself raises: it does not take such a call
 MARK = "RUNG_JUDGED"  # the environment variable by which the processes that a rung starts are found
+
+
+class _Forked:
+    """A copy of this process, which has imported torch already: kernels need nothing else. As a `Popen`."""
+
+    def __init__(self, settings: dict[str, Any], needed: Sequence[int], mark: str) -> None:
+        output, end = os.pipe()
+        self.stdout = os.fdopen(output, "rb")
+        context = multiprocessing.get_context("fork")
+        self._process = context.Process(target=self._run, args=(settings, needed, mark, end), daemon=True)
+        self._process.start()
+        os.close(end)
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @staticmethod
+    def _run(settings: dict[str, Any], needed: Sequence[int], mark: str, end: int) -> None:
+        from rung.check import sandboxed
+
+        os.setsid()
+        os.environ[MARK] = mark
+        for standard, file in enumerate((os.open(os.devnull, os.O_RDONLY), end, end)):
+            os.dup2(file, standard)
+        kept = sorted({2, *needed})
+        for low, high in itertools.pairwise([*kept, os.sysconf("SC_OPEN_MAX")]):
+            os.closerange(low + 1, high)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        sandboxed.main(settings)
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, seconds: float | None = None) -> None:
+        self._process.join(seconds)
+
+
+def _forks(device: Device, file: str) -> bool:
+    """Whether a copy of this process can run a file: kernels only, and no other thread holds a lock."""
+    alone = threading.current_thread() is threading.main_thread() and threading.active_count() == 1
+    return device == "emulator" and file.endswith(".cu") and "torch" in sys.modules and alone
 
 
 class Child:
@@ -41,15 +82,10 @@ class Child:
         descriptors = {"ask": ask, "answer": answer, "files": files.fileno()}
         settings = {**descriptors, "device": device, "mirrored": self.mirrored, "operation": operation, "file": file}
         self._mark = secrets.token_hex(8)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rung.check.sandboxed", json.dumps(settings)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=tuple(descriptors.values()),
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), MARK: self._mark},
-        )
+        if _forks(device, file):
+            self._process: _Forked | subprocess.Popen[bytes] = _Forked(settings, list(descriptors.values()), self._mark)
+        else:
+            self._process = self._new(settings, list(descriptors.values()))
         os.close(ask)
         os.close(answer)
         files.close()
@@ -57,6 +93,17 @@ class Child:
         self.bound = 0  # calls so far
         self._printing = threading.Thread(target=self._pass_on, daemon=True)
         self._printing.start()
+
+    def _new(self, settings: dict[str, Any], needed: Sequence[int]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rung.check.sandboxed", json.dumps(settings)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=tuple(needed),
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), MARK: self._mark},
+        )
 
     def clock(self) -> float:
         """On the emulator, the process's CPU time: what is affordable should not depend on other load."""

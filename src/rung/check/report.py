@@ -46,6 +46,7 @@ THOROUGH = Effort(0.3, 0.3, alone=True, later_runs=2100)
 ALONE = Effort(0.1, 0.1, alone=True, later_runs=2100, shapes=0.1)
 QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
 SLOW = "slow"  # the kind of a failure by the limit on time
+RAISED = "raised"  # the kind of an error that the file itself raises: it does not take such a call
 OFTEN = 0.03  # seconds per run, for cases that every setting of the tunables is checked at
 
 

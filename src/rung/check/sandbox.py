@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from rung.check.child import RAISED, spare, taken
+from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
-from rung.check.report import SLOW, Failure
+from rung.check.report import RAISED, SLOW, Failure
 from rung.check.runner import STALLS, How, Order, Seconds
 from rung.cuda.source import Unreached
 from rung.emulator.faults import KINDS, EmulatorFault, TooLarge

@@ -20,8 +20,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rung.check.child import RAISED
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
+from rung.check.report import RAISED
 from rung.check.runner import How, Order, atomics_ran, emulated, prepare, run_late, switches, unwatched, wait
 from rung.cuda import triton_compile
 from rung.dtypes import dtype as dtype_named
@@ -283,6 +283,8 @@ def _limit(device: str) -> None:
 def main(settings: dict[str, Any]) -> None:
     _limit(settings["device"])
     torch.set_num_threads(1)
+    if settings["device"] != "cuda":  # torch.empty returns NaN, not what an earlier run has left there
+        torch.use_deterministic_algorithms(True, warn_only=True)
     judged = _Judged(settings)
     for what in _requests(settings["ask"]):
         try:
@@ -295,6 +297,7 @@ def main(settings: dict[str, Any]) -> None:
             answer = {"error": first_line(f"{type(error).__name__}: {error}")}
             if traceback.extract_tb(error.__traceback__)[-1].filename == str(judged.file):
                 answer["kind"] = RAISED
+        answer.setdefault("switches", switches(judged.device))
         try:
             os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
         except OSError:  # the rung has closed it: an end without an answer is a failure

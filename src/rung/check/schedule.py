@@ -25,6 +25,7 @@ from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import How, capped
 from rung.check.shapes import FUSED, MOST_BYTES, MOST_FLOPS, SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
+from rung.emulator.faults import TooLarge
 from rung.errors import RungError
 from rung.expressions import Number
 from rung.operation import Case, Operation, Values
@@ -39,8 +40,9 @@ FAILED_RUN = 0.1  # what such a run counts that fails
 FIRST_CASES = 3
 STEPS = (128, 64, 32, 16, 8, 4, 2)
 FEW_BLOCKS = 2
-LATER_INTERPRETED = 300  # an interpreted launch takes some ten milliseconds
-SLOW_INTERPRETED = 0.2  # seconds of an interpreted run from which one run of a case is enough
+PROGRAMS = 1000  # of an interpreted launch
+LATER_INTERPRETED = 150  # an interpreted launch takes some ten milliseconds
+SLOW_INTERPRETED = 0.1  # seconds of an interpreted run from which one run of a case is enough
 FEW_LATER, LATER_SECONDS = 20, 0.4  # runs of the cases with most blocks
 UNFUSED = {"--fmad=false", "-fmad=false"}  # options that keep a GPU's compiler from fusing
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
@@ -147,12 +149,16 @@ class Procedure:
             if pace * cost.flops > effort.patience:
                 self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.1f} s per run"
                 continue
-            trial = trials.at(case, values, self.seed + index, only_run=True)
+            how = How(trials.tuning, races=trials.races, programs=PROGRAMS if self.interpreted else None)
+            trial = trials.at(case, values, self.seed + index, how, only_run=True)
             if index == 0:
                 self.tell("names, types and compilation are right; now the cases")
             try:
                 on_a_gpu = effort.slow if trials.cuda and trials.device == "cuda" else math.inf
                 trial.twice(SLOW_INTERPRETED if self.interpreted else on_a_gpu)
+            except TooLarge as large:
+                self.report.left_out[case.name] = f"{self.rung.full_name} {large}; --thorough runs it"
+                continue
             except Failure as failure:
                 if failure.kind != SLOW or not self.ran:  # the first is small: it does not end
                     raise
@@ -175,7 +181,8 @@ class Procedure:
         for one in _each(self.ran[0], largest(self.ran, OFTEN)):
             self._elsewhere(one)
         if count := self.effort.later_runs:
-            self._at(self.ran[0]).later_runs(min(count, LATER_INTERPRETED) if self.interpreted else count)
+            fastest = min(self.ran, key=lambda one: one.seconds) if self.interpreted else self.ran[0]
+            self._at(fastest).later_runs(min(count, LATER_INTERPRETED) if self.interpreted else count)
         for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
             few = max(FEW_LATER // 5, round(LATER_SECONDS / max(one.seconds, 1e-6)))
             self._at(one).later_runs(FEW_LATER if self.effort.shapes == 1.0 else min(FEW_LATER, few))

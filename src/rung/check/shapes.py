@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import add, floordiv, lshift, mod, mul, rshift, sub
 
-from rung.check.child import RAISED
-from rung.check.report import SLOW, Failure
+from rung.check.report import RAISED, SLOW, Failure
 from rung.check.runner import How
 from rung.check.trial import SEEDS, Trial, Trials
 from rung.cuda.source import without_comments
@@ -148,7 +147,7 @@ class Shapes:
         try:
             trial.once("shuffled" if races else self.trials.next_order())
         except TooLarge:
-            self.spent += 1
+            self.spent += 1 + (host.switches - before) / SWITCHES
             return True
         except (Failure, EmulatorFault) as failure:
             if failure.kind == RAISED:

@@ -226,7 +226,7 @@ def _take(asked: _Asked, word: str, value: str) -> None:
     elif word == "-L":
         asked.linked.append(f"-L{value}")
     elif word == "-l":
-        if value not in ("cudart", "cudart_static", "cuda", "cudadevrt", "cublas"):
+        if value not in ("cudart", "cudart_static", "cuda", "cudadevrt", "cublas", "cublasLt", "curand"):
             asked.linked.append(f"-l{value}")
     else:
         asked.linked += value.split(",")

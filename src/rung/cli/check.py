@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -127,7 +127,7 @@ def check(
                 _say(failed, [replace(asked, rung=failed.rung, dtype=failed.dtype)], sys.stdout)
             return 1
         here = device == "emulator" or coverage or not Path("/dev/nvidiactl").exists()
-        if path is not None and here and not sanitize:  # it imports torch while this process does
+        if path is not None and here and not sanitize and not isinstance(own, CudaRung):  # it imports torch meanwhile
             child.prestart("emulator", own.operation.name, str(own.path))
         from rung.check.judge import device_named, requests
 
@@ -138,7 +138,7 @@ def check(
         code = _check(requested, chosen, jobs, output, missing, json)
         if code or path is None or not isinstance(own, CudaRung) or own.emulate or (effort is QUICK and not goal):
             return code
-        return _counted(own, path, requested[0].dtype, goal or [], sys.stderr if json else sys.stdout)
+        return _counted(own, requested[0].dtype, goal or [], sys.stderr if json else sys.stdout)
 
     def once() -> int:
         return work() if problem is None else _completed(work, "the problem's code")
@@ -173,9 +173,9 @@ def _again_at_each_save(once: Callable[[], int], file: Path) -> int:
                 return code
 
 
-def _completed(work: Callable[[], int], what: str) -> int:
+def _completed(work: Callable[[], int], what: str, *, quiet: bool = False) -> int:
     """The exit code that `work` returns in a child process. It calls functions of the user, which may end their
-    process: that is an error, never a verdict."""
+    process: that is an error, never a verdict. If quiet, errors print nothing, and the code is 0."""
     sys.stdout.flush()
     sys.stderr.flush()
     completed, say = os.pipe()
@@ -185,7 +185,9 @@ def _completed(work: Callable[[], int], what: str) -> int:
         try:
             os.close(completed)
             atexit._clear()  # what the parent does at its end
-            code = reported(work)
+            with contextlib.suppress(Exception) if quiet else contextlib.nullcontext():
+                code = 0 if quiet else 1
+                code = work() if quiet else reported(work)
             sys.stdout.flush()
             atexit._run_exitfuncs()
             os.write(say, b".")
@@ -244,24 +246,34 @@ def _check(
     return _exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
 
 
-def _counted(rung: Rung, path: Path, dtype: str, goals: Sequence[str], file: TextIO) -> int:
-    """The most expensive line of a right kernel, and whether it meets the goals; counted in a process with a limit."""
+def _counted(rung: Rung, dtype: str, goals: Sequence[str], file: TextIO) -> int:
+    """The most expensive line of a right kernel, and whether it meets the goals; in a process with a limit on time."""
     from rung import emulator
 
     if emulator.available() is not None:
         return 0
-    words = ["count", rung.operation.name, str(path), "--dtype", dtype, "--remark", *(f"--goal={g}" for g in goals)]
-    command = [sys.executable, "-m", "rung", *words]
+
+    def work() -> int:
+        from rung.cli.sweep import subject_of
+        from rung.emulator.counters_explained import met, remark
+        from rung.profile import emulated
+
+        signal.alarm(COUNTING)
+        subject = subject_of(rung.operation.name, rung.path, None, dtype)
+        kernels = emulated.count(subject).kernels if goals else emulated.remarked(subject)
+        if said := remark(kernels, {n: v for n, v in subject.values.items() if isinstance(v, int)}):
+            print(f"remark: {said}", file=file)
+        every = [(goal, *met(goal, kernels)) for goal in goals]
+        for goal, ok, figures in every:
+            print(f"{'met' if ok else 'missed'}: {goal} ({figures})", file=file)
+        return 0 if all(ok for _, ok, _ in every) else 1
+
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COUNTING, check=False)
-    except subprocess.TimeoutExpired:
+        return _completed(work, "counting", quiet=not goals)
+    except RungError as error:
         if goals:
-            raise RungError(f"counting took over {COUNTING} s; try `rung count` with a smaller --shape.") from None
+            raise RungError(f"{error} Try `rung count` with a smaller --shape.") from None
         return 0
-    if goals and done.returncode > 1:
-        raise RungError(done.stderr.strip().removeprefix("rung: "))
-    print(done.stdout, end="", file=file)
-    return done.returncode if goals else 0
 
 
 def _first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:

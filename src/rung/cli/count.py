@@ -28,9 +28,6 @@ def count(
     bound: Annotated[
         str | None, typer.Option(metavar="GPU", help="A lower bound of the time on this GPU: 'NVIDIA H200'.")
     ] = None,
-    remark: Annotated[
-        bool, typer.Option("--remark", help="Only the most expensive line, in a sentence, at a small case.")
-    ] = False,
     json: options.Json = False,
 ) -> None:
     """Requests, sectors, bank conflicts, copies and barriers, counted on the emulator: no GPU is needed.
@@ -42,14 +39,11 @@ def count(
     """
     from rung.cli.sweep import subject_of
     from rung.emulator.counters_explained import met
-    from rung.emulator.counters_explained import remark as remarked
     from rung.profile import bound as bounds
     from rung.profile import emulated
     from rung.rungs import catalogue
 
     subject = subject_of(rung, file, shape, dtype)
-    if remark and shape is None and not goal:
-        subject = emulated.small(subject)
     every = [emulated.count(subject, options.parse_tuning(tune))]
     if vs is not None:
         parent = catalogue.parent(subject.rung) if vs == "parent" else None
@@ -61,11 +55,7 @@ def count(
         every.append(emulated.count(other))
     goals = [(text, *met(text, every[0].kernels)) for text in goal or ()]
     least = bounds.bound(subject, every[0], bound) if bound else None
-    if remark:
-        sizes = {n: v for n, v in subject.values.items() if isinstance(v, int)}
-        if said := remarked(every[0].kernels, sizes):
-            print(f"remark: {said}")
-    elif json:
+    if json:
         found = [c.as_json() for c in every]
         console.print_json(found if least is None else [found[0] | {"bound": vars(least)}, *found[1:]])
     else:

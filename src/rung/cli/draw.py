@@ -19,7 +19,9 @@ def draw(
     tune: options.Tune = None,
     output: options.Output = None,
 ) -> None:
-    """Lanes of a warp over sectors of memory and banks of shared memory, as one HTML file; needs no GPU.
+    """Who computes what, tiles in shared memory, and lanes over sectors and banks, as one HTML file; needs no GPU.
+
+    Without --shape a small case of the operation is drawn, which shows several blocks.
 
     Example: rung draw transpose/3 -o transpose.html
     """
@@ -32,13 +34,15 @@ def draw(
     if output is None:
         raise RungError("give the page's name with -o, as in -o page.html.")
     subject = subject_of(rung, file, shape, dtype)
-    subjects, every = [subject], [emulated.count(subject, options.parse_tuning(tune))]
+    if shape is None:
+        subject = emulated.to_draw(subject)
+    subjects, every = [subject], [emulated.run(subject, options.parse_tuning(tune), trace=True)]
     parent = catalogue.parent(subject.rung) if vs is None and file is None else None
     beside = parent.full_name if parent is not None and parent.kind == "cuda" else vs
     if beside not in (None, "none"):
-        other = subject_of(str(beside), None, shape or subject.shape, dtype or subject.dtype.name)
+        other = subject_of(str(beside), None, subject.shape, dtype or subject.dtype.name)
         subjects.insert(0, other)
-        every.insert(0, emulated.count(other))
+        every.insert(0, emulated.run(other, trace=True))
     sources = {s.rung.path.name: s.rung.source for s in subjects if s.rung.path is not None}
     sizes = {n: v for n, v in subject.values.items() if isinstance(v, int)}
     write_whole(output, drawings.page(every, sources, sizes))

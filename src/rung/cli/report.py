@@ -39,7 +39,8 @@ def report(
     if compile:
         rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]
         made = page.resources_of(rungs, arch, _progress("compiling", len(rungs)))
-    text = html.build(found, made, other_gpus=other_gpus, progress=_progress("ladder", len(catalogue.operations())))
+    progress = _progress("ladder", len(catalogue.operations()))
+    text = html.build(found, made, drawn=rows, other_gpus=other_gpus, progress=progress)
     store.write_whole(output, text)
     console.note(f"{output}: {len(text) / 2**20:.1f} MiB, {len(catalogue.operations())} ladders")
 

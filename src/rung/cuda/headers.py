@@ -63,6 +63,13 @@ def _find(nvrtc: tuple[int, int], override: str, environment: tuple[str, ...]) -
     return min(usable, key=lambda h: len(h.missing), default=Headers("not found"))
 
 
+@functools.cache
+def cccl() -> Path | None:
+    """The folder of Thrust's and libcu++'s headers, which NVRTC's own bundle lacks."""
+    folders = (folder for _, some in (*_toolkits(), *_wheels()) for folder in some)
+    return next((Path(folder) for folder in folders if (Path(folder) / "thrust/version.h").is_file()), None)
+
+
 def _bundle_can_unpack() -> bool:
     """NVRTC unpacks its bundle into the user's cache folder, and fails if it cannot be written."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "~").expanduser() / ".cache")

@@ -27,7 +27,7 @@ WAYS = ("plain", "atomic", "matrix", "cp.async", "bulk", "operand", "barrier")
 EVENTS = ("copy", "arrived", "product", "barrier", "wait for bytes", "group", "wait for group", "wait for products")
 ARCH = "sm_90a"
 _EVENTS = 4096
-_ROOM, _FIGURES, _SAMPLE, _LANES = 1 << 14, 13, 35, 32
+_ROOM, _FIGURES, _SAMPLE, _LANES, _TRACE = 1 << 14, 13, 35, 32, 7
 _CALL = re.compile(r"^\s*([0-9a-f]+):\s+call.*<(?:__tsan|rung)_\w+")
 _AFTER = re.compile(r"^\s*([0-9a-f]+):")
 _OPCODES = {  # machine code's accesses: memory and direction
@@ -92,6 +92,17 @@ class Event(NamedTuple):
     copy: int
 
 
+class Request(NamedTuple):
+    """A request of the first block, or a store to global memory of any: each active lane's address. Those in shared
+    memory count from its start."""
+
+    access: Access
+    block: int
+    warp: int
+    size: int  # bytes of each lane
+    lanes: dict[int, int]
+
+
 @dataclass
 class Launched:
     """One launch of a kernel."""
@@ -102,6 +113,7 @@ class Launched:
     worst: dict[Access, Sample] = field(default_factory=dict)
     instructions: dict[tuple[str, int], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     events: list[Event] = field(default_factory=list)  # of the first block, in order
+    trace: list[Request] = field(default_factory=list)  # under `traced`
     early: int = 0  # requests that were counted while lanes may have been missing: too many were open
     compiled: bool = True  # whether the widths are the machine code's
 
@@ -114,17 +126,29 @@ class Launched:
 
 
 _recorded: list[Launched] | None = None
+_with_arithmetic = True
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[list[Launched]]:
-    """Inside, launches of kernels that count are kept in the list."""
-    global _recorded
-    before, _recorded = _recorded, []
+def recorded(*, arithmetic: bool = True) -> Iterator[list[Launched]]:
+    """Inside, launches of kernels that count are kept in the list; without arithmetic, only what they ask of memory."""
+    global _recorded, _with_arithmetic
+    before = _recorded, _with_arithmetic
+    _recorded, _with_arithmetic = [], arithmetic
     try:
         yield _recorded
     finally:
-        _recorded = before
+        _recorded, _with_arithmetic = before
+
+
+@contextlib.contextmanager
+def traced(room: int = 1 << 15) -> Iterator[None]:
+    """Inside, launches keep so many requests, half of them the first block's."""
+    native.runtime().rung_trace(room)
+    try:
+        yield
+    finally:
+        native.runtime().rung_trace(0)
 
 
 def begin(library: Path, build: Build, kernel: str) -> None:
@@ -160,10 +184,18 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
                 size, phase, {lane: apart[lane] for lane in range(_LANES) if mask >> lane & 1}
             )
         launched.accesses[access].add(counts)
+    kept = native.runtime().rung_traced(None, 0)
+    requests = (ctypes.c_ulonglong * (_TRACE + _LANES) * kept)()
+    native.runtime().rung_traced(requests, kept)
+    for counter, block, warp, mask, size, place, way, *at in requests:
+        if counter in places:
+            access = Access(*places[counter], ("global", "shared")[place & 1], ("read", "write")[place >> 1], WAYS[way])
+            lanes = {lane: at[lane] for lane in range(_LANES) if mask >> lane & 1}
+            launched.trace.append(Request(access, block, warp, size, lanes))
     happened = (ctypes.c_uint * 4 * _EVENTS)()
     many = min(native.runtime().rung_happened(happened, _EVENTS), _EVENTS)
     launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in happened[:many]]
-    if arithmetic.available():
+    if _with_arithmetic and arithmetic.available():
         lines, made = _arithmetic(library, build.origin)
         by_address, tensor = arithmetic.executed(made, build)
         for address, instructions in by_address.items():

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rung.cuda import headers as headers_of_cuda
 from rung.cuda import kept
 from rung.emulator import inline_ptx, rewriting, toolchain
 from rung.emulator.elf import SharedSymbol, shared_symbols
@@ -36,6 +37,8 @@ _ARCHITECTURE = (
 _FUNCTION = re.compile(
     r"'((?:cuda|cu|cublas|curand|cufft|cusparse|cusolver|cudnn|nccl|nvml|nvtx|tex|surf|__)[A-Za-z]\w*)'"
 )
+_CCCL = re.compile(r"fatal error: (?:thrust|cuda)/\S+: No such file")
+_WAITING = re.compile(r"barrier|pipeline|latch|semaphore|mutex|thread|stream_ref|access_property|annotated_ptr")
 _LIBRARIES = {
     "cub/": "CUB",
     "thrust/": "Thrust",
@@ -146,7 +149,10 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
         "c++",
         "-E",
     ]
-    expanded = _run([*expand, "-include", "rung_host/program.h", str(source)])
+    expand += ["-include", "rung_host/program.h", str(source)]
+    expanded = _run(expand)
+    if _CCCL.search(expanded.stderr) and (folder := headers_of_cuda.cccl()):
+        expanded = _run([*expand, *(word for one in (_wrapped(folder), folder) for word in ("-isystem", str(one)))])
     _check(source, expanded)
     version = toolchain.compiler_version() or ()
     chosen = [] if options.stubs else [*_CHECKS, *(_RACES if options.races else ())]
@@ -171,9 +177,35 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
 
 
 @functools.cache
+def _wrapped(cccl: Path) -> Path:
+    """CUDA's C++ headers as those of a host compiler: Thrust's algorithms run on the CPU, in memory that kernels may
+    touch. What makes threads wait for each other is refused."""
+    text = {name: (HOST / "include/rung_host" / name).read_text() for name in ("cccl_begin.h", "cccl_end.h")}
+
+    def make(target: Path) -> None:
+        for path in [*cccl.glob("thrust/**/*.h"), *cccl.glob("cuda/*"), *cccl.glob("cuda/std/*")]:
+            name = str(path.relative_to(cccl))
+            if path.is_dir() or "detail" in name or "/__" in name:
+                continue
+            lines = ['#include "rung_host/cccl_begin.h"', f'#include "{path}"', '#include "rung_host/cccl_end.h"']
+            if name.startswith("thrust/"):
+                lines += ["#ifndef RUNG_AT_ONCE", "#define RUNG_AT_ONCE rung_host_at_once()"]
+                lines += ["static const bool rung_at_once = RUNG_AT_ONCE;", "#endif"]
+            elif _WAITING.search(name):
+                lines = [f"#error {name} is not modelled by the emulator"]
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_text("#pragma once\n" + "\n".join(lines) + "\n")
+
+    return toolchain.cached_folder(f"cccl-{toolchain.key('cccl', str(cccl), text, _own_text())}", make)
+
+
+@functools.cache
 def _own_text() -> str:
     """Objects that an earlier version of the rewriting made are not used."""
-    return "".join(Path(module.__file__ or "").read_text() for module in (rewriting, inline_ptx))
+    return (
+        "".join(Path(module.__file__ or "").read_text() for module in (rewriting, inline_ptx))
+        + Path(__file__).read_text()
+    )
 
 
 def link(objects: Sequence[Path], output: Path, more: Sequence[str] = (), host: Path | None = None) -> None:
@@ -248,6 +280,8 @@ def _check(source: Path, result: subprocess.CompletedProcess[str]) -> None:
             and ("not declared" in line or "does not name a type" in line or "has not been declared" in line)
         ):
             line = f"{where[1]}, line {where[2]}: {found[1]} is not modelled by the emulator"
+        if where and (absent := re.search(r"'cub::(\w+)' has not been|'(\w+)' is not a member of 'cub'", line)):
+            line = f"{where[1]}, line {where[2]}: cub::{absent[1] or absent[2]} is not modelled by the emulator"
         shown.append(line)
     more = f"\n  ... and {len(errors) - 5} more" if len(errors) > 5 else ""
     raise CompileError(

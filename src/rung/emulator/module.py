@@ -48,7 +48,7 @@ class Settings:
     seconds: float = 6.0  # of CPU time without any thread ending, until the launch is stopped
     check_races: bool = False  # every access to shared memory is checked; several times slower
     fused: bool = False  # products and sums become fused multiply-adds, as a GPU's compiler makes them
-    programs: int | None = None  # a launch of more programs of an interpreted kernel is not run
+    programs: int | None = None  # a launch of more programs of an interpreted kernel is not run, nor of many steps
     counters: bool = False  # requests to memory are counted; counters.py reports them by line
     coverage: bool = False  # conditions and loop iterations are counted; coverage.py reports them by line
 
@@ -153,6 +153,11 @@ def note_steps(elements: int) -> None:
     """Counts a step of an interpreted kernel, on so many elements."""
     global _steps
     _steps += STEP + elements / ELEMENTS
+
+
+def steps() -> float:
+    """What the steps of interpreted kernels in this process count, in switches."""
+    return _steps
 
 
 def atomics_ran() -> int:

@@ -9,6 +9,7 @@ import inspect
 import os
 import sys
 import textwrap
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -18,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from rung.emulator import module, triton_builder
-from rung.emulator.faults import EmulatorFault
 from rung.emulator.programs import Parameters
+from rung.errors import RungError, first_line
 
 # The attributes of a module or class of Triton's, by name.
 Attributes = list[tuple[Any, dict[str, Any]]]
@@ -129,7 +130,8 @@ def _interpreted_library() -> list[tuple[Any, str, Any]]:
 def _mend_launches() -> None:
     """Every launch of an interpreted kernel leaves Triton's language as it found it.
 
-    And a call of a function inside, such as tl.sum, patches only what can be patched, instead of visiting every member.
+    And a function that is called inside, such as tl.sum, is prepared once in a launch; and that patches only what can
+    be patched, instead of visiting every member.
     """
     import triton.language as tl
     from triton.runtime import interpreter
@@ -139,6 +141,7 @@ def _mend_launches() -> None:
         return
     launch, patch = InterpretedFunction.run, interpreter._patch_attr
     builtin: dict[Any, list[str]] = {}
+    called = set[Any]()  # functions, in the running launch
 
     def patch_builtin(owner: Any, builder: Any, scope: Any) -> None:
         if owner not in builtin:
@@ -147,6 +150,12 @@ def _mend_launches() -> None:
             if tl.core.is_builtin(value := getattr(owner, name)):
                 patch(owner, name, value, builder, scope)
 
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        if self.fn not in called:
+            interpreter._patch_lang(self.fn)
+            called.add(self.fn)
+        return self.rewrite()(*args, **named)
+
     def run(self: Any, *args: Any, **named: Any) -> Any:
         if named.get("warmup"):
             return None
@@ -154,6 +163,7 @@ def _mend_launches() -> None:
             named = {**named, "grid": grid(_named(self, args, named))}
         if not module.launching():
             return None
+        called.clear()
         try:
             reordered = not _waits(self)
             parameters = Parameters(self.fn.__name__, self.fn.__code__.co_filename, _named(self, args, named))
@@ -161,11 +171,13 @@ def _mend_launches() -> None:
             with module.a_launch(), _interpreting(), _printing(), within:
                 return launch(self, *args, **named)
         except interpreter.InterpreterError as error:
-            if isinstance(error.__cause__, EmulatorFault):
-                raise error.__cause__ from None
-            raise
+            cause = error.__cause__ or error
+            if isinstance(cause, RungError):
+                raise cause from None
+            where = f"kernel '{self.fn.__name__}'{_line(cause, self.fn.__code__.co_filename)}"
+            raise RungError(f"{where}: {type(cause).__name__}: {first_line(cause)}") from error
 
-    InterpretedFunction.run, interpreter._patch_builtin = run, patch_builtin
+    InterpretedFunction.run, InterpretedFunction.__call__, interpreter._patch_builtin = run, call, patch_builtin
     InterpretedFunction.mended_by_rung = True
 
 
@@ -189,6 +201,12 @@ def _mend_tuning() -> None:
         return self.fn.run(*args, **{**named, **config.kwargs})
 
     Autotuner.run = run
+
+
+def _line(error: BaseException, file: str) -> str:
+    """The line of a kernel's file that raised an error."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f", line {lines[-1]}" if lines else ""
 
 
 @contextmanager

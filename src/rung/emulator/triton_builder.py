@@ -17,6 +17,7 @@ from rung.emulator.faults import TooLarge
 from rung.emulator.programs import ATOMIC, LOAD, STORE, Parameters, Programs
 
 UNLOADED = 0xFF  # each byte of a lane that no load has filled: NaN in every format of numbers, and -1 as an integer
+STEPS = 2  # accesses per program, on average, of a launch that is run where their number is limited
 _TF32 = 0xFFFFE000  # the bits of a float32 that tensor cores multiply in tf32
 Data = np.ndarray[Any, Any]
 
@@ -27,6 +28,7 @@ class _Launch:
     def __init__(self) -> None:
         self.programs: Programs | None = None  # with the race check
         self.parameters: Parameters | None = None
+        self.begun = 0.0  # steps before it
         self.order: list[int] | None = None  # the programs in the order in which they run, if it is not the usual one
 
 
@@ -37,7 +39,7 @@ _now = _Launch()
 def launched(kernel: str, parameters: Parameters, *, reordered: bool) -> Iterator[None]:
     """A launch: its programs run in the ambient order if they may be `reordered`; races are refused at its end."""
     settings = module.ambient()
-    _now.parameters = parameters
+    _now.parameters, _now.begun = parameters, module.steps()
     _now.programs = Programs(kernel) if settings.check_races else None
     _now.order = [] if reordered and settings.order != "forward" else None
     try:
@@ -99,6 +101,9 @@ def _mend_memory(builder: Any) -> None:
 
     def note(self: Any, kind: int, ptrs: Any, mask: Any, value: Any = None) -> None:
         module.note_steps(ptrs.data.size)
+        most = module.ambient().programs
+        if most is not None and module.steps() - _now.begun > most * STEPS * module.STEP:
+            raise TooLarge("takes more steps than are interpreted here")
         if _now.parameters is not None:
             place = tuple(map(int, self.grid_idx))
             _now.parameters.require_inside(kind, width(ptrs), ptrs.data, mask, place)

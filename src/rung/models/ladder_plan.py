@@ -141,7 +141,7 @@ class LadderPlan(TorchPlan):
         return super().layernorm_matmul(x, norm, eps, linear) if out is None else out
 
     def matmul_activation(self, x: torch.Tensor, linear: Linear, name: str) -> torch.Tensor:
-        if name in ("gelu_tanh", "swiglu"):
+        if name == "gelu_tanh" or (name == "swiglu" and linear.bias is None):
             out = self._product("matmul_gelu" if name == "gelu_tanh" else "matmul_swiglu", x, linear)
             if out is not None:
                 return out

@@ -35,6 +35,7 @@ FUSED = {
     "residual_layernorm": ("residual", "layernorm"),
     "rmsnorm_residual": ("residual", "rmsnorm"),
     "matmul_swiglu": ("matmul", "swiglu"),
+    "rmsnorm_matmul": ("rmsnorm", "matmul"),
 }
 # Operation -> rungs, as `rung list` names them: the first that has the dtype is used. If it does not support the shape,
 # one of those after it is used, or else the highest of the ladder that does, with a note. Other operations run through
@@ -154,6 +155,7 @@ FEW_TOKENS = 256  # up to this many, float32 products are fastest as three produ
 FULL_GRID = 2048  # from this many, attention's tiles fill a GPU without dividing the keys among a block's warpgroups
 OVERLAPPED = 256  # rows up to which dependent launch is faster, tuned or not; beyond, only if it is tuned
 LONGEST_OVERLAPPED = 1024  # tokens up to which 16-bit kernels use dependent launch
+FEW_ROWS = 8  # of a step, up to which products are limited by their weights' bytes
 MANY_ROWS = 4096  # from this many, our own product with GELU is faster than the library's
 MANY_TOKENS = 768  # and again from this many
 
@@ -163,7 +165,8 @@ _ON_A_GPU: Rungs = {
     "embedding": ("3", "2"),
     "layernorm": ("9", "8", "6"),
     "residual_layernorm": ("11",),
-    "rmsnorm": ("torch",),
+    "rmsnorm": ("4", "3", "1"),
+    "rmsnorm_residual": ("3", "2", "1"),
     "matmul": ("cublaslt", "torch"),
     "matmul_gelu": ("cublaslt", "torch"),
     "gelu": ("4", "2"),
@@ -192,12 +195,14 @@ def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
     if device != "cuda":
         return _WITHOUT_ONE
     table = {**_ON_A_GPU, "attention": _FEW_TILES if tokens < FULL_GRID else _MANY_TILES}
+    if dtype != "f32":
+        table["grouped_attention"] = ("2",)
     if dtype != "f32" and tokens <= LONGEST_OVERLAPPED:
         table |= BEGUN_EARLY
     if dtype != "f32" and tokens >= FULL_GRID:
         table["residual_layernorm"] = ("15", *table["residual_layernorm"])
     if dtype != "f32" and tokens >= MANY_ROWS:
-        table["matmul_gelu"] = ("6", *table["matmul_gelu"])
+        table |= {"matmul_gelu": ("6", *table["matmul_gelu"]), "matmul_swiglu": ("3", "2")}
     if dtype == "f32":
         table["attention"] = ("35", *(("24", "29") if tokens <= FEW_TOKENS else ("29", "24")), "sdpa_efficient")
         if FEW_TOKENS < tokens < MANY_TOKENS:
@@ -209,7 +214,9 @@ def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
 
 def step_rungs(device: Device, dtype: str, rows: int) -> Rungs:
     """Operation -> rungs for a step of this many rows that is made of the operations."""
-    table = prefill_rungs(device, dtype, rows)
+    table = dict(prefill_rungs(device, dtype, rows))
+    if rows <= FEW_ROWS:
+        table |= {"rmsnorm_matmul": ("2", "1"), "matmul_residual": ("6", *table.get("matmul_residual", ()))}
     return {**table, "cached_attention": ("4", "3", "sdpa")} if device == "cuda" else table
 
 

@@ -6,12 +6,13 @@ these only make the grid larger. Two sizes give the line, and a further size mus
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,9 +33,20 @@ from rung.rungs.base import Rung, Subject, emulated_multiprocessors
 ALIGNED = 512  # as a GPU's allocator aligns memory
 MOST_WORK = 6e7  # operations and numbers of a shape that is counted as it is
 LITTLE_WORK = 1e6  # of a case that is counted after a check
+DRAWN_WORK = 4e6  # of a case that is drawn
 FIRST = ("B", "NH", "NKV", "T", "OC", "R")  # dimensions that are made smaller, in this order
 UNITS = {"T": 128, "OC": 128, "R": 128}
 SMS = 132  # multiprocessors of the GPU that persistent kernels are launched for: an H100's or H200's
+FEW_SMS = 8  # ... for a drawing
+
+
+class Tensor(NamedTuple):
+    """An operand or a buffer, and its first address."""
+
+    name: str
+    shape: tuple[int, ...]
+    size: int  # bytes of an element
+    at: int
 
 
 @dataclass
@@ -48,6 +60,7 @@ class Counted:
     tuning: dict[str, int]
     exact: bool = True  # false: taken from smaller shapes
     sizes: tuple[str, ...] = ()  # the shapes that were run
+    memory: list[Tensor] = field(default_factory=list)  # with a trace: what lay where
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -99,24 +112,59 @@ def small(subject: Subject) -> Subject:
     return replace(subject, values=values, shape=_name({d: int(values[d]) for d in operation.dims}))
 
 
+def remarked(subject: Subject) -> list[Launched]:
+    """What the kernels ask of memory at a small case, for a sentence about the most expensive line."""
+    return run(small(subject), arithmetic=False).kernels
+
+
+def to_draw(subject: Subject) -> Subject:
+    """The same at a case of its operation that is small and shows much: with several rows, columns and blocks."""
+    operation, dtype = subject.rung.operation, subject.dtype
+    every = [operation.complete(case.values) for case in operation.cases if dtype.name in case.dtypes]
+    fitting: list[tuple[int, float, int, Values]] = []
+    for values in every:
+        if subject.rung.refused_by_needs(values, dtype) is None and (work := _work(subject, values)) <= DRAWN_WORK:
+            most = 64 if len(operation.dims) > 1 else 4096
+            shown = math.prod(min(int(values[d]), 2 if d in FIRST[:3] else most) for d in operation.dims)
+            fitting.append((-shown, work, len(fitting), values))
+    if not fitting:
+        return small(subject)
+    values = min(fitting)[-1]
+    return replace(subject, values=values, shape=_name({d: int(values[d]) for d in operation.dims}))
+
+
 def _aligned(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
     size = math.prod(shape) * torch.empty(0, dtype=kind).element_size()
     memory = torch.zeros(size + ALIGNED, dtype=torch.uint8)
     return memory[-memory.data_ptr() % ALIGNED :][:size].view(kind).view(shape)
 
 
-def run(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:
-    """Counts at this very shape."""
+def run(
+    subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: bool = False, arithmetic: bool = True
+) -> Counted:
+    """Counts at this very shape; with a trace of requests, if wanted; without arithmetic, in a third of the time."""
     rung, values, dtype = subject.rung, subject.values, subject.dtype
     if rung.kind != "cuda":
         raise RungError(f"{rung.full_name} is a {rung.kind} rung: only CUDA kernels are counted on the emulator.")
-    operands = Operands(rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=_aligned)
-    here = (emulated_multiprocessors(SMS), counters.recorded(), module.under(counters=True, poison=False))
-    with here[0], here[1] as launches, here[2]:
-        prepared = rung.prepare(operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=_aligned)
+    memory: list[Tensor] = []
+
+    def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        made = _aligned(name, shape, kind)
+        memory.append(Tensor(name, shape, made.element_size(), made.data_ptr()))
+        return made
+
+    operands = Operands(rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=empty)
+    with contextlib.ExitStack() as here:
+        here.enter_context(emulated_multiprocessors(FEW_SMS if trace else SMS))
+        launches = here.enter_context(counters.recorded(arithmetic=arithmetic))
+        here.enter_context(module.under(counters=True, poison=False))
+        prepared = rung.prepare(operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=empty)
         launches.clear()
+        if trace:
+            here.enter_context(counters.traced())
         prepared.run()
-    return Counted(rung.full_name, dtype.name, subject.shape, launches, rung.tuned(tuning), sizes=(subject.shape,))
+    sizes = (subject.shape,)
+    return Counted(rung.full_name, dtype.name, subject.shape, launches, rung.tuned(tuning), sizes=sizes, memory=memory)
 
 
 def count(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:

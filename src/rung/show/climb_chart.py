@@ -16,7 +16,8 @@ COLUMNS = ("cold", "vs library")
 
 
 def climb(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
-    """One picture of a whole ladder: every rung in its first number format and in those it gains from."""
+    """One picture of a whole ladder: every rung in its first number format and in those it gains from; empty without
+    any of these."""
     panels, seen = [], dict[str, float]()
     bound = bound_of(ladder)
     for dtype in [d for d in ORDER if d in ladder.dtypes()]:
@@ -31,6 +32,8 @@ def climb(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
         shown = [*fresh, *(f for f in column if f.library)]
         if fresh:
             panels.append(panel(shown, ladder, limits, dtype, shape, bound, slow))
+    if not panels:
+        return ""
     name = ladder.operation.name
     title = f"The climb of {name} on an {limits.gpu}"
     return charts.bars(

@@ -111,20 +111,25 @@ def expensive(counted: Counted, sizes: Mapping[str, int], most: int = 5) -> Tabl
 
 
 def against(child: Counted, parent: Counted) -> list[str]:
-    """Ratios in which a rung differs from its parent, with the child's line that costs most."""
-    said = []
+    """Figures in which a rung differs from its parent."""
+    found = [[figures(k) for k in counted.kernels] for counted in (parent, child)]
+    return [f"{title}: {before} -> {after}" for title, before, after in beside(found) if before != after and before]
+
+
+def beside(every: Sequence[Sequence[Mapping[str, float]]]) -> list[tuple[str, ...]]:
+    """Rows of the figures of one or more rungs, each given by its kernels' figures, that are not zero."""
+    rows = []
     for title, figure in ROWS:
-        before, after = (_total(c, figure) for c in (parent, child))
-        if before is not None and after is not None and before != after:
-            said.append(f"{title}: {number(before)} -> {number(after)}")
-    return said
+        totals = [_total(kernels, figure) for kernels in every]
+        if any(totals):
+            rows.append((title, *map(number, totals)))
+    return rows
 
 
-def _total(counted: Counted, figure: str) -> float | None:
+def _total(kernels: Sequence[Mapping[str, float]], figure: str) -> float | None:
     """A rung's figure: the sum over its kernels, or the mean of a ratio weighted by requests."""
-    found = [figures(k) for k in counted.kernels]
     if "_per_" not in figure:
-        return sum(f.get(figure, 0) for f in found)
+        return sum(f.get(figure, 0) for f in kernels)
     weight = "global_write_requests" if "store" in figure else "global_read_requests"
-    requests = sum(f.get(weight, 0) for f in found)
-    return sum(f.get(figure, 0) * f.get(weight, 0) for f in found) / requests if requests else None
+    requests = sum(f.get(weight, 0) for f in kernels)
+    return sum(f.get(figure, 0) * f.get(weight, 0) for f in kernels) / requests if requests else None

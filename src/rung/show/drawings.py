@@ -11,6 +11,9 @@ from html import escape
 from rung.emulator.counters import Access, Counts, Launched, Sample
 from rung.emulator.counters_explained import per_request, reason
 from rung.profile.emulated import Counted
+from rung.results import codes
+from rung.results.row import Row, newest
+from rung.show import counts, layouts
 
 BANKS, SECTOR, WORD = 32, 32, 4
 MOST_LINES = 6  # drawn of a rung
@@ -27,41 +30,60 @@ _EVENTS = {  # their colour, and what is said of them
     "wait for products": ("--p1", "waits for products"),
 }
 _LEGEND = (("copies", "--p0"), ("products of tensor cores", "--p2"), ("barriers", "--p3"), ("waits", "--p1"))
+COLOURS = {
+    "light": {"ink": "#1b1f24", "soft": "#59636e", "paper": "#fff", "box": "#eaeef2", "edge": "#afb8c1",
+              "used": "#2f81f7", "on": "#fff", "p0": "#2f81f7", "p1": "#bf5700", "p2": "#1a7f37", "p3": "#8250df"},
+    "dark": {"ink": "#e6edf3", "soft": "#9198a1", "paper": "#0d1117", "box": "#21262d", "edge": "#484f58",
+             "used": "#58a6ff", "on": "#0d1117", "p0": "#58a6ff", "p1": "#f0883e", "p2": "#56d364", "p3": "#d2a8ff"},
+}  # fmt: skip
+RULES = """
+.drawn pre { overflow-x: auto; } .drawing { overflow-x: auto; } .drawing svg { min-width: 28rem; }
+.drawn svg { display: block; max-width: 100%; height: auto; }
+.drawn svg text { font: 10px system-ui, sans-serif; fill: var(--ink); } .drawn svg .soft { fill: var(--soft); }
+.drawn svg .box { fill: var(--box); stroke: var(--edge); } .drawn svg .lane { fill: var(--on); text-anchor: middle; }
+.c0 { fill: var(--p0); } .c1 { fill: var(--p1); } .c2 { fill: var(--p2); } .c3 { fill: var(--p3); }
+.panels { display: flex; flex-wrap: wrap; gap: 14px; margin: .5rem 0; }
+.drawn .panels figure { margin: 0; width: 200px; max-width: 100%; }
+.drawn .panels figcaption { font-size: 12px; line-height: 1.35; color: var(--soft); margin: .2rem 0; max-width: none;
+  font-style: normal; text-align: left; }
+.drawn .panels svg .box { stroke: none; } .cells path { fill: none; stroke-width: .92; }
+.cells.apart path { stroke-dasharray: .9 .1; } .frames { fill: none; stroke: var(--ink); stroke-width: .18; }
+"""
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --paper: #fff; --box: #eaeef2; --edge: #afb8c1;
-  --used: #2f81f7; --on: #fff; --p0: #2f81f7; --p1: #bf5700; --p2: #1a7f37; --p3: #8250df; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --paper: #0d1117; --box: #21262d;
-  --edge: #484f58; --used: #58a6ff; --on: #0d1117; --p0: #58a6ff; --p1: #f0883e; --p2: #56d364; --p3: #d2a8ff; } }
+:root { color-scheme: light dark; LIGHT }
+@media (prefers-color-scheme: dark) { :root { DARK } }
 body { background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem;
   max-width: 90rem; }
 main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 36rem), 1fr)); gap: 2rem; }
 section { min-width: 0; } h2 { margin-bottom: 0; } h1 { font-size: 1.6rem; overflow-wrap: anywhere; }
 p { margin: .4rem 0; } .soft { color: var(--soft); }
-pre { overflow-x: auto; background: var(--box); padding: .4rem .6rem; border-radius: .3rem; }
-.drawing { overflow-x: auto; }
-svg { display: block; max-width: 100%; min-width: 28rem; height: auto; }
-svg text { font: 10px system-ui, sans-serif; fill: var(--ink); }
-svg .box { fill: var(--box); stroke: var(--edge); } svg .lane { fill: var(--on); text-anchor: middle; }
-svg .soft { fill: var(--soft); }
+pre { background: var(--box); padding: .4rem .6rem; border-radius: .3rem; }
 """
+
+
+def variables(scheme: str) -> str:
+    """A scheme's colours as CSS variables."""
+    return " ".join(f"--{name}: {colour};" for name, colour in COLOURS[scheme].items())
 
 
 def page(every: Sequence[Counted], sources: Mapping[str, str], sizes: Mapping[str, int]) -> str:
     """The page of one or more rungs side by side; `sources` are their files' texts by name."""
     title = " and ".join(c.rung for c in every)
     rungs = "".join(_rung(counted, sources, sizes) for counted in every)
+    style = _STYLE.replace("LIGHT", variables("light")).replace("DARK", variables("dark")) + RULES
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head><body>'
-        f"<h1>{escape(title)}: what a warp asks of memory</h1>"
-        '<p class="soft">Counted on the emulator, not measured. Each picture shows the request of the line that costs '
-        "most; a number is a lane of the warp.</p>"
-        f"<main>{rungs}</main></body></html>\n"
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head><body>'
+        f"<h1>{escape(title)}</h1>"
+        '<p class="soft">Counted on the emulator, not measured. First who computes what, and what lies where in shared '
+        "memory; then the most expensive request of each line, where a number is a lane of the warp.</p>"
+        f'<main class="drawn">{rungs}</main></body></html>\n'
     )
 
 
 def _rung(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int]) -> str:
-    drawn = "".join(
+    drawn = layouts.work(counted) + layouts.tile(counted)
+    drawn += "".join(
         _line(access, counts, sample, sources.get(access.file, ""), sizes) for access, counts, sample in costly(counted)
     )
     drawn += "".join(
@@ -80,6 +102,30 @@ def costly(counted: Counted) -> list[tuple[Access, Counts, Sample]]:
     every = [(a, c, k.worst[a]) for k in counted.kernels for a, c in k.accesses.items() if a in k.worst]
     most = sorted(every, key=lambda found: -(found[1].sectors + found[1].wavefronts))[:MOST_LINES]
     return sorted(most, key=lambda found: found[0])
+
+
+def stored(rows: Iterable[Row]) -> dict[str, Row]:
+    """The rows of drawings that are of the present code, by rung (benchmarks/drawings.py writes them)."""
+    return {r.what: r for r in newest(r for r in rows if r.kind == "draw" and r.verdict == "ok") if codes.current(r)}
+
+
+def card(row: Row, parent: Row | None) -> str:
+    """A rung's stored drawings, and its counters beside its parent's where these are of the same case."""
+    same = parent is not None and (parent.dtype, parent.shape) == (row.dtype, row.shape)
+    before = parent.detail if parent is not None and same else {}
+    shown = [row.detail[part] for part in ("work", "tile", "line") if row.detail[part] != before.get(part, "")]
+    left = "" if all(shown) and shown else "<p>What is not drawn is as in its parent.</p>" * bool(before)
+    found = [[k["figures"] for k in d["kernels"]] for d in ((before, row.detail) if before else (row.detail,))]
+    names = [r.what.partition("/")[2] for r in ((parent, row) if parent is not None and before else (row,))]
+    lines = counts.beside(found)
+    heads = "".join(f'<th class="number">{escape(name)}</th>' for name in names)
+    body = "".join(
+        f"<tr><td>{escape(title)}</td>" + "".join(f'<td class="number">{v}</td>' for v in values) + "</tr>"
+        for title, *values in lines
+    )
+    table = f'<table class="emulated"><thead><tr><th>emulated</th>{heads}</tr></thead><tbody>{body}</tbody></table>'
+    where = f"<p>Counted on the emulator at {escape(f'{row.dtype} {row.shape}')}; nothing here is measured.</p>"
+    return f'<div class="drawn">{where}{"".join(shown)}{left}<div class="drawing">{table}</div></div>'
 
 
 def asynchronous(kernel: Launched) -> bool:
@@ -131,21 +177,13 @@ def timeline(kernel: Launched) -> str:
     return _svg(860, bottom + 8, [head, *parts], f"what the first block of {kernel.kernel} does")
 
 
-def picture(counted: Counted) -> str:
-    """One picture of a rung that stands alone, light and dark: the time line of an asynchronous kernel, else the
-    request of the line that costs most; empty without an access."""
-    kernel = next((k for k in counted.kernels if asynchronous(k)), None)
-    drawn = costly(counted)
-    if kernel is None and not drawn:
+def costliest(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+    """The line whose requests waste most, with its picture; empty if none wastes anything."""
+    drawn = [found for found in costly(counted) if found[1].waste]
+    if not drawn:
         return ""
-    if kernel is not None:
-        svg = timeline(kernel)
-    else:
-        access, _, sample = max(drawn, key=lambda found: (found[1].waste, found[1].sectors + found[1].wavefronts))
-        svg = banks(sample) if access.memory == "shared" else sectors(sample)
-    style = _STYLE.replace(":root", "svg").replace("svg svg", "svg")
-    head, _, rest = svg.partition(">")
-    return f"{head}><style>{style[: style.index('body')]}{style[style.index('svg text') :]}</style>{rest}"
+    access, counts, sample = max(drawn, key=lambda found: found[1].waste)
+    return _line(access, counts, sample, sources.get(access.file, ""), sizes)
 
 
 def _line(access: Access, counts: Counts, sample: Sample, source: str, sizes: Mapping[str, int]) -> str:
@@ -206,21 +244,21 @@ def banks(sample: Sample) -> str:
     shown = rows[:MOST_PASSES]
     height = (len(shown) + 2) * _CELL
     parts = [f'<text class="soft" x="60" y="14">banks 0 to 31; {many}</text>']
+    down = "".join(f"M{60 + bank * _CELL} {_CELL}v{len(shown) * _CELL}" for bank in range(BANKS + 1))
+    across = "".join(f"M60 {(number + 1) * _CELL}h{BANKS * _CELL}" for number in range(len(shown) + 1))
+    parts.append(f'<path class="box" d="{down}{across}"/>')
     for number, row in enumerate(shown):
         y = (number + 1) * _CELL
         parts.append(f'<text class="soft" x="0" y="{y + 14}">pass {number + 1}</text>')
         for bank in range(BANKS):
-            x = 60 + bank * _CELL
-            lanes = row.get(bank)
-            if not lanes:
-                parts.append(f'<rect class="box" x="{x}" y="{y}" width="{_CELL}" height="{_CELL}"/>')
+            if not (lanes := row.get(bank)):
                 continue
+            x = 60 + bank * _CELL
             label = str(lanes[0]) if len(lanes) == 1 else f"{len(lanes)}x"
-            names = escape(f"bank {bank}: lanes {', '.join(map(str, lanes))}")
-            style = f"fill: var(--p{number % 4}); stroke: var(--paper)"
+            names = "" if len(lanes) == 1 else f"<title>lanes {', '.join(map(str, lanes))}</title>"
             parts.append(
-                f'<rect style="{style}" x="{x}" y="{y}" width="{_CELL}" height="{_CELL}"><title>{names}</title></rect>'
-                f'<text class="lane" x="{x + _CELL / 2}" y="{y + 14}">{label}</text>'
+                f'<rect class="c{number % 4}" x="{x}" y="{y}" width="{_CELL}" height="{_CELL}">{names}</rect>'
+                f'<text class="lane" x="{x + _CELL // 2}" y="{y + 14}">{label}</text>'
             )
     return _svg(60 + BANKS * _CELL, height, parts, f"{many} over 32 banks")
 

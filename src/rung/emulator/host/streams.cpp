@@ -168,11 +168,14 @@ void stick(cudaError_t error)
 
 cudaError_t stuck() { return sticky; }
 
+static bool at_once;
+
 void enqueue(cudaStream_t stream, std::function<void()> work, cudaGraphNodeType type)
 {
     RungStream& to = stream_of(stream);
     if (to.capture) capture(to, std::move(work), type);
     else append(to, std::move(work));
+    if (at_once && !at_work && !to.capture) wait_for_all();
 }
 
 bool capturing(cudaStream_t stream) { return stream_of(stream).capture; }
@@ -202,6 +205,8 @@ cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNo
 }  // namespace rung_host
 
 using namespace rung_host;
+
+bool rung_host_at_once() { return at_once = true; }
 
 cudaError_t cudaGetLastError()
 {

@@ -225,14 +225,14 @@ unsigned rung_dynamic_bytes() { return launch->dynamic_bytes; }
 void rung_atomic(const void* address, unsigned long long value)
 {
     atomics++;
-    poll(address, value, __builtin_return_address(0));
+    if (running) poll(address, value, __builtin_return_address(0));
 }
 RUNG_API void rung_of_block(bool on) { running->of_block = on; }  // declared in scopes.h
 unsigned long rung_atomics_ran() { return atomics; }
 
-void rung_read_only(const void* address, unsigned bytes) { read_only(address, bytes, __builtin_return_address(0)); }
-void rung_pause() { pause(__builtin_return_address(0)); }
-void rung_poll(const void* address, unsigned long long value) { poll(address, value, __builtin_return_address(0)); }
+void rung_read_only(const void* address, unsigned bytes) { if (running) read_only(address, bytes, __builtin_return_address(0)); }
+void rung_pause() { if (running) pause(__builtin_return_address(0)); }
+void rung_poll(const void* address, unsigned long long value) { if (running) poll(address, value, __builtin_return_address(0)); }
 
 void rung_fault(FaultKind kind, Site site, const char* text)
 {

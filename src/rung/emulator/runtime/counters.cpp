@@ -62,6 +62,12 @@ constexpr size_t MOST_EVENTS = 4096;
 std::vector<Happened> happened;
 unsigned long long products[2];  // of warps: mma.sync, wgmma
 
+// A request in a trace: of block 0, or a store to global memory. Addresses in shared memory count from its start.
+constexpr unsigned TRACE_HEAD = 7;
+struct Traced { unsigned long long counter, block, warp, lanes, bytes, place, way, at[WARP]; };  // place: 1 shared, 2 store
+std::vector<Traced> traced;
+unsigned trace_room;  // requests that the next launch keeps, half of them block 0's; 0: no trace
+
 unsigned long* path_at;              // of the running thread; null if the kernel keeps none
 
 struct Wide { unsigned width, line; };
@@ -168,13 +174,41 @@ void count_sectors(const Request& r, Cost& cost)
 
 unsigned waste(const Cost& cost) { return cost.shared ? cost.wavefronts - cost.ideal_wavefronts : cost.sectors - cost.ideal_sectors; }
 
+Traced* traced_next(const Thread& thread, bool to_global)
+{
+    const Index b = thread.block->index, grid = launch->grid;
+    const unsigned long long block = (b.z * 1ull * grid.y + b.y) * grid.x + b.x;
+    if (block ? !to_global || traced.size() >= trace_room : traced.size() >= trace_room / 2) return nullptr;
+    traced.push_back({0, block, thread.rank / WARP, 0, 0, 0, 0, {}});
+    return &traced.back();
+}
+
+void trace_request(const Request& r, const Instruction& instruction, const Thread& thread, bool is_shared)
+{
+    Traced* const t = traced_next(thread, instruction.write && !is_shared);
+    if (!t) return;
+    t->counter = instruction.counter, t->lanes = r.lanes, t->bytes = r.bytes;
+    t->place = is_shared | instruction.write << 1, t->way = (unsigned long long)instruction.way;
+    for (unsigned lane = 0; lane < WARP; lane++) t->at[lane] = r.at[lane] - (is_shared ? uintptr_t(shared.fixed) : 0);
+}
+
+void trace_span(const Span& span, const Thread& thread, unsigned counter, bool write)
+{
+    Traced* const t = traced_next(thread, write && !span.shared.block);
+    if (!t) return;
+    t->counter = counter, t->lanes = 1u << thread.lane, t->bytes = span.bytes, t->way = (unsigned long long)Way::Bulk;
+    t->place = (span.shared.block != nullptr) | write << 1;
+    t->at[thread.lane] = span.shared.block ? span.shared.offset : uintptr_t(span.global);
+}
+
 // Requests of one instruction mostly have the same pattern, which is then not counted anew.
-void emit(Request& r)
+void emit(Request& r, const Warp& warp)
 {
     if (!r.lanes) return;
     Instruction& instruction = instructions[r.instruction];
     const unsigned first = unsigned(__builtin_ctz(r.lanes));
     const bool is_shared = in_shared(r.at[first]);
+    if (trace_room) trace_request(r, instruction, *warp.lanes[first], is_shared);
     // Conflicts do not change if all lanes move by the same number of banks.
     const unsigned phase = unsigned(r.at[first] % (is_shared ? 4 : LINE));
     Cost& last = instruction.last[phase / SECTOR];
@@ -239,9 +273,9 @@ void emit_complete(Warp& warp)
     unsigned kept = 0;
     for (unsigned i = 0; i < counters.count; i++)
         if (warp.alive & ~counters.requests[i].lanes) counters.requests[kept++] = counters.requests[i];
-        else emit(counters.requests[i]);
+        else emit(counters.requests[i], warp);
     if (kept > MOST_OPEN) {
-        for (unsigned i = 0; i < kept; i++) emit(counters.requests[i]);
+        for (unsigned i = 0; i < kept; i++) emit(counters.requests[i], warp);
         cut += kept, kept = 0;
     }
     reset(counters, kept);
@@ -308,7 +342,7 @@ void begin_open(WarpCounters& counters, unsigned lane, const Open& open)
 void settle(Warp& warp)
 {
     if (!counting || !warp.counters) return;
-    for (unsigned i = 0; i < warp.counters->count; i++) emit(warp.counters->requests[i]);
+    for (unsigned i = 0; i < warp.counters->count; i++) emit(warp.counters->requests[i], warp);
     reset(*warp.counters, 0);
 }
 
@@ -415,7 +449,7 @@ void begin_counting()
 {
     counting = launch->counters;
     if (!counting) return;
-    instructions.clear(), executed.clear(), happened.clear(), cut = products[0] = products[1] = 0;
+    instructions.clear(), executed.clear(), happened.clear(), traced.clear(), cut = products[0] = products[1] = 0;
     block_at.assign(size_t(code_end - code) + 1, 0);
      now = {}, path_at = launch->module->path;
     for (std::vector<unsigned>& numbers : number_of) numbers.assign(size_t(code_end - code) + 1, 0);
@@ -449,6 +483,7 @@ void count_operation(const Pending& operation)
             const bool is_shared = span.shared.block;
             const unsigned number = number_at(caller, write, Way::Bulk);
             if (!number) return;
+            if (trace_room) trace_span(span, *operation.thread, instructions[number - 1].counter, write);
             Total& total = instructions[number - 1].total[is_shared];
             if (!counted[is_shared]) counted[is_shared] = true, total.requests++, total.lanes++;
             total.bytes += span.bytes, total.unique_bytes += span.bytes;
@@ -529,6 +564,15 @@ RUNG_API unsigned rung_happened(unsigned (*rows)[4], unsigned room)
 {
     for (unsigned i = 0; i < happened.size() && i < room; i++) memcpy(rows[i], &happened[i], sizeof *rows);
     return unsigned(happened.size());
+}
+
+// Keeps so many requests of each launch from now on; `rows` are those of the last one.
+RUNG_API void rung_trace(unsigned room) { trace_room = room; }
+
+RUNG_API unsigned rung_traced(unsigned long long (*rows)[TRACE_HEAD + WARP], unsigned room)
+{
+    for (unsigned i = 0; i < traced.size() && i < room; i++) memcpy(rows[i], &traced[i], sizeof *rows);
+    return unsigned(traced.size());
 }
 
 // In the next launch, accesses at `counter` are parts of ones of `width` bytes that the machine code makes on `line`. 0 forgets all.

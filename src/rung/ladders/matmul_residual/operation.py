@@ -61,6 +61,9 @@ OPERATION = Operation(
         Case("odd", {"B": 1, "T": 7, "C": 37, "OC": 13}),
         Case("one column", {"B": 1, "T": 9, "C": 3, "OC": 1}),
         Case("one row", {"B": 1, "T": 1, "C": 2, "OC": 9}),
+        Case("one row of whole vectors", {"B": 1, "T": 1, "C": 72, "OC": 136}),
+        Case("five rows of whole vectors", {"B": 5, "T": 1, "C": 136, "OC": 45}),
+        Case("eight rows of whole vectors", {"B": 2, "T": 4, "C": 1536, "OC": 19}),
         Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
         Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=30.0),
         Case(
@@ -98,6 +101,8 @@ OPERATION = Operation(
     ),
     shapes={
         "decode": {"B": 1, "T": 1, "C": 3072, "OC": 768},
+        "decode, Llama-3.2-1B": {"B": 1, "T": 1, "C": 8192, "OC": 2048},
+        "decode, SmolLM2-135M": {"B": 1, "T": 1, "C": 1536, "OC": 576},
         "b4t64": {"B": 4, "T": 64, "C": 3072, "OC": 768},
         "4096": {"B": 4, "T": 1024, "C": 3072, "OC": 768},
         "b8t1024": {"B": 8, "T": 1024, "C": 3072, "OC": 768},

@@ -1,4 +1,4 @@
-// What a prompt's forward pass needs beside the operations of the ladders.
+// What recorded passes need beside the operations of the ladders.
 #include "quantised.cuh"
 #include "rung.cuh"
 
@@ -61,4 +61,76 @@ extern "C" __global__ void last(const Real* y, const Real* x, const int* lengths
     const int64_t row = int64_t(b) * T + lengths[b] - 1;
     for (int a = threadIdx.x; a < A; a += blockDim.x) y_last[int64_t(b) * A + a] = y[row * A + a];
     for (int c = threadIdx.x; c < C; c += blockDim.x) x_last[int64_t(b) * C + c] = x[row * C + c];
+}
+
+// The rows of wte (V, C) of tokens, one block for each.
+extern "C" __global__ void embed(const int* tokens, const Real* wte, Real* out, int C)
+{
+    pdl_wait();
+    pdl_launch_dependents();
+    const Real* from = wte + int64_t(__ldcg(tokens + blockIdx.x)) * C;
+    Real* to = out + int64_t(blockIdx.x) * C;
+    for (int c = threadIdx.x; c < C; c += blockDim.x) to[c] = from[c];
+}
+
+// SwiGLU of neighbours: x (N, 2), a gate and its factor.
+extern "C" __global__ void gate(const Real* x, Real* out, int N)
+{
+    pdl_wait();
+    pdl_launch_dependents();
+    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= N) return;
+    const Vec<Real, 2> both = reinterpret_cast<const Vec<Real, 2>*>(x)[i];
+    const float g = to_float(both[0]);
+    out[i] = from_float<Real>(g / (1.0f + __expf(-g)) * to_float(both[1]));
+}
+
+// The larger of two logits; of equal ones the token that comes first.
+__device__ __forceinline__ void take_better(float& best, int& at, float other, int other_at)
+{
+    if (other > best || (other == best && other_at < at)) best = other, at = other_at;
+}
+
+// The block's best, in thread 0.
+__device__ __forceinline__ void best_of_block(float& best, int& at)
+{
+    __shared__ float values[WARP_SIZE];
+    __shared__ int places[WARP_SIZE];
+    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {
+        const float other = __shfl_xor_sync(ALL_LANES, best, offset);
+        take_better(best, at, other, __shfl_xor_sync(ALL_LANES, at, offset));
+    }
+    if (lane_id() == 0) values[warp_id()] = best, places[warp_id()] = at;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int w = 1; w < block_threads() / WARP_SIZE; w++) take_better(best, at, values[w], places[w]);
+}
+
+// A part of a row of logits, in float32, and its likeliest token; `parts` blocks for each row.
+extern "C" __global__ void best_of_parts(const Real* narrow, float* logits, float* best, int* at, int V, int parts)
+{
+    pdl_wait();
+    pdl_launch_dependents();
+    const int row = blockIdx.x / parts, part = blockIdx.x % parts, each = ceil_div(V, parts), end = min(V, (part + 1) * each);
+    float own = -INFINITY;
+    int place = INT_MAX;
+    for (int v = part * each + threadIdx.x; v < end; v += blockDim.x) {
+        const float logit = to_float(narrow[int64_t(row) * V + v]);
+        logits[int64_t(row) * V + v] = logit;
+        take_better(own, place, logit, v);
+    }
+    best_of_block(own, place);
+    if (threadIdx.x == 0) best[blockIdx.x] = own, at[blockIdx.x] = place;
+}
+
+extern "C" __global__ void best_of_all(const float* best, const int* at, int* next, int parts)
+{
+    pdl_wait();
+    pdl_launch_dependents();
+    float own = -INFINITY;
+    int place = INT_MAX;
+    for (int p = threadIdx.x; p < parts; p += blockDim.x)
+        take_better(own, place, __ldcg(best + blockIdx.x * parts + p), __ldcg(at + blockIdx.x * parts + p));
+    best_of_block(own, place);
+    if (threadIdx.x == 0) next[blockIdx.x] = place;
 }

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from rung.expressions import Number
 
 THREADS = 256
+PARTS = 64  # of a row of logits, whose likeliest tokens are found in parallel
 HELD = 32 << 20  # bytes of qkv that are buffered before they are written to the caches, while they are still in L2
 LEAST_ROWS = 16  # for a product in tiles: with one row, 15 of 16 rows of a tile would be empty
 FEW_ROWS = 1024  # up to this many rows, one warp per row in blocks of several warps leaves multiprocessors idle
@@ -105,6 +106,8 @@ class RecordedPass(LadderPlan):
         self._recorded: list[Step | Future[Step]] = []
         self._gates: dict[int, int] = {}  # before this step, this group of weights must have been loaded
         self._gated = -1
+        self._rotation: Rotation | None = None
+        self._past = torch.zeros(self.B, dtype=torch.int32, device=tokens.device)
         self._pending: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # a sum and its parts
         self._graph: torch.cuda.CUDAGraph | None = None
         self.weights = as_weights(tensors, config)
@@ -149,32 +152,85 @@ class RecordedPass(LadderPlan):
 
     def embedding(self, tokens: torch.Tensor, past: object, wte: Linear, wpe: torch.Tensor | None) -> torch.Tensor:
         if wpe is None:
-            return self._by_torch((self.B, self.T, wte.weight.shape[1]), lambda: wte.weight[tokens])
+            out = self._take((self.B, self.T, wte.weight.shape[1]))
+            read = [alias(tokens), self._given(wte.weight), alias(out)]
+            self._launch("embed", self.B * self.T, read, (out.shape[2],))
+            return out
         (V, C), MAXT = wte.weight.shape, wpe.shape[0]
         dims = {"B": self.B, "T": self.T, "C": C, "V": V, "MAXT": MAXT}
         given = {"tokens": tokens, "wte": wte.weight, "wpe": wpe}
         return self._must("embedding", (self.B, self.T, C), given, dims)
 
     def rotate(self, qkv: torch.Tensor, rotation: Rotation, past: object) -> torch.Tensor:
-        given, turn = alias(qkv), super(LadderPlan, self).rotate
-        return self._by_torch(tuple(qkv.shape), lambda: turn(given, rotation, [0]))
+        self._rotation = rotation  # attention turns what it reads
+        return qkv
 
     def attention(
         self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
     ) -> torch.Tensor:
         B, T, width = qkv.shape
         if NKV is not None:
-            given, attend = alias(qkv), super(LadderPlan, self).attention
-            return self._by_torch((B, T, NH * self.config.HS), lambda: attend(given, NH, scale, layer, None, NKV))
+            return self._turned_attention(qkv, scale, layer)
         q, k, v = self._heads(qkv, NH)
         dims: Values = {"B": B, "T": T, "C": width // 3, "NH": NH, "scale": scale}
         return self._must("attention", (B, T, width // 3), {"qkv": qkv, "q": q, "k": k, "v": v}, dims)
 
+    def _turned_attention(self, qkv: torch.Tensor, scale: float, layer: int) -> torch.Tensor:
+        """Of new texts' tokens; keys and values go to where `_kept` says."""
+        c, (B, T, _) = self.config, qkv.shape
+        q, (k, v) = self._take((B, T, c.NH, c.HS)), self._kept(layer)
+        self._turn("rope_append", qkv, k, v, {"past": self._past, "q": q}, {"T": T})
+        q, k, v = q.transpose(1, 2), k[:, :, :T], v[:, :, :T]
+        out = self._take((B, T, c.NH * c.HS))
+        dims: dict[str, Number] = {"B": B, "T": T, "NH": c.NH, "NKV": c.NKV, "HS": c.HS, "scale": scale}
+        dims |= {} if c.window is None else {"window": c.window}
+        names = self._rungs.get("grouped_attention", ())
+        if names and self._record("grouped_attention", names, {"q": q, "k": k, "v": v, "out": out}, dims):
+            return out
+        at, given = torch.arange(T, dtype=torch.int32, device=q.device), (alias(q), alias(k), alias(v))
+        seen = (at <= at[:, None]) & (at > at[:, None] - (c.window or T))
+
+        def attend() -> torch.Tensor:
+            q, k, v = given
+            k, v = (x.repeat_interleave(c.NH // c.NKV, 1) for x in (k, v))
+            with self._no_plans_by_shape():
+                y = F.scaled_dot_product_attention(
+                    q, k, v, attn_mask=None if c.window is None else seen, is_causal=c.window is None, scale=scale
+                )
+            return y.transpose(1, 2).flatten(2)
+
+        return self._by_torch((B, T, c.NH * c.HS), attend)
+
+    def _kept(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Memory for keys and values, (B, NKV, S, HS) each."""
+        shape = (self.B, self.config.NKV, self.T, self.config.HS)
+        return self._take(shape), self._take(shape)
+
+    def _turn(
+        self, operation: str, qkv: torch.Tensor, k: torch.Tensor, v: torch.Tensor, more: Tensors,
+        dims: Mapping[str, Number],
+    ) -> None:  # fmt: skip
+        """Records an operation that turns queries and keys as `rotate` said, or not at all."""
+        c, S, r = self.config, k.shape[2], self._rotation
+        if r is None:
+            still = torch.ones(S, c.HS // 2, dtype=torch.float32, device=k.device)
+            r = Rotation(c.NH, c.NKV, still, torch.zeros_like(still), None, None, c.eps)
+        norms = {n: norm.weight for n, norm in (("q_weight", r.q_norm), ("k_weight", r.k_norm)) if norm is not None}
+        given = {"qkv": qkv, "cosines": r.cosines[:S], "sines": r.sines[:S], "k_cache": k, "v_cache": v, **norms}
+        sizes = {"B": self.B, "NH": c.NH, "NKV": c.NKV, "HS": c.HS, "S": S, "eps": r.eps}
+        self._settle()
+        recorded = self._record(operation, ("2", "1"), {**given, **more}, {**sizes, **dims})
+        assert recorded, f"no rung of {operation} takes {sizes}"
+
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        if name in ("gelu_erf", "swiglu"):
+        if name == "swiglu":
+            out = self._take((*x.shape[:-1], x.shape[-1] // 2))
+            self._settle()
+            self._launch("gate", -(-out.numel() // THREADS), [alias(x), alias(out)], (out.numel(),))
+            return out
+        if name == "gelu_erf":
             before, compute = alias(x), super(LadderPlan, self).activation
-            shape = (*x.shape[:-1], self.config.F)
-            return self._by_torch(shape, lambda: compute(before, name))
+            return self._by_torch(tuple(x.shape), lambda: compute(before, name))
         out = self._take(tuple(x.shape))
         if name == "relu":
             self._must("relu", (x.numel(),), {"x": x.view(-1)}, {"N": x.numel()}, out.view(-1))
@@ -402,7 +458,7 @@ class PromptPass(RecordedPass):
         super().__init__(config, tensors, tokens, rungs)
 
     def _place(self, role: str, shape: tuple[int, ...]) -> torch.Tensor:
-        if role != "qkv":
+        if role != "qkv" or self.config.kv_heads:
             return self._take(shape)
         if not self._packed.numel():
             self._packed = torch.empty(self._layers_at_once, *shape, dtype=self._real.torch, device=self.tokens.device)
@@ -412,6 +468,8 @@ class PromptPass(RecordedPass):
         self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
     ) -> torch.Tensor:
         out = super().attention(qkv, NH, scale, layer, cache, NKV)
+        if NKV is not None:
+            return out
         if not self._packed.numel() or qkv.data_ptr() != self._packed[self._held].data_ptr():
             self._store(alias(qkv), layer, 1)  # keys and values of another product than the table's qkv
             return out
@@ -420,6 +478,9 @@ class PromptPass(RecordedPass):
             self._store(self._packed, layer + 1 - self._held, self._held)
             self._held = 0
         return out
+
+    def _kept(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.t["k_cache"][layer], self.t["v_cache"][layer]
 
     def _store(self, qkv: torch.Tensor, first: int, layers: int) -> None:
         c = self.config
@@ -459,27 +520,62 @@ class StepPass(RecordedPass):
     def __init__(self, config: Config, tensors: Tensors, rungs: Rungs | None = None) -> None:
         rows, where = len(tensors["tokens"]), tensors["tokens"].device
         self._rows = torch.arange(rows, dtype=torch.int64, device=where)
+        self._normed: tuple[Norm, float] | None = None  # what the next product applies to its inputs
         if rungs is None:
             real = next(d for d in DTYPES.values() if d.torch == tensors["wte"].dtype)
             rungs = step_rungs("cuda" if where.type == "cuda" else "emulator", real.name, rows)
         super().__init__(config, tensors, tensors["tokens"].view(rows, 1), rungs)
 
     def embedding(self, tokens: torch.Tensor, past: object, wte: Linear, wpe: torch.Tensor | None) -> torch.Tensor:
-        """By torch: the rungs place all sequences of a batch alike."""
+        """With positions by torch: the rungs place all sequences of a batch alike."""
         if wpe is None:
             return super().embedding(tokens, past, wte, wpe)
         shape, lengths = (self.B, 1, wte.weight.shape[1]), self.t["lengths"][:, None]
         return self._by_torch(shape, lambda: wte.weight[tokens].float() + wpe[lengths].float())
 
-    def _at(self, table: torch.Tensor, past: object, T: int) -> torch.Tensor:
-        return table[self.t["lengths"].long()[:, None]]
+    # For few rows the product after an RMSNorm normalises its inputs itself.
+
+    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
+        if norm.bias is not None or not self._has("rmsnorm_matmul"):
+            return super().layernorm(x, norm, eps)
+        self._normed = norm, eps
+        return x
+
+    def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
+        if norm.bias is not None:
+            return super().layernorm_matmul(x, norm, eps, linear)
+        return self.matmul(self.layernorm(x, norm, eps), linear)
+
+    def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        return super().matmul(x, linear) if self._normed is None else self._normed_product(x, linear)
+
+    def matmul_activation(self, x: torch.Tensor, linear: Linear, name: str) -> torch.Tensor:
+        if self._normed is None:
+            return super().matmul_activation(x, linear, name)
+        return self._normed_product(x, linear, 1) if name == "swiglu" else self.activation(self.matmul(x, linear), name)
+
+    def _normed_product(
+        self, x: torch.Tensor, linear: Linear, gated: int = 0, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        assert self._normed is not None
+        (norm, eps), self._normed = self._normed, None
+        given = {"x": x, "norm": norm.weight, "weight": linear.weight}
+        given |= {} if linear.bias is None else {"bias": linear.bias}
+        dims = {**dims_of(x), "OC": linear.weight.shape[0] // (1 + gated), "eps": eps, "gated": gated}
+        return self._must("rmsnorm_matmul", (self.B, 1, int(dims["OC"])), given, dims, out)
 
     def attention(
         self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
     ) -> torch.Tensor:
         B, T, width = qkv.shape
-        q, k, v = self._heads(alias(qkv), NH, NKV)
         keys, values, past = self.t["k_cache"][layer], self.t["v_cache"][layer], self.t["lengths"]
+        if NKV is not None:
+            out, window = self._take((B, 1, NH * self.config.HS)), self.config.window
+            more: dict[str, Number] = {"scale": scale} | ({} if window is None else {"window": window})
+            given = {"past": past, "out": out.view(B, -1)}
+            self._turn("rope_cached_attention", qkv.view(B, -1), keys, values, given, more)
+            return out
+        q, k, v = self._heads(alias(qkv), NH)
 
         def store() -> None:
             at = (self._rows, past.long())
@@ -488,25 +584,26 @@ class StepPass(RecordedPass):
 
         self._settle()
         self._recorded.append(store)
-        if NKV is not None:
-            at, window = torch.arange(keys.shape[2], dtype=torch.int32, device=keys.device), self.config.window
-
-            def attend() -> torch.Tensor:
-                last = past[:, None]
-                seen = (at <= last) & (at > last - (window or len(at)))
-                y = F.scaled_dot_product_attention(
-                    q, keys, values, attn_mask=seen[:, None, None], scale=scale, enable_gqa=True
-                )
-                return y.transpose(1, 2).flatten(2)
-
-            return self._by_torch((B, T, NH * self.config.HS), attend)
         dims: Values = {"B": B, "T": T, "S": keys.shape[2], "C": width // 3, "NH": NH, "scale": scale}
         given = {"qkv": qkv, "q": q, "k": keys, "v": values, "past": past}
         return self._must("cached_attention", (B, T, width // 3), given, dims)
 
     def end(self, x: torch.Tensor) -> None:
-        logits, chosen = self._logits(x), self.t["next"]
-        self._recorded.append(lambda: chosen.copy_(logits.argmax(1)))
+        """Logits in float32, and the likeliest tokens: of each part of a row, then of the row."""
+        logits, head = self.t["logits"], self.weights.head
+        narrow = logits.view(self.B, 1, -1)
+        if logits.dtype != self._real.torch:
+            narrow = self._take(tuple(narrow.shape))
+        if self._normed is None:
+            dims = {**dims_of(x), "OC": logits.shape[1]}
+            self._must("matmul", tuple(narrow.shape), {"x": x, "weight": head.weight}, dims, narrow)
+        else:
+            self._normed_product(x, head, out=narrow)
+        self._settle()
+        best, at = (self._take((self.B, PARTS), kind) for kind in (torch.float32, torch.int32))
+        given = [alias(narrow), logits, alias(best), alias(at)]
+        self._launch("best_of_parts", self.B * PARTS, given, (logits.shape[1], PARTS))
+        self._launch("best_of_all", self.B, [alias(best), alias(at), self.t["next"]], (PARTS,))
 
 
 def captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -530,7 +627,7 @@ def build(real: Dtype) -> Build:
     return Build(
         source=source.read_text(encoding="utf-8"),
         origin=str(source),
-        kernels=("keep", "keep_in_eight_bits", "last"),
+        kernels=("keep", "keep_in_eight_bits", "last", "embed", "gate", "best_of_parts", "best_of_all"),
         defines=((real.macro, "1"),),
         include=(str(INCLUDE),),
     )

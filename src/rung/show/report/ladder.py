@@ -10,9 +10,10 @@ from markupsafe import Markup
 from rung.errors import first_line
 from rung.profile.resources import Compiled
 from rung.results.current import Figure, Figures, Ladder, percent, time_text
+from rung.results.row import Row
 from rung.rungs import catalogue, difference, folders
 from rung.rungs.base import Rung
-from rung.show import charts, climb_chart
+from rung.show import charts, climb_chart, drawings
 from rung.show.report import plots, sweeps
 from rung.show.report.markup import patch, source, story
 
@@ -20,7 +21,11 @@ COLUMNS = ("p20 – p80", "warm, µs", "GB/s", "TFLOP/s", "of limit", "of data s
 
 
 def context(
-    name: str, names: Sequence[str], found: Figures | None, resources: Mapping[str, Sequence[Compiled]]
+    name: str,
+    names: Sequence[str],
+    found: Figures | None,
+    resources: Mapping[str, Sequence[Compiled]],
+    drawn: Mapping[str, Row],
 ) -> dict[str, Any]:
     """The template's data for the ladder `name`."""
     operation, place = catalogue.operation(name), names.index(name)
@@ -37,7 +42,7 @@ def context(
         "plot": plots.ladder(measured, found) if found and measured else {},
         "first": next((d for d in ("bf16", "f32", *dtypes) if d in dtypes), ""),
         "story": story(readme.read_text(encoding="utf-8")) if readme.is_file() else "",
-        "rungs": [_rung(rung, measured, resources.get(rung.full_name, [])) for rung in rungs],
+        "rungs": [_rung(rung, measured, resources.get(rung.full_name, []), drawn) for rung in rungs],
         "libraries": [r for r in catalogue.rungs(name) if r.kind == "library"],
         "sweeps": sweeps.of(name, found) if found else [],
         "before": names[place - 1] if place else "",
@@ -113,8 +118,10 @@ def _id(rung: Rung) -> str:
     return f"{rung.operation.name}-{rung.name}"
 
 
-def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Compiled]) -> dict[str, Any]:
-    parent = catalogue.parent(rung)
+def _rung(
+    rung: Rung, measured: Ladder | None, resources: Sequence[Compiled], drawn: Mapping[str, Row]
+) -> dict[str, Any]:
+    parent, row = catalogue.parent(rung), drawn.get(rung.full_name)
     facts = [("expected", rung.expect), ("found", rung.found), ("a rewrite because", rung.rewrite)]
     facts.append(("by", rung.provenance))
     first = resources[0] if resources else None
@@ -123,16 +130,17 @@ def _rung(rung: Rung, measured: Ladder | None, resources: Sequence[Compiled]) ->
         "id": _id(rung),
         "facts": [(label, value) for label, value in facts if value],
         "tunables": " · ".join(f"{n} = {', '.join(map(str, v))}" for n, v in rung.tune.items()),
-        "speed": _speed(rung, parent, measured) if measured else [],
+        "speed": speed(rung, parent, measured) if measured else [],
         "resources": [_compiled(row) for row in resources],
         "compiled": f"compiled for {first.arch}, {first.dtype}, {first.shape}" if first else "",
         "parent": parent.full_name if parent else "",
         "changes": patch(difference.lines(parent, rung)[2:]) if parent else "",
+        "drawn": drawings.card(row, drawn.get(parent.full_name) if parent else None) if row else "",
         "source": source(rung.source, rung.kind),
     }
 
 
-def _speed(rung: Rung, parent: Rung | None, measured: Ladder) -> list[dict[str, str]]:
+def speed(rung: Rung, parent: Rung | None, measured: Ladder) -> list[dict[str, str]]:
     """The speed in each number format, also relative to the parent."""
     sentences = []
     for dtype in measured.dtypes():

@@ -20,7 +20,7 @@ from rung.results.current import Figures, percent
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
-from rung.show import attention_text_chart, charts, figures, model_chart
+from rung.show import attention_text_chart, charts, drawings, figures, model_chart
 from rung.show.report import ladder, plots
 from rung.show.report.markup import prose, unit
 
@@ -35,15 +35,17 @@ def build(
     found: Figures | None,
     resources: Mapping[str, list[Compiled]] | None = None,
     *,
+    drawn: Iterable[Row] = (),
     other_gpus: tuple[str, ...] = (),
     progress: Callable[[str], None] = lambda name: None,
 ) -> str:
-    """The report as one HTML document; `other_gpus` also have results."""
+    """The report as one HTML document, with the drawings among the rows `drawn`; `other_gpus` also have results."""
     names = list(catalogue.operations())
+    shown = drawings.stored(drawn)
     ladders = []
     for name in names:
         progress(name)
-        ladders.append(ladder.context(name, names, found, resources or {}))
+        ladders.append(ladder.context(name, names, found, resources or {}, shown))
     library = (HERE / "chart.umd.min.js").read_text(encoding="utf-8").partition("\n//# sourceMappingURL")[0]
     scripts = [library, (HERE / "report.js").read_text(encoding="utf-8")]
     digests = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
@@ -51,6 +53,7 @@ def build(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters["prose"] = lambda value: Markup(prose(str(value)))
     steps = attention_text_chart.steps(found.of_kind("climb")) if found else []
     steps = steps if any("seconds" in r.metrics for r in steps) else []
@@ -81,17 +84,18 @@ def build(
 
 
 def _packed(ladders: Iterable[Mapping[str, Any]]) -> str:
-    """Every source and difference, compressed: as they are they would be nine tenths of the page."""
-    code = {r["id"]: [r["changes"], r["source"]] for of in ladders for r in of["rungs"]}
+    """Every source, difference and drawing, compressed: as they are they would be nine tenths of the page."""
+    code = {r["id"]: [r["changes"], r["source"], r["drawn"]] for of in ladders for r in of["rungs"]}
     return base64.b64encode(zlib.compress(json.dumps(code).encode(), 9)).decode()
 
 
 def _scheme_css() -> str:
     def rules(scheme: str) -> str:
-        return "".join(f"--{name}:{colour};" for name, colour in charts.SCHEMES[scheme].items())
+        colours = drawings.COLOURS[scheme] | charts.SCHEMES[scheme]
+        return "".join(f"--{name}:{colour};" for name, colour in colours.items())
 
     dark = "@media (prefers-color-scheme: dark)"
-    return f":root{{{rules('light')}}}\n{dark}{{:root{{{rules('dark')}}}}}\n"
+    return f":root{{{rules('light')}}}\n{dark}{{:root{{{rules('dark')}}}}}\n" + drawings.RULES
 
 
 def _climbs(found: Figures) -> list[dict[str, Any]]:

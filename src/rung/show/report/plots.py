@@ -29,19 +29,22 @@ def ladder(measured: Ladder, found: Figures) -> dict[str, Any]:
         "points": [
             {
                 "name": climb_chart.label(figure.name),
-                "id": "" if figure.library else f"{measured.operation.name}-{figure.name}",
                 "dtype": figure.row.dtype,
                 "shape": figure.row.shape,
-                "speed": figure.row.metrics["tflops" if bound == "compute" else "gbps"],
-                "us": figure.us,
-                "told": f"{time_text(figure.us)} µs, {percent(figure.share)} of the measured limit",
-                "library": figure.library,
-                **({"intensity": p.intensity, "rate": p.rate} if (p := places.get(id(figure))) else {}),
+                "speed": _short(figure.row.metrics["tflops" if bound == "compute" else "gbps"]),
+                "told": f"{time_text(figure.us)} µs, {percent(figure.share)}",
+                **({"library": True} if figure.library else {}),
+                **({"at": [_short(p.intensity), _short(p.rate)]} if (p := places.get(id(figure))) else {}),
             }
             for column in columns
             for figure in column
         ],
     }
+
+
+def _short(value: float) -> float:
+    """Four digits, which a plot shows at most."""
+    return float(f"{value:.4g}")
 
 
 def model(steps: Sequence[Row]) -> dict[str, Any]:

@@ -62,7 +62,9 @@
 
   const kinds = {
     ladder(box, data, title, chosen) {
-      const some = data.points.filter((p) => p.dtype === chosen.dtype && p.shape === chosen.shape);
+      const some = data.points.filter((p) => p.dtype === chosen.dtype && p.shape === chosen.shape).map((p) => ({
+        ...p, library: Boolean(p.library), intensity: p.at?.[0], rate: p.at?.[1], told: `${p.told} of the measured limit`,
+        id: p.library ? "" : `${data.of}-${p.name.replaceAll(" ", "_")}` }));
       let best = 0;
       const line = [], behind = [], ahead = [], libraries = [];
       for (const p of some) {

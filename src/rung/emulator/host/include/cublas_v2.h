@@ -99,6 +99,18 @@ inline cublasStatus_t gemms(cublasHandle_t handle, cublasOperation_t ta, cublasO
     });
 }
 
+// Arrays of pointers, which lie in the device's memory.
+inline cublasStatus_t gemms_of(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, std::function<double()> alpha,
+                               const void* const* A, cudaDataType at, int lda, const void* const* B, cudaDataType bt, int ldb, std::function<double()> beta,
+                               void* const* C, cudaDataType ct, int ldc, int batch)
+{
+    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (m < 0 || n < 0 || k < 0 || lda < (ta ? k : m) || ldb < (tb ? n : k) || ldc < m) return CUBLAS_STATUS_INVALID_VALUE;
+    return later(handle->stream, [=] {
+        for (int b = 0; b < batch; b++) gemm(ta, tb, m, n, k, alpha(), A[b], at, lda, B[b], bt, ldb, beta(), C[b], ct, ldc);
+    });
+}
+
 inline std::function<double()> scalar_of(cublasHandle_t handle, const void* at, cublasComputeType_t compute)
 {
     if (compute == CUBLAS_COMPUTE_64F) return scalar(handle, static_cast<const double*>(at));
@@ -114,6 +126,13 @@ inline std::function<double()> scalar_of(cublasHandle_t handle, const void* at, 
     { \
         return rung_host::gemms(handle, ta, tb, m, n, k, rung_host::scalar_of(handle, alpha, COMPUTE), A, TYPE, lda, 0, B, TYPE, ldb, 0, \
                                 rung_host::scalar_of(handle, beta, COMPUTE), C, TYPE, ldc, 0, 1); \
+    } \
+    inline cublasStatus_t cublas##LETTER##gemmBatched(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, \
+                                                      const T* alpha, const T* const A[], int lda, const T* const B[], int ldb, const T* beta, \
+                                                      T* const C[], int ldc, int batch) \
+    { \
+        return rung_host::gemms_of(handle, ta, tb, m, n, k, rung_host::scalar_of(handle, alpha, COMPUTE), (const void* const*)A, TYPE, lda, \
+                                   (const void* const*)B, TYPE, ldb, rung_host::scalar_of(handle, beta, COMPUTE), (void* const*)C, TYPE, ldc, batch); \
     } \
     inline cublasStatus_t cublas##LETTER##gemmStridedBatched(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, \
                                                              const T* alpha, const T* A, int lda, long long sa, const T* B, int ldb, long long sb, \
@@ -140,6 +159,14 @@ inline cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOp
 {
     return rung_host::gemms(handle, ta, tb, m, n, k, rung_host::scalar_of(handle, alpha, compute), A, at, lda, sa, B, bt, ldb, sb,
                             rung_host::scalar_of(handle, beta, compute), C, ct, ldc, sc, batch);
+}
+inline cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const void* alpha,
+                                          const void* const A[], cudaDataType at, int lda, const void* const B[], cudaDataType bt, int ldb,
+                                          const void* beta, void* const C[], cudaDataType ct, int ldc, int batch, cublasComputeType_t compute,
+                                          cublasGemmAlgo_t)
+{
+    return rung_host::gemms_of(handle, ta, tb, m, n, k, rung_host::scalar_of(handle, alpha, compute), A, at, lda, B, bt, ldb,
+                               rung_host::scalar_of(handle, beta, compute), C, ct, ldc, batch);
 }
 inline cublasStatus_t cublasSgemv(cublasHandle_t handle, cublasOperation_t ta, int m, int n, const float* alpha, const float* A, int lda, const float* x,
                                   int incx, const float* beta, float* y, int incy)

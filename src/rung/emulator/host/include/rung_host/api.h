@@ -245,6 +245,8 @@ RUNG_HOST cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t gr
 RUNG_HOST cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count);
 }
 
+RUNG_HOST bool rung_host_at_once();  // from now on work of streams runs when it is issued: the host reads device memory
+
 template <class T> cudaError_t cudaMalloc(T** pointer, size_t bytes, RungSite site = here()) { return cudaMalloc((void**)pointer, bytes, site); }
 template <class T>
 cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned flags = cudaMemAttachGlobal, RungSite site = here())

@@ -1,0 +1,260 @@
+"""Who computes what, and where it lies in shared memory: drawings of a launch, from a trace of the first block's
+requests and all blocks' stores. Small figures in a row, which wraps on narrow screens; their colours are CSS variables.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from html import escape
+
+from rung.emulator.counters import Launched, Request
+from rung.profile.emulated import Counted, Tensor
+
+WIDE, TALL = 40, 32  # most cells of a figure
+CELL = 7
+BANKS, WORD, WRAP = 32, 4, 32
+MOST_INPUTS = 2
+COLOURS = ("--p0", "--p1", "--p2", "--p3")
+
+Cell = tuple[int, int]
+
+
+def work(counted: Counted) -> str:
+    """Which elements of the output each block stores, which each warp of the first block, and what that block reads;
+    empty if no store to a tensor was seen."""
+    found = _stored(counted)
+    if found is None:
+        return ""
+    kernel, out, stores = found
+    rows, columns = _extent(out)
+    mine = {e: who for e, who in stores.items() if who[0] == 0}
+    blocks, threads = math.prod(kernel.config.grid), math.prod(kernel.config.block)
+    across = kernel.config.grid[0]
+    first = {e for e, who in mine.items() if who[1:] == (0, 0)}
+    step = (-(-rows // TALL), -(-columns // WIDE))
+    whole = {_scaled(divmod(e, columns), step): block for e, (block, *_) in sorted(stores.items(), reverse=True)}
+    panels = [
+        _figure(
+            whole, lambda block: COLOURS[(block % across + 2 * (block // across)) % 4], _most(rows, columns, step),
+            f"{out.name} ({_shape(out)}): a colour for each block; {blocks:,} blocks of {threads:,} threads",
+        )
+    ]  # fmt: skip
+    places = {e: divmod(e, columns) for e in mine}
+    at = [{place: i for i, place in enumerate(sorted({p[axis] for p in places.values()}))} for axis in (0, 1)]
+    near = {e: (at[0][r], at[1][c]) for e, (r, c) in places.items() if at[0][r] < TALL and at[1][c] < WIDE}
+    panels.append(
+        _figure(
+            {near[e]: mine[e][1] for e in near}, lambda warp: COLOURS[warp % 4],
+            (min(len(at[0]), TALL), min(len(at[1]), WIDE)),
+            f"the {_many(len(mine), 'element')} of block 0{_cut(len(near), len(mine))}: a colour for each warp; "
+            f"framed: {_many(len(first), 'element')} of thread 0",
+            frames={near[e] for e in first if e in near},
+        )
+    )  # fmt: skip
+    read = _read(kernel, counted.memory)
+    for tensor, times in sorted(read.items(), key=lambda item: -len(item[1]))[:MOST_INPUTS]:
+        rows, columns = _extent(tensor)
+        step = (-(-rows // TALL), -(-columns // WIDE))
+        own = {_scaled(divmod(e, columns), step) for e, who in times.items() if who[0, 0]}
+        every = sum(sum(who.values()) for who in times.values())
+        panels.append(
+            _figure(
+                {_scaled(divmod(e, columns), step): 0 for e in times}, lambda _: "--p0", _most(rows, columns, step),
+                f"{tensor.name} ({_shape(tensor)}): block 0 reads {_many(len(times), 'element')}, each "
+                f"{'once' if every == len(times) else f'{every / len(times):.3g} times'}; framed: where thread 0 reads",
+                frames=own,
+            )
+        )  # fmt: skip
+    return _row(panels, f"who computes what in {kernel.kernel}")
+
+
+def tile(counted: Counted) -> str:
+    """Shared memory of the first block: the warp that stores each word, the request that takes most passes, and the
+    bank of each element of the tile that was copied there; empty without shared memory."""
+    kernel = max(counted.kernels, key=lambda k: k.total("shared", "write", "plain", "cp.async", "bulk").bytes)
+    shared = [r for r in kernel.trace if r.access.memory == "shared" and r.block == 0]
+    writer: dict[int, int] = {}
+    for request in shared:
+        if request.access.direction == "write":
+            for word in _words(request):
+                writer.setdefault(word, request.warp)
+    if not writer:
+        return ""
+    low = min(writer) // BANKS * BANKS
+    size = -(-(max(writer) + 1 - low) // BANKS)
+    tall = min(size, BANKS)
+    inside = {word: divmod(word - low, BANKS) for word in writer if (word - low) // BANKS < tall}
+    part = "" if size == tall else f" (the first {tall} of {size} rows)"
+    panels = [
+        _figure(
+            {place: writer[word] for word, place in inside.items()}, lambda warp: COLOURS[warp % 4], (tall, BANKS),
+            f"shared memory{part}, a column for each bank: the warp that stores each word", apart=True,
+        )
+    ]  # fmt: skip
+    if reads := [r for r in shared if r.access.direction == "read" and any(w in inside for w in _words(r))]:
+        worst = max(reads, key=lambda r: max(Counter(w % BANKS for w in {*_words(r)}).values()))
+        words = sorted({*_words(worst)})
+        deep: Counter[int] = Counter()
+        turns = {}
+        for word in words:
+            turns[word] = deep[word % BANKS]
+            deep[word % BANKS] += 1
+        panels.append(
+            _figure(
+                {divmod(w - low, BANKS): turn for w, turn in turns.items() if 0 <= (w - low) // BANKS < tall},
+                lambda turn: COLOURS[turn % 4], (tall, BANKS),
+                f"what one load of warp {worst.warp} reads (line {worst.access.line}): "
+                f"{_many(len(words), 'word')}, at most {max(deep.values())} in one bank", apart=True,
+            )
+        )  # fmt: skip
+    if (copied := _copied(kernel, counted.memory)) is not None:
+        tensor, words_of = copied
+        columns = _extent(tensor)[1]
+        places = {e: divmod(e, columns) for e in words_of}
+        at = [{place: i for i, place in enumerate(sorted({p[axis] for p in places.values()}))} for axis in (0, 1)]
+        banks = {(at[0][r], at[1][c]): words_of[e] % BANKS for e, (r, c) in places.items()}
+        banks = {(r, c): bank for (r, c), bank in banks.items() if r < BANKS and c < WIDE}
+        panels.append(
+            _figure(
+                banks, lambda bank: f"hsl({bank * 360 // BANKS} 60% 52%)",
+                (min(len(at[0]), BANKS), min(len(at[1]), WIDE)),
+                f"the tile of {tensor.name}, element by element: a colour for each of the 32 banks; a column of one "
+                "colour is a bank conflict when it is read as a column", apart=True,
+            )
+        )  # fmt: skip
+    return _row(panels, f"shared memory of the first block of {kernel.kernel}")
+
+
+def _stored(counted: Counted) -> tuple[Launched, Tensor, dict[int, tuple[int, int, int]]] | None:
+    """The last kernel that stores to a tensor, the tensor with most stores, and each element's block, warp and lane."""
+    for kernel in reversed(counted.kernels):
+        stores: dict[Tensor, dict[int, tuple[int, int, int]]] = defaultdict(dict)
+        for request in kernel.trace:
+            if request.access.memory == "global" and request.access.direction == "write":
+                for tensor, element, lane in _elements(request, counted.memory):
+                    stores[tensor].setdefault(element, (request.block, request.warp, lane))
+        if stores:
+            out = max(stores, key=lambda tensor: len(stores[tensor]))
+            return kernel, out, stores[out]
+    return None
+
+
+def _read(kernel: Launched, memory: Iterable[Tensor]) -> dict[Tensor, dict[int, Counter[tuple[int, int]]]]:
+    """How often each thread of the first block reads each element."""
+    found: dict[Tensor, dict[int, Counter[tuple[int, int]]]] = defaultdict(lambda: defaultdict(Counter))
+    for request in kernel.trace:
+        if request.access.memory == "global" and request.access.direction == "read" and request.block == 0:
+            for tensor, element, lane in _elements(request, memory):
+                found[tensor][element][request.warp, lane] += 1
+    return found
+
+
+def _elements(request: Request, memory: Iterable[Tensor]) -> Iterator[tuple[Tensor, int, int]]:
+    for lane, address in request.lanes.items():
+        for tensor in memory:
+            if 0 <= address - tensor.at < math.prod(tensor.shape) * tensor.size:
+                first = (address - tensor.at) // tensor.size
+                for element in range(first, first + max(request.size // tensor.size, 1)):
+                    yield tensor, element, lane
+                break
+
+
+def _words(request: Request) -> Iterator[int]:
+    for address in request.lanes.values():
+        yield from range(address // WORD, (address + request.size - 1) // WORD + 1)
+
+
+def _copied(kernel: Launched, memory: Iterable[Tensor]) -> tuple[Tensor, dict[int, int]] | None:
+    """The tensor that fills the first tile, and the word of shared memory that each of its elements is copied to; None
+    unless each store to shared memory follows a load of the same thread."""
+    loads: dict[tuple[int, int, str], deque[tuple[int, int]]] = defaultdict(deque)
+    words: dict[int, int] = {}  # where each word comes from
+    for request in kernel.trace:
+        access = request.access
+        if request.block or access.way not in ("plain", "cp.async"):
+            continue
+        for lane, address in request.lanes.items():
+            queue = loads[request.warp, lane, access.way]
+            if (access.memory, access.direction) == ("global", "read"):
+                queue.append((address, request.size))
+            elif (access.memory, access.direction) == ("shared", "write"):
+                if not queue or queue[0][1] != request.size:
+                    return None
+                source, _ = queue.popleft()
+                for further in range(0, request.size, WORD):
+                    words.setdefault((address + further) // WORD, source + further)
+    filled: dict[Tensor, dict[int, int]] = defaultdict(dict)
+    for word, address in words.items():
+        for tensor in memory:
+            if 0 <= address - tensor.at < math.prod(tensor.shape) * tensor.size:
+                filled[tensor].setdefault((address - tensor.at) // tensor.size, word)
+    best = max(filled, key=lambda tensor: len(filled[tensor]), default=None)
+    if best is None or any(loads.values()):
+        return None
+    return best, filled[best]
+
+
+def _extent(tensor: Tensor) -> Cell:
+    """A tensor as rows and columns: the last dimension is a row, and a vector is wrapped."""
+    if len(tensor.shape) < 2 or math.prod(tensor.shape[:-1]) == 1:
+        return -(-math.prod(tensor.shape) // WRAP), WRAP
+    return math.prod(tensor.shape[:-1]), tensor.shape[-1]
+
+
+def _shape(tensor: Tensor) -> str:
+    return " × ".join(map(str, tensor.shape)) or "1"
+
+
+def _scaled(place: Cell, step: Cell) -> Cell:
+    return place[0] // step[0], place[1] // step[1]
+
+
+def _most(rows: int, columns: int, step: Cell) -> Cell:
+    return -(-rows // step[0]), -(-columns // step[1])
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _cut(shown: int, every: int) -> str:
+    return "" if shown == every else f" ({shown:,} are shown)"
+
+
+def _figure(
+    cells: Mapping[Cell, int],
+    colour: Callable[[int], str],
+    size: Cell,
+    caption: str,
+    *,
+    frames: Iterable[Cell] = (),
+    apart: bool = False,
+) -> str:
+    """Cells in the colours of their values, and those that are framed; `apart` draws a gap between neighbours."""
+    by_colour: dict[str, list[str]] = defaultdict(list)
+    for row, places in itertools.groupby(sorted(cells), key=lambda place: place[0]):
+        for (_, value), run in itertools.groupby(
+            enumerate(places), key=lambda item: (item[1][1] - item[0], cells[item[1]])
+        ):
+            across = [place[1] for _, place in run]
+            by_colour[colour(value)].append(f"M{across[0]} {row}h{len(across)}")
+    paths = "".join(
+        f'<path style="stroke:{f"var({name})" if name.startswith("--") else name}" d="{"".join(d)}"/>'
+        for name, d in sorted(by_colour.items())
+    )
+    framed = "".join(f"M{c + 0.1} {r + 0.1}h.8v.8h-.8z" for r, c in sorted(frames))
+    rows, columns = size
+    return (
+        f'<figure><svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {columns} {rows}" '
+        f'width="{columns * CELL}" height="{rows * CELL}"><rect class="box" width="{columns}" height="{rows}"/>'
+        f'<g class="cells{" apart" * apart}" transform="translate(0 .5)">{paths}</g>'
+        f'<path class="frames" d="{framed}"/></svg>'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def _row(figures: Iterable[str], label: str) -> str:
+    return f'<div class="panels" role="group" aria-label="{escape(label)}">{"".join(figures)}</div>'
