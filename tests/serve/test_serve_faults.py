@@ -98,7 +98,7 @@ class Client:
 
     async def _send(self, payload: bytes, headers: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
         writer.write(head + headers + b"Content-Length: %d\r\n\r\n" % len(payload) + payload)
         return reader, writer
 
@@ -220,7 +220,7 @@ def test_a_slow_body_gets_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "READ_SECONDS", 0.2)
     with running(folder(), slots=1) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as one:
-            one.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+            one.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
             one.sendall(b"Content-Length: 100\r\n\r\n{")
             assert b" 408 " in one.recv(1000)
         assert settled(server)
