@@ -280,11 +280,6 @@ def test_generation_is_profiled_here_with_a_chrome_trace(tmp_path: Path, capfd: 
     assert json.loads(path.read_text())["traceEvents"]
 
 
-def test_random_weights_are_written_on_a_gpu_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert rung("profile", "generate", "--device", "cpu", "--model", "random:gpt2") == 2
-    assert "random:gpt2 needs the plan best on a GPU" in capsys.readouterr().err
-
-
 @pytest.mark.gpu
 def test_a_step_of_random_weights_is_broken_down_by_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert rung("profile", "generate", "--device", "cuda", "--model", "random:gpt2", "-n", "24", "--json") == 0

@@ -18,7 +18,11 @@ from rung.rungs.cuda import CudaRung
 FOREIGN = Path(__file__).parents[1] / "foreign"
 FILES = sorted(path.name for path in FOREIGN.glob("*.[cp][uy]"))
 OF = {"flash_minimal": "attention", "triton_descriptors": "residual", "tutorial_vector_add": "residual"}
-TOLD = {"layernorm_packed_shared.cu": "C % 8 == 0", "matmul_register_tiles.cu": "... % 128 == 0"}  # what to add
+TOLD = {  # what to add
+    "layernorm_packed_shared.cu": "C % 8 == 0",
+    "matmul_register_tiles.cu": "... % 128 == 0",
+    "matmul_whole_tiles.cu": "C % 64 == 0",
+}
 # What a kernel's launch says completely is not tried.
 SURE = {
     "encoder_forward": ("embedding", {"inp": "tokens"}, "(B * T * C + 256 - 1) // 256", 256),
@@ -47,6 +51,29 @@ def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) 
     )
     rung.require_bindable(rung.operation.complete(case.values), dtype_named("f32"))
     assert header.parse(header.written(found.table) + "\n", "x").launches == rung.header.launches
+
+
+@pytest.mark.parametrize(("name", "operation"), [("triton_block_pointers.py", "transpose"), ("rmsnorm_cub.cu", "rmsnorm")])
+def test_names_of_functions_say_which_operation_a_file_is_for(name: str, operation: str) -> None:
+    source = source_file.read(FOREIGN / name)
+    assert adopt.guessed_operation(source, Path("k" + name[-3:]), list(catalogue.folders())) == operation
+
+
+def test_a_grid_that_is_not_rounded_up_asks_for_multiples() -> None:
+    path = FOREIGN / "matmul_whole_tiles.cu"
+    found = adopt._chosen(catalogue.operation("matmul"), source_file.read(path), path)
+    assert found.table["needs"] == ["OC % 32 == 0", "B * T % 32 == 0"]
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(  # a block of the wrong size writes beyond CUB's memory; softmax has scalars of its own
+    ("name", "size"), [("rmsnorm_cub", {"size": "C"}), ("softmax_tiled_partition", {"N": "B * NH * T", "C": "S"})]
+)
+def test_a_wrong_proposal_does_not_end_the_search(name: str, size: dict[str, str]) -> None:
+    path = FOREIGN / f"{name}.cu"
+    found = adopt._chosen(catalogue.operation(name.partition("_")[0]), source_file.read(path), path)
+    assert found.remarks == () and size.items() <= found.table["bind"].items()
 
 
 @needs_compiler

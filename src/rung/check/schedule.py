@@ -149,7 +149,7 @@ class Procedure:
             if pace * cost.flops > effort.patience:
                 self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.1f} s per run"
                 continue
-            how = How(trials.tuning, races=trials.races, programs=PROGRAMS if self.interpreted else None)
+            how = How(trials.tuning, races=trials.races, programs=PROGRAMS if self.interpreted and self.ran else None)
             trial = trials.at(case, values, self.seed + index, how, only_run=True)
             if index == 0:
                 self.tell("names, types and compilation are right; now the cases")

@@ -13,6 +13,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,17 +50,24 @@ _COLUMNS = {"c", "d", "cols", "ncols", "num_cols", "n_cols", "columns", "hidden"
 _COLUMNS |= {"n", "s"}
 _TOTAL = {"n", "size", "numel", "total", "len", "length", "count", "num_elements", "n_elements", "elements", "num"}
 _SCALARS = {"nh", "hs", "num_heads", "head_size", "eps", "epsilon", "alpha", "beta"}
+# Sizes of a product.
+_GEMM = {"m": "rows", "n": "OC", "k": "C", "rows": "rows", "wa": "C", "wb": "OC", "ha": "rows", "hb": "C"}
+_GEMM |= {"numarows": "rows", "numacolumns": "C", "numbrows": "C", "numbcolumns": "OC"}
+_GEMM |= {"numcrows": "rows", "numccolumns": "OC", "lda": "C", "ldb": "OC", "ldc": "OC"}
 _CEIL = re.compile(r"ceil_?div|cdiv|div_?up|div_?ceil|up_?div|divide_?up|div_?round_?up|iceil", re.IGNORECASE)
 _WORDS = {  # of an operation, in names of files and kernels
     "layernorm": ("layernorm", "layer_norm", "ln_fwd", "layernorm_forward"),
     "softmax": ("softmax",),
     "gelu": ("gelu",),
-    "matmul": ("matmul", "gemm", "mm_kernel", "linear"),
+    "matmul": ("matmul", "gemm", "mm_kernel", "linear", "matrixmul", "matrix_mul"),
     "attention": ("attention", "flash", "attn", "mha"),
     "embedding": ("embedding", "encoder", "wte"),
     "residual": ("residual", "vector_add", "vec_add", "vecadd", "add_kernel"),
     "transpose": ("transpose",),
     "reduce": ("reduce", "sum_rows", "row_sum"),
+    "rmsnorm": ("rmsnorm", "rms_norm"),
+    "rope": ("rope", "rotary"),
+    "swiglu": ("swiglu", "silu_and_mul", "silu_mul"),
 }
 _LAUNCH = re.compile(r"([A-Za-z_][\w:]*)\s*(<(?!<)[^;{}]*?>)?\s*<<<", re.DOTALL)
 _LOCAL = re.compile(
@@ -133,16 +141,30 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
     proposals = [table for table, _ in found]
     if len(found) == 1 or found[0][1]:
         return Proposal(proposals[0])
-    asked = json.dumps({"operation": of.name, "file": str(path), "tables": proposals})
-    try:
-        command = [sys.executable, "-m", "rung.rungs.adopt_trial"]
-        ran = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=SECONDS)
-        right = json.loads(ran.stdout.splitlines()[-1])
-    except (subprocess.TimeoutExpired, IndexError, ValueError):
-        right = None
-    if isinstance(right, int) and 0 <= right < len(proposals):
+    right, tried = _tried(of, path, proposals)
+    if right is not None:
         return Proposal(proposals[right])
-    return Proposal(proposals[0], (f"none of {len(proposals)} proposals gave the right result on a small case",))
+    return Proposal(proposals[0], (f"none of the {tried} proposals tried gave the right result on a small case",))
+
+
+def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[int | None, int]:
+    """The first right proposal, and how many were tried; a wrong one may end its process, and the next goes on."""
+    first, deadline = 0, time.monotonic() + SECONDS
+    while first < len(proposals):
+        asked = json.dumps({"operation": of.name, "file": str(path), "tables": proposals, "first": first})
+        command, left = [sys.executable, "-m", "rung.rungs.adopt_trial"], deadline - time.monotonic()
+        try:
+            ran = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=max(left, 0.1))
+        except subprocess.TimeoutExpired as expired:
+            return None, first + max(0, len((expired.stdout or b"").split()) - 1)
+        begun = ran.stdout.split()
+        if ran.returncode == 0:
+            right = json.loads(begun[-1])
+            return (right, right + 1) if isinstance(right, int) else (None, len(proposals))
+        if not begun:
+            return None, first
+        first = int(begun[-1]) + 1
+    return None, len(proposals)
 
 
 # ---- proposals, the most plausible first ----------------------------------------------------------------------------
@@ -251,6 +273,10 @@ def _multiples(
         lanes = re.search(r"[a-z]([248])$", p.ctype) if p.pointer else None
         if lanes and (shape := of.operand(str(bind[p.name])).shape):
             found.append(f"{_product([str(shape[-1])])} % {lanes[1]} == 0")
+    grid = _three(launch.grid, launch.scope | _sizes_of(parameters, bind), {*of.dims, *of.derived}) or []
+    for size in grid:  # a size divided without rounding up
+        if divided := re.fullmatch(r"([^+-]+) // (\d+)", size):
+            found.append(f"{divided[1]} % {divided[2]} == 0")
     for text in launch.asserted:
         if (rule := _over(text, launch.scope, {*of.dims, *of.derived})) and not rule.isdigit():
             found.append(f"{rule} == 0")
@@ -414,8 +440,8 @@ def _values(
         options.append(name)
     rows, inner, total = _sizes(of)
     whole = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
-    if "OC" in of.dims and len(whole) >= 3:  # a product: M, N, K
-        options += {"m": [rows], "n": ["OC"], "k": ["C"], "rows": [rows]}.get(lower, [rows, "OC", "C"])
+    if "OC" in of.dims and (lower in _GEMM or len(whole) >= 3):
+        options += [_GEMM[lower].replace("rows", rows)] if lower in _GEMM else [rows, "OC", "C"]
     elif len(whole) == 1:
         options += [total, inner, rows] if lower in _TOTAL and lower not in _COLUMNS - _TOTAL else [inner, total, rows]
         if lower == "n":
@@ -472,7 +498,7 @@ def _shapes(
     constants: dict[str, str],
 ) -> Iterator[dict[str, Any]]:
     known = {*of.dims, *of.derived, *of.scalars}
-    means = {p.name: f"({bind[p.name]})" for p in parameters if not p.pointer}
+    means = _sizes_of(parameters, bind)
     scope = {**launch.scope}
     for p, argument in zip(parameters, launch.arguments, strict=False):
         if not p.pointer and re.fullmatch(r"\w+", argument):
@@ -487,12 +513,17 @@ def _shapes(
     yield from _by_style(of, source, launch.kernel, constants)
 
 
+def _sizes_of(parameters: tuple[Parameter, ...], bind: dict[str, str | float]) -> dict[str, str]:
+    return {p.name: f"({bind[p.name]})" for p in parameters if not p.pointer}
+
+
 def _by_style(of: Operation, source: str, kernel: str, constants: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Grids as the kernel's text suggests them: 2D tiles, a warp or block per row, a thread per element or row."""
     text = code_only(source)
     start = re.search(rf"\b{kernel}\s*\(", text)
     body = text[start.start() :] if start else text
     rows, columns, total = _sizes(of)
+    columns = "OC" if "OC" in of.dims else columns
     bound = re.search(r"__launch_bounds__\s*\(\s*(\w+)", text)
     names = [n for n in constants if re.search(r"block|threads|tpb", n, re.IGNORECASE) and constants[n].isdigit()]
     threads = next((constants.get(n, n) for n in ([bound[1]] if bound else []) + names), str(BLOCK))

@@ -22,7 +22,8 @@ def _try(asked: dict[str, Any]) -> int | None:
     """The first table with which the file computes the operation on a small case."""
     of = catalogue.operation(asked["operation"])
     torch.set_num_threads(1)
-    for number, table in enumerate(asked["tables"]):
+    for number, table in list(enumerate(asked["tables"]))[asked["first"] :]:
+        print(number, flush=True)
         try:
             rung = CudaRung(of, Path(asked["file"]), table)
             dtype = dtype_named(rung.dtypes[0])
@@ -37,7 +38,7 @@ def _try(asked: dict[str, Any]) -> int | None:
 
 def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
     """Two legal cases whose sizes are above one and differ, the smaller first."""
-    completed = [of.complete({n: v for n, v in c.values.items() if n in of.dims}) for c in of.cases]
+    completed = [of.complete(c.values) for c in of.cases]
     every = [v for v, c in zip(completed, of.cases, strict=True) if dtype.name in c.dtypes]
     fitted = list(filter(None, (rung.fitted(v, dtype) for v in every)))
     legal = [v for v in fitted if any(all(v[d] == one[d] for d in of.dims) for one in every)] or fitted

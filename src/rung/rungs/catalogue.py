@@ -20,7 +20,9 @@ from rung.rungs.python import PythonRung
 
 def shipped(rung: Rung) -> bool:
     """Whether the rung comes with rung, rather than being the user's own."""
-    return rung.path is None or LADDERS in rung.path.resolve().parents
+    if rung.path is None:
+        return rung.kind != "library" or rung in rungs(rung.operation.name)
+    return LADDERS in rung.path.resolve().parents
 
 
 @cache

@@ -12,6 +12,7 @@ from rung.show import attention_text_chart
 from rung.show.markdown import picture, table, times
 
 MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # by size
+LLAMA = {"smollm2-135m": "SmolLM2-135M", "qwen3-0.6b": "Qwen3-0.6B", "llama-3.2-1b": "Llama-3.2-1B"}  # by size
 STATIC = "transformers, static + compile"
 COMPILED = "transformers, compiled"
 PEER = ("transformers, static cache + compile", "gain")
@@ -45,7 +46,7 @@ def ours(found: Figures, name: str, by: str | None = "rung") -> list[tuple[Row, 
 
 
 def _ordered(some: Iterable[Row], name: str, by: str | None) -> list[Row]:
-    rows = [r for r in some if r.part == name and r.verdict == "ok"]
+    rows = [r for r in some if r.part == name and r.verdict == "ok" and r.what not in LLAMA]
     texts = {id(r): r.options.get("texts", 1) for r in rows}
     models = {name: size for size, name in enumerate(MODELS)}
     order = sorted(rows, key=lambda r: (texts[id(r)] > 1, models.get(r.what, 0), texts[id(r)], r.dtype))
@@ -94,6 +95,28 @@ def single(found: Figures) -> str:
             lines.append([_name(row), *cells, *_beside(found, row)])
     heads = ("model", "rung", "tokens/s", "step, µs", "of bandwidth", "speed at 1000 tokens, of that at 50", *PEER)
     return table(heads, lines, words=2)
+
+
+def llama(found: Figures) -> str:
+    """Models of Llama's layer with random weights: texts and scores beside transformers in the same run."""
+    rows = [r for r in found.of_kind("generate") if r.what in LLAMA and r.verdict == "ok"]
+    at = {(r.what, r.part, r.options.get("texts"), r.options["by"]): r.metrics for r in rows}
+
+    def rates(model: str, part: str, texts: int) -> list[str]:
+        some = [at.get((model, part, texts, by)) for by in ("rung", "transformers")]
+        return [f"{m['tokens_per_s']:,.0f}" if m else "" for m in some]
+
+    lines = []
+    for model, name in LLAMA.items():
+        step = at.get((model, "step", 1, "rung"))
+        if step is None:
+            continue
+        times_ = [f"{step['step_us']:,.0f}", f"{step['floor_us']:,.0f}"]
+        texts = [*rates(model, "text", 1), *times_, *rates(model, "text", 64), *rates(model, "score", 8)]
+        lines.append([name, *texts])
+    other = "transformers"
+    heads = ("one text, tokens/s", other, "step, µs", "floor, µs", "64 texts", other, "score", other)
+    return table(("bfloat16, random weights", *heads), lines)
 
 
 def batch(found: Figures) -> str:

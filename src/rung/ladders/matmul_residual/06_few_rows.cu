@@ -1,7 +1,7 @@
 /*---
 idea   = "For up to eight rows: a matrix-vector product whose weights are requested, 16 bytes per lane, before the kernel waits for the one ahead (dependent launch); several warps share a row where there are few outputs."
 expect = "Tiles would be empty but for one of their 64 rows. All of a warp's loads are in flight at once: the time of a launch for matrices of a few MB, 80 % of the bandwidth for large ones."
-rewrite = "Warps hold rows of weights in registers; nothing is left of the tiles."
+found  = "On an H200 3.5 us for one row of 3,072 by 768 weights in bf16 (torch 9.7), 14.1 for 8,192 by 2,048 (torch 15.8), 56 % of the bandwidth; in f32 the latter takes 24.6, torch 22.0."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["B * T <= 8", "C * sizeof_real % 16 == 0", "HELD <= 16", "B * T * C <= 50000",
           "WARPS % PARTS == 0", "B * T * ROWS <= 32"]
@@ -27,7 +27,7 @@ block  = "32 * WARPS"
 shared = "4 * B * T * C"
 pdl    = true
 ---*/
-#include "few_rows.cuh"
+#include "row_streams.cuh"
 
 using namespace few_rows;
 

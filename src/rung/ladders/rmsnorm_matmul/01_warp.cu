@@ -1,6 +1,7 @@
 /*---
 idea   = "One warp per output: its lanes read a row of weights coalesced and sum the products and the squares of x in the same loop."
 expect = "The norm costs one more multiply-add per number, and no launch. 2 or 4 bytes per access keep few bytes in flight: a third of the bandwidth for one row; with many rows the weights are read again for each."
+found  = "On an H200 11.7 us for one row of 2,048 by 3,072 weights in bf16, as torch's two calls; 300 us for a head of 128,256, where torch takes 133: 2 bytes per access are 41 % of the bandwidth."
 dtypes = ["f32", "f16", "bf16"]
 [tune]
 WARPS = [8, 4, 16]

@@ -1,7 +1,7 @@
 /*---
 idea   = "For up to eight rows: 16 bytes per load, all of a warp's weights requested before it waits for the kernel ahead (dependent launch), and x times the norm's weight in shared memory for the whole block."
 expect = "Memory is never idle between two kernels, and 64 KB are in flight per multiprocessor: 80 % of the bandwidth for matrices of 16 MB and more, a launch's 2 us for small ones."
-rewrite = "Each warp holds its rows of weights in registers instead of looping over them."
+found  = "On an H200 one row by a gated MLP of Llama-3.2-1B takes 20.8 us in f16 and 25.5 in bf16 (torch 29.0 and 28.8), its head 136 and 174 (torch 133). bf16's conversion, not memory, sets its time. Small products take 3.2 us where torch takes 11.8."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["B * T <= 8", "C * sizeof_real % 16 == 0", "HELD <= 16", "B * T * C <= 50000",
           "ROWS % (1 + gated) == 0", "WARPS % PARTS == 0", "B * T * ROWS <= 32"]
@@ -29,7 +29,7 @@ block  = "32 * WARPS"
 shared = "4 * B * T * C"
 pdl    = true
 ---*/
-#include "few_rows.cuh"
+#include "row_streams.cuh"
 
 using namespace few_rows;
 

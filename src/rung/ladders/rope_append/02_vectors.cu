@@ -1,6 +1,7 @@
 /*---
 idea   = "A thread has 16 bytes of each half of a head: the pairs of both vectors are turned in registers, and a head's lanes add their squares by shuffles. Blocks are full whatever the size of a head."
 expect = "Sixteen bytes per access and 256 threads per block instead of a warp with 2 bytes each: near the copy rate for prompts. A step stays at one launch's time."
+found  = "On an H200 29.9 us for eight prompts of 1,024 tokens in bf16 (rung 1: 242, torch 714), 79 % of the bandwidth; in f32 52.0, 91 %. A step takes 2.1 us, a launch."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["interleaved == 0", "HS % (2 * (16 // sizeof_real)) == 0 and 32 % LANES == 0", "B * T * (NH + 2 * NKV) * LANES <= 2000000000"]
 [tune]

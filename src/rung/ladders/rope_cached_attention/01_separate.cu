@@ -1,6 +1,7 @@
 /*---
 idea   = "Two launches: one block per head of the new token turns it and stores it, as in rope_append; then one block per query reads every key, one warp per key, and keeps a running maximum."
 expect = "Two launches' time for short contexts. A group's queries read the same keys in blocks of their own, and one text's heads occupy a quarter of the multiprocessors."
+found  = "On an H200 19.0 us for SmolLM2's heads with 256 keys in bf16, 72.8 for Llama-3.2-1B's with 1,024 and 561 with 8,192: a block per query, and a quarter of the multiprocessors at work."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["B <= 65535"]
 [tune]

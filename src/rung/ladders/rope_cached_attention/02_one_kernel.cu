@@ -1,6 +1,7 @@
 /*---
 idea   = "One launch: a cluster's blocks share the keys of a group, and request them first; each block turns the group's queries itself, the first also the new key, and the blocks merge through distributed shared memory."
 expect = "One launch of 3 us for contexts up to 1,000 tokens, where separate kernels take three. For many texts a cluster is one block, and the copy rate is the limit."
+found  = "On an H200 4.8 us for SmolLM2's heads with 256 keys in bf16, 6.7 for Llama-3.2-1B's with 1,024 (rung 1: 72.8) and 24.2 with 8,192, 16 % of the bandwidth: a cluster per group of queries leaves multiprocessors idle."
 rewrite = "Lanes share a key in vectors of 16 bytes instead of a warp sharing it in single channels, for all queries of a group."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0", "NH // NKV <= 16", "NH // NKV * (16 // sizeof_real) <= 64",
