@@ -9,7 +9,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -427,8 +426,9 @@ class RecordedPass(LadderPlan):
         """A launch that a thread prepares."""
 
         def on_this_device() -> Step:
-            with torch.cuda.device(self.tokens.device) if self.tokens.is_cuda else nullcontext():
-                return prepare()
+            if self.tokens.is_cuda:
+                torch.cuda.set_device(self.tokens.device)  # the driver's context, for this thread
+            return prepare()
 
         return self._pool.submit(on_this_device)
 

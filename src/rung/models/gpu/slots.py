@@ -369,7 +369,9 @@ class GpuBackend(Backend):
         mode = torch.is_inference_mode_enabled()
 
         def make() -> None:
-            with torch.inference_mode(mode), torch.cuda.device(device) if self._cuda else contextlib.nullcontext():
+            if device is not None:
+                torch.cuda.set_device(device)  # the driver's context, for this thread
+            with torch.inference_mode(mode):
                 for shape in new:
                     reader = self._reader(*shape)
                     if drawn:
