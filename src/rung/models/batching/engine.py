@@ -19,6 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Protocol
 
@@ -49,6 +50,9 @@ class Engine(Protocol):
 
     @property
     def clock(self) -> Clock: ...
+
+    def together(self) -> AbstractContextManager[object]:
+        """Requests that are submitted inside are admitted in the same turn, whenever the engine's thread runs."""
 
     def submit(self, request: Request, listener: Listener) -> Submission: ...
 
@@ -103,11 +107,15 @@ class BatchEngine:
 
     # ---- from any thread --------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, listener: Listener) -> Ticket:
-        """Submit a request. The listener must not block."""
+    def together(self) -> AbstractContextManager[object]:
+        """See Engine.together."""
         if os.getpid() != self._pid:
             self._new()  # after a fork the parent's thread and its texts do not exist here
-        with self._lock:
+        return self._lock
+
+    def submit(self, request: Request, listener: Listener) -> Ticket:
+        """Submit a request. The listener must not block."""
+        with self.together():
             if self._closed:
                 raise RungError("the engine was closed; load the model again.")
             turn = self._turn_now + 1

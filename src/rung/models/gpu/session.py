@@ -177,7 +177,7 @@ class Session:
         if key not in self._graphs:
             self.decode.run()  # a Python rung's set-up at its first call happens before the capture, and compiling
             if not self.choice.greedy:
-                self.choice.prepare().run()
+                self.choice.prepare()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
