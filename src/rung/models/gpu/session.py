@@ -191,6 +191,11 @@ class Session:
         """Steps whose tokens the host can read."""
         return int(self._counter[0])
 
+    @property
+    def ahead(self) -> int:
+        """Steps that were launched and have not ended."""
+        return self.enqueued - self.seen
+
     def block(self, first: int, count: int) -> list[list[int]]:
         """For each row the tokens of this many steps that were seen; -1 after its sequence has ended."""
         steps = np.arange(first, first + count) % RING

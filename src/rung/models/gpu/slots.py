@@ -42,6 +42,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of the sessions between which 
 AHEAD_SECONDS = 4e-3  # seconds of work that is launched ahead of the host; a new text waits for it
 MOST_AHEAD = 32
 SPARE_STEPS = 4  # that a graph of several steps may leave unfinished when the next is launched
+FEW_TEXTS = 8  # whose tokens are taken step by step; of more texts, when a launch is complete
 GATHER_SECONDS = 4e-3  # seconds of steps between two prefills, so that prompts which arrive meanwhile are read together
 RAMP = 24 * CHUNK  # tokens of prompts in a turn while more texts wait than are running
 OWN = 8  # sessions of runs that are kept when idle
@@ -124,6 +125,8 @@ class _Steps:
         count = min(self.session.seen - self.first, self.steps)
         if count <= 0 or (self.logprobs and not _arrived(self.logprobs.ready)):
             return None
+        if count < self.steps and sum(live is not None for live in self.active) > FEW_TEXTS:
+            return None  # a turn costs the host as much for a token of each text as for eight
         rows = self.session.block(self.first, count)
         self.first, self.steps = self.first + count, self.steps - count
         found: list[Arrived] = []
@@ -467,7 +470,7 @@ class GpuBackend(Backend):
         if bank.stale:
             bank.transfer.leave(sorted(bank.stale))
             bank.stale.clear()
-        ahead = sum(note.steps for note in self._notes if isinstance(note, _Steps) and note.session is session)
+        ahead = session.ahead
         most = max(2, min(MOST_AHEAD, int(AHEAD_SECONDS / self._per_step)))
         # Many steps as one graph, if at least as many remain; the GPU still has some while the host launches the next.
         least = session.work.steps if most >= session.work.steps else 1
@@ -558,7 +561,7 @@ class GpuBackend(Backend):
             note = self._notes[0]
             before, tokens = note.steps, note.take()
             if tokens is None:
-                if fresh or not wait:
+                if fresh or not wait or any(b.active and b.session.ahead <= SPARE_STEPS for b in self._banks.values()):
                     break
                 polls += 1
                 self._pause(polls)
