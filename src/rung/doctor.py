@@ -15,7 +15,7 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any, Literal
 
-from rung.errors import RungError, first_line
+from rung.errors import RungError, first_line, with_extra
 
 State = Literal["works", "missing", "broken"]
 
@@ -112,7 +112,7 @@ def _compiler() -> Iterator[Finding]:
     driver = _driver_version()
     where = f"{number[0]}.{number[1]}, {_nvrtc_path()}"
     if driver and driver[0] < number[0]:
-        mend = "update the driver, or pip install 'rung[cuda12]' and remove nvidia-cuda-nvrtc."
+        mend = f"update the driver, or {with_extra('cuda12')} and remove nvidia-cuda-nvrtc."
         yield Finding("NVRTC", "broken", f"{where}: newer than the driver's CUDA {driver[0]}.{driver[1]}", mend)
     else:
         yield Finding("NVRTC", "works", where)

@@ -17,3 +17,8 @@ def first_line(error: object, most: int = 200) -> str:
     """What an error or a tool says, shortened to its first line; the error's class where it says nothing."""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:most]
+
+
+def with_extra(name: str) -> str:
+    """How rung is installed with the packages of an extra."""
+    return f"pip install 'rung[{name}] @ git+https://github.com/rung-gpu/rung'"

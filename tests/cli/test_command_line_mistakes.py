@@ -57,7 +57,7 @@ def test_a_check_of_what_is_missing_where_nothing_is(tmp_path: Path, capsys: pyt
     capsys.readouterr()
     assert rung(*words, "--missing", "--json") == 0
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["reports"] == [] and "nothing is left to check" in captured.err
+    assert json.loads(captured.out)["results"] == [] and "nothing is left to check" in captured.err
 
 
 @pytest.mark.parametrize("more", [["--csv", "all.csv"], ["--json"], ["--compare", "A", "B"]])

@@ -22,6 +22,11 @@ TOLD = {  # what to add
     "layernorm_packed_shared.cu": "C % 8 == 0",
     "matmul_register_tiles.cu": "... % 128 == 0",
     "matmul_whole_tiles.cu": "C % 64 == 0",
+    "sgemm_shared.cu": "C % 32 == 0",
+    "sgemm_1d_blocktiling.cu": "C % 8 == 0",
+    "sgemm_2d_blocktiling.cu": "C % 8 == 0",
+    "sgemm_bank_linear.cu": "C % 8 == 0",
+    "sgemm_vectorize.cu": "C % 8 == 0",
 }
 # What a kernel's launch says completely is not tried.
 SURE = {
@@ -160,9 +165,24 @@ def test_kernels_as_people_write_them_pass(name: str, tmp_path: Path) -> None:
     path.write_text((FOREIGN / name).read_text())
     words = path.stem.split("_")
     operation = OF.get(path.stem) or next((word for word in words if word in catalogue.folders()), "")
-    result = rung_line("check", *([operation] if operation else []), str(path))
+    named = [operation, str(path)] if operation else [str(path)]
+    result = rung_line("check", *named)
     assert result.returncode == int(name in TOLD), result.stdout + result.stderr
-    assert TOLD.get(name, "") in result.stdout
+    assert TOLD.get(name, "") in result.stdout + result.stderr
+    if line := re.search(r"needs the line (needs = \[.*\])", result.stderr):
+        assert rung_line("adopt", *named).returncode == 0
+        path.write_text(path.read_text().replace("\n[bind]", f"\n{line[1]}\n[bind]", 1))
+        result = rung_line("check", *named)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_product_of_row_major_matrices_has_the_other_layout_of_the_weight() -> None:
+    path = FOREIGN / "sgemm_shared.cu"
+    found = adopt._chosen(catalogue.operation("matmul"), source_file.read(path), path)
+    assert (found.table["bind"]["B"], found.table["zeroed"]) == ("weight_t", ["out"])
+    assert 'needs = ["B * T % 32 == 0", "C % 32 == 0", "OC % 32 == 0"]' in found.remarks[0]
 
 
 WHOLE = """void launch(float* out, float* x, int B, int T, int C, int side) {

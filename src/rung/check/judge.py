@@ -194,6 +194,7 @@ def judge(
         if failure.kind in WRONG:
             trials.explain()
             procedure.separate(cases)
+        report.failure = report.failure or trials.last_call()
         return report
     except KeyboardInterrupt:
         report.verdict, report.case = "stopped", ""

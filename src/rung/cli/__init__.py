@@ -50,12 +50,14 @@ VERBS = {
     "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
     "eval": ("eval_", "Tasks of lm-evaluation-harness: accuracy, perplexity."),
     "perplexity": ("score", "The perplexity of one text file, as a sentence."),
+    "mcp": ("mcp", "check, run, inspect and count as tools of the Model Context Protocol."),
     "doctor": ("doctor", "What works on this machine, what is missing, what to do."),
 }
 
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
 COMPILING = ("adopt", "climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count", "draw")
+DOCUMENTED = ("check", "run", "inspect", "count")  # verbs with one JSON document (show/document.py)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -180,7 +182,15 @@ def _begun(verb: str, function: Callable[..., None]) -> Callable[..., None]:
             kept.settle()
             if verb in COMPILING:
                 kept.require()
-        function(*args, **options)
+        try:
+            function(*args, **options)
+        except RungError as error:
+            if verb in DOCUMENTED and (options.get("json") or options.get("as_json")):
+                from rung.cli import console
+                from rung.show import document
+
+                console.print_json(document.document(verb, 2, findings=[document.finding(error.kind, str(error))]))
+            raise
 
     return checked
 

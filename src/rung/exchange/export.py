@@ -314,6 +314,10 @@ def _leetgpu(rung: Rung) -> dict[str, str]:
         lines += [f"void* {name} = nullptr;", f"cudaMalloc(&{name}, ({size}) * {8 if '64' in buffer.dtype else 4});"]
         if buffer.zero or buffer.zero_once:
             lines.append(f"cudaMemset({name}, 0, ({size}) * {8 if '64' in buffer.dtype else 4});")
+    for o in called.outputs:
+        if o.name in h.zeroed:
+            size = " * ".join(f"({_cpp(str(s))})" for s in o.shape)
+            lines.append(f"cudaMemset({o.name}, 0, ({size}) * {8 if '64' in o.dtype else 4});")
     for entry in plain_launches(rung):
         arguments = []
         for parameter in rung.parameters[entry.kernel]:

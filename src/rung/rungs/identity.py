@@ -81,7 +81,7 @@ def code(
         for name, b in sorted(h.buffers.items())
     ]
     maps = [(name, repr(entry)) for name, entry in sorted(h.maps.items())]
-    described = (launches, bound, sorted(h.constants.items()), buffers, maps)
+    described = (launches, bound, sorted(h.constants.items()), buffers, maps, *([h.zeroed] if h.zeroed else []))
     folders = sorted({str(Path(build.origin).parent), *build.include}, key=len, reverse=True)
     parts = []
     for name, found in sorted(machine_code(cubin.path.read_bytes()).items()):

@@ -4,6 +4,7 @@ whose memory holds nothing but the call's operands."""
 from __future__ import annotations
 
 import fnmatch
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -39,14 +40,16 @@ struct RungOperand
     std::string path;
     std::vector<char> bytes;
     void* device = nullptr;
-    RungOperand(const char* folder, int number) : path(std::string(folder) + "/" + std::to_string(number))
+    RungOperand(const char* folder, int number, const char* name)
     {{
+        path = std::string(folder) + "/" + std::to_string(number);
         FILE* file = fopen(path.c_str(), "rb");
         if (!file) return;
         fseek(file, 0, SEEK_END), bytes.resize(size_t(ftell(file))), rewind(file);
         if (fread(bytes.data(), 1, bytes.size(), file) != bytes.size()) exit(98);
         fclose(file);
-        cudaMalloc(&device, bytes.size()), cudaMemcpy(device, bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
+        cudaMalloc(&device, bytes.size(), RungSite{{name, 0}});
+        cudaMemcpy(device, bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
     }}
     void leave()
     {{
@@ -127,7 +130,7 @@ class LauncherRung(Rung):
         for n, p in enumerate(self.parameters):
             if p.pointer:
                 arguments.append(f"({'const ' * p.const}{p.ctype}*)operands[{len(operands)}].device")
-                operands.append(f"RungOperand(words[1], {n})")
+                operands.append(f'RungOperand(words[1], {n}, "{p.name}")')
             else:
                 arguments.append(f"({p.ctype})atof(words[{2 + n}])")
         parts = {"path": self.path.resolve(), "call": self._call}
@@ -168,10 +171,13 @@ class LauncherRung(Rung):
             for n, tensor in tensors.items():
                 (Path(folder) / str(n)).write_bytes(_bytes(tensor).numpy().tobytes())
             ended = running.run(program, [folder, *words], how, keep=True, seconds=SECONDS)
-            for fault in ended.report.get("faults", []):
+            for fault in ended.report.get("findings", []):
+                if fault["kind"] == "exit":
+                    break
                 kind: FaultKind = next((kind for kind in KINDS if kind == fault["kind"]), "bounds")
-                more = f" ({fault['details']})" if fault["details"] else ""
-                raise EmulatorFault(kind, f"{fault['text']}{more}")
+                more = f" (launched at {fault['launched']})" if "launched" in fault else ""
+                text = re.sub(r"from cudaMalloc \((\w+):0\)", r"of '\1'", fault["text"])
+                raise EmulatorFault(kind, f"{text}{more}")
             if ended.code:
                 said = ["", *(line for line in (ended.errors + ended.output).splitlines() if line.strip())]
                 raise RungError(f"{self._call} ended its process with exit code {ended.code}: {said[-1]}")
