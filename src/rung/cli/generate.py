@@ -15,8 +15,7 @@ import typer
 
 from rung.cli import options, resume
 from rung.errors import RungError
-from rung.files import TEXT, read_bytes, shown
-from rung.numbers import whole
+from rung.files import TEXT, read_bytes, shown, whole
 
 if TYPE_CHECKING:
     from rung.models.family import Config
@@ -182,9 +181,9 @@ def _begin(device: str, ray: str | None) -> None:
 
         build.begin()
     elif device in ("auto", "cuda") and on_gpu and ray is None:
-        from rung.cuda import context
+        from rung.lazy import begin_context
 
-        context.begin()
+        begin_context()
 
 
 def _over_ray(

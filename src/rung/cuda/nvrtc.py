@@ -16,7 +16,7 @@ from rung.cuda.headers import NEEDED, OVERRIDE, Headers
 from rung.cuda.launch import Build, Resources
 from rung.cuda.source import code_only, kernels_in
 from rung.errors import CompileError, RungError, first_line
-from rung.numbers import whole
+from rung.files import whole
 from rung.processors import processors
 
 _IMPORTS = threading.Lock()  # cuda.core cannot be imported by two threads at once

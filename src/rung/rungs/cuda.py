@@ -19,9 +19,10 @@ from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import RungError
 from rung.expressions import Names, evaluate, evaluate_int
+from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
-from rung.rungs import adopt, alignment, header, source_file
+from rung.rungs import adopt, alignment, header
 from rung.rungs.arguments import POINTEES, Arguments, Typed
 from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
@@ -48,7 +49,7 @@ class CudaRung(Rung):
     def __init__(
         self, operation: Operation, path: Path, table: dict[str, Any] | None = None, form: str = ""
     ) -> None:
-        self._source = source_file.read(path)
+        self._source = read_text(path)
         self.guessed: tuple[str, ...] | None = None  # remarks on a header that is not the file's own
         if table is None and self._source.strip() and not adopt.has_header(self._source):
             table, self.guessed = adopt.adopted(operation, self._source, path)
@@ -94,7 +95,7 @@ class CudaRung(Rung):
         texts, names = [self._source], list(included(self._source))
         for name in names:  # grows meanwhile
             if (path := self.path.parent / name).is_file():
-                texts.append(source_file.read(path))
+                texts.append(read_text(path))
                 names += [n for n in included(texts[-1]) if n not in names]
         return aliases("".join(f"#define {name}\n" for name in self.header.define) + "".join(texts))
 
