@@ -549,7 +549,6 @@ def _freeze_imports() -> None:
     """Once: what was imported, a million objects with torch's compiler, is not walked again by each full collection,
     which would stop the texts for a third of a second. The model is made afterwards, and can be collected."""
     if gc.isenabled():
-        gc.collect()
         gc.freeze()
 
 

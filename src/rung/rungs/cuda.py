@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -309,11 +310,13 @@ class CudaRung(Rung):
         return made
 
 
+_making = [threading.RLock() for _ in range(1 << 10)]
+
+
 def load_module(build: Build, device: Device) -> Module:
     """The compiled kernels of `build` on the current GPU, or emulated."""
-    if device == "cuda":
-        return _on_gpu(build, torch.cuda.current_device())
-    return _emulated(build)
+    with _making[hash(build) % len(_making)]:  # threads that need the same code at the same time
+        return _on_gpu(build, torch.cuda.current_device()) if device == "cuda" else _emulated(build)
 
 
 @lru_cache(maxsize=256)  # a shape is prepared for many sets of tensors, and its code is looked up once

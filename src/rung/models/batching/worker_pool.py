@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -339,6 +340,10 @@ class WorkerPool:
         return self._local.clock if self._local else Clock()
 
     # ---- texts ------------------------------------------------------------------------------------------------------
+
+    def together(self) -> AbstractContextManager[object]:
+        """See Engine.together; a worker admits what has arrived."""
+        return self._local.together() if self._local is not None else nullcontext()
 
     def submit(self, request: Request, listener: Listener, *, whole: bool | None = None) -> Submission:
         """Submit a text to the least loaded engine. The listener is called in a thread, and must not block."""
