@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
 # Kernels that clang-format lays out.
 FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh)
 
-.PHONY: demo test test-slow test-all lint check measure tables tables-check docs browser clean help
+.PHONY: demo test test-slow test-all lint check measure tables tables-check docs site browser clean help
 
 help:
 	@echo "make demo    install, then write a story with the bundled model"
@@ -20,7 +20,8 @@ help:
 	@echo "make measure  renew every figure that is shown (needs a GPU; call again to go on)"
 	@echo "make tables  write the tables and pictures that are made from results/"
 	@echo "make docs    build the documentation site in build/site"
-	@echo "make lint    ruff, mypy and clang-format"
+	@echo "make site    the same, with the outputs of the notebooks, which are run"
+	@echo "make lint    ruff, mypy, clang-format and hadolint"
 	@echo "make clean   remove the environment and caches of this folder"
 
 $(BIN)/python:
@@ -52,6 +53,9 @@ tables-check: $(READY)
 docs: $(TEST_READY)
 	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
+site: $(TEST_READY)
+	RUN_NOTEBOOKS=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+
 test: $(TEST_READY)
 	$(PYTEST) -m "not gpu and not slow and not soak"
 
@@ -72,6 +76,7 @@ browser:
 lint: $(TEST_READY)
 	$(BIN)/ruff check
 	@$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
+	$(BIN)/hadolint Dockerfile
 	$(BIN)/mypy
 
 clean:

@@ -157,7 +157,7 @@ def main() -> None:
                 expected = judged[source].result()
                 keep(lambda: right(source, program, why, expected))  # noqa: B023
                 continue
-            faults = judged[source].result()[2].get("faults") or []
+            faults = judged[source].result()[2].get("findings") or []
             kind = str(faults[0]["kind"]) if isinstance(faults, list) and faults else ""
             keep(lambda: row(source.stem, "rung", "failed" if kind else "ok", kind))  # noqa: B023
             lines = [n for n, t in enumerate(source.read_text().splitlines(), 1) if "// fault:" in t]

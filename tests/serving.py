@@ -17,8 +17,7 @@ from typing import Any
 
 import uvicorn
 
-from rung.models.batching.protocol import Setup
-from rung.models.batching.worker_pool import WorkerPool
+from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.models.family import read_config
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server

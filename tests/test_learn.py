@@ -2,15 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rung.cli import main
-from rung.learn import BLANK, Exercise, exercises
+from rung.learn import BLANK, PER_CHAPTER, Exercise, exercises
 from rung.rungs import catalogue
 
 EVERY = exercises()
-QUICK = (1, 14)
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +23,15 @@ def rung(*words: str) -> int:
     with pytest.raises(SystemExit) as ended:
         main(list(words))
     return int(ended.value.code or 0)
+
+
+def graded(exercise: Exercise, code: int, capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What `rung learn NUMBER --json` prints."""
+    capfd.readouterr()
+    ended = rung("learn", str(exercise.number), "--json")
+    out, log = capfd.readouterr()
+    assert ended == code, out + log
+    return dict(json.loads(out))
 
 
 def test_there_are_four_in_each_of_six_chapters() -> None:
@@ -49,16 +58,34 @@ def test_hints_open_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> N
         assert [hint in out for hint in EVERY[2].hints] == [i < count for i in range(3)]
 
 
+@pytest.mark.parametrize("exercise", EVERY, ids=lambda e: e.name)
+def test_an_exercise_is_written_once_and_a_start_is_told_its_blanks(
+    exercise: Exercise, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert graded(exercise, 0, capfd)["state"] == "begun"
+    path = tmp_path / f"{exercise.name}.cu"
+    assert path.read_text() == exercise.source
+    for left in (sorted(exercise.solution), sorted(exercise.solution)[1:]):
+        found = graded(exercise, 1, capfd)
+        assert found["state"] == "blank" and found["blanks"] == left and all(b in found["says"] for b in left)
+        path.write_text(path.read_text().replace("BLANK_1", exercise.solution["BLANK_1"]))
+        if len(exercise.solution) == 1:
+            break
+
+
+@pytest.mark.parametrize("exercise", EVERY[1::PER_CHAPTER], ids=lambda e: e.name)
+def test_a_chapter_has_a_solution_that_is_right_at_first_sight(exercise: Exercise, tmp_path: Path) -> None:
+    (tmp_path / f"{exercise.name}.cu").write_text(exercise.solved)
+    assert rung("check", exercise.operation, f"{exercise.name}.cu", "--dtype", exercise.dtype, "--quick") == 0
+
+
 @pytest.mark.slow
-def test_an_exercise_is_written_once_and_its_blanks_fail(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert rung("learn", "1") == 0
-    path = tmp_path / "01_index.cu"
-    assert path.read_text() == EVERY[0].source
-    assert rung("learn", "1") == 1
-    assert "BLANK_" in "".join(capfd.readouterr())
-    path.write_text(EVERY[0].source.replace("BLANK_1", "threadIdx.x").replace("BLANK_2", EVERY[0].solution["BLANK_2"]))
-    assert rung("learn", "1") == 1
-    assert EVERY[0].mistakes[1][1] in capfd.readouterr().out and path.read_text() != EVERY[0].source
+@pytest.mark.parametrize("exercise", EVERY, ids=lambda e: e.name)
+def test_a_start_does_not_compile(exercise: Exercise, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / f"{exercise.name}.cu").write_text(exercise.source)
+    assert rung("check", exercise.operation, f"{exercise.name}.cu", "--dtype", exercise.dtype, "--json") == 1
+    (report,) = json.loads(capfd.readouterr().out)["reports"]
+    assert report["verdict"] == "failed" and any(blank in report["reason"] for blank in exercise.solution)
 
 
 @pytest.mark.slow
@@ -66,23 +93,23 @@ def test_an_exercise_is_written_once_and_its_blanks_fail(tmp_path: Path, capfd: 
 def test_the_solution_is_right_and_counted_as_solved(
     exercise: Exercise, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / f"{exercise.name}.cu").write_text(exercise.source)
-    assert rung("learn", str(exercise.number)) == 1
     (tmp_path / f"{exercise.name}.cu").write_text(exercise.solved)
-    code = rung("learn", str(exercise.number))
-    assert code == 0, "".join(capfd.readouterr())
-    capfd.readouterr()
+    assert graded(exercise, 0, capfd)["state"] == "solved"
     assert rung("learn", "--json") == 0
     rows = json.loads(capfd.readouterr().out)
     assert [r["number"] for r in rows if r["solved"]] == [exercise.number]
 
 
+MISTAKES = [(e, fill, sentence) for e in EVERY for fill, sentence in e.mistakes]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("exercise", [e for e in EVERY if e.goal], ids=lambda e: e.name)
-def test_a_right_kernel_that_misses_the_goal_is_not_solved(exercise: Exercise, tmp_path: Path) -> None:
-    slow = [fill for fill, sentence in exercise.mistakes if "and slow" in sentence]
-    for fill in slow:
-        wrong = BLANK.sub(lambda blank: {**exercise.solution, **fill}[blank[0]], exercise.source)  # noqa: B023
-        (tmp_path / f"{exercise.name}.cu").write_text(wrong)
-        assert rung("check", exercise.operation, f"{exercise.name}.cu", "--dtype", exercise.dtype) == 0
-        assert rung("learn", str(exercise.number)) == 1
+@pytest.mark.parametrize(("exercise", "fill", "sentence"), MISTAKES, ids=[f"{e.name}-{i}" for i, (e, *_) in enumerate(MISTAKES)])
+def test_a_mistake_of_learners_fails_and_gets_its_sentence(
+    exercise: Exercise, fill: dict[str, str], sentence: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    state = "slow" if "and slow" in sentence else "solved" if "and waits" in sentence else "wrong"
+    wrong = BLANK.sub(lambda blank: {**exercise.solution, **fill}[blank[0]], exercise.source)
+    (tmp_path / f"{exercise.name}.cu").write_text(wrong)
+    found = graded(exercise, int(state != "solved"), capfd)
+    assert (found["state"], found["says"]) == (state, sentence)

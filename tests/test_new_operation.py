@@ -106,7 +106,7 @@ def test_it_is_listed_and_forecast(ladders: Path, rung: Call) -> None:
 def test_it_is_checked_and_a_wrong_rung_is_caught(ladders: Path, rung: Call) -> None:
     code, out, err = rung("--ladders", ladders, "check", "scaling/1", "--device", "emulator", "--json")
     assert code == 0, err
-    assert {row["verdict"] for row in json.loads(out)["reports"]} == {"ok"}
+    assert {row["verdict"] for row in json.loads(out)["results"]} == {"ok"}
     (ladders / "scaling" / "02_wrong.cu").write_text(RUNG.replace("factor * float", "3.0f * float"))
     code, out, _ = rung("--ladders", ladders, "check", "scaling/2", "--device", "emulator")
     assert code == 1 and "another factor" in out

@@ -4,7 +4,6 @@ follow the site's colours, and each page links the first use of a glossary term.
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 import re
@@ -13,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import nbclient
+import nbformat
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -31,10 +32,14 @@ PICTURE = re.compile(r'<picture>\s*<source[^>]*srcset="(?P<dark>[^"]+)"[^>]*>\s*
 LINK = re.compile(r'(\]\(|(?:src|srcset|href)=")([^)"#\s]+)')
 
 
+FRONT = "index.md"
+WIDE = "---\nhide: [navigation]\n---\n\n"  # pages that stand alone in their part of the site
+
+
 def _pages() -> dict[str, Path]:
     """Pages of the site that are written elsewhere, by their place in it."""
     found = {f"{name.lower()}.md": ROOT / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG")}
-    found["index.md"] = ROOT / "README.md"
+    found[FRONT] = ROOT / "README.md"
     found |= {f"ladders/{p.parent.name}.md": p for p in sorted(LADDERS.glob("*/README.md"))}
     return found | {f"notebooks/{p.stem}.md": p for p in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))}
 
@@ -44,7 +49,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for place, path in _pages().items():
         text = _notebook(path) if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
         text = ladder_pages.markdown(text, path.parent.name) if place.startswith("ladders/") else text
-        files.append(File.generated(config, place, content=text))
+        head = WIDE if place == FRONT or place.startswith("ladders/") else ""
+        files.append(File.generated(config, place, content=head + text))
     files.append(File.generated(config, "ladders/index.md", content=_ladders()))
     files.append(File.generated(config, "assets/drawings.css", content=ladder_pages.style()))
     return files
@@ -165,10 +171,13 @@ def _terms() -> dict[str, str]:
 
 
 def _notebook(path: Path) -> str:
-    """A notebook as Markdown: its cells and what they printed."""
+    """A notebook as Markdown: its cells, and what they print where `make site` runs them."""
     parts = []
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        text = "".join(cell["source"])
+    book = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)  # type: ignore[no-untyped-call]
+    if os.environ.get("RUN_NOTEBOOKS"):
+        nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(path.parent)}}).execute()
+    for cell in book.cells:
+        text = cell["source"]
         parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
         for output in cell.get("outputs", []):
             data: dict[str, Any] = output.get("data", {})

@@ -19,7 +19,7 @@ from rung.show.report.ladder import speed
 from rung.show.report.markup import patch, prose
 
 MOST_CHANGES = 160  # lines of a difference that are shown
-PLACE = re.compile(r'<div id="(drawing|climb|rungs)-here"></div>')
+PLACE = re.compile(r'<div id="(back|drawing|climb|rungs)-here"></div>')
 
 
 @cache
@@ -36,7 +36,7 @@ def markdown(readme: str, name: str) -> str:
     heads = {"drawing": "", "climb": "## The climb", "rungs": "## The rungs"}
     if name not in _rows()[0].names():
         del heads["climb"]
-    parts = [title, f"`{catalogue.operation(name).summary}`", first]
+    parts = [title, '<div id="back-here"></div>', f"`{catalogue.operation(name).summary}`", first]
     parts += [f'{head}\n\n<div id="{place}-here"></div>' for place, head in heads.items()]
     parts += [f"## The story\n\n{story}"] * bool(story.strip())
     parts += [f"## Times\n\n<!-- times -->{times}"] * bool(times.strip())
@@ -49,7 +49,9 @@ def filled(page: str, name: str) -> str:
 
 
 def html(name: str, place: str) -> str:
-    """The drawing, the climb or the cards of a ladder."""
+    """The drawing, the climb or the cards of a ladder, or the way back to all of them."""
+    if place == "back":
+        return '<a href="../">All ladders</a>'
     figures, drawn = _rows()
     rungs = catalogue.rungs(name, libraries=False)
     ladder = figures.ladder(name) if name in figures.names() else None

@@ -53,15 +53,18 @@ def checked(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_launchers_of_a_file_are_judged_in_one_table(tmp_path: Path) -> None:
     ended = checked(tmp_path, "--call", "gelu_forward?", "--quick", "--with", "block_size=64", "--json")
     assert ended.returncode == 1, ended.stderr
-    reports = {r["rung"]: r for r in json.loads(ended.stdout)["reports"]}
+    document = json.loads(ended.stdout)
+    reports = {r["rung"]: r for r in document["results"]}
+    wrong = {one["about"].partition(" ")[0]: one for one in document["findings"]}
     assert {name: r["verdict"] for name, r in reports.items()} == {
         "gelu/gelu_forward1": "ok",
         "gelu/gelu_forward2": "failed",
         "gelu/gelu_forward3": "failed",
     }
-    assert reports["gelu/gelu_forward2"]["cause"] == "bounds"
-    assert "gelu.cu" in reports["gelu/gelu_forward2"]["reason"]
-    assert reports["gelu/gelu_forward3"]["cause"] == "values"
+    assert wrong["gelu/gelu_forward2"]["kind"] == "bounds"
+    assert wrong["gelu/gelu_forward2"]["place"]["kernel"] == "gelu_beyond"
+    assert "of 'out'" in wrong["gelu/gelu_forward2"]["text"]
+    assert wrong["gelu/gelu_forward3"]["kind"] == "values"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 
 def test_padding_removes_the_conflicts_of_a_tile(capsys: pytest.CaptureFixture[str]) -> None:
     code, text = run(capsys, "transpose/3", "--vs", "transpose/2", "--shape", "R=64,C=64", "--json")
-    padded, tiled = (c["kernels"][0] for c in json.loads(text))
+    padded, tiled = (c["kernels"][0] for c in json.loads(text)["results"])
     assert code == 0
     assert padded["figures"]["conflicts_load"] == 0
     assert tiled["figures"]["ways_load"] == 32
@@ -55,7 +55,7 @@ def test_a_users_file_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = tmp_path / "mine.cu"
     path.write_text(catalogue.find("gelu/1").source)
     code, text = run(capsys, "gelu", str(path), "--shape", "B=1,T=8,C=64", "--json")
-    figures = json.loads(text)[0]["kernels"][0]["figures"]
+    figures = json.loads(text)["results"][0]["kernels"][0]["figures"]
     assert code == 0
     assert figures["global_read_bytes"] == figures["global_write_bytes"] == 4 * 8 * 64
 
@@ -81,7 +81,7 @@ def test_large_shapes_are_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_bound_names_the_unit_that_conflicts_fill(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--shape", "R=512,C=512", "--json", "--bound", "NVIDIA H200"]
-    bounds = [json.loads(run(capsys, f"transpose/{n}", *words)[1])[0]["bound"] for n in (2, 3)]
+    bounds = [json.loads(run(capsys, f"transpose/{n}", *words)[1])["results"][0]["bound"] for n in (2, 3)]
     shared = [b["units"]["shared memory"] for b in bounds]
     assert shared[0] == pytest.approx(shared[1] * 33 / 2)  # loads pass 32 times, stores once
     assert bounds[0]["unit"] == "shared memory"

@@ -57,13 +57,17 @@ def test_faulty_program_is_refused_for_its_reason_at_its_line(program: Path) -> 
     ]
     assert expected, "the program names no fault"
     document = json.loads(rung_run(program, "--json").stdout)
-    assert document["schema"] == "rung-run/1"
-    assert document["faults"], document
-    kind, first = expected[0][0], document["faults"][0]
+    assert document["findings"], document
+    kind, first = expected[0][0], document["findings"][0]
     assert first["kind"] == kind
     places = {int(number) for number in re.findall(rf"{program.name}:(\d+)", first["text"])}
     assert places & {number for _, number in expected}, first
     assert document["exit"] == CODES.get(kind, 101)
+
+
+def test_processes_that_share_the_blocks_of_a_launch_have_their_own_indices() -> None:
+    ended = rung_run(FOLDER / "right/million_threads.cu", "--no-races", "--workers", 3)
+    assert (ended.returncode, ended.stdout) == (0, "OK\n"), ended.stderr
 
 
 def test_what_a_library_lacks_is_refused_by_name(tmp_path: Path) -> None:
@@ -96,9 +100,9 @@ def test_kernels_that_wait_for_each_other_for_ever_are_told_at_their_loop(tmp_pa
     for races in ("--races", "--no-races"):
         document = json.loads(rung_run(source, "--json", races).stdout)
         assert document["exit"] == 101
-        assert [fault["kind"] for fault in document["faults"]] == ["deadlock"]
-        assert "wait.cu:4" in document["faults"][0]["text"]
-        assert document["kernels"][0]["seconds"] < 30
+        assert [fault["kind"] for fault in document["findings"]] == ["deadlock"]
+        assert "wait.cu:4" in document["findings"][0]["text"]
+        assert document["results"][0]["seconds"] < 30
 
 
 def test_long_work_of_one_thread_is_no_deadlock(tmp_path: Path) -> None:

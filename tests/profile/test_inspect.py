@@ -132,7 +132,7 @@ def test_triton_rungs_are_compiled_without_a_gpu(arch: str) -> None:
     # In a process of its own, as for a user.
     words = [sys.executable, "-m", "rung", "inspect", "residual/triton", "--arch", arch, "--json"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
-    (row,) = json.loads(done.stdout)
+    (row,) = json.loads(done.stdout)["results"]
     assert row["state"] == "ok", row["reason"]
     assert 8 <= row["registers"] <= 128
     assert row["block"][0] % 32 == 0
@@ -193,7 +193,7 @@ def test_the_verb_prints_a_plain_table_in_a_pipe(tmp_path: Path, capsys: pytest.
 def test_the_verb_prints_json_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = custom(tmp_path).path
     assert rung_inspect("residual", str(path), "--arch", "sm_90", "--json") == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = json.loads(capsys.readouterr().out)["results"]
     assert row["kernel"] == "k"
     assert row["registers"] > 0
 

@@ -10,7 +10,9 @@ import itertools
 import math
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,12 +52,14 @@ VERBS = {
     "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
     "eval": ("eval_", "Tasks of lm-evaluation-harness: accuracy, perplexity."),
     "perplexity": ("score", "The perplexity of one text file, as a sentence."),
+    "mcp": ("mcp", "check, run, inspect and count as tools of the Model Context Protocol."),
     "doctor": ("doctor", "What works on this machine, what is missing, what to do."),
 }
 
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
 COMPILING = ("adopt", "climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count", "draw")
+DOCUMENTED = ("check", "run", "inspect", "count")  # verbs with one JSON document (show/document.py)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -180,7 +184,15 @@ def _begun(verb: str, function: Callable[..., None]) -> Callable[..., None]:
             kept.settle()
             if verb in COMPILING:
                 kept.require()
-        function(*args, **options)
+        try:
+            function(*args, **options)
+        except RungError as error:
+            if verb in DOCUMENTED and (options.get("json") or options.get("as_json")):
+                from rung.cli import console
+                from rung.show import document
+
+                console.print_json(document.document(verb, 2, findings=[document.finding(error.kind, str(error))]))
+            raise
 
     return checked
 
@@ -205,6 +217,9 @@ def _help() -> str:
     width = max(map(len, VERBS))
     lines = ["rung runs GPT-2 on hand-written GPU kernels, climbed one rung at a time.", ""]
     lines += ["usage: rung VERB ...      (`rung help VERB` shows a verb's options)", ""]
-    lines += [f"  {verb:<{width}}  {summary}" for verb, (_, summary) in VERBS.items()]
+    wide = max(60, shutil.get_terminal_size().columns)
+    indent = " " * (width + 4)
+    for verb, (_, summary) in VERBS.items():
+        lines += textwrap.wrap(summary, wide, initial_indent=f"  {verb:<{width}}  ", subsequent_indent=indent)
     lines += ["", "  rung --version", "  rung --ladders FOLDER VERB ...      with your own operations, a folder each"]
     return "\n".join(lines)

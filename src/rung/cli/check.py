@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import itertools
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -43,7 +45,7 @@ def check(
         typer.Option(help="A host function of the file that launches kernels, or a pattern such as 'softmax_*'."),
     ] = None,
     given: Annotated[
-        list[str] | None, typer.Option("--with", help="With --call: block_size=128, or a condition as 'C %% 4 == 0'.")
+        list[str] | None, typer.Option("--with", help="With --call: block_size=128, or a condition as 'C % 4 == 0'.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cuda or emulator (default: the GPU if there is one).")] = None,
     dtype: options.Dtypes = None,
@@ -108,21 +110,24 @@ def check(
             if operation is None or path is None or device == "cuda":
                 raise RungError("--call needs an operation and a .cu file, and runs on the emulator.")
             launchers = launcher.select(catalogue.operation(operation), path, call, given or [])
-            return _check(requests(launchers, asked, dtype or []), launchers, jobs, output, False, json)
+            again = ["check", operation, path, *(w for c in call for w in ("--call", c))]
+            again += [w for g in given or [] for w in ("--with", g)]
+            return _check(requests(launchers, asked, dtype or []), launchers, jobs, output, False, json, again)
         if problem is not None:
             chosen = [_submission(problem, rung, file)]
-            path = None
+            operation = path = None
         else:
             operation, path = options.operation_and_file(rung, file)
             chosen = [r for r in catalogue.select(operation, path) if libraries or r.kind != "library"]
         own = chosen[0]
+        again = ["check", "--problem", problem, rung] if problem else ["check", operation, path] if path else []
         if goal and (path is None or not isinstance(own, CudaRung) or own.emulate):
             raise RungError("--goal needs a file whose kernels the emulator runs, as in `rung check gelu mine.cu`.")
         if isinstance(own, CudaRung) and own.guessed is not None:
             console.note(options.proposed(own, write=write))
         if path is not None and (failed := _first_look(own, dtype or [], arch or [])):
             if json:
-                console.print_json({"device": "", "complete": True, "reports": [failed.as_json()]})
+                console.print_json(_document(1, [failed], lambda r: [*again, "--dtype", r.dtype], ""))
             else:
                 _say(failed, [replace(asked, rung=failed.rung, dtype=failed.dtype)], sys.stdout)
             return 1
@@ -135,10 +140,9 @@ def check(
         if sanitize:
             return _sanitize([r.full_name for r in chosen if r.kind != "library"], where, jobs, json)
         requested = requests(chosen, replace(asked, device=where), dtype or [])
-        code = _check(requested, chosen, jobs, output, missing, json)
-        if code or path is None or not isinstance(own, CudaRung) or own.emulate or (effort is QUICK and not goal):
-            return code
-        return _counted(own, requested[0].dtype, goal or [], sys.stderr if json else sys.stdout)
+        uncounted = path is None or not isinstance(own, CudaRung) or own.emulate or (effort is QUICK and not goal)
+        count = None if uncounted else functools.partial(_counted, own, requested[0].dtype, goal or [])
+        return _check(requested, chosen, jobs, output, missing, json, again, count)
 
     def once() -> int:
         return work() if problem is None else _completed(work, "the problem's code")
@@ -207,11 +211,13 @@ def _completed(work: Callable[[], int], what: str, *, quiet: bool = False) -> in
 
 
 def _check(
-    work: list[CheckRequest], chosen: Sequence[Rung], jobs: int | None, output: Path | None, missing: bool, json: bool
-) -> int:
+    work: list[CheckRequest], chosen: Sequence[Rung], jobs: int | None, output: Path | None, missing: bool, json: bool,
+    again: list[object], count: Callable[[TextIO], int] | None = None,
+) -> int:  # fmt: skip
+    """The exit code. `again` are the words that repeat the check of a file; a right file is counted after that."""
     from rung.check.judge import judged
     from rung.check.processes import check_all
-    from rung.check.report import as_result
+    from rung.check.report import THOROUGH, as_result
     from rung.check.report import known as known_right
     from rung.results import store
 
@@ -224,6 +230,17 @@ def _check(
             console.note("rung: every chosen rung has a verdict of its present code; nothing is left to check.")
     by_name = {r.full_name: r for r in chosen}
     known: list[Report] = []
+
+    def repeat(r: Report) -> list[object]:
+        asked = next(t for t in work if (t.rung, t.dtype) == (r.rung, r.dtype))
+        tuned = (word for name, value in asked.tuning for word in ("--tune", f"{name}={value}"))
+        known = r.case in [case.name for case in by_name[r.rung].operation.cases]
+        asks = ("--races", asked.races), ("--quick", asked.quick), ("--thorough", asked.effort == THOROUGH)
+        rest = [*tuned, *(word for word, on in asks if on), *(["--case", r.case] if known else [])]
+        return [*(again or ["check", r.rung]), "--dtype", r.dtype, "--seed", asked.seed, *rest]
+
+    lines = tempfile.TemporaryFile("w+") if json else sys.stdout  # noqa: SIM115 - of the count
+    code = INTERRUPTED
     say = _progress if len(work) < FEW else None
     try:
         own = chosen[0].kind == "launcher"
@@ -233,17 +250,41 @@ def _check(
             if output is not None:
                 store.append(as_result(report, by_name[report.rung]), output)
             _say(report, work, file=sys.stderr if json else sys.stdout)
+        code = _exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
+        if count and json and not code:
+            code = count(lines)
     finally:  # verdicts are printed at once, so that they are visible if the check is stopped
         order = {(t.rung, t.dtype): i for i, t in enumerate(work)}
         known.sort(key=lambda r: order[(r.rung, r.dtype)])
         if json:
-            rows_out = [r.as_json() for r in known]
+            lines.seek(0)
+            told = lines.read().splitlines()
             complete = len(known) == len(work)
-            console.print_json({"device": _device_name(where), "complete": complete, "reports": rows_out})
+            console.print_json(_document(code, known, repeat, _device_name(where), told, complete=complete))
         else:
             _show_unreached(known)
             _sum_up(known, len(work), _device_name(where))
-    return _exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
+    return count(lines) if count and not json and not code else code
+
+
+def _document(
+    code: int, reports: Sequence[Report], repeat: Callable[[Report], list[object]], device: str,
+    told: Sequence[str] = (), *, complete: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """The reports as JSON: what is wrong is apart from what was done. `told` are the lines of a count."""
+    from rung.show import document
+
+    found: list[dict[str, Any]] = []
+    for r in (r for r in reports if r.verdict != "ok"):
+        facts = dict(r.failure)
+        case = {"name": r.case, "values": facts.pop("dims", {}) | facts.pop("scalars", {})}
+        case |= {"dtype": facts.pop("dtype", r.dtype), "without": facts.pop("without", [])}
+        more = {"about": f"{r.rung} {r.dtype}", "case": case if r.case else {}, "evidence": facts}
+        found.append(document.finding(r.cause or r.verdict, r.reason, repeat(r), **more))
+    found += [document.finding("goal", line, repeat(reports[0])) for line in told if line.startswith("missed: ")]
+    rows = [{n: v for n, v in r.as_json().items() if n not in ("reason", "cause", "case", "failure")} for r in reports]
+    notes = [line for line in told if not line.startswith("missed: ")]
+    return document.document("check", code, rows, found, notes, device=device, complete=complete)
 
 
 def _counted(rung: Rung, dtype: str, goals: Sequence[str], file: TextIO) -> int:
@@ -293,9 +334,9 @@ def _first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repo
                 try:
                     rung.require_bindable(values, dtype_named(name))
                     if not compiled:
-                        from rung.rungs import first_look
+                        from rung.rungs import compile_ahead
 
-                        first_look.require_compiled(rung, values, dtype_named(name), tuple(archs) or ("sm_90",))
+                        compile_ahead.require_compiled(rung, values, dtype_named(name), tuple(archs) or ("sm_90",))
                         compiled = True
                 except RungError as error:
                     return Report(rung.full_name, name, "", "failed", str(error))
@@ -334,8 +375,13 @@ def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> in
     if device != "cuda":
         raise RungError("compute-sanitizer needs a GPU, and none was found; the emulator checks bounds too.")
     findings = list(sanitizer.sanitize(rungs, jobs=jobs or 6))
+    code = 0 if all(f.clean for f in findings) else 1
     if json:
-        console.print_json([{**f.__dict__, "clean": f.clean} for f in findings])
+        from rung.show import document
+
+        found = [document.finding(f.tool, f.text, about=f.operation) for f in findings if not f.clean]
+        notes = [f"{f.operation}, {f.tool}: {f.launched} launches" for f in findings]
+        console.print_json(document.document("check", code, [], found, notes, device=device))
     else:
         columns = ("operation", "tool", "launches", "errors", "verdict")
         rows = [(f.operation, f.tool, f.launched, f.errors, "ok" if f.clean else "failed") for f in findings]
@@ -343,7 +389,7 @@ def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> in
         for finding in findings:
             if finding.text:
                 print(f"\n{finding.operation}, {finding.tool}:\n{finding.text}")
-    return 0 if all(f.clean for f in findings) else 1
+    return code
 
 
 def _device_name(device: str) -> str:

@@ -55,9 +55,19 @@ def count(
         every.append(emulated.count(other))
     goals = [(text, *met(text, every[0].kernels)) for text in goal or ()]
     least = bounds.bound(subject, every[0], bound) if bound else None
+    missed = not all(ok for _, ok, _ in goals)
     if json:
-        found = [c.as_json() for c in every]
-        console.print_json(found if least is None else [found[0] | {"bound": vars(least)}, *found[1:]])
+        from rung.show import document
+
+        results = [c.as_json() for c in every]
+        results[0] |= {} if least is None else {"bound": vars(least)}
+        found = [
+            document.finding("goal", f"missed: {text} ({figures})", about=every[0].rung)
+            for text, ok, figures in goals
+            if not ok
+        ]
+        notes = [f"met: {text} ({figures})" for text, ok, figures in goals if ok]
+        console.print_json(document.document("count", int(missed), results, found, notes))
     else:
         _print(every, subject, lines)
         if least is not None:
@@ -65,7 +75,7 @@ def count(
             print(f"\nno kernel with this work is faster than {least.seconds * 1e6:.3g} us on {bound}: {parts}")
     for text, ok, figures in goals if not json else ():
         print(f"{'met' if ok else 'missed'}: {text} ({figures})")
-    if not all(ok for _, ok, _ in goals):
+    if missed:
         raise typer.Exit(1)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from rung import files
 from rung.cli import options
-from rung.errors import RungError, first_line
+from rung.errors import RungError, first_line, with_extra
 
 DESCRIPTION = 1 << 20  # bytes of a task's file at most
 
@@ -37,7 +37,7 @@ def eval_(
         import lm_eval
         from lm_eval.tasks import TaskManager
     except ImportError:
-        raise RungError("rung eval needs lm-evaluation-harness: pip install 'rung[eval]'.") from None
+        raise RungError(f"rung eval needs lm-evaluation-harness: {with_extra('eval')}.") from None
     for described in (task for task in tasks if task.endswith(".yaml")):
         try:
             files.read_bytes(Path(described), DESCRIPTION)

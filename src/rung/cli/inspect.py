@@ -62,11 +62,15 @@ def inspect(
             mix=(len(chosen) == 1) if mix is None else mix,
         )
     )
+    failed = [row for row in rows if row.state == "failed"]
     if json:
-        console.print_json([row.as_json() for row in rows])
+        from rung.show import document
+
+        found = [document.finding("compile", row.reason, about=f"{row.rung} {row.dtype} {row.arch}") for row in failed]
+        console.print_json(document.document("inspect", int(bool(failed)), [row.as_json() for row in rows], found))
     else:
         _print(rows)
-    if any(row.state == "failed" for row in rows):
+    if failed:
         raise typer.Exit(1)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from rung.cli import console, options
 from rung.errors import RungError
+
+if TYPE_CHECKING:
+    from rung.learn import Exercise
 
 Number = Annotated[int, typer.Argument(metavar="NUMBER", help="The exercise, from 1 to 24.")]
 
@@ -26,7 +31,7 @@ def learn(
 
     Examples: rung learn · rung learn 3 · rung hint 3
     """
-    from rung.learn import Progress, find
+    from rung.learn import BLANK, Progress, find
 
     progress = Progress.read()
     if number is None:
@@ -34,24 +39,30 @@ def learn(
         return
     exercise = find(number)
     path = folder / f"{exercise.name}.cu"
-    print(f"{exercise.number}. {exercise.chapter}: {exercise.task}\n")
+    out = sys.stderr if json else sys.stdout
+    print(f"{exercise.number}. {exercise.chapter}: {exercise.task}\n", file=out)
+    blanks, says = list(exercise.solution), ""
     if not path.exists():
         path.write_text(exercise.source, encoding="utf-8")
-        print(f"{path} is the kernel. Fill its blanks ({', '.join(exercise.solution)}),")
-        print(f"and run `rung learn {number}` again. `rung hint {number}` gives a hint.")
-        return
-    command = ["check", exercise.operation, str(path), "--dtype", exercise.dtype]
-    right = _rung(*command)
-    if right and exercise.goal:
-        right = _rung("count", exercise.operation, str(path), "--shape", exercise.shape, "--goal", exercise.goal)
-    if not right:
-        sentence = exercise.mistake(path.read_text(encoding="utf-8"))
-        print(f"\nNot yet. {sentence or f'`rung hint {number}` gives a hint.'}")
+        print(f"{path} is the kernel. Fill its blanks ({', '.join(blanks)}),", file=out)
+        print(f"and run `rung learn {number}` again. `rung hint {number}` gives a hint.", file=out)
+        state = "begun"
+    else:
+        text = path.read_text(encoding="utf-8")
+        blanks = sorted(set(BLANK.findall(text)))
+        says = f"{' and '.join(blanks)}: not filled yet." if blanks else exercise.mistake(text)
+        state = "blank" if blanks else _graded(exercise, path, out)
+    if state == "solved":
+        progress.solved.add(exercise.name)
+        progress.write()
+        story = ", ".join(f"`rung show {name} --diff`" for name in exercise.story)
+        print(f"\nSolved. {says}{' ' * bool(says)}The rungs behind it: {story}.", file=out)
+    elif state != "begun":
+        print(f"\nNot yet. {says or f'`rung hint {number}` gives a hint.'}", file=out)
+    if json:
+        console.print_json({"number": number, "file": str(path), "state": state, "blanks": blanks, "says": says})
+    if state not in ("begun", "solved"):
         raise typer.Exit(1)
-    progress.solved.add(exercise.name)
-    progress.write()
-    story = ", ".join(f"`rung show {name} --diff`" for name in exercise.story)
-    print(f"\nSolved. The rungs behind it: {story}.")
 
 
 def hint(number: Number) -> None:
@@ -71,10 +82,38 @@ def hint(number: Number) -> None:
     progress.write()
 
 
-def _rung(*words: str) -> bool:
-    """A verb in a process of its own; whether it ended with 0. Mistakes in the file end with 2, and are shown."""
-    print("$ rung " + " ".join(words), flush=True)
-    code = subprocess.run([sys.executable, "-m", "rung", *words], check=False).returncode
+def _graded(exercise: Exercise, path: Path, out: TextIO) -> str:
+    """"solved", "wrong" or "slow". What the goal is about is counted while the check runs."""
+    goal = ("count", exercise.operation, str(path), "--shape", exercise.shape, "--goal", exercise.goal)
+    counting = _start(goal, subprocess.PIPE) if exercise.goal else None
+    words = ("check", exercise.operation, str(path), "--dtype", exercise.dtype)
+    print(_shown(words), file=out, flush=True)
+    try:
+        right = _ended(_start(words, 2 if out is sys.stderr else None), words)
+        if not right or counting is None:
+            return "solved" if right else "wrong"
+        counted = counting.communicate()[0]
+        print(f"{_shown(goal)}\n{counted}", end="", file=out, flush=True)
+        return "solved" if _ended(counting, goal) else "slow"
+    finally:
+        if counting is not None:
+            counting.kill()
+            counting.wait()
+
+
+def _shown(words: Sequence[str]) -> str:
+    return f"$ rung {shlex.join(words)}"
+
+
+def _start(words: Sequence[str], stdout: int | None) -> subprocess.Popen[str]:
+    """A verb in a process of its own; when its output is read, its errors are read with it."""
+    both = subprocess.STDOUT if stdout == subprocess.PIPE else None
+    return subprocess.Popen([sys.executable, "-m", "rung", *words], stdout=stdout, stderr=both, text=True)
+
+
+def _ended(process: subprocess.Popen[str], words: Sequence[str]) -> bool:
+    """Whether it ended with 0. Mistakes in the file end with 2, and are shown."""
+    code = process.wait()
     if code not in (0, 1, 2, 3):
         raise RungError(f"`rung {words[0]}` ended with code {code}.")
     return code == 0

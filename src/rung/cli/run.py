@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from rung.cli import console, options
 from rung.errors import RungError
+
+if TYPE_CHECKING:
+    from rung.emulator.running import Ended, How
+
+_RACES = {"auto": [], "yes": ["--races"], "no": ["--no-races"]}
 
 
 def run(
@@ -41,7 +46,7 @@ def run(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document (docs/programs.md) instead of the output.")
+        bool, typer.Option("--json", help="One JSON document (docs/json.md) instead of the output.")
     ] = False,
 ) -> None:
     """Compile a CUDA program with its host code, run it without a GPU, and report faults and races of its kernels.
@@ -83,10 +88,11 @@ def run(
     )
     arch = gpu.architecture() if on_gpu else None
     with running.built(files, built, [f"-l{name}" for name in library or ()], arch) as program:
+        used = how
         ended = running.run(program, arguments, how, keep=as_json)
         if order == "all" and not ended.code:
             for other in running.orders(how)[1:]:
-                ended = running.run(program, arguments, other, keep=True)
+                ended, used = running.run(program, arguments, other, keep=True), other
                 if ended.code:
                     again = f"--order {other.order} --seed {other.seed}"
                     if not as_json:
@@ -96,7 +102,24 @@ def run(
             else:
                 print("rung: the same exit code under eight orders.", file=sys.stderr)
     if as_json:
-        console.print_json(ended.document([*map(str, files), *arguments]))
-    elif ended.report.get("notes") and ended.code >= 128:
-        print(f"rung: {ended.report['notes'][-1]}.", file=sys.stderr)
+        settings = ("-I", include), ("-D", define), ("-l", library), ("--std=", [standard])
+        repeat = ["run", *files, *(name + word for name, words in settings for word in words or ())]
+        repeat += ["--order", used.order, "--seed", used.seed, *_RACES[checked]]
+        repeat += ["--", *arguments] if arguments else []
+        console.print_json(_document(ended, [*map(str, files), *arguments], used, repeat))
+    elif ended.code >= 128 and ended.report.get("findings"):
+        print(f"rung: {ended.report['findings'][-1]['text']}.", file=sys.stderr)
     sys.exit(ended.code)
+
+
+def _document(ended: Ended, command: list[str], how: How, repeat: list[object]) -> dict[str, Any]:
+    from rung.show import document
+
+    found = ended.report.get("findings", [])
+    if ended.code and not found:
+        found = [{"kind": "exit", "text": f"the program ends with exit code {ended.code}"}]
+    return document.document(
+        "run", ended.code, ended.report.get("results", []), [document.finding(**one, repeat=repeat) for one in found],
+        ended.report.get("notes", []), command=command, output=ended.output,
+        how={"order": how.order, "seed": how.seed, "races": how.races},
+    )  # fmt: skip

@@ -9,7 +9,7 @@ import typer
 
 from rung import files
 from rung.cli import options
-from rung.errors import RungError
+from rung.errors import RungError, with_extra
 from rung.files import shown
 
 KEY = 1 << 12  # bytes of a key's file
@@ -55,8 +55,8 @@ def serve(
         from rung.serve.app import Limits
         from rung.serve.run import serve as run
     except ModuleNotFoundError as error:
-        raise RungError(f"the server needs {error.name}; install it: pip install 'rung[serve]'.") from None
-    from rung.models.batching.protocol import Setup
+        raise RungError(f"the server needs {error.name}; install it: {with_extra('serve')}.") from None
+    from rung.models.batching.worker_pool import Setup
 
     for option, text in [("--name", name), *(("--cors", origin) for origin in cors or [])]:
         if text is not None and not (text and text.isprintable()):

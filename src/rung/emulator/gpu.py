@@ -54,7 +54,7 @@ def library() -> Path:
 def _forwards(api: str, source: str) -> Iterator[str]:
     """Definitions of the declared functions that the source has not: the same call of the library's function."""
     for whole, name, listed in _DECLARED.findall(api):
-        if re.search(rf"\b{name}\(cuda|\b{name}\(const|\b{name}\(void", source) or name == "cudaLaunchKernelExC":
+        if re.search(rf"^cudaError_t {name}\(", source, re.MULTILINE):
             continue
         parts = [re.sub(r"\s*=.*", "", part.strip(), flags=re.DOTALL) for part in listed.split(",") if part.strip()]
         typed, names = [], []

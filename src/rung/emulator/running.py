@@ -17,11 +17,9 @@ from typing import Any, Literal
 from rung.emulator import executable, gpu
 from rung.errors import RungError
 
-SCHEMA = "rung-run/1"
 ORDERS = ("forward", "reverse", "shuffled")
 GPUS = ("h100", "h200", "a100", "a10", "l4", "rtx4090", "t4")
 SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
-CODES = {101: "a kernel's fault", 102: "a race", 103: "misused memory"}  # exit codes besides the program's
 
 
 @dataclass(frozen=True)
@@ -63,21 +61,6 @@ class Ended:
     output: str = ""
     errors: str = ""
 
-    def document(self, command: Sequence[str]) -> dict[str, Any]:
-        """The run as JSON, in the documented schema."""
-        empty: dict[str, Any] = {"faults": [], "kernels": [], "notes": []}
-        verdict = "fault" if self.code in CODES else "ok" if self.code == 0 else "failed"
-        rest = {name: value for name, value in self.report.items() if name not in ("schema", "exit")}
-        return {
-            "schema": SCHEMA,
-            "command": list(command),
-            "exit": self.code,
-            "verdict": verdict,
-            "output": self.output,
-            **empty,
-            **rest,
-        }
-
 
 @contextmanager
 def built(
@@ -117,8 +100,8 @@ def run(
         found = json.loads(report.read_text()) if report.is_file() else {}
     code = done.returncode
     if code < 0:
-        name = signal.Signals(-code).name
-        found = {**found, "notes": [*found.get("notes", []), f"the program's host code was ended by {name}"]}
+        text = f"the program's host code was ended by {signal.Signals(-code).name}"
+        found = {**found, "findings": [*found.get("findings", []), {"kind": "signal", "text": text}]}
         code = 128 - code
     return Ended(code, found, done.stdout or "", done.stderr or "")
 

@@ -4,6 +4,7 @@ whose memory holds nothing but the call's operands."""
 from __future__ import annotations
 
 import fnmatch
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -13,13 +14,13 @@ from rung.cuda.host_code import host_part
 from rung.cuda.source import Parameter, function_parameters
 from rung.dtypes import name_of
 from rung.emulator import executable, running
-from rung.emulator.faults import KINDS, EmulatorFault, FaultKind
 from rung.emulator.module import ambient, launching
-from rung.errors import RungError
+from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
 from rung.expressions import evaluate
+from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Operation
-from rung.rungs import adopt, source_file
+from rung.rungs import adopt
 from rung.rungs.arguments import POINTEES
 from rung.rungs.base import Call, Prepared, Rung
 from rung.rungs.header import Header
@@ -39,14 +40,16 @@ struct RungOperand
     std::string path;
     std::vector<char> bytes;
     void* device = nullptr;
-    RungOperand(const char* folder, int number) : path(std::string(folder) + "/" + std::to_string(number))
+    RungOperand(const char* folder, int number, const char* name)
     {{
+        path = std::string(folder) + "/" + std::to_string(number);
         FILE* file = fopen(path.c_str(), "rb");
         if (!file) return;
         fseek(file, 0, SEEK_END), bytes.resize(size_t(ftell(file))), rewind(file);
         if (fread(bytes.data(), 1, bytes.size(), file) != bytes.size()) exit(98);
         fclose(file);
-        cudaMalloc(&device, bytes.size()), cudaMemcpy(device, bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
+        cudaMalloc(&device, bytes.size(), RungSite{{name, 0}});
+        cudaMemcpy(device, bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
     }}
     void leave()
     {{
@@ -69,7 +72,7 @@ int main(int, char** words)
 
 def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]) -> list[LauncherRung]:
     """The launchers of a file that the patterns name. `words` are NAME=VALUE for parameters, and conditions."""
-    source = source_file.read(path)
+    source = read_text(path)
     defined = dict(function_parameters(text, source, str(path)) for text in host_part(source).split("\0"))
     defined = {name: parameters for name, parameters in defined.items() if any(p.pointer for p in parameters)}
     given = dict(word.split("=", 1) for word in words if word.partition("=")[0].isidentifier() and "==" not in word)
@@ -104,7 +107,7 @@ class LauncherRung(Rung):
     ) -> None:
         self.parameters, self._call = parameters, call
         own = {name: value for name, value in given.items() if name in {p.name for p in parameters}}
-        self._source = source_file.read(path)
+        self._source = read_text(path)
         self.bind, dtypes, conditions = adopt.launcher(of, self._source, path, call, parameters, own)
         idea = f"{call} of {path.name}."
         super().__init__(of, call, path, Header(idea, dtypes=tuple(dtypes), needs=(*conditions, *needs), align=1))
@@ -127,7 +130,7 @@ class LauncherRung(Rung):
         for n, p in enumerate(self.parameters):
             if p.pointer:
                 arguments.append(f"({'const ' * p.const}{p.ctype}*)operands[{len(operands)}].device")
-                operands.append(f"RungOperand(words[1], {n})")
+                operands.append(f'RungOperand(words[1], {n}, "{p.name}")')
             else:
                 arguments.append(f"({p.ctype})atof(words[{2 + n}])")
         parts = {"path": self.path.resolve(), "call": self._call}
@@ -168,10 +171,13 @@ class LauncherRung(Rung):
             for n, tensor in tensors.items():
                 (Path(folder) / str(n)).write_bytes(_bytes(tensor).numpy().tobytes())
             ended = running.run(program, [folder, *words], how, keep=True, seconds=SECONDS)
-            for fault in ended.report.get("faults", []):
-                kind: FaultKind = next((kind for kind in KINDS if kind == fault["kind"]), "bounds")
-                more = f" ({fault['details']})" if fault["details"] else ""
-                raise EmulatorFault(kind, f"{fault['text']}{more}")
+            for fault in ended.report.get("findings", []):
+                if fault["kind"] == "exit":
+                    break
+                kind: FaultKind = next((kind for kind in FAULTS if kind == fault["kind"]), "bounds")
+                more = f" (launched at {fault['launched']})" if "launched" in fault else ""
+                text = re.sub(r"from cudaMalloc \((\w+):0\)", r"of '\1'", fault["text"])
+                raise EmulatorFault(kind, f"{text}{more}")
             if ended.code:
                 said = ["", *(line for line in (ended.errors + ended.output).splitlines() if line.strip())]
                 raise RungError(f"{self._call} ended its process with exit code {ended.code}: {said[-1]}")

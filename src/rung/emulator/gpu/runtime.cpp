@@ -116,10 +116,18 @@ void* variable_of(const void* address)
 
 thread_local cudaError_t launched;
 thread_local const rung_host::Configuration* pending;
-thread_local unsigned long launches;
+thread_local cudaError_t refused;  // not yet taken by cudaGetLastError
+
+// Sizes that no GPU takes. The library says "invalid value" of a kernel that it has not registered itself.
+bool too_large(dim3 g, dim3 b)
+{
+    return !g.x || !g.y || !g.z || !b.x || !b.y || !b.z || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535 || b.x > 1024 || b.y > 1024 || b.z > 64 ||
+           size_t(b.x) * b.y * b.z > 1024;
+}
 
 cudaError_t launch(const void* kernel, const rung_host::Configuration& how, void** arguments)
 {
+    if (too_large(how.grid, how.block)) return refused = cudaErrorInvalidConfiguration;
     cudaLaunchAttribute attributes[3];
     cudaLaunchConfig_t config = {how.grid, how.block, how.shared, how.stream, attributes, 0};
     const auto add = [&](cudaLaunchAttributeID id) -> cudaLaunchAttributeValue& {
@@ -235,6 +243,13 @@ cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, con
     if (cudaError_t error = kernel_of(given->func, kernel)) return error;
     own.func = const_cast<void*>(kernel);
     return real("cudaGraphAddKernelNode", node, graph, needs, count, static_cast<const cudaKernelNodeParams*>(&own));
+}
+cudaError_t cudaPeekAtLastError() { return refused ? refused : real("cudaPeekAtLastError"); }
+cudaError_t cudaGetLastError()
+{
+    const cudaError_t own = refused, last = real("cudaGetLastError");
+    refused = cudaSuccess;
+    return own ? own : last;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return real("cudaEventCreate", event); }
 cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned flags) { return real("cudaEventCreateWithFlags", event, flags); }

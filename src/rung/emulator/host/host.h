@@ -25,7 +25,7 @@ struct Settings
 const Settings& settings();
 
 std::string place_of_call(RungSite site);  // "file.cu:12"
-void tell(ExitCode kind, const char* what, const std::string& text, const std::string& details = "");
+void tell(ExitCode kind, const char* what, const std::string& text, const std::string& launched = "");
 struct Ran { const char* name; unsigned long blocks, threads; double seconds; bool checked; };
 void note_launch(const Ran& ran);
 void note_once(const std::string& text);

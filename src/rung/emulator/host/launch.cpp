@@ -217,7 +217,7 @@ void explain(const char* kernel, const Report& report, const std::string& site)
         what = what.substr(0, bar) + (line.empty() ? "" : " at " + line) + lacks + ": " +
                (report.address < 1 << 20 ? shared_variable(report.address) : describe(reinterpret_cast<void*>(report.address)));
     } else if (what.empty()) what = (report.address < 1 << 16 ? "" : "touches ") + describe(reinterpret_cast<void*>(report.address));
-    tell(kind == FaultKind::Race ? RACED : FAULTED, KINDS[report.fault], where + ": " + what, "launched at " + site);
+    tell(kind == FaultKind::Race ? RACED : FAULTED, KINDS[report.fault], where + ": " + what, site);
 }
 
 cudaError_t error_of(const Report& report)

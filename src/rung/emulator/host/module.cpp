@@ -3,16 +3,15 @@
 #include "include/rung_host/program.h"
 
 namespace rung_emulator {
-namespace now {
-// In pages without anything else: each process of a launch has its own.
-#define NOW __attribute__((section(".rung_now"), used))
-NOW __attribute__((aligned(4096))) uint3 thread_index;
-NOW uint3 block_index;
-NOW dim3 block_dim, grid_dim;
-NOW __attribute__((aligned(4096))) char after[4096] = {1};
-}  // namespace now
 static thread_local char marker;
 }  // namespace rung_emulator
+
+// The indices fill a page alone: each process of a launch has its own.
+extern "C" { alignas(4096) __attribute__((visibility("hidden"), used)) char rung_now[4096] = {}; }
+static_assert(sizeof(uint3) == 12 && sizeof(dim3) == 12, "");
+#define PLACE(name, offset) ".globl " name "\n.hidden " name "\n.set " name ", rung_now + " offset "\n"
+asm(PLACE("_ZN13rung_emulator3now12thread_indexE", "0") PLACE("_ZN13rung_emulator3now11block_indexE", "12")
+    PLACE("_ZN13rung_emulator3now9block_dimE", "24") PLACE("_ZN13rung_emulator3now8grid_dimE", "36"));
 
 extern thread_local __attribute__((visibility("hidden"))) char rung_dynamic_shared[];
 

@@ -1,4 +1,4 @@
-// What a program's kernels did wrong, as it happens, and a summary at the end; as JSON lines too, where rung asks for them.
+// What a program's kernels did wrong, as it happens, and a summary at the end; as a JSON document too (show/document.schema.json).
 #include "host.h"
 
 #include <dlfcn.h>
@@ -17,7 +17,7 @@ namespace rung_host {
 namespace {
 
 struct Tally { unsigned long launches, checked, blocks, threads; double seconds; };
-struct Told { std::string kind, text, details; };
+struct Told { std::string kind, text, launched; };
 
 pid_t owner;
 int worst;
@@ -43,15 +43,18 @@ void write_json(const char* path, int status)
 {
     FILE* const file = fopen(path, "w");
     if (!file) return;
-    fprintf(file, "{\"schema\": \"rung-run/1\", \"exit\": %d, \"order\": %d, \"seed\": %u, \"races\": %d,\n \"faults\": [", status, settings().order,
-            settings().seed, settings().races);
-    for (size_t i = 0; i < told.size(); i++)
-        fprintf(file, "%s\n  {\"kind\": %s, \"text\": %s, \"details\": %s}", i ? "," : "", quoted(told[i].kind).c_str(), quoted(told[i].text).c_str(),
-                quoted(told[i].details).c_str());
-    fprintf(file, "],\n \"kernels\": [");
+    const char *const orders[] = {"forward", "reverse", "shuffled"}, *const races[] = {"no", "auto", "yes"};
+    if (told.empty() && status) told.push_back({"exit", "the program ends with exit code " + std::to_string(status), ""});
+    fprintf(file, "{\"schema\": \"rung/1\", \"verb\": \"run\", \"verdict\": \"%s\", \"exit\": %d,\n \"how\": {\"order\": \"%s\", \"seed\": %u, "
+            "\"races\": \"%s\"},\n \"findings\": [", status ? "failed" : "ok", status, orders[settings().order % 3], settings().seed, races[settings().races % 3]);
+    for (size_t i = 0; i < told.size(); i++) {
+        fprintf(file, "%s\n  {\"kind\": %s, \"text\": %s", i ? "," : "", quoted(told[i].kind).c_str(), quoted(told[i].text).c_str());
+        fprintf(file, told[i].launched.empty() ? "}" : ", \"launched\": %s}", quoted(told[i].launched).c_str());
+    }
+    fprintf(file, "],\n \"results\": [");
     for (size_t i = 0; i < names.size(); i++) {
         const Tally& t = tallies[names[i]];
-        fprintf(file, "%s\n  {\"name\": %s, \"launches\": %lu, \"race_checked\": %lu, \"blocks\": %lu, \"threads\": %lu, \"seconds\": %.6f}", i ? "," : "",
+        fprintf(file, "%s\n  {\"kernel\": %s, \"launches\": %lu, \"race_checked\": %lu, \"blocks\": %lu, \"threads\": %lu, \"seconds\": %.6f}", i ? "," : "",
                 quoted(names[i]).c_str(), t.launches, t.checked, t.blocks, t.threads, t.seconds);
     }
     fprintf(file, "],\n \"notes\": [");
@@ -130,13 +133,13 @@ std::string line_of(unsigned long long counter)
     return found;
 }
 
-void tell(ExitCode kind, const char* what, const std::string& text, const std::string& details)
+void tell(ExitCode kind, const char* what, const std::string& text, const std::string& launched)
 {
     if (!worst || kind < worst) worst = kind;
-    told.push_back({what, text, details});
+    told.push_back({what, text, launched});
     fflush(stdout);
     fprintf(stderr, "rung: %s: %s.\n", what, text.c_str());
-    if (!details.empty()) fprintf(stderr, "rung:   %s\n", details.c_str());
+    if (!launched.empty()) fprintf(stderr, "rung:   launched at %s\n", launched.c_str());
 }
 
 void note_launch(const Ran& ran)

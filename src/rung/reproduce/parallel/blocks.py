@@ -18,10 +18,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rung.errors import RungError, first_line
-from rung.models.batching.protocol import Setup
-from rung.models.batching.worker_pool import WorkerPool
-from rung.numbers import whole
+from rung.errors import RungError, first_line, with_extra
+from rung.files import whole
+from rung.models.batching.worker_pool import Setup, WorkerPool
 
 if TYPE_CHECKING:
     from rung.models.load import Model
@@ -140,7 +139,7 @@ def with_ray(address: str) -> None:
         import ray
         import ray.data
     except ModuleNotFoundError as error:
-        raise RungError(f"--ray needs {error.name}; install it: pip install 'rung[ray]'.") from None
+        raise RungError(f"--ray needs {error.name}; install it: {with_extra('ray')}.") from None
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if ray.is_initialized():
         return

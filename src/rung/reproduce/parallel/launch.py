@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from rung.errors import RungError
+from rung.errors import RungError, with_extra
 
 IN_A_JOB = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
 
@@ -31,7 +31,7 @@ def mpiexec() -> str:
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec") or shutil.which("mpirun")
     if found is None:
-        raise RungError("mpiexec was not found; `pip install 'rung[mpi]'` installs it (or apt install openmpi-bin).")
+        raise RungError(f"mpiexec was not found; `{with_extra('mpi')}` installs it (or apt install openmpi-bin).")
     return found
 
 
@@ -40,7 +40,7 @@ def available() -> str | None:
     import importlib.util
 
     if importlib.util.find_spec("mpi4py") is None:
-        return "mpi4py is not installed; `pip install 'rung[mpi]'` installs it and an MPI library."
+        return f"mpi4py is not installed; `{with_extra('mpi')}` installs it and an MPI library."
     try:
         mpiexec()
     except RungError as error:

@@ -85,7 +85,8 @@ def build(
 
 def _packed(ladders: Iterable[Mapping[str, Any]]) -> str:
     """Every source, difference and drawing, compressed: as they are they would be nine tenths of the page."""
-    code = {r["id"]: [r["changes"], r["source"], r["drawn"]] for of in ladders for r in of["rungs"]}
+    rungs = [r for of in ladders for r in of["rungs"]]
+    code = [{r["id"]: r[part] for r in rungs} for part in ("changes", "source", "drawn")]  # like beside like: smaller
     return base64.b64encode(zlib.compress(json.dumps(code).encode(), 9)).decode()
 
 

@@ -168,11 +168,12 @@
   for (const part of document.querySelectorAll(".code-of")) {
     part.addEventListener("toggle", async () => {
       const all = await (code ??= unpacked());
-      if (part.children.length === 1) part.insertAdjacentHTML("beforeend", all[part.dataset.id][part.dataset.part]);
+      if (part.children.length === 1) part.insertAdjacentHTML("beforeend", all[part.dataset.part][part.dataset.id]);
     });
   }
 
   addEventListener("hashchange", () => { follow(true); plot(); });
+  addEventListener("load", plot); // a page that the address names is visible only then
   follow(false);
   plot();
 

@@ -1,0 +1,44 @@
+"""The JSON document of `rung check`, `run`, `inspect` and `count`: one shape, described by document.schema.json."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+SCHEMA = "rung/1"  # the number changes when a key changes its meaning
+_VERDICTS = {0: "ok", 2: "refused", 3: "not judged", 130: "stopped"}  # by exit code
+_LINE = re.compile(r"([^\s:(',]+\.\w+)(?::|, line |\()(\d+)|, line (\d+)")
+_INDEX = re.compile(r"(block|thread) \((\d+), (\d+), (\d+)\)")
+_KERNEL = re.compile(r"kernel '([^']+)'")
+_FILE = re.compile(r"\s*([^\s:]+\.(?:cu|cuh|py)):? ")
+
+
+def document(
+    verb: str,
+    code: int,
+    results: Sequence[Any] = (),
+    findings: Iterable[dict[str, Any]] = (),
+    notes: Iterable[str] = (),
+    **more: Any,
+) -> dict[str, Any]:
+    """What a verb has found. A `code` of 1 and those of programs are verdicts of "failed"."""
+    verdict = _VERDICTS.get(code, "failed")
+    head = {"schema": SCHEMA, "verb": verb, "verdict": verdict, "exit": code}
+    return {**head, "findings": [*findings], "results": [*results], "notes": [*notes], **more}
+
+
+def finding(kind: str, text: str, repeat: Sequence[object] = (), **more: Any) -> dict[str, Any]:
+    """Something that is wrong. The place is read from the text, whose form is that of the emulator and of compilers;
+    further places in it are related (what a race is with, where memory was allocated)."""
+    file = (found := _FILE.match(text)) and found[1]
+    places = [{"file": m[1] or file, "line": int(m[2] or m[3])} for m in _LINE.finditer(text) if m[1] or file]
+    where: dict[str, Any] = dict(places[0]) if places else {"file": file} if file else {}
+    if kernel := _KERNEL.search(text):
+        where["kernel"] = kernel[1]
+        for name, *index in _INDEX.findall(text):
+            where.setdefault(name, [int(i) for i in index])
+    command = shlex.join(["rung", *map(str, repeat)]) if repeat else ""
+    more = {"place": where, "related": places[1:], **more, "repeat": command}
+    return {"kind": kind or "error", "text": text, **{name: value for name, value in more.items() if value}}
