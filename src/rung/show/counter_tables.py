@@ -98,10 +98,11 @@ def bounds(figures: Figures, counts: Sequence[Row]) -> str:
 def pairs(rows: Iterable[Row]) -> Iterator[Pair]:
     """Figures of rows that count the launches of a measured row, if neither is zero throughout."""
     every = list(rows)
-    counted = {launches(r): r for r in every if r.kind == "count"}
-    for row in every:
-        other = counted.get(launches(row)) if row.kind == "profile" else None
-        if other is None or row.verdict != "ok" or other.verdict != "ok":
+    counted = {launches(r): r for r in every if r.kind == "count" and r.verdict == "ok"}
+    profiled = {launches(r): r for r in every if r.kind == "profile" and r.verdict == "ok"}  # of several GPUs, one's
+    for launched, row in profiled.items():
+        other = counted.get(launched)
+        if other is None:
             continue
         for measured, ours in zip(row.detail["kernels"], other.detail["kernels"], strict=False):
             if measured["kernel"] != ours["kernel"]:
