@@ -17,8 +17,7 @@ from typing import Any
 
 import uvicorn
 
-from rung.models.batching.protocol import Setup
-from rung.models.batching.worker_pool import WorkerPool
+from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.serve.app import Limits, Server
 from rung.serve.run import served_from, settings
 

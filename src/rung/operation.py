@@ -206,14 +206,16 @@ class Operation:
         names: Sequence[str] | None = None,
         device: str = "cpu",
     ) -> Tensors:
-        """Operands filled with random numbers (outputs left as `empty` gave them), views included."""
+        """Operands filled with random numbers (outputs left as `empty` gave them), views included. Without names, all
+        that belong to one call: none that is read instead of another."""
+        names = [o.name for o in self.operands if o.instead is None] if names is None else names
         tensors: Tensors = {}
         from_draw = self.draw(values, seed) if self.draw else {}
-        chosen = [o for o in self.operands if (names is None or o.name in names) and o.view_of is None]
+        chosen = [o for o in self.operands if o.name in names and o.view_of is None]
         # Large inputs are made on the GPU, which is fast; small ones have the same values on CPU and GPU.
         maker = device if sum(math.prod(o.size(values)) for o in chosen) > LARGE else "cpu"
         for index, operand in enumerate(self.operands):
-            if names is not None and operand.name not in names:
+            if operand.name not in names:
                 continue
             if operand.view_of is not None:
                 assert operand.view is not None

@@ -720,7 +720,8 @@ def given(looked_at: str, values: Values, dtype: str, case: object) -> Tensors:
     names = BINDS.get(looked_at) or [
         o.name
         for o in of.operands
-        if o.name not in LEAVE_OUT.get(of.name, ()) and not (o.optional and o.name.endswith(("_q", "_s")))
+        if o.name not in LEAVE_OUT.get(of.name, ()) and o.instead is None
+        and not (o.optional and o.name.endswith("_s"))
     ]
     tensors = of.inputs(
         values,

@@ -156,7 +156,7 @@ def test_cubs_primitives_agree_with_torch() -> None:
 @pytest.mark.slow
 @needs_compiler
 def test_a_barrier_that_cub_needs_is_missed() -> None:
-    from rung.emulator.faults import EmulatorFault
+    from rung.errors import EmulatorFault
 
     twice = CUB.replace("    __syncthreads();\n    float most", "    float most", 1)
     with pytest.raises(EmulatorFault) as fault:

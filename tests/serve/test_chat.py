@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 import tokenizers
+from test_serve import ask
 
 import llama_models as models
 import rung
@@ -16,7 +17,6 @@ from rung.errors import RungError
 from rung.serve.chat import read_chat_template
 from rung.serve.run import served_from
 from serving import running
-from test_serve import ask
 
 # In the style of the families' templates: how messages begin and end, and what the first one is.
 TEMPLATES = {

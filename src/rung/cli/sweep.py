@@ -14,8 +14,7 @@ import typer
 
 from rung.cli import console, options
 from rung.errors import RungError
-from rung.files import shown
-from rung.numbers import whole
+from rung.files import shown, whole
 
 if TYPE_CHECKING:
     from rung.results.row import Row

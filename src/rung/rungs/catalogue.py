@@ -7,8 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from rung.errors import RungError
-from rung.files import shown
-from rung.numbers import whole
+from rung.files import shown, whole
 from rung.operation import Operation
 from rung.rungs import python_module
 from rung.rungs.base import Rung

@@ -27,9 +27,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from rung.errors import RungError
+from rung.files import whole
 from rung.models.batching.text import Piece
 from rung.models.batching.worker_pool import PooledText, WorkerPool
-from rung.numbers import whole
 from rung.serve.completions import (
     Call,
     Choice,

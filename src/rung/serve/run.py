@@ -19,8 +19,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from rung.errors import RungError
-from rung.models.batching.protocol import Setup
-from rung.models.batching.worker_pool import WorkerPool
+from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.models.family import read_config
 from rung.models.load import find
 from rung.models.tokenizer import read_tokenizer

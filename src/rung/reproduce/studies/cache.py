@@ -14,10 +14,10 @@ from rung.errors import RungError
 from rung.models import family
 from rung.models import weights as model_weights
 from rung.models.cache import Cache
-from rung.models.choose_plan import make_plan
 from rung.models.family import Config
 from rung.models.gpu.engine import Engine
 from rung.models.gpu.slots import GpuBackend, write_texts
+from rung.models.load import make_plan
 from rung.models.plan import TorchPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
