@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rung import files
 from rung.errors import RungError
@@ -32,7 +32,7 @@ class ChatTemplate:
         class Generation(jinja2.ext.Extension):
             """A block around what the assistant writes; it changes no text."""
 
-            tags: ClassVar = {"generation"}
+            tags = {"generation"}  # noqa: RUF012
 
             def parse(self, parser: Any) -> Any:
                 next(parser.stream)
