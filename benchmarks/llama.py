@@ -180,8 +180,8 @@ def kernels(ours: Any, rows: int) -> None:
 OTHERS = {
     "AT_ONCE": ({"WARPS": 4}, {"WARPS": 16}, {"AT_ONCE": 1}, {"AT_ONCE": 2}, {"WARPS": 4, "AT_ONCE": 1}),
     "FLIGHT": (
-        {"WARPS": 12}, {"WARPS": 8}, {"FLIGHT": 4}, {"FLIGHT": 16}, {"FLIGHT": 32}, {"DELAY": 300}, {"DELAY": 600},
-        {"DELAY": 900}, {"KEY_PART": 64}, {"KEY_PART": 256}, {"KEY_LOADS": 2}, {"RING": 120},
+        {"WARPS": 16}, {"WARPS": 8}, {"FLIGHT": 4}, {"FLIGHT": 16}, {"FLIGHT": 32}, {"DELAY": 300}, {"DELAY": 600},
+        {"DELAY": 900}, {"KEY_LOADS": 2}, {"RING": 120}, {"WARPS": 16, "KEY_LOADS": 2},
     ),
 }  # fmt: skip
 
