@@ -113,7 +113,7 @@ def test_one_counter_of_a_rung_has_an_answer() -> None:
 
 @pytest.mark.slow
 def test_a_check_of_a_file_names_its_most_expensive_line_and_judges_its_goals(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "rows.cu"
     path.write_text("""__global__ void relu(const float* x, float* out, int N)
@@ -128,7 +128,7 @@ def test_a_check_of_a_file_names_its_most_expensive_line_and_judges_its_goals(
     for goals in ([], ["--goal", "sectors_per_request(ld) <= 4"], ["--goal", "sectors_per_request(ld) > 4"]):
         with pytest.raises(SystemExit) as ended:
             main(["check", "relu", str(path), "--dtype", "f32", "--case", "power of two and one", *goals])
-        out = capsys.readouterr().out
+        out = capfd.readouterr().out
         seen.append(int(ended.value.code or 0))
         remarks = [line for line in out.splitlines() if line.startswith("remark:")]
         assert len(remarks) == 1 and "line 6" in remarks[0] and "32 elements apart" in remarks[0]
