@@ -16,6 +16,7 @@ from rung.rungs import catalogue
 OPERATION = '''
 """A vector times a number."""
 
+from rung.operation import Case, Cost, Library, Operand, Operation, Race
 
 
 def reference(t, v):
