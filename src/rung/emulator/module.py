@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from rung.cuda import limits, tensor_map
+from rung.cuda.elf import shared_symbols
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.source import kernel_parameters
 from rung.emulator import counters, native
-from rung.emulator.elf import shared_symbols
-from rung.emulator.faults import KINDS, EmulatorFault, FaultKind
 from rung.emulator.guard import mapping_of
 from rung.emulator.translation import LIMITS, Variant, translate
-from rung.errors import RungError
+from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
 from rung.lazy import torch
 
 Order = Literal["forward", "reverse", "shuffled"]
@@ -387,7 +386,7 @@ class EmulatedModule:
     # ---- what went wrong --------------------------------------------------------------------------------------
 
     def _fault(self, kernel: str, report: native.Report, args: Sequence[Argument], library: Library) -> EmulatorFault:
-        kind: FaultKind = KINDS[report.fault - 1]
+        kind: FaultKind = FAULTS[report.fault - 1]
         text = report.text.decode(errors="replace")
         text = re.sub(r"\{([0-9a-f]+)\}", lambda place: library.line_of(int(place[1], 16) - 1)[2:] or "some line", text)
         where = f"kernel '{kernel}', block ({report.block.x}, {report.block.y}, {report.block.z})"
