@@ -8,7 +8,7 @@ needs  = [
   "C * sizeof_real % 16 == 0 and NH * HS * sizeof_real % 16 == 0 and F * sizeof_real % 16 == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "NH // NKV <= 8",
-  "SLOTS >= 4",
+  "FLIGHT <= SLOTS",
 ]
 [tune]
 WARPS = [12, 16, 8]
