@@ -97,6 +97,18 @@ def single(found: Figures) -> str:
     return table(heads, lines, words=2)
 
 
+def evenness(found: Figures) -> str:
+    """Calls of `generate`: their median, and how far the slowest are from it."""
+    lines = []
+    for row in part(found, "evenness"):
+        m = row.metrics
+        seconds = [f"{1e3 * m[name]:,.1f}" for name in ("median_s", "p99_s", "worst_s")]
+        even = [f"{m['worst_over_median']:.2f}", f"{m['host_cpu_s'] / m['median_s']:.0%}", f"{m['calls']:.0f}"]
+        lines.append([_name(row), f"{row.options['texts']}", f"{m['tokens_per_s']:,.0f}", *seconds, *even])
+    heads = ("model", "texts", "tokens/s", "median, ms", "99th", "slowest", "slowest / median", "CPU / time", "calls")
+    return table(heads, lines)
+
+
 def llama(found: Figures) -> str:
     """Models of Llama's layer with random weights: texts and scores beside transformers in the same run."""
     rows = [r for r in found.of_kind("generate") if r.what in LLAMA and r.verdict == "ok"]

@@ -21,7 +21,7 @@
     if (target === page) {
       heading.focus({ preventScroll: true });
       scrollTo(0, 0);
-    }
+    } else target.scrollIntoView(); // plots above it were drawn after the browser had moved to it
   };
 
   // ---- plots, by Chart.js: drawn when their page opens, and again when the colours change
@@ -172,7 +172,7 @@
     });
   }
 
-  addEventListener("hashchange", () => { follow(true); plot(); });
+  addEventListener("hashchange", () => { plot(); follow(true); });
   addEventListener("load", plot); // a page that the address names is visible only then
   follow(false);
   plot();
