@@ -11,10 +11,9 @@ from typing import NoReturn
 import pytest
 
 from rung.lazy import begin_context
-from rung.operation import Operation
+from rung.operation import Operation, folders
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
-from rung.rungs.folders import folders
 
 RUN = """
 import sys

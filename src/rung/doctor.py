@@ -194,8 +194,8 @@ def _triton() -> Iterator[Finding]:
         yield Finding("Triton", "missing", "not installed", "pip install triton (Linux), for the Triton rungs.")
         return
     yield Finding("Triton", "works", found)
+    from rung.operation import LADDERS
     from rung.rungs import python_module
-    from rung.rungs.folders import LADDERS
 
     places = [("Triton's interpreter", "cpu"), *([("a Triton kernel", "cuda")] if torch.cuda.is_available() else [])]
     for name, device in places:

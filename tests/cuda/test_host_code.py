@@ -11,7 +11,7 @@ from rung.cuda.host_code import device_part, host_part
 from rung.cuda.launch import Build
 from rung.cuda.source import kernels_in
 from rung.errors import CompileError
-from rung.rungs.folders import LADDERS
+from rung.operation import LADDERS
 
 HEADERS = [
     *("float.h", "stdint.h", "math.h", "stdio.h", "stdlib.h", "assert.h", "limits", "limits.h", "string.h", "cassert"),

@@ -118,8 +118,8 @@ def operation_and_file(operation: str | None, file: Path | None) -> tuple[str | 
     if operation is None or file is not None or not operation.endswith((".cu", ".py")) or not Path(operation).is_file():
         return operation, file
     from rung.cli import console
+    from rung.operation import folders
     from rung.rungs import adopt
-    from rung.rungs.folders import folders
 
     path = Path(operation)
     found = adopt.guessed_operation(read_text(path), path, list(folders()))

@@ -361,9 +361,9 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, store: bool) -> No
             machine=best.machine,
         )
     if plot is not None:
-        from rung.show import sweep_chart
+        from rung.show.report import sweeps
 
-        sweep_chart.write(swept, findings, plot)
+        sweeps.write(swept, findings, plot)
     if json:
         console.print_json(
             {

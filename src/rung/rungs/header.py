@@ -14,7 +14,7 @@ from rung.dtypes import DTYPES, PRODUCTS
 from rung.errors import RungError
 from rung.expressions import names_in
 from rung.files import read_text, whole
-from rung.rungs.folders import folders
+from rung.operation import folders
 
 Expression = str | int
 

@@ -26,7 +26,7 @@ from rung.reproduce.climbs import model as generation
 from rung.reproduce.studies.common import Runner, times
 from rung.rungs import catalogue, identity
 from rung.show import charts
-from rung.show.found import Found
+from rung.show.charts import Found
 
 POSITIONS = (8, 64, 128, 256, 512, 768, 1000)
 LONGEST_ON_A_CPU = 512  # where a pass over 1000 tokens takes seconds
