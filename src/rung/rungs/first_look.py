@@ -23,7 +23,7 @@ def require_compiled(rung: CudaRung, values: Values, dtype: Dtype, archs: tuple[
     def told(arch: str) -> str:
         try:
             if arch:
-                nvrtc.compile_cubin(build, arch)
+                nvrtc.compile_cubin(build.with_lines, arch)  # with lines, since a right kernel's are counted
             elif toolchain.available() is None:
                 translation.translate(build)
         except CompileError as error:
