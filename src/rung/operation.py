@@ -6,9 +6,12 @@ operation's dims, so that one declaration serves every size.
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from rung.dtypes import DTYPES, Dtype, element
@@ -262,3 +265,29 @@ def _random(
         high = evaluate_int(operand.below, values, f"the bound of {operand.name}")
         return torch.randint(0, high, like.shape, generator=generator, device=where)
     return torch.randn(like.shape, generator=generator, device=where, dtype=torch.float32) * magnitude
+
+
+LADDERS = Path(__file__).parent / "ladders"  # those shipped with rung
+MORE_LADDERS = "RUNG_LADDERS"  # lists folders of further ladders, in PATH's format; child processes inherit it
+
+
+def folders() -> dict[str, Path]:
+    """Operation -> the folder of its ladder, of those that come with rung and of the user's own."""
+    more = [Path(folder).resolve() for folder in os.environ.get(MORE_LADDERS, "").split(os.pathsep) if folder]
+    for place in more:
+        if not place.is_dir():
+            raise RungError(f"there is no folder {place} of further ladders; correct --ladders or {MORE_LADDERS}.")
+    places = (LADDERS, *more)
+    return dict(_found(places, tuple(place.stat().st_mtime_ns for place in places)))
+
+
+@functools.cache
+def _found(places: tuple[Path, ...], _changed: tuple[int, ...]) -> dict[str, Path]:
+    """Looked up again if a folder was added or removed since."""
+    found: dict[str, Path] = {}
+    for place in places:
+        for path in sorted(place.glob("*/operation.py")):
+            if path.parent.name in found:
+                raise RungError(f"{path.parent} and {found[path.parent.name]} hold the same operation; rename one.")
+            found[path.parent.name] = path.parent
+    return found

@@ -13,9 +13,8 @@ from typing import Any
 from rung.dtypes import DTYPES, PRODUCTS
 from rung.errors import RungError
 from rung.expressions import names_in
-from rung.numbers import whole
-from rung.rungs import source_file
-from rung.rungs.folders import folders
+from rung.files import read_text, whole
+from rung.operation import folders
 
 Expression = str | int
 
@@ -188,7 +187,7 @@ def table(source: str, origin: str, seen: tuple[Path, ...] = ()) -> dict[str, An
     path, seen = _file_of(parent, origin), (*seen, Path(origin).resolve())
     if path.resolve() in seen:
         raise RungError(f"{origin}: inherit leads back to {path.name}; one of the two must be written in full.")
-    inherited = table(source_file.read(path), str(path), seen)
+    inherited = table(read_text(path), str(path), seen)
     for key in keys:
         if key not in INHERITED or key not in inherited:
             available = ", ".join(name for name in inherited if name in INHERITED)

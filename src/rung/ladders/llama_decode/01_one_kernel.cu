@@ -8,18 +8,17 @@ needs  = [
   "C * sizeof_real % 16 == 0 and NH * HS * sizeof_real % 16 == 0 and F * sizeof_real % 16 == 0",
   "HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0",
   "NH // NKV <= 8",
-  "SLOTS >= 4",
+  "FLIGHT <= SLOTS",
 ]
 [tune]
-WARPS = [16, 12, 8]
+WARPS = [12, 16, 8]
 RING = [200, 120, 64]  # KB
 FLIGHT = [8, 4, 16, 32]
-KEY_PART = [128, 64, 256]
-KEY_LOADS = [1, 2]
+KEY_LOADS = [1, 2, 4]
 DELAY = [0, 300, 600, 900]  # cycles before a block asks for a vector that others compute
 [let]
 SLOT_BYTES = "8192 if C * sizeof_real > 2048 else 4096"
-ATTENTION = "(NH // NKV + 2) * HS + WARPS * (NH // NKV) * (HS + 2)"
+ATTENTION = "(NH // NKV + 5) * HS + WARPS * (NH // NKV) * (HS + 2)"
 FLOATS = "max(C, NH * HS, F, ATTENTION)"
 LEAST_BLOCKS = 4
 OTHER_BYTES = "4 * FLOATS + 4 * 2048 + 8 * ceil_div(C, LEAST_BLOCKS)"

@@ -7,7 +7,8 @@ namespace llama {
 
 constexpr int LANES = HS / VEC, AT_ONCE = WARP_SIZE / LANES;  // lanes per key, keys per request
 constexpr int HALF = HS / 2, PAIRS = ceil_div(HALF, WARP_SIZE), TOKEN = (GROUP + 2) * HS;
-constexpr int OF_PACKET = 2 * PACK;  // channels of a packet of outputs
+constexpr int OF_PACKET = 2 * PACK;                     // channels of a packet of outputs
+constexpr int AT_A_TIME = KEY_LOADS * WARPS * AT_ONCE;  // keys that a block requests together: a part, while there are blocks
 constexpr float LOG2 = 1.4426950408889634f;
 static_assert(HS % VEC == 0 && WARP_SIZE % LANES == 0, "a key must be 1, 2, 4 ... 32 pieces of 16 bytes");
 
@@ -84,7 +85,7 @@ struct Text
     __device__ __forceinline__ Text(int length, int window)
     {
         position = length, oldest = max(0, position - window + 1);
-        parts = max(1, min(int(gridDim.x) / NKV, ceil_div(position - oldest, KEY_PART)));
+        parts = max(1, min(int(gridDim.x) / NKV, ceil_div(position - oldest, AT_A_TIME)));
         share = ceil_div(position - oldest, parts);
     }
 };
@@ -94,11 +95,35 @@ struct Head
     const Real *q_weight, *k_weight;
     const float *cosines, *sines;  // of the position
     float eps, scale;
+};
+
+// Shared memory of a block's attention: the new token's heads, how they are turned and normalised, and what each warp has found.
+struct Scratch
+{
+    float *token, *turns, *gains, *os, *ms, *ls;  // turns: cosines and sines; gains: of queries and of keys
+
+    __device__ __forceinline__ explicit Scratch(float* from)
+        : token(from), turns(token + TOKEN), gains(turns + HS), os(gains + 2 * HS), ms(os + WARPS * GROUP * HS),
+          ls(ms + WARPS * GROUP)
+    {
+    }
+
+    // Requested before the token's heads have come.
+    __device__ __forceinline__ void prepare(const Head& head) const
+    {
+        for (int i = threadIdx.x; i < HS; i += THREADS) {
+            turns[i] = i < HALF ? head.cosines[i] : head.sines[i - HALF];
+            if (head.q_weight != nullptr) gains[i] = to_float(head.q_weight[i]);
+            if (head.k_weight != nullptr) gains[HS + i] = to_float(head.k_weight[i]);
+        }
+    }
 
     // One head by one warp, in place: normalised if there is a weight, turned, and times `factor`.
-    __device__ __forceinline__ void turn(float* head, const Real* weight, float factor) const
+    __device__ __forceinline__ void turn(const Head& given, int h) const
     {
-        float a[PAIRS], b[PAIRS], squares = 0.0f;
+        const bool query = h < GROUP, normed = (query ? given.q_weight : given.k_weight) != nullptr;
+        const float *gain = query ? gains : gains + HS, factor = query ? given.scale * LOG2 : 1.0f;
+        float *head = token + h * HS, a[PAIRS], b[PAIRS], squares = 0.0f;
 #pragma unroll
         for (int i = 0; i < PAIRS; i++) {
             const int pair = lane_id() + i * WARP_SIZE;
@@ -107,27 +132,16 @@ struct Head
             a[i] = head[pair], b[i] = head[pair + HALF];
             squares += a[i] * a[i] + b[i] * b[i];
         }
-        const float norm = weight != nullptr ? rsqrtf(warp_sum(squares) / HS + eps) : 1.0f;
+        const float norm = normed ? rsqrtf(warp_sum(squares) / HS + given.eps) : 1.0f;
 #pragma unroll
         for (int i = 0; i < PAIRS; i++) {
             const int pair = lane_id() + i * WARP_SIZE;
             if (pair >= HALF) continue;
-            const float low = a[i] * norm * (weight != nullptr ? to_float(weight[pair]) : 1.0f);
-            const float high = b[i] * norm * (weight != nullptr ? to_float(weight[pair + HALF]) : 1.0f);
-            head[pair] = factor * (low * cosines[pair] - high * sines[pair]);
-            head[pair + HALF] = factor * (high * cosines[pair] + low * sines[pair]);
+            const float low = a[i] * norm * (normed ? gain[pair] : 1.0f);
+            const float high = b[i] * norm * (normed ? gain[pair + HALF] : 1.0f);
+            head[pair] = factor * (low * turns[pair] - high * turns[pair + HALF]);
+            head[pair + HALF] = factor * (high * turns[pair] + low * turns[pair + HALF]);
         }
-    }
-};
-
-// Shared memory of a block's attention: the new token's heads, and what each warp has found.
-struct Scratch
-{
-    float *token, *os, *ms, *ls;
-
-    __device__ __forceinline__ explicit Scratch(float* from)
-        : token(from), os(from + TOKEN), ms(os + WARPS * GROUP * HS), ls(ms + WARPS * GROUP)
-    {
     }
 };
 
@@ -153,6 +167,7 @@ __device__ __forceinline__ void attend(const Text& text, const Head& head, Real*
 
     // The group's queries, and in the first part the new key and value.
     const int heads = part == 0 ? GROUP + 2 : GROUP;
+    shared.prepare(head);
     delay_polling(delay);
     for (int i = 2 * threadIdx.x; i < heads * HS; i += 2 * THREADS) {
         const int own = i / HS, row = own < GROUP ? kv * GROUP + own : NH + kv + (own - GROUP) * NKV;
@@ -162,8 +177,7 @@ __device__ __forceinline__ void attend(const Text& text, const Head& head, Real*
             make_float2(__uint_as_float(got[0].word[0]), __uint_as_float(got[0].word[1]));
     }
     sync_computing();
-    for (int h = warp; h < min(heads, GROUP + 1); h += WARPS)
-        head.turn(shared.token + h * HS, h < GROUP ? head.q_weight : head.k_weight, h < GROUP ? head.scale * LOG2 : 1.0f);
+    for (int h = warp; h < min(heads, GROUP + 1); h += WARPS) shared.turn(head, h);
     sync_computing();
 
     Found found;
@@ -173,7 +187,7 @@ __device__ __forceinline__ void attend(const Text& text, const Head& head, Real*
 #pragma unroll
         for (int j = 0; j < VEC; j++) found.o[g][j] = 0.0f;
     }
-    for (int from = first; from < end; from += KEY_LOADS * WARPS * AT_ONCE) {
+    for (int from = first; from < end; from += AT_A_TIME) {
         if (from > first) request(from);
 #pragma unroll
         for (int i = 0; i < KEY_LOADS; i++)

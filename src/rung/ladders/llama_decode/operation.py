@@ -176,12 +176,17 @@ OPERATION = Operation(
         Case("rows in parts", _dims(1, 32, 2, 1, 16, 4112, 23, 5)),
         Case("a vocabulary", _dims(1, 32, 2, 1, 16, 32, 32003, 8), change={"tokens": near_the_end("V")}),
         Case("SmolLM2-135M, two layers", _dims(2, 576, 9, 3, 64, 1536, 49152, 1024), where="cuda"),
-        Case("Qwen3-0.6B, two layers", _dims(2, 1024, 16, 8, 128, 3072, 151936, 1024), where="cuda"),
+        Case("Qwen3-0.6B's width", _dims(2, 1024, 16, 8, 128, 3072, 1009, 1024), where="cuda"),
         Case(
-            "Llama-3.2-1B, two layers", _dims(2, 2048, 32, 8, 64, 8192, 128256, 4096),
+            "Llama-3.2-1B's width", _dims(2, 2048, 32, 8, 64, 8192, 2003, 4096),
             where="cuda", change={"lengths": near_the_end("S")},
         ),
-        Case("Qwen2.5-0.5B, two layers", _dims(2, 896, 14, 2, 64, 4864, 151936, 512), where="cuda"),
+        Case("Qwen2.5-0.5B's width", _dims(2, 896, 14, 2, 64, 4864, 1511, 512), where="cuda"),
+        Case("the first token", _dims(3, 160, 5, 1, 32, 416, 307, 90), where="cuda", change={"lengths": cached(0)}),
+        Case(
+            "a longer window", {**_dims(2, 256, 8, 2, 32, 512, 700, 1500, window=300), "eps": 0.01, "scale": 0.3},
+            where="cuda", change={"lengths": cached(1201)},
+        ),
     ),
     shapes={
         "smollm2-135m": _dims(30, 576, 9, 3, 64, 1536, 49152, 512),
