@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
+import importlib
 import itertools
 import json
 import multiprocessing
@@ -159,14 +160,13 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
 def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
     """The first right proposal, with what its trial adds, and how many were tried; a wrong one may end its process, and
     the next goes on."""
-    from rung.rungs import adopt_trial  # imports torch, which a copy of this process then has
-
+    tried = importlib.import_module("rung.rungs.adopt_trial").tried  # it imports torch: a copy of this process has it
     first, deadline = 0, time.monotonic() + SECONDS
     context: Any = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
     while first < PASSES * len(proposals):
         answers, end = context.Pipe(duplex=False)
         asked = (of.name, str(path), proposals, first, end)
-        process = context.Process(target=adopt_trial.tried, args=asked, daemon=True)
+        process = context.Process(target=tried, args=asked, daemon=True)
         process.start()
         end.close()
         begun = -1
