@@ -34,10 +34,23 @@ _ARCHITECTURE = (
     "-D__CUDACC_VER_MINOR__=0",
     "-DRUNG_CU=1",
 )
+_OF_THE_HEAP = ("malloc", "free", "_Znwm", "_Znam", "_ZdlPv", "_ZdaPv", "_ZdlPvm", "_ZdaPvm")  # host/module.cpp
 _FUNCTION = re.compile(
     r"'((?:cuda|cu|cublas|curand|cufft|cusparse|cusolver|cudnn|nccl|nvml|nvtx|tex|surf|__)[A-Za-z]\w*)'"
 )
-_CCCL = re.compile(r"fatal error: (?:thrust|cuda)/\S+: No such file")
+_CCCL = re.compile(r"fatal error: (?:(?:thrust|cuda)/\S+|cuda_fp8\.h): No such file")
+_FP8 = """#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#define __CUDA_FP16_H__
+#define __CUDA_BF16_H__
+#define __VECTOR_TYPES_H__
+#define __NV_SILENCE_DEPRECATION_BEGIN
+#define __NV_SILENCE_DEPRECATION_END
+#include "rung_host/cccl_begin.h"
+#include "{}"
+#include "rung_host/cccl_end.h"
+"""
 _WAITING = re.compile(r"barrier|pipeline|latch|semaphore|mutex|thread|stream_ref|access_property|annotated_ptr")
 _LIBRARIES = {
     "cub/": "CUB",
@@ -179,7 +192,7 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
 @functools.cache
 def _wrapped(cccl: Path) -> Path:
     """CUDA's C++ headers as those of a host compiler: Thrust's algorithms run on the CPU, in memory that kernels may
-    touch. What makes threads wait for each other is refused."""
+    touch. What makes threads wait for each other is refused. The 8-bit floats' header is computed by the CPU likewise."""
     text = {name: (HOST / "include/rung_host" / name).read_text() for name in ("cccl_begin.h", "cccl_end.h")}
 
     def make(target: Path) -> None:
@@ -195,6 +208,8 @@ def _wrapped(cccl: Path) -> Path:
                 lines = [f"#error {name} is not modelled by the emulator"]
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_text("#pragma once\n" + "\n".join(lines) + "\n")
+        if (fp8 := cccl.parent / "cuda_fp8.h").is_file():
+            (target / "cuda_fp8.h").write_text(_FP8.format(fp8))
 
     return toolchain.cached_folder(f"cccl-{toolchain.key('cccl', str(cccl), text, _own_text())}", make)
 
@@ -218,7 +233,8 @@ def link(objects: Sequence[Path], output: Path, more: Sequence[str] = (), host: 
     shared.write_text(_dynamic_shared(list(dict.fromkeys(names))))
     try:
         whole = [path for path in objects if not (path.suffix == ".o" and not path.stat().st_size)]
-        command = ["-pthread", *map(str, whole), str(parts.module), str(shared), "-o", str(output), *more]
+        wraps = [f"-Wl,--wrap={name}" for name in _OF_THE_HEAP]
+        command = ["-pthread", *map(str, whole), str(parts.module), str(shared), "-o", str(output), *wraps, *more]
         host = host or parts.host
         own = [str(host), str(host.with_name(parts.runtime.name)), f"-Wl,-rpath,{host.parent}"]
         result = _run([*command, *own, "-lm", "-ldl"])
