@@ -192,7 +192,7 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
 @functools.cache
 def _wrapped(cccl: Path) -> Path:
     """CUDA's C++ headers as those of a host compiler: Thrust's algorithms run on the CPU, in memory that kernels may
-    touch. What makes threads wait for each other is refused. The 8-bit floats' header is computed by the CPU likewise."""
+    touch. What makes threads wait for each other is refused. So are the 8-bit floats."""
     text = {name: (HOST / "include/rung_host" / name).read_text() for name in ("cccl_begin.h", "cccl_end.h")}
 
     def make(target: Path) -> None:
