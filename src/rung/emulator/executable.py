@@ -21,6 +21,7 @@ from rung.errors import CompileError, RungError
 HOST = toolchain.HERE / "host"
 CUDA_SUFFIXES = (".cu",)
 _SHARED_BLOCK = 227 * 1024
+_STATIC_SHARED = 48 * 1024
 COMMON = (
     *("-fPIC", "-fvisibility=hidden", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv"),
     *("-fno-delete-null-pointer-checks", "-fno-extern-tls-init", "-U_FORTIFY_SOURCE", "-fno-gnu-unique", "-pthread"),
@@ -187,6 +188,24 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
 
     key = toolchain.key("program", expanded.stdout, command, str(Path.cwd()), _own_text())
     shutil.copyfile(kept.kept("emulator", key, make).path, output)
+    _check_shared(source, output)
+
+
+def _check_shared(source: Path, made: Path) -> None:
+    """As CUDA's compiler, refuses a function with more than 48 KB of variables in shared memory."""
+    sizes: dict[str, int] = {}
+    for symbol in shared_symbols(made):
+        if symbol.name.startswith("_ZZ"):
+            function = symbol.name[2 : symbol.name.rfind(f"E{len(symbol.plain)}{symbol.plain}")]
+            sizes[function] = sizes.get(function, 0) + symbol.size
+    function, size = max(sizes.items(), key=lambda one: one[1], default=("", 0))
+    if size > _STATIC_SHARED:
+        done = subprocess.run(["c++filt", f"_{function}"], capture_output=True, text=True)
+        name = done.stdout.strip() or function
+        raise CompileError(
+            f"{source}: {name} has {size:,} bytes of __shared__ variables, and {_STATIC_SHARED:,} is the most; take extern "
+            "__shared__ memory, and cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize."
+        )
 
 
 @functools.cache
