@@ -203,8 +203,8 @@ def _check_shared(source: Path, made: Path) -> None:
         done = subprocess.run(["c++filt", f"_{function}"], capture_output=True, text=True)
         name = done.stdout.strip() or function
         raise CompileError(
-            f"{source}: {name} has {size:,} bytes of __shared__ variables, and {_STATIC_SHARED:,} is the most; take extern "
-            "__shared__ memory, and cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize."
+            f"{source}: {name} has {size:,} bytes of __shared__ variables, and {_STATIC_SHARED:,} is the most; take "
+            "extern __shared__ memory, and cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize."
         )
 
 
