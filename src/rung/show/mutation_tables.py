@@ -50,7 +50,8 @@ def program_speed(rows: Iterable[Row]) -> str:
         return "\nNot measured yet.\n\n"
     m = row.metrics
     return (
-        f"\n`rung run` of a program of {m['threads']:,.0f} threads with {m['instructions']:.0f} instructions each takes "
+        f"\n`rung run` of a program of {m['threads']:,.0f} threads with {m['instructions']:.0f} instructions each "
+        "takes "
         f"{m['command__no_races_cpu_s']:.1f} s of a processor without the race check and "
         f"{m['command__races_cpu_s']:.1f} s with it, its objects in the cache. The program alone executes "
         f"{m['races_no_1_per_s'] / 1e6:.0f} million thread instructions per second of one core, "
