@@ -46,8 +46,8 @@ from rung.models.weights import Weights
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
-from rung.show.figures import headline
 from rung.show.generation_tables import COMPILED, STATIC
+from rung.show.markdown import headline
 
 PROMPT, NEW = 8, 512
 BATCH = 128  # tokens of prompt and of text where there are several

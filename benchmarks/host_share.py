@@ -13,9 +13,9 @@ import gc
 import statistics
 import time
 
-from rung.models.batching.backend import Backend, NewTokens
-from rung.models.batching.engine import BatchEngine, Stream
-from rung.models.batching.text import Request, Text, Transcript
+from rung.models.batching.engine import BatchEngine
+from rung.models.batching.text import Backend, NewTokens, Text
+from rung.models.generate import Run
 from rung.models.load import load
 from rung.models.options import Options, Prompt
 
@@ -48,18 +48,17 @@ def main() -> None:
     for name, default in (("texts", 256), ("tokens", 128), ("calls", 50)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
-    engine = BatchEngine(lambda: Free(given.texts), load(device="cpu").tokenizer)
+    model = load(device="cpu")
+    engine = BatchEngine(lambda: Free(given.texts), model.tokenizer)
+    prompts = [Prompt("", (1, 2, 3))] * given.texts
     seconds, tracked = [], []
     gc.collect()
     for call in range(given.calls):
         before, began = len(gc.get_objects()) if call == 1 else 0, time.process_time()
-        stream = Stream(engine)
         options = Options(max_new_tokens=given.tokens, stop_tokens=(0,))
-        texts = [Transcript(Request(Prompt("", (1, 2, 3)), options, i)) for i in range(given.texts)]
-        for i, text in enumerate(texts):
-            stream.submit(i, text.request)
-        for i, piece in stream:
-            texts[i].add(piece)
+        run = Run(model.transformer, model.tokenizer, prompts, options, engine)
+        for _ in run:
+            pass
         seconds.append(time.process_time() - began)
         if call == 1:
             tracked.append((len(gc.get_objects()) - before) / (given.texts * given.tokens))

@@ -21,7 +21,7 @@ import torch
 
 from rung.dtypes import dtype
 from rung.errors import RungError
-from rung.models.batching.protocol import Setup
+from rung.models.batching.worker_pool import Setup
 from rung.models.load import load
 from rung.reproduce.parallel import blocks, launch, pipeline
 from rung.results import machine, store

@@ -17,13 +17,9 @@ from typing import Any
 
 import uvicorn
 
-from rung.models.batching.protocol import Setup
-from rung.models.batching.worker_pool import WorkerPool
-from rung.models.family import read_config
-from rung.models.tokenizer import read_tokenizer
+from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.serve.app import Limits, Server
-from rung.serve.completions import Served
-from rung.serve.run import chat_template, settings
+from rung.serve.run import served_from, settings
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -34,8 +30,7 @@ class Running:
     def __init__(self, folder: Path, name: str, slots: int, limits: Limits, workers: int = 1, **how: Any) -> None:
         setup = Setup({"model": str(folder), "dtype": "float32"}, slots)
         self.pool = WorkerPool([setup] * workers)
-        served = Served(name, read_config(folder / "config.json"), read_tokenizer(folder), chat_template(folder))
-        self.server = Server(served, self.pool, limits, **how)
+        self.server = Server(served_from(folder, name), self.pool, limits, **how)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

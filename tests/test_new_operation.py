@@ -10,7 +10,8 @@ import pytest
 
 from rung import emulator
 from rung.cli import main
-from rung.rungs import catalogue, folders
+from rung.operation import MORE_LADDERS
+from rung.rungs import catalogue
 
 OPERATION = '''
 """A vector times a number."""
@@ -73,7 +74,7 @@ def rung(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
     def call(*words: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setenv(folders.MORE_LADDERS, "")
+        monkeypatch.setenv(MORE_LADDERS, "")
         forget()
         with pytest.raises(SystemExit) as ended:
             main([str(word) for word in words])

@@ -90,7 +90,7 @@ def test_operations_can_be_found() -> None:
 def test_torchs_own_test_of_operators(name: str) -> None:
     tensors = {
         "layernorm": [torch.randn(2, 3, 8), torch.randn(8), torch.randn(8), None],
-        "matmul": [torch.randn(2, 3, 8), torch.randn(5, 8), torch.randn(5)],
+        "matmul": [torch.randn(2, 3, 8), torch.randn(5, 8), torch.randn(5), None],
         "softmax": [torch.randn(1, 2, 4, 4)],
     }[name]
     _ = getattr(rung.ops, name)

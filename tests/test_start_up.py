@@ -10,11 +10,10 @@ from typing import NoReturn
 
 import pytest
 
-from rung.cuda import context
-from rung.operation import Operation
+from rung.lazy import begin_context
+from rung.operation import Operation, folders
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
-from rung.rungs.folders import folders
 
 RUN = """
 import sys
@@ -99,7 +98,7 @@ def test_without_a_driver_no_context_is_begun_and_nothing_fails(monkeypatch: pyt
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    context.begin().join(10)
+    begin_context().join(10)
     assert asked == ["libcuda.so.1"]
 
 
@@ -111,7 +110,7 @@ def test_a_context_is_begun_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) ->
             return lambda *_: calls.append(name) or 0
 
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Driver())
-    context.begin().join(10)
+    begin_context().join(10)
     assert calls == ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]
 
 

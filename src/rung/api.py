@@ -19,13 +19,13 @@ from rung.check.processes import check_all
 from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, Report
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
+from rung.operation import folders
 from rung.profile import emulated
 from rung.profile import inspect as compiler
 from rung.profile.emulated import Counted
 from rung.profile.resources import Compiled
 from rung.rungs import base, catalogue
 from rung.rungs.base import Rung, Subject
-from rung.rungs.folders import folders
 from rung.show import counts, verb_tables
 from rung.show.verb_tables import Table
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
-from pathlib import Path
 from typing import Any, Literal
 
 from rung.errors import RungError, first_line, with_extra
@@ -195,17 +194,17 @@ def _triton() -> Iterator[Finding]:
         yield Finding("Triton", "missing", "not installed", "pip install triton (Linux), for the Triton rungs.")
         return
     yield Finding("Triton", "works", found)
+    from rung.operation import LADDERS
     from rung.rungs import python_module
 
     places = [("Triton's interpreter", "cpu"), *([("a Triton kernel", "cuda")] if torch.cuda.is_available() else [])]
     for name, device in places:
         try:
-            path = Path(__file__).parent / "emulator" / "probe_triton.py"
-            probe = python_module.load(path, interpret=device == "cpu")
-            x = torch.arange(40, dtype=torch.float32, device=device)
+            rung = python_module.load(LADDERS / "relu" / "03_triton.py", interpret=device == "cpu")
+            x = torch.arange(-20, 20, dtype=torch.float32, device=device)
             out = torch.empty_like(x)
-            probe.run(x, out)
-            right = bool((out == 2 * x).all())
+            rung.run(x, out, N=40, BLOCK=32, NUM_WARPS=4)
+            right = bool((out == x.clamp(min=0)).all())
             yield Finding(name, "works" if right else "broken", "a kernel ran" + (", right" if right else ", wrong"))
         except Exception as problem:  # Triton raises many kinds of errors
             yield Finding(name, "broken", first_line(problem), "reinstall Triton; it needs a C compiler, too.")

@@ -1,5 +1,9 @@
 """The error classes for mistakes that are reported to the user."""
 
+from __future__ import annotations
+
+from typing import Literal
+
 
 class RungError(Exception):
     """A foreseeable mistake, reported in one sentence: the thing, the reason, the fix."""
@@ -17,6 +21,29 @@ def first_line(error: object, most: int = 200) -> str:
     """What an error or a tool says, shortened to its first line; the error's class where it says nothing."""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:most]
+
+
+FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async"]
+FAULTS: tuple[FaultKind, ...] = ("barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async")
+
+
+class TooLarge(RungError):
+    """A launch that has more programs than are to be interpreted."""
+
+    kind = "too large"
+
+
+class EmulatorFault(RungError):
+    """A fault inside an emulated kernel; the process and later launches are unharmed.
+
+    `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared
+    memory, something that the emulator does not model, a trap (a failed assert, a division by zero), a race, or a
+    mistake in asynchronous work (an uninitialised byte barrier, one arrival too many, a missing fence).
+    """
+
+    def __init__(self, kind: FaultKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: FaultKind = kind
 
 
 def with_extra(name: str) -> str:

@@ -1,4 +1,6 @@
-"""Opens files that users name: reading and writing never block, and what is read has a size limit."""
+"""Reads what users write: files, JSON and whole numbers. Reading and writing never block, and what is read has a size
+limit.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from rung.errors import RungError
 
 TEXT = 1 << 28  # bytes of a text at most
 JSON = 1 << 26
+RUNG = 1 << 20  # of a hand-written rung
+DIGITS = 18  # of a whole number: such numbers fit into 64 bits
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxother = 60
 
@@ -91,3 +95,24 @@ def parse_json(content: bytes, origin: str, remedy: str) -> Any:
         raise RungError(f"{origin} nests too deeply for JSON; {remedy}.") from None
     except ValueError as error:
         raise RungError(f"{origin} cannot be read as JSON ({error}); {remedy}.") from None
+
+
+def read_text(path: Path) -> str:
+    """The text of a hand-written rung, from any editor: with lines ending in \\n and without a byte order mark."""
+    try:
+        text = read_bytes(path, RUNG).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except OSError as error:
+        raise RungError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise RungError(f"{path}, line {line}: this is not UTF-8; save the file as UTF-8.") from None
+    return text
+
+
+def whole(text: str) -> int | None:
+    """The number that ASCII digits write, with a minus before them or without; None where a text is none, or has more
+    digits than any size. `str.isdigit` is true for texts that `int` refuses: superscripts, or 5,000 digits."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > DIGITS:
+        return None
+    return int(text)

@@ -6,9 +6,12 @@ operation's dims, so that one declaration serves every size.
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from rung.dtypes import DTYPES, Dtype, element
@@ -206,14 +209,16 @@ class Operation:
         names: Sequence[str] | None = None,
         device: str = "cpu",
     ) -> Tensors:
-        """Operands filled with random numbers (outputs left as `empty` gave them), views included."""
+        """Operands filled with random numbers (outputs left as `empty` gave them), views included. Without names, all
+        that belong to one call: none that is read instead of another."""
+        names = [o.name for o in self.operands if o.instead is None] if names is None else names
         tensors: Tensors = {}
         from_draw = self.draw(values, seed) if self.draw else {}
-        chosen = [o for o in self.operands if (names is None or o.name in names) and o.view_of is None]
+        chosen = [o for o in self.operands if o.name in names and o.view_of is None]
         # Large inputs are made on the GPU, which is fast; small ones have the same values on CPU and GPU.
         maker = device if sum(math.prod(o.size(values)) for o in chosen) > LARGE else "cpu"
         for index, operand in enumerate(self.operands):
-            if names is not None and operand.name not in names:
+            if operand.name not in names:
                 continue
             if operand.view_of is not None:
                 assert operand.view is not None
@@ -260,3 +265,29 @@ def _random(
         high = evaluate_int(operand.below, values, f"the bound of {operand.name}")
         return torch.randint(0, high, like.shape, generator=generator, device=where)
     return torch.randn(like.shape, generator=generator, device=where, dtype=torch.float32) * magnitude
+
+
+LADDERS = Path(__file__).parent / "ladders"  # those shipped with rung
+MORE_LADDERS = "RUNG_LADDERS"  # lists folders of further ladders, in PATH's format; child processes inherit it
+
+
+def folders() -> dict[str, Path]:
+    """Operation -> the folder of its ladder, of those that come with rung and of the user's own."""
+    more = [Path(folder).resolve() for folder in os.environ.get(MORE_LADDERS, "").split(os.pathsep) if folder]
+    for place in more:
+        if not place.is_dir():
+            raise RungError(f"there is no folder {place} of further ladders; correct --ladders or {MORE_LADDERS}.")
+    places = (LADDERS, *more)
+    return dict(_found(places, tuple(place.stat().st_mtime_ns for place in places)))
+
+
+@functools.cache
+def _found(places: tuple[Path, ...], _changed: tuple[int, ...]) -> dict[str, Path]:
+    """Looked up again if a folder was added or removed since."""
+    found: dict[str, Path] = {}
+    for place in places:
+        for path in sorted(place.glob("*/operation.py")):
+            if path.parent.name in found:
+                raise RungError(f"{path.parent} and {found[path.parent.name]} hold the same operation; rename one.")
+            found[path.parent.name] = path.parent
+    return found

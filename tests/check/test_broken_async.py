@@ -8,10 +8,11 @@ import pytest
 
 from emulation import needs_compiler
 from rung.check.judge import check
-from rung.rungs import catalogue, folders
+from rung.operation import LADDERS
+from rung.rungs import catalogue
 
 pytestmark = needs_compiler
-LADDER = Path(folders.LADDERS) / "matmul"
+LADDER = Path(LADDERS) / "matmul"
 
 # file, what stands there, what stands there instead, and what the refusal says (one of these)
 MISTAKES = {

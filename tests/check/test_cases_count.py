@@ -694,6 +694,24 @@ MUTANTS: dict[str, dict[str, Mutant]] = {
         },
         **{f"{n} is 1": tensors(lambda t, v, n=n: t[n].fill_(1)) for n in ("ln1_w", "ln2_w", "lnf_w")},
     },
+    "llama_decode": {
+        "no eps": scalars(eps=0.0),
+        "eps fixed": scalars(eps=1e-5),
+        "scale fixed": scalars(scale=0.125),
+        "no window": scalars(window=lambda v: v["S"]),
+        "window one longer": scalars(window=lambda v: v["window"] + 1),
+        "tokens of 8 bits": wrapped("tokens", 1 << 8),
+        "one position back": tensors(lambda t, v: t["lengths"].sub_(1).clamp_(min=0)),
+        "not turned": tensors(lambda t, v: (t["cosines"].fill_(1), t["sines"].zero_())),
+        "turned the other way": tensors(lambda t, v: t["sines"].neg_()),
+        "gates for factors": rolled("fc_w", 1),
+        "first 4096 hidden units": tensors(lambda t, v: t["mlp_proj_w"][..., 4096:].zero_()),
+        **{f"no {n}": without(n) for n in ("qkv_b", "attn_proj_b", "fc_b", "mlp_proj_b", "k_cache", "v_cache")},
+        **{
+            f"{n} is 1": tensors(lambda t, v, n=n: t[n].fill_(1))
+            for n in ("ln_1_w", "ln_2_w", "ln_f_w", "q_norm_w", "k_norm_w")
+        },
+    },
 }
 
 
@@ -702,7 +720,8 @@ def given(looked_at: str, values: Values, dtype: str, case: object) -> Tensors:
     names = BINDS.get(looked_at) or [
         o.name
         for o in of.operands
-        if o.name not in LEAVE_OUT.get(of.name, ()) and not (o.optional and o.name.endswith(("_q", "_s")))
+        if o.name not in LEAVE_OUT.get(of.name, ()) and o.instead is None
+        and not (o.optional and o.name.endswith("_s"))
     ]
     tensors = of.inputs(
         values,

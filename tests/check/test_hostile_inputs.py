@@ -32,7 +32,7 @@ from rung.exchange.problem import submission
 from rung.models import tokenizer
 from rung.models.tokenizer import read_tokenizer
 from rung.rungs import catalogue
-from rung.show.sweep_chart import write_svg
+from rung.show.charts import write_svg
 
 ROOT = Path(__file__).parents[2]
 TEXT = "Once upon a time there was a king who had three sons."

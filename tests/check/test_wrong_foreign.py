@@ -28,7 +28,7 @@ WRONG = [
     ("reduce_grid_sync.cu", "reduce", "    cg::sync(grid);\n", "", "race|never|off"),
     ("copy_bulk.cu", "copy", "    wait(&bar, 0);\n", "", "race|under way|differ|never"),
     ("sgemm_double_buffering.cu", "matmul", "__pipeline_wait_prior(1)", "__pipeline_wait_prior(2)", "race|under way|off|NaN"),
-    ("sgemm_2d_blocktiling.cu", "matmul", "if (row < M && col < N) C[row", "if (row < M) C[row", "past|off|written|touches"),
+    ("sgemm_resolve_bank_conflicts.cu", "matmul", "if (row < M && col < N) C[row", "if (row < M) C[row", "past|off|written|touches"),
     ("transpose_no_conflicts.cu", "transpose", "    __syncthreads();\n", "", "race|differ"),
     ("tutorial_layernorm.py", "layernorm", "w = tl.load(W + cols, mask=mask)", "w = tl.load(W + cols)", "program 0, lane 7, line 42"),
     ("tutorial_softmax.py", "softmax", "row - tl.max(row, axis=0)", "row", "off|NaN"),

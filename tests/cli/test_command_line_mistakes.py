@@ -51,6 +51,14 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.err
 
 
+def test_the_verbs_fit_a_terminal_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert rung("--help") == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def test_a_check_of_what_is_missing_where_nothing_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["check", "residual/01_naive", "--dtype", "f32", "--device", "emulator", "-o", str(tmp_path / "rows.jsonl")]
     assert rung(*words, "--quick") == 0

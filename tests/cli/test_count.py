@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,9 +22,9 @@ from rung.show import drawings
 pytestmark = needs_compiler
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+def run(capsys: pytest.CaptureFixture[str], *words: str, verb: str = "count") -> tuple[int, str]:
     with pytest.raises(SystemExit) as ended:
-        main(["count", *words])
+        main([verb, *words])
     return int(ended.value.code or 0), capsys.readouterr().out
 
 
@@ -44,6 +45,16 @@ def test_lines_stand_beside_their_counts(capsys: pytest.CaptureFixture[str]) -> 
     source = catalogue.find("transpose/2").source.splitlines()
     assert len(text.splitlines()) == len(source)
     assert any("ld shared 128 x 32.00" in line for line in text.splitlines())
+
+
+@pytest.mark.slow
+def test_a_difference_shows_what_its_lines_cost_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "attention/14", "--diff", "--count", verb="show")
+    costs = re.findall(r"ld shared [\d,]+ x ([\d.]+) \| ([-+])", out)
+    assert code == 0 and [(sign, float(cost) > 2) for cost, sign in costs] == [("-", True), ("+", False)]
+    code, out = run(capsys, "transpose/3", "--diff", "--count", verb="show")  # what changed is the declaration
+    before, after = re.findall(r"^ {4}.*ld shared [\d,]+ x ([\d.]+)$", out, re.MULTILINE)
+    assert code == 0 and float(before) > 16 and float(after) == 1
 
 
 @pytest.mark.parametrize(("goal", "code"), [("ways(ld) <= 1.1", 1), ("sectors_per_request(ld) <= 4", 0), ("x <= 1", 2)])
@@ -102,7 +113,7 @@ def test_one_counter_of_a_rung_has_an_answer() -> None:
 
 @pytest.mark.slow
 def test_a_check_of_a_file_names_its_most_expensive_line_and_judges_its_goals(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "rows.cu"
     path.write_text("""__global__ void relu(const float* x, float* out, int N)
@@ -117,7 +128,7 @@ def test_a_check_of_a_file_names_its_most_expensive_line_and_judges_its_goals(
     for goals in ([], ["--goal", "sectors_per_request(ld) <= 4"], ["--goal", "sectors_per_request(ld) > 4"]):
         with pytest.raises(SystemExit) as ended:
             main(["check", "relu", str(path), "--dtype", "f32", "--case", "power of two and one", *goals])
-        out = capsys.readouterr().out
+        out = capfd.readouterr().out
         seen.append(int(ended.value.code or 0))
         remarks = [line for line in out.splitlines() if line.startswith("remark:")]
         assert len(remarks) == 1 and "line 6" in remarks[0] and "32 elements apart" in remarks[0]

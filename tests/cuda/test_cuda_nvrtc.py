@@ -4,6 +4,8 @@ import hashlib
 import json
 import multiprocessing
 import os
+import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from rung.cuda import headers, nvrtc
 from rung.cuda.cubin_cache import Cubin
 from rung.cuda.launch import Build
-from rung.errors import RungError
+from rung.errors import CompileError, RungError
 
 SOURCE = """
 extern "C" __global__ void reverse(float* x) {
@@ -287,3 +289,29 @@ def test_a_folder_without_headers_is_named(tmp_path: Path, monkeypatch: pytest.M
 def test_an_unwritable_home_does_not_ask_nvrtc_to_unpack_its_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     assert not headers.find((13, 5)).bundled
+
+
+def test_while_a_thread_compiles_others_compile_in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = nvrtc.compile_cubin(build(), "sm_90", again=True).path.read_bytes()
+    processes: list[int] = []
+    run = subprocess.run
+
+    def counted(*args: object, **more: object) -> object:
+        done = run(*args, **more)  # type: ignore[call-overload]
+        processes.append(done.returncode)
+        return done
+
+    monkeypatch.setattr(nvrtc.subprocess, "run", counted)
+    monkeypatch.setattr(nvrtc, "processors", lambda: 8)
+    with nvrtc._COMPILING:
+        made = nvrtc.compile_cubin(build(), "sm_90", again=True)
+    assert processes == [0]
+    assert made.path.read_bytes() == fresh
+    assert made.resources["reverse"].static_shared == 512
+
+    broken = threading.Thread(target=nvrtc._COMPILING.release)  # as the thread that compiled does
+    nvrtc._COMPILING.acquire()
+    monkeypatch.setattr(nvrtc.subprocess, "run", lambda *a, **b: (broken.start(), counted(*a, **b))[1])
+    with pytest.raises(CompileError, match=r"mine\.cu"):
+        nvrtc.compile_cubin(build(SOURCE.replace("float* x", "flot* x")), "sm_90")
+    assert processes[1:] == [1]

@@ -11,7 +11,7 @@ from rung.cuda.host_code import device_part, host_part
 from rung.cuda.launch import Build
 from rung.cuda.source import kernels_in
 from rung.errors import CompileError
-from rung.rungs.folders import LADDERS
+from rung.operation import LADDERS
 
 HEADERS = [
     *("float.h", "stdint.h", "math.h", "stdio.h", "stdlib.h", "assert.h", "limits", "limits.h", "string.h", "cassert"),
@@ -156,7 +156,7 @@ def test_cubs_primitives_agree_with_torch() -> None:
 @pytest.mark.slow
 @needs_compiler
 def test_a_barrier_that_cub_needs_is_missed() -> None:
-    from rung.emulator.faults import EmulatorFault
+    from rung.errors import EmulatorFault
 
     twice = CUB.replace("    __syncthreads();\n    float most", "    float most", 1)
     with pytest.raises(EmulatorFault) as fault:

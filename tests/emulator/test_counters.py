@@ -10,7 +10,7 @@ import torch
 
 from emulation import needs_compiler, run
 from rung.cuda import sass
-from rung.emulator import counters
+from rung.emulator import arithmetic, counters, toolchain, translation
 from rung.emulator.counters import Access, Launched
 from rung.emulator.counters_explained import figures, met, reason, remark
 from rung.errors import RungError
@@ -28,6 +28,21 @@ def counted(source: str, *args: Any, **launch: Any) -> Launched:
     with counters.recorded() as launches:
         run(source, *args, settings={"counters": True}, **launch)
     return launches[0]
+
+
+@needs_machine_code
+def test_a_compiler_that_fuses_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU without FMA would make each fused product and sum two instructions, and the counts wrong."""
+    source = "__global__ void f(float* x) { x[threadIdx.x] = x[32 + threadIdx.x] * x[64 + threadIdx.x] + x[1]; }"
+    if "-mfma" in toolchain.machine_flags():
+        assert not arithmetic.unavailable() and figures(counted(source, aligned(96)))["ffma"] == 32
+    monkeypatch.setattr(translation, "_COUNTED", (*translation._COUNTED, "-mno-fma"))
+    arithmetic.unavailable.cache_clear()
+    try:
+        assert "fuses" in arithmetic.unavailable()
+        assert "ffma" not in figures(counted(source, aligned(96)))
+    finally:
+        arithmetic.unavailable.cache_clear()
 
 
 PATTERNS = {

@@ -57,7 +57,7 @@ def test_a_tree_reduction(settings: dict[str, Any], barrier: str, last: int, war
     x, out = torch.randn(256), torch.zeros(1)
     if racy:
         words = race_of(TREE, x, out, block=256, shared=1024, defines=defines, **settings)
-        assert "line 7" in words and "shared variable 's', byte" in words
+        assert "line 7" in words and "shared variable 's', element" in words
     else:
         check(TREE, x, out, block=256, shared=1024, defines=defines, **settings)
         torch.testing.assert_close(out[0], x.sum(), rtol=1e-4, atol=1e-4)
@@ -75,7 +75,7 @@ def test_both_places_and_the_variable_are_named() -> None:
     words = race_of(source, torch.zeros(64), block=64, order="reverse")
     assert "thread (62, 0, 0), line 7: reads what thread" in words or "line 5: writes what thread" in words
     assert "has written at line 5" in words or "has read at line 7" in words
-    assert "with no barrier between: shared variable 'box', byte" in words
+    assert "with no barrier between: shared variable 'box', element" in words
 
 
 def test_a_barrier_that_a_loop_forgets_at_its_end() -> None:

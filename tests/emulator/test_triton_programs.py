@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rung import emulator
-from rung.emulator.faults import EmulatorFault
+from rung.errors import EmulatorFault
 from rung.rungs import python_module
 
 HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"

@@ -185,6 +185,10 @@ def test_what_cannot_be_exported_is_reported(tmp_path: Path) -> None:
         export(catalogue.find("gelu/1"), "torch", tmp_path)
     with pytest.raises(RungError, match="not CUDA"):
         TARGETS["leetgpu"](catalogue.find("gelu/5"))
+    with pytest.raises(RungError, match="one shape at a time") as refused:
+        TARGETS["leetgpu"](catalogue.find("softmax/7"))
+    names = [rung.name for rung in catalogue.rungs("softmax", libraries=False) if rung.name in str(refused.value)]
+    assert all(TARGETS["leetgpu"](catalogue.find(f"softmax/{n}")) for n in names if n != "07_registers") and len(names) > 1
     with pytest.raises(RungError, match="a view or a state"):
         standalone(catalogue.find("cached_attention/1"))
 

@@ -1,4 +1,4 @@
-// Each thread computes a column of TM results; sizes need not be multiples of a tile.
+// Each thread computes a column of TM results. Sizes are multiples of a tile.
 #include <cassert>
 #include <cstdio>
 #include <cuda_runtime.h>
@@ -12,14 +12,22 @@ __global__ void sgemm1DBlocktiling(int M, int N, int K, float alpha, const float
     const int threadRow = threadIdx.x / BN;
     __shared__ float As[BM * BK];
     __shared__ float Bs[BK * BN];
+    A += cRow * BM * K;
+    B += cCol * BN;
+    C += cRow * BM * N + cCol * BN;
+    assert(BM * BK == blockDim.x);
+    assert(BN * BK == blockDim.x);
     const uint innerColA = threadIdx.x % BK;
     const uint innerRowA = threadIdx.x / BK;
+    const uint innerColB = threadIdx.x % BN;
+    const uint innerRowB = threadIdx.x / BN;
     float threadResults[TM] = {0.0};
     for (uint bkIdx = 0; bkIdx < K; bkIdx += BK) {
-        const uint row = cRow * BM + innerRowA, col = cCol * BN + innerRowA, k = bkIdx + innerColA;
-        As[innerRowA * BK + innerColA] = row < M && k < K ? A[row * K + k] : 0.0f;
-        Bs[innerColA * BN + innerRowA] = col < N && k < K ? B[col * K + k] : 0.0f;
+        As[innerRowA * BK + innerColA] = A[innerRowA * K + innerColA];
+        Bs[innerRowB * BN + innerColB] = B[innerRowB * N + innerColB];
         __syncthreads();
+        A += BK;
+        B += BK * N;
         for (uint dotIdx = 0; dotIdx < BK; ++dotIdx) {
             float tmpB = Bs[dotIdx * BN + threadCol];
             for (uint resIdx = 0; resIdx < TM; ++resIdx) {
@@ -29,8 +37,8 @@ __global__ void sgemm1DBlocktiling(int M, int N, int K, float alpha, const float
         __syncthreads();
     }
     for (uint resIdx = 0; resIdx < TM; ++resIdx) {
-        const uint row = cRow * BM + threadRow * TM + resIdx, col = cCol * BN + threadCol;
-        if (row < M && col < N) C[row * N + col] = alpha * threadResults[resIdx];
+        const uint at = (threadRow * TM + resIdx) * N + threadCol;
+        C[at] = alpha * threadResults[resIdx] + beta * C[at];
     }
 }
 

@@ -1,4 +1,4 @@
-// Each thread computes TM x TN results.
+// Each thread computes TM x TN results. Sizes are multiples of a tile.
 #include <cassert>
 #include <cuda_runtime.h>
 #define CEIL_DIV(M, N) (((M) + (N) - 1) / (N))
@@ -14,21 +14,28 @@ __global__ void __launch_bounds__((BM * BN) / (TM * TN), 1)
     const int threadRow = threadIdx.x / (BN / TN);
     __shared__ float As[BM * BK];
     __shared__ float Bs[BK * BN];
+    A += cRow * BM * K;
+    B += cCol * BN;
+    C += cRow * BM * N + cCol * BN;
+    const uint innerRowA = threadIdx.x / BK;
+    const uint innerColA = threadIdx.x % BK;
+    const uint strideA = numThreadsBlocktile / BK;
+    const uint innerRowB = threadIdx.x / BN;
+    const uint innerColB = threadIdx.x % BN;
+    const uint strideB = numThreadsBlocktile / BN;
     float threadResults[TM * TN] = {0.0};
     float regM[TM] = {0.0};
     float regN[TN] = {0.0};
     for (uint bkIdx = 0; bkIdx < K; bkIdx += BK) {
-        for (uint i = threadIdx.x; i < BM * BK; i += numThreadsBlocktile) {
-            const uint r = i / BK, k = i % BK;
-            const uint row = cRow * BM + r;
-            As[r * BK + k] = row < M && bkIdx + k < K ? A[row * K + bkIdx + k] : 0.0f;
+        for (uint loadOffset = 0; loadOffset < BM; loadOffset += strideA) {
+            As[(innerRowA + loadOffset) * BK + innerColA] = A[(innerRowA + loadOffset) * K + innerColA];
         }
-        for (uint i = threadIdx.x; i < BN * BK; i += numThreadsBlocktile) {
-            const uint c = i / BK, k = i % BK;
-            const uint col = cCol * BN + c;
-            Bs[k * BN + c] = col < N && bkIdx + k < K ? B[col * K + bkIdx + k] : 0.0f;
+        for (uint loadOffset = 0; loadOffset < BK; loadOffset += strideB) {
+            Bs[(innerRowB + loadOffset) * BN + innerColB] = B[(innerRowB + loadOffset) * N + innerColB];
         }
         __syncthreads();
+        A += BK;
+        B += BK * N;
         for (uint dotIdx = 0; dotIdx < BK; ++dotIdx) {
             for (uint i = 0; i < TM; ++i) regM[i] = As[(threadRow * TM + i) * BK + dotIdx];
             for (uint i = 0; i < TN; ++i) regN[i] = Bs[dotIdx * BN + threadCol * TN + i];
@@ -42,8 +49,8 @@ __global__ void __launch_bounds__((BM * BN) / (TM * TN), 1)
     }
     for (uint resIdxM = 0; resIdxM < TM; ++resIdxM) {
         for (uint resIdxN = 0; resIdxN < TN; ++resIdxN) {
-            const uint row = cRow * BM + threadRow * TM + resIdxM, col = cCol * BN + threadCol * TN + resIdxN;
-            if (row < M && col < N) C[row * N + col] = alpha * threadResults[resIdxM * TN + resIdxN];
+            const uint at = (threadRow * TM + resIdxM) * N + threadCol * TN + resIdxN;
+            C[at] = alpha * threadResults[resIdxM * TN + resIdxN] + beta * C[at];
         }
     }
 }

@@ -14,9 +14,9 @@ __global__ void sgemm_global_mem_coalesce(int M, int N, int K, float alpha, cons
     if (cRow < M && cCol < N) {
         float tmp = 0.0;
         for (int i = 0; i < K; ++i) {
-            tmp += A[cRow * K + i] * B[cCol * K + i];
+            tmp += A[cRow * K + i] * B[i * N + cCol];
         }
-        C[cRow * N + cCol] = alpha * tmp;
+        C[cRow * N + cCol] = alpha * tmp + beta * C[cRow * N + cCol];
     }
 }
 

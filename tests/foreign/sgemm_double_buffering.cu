@@ -8,7 +8,7 @@
 template <const int BM, const int BN, const int BK>
 __global__ void sgemmDoubleBuffering(int M, int N, int K, float alpha, const float* A, const float* B, float beta, float* C) {
     __shared__ float As[2][BM][BK + 1];
-    __shared__ float Bs[2][BN][BK + 1];
+    __shared__ float Bs[2][BK][BN];
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
     auto load = [&](int stage, int k0) {
         for (int i = threadIdx.x; i < BM * BK; i += 256) {
@@ -20,11 +20,11 @@ __global__ void sgemmDoubleBuffering(int M, int N, int K, float alpha, const flo
             }
         }
         for (int i = threadIdx.x; i < BN * BK; i += 256) {
-            const int c = i / BK, k = i % BK, col = blockIdx.x * BN + c;
+            const int c = i % BN, k = i / BN, col = blockIdx.x * BN + c;
             if (col < N && k0 + k < K) {
-                __pipeline_memcpy_async(&Bs[stage][c][k], B + (size_t)col * K + k0 + k, sizeof(float));
+                __pipeline_memcpy_async(&Bs[stage][k][c], B + (size_t)(k0 + k) * N + col, sizeof(float));
             } else {
-                Bs[stage][c][k] = 0.0f;
+                Bs[stage][k][c] = 0.0f;
             }
         }
         __pipeline_commit();
@@ -42,14 +42,14 @@ __global__ void sgemmDoubleBuffering(int M, int N, int K, float alpha, const flo
         __syncthreads();
         for (int k = 0; k < BK; ++k)
             for (int i = 0; i < BM / 16; ++i)
-                for (int j = 0; j < BN / 16; ++j) acc[i][j] += As[stage][ty + 16 * i][k] * Bs[stage][tx + 16 * j][k];
+                for (int j = 0; j < BN / 16; ++j) acc[i][j] += As[stage][ty + 16 * i][k] * Bs[stage][k][tx + 16 * j];
         __syncthreads();
         stage ^= 1;
     }
     for (int i = 0; i < BM / 16; ++i)
         for (int j = 0; j < BN / 16; ++j) {
             const int row = blockIdx.y * BM + ty + 16 * i, col = blockIdx.x * BN + tx + 16 * j;
-            if (row < M && col < N) C[(size_t)row * N + col] = alpha * acc[i][j];
+            if (row < M && col < N) C[(size_t)row * N + col] = alpha * acc[i][j] + beta * C[(size_t)row * N + col];
         }
 }
 

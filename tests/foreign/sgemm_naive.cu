@@ -1,4 +1,4 @@
-// Matrix product, one thread per result: C = alpha A B^T + beta C.
+// Matrix product, one thread per result: C = alpha A B + beta C, all row-major.
 #include <cuda_runtime.h>
 #define CEIL_DIV(M, N) (((M) + (N) - 1) / (N))
 
@@ -7,8 +7,8 @@ __global__ void sgemm_naive(int M, int N, int K, float alpha, const float* A, co
     const uint y = blockIdx.y * blockDim.y + threadIdx.y;
     if (x < M && y < N) {
         float tmp = 0.0;
-        for (int i = 0; i < K; ++i) tmp += A[x * K + i] * B[y * K + i];
-        C[x * N + y] = alpha * tmp + (beta == 0.0f ? 0.0f : beta * C[x * N + y]);
+        for (int i = 0; i < K; ++i) tmp += A[x * K + i] * B[i * N + y];
+        C[x * N + y] = alpha * tmp + beta * C[x * N + y];
     }
 }
 

@@ -15,9 +15,12 @@ __global__ void sgemmResolveBankExtraCol(int M, int N, int K, float alpha, const
     float results[TM][TN] = {{0.0f}};
     for (int bk = 0; bk < K; bk += BK) {
         for (int i = threadIdx.x; i < BM * BK; i += blockDim.x) {
-            int r = i / BK, k = i % BK, row = blockIdx.y * BM + r, col = blockIdx.x * BN + r;
+            int r = i / BK, k = i % BK, row = blockIdx.y * BM + r;
             As[k * (BM + EXTRA) + r] = (row < M && bk + k < K) ? A[row * K + bk + k] : 0.0f;
-            Bs[k * (BN + EXTRA) + r] = (col < N && bk + k < K) ? B[col * K + bk + k] : 0.0f;
+        }
+        for (int i = threadIdx.x; i < BN * BK; i += blockDim.x) {
+            int c = i % BN, k = i / BN, col = blockIdx.x * BN + c;
+            Bs[k * (BN + EXTRA) + c] = (col < N && bk + k < K) ? B[(bk + k) * N + col] : 0.0f;
         }
         __syncthreads();
 #pragma unroll
@@ -30,7 +33,7 @@ __global__ void sgemmResolveBankExtraCol(int M, int N, int K, float alpha, const
     for (int m = 0; m < TM; ++m)
         for (int n = 0; n < TN; ++n) {
             int row = blockIdx.y * BM + threadRow * TM + m, col = blockIdx.x * BN + threadCol * TN + n;
-            if (row < M && col < N) C[row * N + col] = alpha * results[m][n];
+            if (row < M && col < N) C[row * N + col] = alpha * results[m][n] + beta * C[row * N + col];
         }
 }
 

@@ -1,4 +1,4 @@
-// Tiles of both matrices in shared memory; the tile's size is a template parameter.
+// Tiles of both matrices in shared memory; the pointers walk along the tiles. Sizes are multiples of a tile.
 #include <cassert>
 #include <cstdio>
 #include <cuda_runtime.h>
@@ -9,25 +9,25 @@ __global__ void sgemm_shared_mem_block(int M, int N, int K, float alpha, const f
     const uint cRow = blockIdx.x;
     const uint cCol = blockIdx.y;
     __shared__ float As[BLOCKSIZE * BLOCKSIZE];
-    __shared__ float Bs[BLOCKSIZE * (BLOCKSIZE + 1)];
+    __shared__ float Bs[BLOCKSIZE * BLOCKSIZE];
     const uint threadCol = threadIdx.x % BLOCKSIZE;
     const uint threadRow = threadIdx.x / BLOCKSIZE;
-    const uint row = cRow * BLOCKSIZE + threadRow;
-    const uint col = cCol * BLOCKSIZE + threadCol;
+    A += cRow * BLOCKSIZE * K;
+    B += cCol * BLOCKSIZE;
+    C += cRow * BLOCKSIZE * N + cCol * BLOCKSIZE;
     float tmp = 0.0;
     for (int bkIdx = 0; bkIdx < K; bkIdx += BLOCKSIZE) {
-        As[threadRow * BLOCKSIZE + threadCol] = row < M && bkIdx + threadCol < K ? A[row * K + bkIdx + threadCol] : 0.0f;
-        const uint other = cCol * BLOCKSIZE + threadRow;
-        Bs[threadCol * (BLOCKSIZE + 1) + threadRow] = other < N && bkIdx + threadCol < K ? B[other * K + bkIdx + threadCol] : 0.0f;
+        As[threadRow * BLOCKSIZE + threadCol] = A[threadRow * K + threadCol];
+        Bs[threadRow * BLOCKSIZE + threadCol] = B[threadRow * N + threadCol];
         __syncthreads();
+        A += BLOCKSIZE;
+        B += BLOCKSIZE * N;
         for (int dotIdx = 0; dotIdx < BLOCKSIZE; ++dotIdx) {
-            tmp += As[threadRow * BLOCKSIZE + dotIdx] * Bs[dotIdx * (BLOCKSIZE + 1) + threadCol];
+            tmp += As[threadRow * BLOCKSIZE + dotIdx] * Bs[dotIdx * BLOCKSIZE + threadCol];
         }
         __syncthreads();
     }
-    if (row < M && col < N) {
-        C[row * N + col] = alpha * tmp + (beta == 0.0f ? 0.0f : beta * C[row * N + col]);
-    }
+    C[threadRow * N + threadCol] = alpha * tmp + beta * C[threadRow * N + threadCol];
 }
 
 void run_sgemm_shared_mem_block(int M, int N, int K, float alpha, float* A, float* B, float beta, float* C) {

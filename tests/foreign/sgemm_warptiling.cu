@@ -13,8 +13,8 @@ __device__ void loadFromGmem(int M, int N, int K, int k0, const float* A, const 
         As[k * BM + r] = row < M && k0 + k < K ? A[row * K + k0 + k] : 0.0f;
     }
     for (int i = threadIdx.x; i < BN * BK; i += THREADS) {
-        const int c = i / BK, k = i % BK, col = blockIdx.x * BN + c;
-        Bs[k * BN + c] = col < N && k0 + k < K ? B[col * K + k0 + k] : 0.0f;
+        const int c = i % BN, k = i / BN, col = blockIdx.x * BN + c;
+        Bs[k * BN + c] = col < N && k0 + k < K ? B[(k0 + k) * N + col] : 0.0f;
     }
 }
 }  // namespace wt
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(NUM_THREADS)
         for (uint n = 0; n < WNITER * TN; ++n) {
             const uint row = blockIdx.y * BM + warpRow * WM + (m / TM) * WSUBM + threadRowInWarp * TM + m % TM;
             const uint col = blockIdx.x * BN + warpCol * WN + (n / TN) * WSUBN + threadColInWarp * TN + n % TN;
-            if (row < M && col < N) C[row * N + col] = alpha * threadResults[m * (WNITER * TN) + n];
+            if (row < M && col < N) C[row * N + col] = alpha * threadResults[m * (WNITER * TN) + n] + beta * C[row * N + col];
         }
     }
 }

@@ -9,9 +9,8 @@ import torch
 from test_one_kernel import DECODE, FEW_KEYS, Text, dims
 
 from rung.dtypes import dtype as named
-from rung.operation import Tensors, Values
+from rung.operation import LADDERS, Tensors, Values
 from rung.rungs import catalogue, python_module
-from rung.rungs.folders import LADDERS
 
 twin = python_module.load(LADDERS / "decode" / "twin.py")
 BLOCKS = 4  # multiprocessors of the emulator

@@ -9,7 +9,8 @@ import torch
 
 from rung.check.judge import check
 from rung.dtypes import dtype
-from rung.rungs import catalogue, folders
+from rung.operation import LADDERS as FOLDER
+from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
 
 LADDERS = ("embedding", "gelu", "layernorm", "residual", "softmax")
@@ -101,7 +102,7 @@ def test_every_rung_says_what_it_is(name: str) -> None:
     assert [r.number for r in rungs] == list(range(1, len(rungs) + 1))
     for rung in rungs:
         assert rung.idea and rung.expect and rung.provenance, rung.full_name
-    story = (folders.LADDERS / name / "README.md").read_text()
+    story = (FOLDER / name / "README.md").read_text()
     assert re.search(r"<!-- times -->.*<!-- /times -->", story, re.DOTALL)
     for rung in rungs:
         assert f"**{rung.name.partition('_')[2]}**" in story, rung.full_name

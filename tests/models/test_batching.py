@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import cProfile
 import os
 import random
 import threading
@@ -19,10 +20,10 @@ import torch
 import gpt2_models as models
 import rung
 from rung.errors import RungError
-from rung.models.batching.backend import Backend, NewTokens
 from rung.models.batching.engine import BatchEngine, Stream
 from rung.models.batching.select_backend import backend_of
-from rung.models.batching.text import Piece, Request, Text, Transcript
+from rung.models.batching.text import Backend, NewTokens, Piece, Request, Text, Transcript
+from rung.models.generate import Run
 from rung.models.load import Model
 from rung.models.options import Completion, Options, Prompt
 from rung.models.sampling import Sampling
@@ -238,6 +239,7 @@ class Counting(Backend):
         self.gate = threading.Semaphore(0)
         self.held: dict[int, Text]
         self.begun: list[int]
+        self.turns: list[list[int]] = []
 
     @property
     def free_slots(self) -> int:
@@ -250,10 +252,31 @@ class Counting(Backend):
 
     def turn(self) -> list[NewTokens]:
         self.gate.acquire()
+        self.turns.append(list(self.held))
         return [NewTokens(slot, [1]) for slot in self.held]
 
     def end(self, slot: int) -> None:
         del self.held[slot]
+
+
+@pytest.mark.parametrize("texts", [4, 60])
+def test_a_token_costs_the_reader_the_same_however_many_texts_there_are(model: Model, texts: int) -> None:
+    backend = Counting(texts)
+    backend.gate.release(20)
+    options = Options(sampling=Sampling(temperature=0), max_new_tokens=20, stop_tokens=())
+    prompts = [Prompt("", (1,))] * texts
+    run = Run(model.transformer, None, prompts, options, BatchEngine(lambda: backend, None))
+    profile = cProfile.Profile()
+    pieces = iter(run)
+    next(pieces)
+    profile.enable()
+    for _ in pieces:
+        pass
+    profile.disable()
+    calls = sum(entry.callcount for entry in profile.getstats())
+    assert calls / (20 * texts) < 30
+    assert [len(done.tokens) for done in run.completions] == [20] * texts
+    assert len({len(turn) for turn in backend.turns}) == 1, "all begin in one turn"
 
 
 def request_of(number: int, tokens: int = 1, priority: int = 0) -> Request:

@@ -284,10 +284,27 @@ def test_steps_are_launched_before_those_ahead_are_done(
     with torch.inference_mode():
         one.turn()
         one._notes.clear()
-        one._notes.append(slots_module._Steps(one._open(1).session, 0, ahead // 2, [None]))  # half of them are left
+        one._open(1).session._published -= ahead // 2  # half of them are left
         before = one.clock.steps
         one._launch()
     assert ahead // 2 < ahead // 2 + one.clock.steps - before <= ahead
+
+
+@pytest.mark.parametrize("texts", [4, 5])
+def test_tokens_of_many_texts_are_taken_launch_by_launch(
+    model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch, texts: int
+) -> None:
+    monkeypatch.setattr(slots_module, "FEW_TEXTS", 4)
+    session = backend(model, weights, 8)._open(8).session
+    session.enqueued, session._published[0] = 8, 3  # the GPU has ended three of eight steps
+    row = slots_module.RunningText(0, Text(request(3, 9), None), slots_module._draw(Text(request(3, 9), None), 300), 3, 0)
+    note = slots_module._Steps(session, 0, 8, [row] * texts + [None] * (8 - texts))
+    early = note.take()
+    session._published[0] = 8
+    whole = note.take()
+    assert (early is None) == (texts > 4)
+    assert whole is not None and note.steps == 0
+    assert {len(tokens) for _, tokens, *_ in whole} == {8 if early is None else 5}
 
 
 def test_prompts_are_gathered_while_rows_are_busy(model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,3 +422,13 @@ def test_a_prompt_whose_logits_are_not_finite_is_an_error(model: Model, weights:
     broken.ln_f = replace(weights.ln_f, weight=torch.full_like(weights.ln_f.weight, 3e38))
     with pytest.raises(RungError, match="finite"):
         together(BatchEngine(lambda: backend(model, broken, 2), model.tokenizer), [request(5, 3)])
+
+
+def test_what_draws_tokens_is_compiled_for_the_first_text_that_needs_it(model: Model, weights: Any) -> None:
+    one = backend(model, weights, 2)
+    engine = BatchEngine(lambda: one, None)
+    for temperature, prepared in ((0.0, False), (1.0, True)):
+        asked = request(5, 3, temperature=temperature)
+        assert together(engine, [asked])[0].tokens == on_cpu(model, asked).tokens
+        choices = [*(r.choice for r in one._readers.values()), *(b.session.choice for b in one._banks.values())]
+        assert all((choice._sample is not None) == prepared for choice in choices)

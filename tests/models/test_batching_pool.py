@@ -12,7 +12,7 @@ import pytest
 import gpt2_models as models
 import rung
 from rung.errors import RungError
-from rung.models.batching.protocol import Setup
+from rung.models.batching.worker_pool import Setup
 from rung.models.load import Model
 
 HOW: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 40, "seed": 6, "logprobs": True}

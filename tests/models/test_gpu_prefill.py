@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 import gpt2_models as models
 from rung import dtypes, emulator
 from rung.cuda import nvrtc
+from rung.cuda.launch import Build
 from rung.models.family import Config, read_config
 from rung.models.gpu import recorded, row_transfer
 from rung.models.gpu.batched_prefill import Prefill
@@ -20,6 +23,7 @@ from rung.models.operations import BEGUN_EARLY, LADDERS, OPERATIONS, THREE_PRODU
 from rung.models.weights import Linear, read_weights, stack
 from rung.operation import Tensors
 from rung.rungs import catalogue
+from rung.rungs import cuda as rungs_cuda
 from rung.rungs.cuda import CudaRung
 from written import written
 
@@ -94,6 +98,30 @@ def test_caches_and_logits_are_transformers(prompts: list[list[int]]) -> None:
 def test_kernels_of_the_ladders_leave_the_same(rungs: Rungs) -> None:
     folder = models.saved(n_layer=2)
     assert_transformers(read(folder, torch.float32, UNEQUAL, rungs=rungs), folder, UNEQUAL)
+
+
+@emulated
+def test_programs_are_compiled_at_the_same_time_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, tensors = state(models.saved(n_layer=2), torch.float32, 1)
+    load, lock, running, most, loaded = emulator.load, threading.Lock(), 0, 0, []
+
+    def slowly(build: Build) -> object:
+        nonlocal running, most
+        with lock:
+            running, most = running + 1, max(most, running + 1)
+            loaded.append(build)
+        time.sleep(0.1)  # in which another thread begins
+        try:
+            return load(build)
+        finally:
+            with lock:
+                running -= 1
+
+    monkeypatch.setattr(recorded, "processors", lambda: 4)
+    monkeypatch.setattr(emulator, "load", slowly)
+    rungs_cuda._emulated.cache_clear()
+    Prefill(config, tensors, 1, CAPACITY, rungs=KERNELS).prepared(16)
+    assert most > 1 and len(loaded) == len(set(loaded))
 
 
 @emulated

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -302,3 +304,23 @@ def test_every_tensor_of_the_models_package_names_its_dtype_and_device() -> None
             if not {"dtype", "device"} <= given and None not in given:
                 found.append(f"{file.relative_to(SOURCE)}:{node.lineno}")
     assert not found
+
+
+def test_a_model_is_freed_without_the_collector_which_has_little_to_walk_after_the_first_texts() -> None:
+    one = rung.load(models.saved(n_positions=CONTEXT), dtype="float32", device="cpu")
+    junk = [[number] for number in range(50_000)]  # as modules that are imported by the first text
+    one.generate([[5, 6]] * 3, max_new_tokens=3)
+    end = time.monotonic() + 20
+    while len(gc.get_objects()) > 25_000 and time.monotonic() < end:
+        time.sleep(0.05)
+    assert len(gc.get_objects()) < 25_000 < gc.get_freeze_count()
+    held = [weakref.ref(part) for part in (one, one.engine, one.engine._backend, one.transformer)]
+    held += [weakref.ref(one.transformer.weights.head.weight)]
+    gc.disable()
+    try:
+        del one, junk
+        while any(ref() is not None for ref in held) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert [ref() for ref in held] == [None] * len(held)
+    finally:
+        gc.enable()

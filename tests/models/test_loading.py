@@ -19,13 +19,12 @@ from rung import emulator
 from rung.errors import RungError
 from rung.models.cpu.plan import CpuPlan
 from rung.models.family import read_config
+from rung.models.gpu import engine as gpu_engine
 from rung.models.gpu import loading
-from rung.models.gpu import plan as gpu_plan
 from rung.models.gpu.batched_prefill import Prefill
 from rung.models.gpu.device_copy import AtOnce, Mark
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import Engine, GpuPlan
 from rung.models.gpu.loading import Arrival, Piece, arrival, pieces
-from rung.models.gpu.plan import GpuPlan
 from rung.models.load import Model
 from rung.models.plan import TorchPlan
 from rung.models.tensors import open_tensors
@@ -325,6 +324,6 @@ def test_a_model_is_loaded_to_a_gpu_where_there_is_one(gpu: bool, monkeypatch: p
         return CpuPlan("float32")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setattr(gpu_plan, "GpuPlan", made)
+    monkeypatch.setattr(gpu_engine, "GpuPlan", made)
     assert rung.load(models.saved()).plan.device.type == "cpu"
     assert asked == ["cuda"] * gpu

@@ -16,9 +16,10 @@ import pytest
 
 from result_rows import CEILINGS, MACHINE, document, of_other_code, row
 from rung.dtypes import dtype
+from rung.operation import LADDERS
 from rung.profile import counters, ncu, roofline
 from rung.results import current, store
-from rung.rungs import catalogue, folders
+from rung.rungs import catalogue
 from rung.rungs.base import Subject
 from rung.show import charts, roofline_chart
 from rung.show.charts import Point, Roof
@@ -129,7 +130,7 @@ def test_spreading_keeps_order_distance_and_bounds(places: list[float]) -> None:
 
 
 def rung(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    sources = str(folders.LADDERS.parents[1])
+    sources = str(LADDERS.parents[1])
     environment = {**os.environ, "PYTHONPATH": sources, "RUNG_RESULTS": str(cwd / "store.jsonl")}
     return subprocess.run(
         [sys.executable, "-m", "rung", "roofline", *words],

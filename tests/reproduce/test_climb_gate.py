@@ -15,7 +15,7 @@ from rung.reproduce.climbs import model
 from rung.reproduce.climbs.model import DIVERGENCE, Climb, Climbed, Climber, Step
 from rung.results.row import Row as Result
 from rung.show import model_chart
-from rung.show.sweep_chart import write_svg
+from rung.show.charts import write_svg
 
 
 @pytest.fixture(scope="module")

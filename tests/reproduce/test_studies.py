@@ -13,7 +13,7 @@ from rung import emulator
 from rung.cli import main
 from rung.cuda import nvrtc
 from rung.errors import RungError
-from rung.models.gpt2.config import GPT2Config
+from rung.models.gpt2.family import GPT2Config
 from rung.reproduce import studies as study
 from rung.reproduce.studies import (
     attention_scaling,

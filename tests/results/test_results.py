@@ -17,12 +17,12 @@ import pytest
 from result_rows import MACHINE, TIME, document, of_other_code, row
 from rung.cli import main
 from rung.errors import RungError
+from rung.operation import LADDERS
 from rung.results import query, tree
 from rung.results import store as results
 from rung.results.row import Row
-from rung.rungs import folders
 
-SOURCES = str(folders.LADDERS.parents[1])
+SOURCES = str(LADDERS.parents[1])
 
 
 bench = row

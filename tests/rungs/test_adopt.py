@@ -12,7 +12,8 @@ import pytest
 from emulation import needs_compiler
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
-from rung.rungs import adopt, catalogue, header, source_file
+from rung.files import read_text
+from rung.rungs import adopt, catalogue, header
 from rung.rungs.cuda import CudaRung
 
 FOREIGN = Path(__file__).parents[1] / "foreign"
@@ -22,6 +23,11 @@ TOLD = {  # what to add
     "layernorm_packed_shared.cu": "C % 8 == 0",
     "matmul_register_tiles.cu": "... % 128 == 0",
     "matmul_whole_tiles.cu": "C % 64 == 0",
+    "sgemm_shared.cu": "C % 32 == 0",
+    "sgemm_1d_blocktiling.cu": "C % 8 == 0",
+    "sgemm_2d_blocktiling.cu": "C % 8 == 0",
+    "sgemm_bank_linear.cu": "C % 8 == 0",
+    "sgemm_vectorize.cu": "C % 8 == 0",
 }
 # What a kernel's launch says completely is not tried.
 SURE = {
@@ -35,7 +41,7 @@ def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) 
     operation, bind, grid, block = SURE[name]
     monkeypatch.setattr(subprocess, "run", None)  # nothing is tried
     path = FOREIGN / f"{name}.cu"
-    source = source_file.read(path)
+    source = read_text(path)
     assert adopt.guessed_operation(source, path, list(catalogue.folders())) == (
         "embedding" if "enc" in name else operation
     )
@@ -55,13 +61,13 @@ def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("name", "operation"), [("triton_block_pointers.py", "transpose"), ("rmsnorm_cub.cu", "rmsnorm")])
 def test_names_of_functions_say_which_operation_a_file_is_for(name: str, operation: str) -> None:
-    source = source_file.read(FOREIGN / name)
+    source = read_text(FOREIGN / name)
     assert adopt.guessed_operation(source, Path("k" + name[-3:]), list(catalogue.folders())) == operation
 
 
 def test_a_grid_that_is_not_rounded_up_asks_for_multiples() -> None:
     path = FOREIGN / "matmul_whole_tiles.cu"
-    found = adopt._chosen(catalogue.operation("matmul"), source_file.read(path), path)
+    found = adopt._chosen(catalogue.operation("matmul"), read_text(path), path)
     assert found.table["needs"] == ["OC % 32 == 0", "B * T % 32 == 0"]
 
 
@@ -72,7 +78,7 @@ def test_a_grid_that_is_not_rounded_up_asks_for_multiples() -> None:
 )
 def test_a_wrong_proposal_does_not_end_the_search(name: str, size: dict[str, str]) -> None:
     path = FOREIGN / f"{name}.cu"
-    found = adopt._chosen(catalogue.operation(name.partition("_")[0]), source_file.read(path), path)
+    found = adopt._chosen(catalogue.operation(name.partition("_")[0]), read_text(path), path)
     assert found.remarks == () and size.items() <= found.table["bind"].items()
 
 
@@ -80,7 +86,7 @@ def test_a_wrong_proposal_does_not_end_the_search(name: str, size: dict[str, str
 @pytest.mark.slow
 def test_what_the_text_leaves_open_is_tried() -> None:
     path = FOREIGN / "transpose_tiled.cu"
-    found = adopt._chosen(catalogue.operation("transpose"), source_file.read(path), path)
+    found = adopt._chosen(catalogue.operation("transpose"), read_text(path), path)
     assert found.remarks == ()
     assert found.table["bind"] == {"odata": "out", "idata": "x", "rows": "R", "cols": "C"}
     assert found.table["launch"][0]["block"] == [32, 8]
@@ -160,9 +166,24 @@ def test_kernels_as_people_write_them_pass(name: str, tmp_path: Path) -> None:
     path.write_text((FOREIGN / name).read_text())
     words = path.stem.split("_")
     operation = OF.get(path.stem) or next((word for word in words if word in catalogue.folders()), "")
-    result = rung_line("check", *([operation] if operation else []), str(path))
+    named = [operation, str(path)] if operation else [str(path)]
+    result = rung_line("check", *named)
     assert result.returncode == int(name in TOLD), result.stdout + result.stderr
-    assert TOLD.get(name, "") in result.stdout
+    assert TOLD.get(name, "") in result.stdout + result.stderr
+    if line := re.search(r"needs the line (needs = \[.*\])", result.stderr):
+        assert rung_line("adopt", *named).returncode == 0
+        path.write_text(path.read_text().replace("\n[bind]", f"\n{line[1]}\n[bind]", 1))
+        result = rung_line("check", *named)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_product_of_row_major_matrices_has_the_other_layout_of_the_weight() -> None:
+    path = FOREIGN / "sgemm_shared.cu"
+    found = adopt._chosen(catalogue.operation("matmul"), read_text(path), path)
+    assert (found.table["bind"]["B"], found.table["zeroed"]) == ("weight_t", ["out"])
+    assert 'needs = ["B * T % 32 == 0", "C % 32 == 0", "OC % 32 == 0"]' in found.remarks[0]
 
 
 WHOLE = """void launch(float* out, float* x, int B, int T, int C, int side) {

@@ -11,7 +11,7 @@ from rung.check.judge import judged
 from rung.check.report import QUICK, CheckRequest
 from rung.errors import RungError
 from rung.results import store
-from rung.rungs import catalogue, identity, renamed
+from rung.rungs import catalogue, identity
 from rung.rungs.cuda import CudaRung
 
 RESIDUAL = catalogue.operation("residual")
@@ -106,6 +106,6 @@ def test_rows_under_a_former_name_belong_to_the_rung_of_today(tmp_path: Path) ->
 
 
 def test_every_former_name_leads_to_a_rung_and_to_no_other_former_name() -> None:
-    for ladder, names in renamed.NAMES.items():
+    for ladder, names in identity.RENAMED.items():
         for old, new in names.items():
             assert catalogue.find(f"{ladder}/{new}").name == new and old not in names.values()

@@ -14,8 +14,9 @@ import pytest
 from result_rows import row
 from rung.cuda import nvrtc
 from rung.dtypes import DTYPES
+from rung.operation import LADDERS
 from rung.results import codes, store
-from rung.rungs import catalogue, folders, identity, tunings
+from rung.rungs import catalogue, identity, tunings
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
@@ -128,7 +129,7 @@ def test_the_machine_code_is_that_of_the_kernels(tmp_path: Path) -> None:
 def test_a_python_rung_is_its_code_and_the_files_that_it_names(tmp_path: Path) -> None:
     named = {p.name for p in identity.files(catalogue.find("decode/eight_bit_cache"))}
     assert {"08_library_products.py", "eight_bit_cache.cuh", "rung.cuh"} <= named
-    source = (folders.LADDERS / "layernorm" / "12_triton.py").read_text()
+    source = (LADDERS / "layernorm" / "12_triton.py").read_text()
     one, other, third = (tmp_path / f"{name}.py" for name in "abc")
     one.write_text(source)
     other.write_text(source.replace("FOUND = (", 'FOUND = ("Something else. "') + "\n# a comment\n")

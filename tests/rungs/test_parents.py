@@ -12,7 +12,8 @@ import pytest
 from rung.cli import main
 from rung.cuda.source import without_comments
 from rung.errors import RungError
-from rung.rungs import catalogue, difference, folders, header, identity
+from rung.operation import LADDERS
+from rung.rungs import catalogue, difference, header, identity
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
@@ -119,7 +120,7 @@ def test_a_long_story_is_a_page_that_show_prints(shown: Show) -> None:
 
 
 def test_every_page_beside_a_rung_belongs_to_one() -> None:
-    pages = set(folders.LADDERS.glob("*/[0-9][0-9].md"))
+    pages = set(LADDERS.glob("*/[0-9][0-9].md"))
     assert pages == {rung.path.with_name(f"{rung.number:02}.md") for rung in EVERY if rung.story and rung.path}
 
 

@@ -192,11 +192,16 @@ def test_many_clients_for_a_while_of_which_many_misbehave(model: Model, clients_
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         clients = [Client(server, answers, random.Random(i)) for i in range(clients_at_once)]
         sizes: list[tuple[float, ...]] = []
+        ask(server, "/v1/completions", body(0, PROMPTS[0]))
+        processes = [Path(f"/proc/{pid}") for pid in (process.pid, *children)]
+        files = [len(list((one / "fd").iterdir())) for one in processes]
+        threads: list[list[int]] = []
 
         async def watch(end: float) -> None:
             while time.monotonic() < end:
                 await asyncio.sleep(seconds / 30)
                 sizes.append(tuple(memory(int(pid)) for pid in (process.pid, *children)))
+                threads.append([len(list((one / "task").iterdir())) for one in processes])
 
         async def everyone() -> None:
             end = time.monotonic() + seconds
@@ -211,6 +216,9 @@ def test_many_clients_for_a_while_of_which_many_misbehave(model: Model, clients_
         third = len(sizes) // 3
         for early, late in zip(sizes[third], sizes[-1], strict=True):
             assert late < 1.1 * early + 30, "memory grows"
+        for one, before, early in zip(processes, files, threads[third], strict=True):
+            assert len(list((one / "fd").iterdir())) <= before, "files are left open"
+            assert len(list((one / "task").iterdir())) <= early, "threads are left"
         assert ask(server, "/v1/completions", body(0, PROMPTS[0]))[1]["choices"][0]["text"] == answers[0, 0]
 
 

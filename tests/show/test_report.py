@@ -13,10 +13,11 @@ import pytest
 
 import browser
 from result_rows import MACHINE, TIME, document, of_other_code, row
+from rung.operation import LADDERS
 from rung.results import current, store
 from rung.results.row import Row
-from rung.rungs import catalogue, folders
-from rung.show import report
+from rung.rungs import catalogue
+from rung.show.report import page as report
 
 
 def study(name: str, finding: str, rows: list[list[float]], points: list[list[float | None]]) -> Row:
@@ -309,7 +310,7 @@ def test_without_any_result_the_ladders_are_still_there() -> None:
 
 
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    sources = str(folders.LADDERS.parents[1])
+    sources = str(LADDERS.parents[1])
     environment = {**os.environ, "PYTHONPATH": sources, "RUNG_RESULTS": str(cwd / "store.jsonl")}
     return subprocess.run(
         [sys.executable, "-m", "rung", *words],

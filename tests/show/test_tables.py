@@ -13,8 +13,9 @@ from result_rows import MACHINE, TIME, document, of_other_code, row
 from rung.errors import RungError
 from rung.results import codes, store
 from rung.results.row import Row
-from rung.show import figures, report, tables
+from rung.show import markdown, tables
 from rung.show.generation_tables import COMPILED
+from rung.show.report import page as report
 
 
 @pytest.fixture
@@ -238,7 +239,7 @@ def test_results_report_and_figures_show_the_same() -> None:
     readme = (tables.ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
     gpu, _ = tables.figures(store.published())
     page = report.build(gpu, {})
-    listed = {(r.what, r.dtype, r.shape): figures.headline(r) for r in gpu.results if r.kind == "bench" and codes.current(r)}
+    listed = {(r.what, r.dtype, r.shape): markdown.headline(r) for r in gpu.results if r.kind == "bench" and codes.current(r)}
     for name in gpu.names():
         ladder = gpu.ladder(name)
         if not ladder.ours()[2]:
@@ -253,7 +254,7 @@ def test_results_report_and_figures_show_the_same() -> None:
             assert f"<strong>{shown} µs</strong> in {dtype}" in page.partition(f'id="{name}-{figure.name}"')[2].partition("</article>")[0]
 
 
-PROSE_FREE = ("README.md", "docs/figures.md", "docs/generation.md")
+PROSE_FREE = ("README.md", "docs/figures.md", "docs/generation.md", "docs/llama.md")
 MEASURED = re.compile(r"\d[\d,.]* ?(?:µs|us\b|tokens/s|TB/s|GB/s|TFLOP/s|times as fast|× )|\d ?% of (?:memory|bandwidth|the speed)")
 
 

@@ -20,7 +20,7 @@ from rung.cli.sweep import subject_of
 from rung.errors import RungError
 from rung.results import store as results
 from rung.rungs import catalogue, tunings
-from rung.show import sweep_chart
+from rung.show.report import sweeps as charts_of_sweeps
 from rung.sweep import backends, course, summary
 from rung.sweep import sweep as sweeps
 from sweep_measures import RUNG, Invented, subject, sweep
@@ -191,7 +191,7 @@ def test_a_finding_names_the_best_value_the_loss_at_the_worst_and_the_limit(tmp_
     assert "256 is best; 512 takes 80% longer" in block.sentence
     assert "512 threads, 70 registers each) registers limit occupancy to 25%" in block.sentence
     assert stream.best == 0 and "registers" not in stream.sentence
-    svg = sweep_chart.chart(swept, [block, stream])
+    svg = charts_of_sweeps.chart(swept, [block, stream])
     assert "BLOCK" in svg and "256 is best" in svg
 
 

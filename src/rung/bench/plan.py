@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from rung.bench import race as bench
-from rung.bench import tour
+from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.expressions import Number
+from rung.operation import Race
 from rung.results import codes, machine, store
 from rung.results.row import Row as Result
 from rung.rungs import catalogue, tunings
@@ -67,15 +68,18 @@ def of_ladder(
     return races
 
 
-def of_tour(shapes: Sequence[str] | None, dtypes: Sequence[str] | None, patience: float) -> list[Planned]:
-    """All ladders: the tour's races, or those at the requested shapes, where a ladder has them."""
+def of_all(shapes: Sequence[str] | None, dtypes: Sequence[str] | None, patience: float) -> list[Planned]:
+    """Every ladder's races: at the shapes that its operation names, or at the requested shapes, where it has them."""
     races = []
-    for stop in tour.stops():
-        every = list(catalogue.rungs(stop.operation))
-        running = [r for r in every if stop.dtype in r.dtypes]
-        if running and (not shapes or stop.shape in shapes) and (not dtypes or stop.dtype in dtypes):
-            values = running[0].operation.shapes[stop.shape]
-            races.append(Planned(running, every, stop.shape, values, stop.dtype, min(patience, stop.patience)))
+    for name, operation in catalogue.operations().items():
+        every = list(catalogue.rungs(name))
+        supported = tuple(d for d in DTYPES if any(d in r.dtypes for r in every))
+        for race in operation.tour or [Race(shape, supported) for shape in operation.shapes]:
+            for dtype in race.dtypes:
+                running = [r for r in every if dtype in r.dtypes]
+                if running and (not shapes or race.shape in shapes) and (not dtypes or dtype in dtypes):
+                    values, least = operation.shapes[race.shape], min(patience, race.patience)
+                    races.append(Planned(running, every, race.shape, values, dtype, least))
     if not races:
         raise RungError("no ladder has such a shape in such a format; `rung list` names the shapes.")
     return races

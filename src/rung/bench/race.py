@@ -14,13 +14,12 @@ import torch
 
 from rung.bench import timing
 from rung.check.operands import Operands
-from rung.cuda.occupy_stream import occupy_stream
+from rung.cuda.launch import occupy_stream
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
 from rung.expressions import Number
-from rung.files import shown
-from rung.numbers import whole
+from rung.files import shown, whole
 from rung.operation import Cost, Operation, Tensors, Values
 from rung.results import machine, statistics
 from rung.results.current import TOO_SLOW

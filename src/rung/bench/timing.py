@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rung.cuda.occupy_stream import occupy_stream
+from rung.cuda.launch import occupy_stream
 from rung.errors import first_line
 from rung.results import statistics
 

@@ -23,9 +23,10 @@ from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
+from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Case, Values
-from rung.rungs import catalogue, identity, source_file
+from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import INCLUDE, CudaRung
 
@@ -275,7 +276,7 @@ def _differs_on_a_gpu(rung: Rung) -> str:
     if rung.path is None:
         return ""
     own = (path for path in [rung.path, *identity.files(rung)] if path.resolve().parent != INCLUDE.resolve())
-    return next((path.name for path in own if differs(source_file.read(path))), "")
+    return next((path.name for path in own if differs(read_text(path))), "")
 
 
 def _never_waits(rung: Rung) -> bool:

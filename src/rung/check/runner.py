@@ -16,7 +16,7 @@ import torch
 from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
 from rung.check.operands import Operands
 from rung.check.report import Failure
-from rung.cuda.occupy_stream import occupy_stream
+from rung.cuda.launch import occupy_stream
 from rung.cuda.source import Unreached
 from rung.emulator import coverage
 from rung.errors import RungError, first_line

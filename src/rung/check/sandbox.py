@@ -24,8 +24,7 @@ from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure
 from rung.check.runner import STALLS, How, Order, Seconds
 from rung.cuda.source import Unreached
-from rung.emulator.faults import KINDS, EmulatorFault, TooLarge
-from rung.errors import CompileError, RungError
+from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
 from rung.rungs import identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.python import PythonRung
@@ -142,7 +141,7 @@ class Sandbox:
         self._unwatched = max(self._unwatched, int(answer.get("unwatched", 0)))
         if answer.get("error"):
             text, kind = str(answer["error"])[:2000], answer.get("kind")
-            if kind in KINDS:
+            if kind in FAULTS:
                 raise EmulatorFault(kind, text)
             if kind == TooLarge.kind:
                 raise TooLarge(text)

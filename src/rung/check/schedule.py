@@ -25,8 +25,7 @@ from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import How, capped
 from rung.check.shapes import FUSED, MOST_BYTES, MOST_FLOPS, SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
-from rung.emulator.faults import TooLarge
-from rung.errors import RungError
+from rung.errors import RungError, TooLarge
 from rung.expressions import Number
 from rung.operation import Case, Operation, Values
 from rung.rungs.base import USUAL, Rung, emulated_multiprocessors

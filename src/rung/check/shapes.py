@@ -19,7 +19,7 @@ from rung.check.report import RAISED, SLOW, Failure
 from rung.check.runner import How
 from rung.check.trial import SEEDS, Trial, Trials
 from rung.cuda.source import without_comments
-from rung.emulator.faults import EmulatorFault, TooLarge
+from rung.errors import EmulatorFault, TooLarge
 from rung.operation import Case, Values
 from rung.rungs.cuda import CudaRung
 from rung.rungs.header import DESCRIPTIVE

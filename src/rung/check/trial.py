@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -176,6 +177,7 @@ class Trial:
         self.seconds = 0.0  # the fastest single run so far
         self.turn = 0
         self.moved: list[str] = []
+        self._zeroed: set[str] = set()  # outputs that start as zeros instead of poison
         self.worst = 0.0  # deviation, in units of its bound
         self.integers_differ = False
         self.values, self.names = values, names
@@ -220,12 +222,26 @@ class Trial:
             )
             return outputs
         except Failure as failure:
-            if NEVER in str(failure) and POISONS[(self.turn - 1) % len(POISONS)] == NAN:
-                failure = self._with_other_poison(failure)
+            if POISONS[(self.turn - 1) % len(POISONS)] == NAN:
+                failure = self._of_nan(failure)
             raise self._because_of(order, failure) from None
 
-    def _with_other_poison(self, failure: Failure) -> Failure:
+    def _of_nan(self, failure: Failure) -> Failure:
         """Poison of NaN also remains where a kernel computes with it, or writes that NaN."""
+        tensors = {n: self.operands.tensors[n] for n in self.operands.outputs}
+        read = [n for n, t in tensors.items() if self.operation.operand(n).role == "out" and bool((t != t).any())]
+        self._zeroed = set(read)
+        try:
+            if read:
+                self._once()
+                text = f"{read[0]} is read before it is written: right only if it starts as zeros; leave `beta * C` out"
+                return Failure(f"{text} where beta is 0, or add zeroed = {json.dumps(read)}", "zeroed")
+        except (Failure, RungError):
+            pass
+        finally:
+            self._zeroed = set()
+        if NEVER not in str(failure):
+            return failure
         try:
             self._once()
         except Failure as again:
@@ -236,7 +252,7 @@ class Trial:
     def twice(self, slow: float = math.inf) -> None:
         """Run and check twice, with emulated threads in another order the second time: different results are a race.
         If the first run takes this many seconds, there is no second."""
-        first = self._once()
+        first = self.once()
         if self.seconds >= slow:
             return
         order = self.of.next_order()
@@ -303,6 +319,8 @@ class Trial:
         for name in self.operands.outputs:
             if self.operation.operand(name).role == "out":
                 self.storage.poison(name, self.turn)
+            if name in self._zeroed:
+                self.operands.tensors[name].zero_()
         self.turn += 1
 
     def unlaunched(self) -> None:

@@ -10,7 +10,9 @@ import itertools
 import math
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -215,6 +217,9 @@ def _help() -> str:
     width = max(map(len, VERBS))
     lines = ["rung runs GPT-2 on hand-written GPU kernels, climbed one rung at a time.", ""]
     lines += ["usage: rung VERB ...      (`rung help VERB` shows a verb's options)", ""]
-    lines += [f"  {verb:<{width}}  {summary}" for verb, (_, summary) in VERBS.items()]
+    wide = max(60, shutil.get_terminal_size().columns)
+    indent = " " * (width + 4)
+    for verb, (_, summary) in VERBS.items():
+        lines += textwrap.wrap(summary, wide, initial_indent=f"  {verb:<{width}}  ", subsequent_indent=indent)
     lines += ["", "  rung --version", "  rung --ladders FOLDER VERB ...      with your own operations, a folder each"]
     return "\n".join(lines)

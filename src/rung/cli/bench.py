@@ -54,7 +54,7 @@ def bench(
 
     def planned() -> list[Planned]:
         if rung == "all":
-            return plan.of_tour(shape, dtype, patience)
+            return plan.of_all(shape, dtype, patience)
         return plan.of_ladder(catalogue.select(rung, file), shape, dtype, patience, "/" in rung or file is not None, vs)
 
     if not torch.cuda.is_available():

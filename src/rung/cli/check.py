@@ -45,7 +45,7 @@ def check(
         typer.Option(help="A host function of the file that launches kernels, or a pattern such as 'softmax_*'."),
     ] = None,
     given: Annotated[
-        list[str] | None, typer.Option("--with", help="With --call: block_size=128, or a condition as 'C %% 4 == 0'.")
+        list[str] | None, typer.Option("--with", help="With --call: block_size=128, or a condition as 'C % 4 == 0'.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cuda or emulator (default: the GPU if there is one).")] = None,
     dtype: options.Dtypes = None,
@@ -334,9 +334,9 @@ def _first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repo
                 try:
                     rung.require_bindable(values, dtype_named(name))
                     if not compiled:
-                        from rung.rungs import first_look
+                        from rung.rungs import compile_ahead
 
-                        first_look.require_compiled(rung, values, dtype_named(name), tuple(archs) or ("sm_90",))
+                        compile_ahead.require_compiled(rung, values, dtype_named(name), tuple(archs) or ("sm_90",))
                         compiled = True
                 except RungError as error:
                     return Report(rung.full_name, name, "", "failed", str(error))

@@ -154,7 +154,7 @@ def _line(row: Climbed) -> str:
 
 
 def _draw(picture: str, path: Path) -> None:
-    from rung.show.sweep_chart import write_svg
+    from rung.show.charts import write_svg
 
     write_svg(picture, path)
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rung.show.text_table import aligned
+from rung.show.verb_tables import aligned
 
 STYLES = {
     "ok": "green",

@@ -38,6 +38,7 @@ def count(
     Examples: rung count transpose/2 --vs transpose/3 · rung count gelu my_kernel.cu --lines
     """
     from rung.cli.sweep import subject_of
+    from rung.emulator import arithmetic
     from rung.emulator.counters_explained import met
     from rung.profile import bound as bounds
     from rung.profile import emulated
@@ -67,6 +68,7 @@ def count(
             if not ok
         ]
         notes = [f"met: {text} ({figures})" for text, ok, figures in goals if ok]
+        notes += [f"{reason}: arithmetic is not counted." for reason in (arithmetic.unavailable(),) if reason]
         console.print_json(document.document("count", int(missed), results, found, notes))
     else:
         _print(every, subject, lines)
@@ -80,6 +82,7 @@ def count(
 
 
 def _print(every: list[Counted], subject: Subject, lines: bool) -> None:
+    from rung.emulator import arithmetic
     from rung.show import counts as tables
 
     for counted in every:
@@ -90,6 +93,8 @@ def _print(every: list[Counted], subject: Subject, lines: bool) -> None:
             console.note(f"{early:,} requests were counted before all lanes had come: their number may be too high.")
         if not all(k.compiled for k in counted.kernels):
             console.note("NVRTC or nvdisasm is missing: accesses that nvcc merges are counted as they are written.")
+        if reason := arithmetic.unavailable():
+            console.note(f"{reason}: arithmetic is not counted.")
     if lines:
         print(tables.annotated(every[0], subject.rung.source, subject.rung.path.name if subject.rung.path else ""))
         return

@@ -15,8 +15,7 @@ import typer
 
 from rung.cli import options, resume
 from rung.errors import RungError
-from rung.files import TEXT, read_bytes, shown
-from rung.numbers import whole
+from rung.files import TEXT, read_bytes, shown, whole
 
 if TYPE_CHECKING:
     from rung.models.family import Config
@@ -153,7 +152,7 @@ def generate(
 
         chosen = load(**how)
         if gpus is not None:
-            from rung.models.batching.protocol import Setup
+            from rung.models.batching.worker_pool import Setup
 
             chosen.spread([Setup(how, gpu=gpu) for gpu in range(1, gpus)])
         request["stop_tokens"] = _stop_tokens(chosen.config, lambda: chosen.tokenizer, stop_token or [], ignore_eos)
@@ -182,9 +181,9 @@ def _begin(device: str, ray: str | None) -> None:
 
         build.begin()
     elif device in ("auto", "cuda") and on_gpu and ray is None:
-        from rung.cuda import context
+        from rung.lazy import begin_context
 
-        context.begin()
+        begin_context()
 
 
 def _over_ray(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rung.errors import RungError
-from rung.files import shown
-from rung.numbers import whole
+from rung.files import read_text, shown, whole
 
 if TYPE_CHECKING:
     from rung.rungs.cuda import CudaRung
@@ -119,11 +118,11 @@ def operation_and_file(operation: str | None, file: Path | None) -> tuple[str | 
     if operation is None or file is not None or not operation.endswith((".cu", ".py")) or not Path(operation).is_file():
         return operation, file
     from rung.cli import console
-    from rung.rungs import adopt, source_file
-    from rung.rungs.folders import folders
+    from rung.operation import folders
+    from rung.rungs import adopt
 
     path = Path(operation)
-    found = adopt.guessed_operation(source_file.read(path), path, list(folders()))
+    found = adopt.guessed_operation(read_text(path), path, list(folders()))
     console.note(f"rung: {path} is taken for {found}; to say otherwise: rung check OP {path}")
     return found, path
 
@@ -133,7 +132,7 @@ def proposed(rung: CudaRung, *, write: bool) -> str:
     from rung.rungs import header
 
     text = header.written(rung.table)
-    remarks = "".join(f"\nrung: {remark}; correct the header where it is wrong" for remark in rung.guessed or ())
+    remarks = "".join(f"\nrung: {remark}." for remark in rung.guessed or ())
     assert rung.path is not None
     if not write:
         return f"rung: {rung.path} has no header; this one is used (--write puts it into the file):\n{text}{remarks}"

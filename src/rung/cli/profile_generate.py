@@ -213,7 +213,7 @@ def _inside(engine: Engine) -> Inside | None:
 def _writer(model: str, where: str, plan: str | None, dtype: str | None) -> Writer:
     from rung.cli.climb import PROMPT_TOKENS
     from rung.models.family import requested
-    from rung.models.gpu.plan import GpuPlan
+    from rung.models.gpu.engine import GpuPlan
     from rung.models.load import load
 
     loaded = load(model, device=where, dtype=dtype or "auto", plan=plan)

@@ -28,7 +28,6 @@ def report(
     from rung.cuda import limits
     from rung.results import current, store
     from rung.rungs import catalogue
-    from rung.show import report as html
     from rung.show.report import page
 
     limits.limits(arch)
@@ -40,7 +39,7 @@ def report(
         rungs = [r for name in catalogue.operations() for r in catalogue.rungs(name, libraries=False)]
         made = page.resources_of(rungs, arch, _progress("compiling", len(rungs)))
     progress = _progress("ladder", len(catalogue.operations()))
-    text = html.build(found, made, drawn=rows, other_gpus=other_gpus, progress=progress)
+    text = page.build(found, made, drawn=rows, other_gpus=other_gpus, progress=progress)
     store.write_whole(output, text)
     console.note(f"{output}: {len(text) / 2**20:.1f} MiB, {len(catalogue.operations())} ladders")
 

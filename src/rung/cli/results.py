@@ -125,7 +125,7 @@ def _full_name(rung: str | None) -> str | None:
 
 
 def _list(rows: list[Row]) -> None:
-    from rung.show.figures import headline, remark
+    from rung.show.markdown import headline, remark
 
     shown = [
         (

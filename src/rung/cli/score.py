@@ -154,7 +154,8 @@ def _texts(name: str, field: str, lines: bool, plain: bool = False) -> Iterator[
     except UnicodeDecodeError:
         raise RungError(f"{name} is not UTF-8; convert it, with iconv for example.") from None
     except OSError as error:
-        raise RungError(f"{name} cannot be read ({error.strerror}); name a file of texts.") from None
+        more = "name a file of texts, or pipe a text to `rung score`."
+        raise RungError(f"{name} cannot be read ({error.strerror}); {more}") from None
 
 
 def _rest(file: IO[bytes], name: str) -> str:

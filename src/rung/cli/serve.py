@@ -56,7 +56,7 @@ def serve(
         from rung.serve.run import serve as run
     except ModuleNotFoundError as error:
         raise RungError(f"the server needs {error.name}; install it: {with_extra('serve')}.") from None
-    from rung.models.batching.protocol import Setup
+    from rung.models.batching.worker_pool import Setup
 
     for option, text in [("--name", name), *(("--cors", origin) for origin in cors or [])]:
         if text is not None and not (text and text.isprintable()):

@@ -22,6 +22,9 @@ def show(
     rung: Annotated[str, typer.Argument(metavar="OP/RUNG", help="Such as layernorm/03_restrict, or layernorm/3.")],
     file: options.File = None,
     diff: Annotated[bool, typer.Option("--diff", help="Only the difference from its parent's code.")] = False,
+    count: Annotated[
+        bool, typer.Option("--count", help="With --diff: what each changed line asks of memory, by the emulator.")
+    ] = False,
     header: Annotated[
         bool, typer.Option("--header", help="Only its header, including what it inherits from its parent.")
     ] = False,
@@ -43,6 +46,10 @@ def show(
         shown = {f: getattr(chosen, f) for f in _FIELDS} | {"story": chosen.story}
         console.print_json({**shown, "parent": parent.full_name if parent else None, "diff": "\n".join(changes)})
         return
+    if count and (not diff or parent is None):
+        raise RungError("--count stands beside a difference; add --diff.")
+    if count and parent is not None:
+        changes = _counted(changes, parent, chosen)
     if diff and chosen.rewrite:
         changes.insert(0, f"# {chosen.rewrite}")
     text = "\n".join(changes) if diff else _header(chosen) if header else chosen.source.rstrip()
@@ -62,6 +69,29 @@ def show(
     out.print(Syntax(text, language, line_numbers=not (diff or header), word_wrap=True, background_color="default"))
     if chosen.story and not (diff or header):
         out.print(Markdown(chosen.story))
+
+
+def _counted(changes: list[str], parent: Rung, child: Rung) -> list[str]:
+    """The difference with what its lines ask of memory at a small case, on both sides the same."""
+    from dataclasses import replace
+
+    from rung.dtypes import DTYPES
+    from rung.profile import emulated
+    from rung.rungs.base import Subject
+    from rung.show import counts
+
+    both = [name for name in child.dtypes if name in parent.dtypes]
+    if not both:
+        raise RungError(f"{child.full_name} and {parent.full_name} have no number format in common.")
+    largest = child.operation.complete(next(iter(child.operation.shapes.values())))
+    subject = emulated.small(Subject(child, "", largest, DTYPES[both[0]]))
+    found = [emulated.run(replace(subject, rung=rung), arithmetic=False) for rung in (parent, child)]
+    console.note(f"{subject.dtype.name} {subject.shape}: requests x sectors or passes, counted on the emulator.")
+    marks = []
+    for rung, counted in zip((parent, child), found, strict=True):
+        files = [rung.path, *rung.path.parent.glob("*.cuh")] if rung.path else []
+        marks.append(counts.of_texts(counted, {f.name: f.read_text(encoding="utf-8") for f in files}))
+    return counts.beside_changes(changes, *marks)
 
 
 def _header(rung: Rung) -> str:

@@ -69,7 +69,7 @@ def study(
         raise RungError(f"--{next(iter(given))} is an option of `rung study attention` only.")
     from rung.reproduce.studies.common import Gpu
     from rung.results import store
-    from rung.show.sweep_chart import write_svg
+    from rung.show.charts import write_svg
 
     answers = []
     for one in studies.STUDIES if name == "all" else [name]:

@@ -14,8 +14,7 @@ import typer
 
 from rung.cli import console, options
 from rung.errors import RungError
-from rung.files import shown
-from rung.numbers import whole
+from rung.files import shown, whole
 
 if TYPE_CHECKING:
     from rung.results.row import Row
@@ -362,9 +361,9 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, store: bool) -> No
             machine=best.machine,
         )
     if plot is not None:
-        from rung.show import sweep_chart
+        from rung.show.report import sweeps
 
-        sweep_chart.write(swept, findings, plot)
+        sweeps.write(swept, findings, plot)
     if json:
         console.print_json(
             {

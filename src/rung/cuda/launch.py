@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    import torch
+from rung.lazy import torch
 
 Argument = tuple[str, Any]
 """(kind, value): "pointer" and a tensor or None; "tensor_map" and a map (`emulated()` packs it);
@@ -75,3 +74,9 @@ class Module(Protocol):
 
     def set_constant(self, symbol: str, tensor: torch.Tensor) -> None:
         """Copies a tensor into a `__constant__` array, in stream order."""
+
+
+def occupy_stream(cycles: int) -> None:
+    """Occupy the current stream for this many cycles of the GPU's clock, so that work that does not wait for it is
+    noticed."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]

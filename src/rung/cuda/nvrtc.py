@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import io
+import pickle
 import re
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -13,9 +16,12 @@ from rung.cuda.headers import NEEDED, OVERRIDE, Headers
 from rung.cuda.launch import Build, Resources
 from rung.cuda.source import code_only, kernels_in
 from rung.errors import CompileError, RungError, first_line
-from rung.numbers import whole
+from rung.files import whole
+from rung.processors import processors
 
 _IMPORTS = threading.Lock()  # cuda.core cannot be imported by two threads at once
+_COMPILING = threading.Lock()
+CORES_FOR_PROCESSES = 4  # with fewer, a process's start costs more than it saves
 
 
 def compile_cubin(build: Build, arch: str, *, again: bool = False) -> cubin_cache.Cubin:
@@ -32,9 +38,32 @@ def compile_cubin(build: Build, arch: str, *, again: bool = False) -> cubin_cach
         cached = None if again else cubin_cache.read(key, build, arch)
         if cached:
             return cached
-        code, lowered, log = compile_fresh(build, arch, found)
+        code, lowered, log = _compile_beside(build, arch, found)
         resources = {k: ptxas_resources(log, lowered[k]) for k in build.kernels}
         return cubin_cache.write(key, code, arch, lowered, resources, log)
+
+
+def _compile_beside(build: Build, arch: str, found: headers.Headers) -> tuple[bytes, dict[str, str], str]:
+    """compile_fresh, in a process of its own while another thread compiles: NVRTC has one lock for all threads."""
+    alone = _COMPILING.acquire(blocking=processors() < CORES_FOR_PROCESSES)
+    if not alone:
+        program = f"import sys; sys.path[:] = {sys.path}; from rung.cuda import nvrtc; nvrtc.compile_for_parent()"
+        done = subprocess.run(
+            [sys.executable, "-c", program], input=pickle.dumps((build, arch, found)), capture_output=True, check=False
+        )
+        if done.returncode == 0:
+            made: tuple[bytes, dict[str, str], str] = pickle.loads(done.stdout)
+            return made
+        _COMPILING.acquire()  # this process tells what is wrong
+    try:
+        return compile_fresh(build, arch, found)
+    finally:
+        _COMPILING.release()
+
+
+def compile_for_parent() -> None:
+    """In the process of _compile_beside."""
+    sys.stdout.buffer.write(pickle.dumps(compile_fresh(*pickle.load(sys.stdin.buffer))))
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 docs/emulator.md says what it models, what it catches and what it cannot.
 """
 
-from rung.emulator.faults import EmulatorFault, FaultKind
 from rung.emulator.guard import guarded_empty, guarded_file, mark_data
 from rung.emulator.module import (
     EmulatedModule,
@@ -19,6 +18,7 @@ from rung.emulator.module import (
     without_launches,
 )
 from rung.emulator.toolchain import available
+from rung.errors import EmulatorFault, FaultKind
 
 __all__ = [
     "EmulatedModule",

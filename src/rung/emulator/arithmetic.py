@@ -9,13 +9,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from rung.cuda import nvrtc, sass
 from rung.cuda.launch import Build
-from rung.emulator import native
+from rung.emulator import native, translation
 from rung.errors import RungError
 
 OPCODES = {"FADD": "fadd", "FMUL": "fmul", "FFMA": "ffma", "MUFU": "mufu"}
@@ -130,10 +132,29 @@ def _instructions(kind: str, options: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def available() -> bool:
-    """Whether functions can be compiled and read here."""
+@functools.cache
+def unavailable() -> str:
+    """Why arithmetic cannot be counted here; empty if it can."""
     try:
         _instructions("sqrtf", ())
     except RungError:
-        return False
-    return True
+        return "NVRTC or nvdisasm is missing"
+    source = 'extern "C" __global__ void f(float* x) { x[0] = x[1] * x[2] + x[3]; }'
+    made = translation.translate(Build(source, "fused.cu", ("f",), (), ()), translation.Variant(counters=True))
+    if "FFMA" not in {site.kind for site in sites(listing(made.library))}:
+        return "g++ fuses no product with a sum here, as nvcc does (that takes a CPU with FMA)"
+    return ""
+
+
+@functools.lru_cache(maxsize=16)
+def listing(library: Path) -> str:
+    """The disassembled library."""
+    return tool("objdump", "-d", "--no-show-raw-insn", str(library))
+
+
+def tool(*command: str, words: str | None = None) -> str:
+    """What one of binutils prints."""
+    try:
+        return subprocess.run(command, input=words, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as problem:
+        raise RungError(f"Counting needs {command[0]}, which does not work ({problem}): install binutils.") from None

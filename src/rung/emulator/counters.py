@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import functools
 import re
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -195,7 +194,7 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
     happened = (ctypes.c_uint * 4 * _EVENTS)()
     many = min(native.runtime().rung_happened(happened, _EVENTS), _EVENTS)
     launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in happened[:many]]
-    if _with_arithmetic and arithmetic.available():
+    if _with_arithmetic and not arithmetic.unavailable():
         lines, made = _arithmetic(library, build.origin)
         by_address, tensor = arithmetic.executed(made, build)
         for address, instructions in by_address.items():
@@ -204,17 +203,12 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
     _recorded.append(launched)
 
 
-@functools.lru_cache(maxsize=16)
-def _listing(library: Path) -> str:
-    return _run("objdump", "-d", "--no-show-raw-insn", str(library))
-
-
 @functools.lru_cache(maxsize=64)
 def _places(library: Path, origin: str) -> dict[int, tuple[str, int]]:
     """The file and line of each call that reports an access: the innermost frame in the kernel's own file, else the
     innermost."""
     counters, calls = [], False
-    for line in _listing(library).splitlines():
+    for line in arithmetic.listing(library).splitlines():
         if calls and (after := _AFTER.match(line)):
             counters.append(int(after[1], 16))
         calls = _CALL.match(line) is not None
@@ -229,7 +223,7 @@ def _places(library: Path, origin: str) -> dict[int, tuple[str, int]]:
 @functools.lru_cache(maxsize=64)
 def _arithmetic(library: Path, origin: str) -> tuple[dict[int, tuple[str, int]], list[arithmetic.Site]]:
     """Instructions of arithmetic, and the file and line of each."""
-    every = arithmetic.sites(_listing(library))
+    every = arithmetic.sites(arithmetic.listing(library))
     frames = _frames(library, [site.address for site in every])
     lines = {
         address: _own(stack, origin)
@@ -241,7 +235,7 @@ def _arithmetic(library: Path, origin: str) -> tuple[dict[int, tuple[str, int]],
 
 def _frames(library: Path, addresses: Iterable[int]) -> dict[int, list[tuple[str, int]]]:
     """The file and line of each instruction, and those of the calls that it was inlined through."""
-    text = _run("addr2line", "-a", "-i", "-e", str(library), words="\n".join(map(hex, addresses)))
+    text = arithmetic.tool("addr2line", "-a", "-i", "-e", str(library), words="\n".join(map(hex, addresses)))
     frames: dict[int, list[tuple[str, int]]] = {}
     at = 0
     for line in text.splitlines():
@@ -251,13 +245,6 @@ def _frames(library: Path, addresses: Iterable[int]) -> dict[int, list[tuple[str
         file, _, number = line.partition(" ")[0].rpartition(":")
         frames.setdefault(at, []).append((file, int(number) if number.isdigit() else 0))
     return frames
-
-
-def _run(*command: str, words: str | None = None) -> str:
-    try:
-        return subprocess.run(command, input=words, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as problem:
-        raise RungError(f"Counting needs {command[0]}, which does not work ({problem}): install binutils.") from None
 
 
 def _own(stack: Iterable[tuple[str, int]], origin: str) -> tuple[str, int]:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rung.cuda import headers as headers_of_cuda
 from rung.cuda import kept
+from rung.cuda.elf import SharedSymbol, shared_symbols
 from rung.emulator import inline_ptx, rewriting, toolchain
-from rung.emulator.elf import SharedSymbol, shared_symbols
 from rung.errors import CompileError, RungError
 
 HOST = toolchain.HERE / "host"

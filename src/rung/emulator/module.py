@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from rung.cuda import limits, tensor_map
+from rung.cuda.elf import shared_symbols
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.source import kernel_parameters
 from rung.emulator import counters, native
-from rung.emulator.elf import shared_symbols
-from rung.emulator.faults import KINDS, EmulatorFault, FaultKind
 from rung.emulator.guard import mapping_of
 from rung.emulator.translation import LIMITS, Variant, translate
-from rung.errors import RungError
+from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
 from rung.lazy import torch
 
 Order = Literal["forward", "reverse", "shuffled"]
@@ -31,6 +30,7 @@ _ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
 _one_at_a_time = threading.Lock()  # the runtime's state is global
 _NOWHERE = 0xFFFFFFFF
+SIZES = {"float": 4, "int": 4, "unsigned": 4, "double": 8, "half": 2, "__half": 2, "float2": 8, "float4": 16}
 _SHARED_ROOM = 1 << 20
 MOST_BLOCKS = 1 << 26  # of a launch; the runtime keeps their order, and they take a minute at least
 STEP, ELEMENTS = 4000, 10  # switches that take as long as a step of the interpreter; elements in the time of one
@@ -220,13 +220,16 @@ class Library:
                 return f", line {number}"
         return ""
 
-    def variable(self, offset: int) -> str:
-        """The `__shared__` variable at an offset in a block's shared memory."""
+    def variable(self, offset: int, source: str) -> str:
+        """The `__shared__` variable at an offset in a block's shared memory, and its element where that is plain."""
         symbols = [s for s in shared_symbols(self.path) if s.offset <= offset and s.plain != "rung_dynamic_shared"]
         if not symbols:
             return "shared memory"
         nearest = max(symbols, key=lambda s: s.offset)
-        return f"shared variable '{nearest.plain}', byte {offset - nearest.offset}"
+        within, name = offset - nearest.offset, nearest.plain
+        declared = re.search(rf"__shared__\s+(\w+)\s[^;]*?\b{re.escape(name)}\s*\[[^\]]*\](?!\s*\[)", source)
+        size = SIZES.get(declared[1]) if declared else None
+        return f"shared variable '{name}', " + (f"element {within // size}" if size else f"byte {within}")
 
 
 class EmulatedModule:
@@ -383,7 +386,7 @@ class EmulatedModule:
     # ---- what went wrong --------------------------------------------------------------------------------------
 
     def _fault(self, kernel: str, report: native.Report, args: Sequence[Argument], library: Library) -> EmulatorFault:
-        kind: FaultKind = KINDS[report.fault - 1]
+        kind: FaultKind = FAULTS[report.fault - 1]
         text = report.text.decode(errors="replace")
         text = re.sub(r"\{([0-9a-f]+)\}", lambda place: library.line_of(int(place[1], 16) - 1)[2:] or "some line", text)
         where = f"kernel '{kernel}', block ({report.block.x}, {report.block.y}, {report.block.z})"
@@ -419,7 +422,7 @@ class EmulatedModule:
     def _place(self, kernel: str, address: int, args: Sequence[Argument], library: Library) -> str:
         """What is at an address, or at an offset in shared memory, which is smaller than any address."""
         if address < _SHARED_ROOM:
-            return library.variable(address)
+            return library.variable(address, self._build.source)
         for i, (kind, value) in enumerate(args):
             if kind != "pointer" or value is None:
                 continue

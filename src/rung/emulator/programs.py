@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from rung.emulator.faults import EmulatorFault
 from rung.emulator.guard import operand_at
+from rung.errors import EmulatorFault
 
 MOST = 1 << 24  # addresses recorded per launch; a launch with more is not judged
 LOAD, STORE, ATOMIC = 0, 1, 2

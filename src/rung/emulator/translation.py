@@ -10,14 +10,13 @@ from pathlib import Path
 
 from rung.cuda import kept
 from rung.cuda.cubin_cache import includes_of
+from rung.cuda.elf import SharedSymbol, shared_symbols
 from rung.cuda.headers import STANDARD
 from rung.cuda.launch import Build
 from rung.cuda.limits import limits
 from rung.cuda.source import kernel_parameters, kernels_in
 from rung.emulator import branches, inline_ptx, toolchain
-from rung.emulator.elf import SharedSymbol, shared_symbols
-from rung.emulator.faults import EmulatorFault
-from rung.errors import CompileError, RungError
+from rung.errors import CompileError, EmulatorFault, RungError
 
 LIMITS = limits("sm_90")
 _CANARY = 256

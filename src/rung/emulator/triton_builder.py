@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from rung.emulator import module
-from rung.emulator.faults import TooLarge
 from rung.emulator.programs import ATOMIC, LOAD, STORE, Parameters, Programs
+from rung.errors import TooLarge
 
 UNLOADED = 0xFF  # each byte of a lane that no load has filled: NaN in every format of numbers, and -1 as an integer
 STEPS = 2  # accesses per program, on average, of a launch that is run where their number is limited

@@ -16,6 +16,7 @@ from rung.errors import RungError
 from rung.exchange.standalone import Signature, dims_code, inlined, library_code, plain_launches, signature, standalone
 from rung.expressions import evaluate_int, names_in
 from rung.operation import Operand, Values
+from rung.rungs import catalogue
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
@@ -276,6 +277,12 @@ static whole greater(whole a, whole b) { return a > b ? a : b; }
 """
 
 
+def _any_shape(rung: CudaRung) -> bool:
+    """Whether its code is the same for every shape."""
+    h = rung.header
+    return not h.dims and all(names_in(str(c)) <= {*rung.tuned(None), "sizeof_real"} for c in h.define.values())
+
+
 def _leetgpu(rung: Rung) -> dict[str, str]:
     """solve.cu: the kernels in float32 and `extern "C" void solve(...)` over pointers of the device."""
     if not isinstance(rung, CudaRung):
@@ -284,8 +291,10 @@ def _leetgpu(rung: Rung) -> dict[str, str]:
     if "f32" not in rung.dtypes:
         raise RungError(f"{rung.full_name} has no f32 version, which LeetGPU's challenges need.")
     tuning = rung.tuned(None)
-    if h.dims or any(names_in(str(code)) - set(tuning) - {"sizeof_real"} for code in h.define.values()):
-        raise RungError(f"{rung.full_name} is compiled for one shape at a time; take a rung that takes any.")
+    if not _any_shape(rung):
+        ladder = catalogue.rungs(of.name, libraries=False)
+        others = ", ".join(r.name for r in ladder if isinstance(r, CudaRung) and "f32" in r.dtypes and _any_shape(r))
+        raise RungError(f"{rung.full_name} is compiled for one shape at a time; of {of.name} take {others or 'none'}.")
     constants = {**tuning, "sizeof_real": 4}
     macros = {"RUNG_F32": 1, **tuning, **{n: evaluate_int(c, constants, n) for n, c in h.define.items()}}
     of_all = {o.name: o for o in of.operands}
@@ -314,6 +323,10 @@ def _leetgpu(rung: Rung) -> dict[str, str]:
         lines += [f"void* {name} = nullptr;", f"cudaMalloc(&{name}, ({size}) * {8 if '64' in buffer.dtype else 4});"]
         if buffer.zero or buffer.zero_once:
             lines.append(f"cudaMemset({name}, 0, ({size}) * {8 if '64' in buffer.dtype else 4});")
+    for o in called.outputs:
+        if o.name in h.zeroed:
+            size = " * ".join(f"({_cpp(str(s))})" for s in o.shape)
+            lines.append(f"cudaMemset({o.name}, 0, ({size}) * {8 if '64' in o.dtype else 4});")
     for entry in plain_launches(rung):
         arguments = []
         for parameter in rung.parameters[entry.kernel]:

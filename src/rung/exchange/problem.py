@@ -31,10 +31,9 @@ from torch.overrides import TorchFunctionMode
 from rung import files
 from rung.dtypes import DTYPES, ELEMENTS, name_of
 from rung.errors import RungError
-from rung.operation import Case, Cost, Operand, Operation, Tensors, Values
+from rung.operation import MORE_LADDERS, Case, Cost, Operand, Operation, Tensors, Values
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
-from rung.rungs.folders import MORE_LADDERS
 
 TASK = 1 << 17  # bytes of task.yml at most, of which PyYAML reads 100 kB in a second
 FUNCTIONS = ("generate_input", "ref_kernel", "check_implementation")

@@ -137,6 +137,7 @@ def standalone(rung: Rung) -> str:
         check = f"_expect({name!r}, {name}, {_shape(operand.shape)}, {kind}, {rung.align})"
         lines.append(f"if {operand.name} is not None:\n        {check}" if operand in called.optional else check)
     lines += [_empty(o.name, o.shape, o.dtype, real) for o in called.outputs]
+    lines += [f"{name}.zero_()" for name in rung.header.zeroed]
     given = ", ".join(o.name for o in called.outputs)
     code = "\n    ".join([*lines, *body, f"return {given}"])
     formats = ", ".join(f"torch.{kind}" for kind in _formats(rung))

@@ -6,10 +6,9 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rung.models.batching.backend import Clock
 from rung.models.batching.engine import BatchEngine, Engine, Stream
 from rung.models.batching.select_backend import backend_of
-from rung.models.batching.text import Piece, Request, Transcript, check
+from rung.models.batching.text import Clock, Piece, Request, Transcript, check
 from rung.models.options import Completion, Options, Prompt
 from rung.models.tokenizer import Tokenizer
 from rung.models.transformer import Transformer
@@ -95,10 +94,13 @@ class Run:
         stream = Stream(self._engine)
         clock = replace(self._engine.clock)
         try:
+            begun = 0
             for index, piece in self._pieces(stream):
-                self._texts[index].add(piece)
+                text = self._texts[index]
+                begun += not text.tokens and bool(piece.tokens)
+                text.add(piece)
                 self.stats.new_tokens += len(piece.tokens)
-                self._count(clock)
+                self._count(clock, begun)
                 yield index, piece.text
         except KeyboardInterrupt:
             self.interrupted = True
@@ -116,14 +118,16 @@ class Run:
         reach = 0 if self.options.slide else longest + self.options.max_new_tokens
         own = [replace(request, rows=rows, reach=reach) for request in self.requests]
         waiting = list(enumerate(own))[::-1]
-        for _ in range(min(len(waiting), self.options.batch_size or len(waiting))):
-            stream.submit(*waiting.pop())
+        at_once = min(len(waiting), self.options.batch_size or len(waiting))
+        with self._engine.together():
+            for _ in range(at_once):
+                stream.submit(*waiting.pop())
         for index, piece in stream:
             if piece.last and waiting:
                 stream.submit(*waiting.pop())
             yield index, piece
 
-    def _count(self, before: Clock) -> None:
+    def _count(self, before: Clock, begun: int) -> None:
         # The engine's clock, which includes other runs' texts.
         now, stats = self._engine.clock, self.stats
         stats.prompt_tokens = now.prompt_tokens - before.prompt_tokens
@@ -132,4 +136,4 @@ class Run:
         stats.proposed = now.proposed - before.proposed
         stats.accepted = now.accepted - before.accepted
         stats.drafted = now.drafted - before.drafted
-        stats.decoded = stats.new_tokens - sum(bool(text.tokens) for text in self._texts)
+        stats.decoded = stats.new_tokens - begun

@@ -14,10 +14,10 @@ import torch
 
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
-from rung.models.buffers import integers
 from rung.models.cache import Cache
 from rung.models.operations import aligned, dims_of, find, ladder_of
 from rung.models.plan import Rotation, TorchPlan
+from rung.models.tensors import integers
 from rung.models.weights import Linear, Norm
 from rung.precision import float32_products
 from rung.rungs import catalogue, tunings

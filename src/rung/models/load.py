@@ -1,4 +1,4 @@
-"""The public interface: `rung.load(...)` returns a model that continues text."""
+"""The public interface: `rung.load(...)` chooses a plan and returns a model that continues text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from functools import cache, partial
 from numbers import Integral
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import torch
 
@@ -24,23 +24,109 @@ from rung import files
 from rung.errors import RungError
 from rung.models.activations import capture
 from rung.models.batching.engine import BatchEngine
-from rung.models.batching.protocol import Setup
 from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request, Transcript
-from rung.models.batching.worker_pool import WorkerPool
-from rung.models.buffers import plain_torch
-from rung.models.choose_plan import make_plan
+from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.models.drafts import NGRAM, drafting
 from rung.models.family import find as find_family
 from rung.models.family import known, read_config, requested
 from rung.models.generate import Run
+from rung.models.operations import FIRST_KEYS, FIRST_KEYS_TILED, FUSED, OPERATIONS, PLANS, WINDOWED
 from rung.models.options import Completion, Options, Prompt
+from rung.models.plan import ALIASES, DEVICES, DTYPES, Plan
 from rung.models.sampling import Sampling
 from rung.models.score import Score, Text, scores, spans
+from rung.models.tensors import plain_torch
 from rung.models.tokenizer import Tokenizer, read_tokenizer
 from rung.models.transformer import PlanScorer, Transformer
 from rung.models.weights import converted, weights_of
 from rung.processors import processors
+
+if TYPE_CHECKING:
+    from rung.rungs.base import Device
+
+
+CACHES = ("int8",)  # formats of keys and values other than the dtype
+BEST_SWAPS = {"decode", "sample"}  # ladders whose rungs can be chosen with the plan best
+
+
+def make_plan(
+    device: str,
+    dtype: str | torch.dtype,
+    name: str | None,
+    kernels: Mapping[str, str],
+    threads: int | None = None,
+    window: int | None = None,
+    global_tokens: int = 0,
+    cache: str | None = None,
+) -> Plan:
+    """The plan for a device, by name, with single rungs replaced by `kernels`; auto is a GPU if there is one. With a
+    `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
+    With the `cache` int8 keys and values of many texts are kept in 8 bits.
+    """
+    if device not in DEVICES:
+        raise RungError(f"device {device!r} is not known; use one of {', '.join(DEVICES)}.")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = str(dtype).removeprefix("torch.")
+    dtype = ALIASES.get(dtype, dtype)
+    if dtype not in DTYPES:
+        raise RungError(f"dtype {dtype!r} is not known; use one of {', '.join(DTYPES)}.")
+    if name is not None and name not in PLANS:
+        raise RungError(f"there is no plan {name!r}; there are {', '.join(PLANS)}.")
+    if window is not None and window < 1:
+        raise RungError(f"the window is {window}; it must be at least 1, the token itself.")
+    if global_tokens < 0 or (global_tokens and window is None):
+        raise RungError(f"{global_tokens} tokens cannot be global; give 0 or more, together with a window.")
+    if cache not in (None, *CACHES):
+        raise RungError(f"the cache {cache!r} is not known; use {', '.join(CACHES)}, or leave it out for the dtype's.")
+    if device == "cpu":
+        if cache is not None:
+            raise RungError(f"the cache {cache} is available only on a GPU; choose another device, or leave it out.")
+        from rung.models.cpu.plan import CpuPlan  # imported only when needed, since imports take time
+
+        if kernels or name not in (None, "torch"):
+            raise RungError("The CPU runs no rungs; choose the device emulator or cuda to choose plans and kernels.")
+        return CpuPlan(dtype, threads, window, global_tokens)
+    if device == "cuda" and name is None:
+        if window is not None:
+            name = WINDOWED
+        elif set(kernels) <= BEST_SWAPS:
+            name = "best"
+    if name == "best":
+        from rung.models.gpu.engine import GpuPlan
+
+        if window is not None:
+            raise RungError(f"the plan best attends to all tokens; choose the plan {WINDOWED} for a window.")
+        other = [operation for operation in kernels if operation not in BEST_SWAPS]
+        if other:
+            raise RungError(
+                f"the plan best runs whole steps and swaps decode and sample, not {other[0]}; choose another plan."
+            )
+        return GpuPlan("cuda" if device == "cuda" else "emulator", dtype, kernels, cache=cache)
+    if cache is not None:
+        raise RungError(f"the cache {cache} needs the plan best; choose that plan, or leave the cache out.")
+    from rung.models.ladder_plan import LadderPlan
+
+    unknown = [operation for operation in kernels if operation not in OPERATIONS]
+    if unknown:
+        raise RungError(f"the model has no operation {unknown[0]!r}; it has {', '.join(OPERATIONS)}.")
+    if window is not None and kernels.keys() & {"attention", "softmax"}:
+        raise RungError("with a window attention runs on local_attention; swap its rung, or leave the window out.")
+    if window is None and "local_attention" in kernels:
+        raise RungError("local_attention needs a window; give a window, or swap attention.")
+    name = name or "naive"
+    left_out = {o: parts for o, parts in FUSED.items() if o in PLANS[name] and kernels.keys() & set(parts)}
+    rungs = {o: rungs for o, rungs in PLANS[name].items() if o not in left_out}
+    if global_tokens and "local_attention" in rungs:
+        rungs["local_attention"] = FIRST_KEYS.get(name, FIRST_KEYS_TILED)
+    on: Device = "cuda" if device == "cuda" else "emulator"
+    plan = LadderPlan(on, dtype, name, {**rungs, **kernels}, window, global_tokens)
+    for operation in left_out.keys() - kernels.keys():
+        swapped = " and ".join(part for part in left_out[operation] if part in kernels)
+        plan.note(f"{operation} is left out, so that the rung given for {swapped} is used.")
+    return plan
+
 
 CONVERTED = 4  # checkpoints of other trainers that are kept in converted form
 INNER = Path(__file__).parent / "inner"
@@ -463,7 +549,6 @@ def _freeze_imports() -> None:
     """Once: what was imported, a million objects with torch's compiler, is not walked again by each full collection,
     which would stop the texts for a third of a second. The model is made afterwards, and can be collected."""
     if gc.isenabled():
-        gc.collect()
         gc.freeze()
 
 

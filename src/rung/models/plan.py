@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rung.models.buffers import integers
 from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.score import Rater
+from rung.models.tensors import integers
 from rung.models.weights import Linear, Norm, Weights, read_weights, to_int8
 
 DTYPES = ("auto", "float32", "tf32", "float16", "bfloat16", "int8")

@@ -80,6 +80,11 @@ class Sampling:
             raise RungError(f"{_flag(name)} is {getattr(self, name)}; it {rule}.")
 
     @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is chosen, as the logits are."""
+        return self.temperature == 0 and not self.penalised
+
+    @property
     def penalised(self) -> bool:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 

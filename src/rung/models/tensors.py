@@ -2,6 +2,10 @@
 
 A reader gives names and shapes first, so that a wrong model is refused with one sentence, and then one tensor at a
 time, so that a large model is never in memory twice.
+
+Tensors are made with an explicit dtype and device: torch's defaults are the caller's, who may change them at any time.
+Native code and kernels write into tensors by address, so that one of another size or place corrupts memory. A test
+finds each call of torch in this package that leaves its dtype or its device to a default.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ import pickle
 import struct
 import warnings
 import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -174,3 +180,25 @@ def load_pickled(path: Path, remedy: str, otherwise: str) -> Any:
 
 
 TensorFile = Safetensors | Pickled
+
+
+def integers(numbers: Sequence[Any], device: torch.device | str = "cpu") -> torch.Tensor:
+    """Integers of 64 bits."""
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
+
+
+def floats(numbers: Sequence[Any], device: torch.device | str = "cpu") -> torch.Tensor:
+    """Floats of 32 bits."""
+    return torch.tensor(numbers, dtype=torch.float32, device=device)
+
+
+def empty(*shape: int) -> torch.Tensor:
+    """Floats of 32 bits on the host, not initialised."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
+@contextmanager
+def plain_torch(device: torch.device) -> Iterator[None]:
+    """Inside the block neither the caller's autocast nor its default device counts, and no gradient is recorded."""
+    with torch.autocast(device.type, enabled=False), torch.device("cpu"), torch.no_grad():
+        yield

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from rung.models.buffers import empty, integers, plain_torch
 from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.plan import Plan
 from rung.models.score import Rated
+from rung.models.tensors import empty, integers, plain_torch
 from rung.models.weights import Weights
 
 TOKENS_AT_ONCE = 64  # whose logits are in memory at the same time: 13 MB for GPT-2

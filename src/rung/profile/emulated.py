@@ -37,6 +37,7 @@ DRAWN_WORK = 4e6  # of a case that is drawn
 FIRST = ("B", "NH", "NKV", "T", "OC", "R")  # dimensions that are made smaller, in this order
 UNITS = {"T": 128, "OC": 128, "R": 128}
 SMS = 132  # multiprocessors of the GPU that persistent kernels are launched for: an H100's or H200's
+PATIENCE = 120.0  # seconds of CPU time without a thread that ends: blocks of a persistent kernel all end last
 FEW_SMS = 8  # ... for a drawing
 
 
@@ -157,7 +158,7 @@ def run(
     with contextlib.ExitStack() as here:
         here.enter_context(emulated_multiprocessors(FEW_SMS if trace else SMS))
         launches = here.enter_context(counters.recorded(arithmetic=arithmetic))
-        here.enter_context(module.under(counters=True, poison=False))
+        here.enter_context(module.under(counters=True, poison=False, seconds=PATIENCE))
         prepared = rung.prepare(operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=empty)
         launches.clear()
         if trace:

@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 
 from rung.errors import RungError, first_line
+from rung.files import whole
 from rung.models.family import Config
 from rung.models.plan import TorchPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
-from rung.numbers import whole
 from rung.profile import trace
 from rung.reproduce.climbs.course import CoursePlan
 from rung.reproduce.climbs.model import DIVERGENCE

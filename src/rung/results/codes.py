@@ -18,11 +18,11 @@ from pathlib import Path
 from rung import files
 from rung.cuda import kept
 from rung.errors import RungError
+from rung.operation import LADDERS
 from rung.results import store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Rung
-from rung.rungs.folders import LADDERS
 
 FILE = store.ROOT / "results" / "codes.json"
 

@@ -13,7 +13,7 @@ from rung.errors import RungError
 from rung.lines import default_path, write_whole
 from rung.results import tree
 from rung.results.row import FORMAT, KINDS, Row, newest
-from rung.rungs.renamed import renewed
+from rung.rungs.identity import renewed
 
 __all__ = ["append", "default_path", "gather", "load", "publish", "published", "read", "write", "write_whole"]
 

@@ -28,14 +28,17 @@ from rung.expressions import evaluate, names_in
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
 
+PASSES = 4  # small cases, then sizes that are whole tiles of 32, 64 and 128
 MOST = 48  # proposals that are tried
 SECONDS = 60.0
+OTHER_SHAPE = 8  # proposals with other bindings go before another grid than the one that the file writes
 BLOCK = 256  # threads, if the file does not say
 # Other names of operands and sizes, as kernels write them, best first.
 _OPERANDS = {
     "x": ("inp", "input", "in", "src", "a", "x_ptr", "d_in", "i", "q"),
     "out": ("o", "output", "dst", "y", "c", "result", "res", "d_out", "probs", "z", "odata", "g_odata"),
     "weight": ("w", "gamma", "g", "b", "weights", "scale"),
+    "weight_t": ("b",),
     "bias": ("b", "beta", "biases"),
     "tokens": ("inp", "ids", "idx", "indices", "input_ids"),
     "a": ("inp1", "x", "a_ptr", "input1"),
@@ -139,28 +142,34 @@ def adopted(of: Operation, source: str, path: Path) -> tuple[dict[str, Any], tup
 def _chosen(of: Operation, source: str, path: Path) -> Proposal:
     found = list(itertools.islice(_proposals(of, source, path), MOST))
     proposals = [table for table, _ in found]
-    if len(found) == 1 or found[0][1]:
+    if found[0][1]:
         return Proposal(proposals[0])
     right, tried = _tried(of, path, proposals)
     if right is not None:
-        return Proposal(proposals[right])
-    return Proposal(proposals[0], (f"none of the {tried} proposals tried gave the right result on a small case",))
+        rules = " and ".join(right["needs"])
+        told = (
+            f"only right where {rules}: if the kernel is for such sizes, the header needs the line needs = "
+            f"{json.dumps([*right['table'].get('needs', []), *right['needs']])}"
+        )
+        return Proposal(right["table"], (told,) if rules else ())
+    told = f"none of the {tried} proposals tried gave the right result on a small case"
+    return Proposal(proposals[0], (f"{told}; correct the header where it is wrong",))
 
 
-def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[int | None, int]:
-    """The first right proposal, and how many were tried; a wrong one may end its process, and the next goes on."""
+def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
+    """The first right proposal, with what its trial adds, and how many were tried; a wrong one may end its process, and
+    the next goes on."""
     first, deadline = 0, time.monotonic() + SECONDS
-    while first < len(proposals):
+    while first < PASSES * len(proposals):
         asked = json.dumps({"operation": of.name, "file": str(path), "tables": proposals, "first": first})
         command, left = [sys.executable, "-m", "rung.rungs.adopt_trial"], deadline - time.monotonic()
         try:
             ran = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=max(left, 0.1))
         except subprocess.TimeoutExpired as expired:
-            return None, first + max(0, len((expired.stdout or b"").split()) - 1)
-        begun = ran.stdout.split()
+            return None, min(len(proposals), first + max(0, len((expired.stdout or b"").split()) - 1))
+        begun = ran.stdout.splitlines()
         if ran.returncode == 0:
-            right = json.loads(begun[-1])
-            return (right, right + 1) if isinstance(right, int) else (None, len(proposals))
+            return json.loads(begun[-1]), len(proposals)
         if not begun:
             return None, first
         first = int(begun[-1]) + 1
@@ -208,23 +217,35 @@ def _for_launches(
             "header with one [[launch]] for each (docs/header.md)."
         )
     launch = sequence[0]
+
+    def of_output(target: str | float) -> bool:
+        return any(o.name == target and o.role == "out" for o in of.operands)
+
     for instance in _instances(source, launch, constants):
         parameters = kernel_parameters(source, instance, str(path))
         dtypes = _dtypes(parameters, of)
-        for bind in _binds(of, parameters, launch, path, instance):
+        ranked: list[tuple[int, _Found]] = []
+        body = _body(source, launch.kernel)
+        for nth, bind in enumerate(_binds(of, parameters, launch, path, instance, body)):
             bound = {bind.get(p.name, p.name) for p in parameters}
             whole = _multiples(of, parameters, bind, launch)
-            for needs in _needs(of, source, {str(b) for b in bound}):
+            shapes = list(_shapes(of, body, instance, launch, bind, parameters, constants))
+            reads = any(_reads(body, p.name) for p in parameters if of_output(bind[p.name]))
+            for (i, needs), (j, shape) in itertools.product(
+                enumerate(_needs(of, source, {str(b) for b in bound})), enumerate(shapes)
+            ):
                 needs = [*needs, *whole]
-                for shape in _shapes(of, source, instance, launch, bind, parameters, constants):
-                    table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes}
-                    if needs:
-                        table["needs"] = needs
-                    changed = {name: target for name, target in bind.items() if name != target}
-                    if changed:
-                        table["bind"] = changed
-                    table["launch"] = [{"kernel": instance, **shape}]
-                    yield table, _sure(of, parameters, launch, bind, needs)
+                table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes}
+                if needs:
+                    table["needs"] = needs
+                changed = {name: target for name, target in bind.items() if name != target}
+                if changed:
+                    table["bind"] = changed
+                table["launch"] = [{"kernel": instance, **shape}]
+                sure = not reads and _sure(of, parameters, launch, bind, needs)
+                # A launch that the file writes is hardly wrong: what the parameters are varies before it does.
+                ranked.append((nth + 2 * i + (OTHER_SHAPE if launch.grid else 1) * j, (table, sure)))
+        yield from (found for _, found in sorted(ranked, key=lambda one: one[0]))
 
 
 def _sure(
@@ -240,6 +261,25 @@ def _sure(
         if not (named or (given is not None and given == target and not given.isdigit())):
             return False
     return bool(launch.grid) and all(need.startswith(("eps ==", "start ==")) or "%" in need for need in needs)
+
+
+def _body(source: str, kernel: str) -> str:
+    """The text from a kernel's definition on."""
+    text = code_only(source)
+    start = re.search(rf"__global__(?:(?!__global__)[^;{{}}])*\b{kernel}\s*\(", text)
+    return text[start.start() :] if start else text
+
+
+def _reads(body: str, name: str) -> bool:
+    """Whether a kernel's text may read an array, or adds to it atomically."""
+    if re.search(rf"\batomic\w+\s*\(\s*&?\s*{name}\b", body):
+        return True
+    for found in re.finditer(rf"(&?)\s*\b{name}\s*\[", body):
+        _, end = _until(body, found.end(), "]")
+        after = re.sub(r"^(?:\s|\)|\[[^\]]*\]|\.\w+)+", "", body[end : end + 80])
+        if not re.match(r"=(?!=)", after) and not (found[1] and after.startswith(",")):
+            return True
+    return False
 
 
 def launcher(
@@ -315,7 +355,7 @@ def _dtypes(parameters: tuple[Parameter, ...], of: Operation) -> list[str]:
 
 
 def _binds(
-    of: Operation, parameters: tuple[Parameter, ...], launch: _Written, path: Path, kernel: str
+    of: Operation, parameters: tuple[Parameter, ...], launch: _Written, path: Path, kernel: str, body: str
 ) -> Iterator[dict[str, str | float]]:
     pointers = [p for p in parameters if p.pointer]
     scalars = [p for p in parameters if not p.pointer]
@@ -329,13 +369,29 @@ def _binds(
                 f"{path}: what is {p.ctype} {p.name} of {kernel}({signature})? {of.name} has the sizes "
                 f'{", ".join([*of.dims, *of.scalars])}; write a header with [bind] {p.name} = "...".'
             )
+    combos = sorted(
+        itertools.product(*(range(len(options)) for options in choices)), key=lambda picks: (sum(picks), picks)
+    )
     for targets in found:
-        combos = sorted(
-            itertools.product(*(range(len(options)) for options in choices)), key=lambda picks: (sum(picks), picks)
-        )
         for picks in combos[:12]:
             values = {p.name: options[i] for p, options, i in zip(scalars, choices, picks, strict=True)}
-            yield {**targets, **values}
+            yield from _in_both_layouts(of, {**targets, **values}, body)
+
+
+def _in_both_layouts(of: Operation, bind: dict[str, str | float], body: str) -> Iterator[dict[str, str | float]]:
+    """The bindings, and those with an operand's other layout: first the one whose row length the indices name."""
+    same = [(o.instead, o) for o in of.operands if o.instead and o.dtype == "real"]
+    other = {whole: o.name for whole, o in same if set(o.shape) == set(of.operand(whole).shape)}
+    swapped = {name: other.get(str(target), target) for name, target in bind.items()}
+    if swapped == bind:
+        yield bind
+        return
+    name = next(n for n in bind if swapped[n] != bind[n])
+    length = {str(target): n for n, target in bind.items()}
+    rows, columns = (length.get(str(size), "") for size in of.operand(str(bind[name])).shape)
+    indices = " ".join(re.findall(rf"\b{name}\s*(?:\[|\+)([^;=]*)", body))
+    first = rows and re.search(rf"\b{rows}\b", indices) and not re.search(rf"\b{columns}\b", indices)
+    yield from (swapped, bind) if first else (bind, swapped)
 
 
 def _pointers(
@@ -412,7 +468,7 @@ def _product(dims: list[str]) -> str:
     return " * ".join(f"({d})" if re.search(r"[+-]", d) else d for d in dims)
 
 
-def _sizes(of: Operation) -> tuple[str, str, str]:
+def sizes(of: Operation) -> tuple[str, str, str]:
     """Rows and columns of the operation's first input, and the number of results."""
     result = next(o for o in of.operands if o.role != "in" and not o.optional)
     inputs = (o for o in of.operands if o.role == "in" and not o.constant and o.dtype == "real" and len(o.shape) > 1)
@@ -438,7 +494,7 @@ def _values(
         options.append(given)
     if name in known:
         options.append(name)
-    rows, inner, total = _sizes(of)
+    rows, inner, total = sizes(of)
     whole = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
     if "OC" in of.dims and (lower in _GEMM or len(whole) >= 3):
         options += [_GEMM[lower].replace("rows", rows)] if lower in _GEMM else [rows, "OC", "C"]
@@ -490,7 +546,7 @@ def _parses(expression: str) -> bool:
 
 def _shapes(
     of: Operation,
-    source: str,
+    body: str,
     kernel: str,
     launch: _Written,
     bind: dict[str, str | float],
@@ -510,21 +566,18 @@ def _shapes(
         if grid and block and (shared or not launch.shared):
             dynamic = {"shared": shared} if shared not in (None, "0") else {}
             yield {"grid": _plain(grid), "block": _plain(block), **dynamic}
-    yield from _by_style(of, source, launch.kernel, constants)
+    yield from _by_style(of, body, constants)
 
 
 def _sizes_of(parameters: tuple[Parameter, ...], bind: dict[str, str | float]) -> dict[str, str]:
     return {p.name: f"({bind[p.name]})" for p in parameters if not p.pointer}
 
 
-def _by_style(of: Operation, source: str, kernel: str, constants: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _by_style(of: Operation, body: str, constants: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Grids as the kernel's text suggests them: 2D tiles, a warp or block per row, a thread per element or row."""
-    text = code_only(source)
-    start = re.search(rf"\b{kernel}\s*\(", text)
-    body = text[start.start() :] if start else text
-    rows, columns, total = _sizes(of)
+    rows, columns, total = sizes(of)
     columns = "OC" if "OC" in of.dims else columns
-    bound = re.search(r"__launch_bounds__\s*\(\s*(\w+)", text)
+    bound = re.search(r"__launch_bounds__\s*\(\s*(\w+)", body)
     names = [n for n in constants if re.search(r"block|threads|tpb", n, re.IGNORECASE) and constants[n].isdigit()]
     threads = next((constants.get(n, n) for n in ([bound[1]] if bound else []) + names), str(BLOCK))
     block = int(threads) if threads.isdigit() and 32 <= int(threads) <= 1024 else BLOCK

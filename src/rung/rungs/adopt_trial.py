@@ -3,37 +3,69 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rung import emulator
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
+from rung.expressions import names_in
 from rung.operation import Operation, Values
 from rung.rungs import catalogue
+from rung.rungs.adopt import PASSES, sizes
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
 
-def _try(asked: dict[str, Any]) -> int | None:
-    """The first table with which the file computes the operation on a small case."""
-    of = catalogue.operation(asked["operation"])
+def _try(asked: dict[str, Any]) -> dict[str, Any] | None:
+    """The first table with which the file computes the operation on small cases, with the outputs that must be zero
+    before. If there is none, sizes are tried that are whole tiles, and `needs` says which."""
+    of, path, tables = catalogue.operation(asked["operation"]), Path(asked["file"]), asked["tables"]
     torch.set_num_threads(1)
-    for number, table in list(enumerate(asked["tables"]))[asked["first"] :]:
+    for number in range(asked["first"], PASSES * len(tables)):
         print(number, flush=True)
+        tile, at = divmod(number, len(tables))
+        table, zeroed = tables[at], list[str]()
         try:
-            rung = CudaRung(of, Path(asked["file"]), table)
+            rung = CudaRung(of, path, table)
             dtype = dtype_named(rung.dtypes[0])
-            if all(_right(of, rung, values, dtype) for values in _small(of, rung, dtype)):
-                return number
+            small = _small(of, rung, dtype)
+            needs = _multiples(of, rung, small[0], dtype, zeroed, 16 << tile) if tile else []
+            if needs or (not tile and all(_right(of, rung, values, dtype, zeroed) for values in small)):
+                return {"table": table | ({"zeroed": zeroed} if zeroed else {}), "needs": needs}
         except CompileError:  # it is told by whoever compiles the file next
-            return 0
+            return {"table": tables[0], "needs": []}
         except RungError as error:
             print(number, str(error)[:200], file=sys.stderr)
     return None
+
+
+def _multiples(of: Operation, rung: CudaRung, given: Values, dtype: Dtype, zeroed: list[str], tile: int) -> list[str]:
+    """Conditions on sizes with which a kernel of whole tiles is right; empty if it is not."""
+    batch, *dims = of.dims
+    whole = {batch: 1, **{dim: tile * factor for dim, factor in zip(dims, (2, 1, 3, 4), strict=False)}}
+
+    def right(dims: dict[str, int]) -> bool:
+        try:
+            values = of.complete({**{s: given[s] for s in of.scalars}, **dims})
+            return rung.refusal(values, dtype) is None and _right(of, rung, values, dtype, zeroed)
+        except RungError:
+            return False
+
+    if not dims or not right(whole):
+        return []
+    rows = sizes(of)[0]
+    needs = {}
+    for dim in dims:
+        steps = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= tile]
+        product = dim in names_in(rows) and rows in map(str, rung.header.bind.values())
+        needs[rows if product else dim] = next((n for n in steps if right({**whole, dim: tile * 2 + n})), tile)
+    return [f"{size} % {step} == 0" for size, step in needs.items() if step > 1]
 
 
 def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
@@ -49,9 +81,11 @@ def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
     return [*varied[:1], *legal[:1]] if varied else legal[:2]
 
 
-def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype) -> bool:
-    def empty(name: str, shape: tuple[int, ...], kind: Any) -> Any:
-        made = torch.empty(shape, dtype=kind)
+def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype, zeroed: list[str]) -> bool:
+    """Whether a run is right. An output that keeps NaN gets another run that begins with zeros: it may be read."""
+
+    def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        made = emulator.guarded_empty(math.prod(shape) * kind.itemsize).view(kind).view(shape)
         return made.fill_(float("nan")) if kind.is_floating_point else made.zero_()
 
     wholes = {of.operand(name).view_of for name in rung.operand_names}
@@ -62,13 +96,21 @@ def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype) -> bool:
         if o.view_of is not None and o.name in exact and o.view is not None:
             exact[o.name] = o.view(exact[o.view_of], values)
     wanted = of.reference(exact, values)
-    rung.prepare(tensors, values, dtype, device="emulator").run()
-    for name, tensor in tensors.items():
-        if of.operand(name).role == "out" and name in wanted:
-            expected, got = wanted[name].double(), tensor.double()
-            if not torch.allclose(got, expected.reshape(got.shape), rtol=2e-2, atol=2e-2 * float(expected.abs().max())):
-                return False
-    return True
+    outputs = {n: tensors[n] for n in wanted if n in tensors and of.operand(n).role == "out"}
+    for name in zeroed:
+        outputs[name].zero_()
+    prepared = rung.prepare(tensors, values, dtype, device="emulator")
+    prepared.run()
+    if nan := [name for name, tensor in outputs.items() if name not in zeroed and tensor.isnan().any()]:
+        zeroed += nan
+        for name in zeroed:
+            outputs[name].zero_()
+        prepared.run()
+
+    def near(got: torch.Tensor, expected: torch.Tensor) -> bool:
+        return torch.allclose(got, expected.reshape(got.shape), rtol=2e-2, atol=2e-2 * float(expected.abs().max()))
+
+    return all(near(tensor.double(), wanted[name].double()) for name, tensor in outputs.items())
 
 
 if __name__ == "__main__":

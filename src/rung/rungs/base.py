@@ -59,7 +59,7 @@ class Call:
     tuning: dict[str, int]
     names: Names  # all names that an expression may use
     buffers: Tensors
-    zeroed: Sequence[Callable[[], None]]  # zeroes the buffers that must be zero before each run
+    zeroed: Sequence[Callable[[], None]]  # zeroes the buffers and outputs that must be zero before each run
 
 
 class Rung(ABC):
@@ -77,6 +77,11 @@ class Rung(ABC):
         self.rewrite, self.side_experiment = keys.rewrite, keys.side_experiment
         self.dtypes, self.needs, self.tune, self.let = keys.dtypes, keys.needs, keys.tune, keys.let
         self.products = keys.products
+        outputs = [o.name for o in operation.operands if o.role == "out"]
+        for zeroed in keys.zeroed:
+            if zeroed not in outputs:
+                known = ", ".join(outputs)
+                raise RungError(f"{path}: zeroed names {zeroed!r}; the outputs of {operation.name} are {known}.")
         self.siblings: Callable[[], Sequence[Rung]] = tuple  # the rungs of its ladder, libraries left out
 
     @property
@@ -143,6 +148,7 @@ class Rung(ABC):
             if buffer.zero_once:
                 buffers[name].zero_()
         zeroed = [_zeroing(buffers[name]) for name, buffer in self.header.buffers.items() if buffer.zero]
+        zeroed += [_zeroing(tensors[name]) for name in self.header.zeroed if name in tensors]
         return Call(tensors, values, dtype, device, self.tuned(tuning), names, buffers, zeroed)
 
     @abstractmethod

@@ -7,13 +7,11 @@ from functools import cache, partial
 from pathlib import Path
 
 from rung.errors import RungError
-from rung.files import shown
-from rung.numbers import whole
-from rung.operation import Operation
+from rung.files import shown, whole
+from rung.operation import LADDERS, Operation, folders
 from rung.rungs import python_module
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
-from rung.rungs.folders import LADDERS, folders
 from rung.rungs.library import LibraryRung
 from rung.rungs.python import PythonRung
 

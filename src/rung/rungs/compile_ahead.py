@@ -1,18 +1,25 @@
-"""Compiles many kernels on all cores, into the cache of cubins, before the first of them is needed."""
+"""Compiles kernels before they are needed: many on all cores, into the cache of cubins; one with both compilers, side
+by side, before a check runs it.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
+from rung.cuda import nvrtc
+from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
+from rung.emulator import toolchain, translation
+from rung.errors import CompileError, RungError
 from rung.expressions import Number
+from rung.operation import Values
 from rung.processors import processors
 from rung.rungs import base, catalogue
+from rung.rungs.cuda import CudaRung
 
 PRELOADED = ["torch", "rung.rungs.catalogue", "rung.cuda.nvrtc"]
 
@@ -69,3 +76,28 @@ def _compile(rung: str, values: dict[str, Number], dtype: str, tuning: dict[str,
     if found.refusal(complete, real, tuning) is not None:
         raise RungError(f"{rung} does not take this shape.")
     nvrtc.compile_cubin(found.build(complete, real, tuning), arch)
+
+
+def require_compiled(rung: CudaRung, values: Values, dtype: Dtype, archs: tuple[str, ...]) -> None:
+    """A CompileError with what the emulator's compiler and NVRTC refuse. The check itself reports a missing compiler,
+    and code that the emulator does not model."""
+    if rung.emulate:
+        return
+    build = rung.build(values, dtype)
+
+    def refused(arch: str) -> str:
+        try:
+            if arch:
+                nvrtc.compile_cubin(build, arch)
+            elif toolchain.available() is None:
+                translation.translate(build)
+        except CompileError as error:
+            return str(error)
+        except RungError:
+            return ""
+        return ""
+
+    with ThreadPoolExecutor(len(archs) + 1) as pool:
+        errors = [text for text in pool.map(refused, ("", *archs)) if text]
+    if errors:
+        raise CompileError("\n".join(errors))

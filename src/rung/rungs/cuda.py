@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -18,9 +19,10 @@ from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import RungError
 from rung.expressions import Names, evaluate, evaluate_int
+from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
-from rung.rungs import adopt, alignment, header, source_file
+from rung.rungs import adopt, alignment, header
 from rung.rungs.arguments import POINTEES, Arguments, Typed
 from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
@@ -47,7 +49,7 @@ class CudaRung(Rung):
     def __init__(
         self, operation: Operation, path: Path, table: dict[str, Any] | None = None, form: str = ""
     ) -> None:
-        self._source = source_file.read(path)
+        self._source = read_text(path)
         self.guessed: tuple[str, ...] | None = None  # remarks on a header that is not the file's own
         if table is None and self._source.strip() and not adopt.has_header(self._source):
             table, self.guessed = adopt.adopted(operation, self._source, path)
@@ -93,7 +95,7 @@ class CudaRung(Rung):
         texts, names = [self._source], list(included(self._source))
         for name in names:  # grows meanwhile
             if (path := self.path.parent / name).is_file():
-                texts.append(source_file.read(path))
+                texts.append(read_text(path))
                 names += [n for n in included(texts[-1]) if n not in names]
         return aliases("".join(f"#define {name}\n" for name in self.header.define) + "".join(texts))
 
@@ -308,11 +310,13 @@ class CudaRung(Rung):
         return made
 
 
+_making = [threading.RLock() for _ in range(1 << 10)]
+
+
 def load_module(build: Build, device: Device) -> Module:
     """The compiled kernels of `build` on the current GPU, or emulated."""
-    if device == "cuda":
-        return _on_gpu(build, torch.cuda.current_device())
-    return _emulated(build)
+    with _making[hash(build) % len(_making)]:  # threads that need the same code at the same time
+        return _on_gpu(build, torch.cuda.current_device()) if device == "cuda" else _emulated(build)
 
 
 @lru_cache(maxsize=256)  # a shape is prepared for many sets of tensors, and its code is looked up once

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from rung.rungs import header, source_file
+from rung.files import read_text
+from rung.rungs import header
 from rung.rungs.base import Rung, without_prose
 from rung.rungs.cuda import CudaRung
 
@@ -48,7 +49,7 @@ def _with_neighbours(text: str, folder: Path, seen: set[str]) -> str:
         if found[1] in seen:
             return ""
         seen.add(found[1])
-        inner = source_file.read(path).replace("#pragma once\n", "")
+        inner = read_text(path).replace("#pragma once\n", "")
         return f"// ---- {found[1]}\n" + _with_neighbours(inner, folder, seen)
 
     return _INCLUDE.sub(expand, text)

@@ -13,9 +13,8 @@ from typing import Any
 from rung.dtypes import DTYPES, PRODUCTS
 from rung.errors import RungError
 from rung.expressions import names_in
-from rung.numbers import whole
-from rung.rungs import source_file
-from rung.rungs.folders import folders
+from rung.files import read_text, whole
+from rung.operation import folders
 
 Expression = str | int
 
@@ -105,6 +104,7 @@ class Header:
     define: dict[str, Expression] = field(default_factory=dict)
     bind: dict[str, str | int | float] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
+    zeroed: tuple[str, ...] = ()  # outputs that are zero before each run: the code reads them or adds to them
     maps: dict[str, Map] = field(default_factory=dict)
     inside: Inside | None = None
     constants: dict[str, str] = field(default_factory=dict)
@@ -114,6 +114,7 @@ class Header:
 
 # Keys of a Python rung, given as constants with these names in capitals; it launches its kernels itself.
 _CONSTANTS = {*DESCRIPTIVE, "emulate", "dtypes", "products", "needs", "align", "tune", "let", "buffers"}
+_CONSTANTS |= {"zeroed"}
 # Every key except the descriptive ones may come from the parent that `from` names.
 INHERITED = {"launch", *Header.__dataclass_fields__} - {*DESCRIPTIVE, "parent", "launches"}
 
@@ -186,7 +187,7 @@ def table(source: str, origin: str, seen: tuple[Path, ...] = ()) -> dict[str, An
     path, seen = _file_of(parent, origin), (*seen, Path(origin).resolve())
     if path.resolve() in seen:
         raise RungError(f"{origin}: inherit leads back to {path.name}; one of the two must be written in full.")
-    inherited = table(source_file.read(path), str(path), seen)
+    inherited = table(read_text(path), str(path), seen)
     for key in keys:
         if key not in INHERITED or key not in inherited:
             available = ", ".join(name for name in inherited if name in INHERITED)
@@ -354,6 +355,7 @@ class _Reader:
             define=define_table(define, let, self.origin),
             bind=self.bind(table),
             buffers={k: self.buffer(v, k) for k, v in self.table(table, "buffers").items()},
+            zeroed=self.strings(table.get("zeroed", []), "zeroed"),
             maps={k: self.map(v, k) for k, v in self.table(table, "maps").items()},
             inside=self.inside(table),
             constants={k: self.symbol(v, k) for k, v in self.table(table, "constants").items()},

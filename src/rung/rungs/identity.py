@@ -11,18 +11,19 @@ import ast
 import hashlib
 import json
 import re
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rung.cuda.elf import sections
 from rung.cuda.source import included, without_comments
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.expressions import Number, evaluate
-from rung.rungs import header, source_file
+from rung.files import read_text
+from rung.rungs import header
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
@@ -81,7 +82,7 @@ def code(
         for name, b in sorted(h.buffers.items())
     ]
     maps = [(name, repr(entry)) for name, entry in sorted(h.maps.items())]
-    described = (launches, bound, sorted(h.constants.items()), buffers, maps)
+    described = (launches, bound, sorted(h.constants.items()), buffers, maps, *([h.zeroed] if h.zeroed else []))
     folders = sorted({str(Path(build.origin).parent), *build.include}, key=len, reverse=True)
     parts = []
     for name, found in sorted(machine_code(cubin.path.read_bytes()).items()):
@@ -105,15 +106,8 @@ def _value(expression: str | int | float, names: Mapping[str, Number]) -> object
 
 def machine_code(elf: bytes) -> dict[str, bytes]:
     """Instructions, constants and initialised memory of a cubin; other sections depend on names in the source."""
-    (table,), (size, count, names) = struct.unpack_from("<Q", elf, 0x28), struct.unpack_from("<HHH", elf, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
-    labels = sections[names][4]
-    found = {}
-    for name, kind, _, _, at, length in sections:
-        label = elf[labels + name : elf.index(b"\0", labels + name)].decode()
-        if label.startswith((".text.", ".nv.constant", ".nv.global.init", ".rodata")) and kind != _NO_BITS:
-            found[label] = elf[at : at + length]
-    return found
+    kept = (".text.", ".nv.constant", ".nv.global.init", ".rodata")
+    return {s.name: s.data for s in sections(elf) if s.name.startswith(kept) and s.kind != _NO_BITS}
 
 
 _NO_BITS = 8  # a section without bytes in the file
@@ -136,20 +130,20 @@ def files(rung: Rung) -> Iterator[Path]:
 
 def texts(rung: Rung, chosen: Callable[[Path], bool] = lambda path: True) -> list[str]:
     """A rung's own text, and those of the chosen among the files that it includes or names."""
-    return [rung.source, *(source_file.read(path) for path in files(rung) if chosen(path))]
+    return [rung.source, *(read_text(path) for path in files(rung) if chosen(path))]
 
 
 @lru_cache(maxsize=1024)  # most rungs share the same few headers
 def _named(origin: Path, changed: int, shared: Path, ladders: Path) -> tuple[Path, ...]:
     """The files that this one includes or names."""
-    places = ((origin.parent / n, shared / n, ladders / f"{n}.cu") for n in _names(origin, source_file.read(origin)))
+    places = ((origin.parent / n, shared / n, ladders / f"{n}.cu") for n in _names(origin, read_text(origin)))
     found = (next((p for p in some if p.suffix in (".cu", ".cuh", ".py") and p.is_file()), None) for some in places)
     return tuple(path.resolve() for path in found if path is not None)
 
 
 @lru_cache(maxsize=1024)
 def _digest_of(path: Path, changed: int) -> str:
-    return _digest((_python if path.suffix == ".py" else _code)(source_file.read(path)))
+    return _digest((_python if path.suffix == ".py" else _code)(read_text(path)))
 
 
 def _names(path: Path, source: str) -> list[str]:
@@ -212,3 +206,50 @@ def _tells(node: ast.stmt) -> bool:
 
 def _digest(what: str | bytes) -> str:
     return hashlib.sha256(what.encode() if isinstance(what, str) else what).hexdigest()[:16]
+
+
+# Rungs that have had other names: rows of measurements under these belong to the rung of today. A rung whose idea was a
+# kind of launch belongs to the rung that it launched.
+RENAMED = {
+    "decode": {
+        "05_graph": "04_one_row",
+        "06_dependent_launch": "05_dependent_launch",
+        "07_ahead": "05_dependent_launch",
+        "08_int8": "05_dependent_launch_int8",
+        "09_batch": "07_batch",
+        "10_streamed": "06_streamed",
+        "11_streamed_int8": "06_streamed_int8",
+        "12_library_products": "08_library_products",
+        "13_one_kernel": "14_pacing",
+        "14_one_kernel_int8": "14_pacing_int8",
+        "15_one_kernel_f32": "14_pacing",
+        "16_grid_barriers": "10_grid_barriers",
+        "17_epochs": "11_epochs",
+        "18_weight_ring": "12_weight_ring",
+        "19_tensor_cores": "13_tensor_cores",
+        "20_few_rows": "15_few_rows",
+        "21_few_rows_int8": "15_few_rows_int8",
+        "22_few_rows_f32": "15_few_rows",
+        "23_clusters": "16_clusters",
+        "24_clusters_int8": "16_clusters_int8",
+        "25_eight_bit_cache": "09_eight_bit_cache",
+    }
+}
+STEPS = {"decode 05_graph": "decode 04_one_row, one graph", "decode 07_ahead": "decode 05_dependent_launch, ahead"}
+
+_BARE = {old: new for names in RENAMED.values() for old, new in names.items()}
+_FULL = {f"{ladder}{mark}{old}": f"{ladder}{mark}{new}" for ladder, names in RENAMED.items()
+         for old, new in names.items() for mark in "/ "} | STEPS  # fmt: skip
+_OLD = re.compile("|".join(rf"\b{old}\b" for old in _FULL) + "|" + "|".join(f'"rung": "{old}"' for old in _BARE))
+
+
+def renewed(line: bytes) -> bytes:
+    """A stored line with the names of today."""
+    if not any(ladder.encode() in line for ladder in RENAMED):
+        return line
+    return _OLD.sub(_new, line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+
+def _new(found: re.Match[str]) -> str:
+    old = found[0]
+    return _FULL[old] if old in _FULL else f'"rung": "{_BARE[old.split(chr(34))[3]]}"'

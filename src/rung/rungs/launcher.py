@@ -14,13 +14,13 @@ from rung.cuda.host_code import host_part
 from rung.cuda.source import Parameter, function_parameters
 from rung.dtypes import name_of
 from rung.emulator import executable, running
-from rung.emulator.faults import KINDS, EmulatorFault, FaultKind
 from rung.emulator.module import ambient, launching
-from rung.errors import RungError
+from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
 from rung.expressions import evaluate
+from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Operation
-from rung.rungs import adopt, source_file
+from rung.rungs import adopt
 from rung.rungs.arguments import POINTEES
 from rung.rungs.base import Call, Prepared, Rung
 from rung.rungs.header import Header
@@ -72,7 +72,7 @@ int main(int, char** words)
 
 def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]) -> list[LauncherRung]:
     """The launchers of a file that the patterns name. `words` are NAME=VALUE for parameters, and conditions."""
-    source = source_file.read(path)
+    source = read_text(path)
     defined = dict(function_parameters(text, source, str(path)) for text in host_part(source).split("\0"))
     defined = {name: parameters for name, parameters in defined.items() if any(p.pointer for p in parameters)}
     given = dict(word.split("=", 1) for word in words if word.partition("=")[0].isidentifier() and "==" not in word)
@@ -107,7 +107,7 @@ class LauncherRung(Rung):
     ) -> None:
         self.parameters, self._call = parameters, call
         own = {name: value for name, value in given.items() if name in {p.name for p in parameters}}
-        self._source = source_file.read(path)
+        self._source = read_text(path)
         self.bind, dtypes, conditions = adopt.launcher(of, self._source, path, call, parameters, own)
         idea = f"{call} of {path.name}."
         super().__init__(of, call, path, Header(idea, dtypes=tuple(dtypes), needs=(*conditions, *needs), align=1))
@@ -174,7 +174,7 @@ class LauncherRung(Rung):
             for fault in ended.report.get("findings", []):
                 if fault["kind"] == "exit":
                     break
-                kind: FaultKind = next((kind for kind in KINDS if kind == fault["kind"]), "bounds")
+                kind: FaultKind = next((kind for kind in FAULTS if kind == fault["kind"]), "bounds")
                 more = f" (launched at {fault['launched']})" if "launched" in fault else ""
                 text = re.sub(r"from cudaMalloc \((\w+):0\)", r"of '\1'", fault["text"])
                 raise EmulatorFault(kind, f"{text}{more}")

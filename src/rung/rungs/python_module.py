@@ -17,8 +17,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from rung.errors import RungError
-from rung.files import read_bytes
-from rung.rungs import source_file
+from rung.files import read_bytes, read_text
 from rung.rungs.header import Header, of_constants
 
 
@@ -38,7 +37,7 @@ def read_facts(path: Path, operands: Collection[str] = (), names: Collection[str
     """The metadata of the rung at `path`, read from its syntax tree so that listing imports nothing. Without a function
     run, the function that takes operands by name (and `names` of sizes) and returns the results is called."""
     try:
-        source = source_file.read(path)
+        source = read_text(path)
         if tokenize.detect_encoding(io.BytesIO(path.read_bytes()).readline)[0] not in ("utf-8", "utf-8-sig"):
             raise RungError(f"{path} declares another encoding than UTF-8; Python would read another text from it.")
         tree = ast.parse(source, str(path))

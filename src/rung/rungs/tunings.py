@@ -24,7 +24,7 @@ from rung.expressions import Number
 from rung.lazy import torch
 from rung.rungs import identity
 from rung.rungs.base import Device, Rung, arch
-from rung.rungs.renamed import renewed
+from rung.rungs.identity import renewed
 
 FORMAT = "rung-tuning-1"
 MEASURED = Path(__file__).with_name("tunings_measured.jsonl")

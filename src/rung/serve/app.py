@@ -27,9 +27,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from rung.errors import RungError
+from rung.files import whole
 from rung.models.batching.text import Piece
 from rung.models.batching.worker_pool import PooledText, WorkerPool
-from rung.numbers import whole
 from rung.serve.completions import (
     Call,
     Choice,
@@ -293,9 +293,10 @@ class Server:
     async def tokenizer_info(self, request: Request) -> Response:
         s = self.served
         end = s.tokenizer.decode(s.config.eos[:1]) if s.config.eos else None
+        template = None if s.chat_template is None else s.chat_template.source
         return JSONResponse({
             "tokenizer_class": "GPT2Tokenizer", "model_max_length": s.config.context, "vocab_size": s.config.vocabulary,
-            "bos_token": end, "eos_token": end, "unk_token": end, "pad_token": None, "chat_template": s.chat_template,
+            "bos_token": end, "eos_token": end, "unk_token": end, "pad_token": None, "chat_template": template,
         })  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from rung.models.generate import SEED_BITS
 from rung.models.options import MOST_BIAS, MOST_STOPS, Chosen, Options, Prompt
 from rung.models.sampling import Sampling
 from rung.models.tokenizer import Tokenizer
+from rung.serve.chat import ChatTemplate
 from rung.serve.http import Refusal
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Served:
     name: str
     config: Config
     tokenizer: Tokenizer
-    chat_template: str | None = None  # Jinja2, as the model's tokenizer_config.json has it
+    chat_template: ChatTemplate | None = None
 
     @cached_property
     def longest(self) -> int:
@@ -402,7 +403,7 @@ def chat_body(body: Any, served: Served) -> dict[str, Any]:
         isinstance(messages, list)
         and messages
         and all(
-            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(_as_text(m).get("content"), str)
             for m in messages
         )
     )
@@ -410,7 +411,10 @@ def chat_body(body: Any, served: Served) -> dict[str, Any]:
         raise Refusal(400, "messages must be a list of objects with a role and a content, both texts.", "messages")
     if "prompt" in given or "echo" in given:
         raise Refusal(400, "a chat has messages; prompt and echo are fields of /v1/completions.", "prompt")
-    given["prompt"] = _rendered(messages, served)
+    try:
+        given["prompt"] = served.chat_template.text([_as_text(m) for m in messages])
+    except RungError as error:
+        raise Refusal(400, str(error), "messages") from None
     ids = served.tokenizer.encode(given["prompt"][: served.longest])
     if len(given["prompt"]) <= served.longest:
         given["prompt"] = ids  # the template has written what a text begins with
@@ -425,26 +429,12 @@ def chat_body(body: Any, served: Served) -> dict[str, Any]:
     return given
 
 
-def _rendered(messages: list[dict[str, Any]], served: Served) -> str:
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
-
-    end = served.tokenizer.decode(served.config.eos[:1]) if served.config.eos else ""
-    try:
-        template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(
-            served.chat_template or ""
-        )
-        return template.render(
-            messages=messages, tools=None, add_generation_prompt=True, eos_token=end, raise_exception=raise_exception,
-            bos_token=end if served.config.bos is None else served.tokenizer.decode([served.config.bos]),
-            strftime_now=lambda form: time.strftime(form),
-        )  # fmt: skip
-    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
-        message = f"the model's chat template cannot write these messages ({str(error)[:120]})."
-        raise Refusal(400, message, "messages") from None
+def _as_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message whose content is text; clients may divide it into parts."""
+    parts = message.get("content")
+    if not isinstance(parts, list) or not all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in parts):
+        return message
+    return {**message, "content": "".join(part["text"] for part in parts)}
 
 
 def chat_answer(completion: Mapping[str, Any], begun: set[int]) -> dict[str, Any]:

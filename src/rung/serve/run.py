@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import json
 import logging
 import resource
 import signal
@@ -19,18 +18,15 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
-from rung import files
 from rung.errors import RungError
-from rung.models.batching.protocol import Setup
-from rung.models.batching.worker_pool import WorkerPool
+from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.models.family import read_config
 from rung.models.load import find
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server
+from rung.serve.chat import read_chat_template
 from rung.serve.completions import Served
 from rung.serve.http import bounded
-
-LARGEST = 1 << 20  # bytes of a file with a chat template
 
 
 class _Uvicorn(uvicorn.Server):
@@ -74,22 +70,16 @@ def served_by(setup: Setup, name: str | None) -> Served:
     """The model's description for clients."""
     how: dict[str, Any] = dict(setup.model)
     folder = find(how["model"], revision=how.get("revision"), offline=how.get("offline", False))
+    return served_from(folder, name or how["model"])
+
+
+def served_from(folder: Path, name: str) -> Served:
+    """The same of a model's folder."""
     config, tokenizer = read_config(folder / "config.json"), read_tokenizer(folder)
-    return Served(name or how["model"], config, tokenizer, chat_template(folder))
-
-
-def chat_template(folder: Path) -> str | None:
-    """The template in a model's folder: chat_template.jinja, or the default one of tokenizer_config.json."""
-    whole, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
-    try:
-        if whole.is_file():
-            return files.read_bytes(whole, LARGEST).decode()
-        found = json.loads(files.read_bytes(settings, LARGEST)).get("chat_template") if settings.is_file() else None
-    except (OSError, ValueError, AttributeError) as error:
-        raise RungError(f"{settings} cannot be read ({error}); fetch it again.") from None
-    if isinstance(found, list):
-        found = next((one.get("template") for one in found if one.get("name") == "default"), None)
-    return found if isinstance(found, str) else None
+    ends = config.eos[:1]
+    tokens = {"eos_token": ends, "bos_token": ends if config.bos is None else (config.bos,)}
+    template = read_chat_template(folder, {name: tokenizer.decode(ids) for name, ids in tokens.items()})
+    return Served(name, config, tokenizer, template)
 
 
 async def _serve(

@@ -16,6 +16,11 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rung.errors import RungError
+from rung.lines import write_whole
 
 # Chosen to be told apart by colour-blind readers, on white and on GitHub's black (contrast at least 3 : 1).
 SCHEMES: dict[str, dict[str, str]] = {
@@ -59,6 +64,15 @@ def standalone(svg: str, scheme: str) -> str:
     """The chart as a file of its own, in the colours of one scheme."""
     colours = SCHEMES[scheme]
     return re.sub(r"var\(--(\w+)\)", lambda m: colours[m.group(1)], svg) + "\n"
+
+
+def write_svg(svg: str, path: Path) -> None:
+    """A chart as a standalone file, for a light page."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RungError(f"{path} cannot be written: {error.strerror}.") from None
+    write_whole(path, standalone(svg, "light"))
 
 
 def width_of(text: str, size: float = 13) -> float:
@@ -540,3 +554,39 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
             members = groups.pop()[0] + members
         groups.append((members, first))
     return [first + i * gap for members, first in groups for i in range(len(members))]
+
+
+@dataclass
+class Found:
+    """A study's result: a table, a chart, and a sentence that follows from the figures."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    finding: str
+    series: list[Series] = field(default_factory=list)
+    x_label: str = ""
+    y_label: str = ""
+    log_x: bool = True
+    log_y: bool = True
+    more: dict[str, Found] = field(default_factory=dict)  # further tables and charts of the same study
+    texts: dict[str, str] = field(default_factory=dict)  # digests of the texts of the rungs that ran
+    weights: str = ""  # of a model that ran: random, trained, or its name
+
+    @property
+    def drawable(self) -> bool:
+        return any(value is not None for s in self.series for _, value in s.points)
+
+    def svg(self) -> str:
+        """The chart."""
+        return curves(
+            [s for s in self.series if any(value is not None for _, value in s.points)],
+            title=self.title,
+            description=self.finding,
+            x_label=self.x_label,
+            y_label=self.y_label,
+            width=720,
+            height=400,
+            log_x=self.log_x,
+            log_y=self.log_y,
+        )

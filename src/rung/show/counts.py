@@ -95,6 +95,33 @@ def annotated(counted: Counted, source: str, own: str) -> str:
     return "\n".join(out)
 
 
+def beside_changes(changes: Sequence[str], parent: Mapping[str, str], child: Mapping[str, str]) -> list[str]:
+    """A difference with what each changed line asks of memory on its left, as `of_texts` says it of both rungs; then
+    the lines that cost otherwise though they did not change."""
+    marks = {"-": parent, "+": child}
+    found = [marks.get(line[:1], {}).get(line[1:].strip(), "") for line in changes]
+    width = max(map(len, found), default=0)
+    out = [f"{mark:>{width}} | {line}".rstrip() for mark, line in zip(found, changes, strict=True)]
+    changed = {line[1:].strip() for line in changes if line[:1] in marks}
+    others = [text for text in parent if parent[text] != child.get(text, parent[text]) and text not in changed]
+    if others:
+        out += ["", "Unchanged lines that cost otherwise:"]
+        out += [f"  {text}\n    {parent[text]}\n    {child[text]}" for text in others]
+    return out
+
+
+def of_texts(counted: Counted, sources: Mapping[str, str]) -> dict[str, str]:
+    """What lines ask of memory, by their text, equal ones together; `sources` are the texts of files."""
+    found: dict[str, dict[tuple[str, str, str], tuple[Access, Counts]]] = {}
+    for own in sorted({access.file for kernel in counted.kernels for access in kernel.accesses} & sources.keys()):
+        text = sources[own].splitlines()
+        for line, accesses in of_lines(counted, own).items():
+            of = found.setdefault(text[line - 1].strip(), {})
+            for access, counts in accesses:
+                of.setdefault((access.memory, access.direction, access.way), (access, Counts()))[1].add(counts)
+    return {text: "; ".join(short(*one) for one in of.values()) for text, of in found.items()}
+
+
 def expensive(counted: Counted, sizes: Mapping[str, int], most: int = 5) -> Table:
     """The lines that waste most, with the reason."""
     every = [(k, a, c) for k in counted.kernels for a, c in k.accesses.items() if c.waste > 0]

@@ -39,7 +39,8 @@ def work(counted: Counted) -> str:
     panels = [
         _figure(
             whole, lambda block: COLOURS[(block % across + 2 * (block // across)) % 4], _most(rows, columns, step),
-            f"{out.name} ({_shape(out)}): a colour for each block; {blocks:,} blocks of {threads:,} threads",
+            f"{out.name} ({_shape(out)}): a colour for each block; "
+            f"{_many(blocks, 'block')} of {_many(threads, 'thread')}",
         )
     ]  # fmt: skip
     places = {e: divmod(e, columns) for e in mine}
@@ -64,7 +65,7 @@ def work(counted: Counted) -> str:
             _figure(
                 {_scaled(divmod(e, columns), step): 0 for e in times}, lambda _: "--p0", _most(rows, columns, step),
                 f"{tensor.name} ({_shape(tensor)}): block 0 reads {_many(len(times), 'element')}, each "
-                f"{'once' if every == len(times) else f'{every / len(times):.3g} times'}; framed: where thread 0 reads",
+                f"{_often(every / len(times))}; framed: where thread 0 reads",
                 frames=own,
             )
         )  # fmt: skip
@@ -218,6 +219,10 @@ def _most(rows: int, columns: int, step: Cell) -> Cell:
 
 def _many(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _often(times: float) -> str:
+    return "once" if (text := f"{times:.3g}") == "1" else f"{text} times"
 
 
 def _cut(shown: int, every: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rung.show import charts
-from rung.show.found import Found
+from rung.show.charts import Found
 
 COLOURS = {"read": "f32", "copy": "f16", "compute": "tf32"}
 ROW, BAR = 34.0, 20.0

@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from rung.show.text_table import aligned
-
 if TYPE_CHECKING:
     from rung.bench.race import Timed
     from rung.check.report import Report
     from rung.profile.resources import Compiled
+
+
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+    """The header and the rows as lines; `right` names the columns of numbers."""
+    widths = [max([len(c), *(len(r[i]) for r in rows)]) for i, c in enumerate(columns)]
+    lines = []
+    for row in [columns, *rows]:
+        parts = [c.rjust(w) if n in right else c.ljust(w) for n, c, w in zip(columns, row, widths, strict=True)]
+        lines.append("  ".join(parts).rstrip())
+    return lines
 
 
 @dataclass(frozen=True, repr=False)

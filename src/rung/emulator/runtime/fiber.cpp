@@ -8,6 +8,7 @@ namespace rung_emulator {
 namespace {
 constexpr unsigned STACKS_AT_ONCE = 256;
 constexpr unsigned MOST_CHUNKS = 1024;
+constexpr unsigned GUARDED_CHUNKS = 48;  // a guard page takes two of a process's 65,530 mappings
 char* chunks[MOST_CHUNKS];
 constexpr size_t SLOT = STACK_BYTES + PAGE;
 }  // namespace
@@ -21,7 +22,7 @@ void give_stack(Fiber& fiber, unsigned number)
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED) __builtin_trap();
         chunks[chunk] = static_cast<char*>(memory);
-        for (unsigned i = 0; i < STACKS_AT_ONCE; i++) mprotect(chunks[chunk] + i * SLOT, PAGE, PROT_NONE);
+        for (unsigned i = 0; i < STACKS_AT_ONCE && chunk < GUARDED_CHUNKS; i++) mprotect(chunks[chunk] + i * SLOT, PAGE, PROT_NONE);
     }
     fiber.stack = chunks[chunk] + slot * SLOT + PAGE;
     // Tops of stacks at equal offsets would all fall into the same few cache sets.
@@ -31,7 +32,7 @@ void give_stack(Fiber& fiber, unsigned number)
 long stack_overflowed(const void* address)
 {
     const char* a = static_cast<const char*>(address);
-    for (unsigned chunk = 0; chunk < MOST_CHUNKS && chunks[chunk]; chunk++) {
+    for (unsigned chunk = 0; chunk < GUARDED_CHUNKS && chunks[chunk]; chunk++) {
         if (a < chunks[chunk] || a >= chunks[chunk] + SLOT * STACKS_AT_ONCE) continue;
         const size_t offset = a - chunks[chunk];
         return offset % SLOT < PAGE ? long(chunk * STACKS_AT_ONCE + offset / SLOT) : -1;

@@ -2,7 +2,7 @@
 // of a lane's loads are in flight before it waits for the kernel ahead, which may still compute x. PARTS warps share a row of the
 // matrix, and each warp has ROWS of them; M (rows of x), C, ROWS, PARTS and WARPS are the rung's.
 #pragma once
-#include "rung.cuh"
+#include "numbers.cuh"
 
 namespace few_rows {
 
@@ -11,10 +11,7 @@ constexpr int VECTORS = C / VEC, EACH = ceil_div(VECTORS, 32 * PARTS), FILLS = c
 constexpr int PLANES = VEC / 4;  // a vector's floats in quarters, each in a plane of its own: without bank conflicts
 static_assert(C % VEC == 0 && WARPS % PARTS == 0 && OUTPUTS <= 32, "whole vectors, whole teams, at most one output per lane");
 
-__device__ __forceinline__ Vec16<Real> load_fresh(const Real* address)
-{
-    return vec_from_bits<Real>(__ldcg(reinterpret_cast<const uint4*>(address)));
-}
+__device__ __forceinline__ uint4 load_fresh(const Real* address) { return __ldcg(reinterpret_cast<const uint4*>(address)); }
 
 // The sum of each output, in the lane of its number (vector of x * ROWS + row), of the warps whose part is 0; it waits for the
 // kernel ahead. With a norm, of rows of RMSNorm.
@@ -26,18 +23,19 @@ __device__ __forceinline__ float product(const Real* __restrict__ x, const Real*
     __shared__ float squares[M][WARPS], partial[TEAMS][PARTS][32];
     const int lane = lane_id(), warp = warp_id(), part = warp % PARTS;
 
-    Vec16<Real> w[ROWS][EACH], gain[FILLS];
+    uint4 w[ROWS][EACH], gain[FILLS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int at = (part * EACH + i) * WARP_SIZE + lane;
-            w[r][i] = vec_from_bits<Real>(make_uint4(0, 0, 0, 0));
-            if (at < VECTORS && first + r < rows) w[r][i] = load_stream(weight + size_t(first + r) * C + at * VEC);
+            w[r][i] = make_uint4(0, 0, 0, 0);
+            if (at < VECTORS && first + r < rows) w[r][i] = bits_of(load_stream(weight + size_t(first + r) * C + at * VEC));
         }
 #pragma unroll
     for (int i = 0; i < FILLS; i++)
-        if (NORM && int(threadIdx.x) + i * THREADS < VECTORS) gain[i] = load_vec(norm + (threadIdx.x + i * THREADS) * VEC);
+        if (NORM && int(threadIdx.x) + i * THREADS < VECTORS)
+            gain[i] = bits_of(load_vec(norm + (threadIdx.x + i * THREADS) * VEC));
     pdl_wait();
     pdl_launch_dependents();
 
@@ -48,13 +46,13 @@ __device__ __forceinline__ float product(const Real* __restrict__ x, const Real*
         for (int i = 0; i < FILLS; i++) {
             const int at = threadIdx.x + i * THREADS;
             if (at >= VECTORS) continue;
-            const Vec16<Real> given = load_fresh(x + size_t(m) * C + at * VEC);
+            const uint4 given = load_fresh(x + size_t(m) * C + at * VEC);
             float v[VEC];
 #pragma unroll
             for (int j = 0; j < VEC; j++) {
-                v[j] = to_float(given[j]);
+                v[j] = number_at(given, j);
                 square += v[j] * v[j];
-                if (NORM) v[j] *= to_float(gain[i][j]);
+                if (NORM) v[j] *= number_at(gain[i], j);
             }
 #pragma unroll
             for (int p = 0; p < PLANES; p++)
@@ -66,6 +64,11 @@ __device__ __forceinline__ float product(const Real* __restrict__ x, const Real*
         }
     }
     __syncthreads();
+    // The compiler would convert all weights to floats before the barrier, in twice the registers.
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int i = 0; i < EACH; i++) w[r][i] = renewed(w[r][i]);
 
     float sums[M][ROWS] = {};
 #pragma unroll
@@ -78,9 +81,8 @@ __device__ __forceinline__ float product(const Real* __restrict__ x, const Real*
                 const float4 v = xs[(m * PLANES + p) * VECTORS + at];
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
-                    const Vec16<Real>& own = w[r][i];
-                    sums[m][r] += to_float(own[4 * p]) * v.x + to_float(own[4 * p + 1]) * v.y + to_float(own[4 * p + 2]) * v.z +
-                                  to_float(own[4 * p + 3]) * v.w;
+                    const auto own = [&](int j) { return number_at(w[r][i], 4 * p + j); };
+                    sums[m][r] += own(0) * v.x + own(1) * v.y + own(2) * v.z + own(3) * v.w;
                 }
             }
     }

@@ -11,7 +11,7 @@ EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
-    out = t["x"] @ t["weight"].T
+    out = t["x"] @ (t["weight_t"] if "weight_t" in t else t["weight"].T)
     return {"out": out + t["bias"] if "bias" in t else out}
 
 
@@ -48,6 +48,7 @@ OPERATION = Operation(
         Operand("weight", ("OC", "C"), constant=True),
         Operand("bias", ("OC",), optional=True, nullable=True, constant=True),
         Operand("out", ("B", "T", "OC"), role="out"),
+        Operand("weight_t", ("C", "OC"), optional=True, instead="weight", constant=True),  # of a plain product A x B
     ),
     reference=reference,
     cost=cost,
@@ -64,6 +65,7 @@ OPERATION = Operation(
             change={
                 "x": two_sided(F16_TOP, 0.02, 0),
                 "weight": two_sided(F16_TOP, 0.02, 1),
+                "weight_t": lambda weight, v: two_sided(F16_TOP, 0.02, 1)(weight.T, v).T,
                 "bias": times(2000.0),
             },
         ),

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rung.models.batching.backend import Backend, Clock, NewTokens
-from rung.models.batching.text import Text
+from rung.models.batching.text import Backend, Clock, NewTokens, Text
 
 TRIAL = 24  # tokens per speed measurement
 SHARE = 0.05  # share of the time that may be spent on trying the slower way

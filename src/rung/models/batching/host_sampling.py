@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 import torch
 
 from rung.errors import RungError
-from rung.models.batching.backend import Backend, NewTokens, failure
-from rung.models.batching.text import Text
-from rung.models.buffers import integers
+from rung.models.batching.text import Backend, NewTokens, Text, failure
 from rung.models.cpu.engine import Column
 from rung.models.cpu.plan import SHORT_PROMPT
 from rung.models.drafts import MOST, PROPOSING, Columns, Draft, DraftModel, Lookup, Pace, follow, numbers
 from rung.models.options import Chosen
 from rung.models.sampling import NOT_FINITE, Penalties
+from rung.models.tensors import integers
 from rung.models.transformer import Drafting, Transformer
 from rung.precision import torch_threads
 from rung.processors import processors

@@ -9,8 +9,8 @@ import torch
 
 from rung.errors import RungError
 from rung.models.batching.adaptive_drafting import AdaptiveDrafting
-from rung.models.batching.backend import Backend
 from rung.models.batching.host_sampling import HostBackend
+from rung.models.batching.text import Backend
 from rung.models.cpu.plan import NativeStep
 from rung.models.transformer import Transformer
 from rung.processors import available_memory

@@ -1,4 +1,4 @@
-"""An engine in a process of its own: requests go in and pieces come out through one connection (see protocol.py).
+"""An engine in a process of its own: requests go in and pieces come out through one connection (see worker_pool.py).
 
 The process ends on Stop, when its parent is gone, or when its GPU can no longer be used.
 """
@@ -18,10 +18,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from rung.errors import RungError
-from rung.models.batching.backend import failure
 from rung.models.batching.engine import BatchEngine, Ticket
-from rung.models.batching.protocol import Call, Cancel, Failed, Progress, Ready, Result, Setup, Stop, Submit
-from rung.models.batching.text import Piece
+from rung.models.batching.text import Piece, failure
+from rung.models.batching.worker_pool import Call, Cancel, Failed, Progress, Ready, Result, Setup, Stop, Submit
 from rung.models.load import Model, load
 
 BEAT_SECONDS = 1.0

@@ -12,21 +12,110 @@ import contextlib
 import itertools
 import logging
 import queue
+import socket
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 from rung.errors import RungError
-from rung.models.batching import protocol
-from rung.models.batching.backend import Clock
 from rung.models.batching.engine import BatchEngine, Listener, Submission
-from rung.models.batching.protocol import Call, Cancel, Failed, Progress, Ready, Result, Setup, Stop, Submit
-from rung.models.batching.text import Piece, Request
+from rung.models.batching.text import Clock, Piece, Request
+from rung.processors import gpu_named
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker must load: keywords of `rung.load`, slots (None: by available memory), its one visible GPU.
+
+    A `warm` worker is ready when it has prepared for any text; one without `texts` only computes calls.
+    """
+
+    model: Mapping[str, Any]
+    slots: int | None = None
+    gpu: int | None = None
+    warm: bool = False
+    texts: bool = True
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The model is loaded."""
+
+    slots: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The model could not be loaded."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Pieces of texts by the parent's keys, and how the engine is; sent each second at least."""
+
+    pieces: list[tuple[int, Piece]]
+    running: int
+    waiting: int
+    usage: float
+    stalled: float  # seconds of its present step
+    failures: int
+
+
+@dataclass(frozen=True)
+class Submit:
+    key: int
+    request: Request
+
+
+@dataclass(frozen=True)
+class Cancel:
+    key: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """Compute work(model)."""
+
+    key: int
+    work: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    key: int
+    value: Any = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End; running texts are interrupted."""
+
+
+def start_worker(setup: Setup) -> tuple[subprocess.Popen[bytes], Connection]:
+    """A worker that starts loading; its first message is Ready or Failed."""
+    ours, theirs = socket.socketpair()
+    # The child uses this process's import path.
+    program = f"import sys; sys.path[:] = {sys.path}; from rung.models.batching import worker; worker"
+    program += f".main({theirs.fileno()})"
+    seeing = [] if setup.gpu is None else ["env", f"CUDA_VISIBLE_DEVICES={gpu_named(setup.gpu)}"]
+    with theirs:
+        process = subprocess.Popen(
+            [*seeing, sys.executable, "-c", program], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+        )
+    connection = Connection(ours.detach())
+    connection.send(setup)
+    return process, connection
+
 
 RESTARTS, WINDOW = 3, 600.0
 TRIES = 2  # of a text, or of a call
@@ -125,7 +214,7 @@ class Worker:
 
     def start(self) -> None:
         self._outbox, self.heard = queue.SimpleQueue(), time.monotonic()
-        self.process, connection = protocol.start(self.setup)
+        self.process, connection = start_worker(self.setup)
         for work in (self._write, self._listen):
             threading.Thread(target=work, args=(self.process, connection, self._outbox), daemon=True).start()
 
@@ -251,6 +340,10 @@ class WorkerPool:
         return self._local.clock if self._local else Clock()
 
     # ---- texts ------------------------------------------------------------------------------------------------------
+
+    def together(self) -> AbstractContextManager[object]:
+        """See Engine.together; a worker admits what has arrived."""
+        return self._local.together() if self._local is not None else nullcontext()
 
     def submit(self, request: Request, listener: Listener, *, whole: bool | None = None) -> Submission:
         """Submit a text to the least loaded engine. The listener is called in a thread, and must not block."""

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from rung.models.buffers import empty, floats, integers
 from rung.models.cache import Cache
 from rung.models.cpu import build
 from rung.models.family import Config
+from rung.models.tensors import empty, floats, integers
 from rung.models.weights import Linear, Norm, Weights
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}

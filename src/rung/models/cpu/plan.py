@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from rung.errors import RungError
-from rung.models.buffers import empty
 from rung.models.cache import Cache
 from rung.models.cpu import build
 from rung.models.cpu.engine import Column, Engine, Run, available
 from rung.models.family import Config
 from rung.models.plan import Service, TorchPlan
 from rung.models.score import Rated
+from rung.models.tensors import empty
 from rung.models.weights import Linear, Weights
 from rung.precision import one_thread
 from rung.processors import processors

@@ -79,7 +79,7 @@ class Prefill:
         padded = np.zeros((len(prompts), bucket), dtype=np.int32)
         for row, prompt in zip(padded, prompts, strict=True):
             row[: len(prompt)] = prompt
-        tokens = self._pass(bucket).tokens
+        tokens = self.prepared(bucket).tokens
         sent(padded, tokens)
         if tokens.data_ptr() != t["history"].data_ptr():
             t["history"][:, :bucket].copy_(tokens)
@@ -88,7 +88,7 @@ class Prefill:
 
     def replay(self, bucket: int) -> None:
         """Read what is already in the tensors: `history`, if a bucket fills it, and lengths."""
-        once = self._pass(bucket)
+        once = self.prepared(bucket)
         if self.arrival is None or self.arrival.finished:
             once.replay()
             return
@@ -97,7 +97,8 @@ class Prefill:
         self.arrival.finish()
         self.arrival = None
 
-    def _pass(self, length: int) -> PromptPass:
+    def prepared(self, length: int) -> PromptPass:
+        """The pass for prompts of this length."""
         # Padding comes after a prompt: no earlier token attends to it, and its entries in the cache are overwritten
         # before they can be read.
         if length not in self.passes:
@@ -132,6 +133,7 @@ class Reader:
             "done": torch.zeros(rows, dtype=torch.int32, device=where),
         }  # fmt: skip
         self._prefill = Prefill(c, self.tensors, rows, length)
+        self._prefill.prepared(length)
         self.choice = Choice(self.tensors, rows, c.vocabulary, engine.device, engine.sample)
         self.tensors["marks"] = self.choice.state["marks"]
 

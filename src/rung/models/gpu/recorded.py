@@ -8,6 +8,7 @@ import math
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -18,7 +19,6 @@ import torch.nn.functional as F
 
 from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import DTYPES, Dtype
-from rung.models.buffers import empty
 from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, refuse
@@ -36,12 +36,14 @@ from rung.models.operations import (
     prefill_rungs,
     step_rungs,
 )
-from rung.models.plan import Rotation
+from rung.models.plan import Rotation, tables
+from rung.models.tensors import empty
 from rung.models.weights import Linear, Norm, as_weights
 from rung.operation import Tensors, Values
+from rung.processors import processors
 from rung.rungs import catalogue, tunings
-from rung.rungs.base import Rung, device_facts
-from rung.rungs.cuda import INCLUDE, load_module
+from rung.rungs.base import Device, Prepared, Rung, device_facts
+from rung.rungs.cuda import INCLUDE, CudaRung, load_module
 
 if TYPE_CHECKING:
     from rung.expressions import Number
@@ -51,6 +53,7 @@ PARTS = 64  # of a row of logits, whose likeliest tokens are found in parallel
 HELD = 32 << 20  # bytes of qkv that are buffered before they are written to the caches, while they are still in L2
 LEAST_ROWS = 16  # for a product in tiles: with one row, 15 of 16 rows of a tile would be empty
 FEW_ROWS = 1024  # up to this many rows, one warp per row in blocks of several warps leaves multiprocessors idle
+Step = Callable[[], object]
 LONG_NAMES = {short: name for name, short in SHORT_NAMES.items()}
 
 
@@ -99,7 +102,7 @@ class RecordedPass(LadderPlan):
         super().__init__("cuda" if on_gpu else "emulator", LONG_NAMES[real.name], "recorded", {}, config.window)
         self._rungs = prefill_rungs(self._device, real.name, self.B * self.T) if rungs is None else rungs
         self._buffers, self._budget = buffers or Buffers(), budget or self.B * self.T
-        self._steps: list[Callable[[], object]] = []
+        self._recorded: list[Step | Future[Step]] = []
         self._gates: dict[int, int] = {}  # before this step, this group of weights must have been loaded
         self._gated = -1
         self._rotation: Rotation | None = None
@@ -113,9 +116,12 @@ class RecordedPass(LadderPlan):
                 for tensor in [held] if isinstance(held, torch.Tensor) else [held.weight, held.bias]:
                     if tensor is not None:
                         self._group_of.setdefault(tensor.data_ptr(), number)
-        with torch.inference_mode(False), torch.no_grad():  # where a view keeps its base
+        # Launches are prepared in threads: most of it is compiling, and programs are compiled at the same time.
+        self._pool = ThreadPoolExecutor(processors())
+        with self._pool, torch.inference_mode(False), torch.no_grad():  # where a view keeps its base
             self.end(config.family.forward(self, config, self.weights, tokens, None))
             self._settle()
+        self._steps = [step.result() if isinstance(step, Future) else step for step in self._recorded]
 
     def end(self, x: torch.Tensor) -> None:
         """Record what follows the forward pass."""
@@ -292,7 +298,7 @@ class RecordedPass(LadderPlan):
         self._must("matmul", tuple(logits.shape), {"x": x, "weight": self.weights.head.weight}, dims, narrow)
         if narrow is not logits:
             held = alias(narrow)
-            self._steps.append(lambda: logits.copy_(held))
+            self._recorded.append(lambda: logits.copy_(held))
         return self.t["logits"]
 
     # ---- which rung -------------------------------------------------------------------------------------------------
@@ -346,8 +352,11 @@ class RecordedPass(LadderPlan):
             if not self._takes(rung, values, given):
                 continue
             tuning = self._tuning(operation, rung, values)
-            prepared = rung.prepare(given, values, self._real, device=self._device, tuning=tuning)
-            self._steps.append(prepared.run)
+
+            def prepared(rung: Rung = rung, tuning: dict[str, int] | None = tuning) -> Step:
+                return rung.prepare(given, values, self._real, device=self._device, tuning=tuning).run
+
+            self._recorded.append(self._later(prepared) if isinstance(rung, CudaRung) else prepared())
             self._in_use.setdefault(operation, {})[rung.full_name] = None
             return True
         return False
@@ -357,7 +366,7 @@ class RecordedPass(LadderPlan):
         if group is None:
             return alias(tensor)
         if group > self._gated:
-            self._gates[len(self._steps)] = self._gated = group
+            self._gates[len(self._recorded)] = self._gated = group
         return aligned(tensor)
 
     def _takes(self, rung: Rung, values: Values, tensors: Tensors) -> bool:
@@ -399,15 +408,29 @@ class RecordedPass(LadderPlan):
         self._settle()
         out = self._take(shape)
         after = alias(out)
-        self._steps.append(lambda: after.copy_(compute()))
+        self._recorded.append(lambda: after.copy_(compute()))
         return out
 
     def _launch(self, kernel: str, blocks: int, tensors: list[torch.Tensor], sizes: tuple[int, ...]) -> None:
-        module = load_module(build(self._real), self._device)
         config = LaunchConfig(grid=(blocks, 1, 1), block=(THREADS, 1, 1), pdl=True)
         arguments: list[Argument] = [*(("pointer", t) for t in tensors), *(("i32", n) for n in sizes)]
-        module.prepare(kernel, config)
-        self._steps.append(module.bind(kernel, config, arguments))
+
+        def bound() -> Step:
+            module = load_module(build(self._real), self._device)
+            module.prepare(kernel, config)
+            return module.bind(kernel, config, arguments)
+
+        self._recorded.append(self._later(bound))
+
+    def _later(self, prepare: Callable[[], Step]) -> Future[Step]:
+        """A launch that a thread prepares."""
+
+        def on_this_device() -> Step:
+            if self.tokens.is_cuda:
+                torch.cuda.set_device(self.tokens.device)  # the driver's context, for this thread
+            return prepare()
+
+        return self._pool.submit(on_this_device)
 
 
 class PromptPass(RecordedPass):
@@ -560,7 +583,7 @@ class StepPass(RecordedPass):
             values.transpose(1, 2).index_put_(at, v[:, :, 0])
 
         self._settle()
-        self._steps.append(store)
+        self._recorded.append(store)
         dims: Values = {"B": B, "T": T, "S": keys.shape[2], "C": width // 3, "NH": NH, "scale": scale}
         given = {"qkv": qkv, "q": q, "k": keys, "v": values, "past": past}
         return self._must("cached_attention", (B, T, width // 3), given, dims)
@@ -581,6 +604,27 @@ class StepPass(RecordedPass):
         given = [alias(narrow), logits, alias(best), alias(at)]
         self._launch("best_of_parts", self.B * PARTS, given, (logits.shape[1], PARTS))
         self._launch("best_of_all", self.B, [alias(best), alias(at), self.t["next"]], (PARTS,))
+
+
+def whole_step(config: Config, tensors: Tensors, real: Dtype, device: Device) -> Prepared | None:
+    """The same by one kernel, if the family's ladder has one for these rows: in 16 bits, since in float32 a text is to
+    be computed by the same kernels in any company."""
+    if not config.family.step or real.size > 2:
+        return None
+    _, rows, _, capacity, _ = tensors["k_cache"].shape
+    values: dict[str, Number] = {
+        "B": rows, "L": config.layers, "C": config.C, "NH": config.NH, "NKV": config.NKV, "HS": config.HS,
+        "F": config.F, "V": config.vocabulary, "S": capacity, "eps": config.eps, "scale": config.attention_scale(0),
+    }  # fmt: skip
+    values |= {} if config.window is None else {"window": config.window}
+    rung = find(config.family.step, "1")
+    complete, names = rung.operation.complete(values), {operand.name for operand in rung.operation.operands}
+    cosines, sines = (table[:capacity] for table in tables(config, tensors["wte"].device))
+    given = {n: t for n, t in {**tensors, "cosines": cosines, "sines": sines}.items() if n in names}
+    if rung.refusal(complete, real, None, given, device) is not None:
+        return None
+    tuning = tunings.best(rung, complete, real.name, device=device) if device == "cuda" else None
+    return rung.prepare(given, complete, real, device=device, tuning=tuning)
 
 
 def captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rung.models.buffers import plain_torch
 from rung.models.family import Config
 from rung.models.gpu.device_copy import sent, to_host
 from rung.models.gpu.recorded import Buffers, RecordedPass
 from rung.models.operations import score_rungs
 from rung.models.score import Rated
+from rung.models.tensors import plain_torch
 from rung.operation import Tensors
 
 TOKENS = 8192  # tokens per pass, padding included

@@ -12,20 +12,20 @@ compute a text whoever joins. A run of few texts has a session of its number of 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
 from rung.errors import RungError
-from rung.models.batching.backend import Backend, NewTokens
 from rung.models.batching.host_sampling import chosen_tokens
-from rung.models.batching.text import Request, Text
-from rung.models.buffers import integers
+from rung.models.batching.text import Backend, NewTokens, Request, Text
 from rung.models.gpu.batched_prefill import CHUNK, Reader, bucket, passes, shapes
 from rung.models.gpu.device_copy import sent, to_host
 from rung.models.gpu.engine import Engine
@@ -34,12 +34,14 @@ from rung.models.gpu.session import Session
 from rung.models.gpu.token_sampler import Draw
 from rung.models.options import MOST_STOPS, Chosen, Options, Prompt
 from rung.models.sampling import NOT_FINITE, Sampling
+from rung.models.tensors import integers
 from rung.models.transformer import Transformer
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # rows of the sessions between which texts move
 AHEAD_SECONDS = 4e-3  # seconds of work that is launched ahead of the host; a new text waits for it
 MOST_AHEAD = 32
 SPARE_STEPS = 4  # that a graph of several steps may leave unfinished when the next is launched
+FEW_TEXTS = 8  # whose tokens are taken step by step; of more texts, when a launch is complete
 GATHER_SECONDS = 4e-3  # seconds of steps between two prefills, so that prompts which arrive meanwhile are read together
 RAMP = 24 * CHUNK  # tokens of prompts in a turn while more texts wait than are running
 OWN = 8  # sessions of runs that are kept when idle
@@ -122,6 +124,8 @@ class _Steps:
         count = min(self.session.seen - self.first, self.steps)
         if count <= 0 or (self.logprobs and not _arrived(self.logprobs.ready)):
             return None
+        if count < self.steps and sum(live is not None for live in self.active) > FEW_TEXTS:
+            return None  # a turn costs the host as much for a token of each text as for eight
         rows = self.session.block(self.first, count)
         self.first, self.steps = self.first + count, self.steps - count
         found: list[Arrived] = []
@@ -261,10 +265,15 @@ class GpuBackend(Backend):
             if text.options.prompt_logprobs is not None and not text.tokens:
                 fresh += self._tell_prompt(text)
         texts = [text for text in texts if text.options.max_new_tokens > 0]
-        if texts and not self._exact:
-            self._fit(len(texts))
         lengths = [len(text.window(self.context)) for text in texts]
-        for rows, length, which in passes(lengths, self.context, alone=self._exact):
+        read = passes(lengths, self.context, alone=self._exact)
+        drawn = not all(text.options.sampling.greedy for text in texts)
+        with self._readers_for({(rows, length) for rows, length, _ in read}, drawn):
+            if texts and not self._exact:
+                self._fit(len(texts))
+            elif texts:
+                self._rows_for(texts[0])
+        for rows, length, which in read:
             self.clock.passes += 1
             self.clock.padded_tokens += rows * length
             some = [texts[i] for i in which]
@@ -355,6 +364,29 @@ class GpuBackend(Backend):
             self._readers[rows, length] = Reader(self._engine, rows, length, self._caches)
         return self._readers[rows, length]
 
+    @contextlib.contextmanager
+    def _readers_for(self, shapes: set[tuple[int, int]], drawn: bool) -> Iterator[None]:
+        """While the block opens sessions, a thread makes readers: their programs are compiled at the same time."""
+        new, device = shapes - self._readers.keys(), torch.cuda.current_device() if self._cuda else None
+        mode = torch.is_inference_mode_enabled()
+
+        def make() -> None:
+            if device is not None:
+                torch.cuda.set_device(device)  # the driver's context, for this thread
+            with torch.inference_mode(mode):
+                for shape in new:
+                    reader = self._reader(*shape)
+                    if drawn:
+                        reader.choice.prepare()
+
+        if not new:
+            yield
+            return
+        with ThreadPoolExecutor(1) as beside:
+            made = beside.submit(make)
+            yield
+            made.result()
+
     # ---- sessions ---------------------------------------------------------------------------------------------------
 
     def _fit(self, more: int) -> None:
@@ -437,7 +469,7 @@ class GpuBackend(Backend):
         if bank.stale:
             bank.transfer.leave(sorted(bank.stale))
             bank.stale.clear()
-        ahead = sum(note.steps for note in self._notes if isinstance(note, _Steps) and note.session is session)
+        ahead = session.ahead
         most = max(2, min(MOST_AHEAD, int(AHEAD_SECONDS / self._per_step)))
         # Many steps as one graph, if at least as many remain; the GPU still has some while the host launches the next.
         least = session.work.steps if most >= session.work.steps else 1
@@ -528,7 +560,7 @@ class GpuBackend(Backend):
             note = self._notes[0]
             before, tokens = note.steps, note.take()
             if tokens is None:
-                if fresh or not wait:
+                if fresh or not wait or any(b.active and b.session.ahead <= SPARE_STEPS for b in self._banks.values()):
                     break
                 polls += 1
                 self._pause(polls)

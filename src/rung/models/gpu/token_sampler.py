@@ -14,7 +14,7 @@ from rung.models.operations import SAMPLE_RUNGS, find
 from rung.models.sampling import WORD, Sampling
 from rung.operation import Tensors
 from rung.rungs import catalogue
-from rung.rungs.base import Device
+from rung.rungs.base import Device, Prepared
 
 SETTINGS, SEEDS = 8, 4  # numbers per text
 
@@ -38,7 +38,7 @@ class Draw:
 
     @property
     def greedy(self) -> bool:
-        return self.sampling.temperature == 0 and not self.sampling.penalised
+        return self.sampling.greedy
 
 
 class Choice:
@@ -60,7 +60,16 @@ class Choice:
         values, real = catalogue.operation("sample").complete({"B": rows, "V": vocabulary}), named_dtype("f32")
         rungs = (find("sample", name) for name in ([rung] if rung else SAMPLE_RUNGS))
         chosen = next(r for r in rungs if rung or r.refusal(values, real, device=device) is None)
-        self._sample = chosen.prepare(inputs | self.state, values, real, device=device)
+        self._arguments = inputs | self.state, values, real, device
+        self._rung = chosen
+        self._sample: Prepared | None = None
+
+    def prepare(self) -> Prepared:
+        """The rung that draws tokens, when a text needs it: it takes longer to compile than most kernels."""
+        if self._sample is None:
+            tensors, values, real, device = self._arguments
+            self._sample = self._rung.prepare(tensors, values, real, device=device)
+        return self._sample
 
     def begin(self, sampling: Sampling, seed: int, sequences: Sequence[int], prompts: Sequence[Sequence[int]]) -> None:
         """A new batch: its sampling settings, and its prompts' tokens."""
@@ -85,7 +94,7 @@ class Choice:
     def run(self, *, picked: bool) -> None:
         """`picked`: `next` already holds the argmax."""
         if not self.greedy:
-            self._sample.run()
+            self.prepare().run()
         elif not picked:
             self._next.copy_(self._logits.argmax(1))
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from rung.errors import RungError, first_line
-from rung.models.choose_plan import make_plan
 from rung.models.family import Config
 from rung.models.generate import Run
 from rung.models.gpu.engine import DTYPES, Engine
 from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
+from rung.models.load import make_plan
 from rung.models.operations import LADDERS, PLANS
 from rung.models.options import Options, Prompt
 from rung.models.plan import TorchPlan

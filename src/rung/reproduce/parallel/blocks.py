@@ -19,9 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rung.errors import RungError, first_line, with_extra
-from rung.models.batching.protocol import Setup
-from rung.models.batching.worker_pool import WorkerPool
-from rung.numbers import whole
+from rung.files import whole
+from rung.models.batching.worker_pool import Setup, WorkerPool
 
 if TYPE_CHECKING:
     from rung.models.load import Model

@@ -20,9 +20,8 @@ import torch.distributed as dist
 from rung.errors import RungError
 from rung.models import family
 from rung.models.cache import Cache
-from rung.models.choose_plan import make_plan
 from rung.models.family import Config, read_config
-from rung.models.load import Model, find
+from rung.models.load import Model, find, make_plan
 from rung.models.plan import Plan, WrappedPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Weights, converted, read_weights, weights_of

@@ -14,7 +14,7 @@ from rung.rungs import catalogue, identity
 
 if TYPE_CHECKING:
     from rung.reproduce.studies.common import Runner
-    from rung.show.found import Found
+    from rung.show.charts import Found
 
 # name on the command line -> module, and what it asks
 STUDIES = {

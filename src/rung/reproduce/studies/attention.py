@@ -24,7 +24,7 @@ from rung.reproduce.studies.contestants import ON_A_GPU, SEQUENTIAL, Measured, o
 from rung.results import sources
 from rung.rungs import catalogue, identity
 from rung.show import charts
-from rung.show.found import Found
+from rung.show.charts import Found
 
 LINEAR, TREE = "CUDA, linear softmax", "CUDA, tree softmax"
 NODES = (1, 2, 4, 8, 16, 32, 64)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rung.reproduce.studies.common import Runner, need_gpu, shown, times
 from rung.show import charts
-from rung.show.found import Found
+from rung.show.charts import Found
 
 B, C, NH = 1, 768, 12
 NAIVE, FLASH = "attention/09_joint_tiles", "attention/24_output_in_registers"

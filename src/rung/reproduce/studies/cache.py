@@ -14,10 +14,10 @@ from rung.errors import RungError
 from rung.models import family
 from rung.models import weights as model_weights
 from rung.models.cache import Cache
-from rung.models.choose_plan import make_plan
 from rung.models.family import Config
 from rung.models.gpu.engine import Engine
 from rung.models.gpu.slots import GpuBackend, write_texts
+from rung.models.load import make_plan
 from rung.models.plan import TorchPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
@@ -26,7 +26,7 @@ from rung.reproduce.climbs import model as generation
 from rung.reproduce.studies.common import Runner, times
 from rung.rungs import catalogue, identity
 from rung.show import charts
-from rung.show.found import Found
+from rung.show.charts import Found
 
 POSITIONS = (8, 64, 128, 256, 512, 768, 1000)
 LONGEST_ON_A_CPU = 512  # where a pass over 1000 tokens takes seconds

@@ -22,7 +22,7 @@ from rung.operation import Library
 from rung.reproduce.studies.common import Runner, need_gpu, shown
 from rung.rungs import catalogue
 from rung.rungs.library import LibraryRung
-from rung.show.found import Found
+from rung.show.charts import Found
 
 TILES = {  # columns of a tile of 128 rows -> how its warps share the work
     "128x128": (128, "Pingpong", ""),

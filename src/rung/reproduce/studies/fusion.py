@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rung.expressions import Number
 from rung.reproduce.studies.common import Runner, need_gpu, shown, times
 from rung.show import charts
-from rung.show.found import Found
+from rung.show.charts import Found
 
 GPT2 = {"B": 8, "T": 1024, "C": 768}
 

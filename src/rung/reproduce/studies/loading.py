@@ -25,7 +25,7 @@ from rung.models.tensors import open_tensors
 from rung.models.weights import Weights, empty_operands, in_file, read_weights, stack, tensor_reader, weights_of
 from rung.operation import Tensors
 from rung.reproduce.studies.common import Runner, need_gpu, times
-from rung.show.found import Found
+from rung.show.charts import Found
 from rung.show.timeline import Lane, Timeline
 
 PROMPT = 512

@@ -13,7 +13,7 @@ from rung.errors import RungError
 from rung.reproduce.studies.common import Runner, need_gpu
 from rung.results import sources
 from rung.show import charts
-from rung.show.found import Found
+from rung.show.charts import Found
 
 KERNELS = ("chase_global", "chase_shared", "store_global", "store_shared")
 LINE = 128  # bytes: each step of the walk is in a cache line of its own

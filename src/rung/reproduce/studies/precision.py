@@ -7,7 +7,7 @@ import torch
 from rung.expressions import Number
 from rung.reproduce.studies.common import Runner, Time, shown, times
 from rung.show import charts
-from rung.show.found import Found
+from rung.show.charts import Found
 
 DTYPES = ("f32", "tf32", "f16", "bf16")
 GPT2: dict[str, Number] = {"B": 8, "T": 1024, "C": 768}

@@ -17,7 +17,7 @@ from rung.reproduce.studies.common import Runner, times
 from rung.reproduce.studies.contestants import ON_A_GPU, on_a_gpu, sequential, truth, vectorised
 from rung.rungs import catalogue, identity
 from rung.show import charts
-from rung.show.found import Found
+from rung.show.charts import Found
 
 N, D = 8192, 64
 RANKS = (1, 2, 4, 8, 16)

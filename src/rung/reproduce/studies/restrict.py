@@ -17,7 +17,7 @@ from rung.dtypes import dtype as dtype_named
 from rung.reproduce.studies.common import Runner, shown
 from rung.rungs import catalogue, identity
 from rung.rungs.cuda import CudaRung
-from rung.show.found import Found
+from rung.show.charts import Found
 
 # The forward pass's kernels, and those of the products that replaced its first one.
 RUNGS: tuple[tuple[str, str], ...] = (

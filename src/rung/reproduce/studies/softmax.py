@@ -5,7 +5,7 @@ from __future__ import annotations
 from rung.reproduce.studies.common import Runner, need_gpu, shown, times
 from rung.results import sources
 from rung.show import charts
-from rung.show.found import Found
+from rung.show.charts import Found
 
 LINEAR, TREE = "softmax/01_naive", "softmax/02_tree"
 OTHERS = ("softmax/05_warp", "softmax/08_split", "softmax/torch")

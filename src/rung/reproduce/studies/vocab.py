@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.reproduce.studies.common import Runner, Time, need_gpu, shown, times
 from rung.show import charts
-from rung.show.found import Found
+from rung.show.charts import Found
 
 OURS = ("matmul/14_mma_pipeline", "matmul/16_persistent", "matmul/17_triton")
 LIBRARY = "matmul/torch"

@@ -11,7 +11,7 @@ from pathlib import Path
 from rung.reproduce.studies.common import Runner, need_gpu, shown
 from rung.rungs import catalogue, identity
 from rung.show import charts
-from rung.show.found import Found
+from rung.show.charts import Found
 
 RUNG, LIBRARY = "matmul/14_mma_pipeline", "matmul/torch"
 K = 1024

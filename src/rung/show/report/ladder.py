@@ -8,10 +8,11 @@ from typing import Any
 from markupsafe import Markup
 
 from rung.errors import first_line
+from rung.operation import folders
 from rung.profile.resources import Compiled
 from rung.results.current import Figure, Figures, Ladder, percent, time_text
 from rung.results.row import Row
-from rung.rungs import catalogue, difference, folders
+from rung.rungs import catalogue, difference
 from rung.rungs.base import Rung
 from rung.show import charts, climb_chart, drawings
 from rung.show.report import plots, sweeps
@@ -30,7 +31,7 @@ def context(
     """The template's data for the ladder `name`."""
     operation, place = catalogue.operation(name), names.index(name)
     rungs = catalogue.rungs(name, libraries=False)
-    readme = folders.folders()[name] / "README.md"
+    readme = folders()[name] / "README.md"
     measured = found.ladder(name) if found is not None and name in found.names() else None
     panels = [_panel(measured, dtype) for dtype in measured.dtypes()] if measured else []
     dtypes = [panel["dtype"] for panel in panels]

@@ -10,27 +10,25 @@ import pytest
 import torch
 
 from rung import lines
-from rung.bench import tour
+from rung.bench import plan
 from rung.errors import RungError
 from rung.rungs import catalogue, tunings
 from rung.rungs.compile_ahead import Compilers, finish
 from rung.rungs.cuda import CudaRung
-from rung.rungs.renamed import renewed
+from rung.rungs.identity import renewed
 
 
-def test_the_tour_goes_to_every_ladder_at_shapes_and_in_formats_that_it_has() -> None:
-    stops = list(tour.stops())
-    assert {s.operation for s in stops} == set(catalogue.operations())
-    for stop in stops:
-        assert stop.shape in catalogue.operation(stop.operation).shapes, stop
-        assert any(stop.dtype in r.dtypes for r in catalogue.rungs(stop.operation)), stop
-    assert len(set(stops)) == len(stops)
+def test_every_ladder_is_raced_at_shapes_and_in_formats_that_it_has() -> None:
+    races = plan.of_all(None, None, 1.0)
+    assert {r.operation for r in races} == set(catalogue.operations())
+    for race in races:
+        assert race.shape in catalogue.operation(race.operation).shapes, race
+        assert all(race.dtype in r.dtypes for r in race.running), race
+    assert len({(r.operation, r.shape, r.dtype) for r in races}) == len(races)
 
 
-def test_the_tour_holds_every_rung() -> None:
-    raced = {
-        r.full_name for s in tour.stops() for r in catalogue.rungs(s.operation) if s.dtype in r.dtypes
-    }  # fmt: skip
+def test_every_rung_is_raced() -> None:
+    raced = {r.full_name for race in plan.of_all(None, None, 1.0) for r in race.running}
     assert raced == {r.full_name for n in catalogue.operations() for r in catalogue.rungs(n)}
 
 

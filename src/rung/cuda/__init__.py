@@ -1,1 +1,0 @@
-"""From CUDA C++ source to running code: compile, load, launch, emulate. Independent of operations."""

@@ -1,1 +1,0 @@
-"""Problems and submissions in other projects' formats, and rungs exported to them."""

@@ -1,1 +1,0 @@
-"""Continuous batching: texts join and leave one engine while others are being written."""

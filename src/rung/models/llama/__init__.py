@@ -1,1 +1,0 @@
-"""Llama and the models of its layer: their config, tensors and forward pass."""

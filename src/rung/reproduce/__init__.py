@@ -1,1 +1,0 @@
-"""The five documents: their studies, climbs and attention over ranks."""

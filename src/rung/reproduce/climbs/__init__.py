@@ -1,1 +1,0 @@
-"""The whole model, step by step."""

@@ -1,1 +1,0 @@
-"""The HTTP server: OpenAI's completions over engines in processes of their own."""

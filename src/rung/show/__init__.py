@@ -1,1 +1,0 @@
-"""Tables, charts and the report page, drawn from given data."""
