@@ -86,11 +86,6 @@ class Options:
         """Whether logits are changed before sampling, other than by penalties."""
         return bool(self.logit_bias or (self.min_tokens and self.stop_tokens))
 
-    @property
-    def needs_logits(self) -> bool:
-        """Whether more than the chosen tokens is requested, or sampling that only the host supports."""
-        return self.tells_logprobs or self.prompt_logprobs is not None or bool(self.min_tokens or self.logit_bias)
-
 
 @dataclass(frozen=True)
 class Prompt:

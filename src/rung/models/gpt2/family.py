@@ -63,7 +63,7 @@ def parse(fields: Mapping[str, Any], origin: str, kind: type[Config] = GPT2Confi
     )
 
 
-HEADS, UNITS = Split(0, "NH"), Split(0, "F")
+UNITS = Split(0, "F")
 QKV = Split(0, "NH", groups=3)
 
 
