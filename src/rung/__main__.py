@@ -2,4 +2,5 @@
 
 from rung.cli import main
 
-main()
+if __name__ == "__main__":  # not in a process of multiprocessing, which imports this, too
+    main()

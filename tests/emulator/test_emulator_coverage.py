@@ -110,3 +110,15 @@ def test_a_build_without_counters_counts_nothing() -> None:
 
 def test_places_are_ordered() -> None:
     assert sorted([Unreached("b", 1, "", ""), Unreached("a", 2, "", "")])[0].file == "a"
+
+
+def test_an_index_of_a_group_counts_as_a_threads_own() -> None:
+    source = """#include <cooperative_groups.h>
+__global__ void k(int* out, int n) {
+    auto warp = cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());
+    for (int i = warp.thread_rank(); i < n; i += warp.size()) out[i] = 1;
+}"""
+    coverage.counted()
+    module, out = load(source, settings=Settings(coverage=True)), torch.zeros(64, dtype=torch.int32)
+    module.launch("k", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", out), ("i32", 64)])
+    assert out.eq(1).all() and (4, "never skipped") in reported(coverage.counted())

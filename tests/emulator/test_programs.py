@@ -70,6 +70,16 @@ def test_processes_that_share_the_blocks_of_a_launch_have_their_own_indices() ->
     assert (ended.returncode, ended.stdout) == (0, "OK\n"), ended.stderr
 
 
+def test_more_than_48_kb_of_static_shared_memory_is_refused_by_the_functions_name(tmp_path: Path) -> None:
+    source = tmp_path / "big.cu"
+    text = "__global__ void big(float* x) {{ __shared__ float a[8192], b[{}]; a[threadIdx.x] = b[threadIdx.x] = *x; *x = a[0] + b[1]; }}\nint main() {{}}\n"
+    source.write_text(text.format(4097))
+    ended = rung_run(source)
+    assert ended.returncode == 2 and "big(float*)" in ended.stderr, ended.stderr
+    source.write_text(text.format(4096))
+    assert rung_run(source).returncode == 0
+
+
 def test_what_a_library_lacks_is_refused_by_name(tmp_path: Path) -> None:
     source = tmp_path / "lacks.cu"
     source.write_text(

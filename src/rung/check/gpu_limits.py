@@ -14,6 +14,7 @@ from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.operation import Values
+from rung.rungs import catalogue
 from rung.rungs.base import emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
@@ -40,7 +41,7 @@ def unfit(rung: CudaRung, planned: Sequence[Planned]) -> str:
 
     try:
         for build, launches in planned:
-            cubin = nvrtc.compile_cubin(build, ARCH)
+            cubin = nvrtc.compile_cubin(build if catalogue.shipped(rung) else build.with_lines, ARCH)
             for kernel, config in launches:
                 needs, most = cubin.resources[kernel], cubin.most_threads(kernel)
                 if reason := limits.refusal(limits.limits(ARCH), config, needs.registers, needs.static_shared, most):

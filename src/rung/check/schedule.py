@@ -210,8 +210,10 @@ class Procedure:
 
     def _watch(self) -> None:
         """The race check; for a rung that is checked alone at every case, since a race may occur in one case only."""
-        if self.effort.alone:
-            chosen = [one for one in self.ran if one.seconds <= self.effort.watched]
+        if self.effort.alone:  # the cases with most blocks, and the quick ones
+            taken = quick(self.ran, self.effort.watched)
+            most = {one.index for one in widest(self.trials, taken)} if self.trials.cuda else set()
+            chosen = [one for one in taken if one.seconds <= self.effort.always_watched or one.index in most]
         elif self.trials.dtype.name == self.rung.dtypes[0]:  # the other dtypes have the same source
             chosen = [largest(self.ran, self.effort.watched)]
         else:

@@ -50,6 +50,7 @@ ATTEMPTS = 40  # to find a shape that the operation and the rung support
 DRAWN = 100  # the most random shapes
 SMALLER = 2  # they have fewer FLOPs than others by this factor, and their bytes cost as much more
 WATCHED, LOOKING = 5, 4  # one in WATCHED has the race check, which costs LOOKING times as much
+WORK_LOOKED_AT = 200.0  # of one such shape, as a share like that of the budgets
 
 
 class Shapes:
@@ -79,6 +80,7 @@ class Shapes:
         self.raised: list[str] = []  # shapes that the file itself refuses
         self.spent = 0.0
         self.smaller = 1
+        self.left = math.inf  # of the budget of random shapes
 
     def with_ones(self) -> None:
         """One dimension, or two, of one among ordinary others."""
@@ -116,9 +118,10 @@ class Shapes:
         draws = random.Random(f"drawn {self.rung.source}")
         self.spent, self.smaller = 0.0, SMALLER
         for number in range(DRAWN):
+            self.left = self.scale * self.share * WORK_DRAWN - self.spent
             large, races = self.dims[number % len(self.dims)], number % WATCHED == 0
             for _ in range(ATTEMPTS):
-                if self.spent >= self.scale * self.share * WORK_DRAWN:
+                if self.left <= 0:
                     return
                 changed = {dim: draws.choice(draws.choice((SMALL, SMALL, MEDIUM))) for dim in self.dims}
                 changed |= {large: draws.choice(LARGE)} | self._scalars(draws)
@@ -172,6 +175,9 @@ class Shapes:
                 if (key := self._dims(given)) in self.known:
                     continue
                 if trials.refuses(given) or (work := self._work(given)) is None:
+                    continue
+                races = races and work * LOOKING <= self.scale * WORK_LOOKED_AT
+                if work > self.left:
                     continue
                 self.known.add(key)
                 named = ", ".join(f"{d}={n}" for d, n in changed.items())

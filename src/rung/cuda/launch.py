@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from rung.lazy import torch
@@ -44,6 +44,11 @@ class Build:
     options: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     arch_specific: bool = False
+
+    @property
+    def with_lines(self) -> Build:
+        """The same code with the lines that its instructions come from."""
+        return replace(self, options=(*self.options, "-lineinfo"))
 
 
 @dataclass(frozen=True)

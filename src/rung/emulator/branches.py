@@ -33,7 +33,9 @@ _TOKEN = re.compile(
 )
 _ASSIGNED = re.compile(r"(\w+)\s*=(?!=)([^,]*)")
 _STEP = re.compile(r"\s*(?:\w+\s*(?:\+\+|--|[-+]=([^=,]*))|(?:\+\+|--)\s*\w+)\s*")
-_THREAD = re.compile(r"\bthreadIdx\s*\.\s*[xyz]\b|\b(?:lane_id|warp_id|thread_rank)\s*\(\s*\)")
+_THREAD = re.compile(
+    r"\bthreadIdx\s*\.\s*[xyz]\b|(?:\b\w+\s*\.\s*)?\b(?:lane_id|warp_id|thread_rank)\s*\(\s*\)"
+)
 _DEFINED = r"\b(?:const\s+)?(?:unsigned|int|auto)\s[^;]*?\b{}\s*=(?!=)([^;,]*)[;,]"
 _CHANGED = r"\b{0}\s*(?:[-+*/%|&^]|<<|>>)?=(?!=)|\b{0}\s*(?:\+\+|--)|(?:\+\+|--)\s*{0}\b"
 _AROUND = r"\bfor\s*\(\s*(?:unsigned|int)\s+{0}\s*=([^;,]*);\s*{0}\s*[<>]=?([^;&|?]*);"
@@ -185,7 +187,7 @@ def _first(text: str, loop: re.Match[str]) -> tuple[str, list[str]]:
     """
     function = loop.string[: loop.start()].rpartition("\n}")[2]
     whole = function + loop.string[loop.start() :].partition("\n}")[0]
-    made = text
+    made, indices = _THREAD.subn("0", text)  # also of a group, whose name is not replaced then
     bounds: list[str] = []
     for _ in range(3):  # a row may be computed from a warp's index, and that from a thread's
         for name in set(re.findall(r"(?<![.>])\b[a-z]\w*", made)) - {"threadIdx"}:
@@ -197,4 +199,6 @@ def _first(text: str, loop: re.Match[str]) -> tuple[str, list[str]]:
                 last = max(found, key=re.Match.start)
                 bounds += last.groups()[1:]
                 made = f"({last[1].strip()})".join(re.split(rf"(?<![.>])\b{name}\b", made))
-    return (_THREAD.sub("0", made), bounds) if bounds or _THREAD.search(made) else (text, [])
+        made, more = _THREAD.subn("0", made)
+        indices += more
+    return (made, bounds) if bounds or indices else (text, [])

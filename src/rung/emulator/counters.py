@@ -13,7 +13,7 @@ import functools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -256,8 +256,7 @@ def _own(stack: Iterable[tuple[str, int]], origin: str) -> tuple[str, int]:
 def _compiled(build: Build) -> dict[str, list[sass.Instruction]] | None:
     """Each kernel's machine code with lines, or None if it cannot be made here."""
     try:
-        with_lines = replace(build, options=(*build.options, "-lineinfo"))
-        return sass.instructions_of(nvrtc.compile_cubin(with_lines, ARCH))
+        return sass.instructions_of(nvrtc.compile_cubin(build.with_lines, ARCH))
     except RungError:
         return None
 

@@ -21,6 +21,7 @@ from rung.errors import CompileError, RungError
 HOST = toolchain.HERE / "host"
 CUDA_SUFFIXES = (".cu",)
 _SHARED_BLOCK = 227 * 1024
+_STATIC_SHARED = 48 * 1024
 COMMON = (
     *("-fPIC", "-fvisibility=hidden", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv"),
     *("-fno-delete-null-pointer-checks", "-fno-extern-tls-init", "-U_FORTIFY_SOURCE", "-fno-gnu-unique", "-pthread"),
@@ -34,10 +35,23 @@ _ARCHITECTURE = (
     "-D__CUDACC_VER_MINOR__=0",
     "-DRUNG_CU=1",
 )
+_OF_THE_HEAP = ("malloc", "free", "_Znwm", "_Znam", "_ZdlPv", "_ZdaPv", "_ZdlPvm", "_ZdaPvm")  # host/module.cpp
 _FUNCTION = re.compile(
     r"'((?:cuda|cu|cublas|curand|cufft|cusparse|cusolver|cudnn|nccl|nvml|nvtx|tex|surf|__)[A-Za-z]\w*)'"
 )
-_CCCL = re.compile(r"fatal error: (?:thrust|cuda)/\S+: No such file")
+_CCCL = re.compile(r"fatal error: (?:(?:thrust|cuda)/\S+|cuda_fp8\.h): No such file")
+_FP8 = """#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#define __CUDA_FP16_H__
+#define __CUDA_BF16_H__
+#define __VECTOR_TYPES_H__
+#define __NV_SILENCE_DEPRECATION_BEGIN
+#define __NV_SILENCE_DEPRECATION_END
+#include "rung_host/cccl_begin.h"
+#include "{}"
+#include "rung_host/cccl_end.h"
+"""
 _WAITING = re.compile(r"barrier|pipeline|latch|semaphore|mutex|thread|stream_ref|access_property|annotated_ptr")
 _LIBRARIES = {
     "cub/": "CUB",
@@ -174,12 +188,30 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
 
     key = toolchain.key("program", expanded.stdout, command, str(Path.cwd()), _own_text())
     shutil.copyfile(kept.kept("emulator", key, make).path, output)
+    _check_shared(source, output)
+
+
+def _check_shared(source: Path, made: Path) -> None:
+    """As CUDA's compiler, refuses a function with more than 48 KB of variables in shared memory."""
+    sizes: dict[str, int] = {}
+    for symbol in shared_symbols(made):
+        if symbol.name.startswith("_ZZ"):
+            function = symbol.name[2 : symbol.name.rfind(f"E{len(symbol.plain)}{symbol.plain}")]
+            sizes[function] = sizes.get(function, 0) + symbol.size
+    function, size = max(sizes.items(), key=lambda one: one[1], default=("", 0))
+    if size > _STATIC_SHARED:
+        done = subprocess.run(["c++filt", f"_{function}"], capture_output=True, text=True)
+        name = done.stdout.strip() or function
+        raise CompileError(
+            f"{source}: {name} has {size:,} bytes of __shared__ variables, and {_STATIC_SHARED:,} is the most; take "
+            "extern __shared__ memory, and cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize."
+        )
 
 
 @functools.cache
 def _wrapped(cccl: Path) -> Path:
     """CUDA's C++ headers as those of a host compiler: Thrust's algorithms run on the CPU, in memory that kernels may
-    touch. What makes threads wait for each other is refused."""
+    touch. What makes threads wait for each other is refused. So are the 8-bit floats."""
     text = {name: (HOST / "include/rung_host" / name).read_text() for name in ("cccl_begin.h", "cccl_end.h")}
 
     def make(target: Path) -> None:
@@ -195,6 +227,8 @@ def _wrapped(cccl: Path) -> Path:
                 lines = [f"#error {name} is not modelled by the emulator"]
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_text("#pragma once\n" + "\n".join(lines) + "\n")
+        if (fp8 := cccl.parent / "cuda_fp8.h").is_file():
+            (target / "cuda_fp8.h").write_text(_FP8.format(fp8))
 
     return toolchain.cached_folder(f"cccl-{toolchain.key('cccl', str(cccl), text, _own_text())}", make)
 
@@ -218,7 +252,8 @@ def link(objects: Sequence[Path], output: Path, more: Sequence[str] = (), host: 
     shared.write_text(_dynamic_shared(list(dict.fromkeys(names))))
     try:
         whole = [path for path in objects if not (path.suffix == ".o" and not path.stat().st_size)]
-        command = ["-pthread", *map(str, whole), str(parts.module), str(shared), "-o", str(output), *more]
+        wraps = [f"-Wl,--wrap={name}" for name in _OF_THE_HEAP]
+        command = ["-pthread", *map(str, whole), str(parts.module), str(shared), "-o", str(output), *wraps, *more]
         host = host or parts.host
         own = [str(host), str(host.with_name(parts.runtime.name)), f"-Wl,-rpath,{host.parent}"]
         result = _run([*command, *own, "-lm", "-ldl"])

@@ -8,11 +8,12 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
+import importlib
 import itertools
 import json
+import multiprocessing
 import re
-import subprocess
-import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -159,20 +160,31 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
 def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
     """The first right proposal, with what its trial adds, and how many were tried; a wrong one may end its process, and
     the next goes on."""
+    tried = importlib.import_module("rung.rungs.adopt_trial").tried  # it imports torch: a copy of this process has it
     first, deadline = 0, time.monotonic() + SECONDS
+    context: Any = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
     while first < PASSES * len(proposals):
-        asked = json.dumps({"operation": of.name, "file": str(path), "tables": proposals, "first": first})
-        command, left = [sys.executable, "-m", "rung.rungs.adopt_trial"], deadline - time.monotonic()
+        answers, end = context.Pipe(duplex=False)
+        asked = (of.name, str(path), proposals, first, end)
+        process = context.Process(target=tried, args=asked, daemon=True)
+        process.start()
+        end.close()
+        begun = -1
         try:
-            ran = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=max(left, 0.1))
-        except subprocess.TimeoutExpired as expired:
-            return None, min(len(proposals), first + max(0, len((expired.stdout or b"").split()) - 1))
-        begun = ran.stdout.splitlines()
-        if ran.returncode == 0:
-            return json.loads(begun[-1]), len(proposals)
-        if not begun:
-            return None, first
-        first = int(begun[-1]) + 1
+            while answers.poll(max(0.0, deadline - time.monotonic())):
+                answer = answers.recv()
+                if not isinstance(answer, int):
+                    return answer, len(proposals)
+                begun = answer
+            return None, min(len(proposals), max(begun, 0))
+        except EOFError:  # the proposal has ended its process
+            if begun < 0:
+                return None, first
+            first = begun + 1
+        finally:
+            process.kill()
+            process.join()
+            answers.close()
     return None, len(proposals)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
+import os
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,22 @@ from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
 
-def _try(asked: dict[str, Any]) -> dict[str, Any] | None:
+def tried(operation: str, file: str, tables: list[dict[str, Any]], first: int, answer: Connection) -> None:
+    """In a process of its own: sends the number of each proposal before it is tried, and what `_try` finds."""
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    for standard in (1, 2):
+        os.dup2(quiet, standard)
+    torch.set_num_threads(1)
+    answer.send(_try(catalogue.operation(operation), Path(file), tables, first, answer.send))
+
+
+def _try(
+    of: Operation, path: Path, tables: list[dict[str, Any]], first: int, begin: Callable[[int], None]
+) -> dict[str, Any] | None:
     """The first table with which the file computes the operation on small cases, with the outputs that must be zero
     before. If there is none, sizes are tried that are whole tiles, and `needs` says which."""
-    of, path, tables = catalogue.operation(asked["operation"]), Path(asked["file"]), asked["tables"]
-    torch.set_num_threads(1)
-    for number in range(asked["first"], PASSES * len(tables)):
-        print(number, flush=True)
+    for number in range(first, PASSES * len(tables)):
+        begin(number)
         tile, at = divmod(number, len(tables))
         table, zeroed = tables[at], list[str]()
         try:
@@ -40,8 +50,8 @@ def _try(asked: dict[str, Any]) -> dict[str, Any] | None:
                 return {"table": table | ({"zeroed": zeroed} if zeroed else {}), "needs": needs}
         except CompileError:  # it is told by whoever compiles the file next
             return {"table": tables[0], "needs": []}
-        except RungError as error:
-            print(number, str(error)[:200], file=sys.stderr)
+        except RungError:
+            continue
     return None
 
 
@@ -112,6 +122,3 @@ def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype, zeroed: list
 
     return all(near(tensor.double(), wanted[name].double()) for name, tensor in outputs.items())
 
-
-if __name__ == "__main__":
-    print(json.dumps(_try(json.loads(sys.stdin.read()))))

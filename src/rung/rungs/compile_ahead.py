@@ -88,7 +88,7 @@ def require_compiled(rung: CudaRung, values: Values, dtype: Dtype, archs: tuple[
     def refused(arch: str) -> str:
         try:
             if arch:
-                nvrtc.compile_cubin(build, arch)
+                nvrtc.compile_cubin(build.with_lines, arch)  # a right kernel's lines are counted
             elif toolchain.available() is None:
                 translation.translate(build)
         except CompileError as error:

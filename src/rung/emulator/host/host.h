@@ -50,10 +50,15 @@ size_t device_bytes();
 unsigned long kept_allocations(size_t* bytes);
 void check_tails(const char* kernel);
 
+// ---- heap.cpp -------------------------------------------------------------------------------------------------------
+void begin_heap();  // before a launch
+bool in_heap(const void* address);
+
 // ---- streams.cpp ----------------------------------------------------------------------------------------------------
 cudaError_t failed(cudaError_t error);  // becomes the last error
 void stick(cudaError_t error);          // every later call returns it
 cudaError_t stuck();
+unsigned long moment();  // two launches of consecutive moments have nothing between them
 void enqueue(cudaStream_t stream, std::function<void()> work, cudaGraphNodeType type);
 bool capturing(cudaStream_t stream);
 cudaError_t wait_for(cudaStream_t stream);

@@ -23,6 +23,7 @@ using rung_emulator::Report;
 extern "C" int rung_launch(const Launch* asked, Report* answer);
 extern "C" void rung_tensor(uintptr_t memory, uintptr_t from, uintptr_t to, uintptr_t end, int input);
 extern "C" void rung_known_only(bool on);
+extern "C" void rung_unknown_launch_ahead();
 extern "C" bool rung_in_kernel();
 extern "C" [[noreturn]] void __assert_fail(const char*, const char*, unsigned, const char*) noexcept(true);
 
@@ -249,6 +250,10 @@ void run(const Call& call, const Configuration& how)
     static int launches;
     launch.poison = 1 + int((settings().seed + unsigned(launches++)) % 5);
     launch.races = checks_races(launch);
+    begin_heap();
+    static unsigned long last_moment;
+    if (moment() != last_moment + 1) rung_unknown_launch_ahead();
+    last_moment = moment();
     launch.seconds = settings().seconds;
 
     static Report report;
@@ -323,7 +328,7 @@ bool forked() { return worker; }
 bool device_may_touch(const void* address)
 {
     if (const Allocation* memory = allocation_at(address)) return !memory->freed;
-    return address >= image && address < image_end;
+    return (address >= image && address < image_end) || in_heap(address);
 }
 
 void register_kernel(const void* kernel, const char* name, void (*enter)(void**), const unsigned* sizes, const unsigned* alignments,

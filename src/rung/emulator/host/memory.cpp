@@ -188,7 +188,7 @@ std::string describe(const void* address)
 {
     const Allocation* memory = find(address);
     if (uintptr_t(address) < 1 << 16) return "a null pointer is followed";
-    if (!memory) return device_may_touch(address) ? "a global variable" : "memory of the host, or of nobody (is a host pointer handed to the kernel?)";
+    if (!memory) return in_heap(address) ? "memory from malloc or new in a kernel" : device_may_touch(address) ? "a global variable" : "memory of the host, or of nobody (is a host pointer handed to the kernel?)";
     const std::string whole = "the " + number(memory->bytes) + " bytes from " + name_of(memory->kind) + " (" + memory->made + ")";
     if (memory->freed) return "memory that was freed at " + memory->ended + ": " + whole;
     const char* at = static_cast<const char*>(address);

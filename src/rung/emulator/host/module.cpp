@@ -26,3 +26,20 @@ static const rung_emulator::Module rung_module = {
 
 extern "C" void rung_program_begins(const rung_emulator::Module* own);
 __attribute__((constructor(101))) static void begin() { rung_program_begins(&rung_module); }
+
+// malloc and new of the program's own code, in kernels; executable.py has the linker wrap these names.
+extern "C" bool rung_in_kernel();
+extern "C" __attribute__((weak)) void* rung_heap_malloc(size_t);
+extern "C" __attribute__((weak)) void rung_heap_free(void*, const void*);
+#define WRAP_NEW(name) \
+    void* __real_##name(size_t); \
+    void* __wrap_##name(size_t bytes) { return rung_in_kernel() ? rung_heap_malloc(bytes) : __real_##name(bytes); }
+#define WRAP_DELETE(name, MORE, more) \
+    void __real_##name(void* MORE); \
+    void __wrap_##name(void* pointer MORE) { rung_in_kernel() ? rung_heap_free(pointer, __builtin_return_address(0)) : __real_##name(pointer more); }
+#define SIZE , size_t size
+#define GIVEN , size
+extern "C" {
+WRAP_NEW(malloc) WRAP_NEW(_Znwm) WRAP_NEW(_Znam)
+WRAP_DELETE(free, , ) WRAP_DELETE(_ZdlPv, , ) WRAP_DELETE(_ZdaPv, , ) WRAP_DELETE(_ZdlPvm, SIZE, GIVEN) WRAP_DELETE(_ZdaPvm, SIZE, GIVEN)
+}

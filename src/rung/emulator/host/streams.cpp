@@ -53,6 +53,7 @@ auto& streams = *new std::set<RungStream*>;
 cudaError_t last_error, sticky;
 auto& random_numbers = *new std::mt19937;
 bool seeded, at_work;
+unsigned long moments;  // pieces of work that have run, and waits
 constexpr size_t MOST_PENDING = 4096;
 
 double now()
@@ -82,6 +83,7 @@ void run(unsigned long number)
 {
     const Work work = std::move(pending[number]);
     at_work = true;
+    moments++;
     if (!sticky && work.run) work.run();
     at_work = false;
     pending.erase(number);
@@ -107,6 +109,7 @@ bool step(unsigned long last)
 void wait_for_number(unsigned long number)
 {
     while (!done(number) && step(number)) {}
+    moments++;
 }
 
 // Work of the default stream waits for that of all streams that block with it, and theirs for its.
@@ -168,6 +171,8 @@ void stick(cudaError_t error)
 
 cudaError_t stuck() { return sticky; }
 
+unsigned long moment() { return moments; }
+
 static bool at_once;
 
 void enqueue(cudaStream_t stream, std::function<void()> work, cudaGraphNodeType type)
@@ -192,6 +197,7 @@ void wait_for_all()
 {
     if (at_work) return;  // of a host function
     while (step(~0ul)) {}
+    moments++;
 }
 
 cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, std::function<void()> work,

@@ -239,4 +239,10 @@ void rung_fault(FaultKind kind, Site site, const char* text)
     fault(kind, "%s (%s:%d)", text, site.file, site.line);
 }
 
+RUNG_API void rung_fault_at(FaultKind kind, const void* caller, const char* text)
+{
+    report->counter = (unsigned long long)caller - 1;
+    fault(kind, "%s", text);
+}
+
 }  // extern "C"

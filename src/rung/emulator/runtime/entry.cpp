@@ -190,7 +190,8 @@ void on_tick(int, siginfo_t*, void* context)
     ended_before = ended;
     if (switches != switches_before) switched_at = time;
     switches_before = switches;
-    overdue = !meeting_lanes && running->state == State::Ready && time - switched_at >= PATIENCE;
+    const bool waited = running->next_state && running->events == progress - spins + ended;  // it was found waiting, and nothing has happened
+    overdue = !meeting_lanes && running->state == State::Ready && time - switched_at >= (waited ? 0 : PATIENCE);
     if (at < code || at >= code_end || meeting_lanes) return;  // never inside the runtime or libc
     if (running->state != State::Ready) return;  // in a collective function, which the runtime has called
     if (time - alive_at > launch->seconds) {

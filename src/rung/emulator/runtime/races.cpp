@@ -477,7 +477,7 @@ void watch(bool on)
     guarding = on;
     table = nullptr;
     running_from = ahead.lets_start_early ? ahead.running_from : ahead.last;
-    if (!launch->dependent) running_from = launches;
+    if (!launch->dependent || (known_only && !ahead.last)) running_from = launches;  // in a program that is all that ran before
     ahead = {launches, running_from, false};
     if (on && slots < 65536 && size_t(slots) * width * 4 <= MOST_BYTES)
         table = static_cast<unsigned*>(calloc(size_t(slots) * width, sizeof(unsigned)));
@@ -825,7 +825,7 @@ RUNG_API void rung_tensor(uintptr_t memory, uintptr_t from, uintptr_t to, uintpt
 
 RUNG_API void rung_known_only(bool on) { known_only = on; }
 
-// The launch ahead of the next one is unknown.
+// The launch ahead of the next one is unknown; in a program there is none.
 RUNG_API void rung_unknown_launch_ahead() { ahead = {}; }
 
 #define PLAIN(SIZE) \

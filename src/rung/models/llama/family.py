@@ -96,6 +96,5 @@ FAMILY = Family(
     prefix="model.",
     ignored=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",  # which old versions of transformers saved
     sizes=SIZES,
-    step="llama_decode",
     serves=("mistral", "qwen2", "qwen3"),
 )

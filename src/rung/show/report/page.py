@@ -53,7 +53,7 @@ def build(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    environment.policies["json.dumps_function"] = lambda value, **_: json.dumps(_rounded(value), separators=(",", ":"))
     environment.filters["prose"] = lambda value: Markup(prose(str(value)))
     steps = attention_text_chart.steps(found.of_kind("climb")) if found else []
     steps = steps if any("seconds" in r.metrics for r in steps) else []
@@ -81,6 +81,15 @@ def build(
         )
         .lstrip()
     )
+
+
+def _rounded(value: Any) -> Any:
+    """Data of a plot with five digits of each number: more are not seen."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, Mapping):
+        return {name: _rounded(each) for name, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _packed(ladders: Iterable[Mapping[str, Any]]) -> str:

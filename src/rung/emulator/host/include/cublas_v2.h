@@ -168,33 +168,79 @@ inline cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation
     return rung_host::gemms_of(handle, ta, tb, m, n, k, rung_host::scalar_of(handle, alpha, compute), A, at, lda, B, bt, ldb,
                                rung_host::scalar_of(handle, beta, compute), C, ct, ldc, batch);
 }
-inline cublasStatus_t cublasSgemv(cublasHandle_t handle, cublasOperation_t ta, int m, int n, const float* alpha, const float* A, int lda, const float* x,
-                                  int incx, const float* beta, float* y, int incy)
+namespace rung_host {
+// A function with a result: the host waits for it unless the result lies on the device.
+template <class R, class F> inline cublasStatus_t reduced(cublasHandle_t handle, R* result, F compute)
+{
+    const cublasStatus_t status = later(handle->stream, [=] { *result = R(compute()); });
+    if (!handle->pointer_mode) cudaStreamSynchronize(handle->stream);
+    return status;
+}
+template <class T, class Better> inline int extreme(int n, const T* x, int incx, Better better)  // counted from 1
+{
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (better(x[i * incx] < 0 ? -x[i * incx] : x[i * incx], x[best * incx] < 0 ? -x[best * incx] : x[best * incx])) best = i;
+    return n > 0 ? best + 1 : 0;
+}
+template <class T>
+inline cublasStatus_t gemv(cublasHandle_t handle, cublasOperation_t ta, int m, int n, const T* alpha, const T* A, int lda, const T* x, int incx, const T* beta,
+                           T* y, int incy)
 {
     if (incx < 1 || incy < 1 || lda < m) return CUBLAS_STATUS_INVALID_VALUE;
-    return rung_host::later(handle->stream, [=, a = rung_host::scalar(handle, alpha), b = rung_host::scalar(handle, beta)] {
+    return later(handle->stream, [=, a = scalar(handle, alpha), b = scalar(handle, beta)] {
         for (int i = 0; i < (ta ? n : m); i++) {
             double sum = 0;
             for (int p = 0; p < (ta ? m : n); p++) sum += double(A[ta ? size_t(i) * lda + p : size_t(p) * lda + i]) * x[p * incx];
-            y[i * incy] = float(a() * sum + (b() ? b() * y[i * incy] : 0));
+            y[i * incy] = T(a() * sum + (b() ? b() * y[i * incy] : 0));
         }
     });
 }
-inline cublasStatus_t cublasSaxpy(cublasHandle_t handle, int n, const float* alpha, const float* x, int incx, float* y, int incy)
+}  // namespace rung_host
+#define RUNG_VECTORS(L, l, T) \
+    inline cublasStatus_t cublas##L##gemv(cublasHandle_t handle, cublasOperation_t ta, int m, int n, const T* alpha, const T* A, int lda, const T* x, \
+                                          int incx, const T* beta, T* y, int incy) \
+    { return rung_host::gemv(handle, ta, m, n, alpha, A, lda, x, incx, beta, y, incy); } \
+    inline cublasStatus_t cublas##L##ger(cublasHandle_t handle, int m, int n, const T* alpha, const T* x, int incx, const T* y, int incy, T* A, int lda) \
+    { \
+        return rung_host::later(handle->stream, [=, a = rung_host::scalar(handle, alpha)] { \
+            for (int j = 0; j < n; j++) for (int i = 0; i < m; i++) A[size_t(j) * lda + i] += a() * x[i * incx] * y[j * incy]; }); \
+    } \
+    inline cublasStatus_t cublas##L##axpy(cublasHandle_t handle, int n, const T* alpha, const T* x, int incx, T* y, int incy) \
+    { return rung_host::later(handle->stream, [=, a = rung_host::scalar(handle, alpha)] { for (int i = 0; i < n; i++) y[i * incy] += a() * x[i * incx]; }); } \
+    inline cublasStatus_t cublas##L##scal(cublasHandle_t handle, int n, const T* alpha, T* x, int incx) \
+    { return rung_host::later(handle->stream, [=, a = rung_host::scalar(handle, alpha)] { for (int i = 0; i < n; i++) x[i * incx] *= a(); }); } \
+    inline cublasStatus_t cublas##L##copy(cublasHandle_t handle, int n, const T* x, int incx, T* y, int incy) \
+    { return rung_host::later(handle->stream, [=] { for (int i = 0; i < n; i++) y[i * incy] = x[i * incx]; }); } \
+    inline cublasStatus_t cublas##L##swap(cublasHandle_t handle, int n, T* x, int incx, T* y, int incy) \
+    { return rung_host::later(handle->stream, [=] { for (int i = 0; i < n; i++) { const T t = x[i * incx]; x[i * incx] = y[i * incy], y[i * incy] = t; } }); } \
+    inline cublasStatus_t cublas##L##dot(cublasHandle_t handle, int n, const T* x, int incx, const T* y, int incy, T* result) \
+    { return rung_host::reduced(handle, result, [=] { double sum = 0; for (int i = 0; i < n; i++) sum += double(x[i * incx]) * y[i * incy]; return sum; }); } \
+    inline cublasStatus_t cublas##L##nrm2(cublasHandle_t handle, int n, const T* x, int incx, T* result) \
+    { return rung_host::reduced(handle, result, [=] { double sum = 0; for (int i = 0; i < n; i++) sum += double(x[i * incx]) * x[i * incx]; return __builtin_sqrt(sum); }); } \
+    inline cublasStatus_t cublas##L##asum(cublasHandle_t handle, int n, const T* x, int incx, T* result) \
+    { return rung_host::reduced(handle, result, [=] { double sum = 0; for (int i = 0; i < n; i++) sum += __builtin_fabs(double(x[i * incx])); return sum; }); } \
+    inline cublasStatus_t cublasI##l##amax(cublasHandle_t handle, int n, const T* x, int incx, int* result) \
+    { return rung_host::reduced(handle, result, [=] { return rung_host::extreme(n, x, incx, [](T a, T b) { return a > b; }); }); } \
+    inline cublasStatus_t cublasI##l##amin(cublasHandle_t handle, int n, const T* x, int incx, int* result) \
+    { return rung_host::reduced(handle, result, [=] { return rung_host::extreme(n, x, incx, [](T a, T b) { return a < b; }); }); }
+RUNG_VECTORS(S, s, float)
+RUNG_VECTORS(D, d, double)
+#undef RUNG_VECTORS
+inline cublasStatus_t rung_copied(cudaError_t error) { return error ? CUBLAS_STATUS_MAPPING_ERROR : CUBLAS_STATUS_SUCCESS; }
+inline cublasStatus_t cublasSetMatrix(int rows, int cols, int size, const void* A, int lda, void* B, int ldb, RungSite site = here())
 {
-    return rung_host::later(handle->stream, [=, a = rung_host::scalar(handle, alpha)] { for (int i = 0; i < n; i++) y[i * incy] += a() * x[i * incx]; });
+    return rung_copied(cudaMemcpy2D(B, size_t(ldb) * size, A, size_t(lda) * size, size_t(rows) * size, cols, cudaMemcpyHostToDevice, site));
 }
-inline cublasStatus_t cublasSscal(cublasHandle_t handle, int n, const float* alpha, float* x, int incx)
+inline cublasStatus_t cublasGetMatrix(int rows, int cols, int size, const void* A, int lda, void* B, int ldb, RungSite site = here())
 {
-    return rung_host::later(handle->stream, [=, a = rung_host::scalar(handle, alpha)] { for (int i = 0; i < n; i++) x[i * incx] *= a(); });
+    return rung_copied(cudaMemcpy2D(B, size_t(ldb) * size, A, size_t(lda) * size, size_t(rows) * size, cols, cudaMemcpyDeviceToHost, site));
 }
-inline cublasStatus_t cublasSdot(cublasHandle_t handle, int n, const float* x, int incx, const float* y, int incy, float* result)
+inline cublasStatus_t cublasSetVector(int n, int size, const void* x, int incx, void* y, int incy, RungSite site = here())
 {
-    const cublasStatus_t status = rung_host::later(handle->stream, [=] {
-        double sum = 0;
-        for (int i = 0; i < n; i++) sum += double(x[i * incx]) * y[i * incy];
-        *result = float(sum);
-    });
-    if (!handle->pointer_mode) cudaStreamSynchronize(handle->stream);
-    return status;
+    return cublasSetMatrix(1, n, size, x, incx, y, incy, site);
+}
+inline cublasStatus_t cublasGetVector(int n, int size, const void* x, int incx, void* y, int incy, RungSite site = here())
+{
+    return cublasGetMatrix(1, n, size, x, incx, y, incy, site);
 }

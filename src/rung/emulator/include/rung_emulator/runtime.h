@@ -61,4 +61,5 @@ RUNG_API unsigned long rung_atomics_ran();                                 // nu
 RUNG_API unsigned rung_shared_address(const void* address, rung_emulator::Site site);  // as a PTX shared address
 RUNG_API void* rung_shared_pointer(unsigned address, rung_emulator::Site site);
 [[noreturn]] RUNG_API void rung_fault(rung_emulator::FaultKind kind, rung_emulator::Site site, const char* text);
+[[noreturn]] RUNG_API void rung_fault_at(rung_emulator::FaultKind kind, const void* caller, const char* text);
 }

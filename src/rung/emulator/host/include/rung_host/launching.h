@@ -185,10 +185,18 @@ cudaError_t cudaLaunchCooperativeKernel(F kernel, dim3 grid, dim3 block, void** 
 {
     return rung_host::launch_by_address(rung_host::plain(kernel), grid, block, arguments, shared, stream, true, site);
 }
-template <class... P, class... A>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... arguments)
+namespace rung_host {
+struct ConfigurationHere  // with the place of the call, behind whose arguments no default fits
 {
-    return rung_host::bound(nullptr, kernel, rung_host::configuration_of(config), here())(std::forward<A>(arguments)...);
+    const cudaLaunchConfig_t* config;
+    RungSite site;
+    ConfigurationHere(const cudaLaunchConfig_t* config, RungSite site = here()) : config(config), site(site) {}
+};
+}  // namespace rung_host
+template <class... P, class... A>
+cudaError_t cudaLaunchKernelEx(rung_host::ConfigurationHere how, void (*kernel)(P...), A&&... arguments)
+{
+    return rung_host::bound(nullptr, kernel, rung_host::configuration_of(how.config), how.site)(std::forward<A>(arguments)...);
 }
 RUNG_HOST cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments, RungSite site = here());
 

@@ -1,0 +1,78 @@
+"""How fast programs run on the emulator: thread instructions per second of one core, with and without the race check.
+
+    python benchmarks/emulated_speed.py [--output results/cpu/study.jsonl]
+
+The program has a million threads whose code is straight, so that the instructions that NVRTC makes of it are those that
+each thread executes. Rates are per second of user CPU time of the whole program, its host's part included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+from rung.cuda import nvrtc, sass
+from rung.cuda.launch import Build
+from rung.emulator import executable, running
+from rung.results import machine, store
+from rung.results.row import Row
+
+PROGRAM = Path(__file__).parent.parent / "tests/programs/right/million_threads.cu"
+
+
+def instructions() -> int:
+    """Of one thread."""
+    text = PROGRAM.read_text()
+    kernel = text[text.index("__global__") : text.index("int main")]
+    cubin = nvrtc.compile_cubin(Build(kernel, PROGRAM.name, ("saxpy",), ()), "sm_90")
+    mix = next(iter(sass.instruction_mix(cubin).values()))
+    return mix["total"] - mix.get("nop", 0)
+
+
+def measured(program: Path, races: str, workers: int) -> dict[str, float]:
+    """The best of three: seconds of the launch on the clock, and user CPU seconds of the whole program."""
+    found: list[dict[str, float]] = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        how = running.How(races="yes" if races == "yes" else "no", workers=workers, quiet=True)
+        ended = running.run(program, [], how, keep=True)
+        assert ended.output == "OK\n", ended.errors
+        cpu = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+        found.append({"launch_s": ended.report["results"][0]["seconds"], "cpu_s": cpu})
+    return min(found, key=lambda one: one["cpu_s"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    each, threads = instructions(), 1 << 20
+    cores = len(os.sched_getaffinity(0))
+    metrics: dict[str, float] = {"instructions": each, "threads": threads}
+    for races in ("no", "yes"):
+        with running.built([PROGRAM], executable.Options(races=races == "yes")) as program:
+            for workers in dict.fromkeys((1, cores) if races == "no" else (1,)):
+                name = f"races_{races}_{workers}"
+                one = measured(program, races, workers)
+                metrics |= {f"{name}_{key}": value for key, value in one.items()}
+                metrics[f"{name}_per_s"] = each * threads / one["cpu_s"]
+    whole = ["--no-races", "--races"]
+    for word in whole:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "rung", "run", str(PROGRAM), word], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        metrics[f"command{word.replace('-', '_')}_cpu_s"] = after.ru_utime - before.ru_utime
+    facts = {**machine.facts(), "gpu": ""}
+    row = Row(kind="study", what="programs/speed", verdict="ok", metrics=metrics, machine=facts)
+    print(json.dumps(metrics, indent=1))
+    if given.output:
+        store.append(row, given.output)
+
+
+if __name__ == "__main__":
+    main()

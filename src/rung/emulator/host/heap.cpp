@@ -1,0 +1,70 @@
+// malloc and new in kernels: a heap of its own, shared by the processes of a launch. Nothing is used twice during a launch, so that
+// threads that reuse memory do not seem to race.
+#include "host.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include <atomic>
+
+extern "C" void rung_tensor(uintptr_t memory, uintptr_t from, uintptr_t to, uintptr_t end, int input);
+extern "C" [[noreturn]] void rung_fault_at(rung_emulator::FaultKind kind, const void* caller, const char* text);
+
+namespace rung_host {
+namespace {
+
+constexpr size_t ROOM = size_t(1) << 30, PAGE = 4096;  // of addresses
+struct State { std::atomic<size_t> next, live; };
+struct Header { size_t bytes, mark; };
+constexpr size_t HELD = 0x68656c64, ENDED = 0x656e6465;
+
+char* heap;  // a page of its state, then the blocks
+State& state() { return *reinterpret_cast<State*>(heap); }
+
+}  // namespace
+
+void begin_heap()
+{
+    if (!heap) {
+        void* const memory = mmap(nullptr, ROOM, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) return;
+        heap = static_cast<char*>(memory);
+        new (heap) State{{PAGE}, {0}};
+        rung_tensor(uintptr_t(heap + PAGE), uintptr_t(heap + PAGE), uintptr_t(heap + ROOM), uintptr_t(heap + ROOM), 0);
+    }
+    if (!state().live && state().next > PAGE) {
+        madvise(heap + PAGE, state().next - PAGE, MADV_REMOVE);
+        state().next = PAGE;
+    }
+}
+
+bool in_heap(const void* address) { return heap && address >= heap + PAGE && address < heap + ROOM; }
+
+}  // namespace rung_host
+
+using namespace rung_host;
+
+extern "C" RUNG_HOST void* rung_heap_malloc(size_t bytes)
+{
+    size_t limit = 0;
+    cudaDeviceGetLimit(&limit, cudaLimitMallocHeapSize);
+    const size_t whole = (bytes + sizeof(Header) + 15) / 16 * 16;
+    if (!heap || !bytes || bytes > limit || state().live + bytes > limit || state().next + whole > ROOM) return nullptr;
+    const size_t at = state().next.fetch_add(whole);
+    if (at + whole > ROOM) return nullptr;
+    state().live += bytes;
+    Header* const header = new (heap + at) Header{bytes, HELD};
+    return memset(header + 1, 0xff, bytes);
+}
+
+extern "C" RUNG_HOST void rung_heap_free(void* pointer, const void* caller)
+{
+    if (!pointer) return;
+    Header* const header = static_cast<Header*>(pointer) - 1;
+    if (!in_heap(header) || (header->mark != HELD && header->mark != ENDED))
+        rung_fault_at(rung_emulator::FaultKind::Trap, caller, "free or delete is given a pointer that no malloc or new of a kernel has returned");
+    if (header->mark == ENDED) rung_fault_at(rung_emulator::FaultKind::Trap, caller, "free or delete is given memory that was freed");
+    header->mark = ENDED;
+    state().live -= header->bytes;
+    memset(pointer, 0xff, header->bytes);
+}
