@@ -44,12 +44,12 @@ async def check(
 
 
 async def run(
-    files: Files, arguments: list[str] | None = None, order: str = "forward", seed: int = 0, count: bool = False
+    files: Files, arguments: list[str] | None = None, order: str = "forward", seed: int = 0
 ) -> dict[str, Any]:
     """Compile and run a CUDA program with its own main, without a GPU; its output, and faults and races of its kernels.
-    `order` is forward, reverse, shuffled or all; `count` adds what each kernel asks of memory."""
+    `order` is forward, reverse, shuffled or all."""
     words = [*files, *(["--", *arguments] if arguments else [])]
-    return await _document("run", *words, order=order, seed=seed, count=count)
+    return await _document("run", *words, order=order, seed=seed)
 
 
 async def inspect(operation: Operation, file: File | None = None, arch: str | None = None) -> dict[str, Any]:
