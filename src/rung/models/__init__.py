@@ -1,0 +1,1 @@
+"""Models: weights in, text out. `rung.models.load.load` loads one."""

@@ -1,0 +1,1 @@
+"""Why is a rung as fast as it is? Counters, resources, roofline, time inside a kernel."""

@@ -1,0 +1,1 @@
+"""Tables, charts and the report page, drawn from given data."""
