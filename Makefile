@@ -51,10 +51,10 @@ tables-check: $(READY)
 	$(BIN)/python -m rung.show.tables --check
 
 docs: $(TEST_READY)
-	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	$(BIN)/mkdocs build --strict --site-dir build/site
 
 site: $(TEST_READY)
-	RUN_NOTEBOOKS=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	RUN_NOTEBOOKS=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
 test: $(TEST_READY)
 	$(PYTEST) -m "not gpu and not slow and not soak"

@@ -28,7 +28,6 @@ from safetensors.torch import save_file
 
 import rung
 from rung.models import family
-from rung.models.gpu import session as sessions
 from rung.models.weights import in_file, weights_of
 from rung.results import machine, store
 from rung.results.row import Row
@@ -36,7 +35,6 @@ from rung.rungs.cuda import CudaRung
 
 MODELS = ("smollm2-135m", "qwen3-0.6b", "llama-3.2-1b")
 NEW = 256  # tokens of one text
-LAUNCHES = "--launches" in sys.argv  # of a step: not one kernel
 
 
 def theirs(name: str) -> dict[str, Any]:
@@ -91,7 +89,7 @@ class Bench:
     def __init__(self, budget: float) -> None:
         self.budget, self.began, self.failed = budget, time.monotonic(), 0
         self.rows: list[Row] = []
-        self.output = Path(os.environ["OUT"]) / "llama.jsonl" if "OUT" in os.environ and not LAUNCHES else None
+        self.output = Path(os.environ["OUT"]) / "llama.jsonl" if "OUT" in os.environ else None
 
     def part(self, what: str, part: str, by: str, work: Callable[[], dict[str, float]], **options: Any) -> None:
         if time.monotonic() - self.began > self.budget:
@@ -159,7 +157,7 @@ def step(ours: Any, rows: int) -> dict[str, float]:
     session.tensors["lengths"].fill_(192)
     graph = session.graph(8)
     took = seconds(lambda: [graph.replay() for _ in range(20)]) / 160
-    launches = len(getattr(session.decode, "_steps", (None,))) + 1
+    launches = len(session.decode._steps) + 1
     read = sum({t.data_ptr(): t.nbytes for t in engine.operands.values()}.values())
     floor = launches * 2e-6 + read / 4.3e12
     return {"step_us": took * 1e6, "launches": launches, "bytes_us": read / 4.3e6, "floor_us": floor * 1e6}
@@ -188,23 +186,16 @@ def kernels(ours: Any, rows: int) -> None:
         print(f"    {name:40} {len(times):4} x {sum(times) / len(times):7.2f} us")
 
 
-OTHERS = {
-    "AT_ONCE": ({"WARPS": 4}, {"WARPS": 16}, {"AT_ONCE": 1}, {"AT_ONCE": 2}, {"WARPS": 4, "AT_ONCE": 1}),
-    "FLIGHT": (
-        {"WARPS": 16}, {"WARPS": 8}, {"FLIGHT": 4}, {"FLIGHT": 16}, {"DELAY": 300}, {"DELAY": 600}, {"DELAY": 900},
-        {"KEY_LOADS": 2}, {"WARPS": 16, "FLIGHT": 16},
-    ),
-}  # fmt: skip
+OTHERS = ({"WARPS": 4}, {"WARPS": 16}, {"AT_ONCE": 1}, {"AT_ONCE": 2}, {"WARPS": 4, "AT_ONCE": 1})
 
 
 def tunables(folder: Path, name: str) -> None:
-    """A step's time with other launch parameters of its kernel, or of the products for few rows."""
+    """A step's time with other launch parameters of the products for few rows."""
     usual: Any = CudaRung.prepare
-    tuned = "FLIGHT" if family.config_of(name).family.step and not LAUNCHES else "AT_ONCE"
-    for values in ({}, *OTHERS[tuned]):
+    for values in ({}, *OTHERS):
 
         def prepare(self: Any, *given: Any, values: dict[str, int] = values, **more: Any) -> Any:
-            if tuned in self.tune and self.refusal(given[1], given[2], values, None, "cuda") is None:
+            if "AT_ONCE" in self.tune and self.refusal(given[1], given[2], values, None, "cuda") is None:
                 more["tuning"] = values
             return usual(self, *given, **more)
 
@@ -225,11 +216,8 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--tunables", action="store_true")
     parser.add_argument("--one", action="store_true")
-    parser.add_argument("--launches", action="store_true")
     parser.add_argument("--theirs", action="store_true", help="only transformers' rows")
     given = parser.parse_args()
-    if LAUNCHES:
-        sessions.whole_step = lambda *_: None  # type: ignore[attr-defined]
     bench = Bench(given.budget)
     with tempfile.TemporaryDirectory() as home:
         folders = {name: write(name, Path(home) / name) for name in given.models}

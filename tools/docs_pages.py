@@ -27,7 +27,7 @@ from rung.rungs import catalogue
 ROOT = Path(__file__).parents[1]
 LADDERS = ROOT / "src" / "rung" / "ladders"
 TERM = re.compile(r'<a id="([^"]+)"></a>\*\*([^*]+)\*\*(?: \(([^)]*)\))?:')
-CODE = re.compile(r"(^```.*?^```|(?:^ {4}[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"(^```.*?^```|(?<=\n\n)(?:^ {4}[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 PICTURE = re.compile(r'<picture>\s*<source[^>]*srcset="(?P<dark>[^"]+)"[^>]*>\s*<img(?P<rest>[^>]*)>\s*</picture>')
 LINK = re.compile(r'(\]\(|(?:src|srcset|href)=")([^)"#\s]+)')
 
@@ -79,12 +79,17 @@ def _exercises() -> str:
         goal = f"\n\nGoal: `{e.goal}` at {e.shape}, as `rung count` counts it." if e.goal else ""
         behind = ", ".join(f"`{name}`" for name in e.story)
         parts.append(
-            f"### {e.number}. {e.name[3:].replace('_', ' ').capitalize()}\n\n{e.task}{goal}\n\n"
-            f"```cuda\n{e.source}```\n\n??? question \"Hints\"\n\n{_indented(hints)}\n\n"
+            f"### {e.number}. {e.name[3:].replace('_', ' ').capitalize()}\n\n{_no_links(e.task)}{goal}\n\n"
+            f"```cuda\n{e.source}```\n\n??? question \"Hints\"\n\n{_indented(_no_links(hints))}\n\n"
             f"??? success \"Solution\"\n\n{_indented(f'```text{chr(10)}{solution}{chr(10)}```')}\n\n"
             f"    The rungs behind it: {behind}.\n"
         )
     return "\n".join(parts)
+
+
+def _no_links(text: str) -> str:
+    """`out[m][n]` is an element, not a link."""
+    return text.replace("[", r"\[")
 
 
 def _indented(text: str) -> str:

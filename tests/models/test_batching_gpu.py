@@ -298,7 +298,7 @@ def test_tokens_of_many_texts_are_taken_launch_by_launch(
     session = backend(model, weights, 8)._open(8).session
     session.enqueued, session._published[0] = 8, 3  # the GPU has ended three of eight steps
     row = slots_module.RunningText(0, Text(request(3, 9), None), slots_module._draw(Text(request(3, 9), None), 300), 3, 0)
-    note = slots_module._Steps(session, 0, 8, [row] * texts + [None] * (8 - texts))
+    note = slots_module._Steps(session, 0, 8, [row] * texts + [None] * (8 - texts), texts > 4)
     early = note.take()
     session._published[0] = 8
     whole = note.take()

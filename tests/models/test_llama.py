@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from rung import emulator
 from rung.errors import RungError
 from rung.models import family
 from rung.models.gpu.recorded import StepPass
-from rung.rungs.base import Prepared
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 slow = pytest.mark.slow
@@ -169,32 +167,6 @@ def test_a_step_is_launches_of_rungs_alone(monkeypatch: pytest.MonkeyPatch) -> N
             "rmsnorm_matmul", "matmul_residual", "rope_cached_attention",
         }  # fmt: skip
         assert len(one._steps) == 5 * 2 + 4  # five in a layer; the embedding, the head, the likeliest token in two
-
-
-@emulated
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [("qwen3", {"head_dim": 32}), pytest.param("qwen2", {}, marks=slow), pytest.param("mistral", {}, marks=slow)],
-)
-def test_a_step_of_one_text_in_16_bits_may_be_one_kernel(
-    kind: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = replace(family.find("llama"), step="llama_decode")
-    monkeypatch.setattr(family, "find", lambda _: whole)
-    folder, ids = models.saved(kind, num_hidden_layers=2, **fields), ids_of(20, 11)
-    model = rung.load(folder, device="emulator", plan="best", dtype="bfloat16")
-    engine: Any = model.plan.engine
-    one, two = (engine.open(rows, 64).decode for rows in (1, 2))
-    assert isinstance(one, Prepared) and one.rung.full_name == "llama_decode/01_one_kernel"
-    assert isinstance(two, StepPass)
-    prompt = [ids, ids[:7]]
-    alone = [model.generate([text], max_new_tokens=6, temperature=0)[0].tokens for text in prompt]
-    for text, tokens in zip(prompt, alone, strict=True):
-        right = models.reference_greedy(folder, text, len(tokens))
-        at = next((i for i, (a, b) in enumerate(zip(tokens, right, strict=True)) if a != b), None)
-        if at is not None:  # then both were about as likely
-            logits = models.reference_logits(folder, [*text, *right[:at]])[-1]
-            assert float(logits[right[at]] - logits[tokens[at]]) < 2e-2 * float(logits.abs().max())
 
 
 def test_a_text_begins_as_its_tokenizer_says(tmp_path: Path) -> None:

@@ -150,9 +150,8 @@ class Family:
 
     `forward(plan, config, weights, tokens, cache)` is the forward pass up to what the LM head reads, written over the
     plan's operations. `steps` is a module that names rungs of the decode ladder (see gpt2/rungs.py), if that ladder
-    computes this family's layers; otherwise a GPU's step is made of the operations, or is a rung of the ladder `step`,
-    whose operands have the tensors' names. `compiled` says that the CPU's compiled code does: layers of the roles ln_1,
-    qkv, q_norm, k_norm, attn_proj, ln_2, fc and mlp_proj.
+    computes this family's layers; otherwise a GPU's step is made of the operations. `compiled` says that the CPU's
+    compiled code does: layers of the roles ln_1, qkv, q_norm, k_norm, attn_proj, ln_2, fc and mlp_proj.
     """
 
     title: str  # in messages
@@ -163,7 +162,6 @@ class Family:
     ignored: str = ""  # a pattern of tensors that files hold and no one reads
     sizes: Mapping[str, Config] | None = None  # of random weights
     steps: Any = None
-    step: str = ""
     compiled: bool = False
     serves: tuple[str, ...] = ()  # further types of model
     checkpoints: str = ""  # the module that converts other trainers' checkpoints to a folder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import gc
 import hashlib
 import importlib
 import shutil
@@ -13,7 +12,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import cache, partial
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
@@ -525,7 +524,6 @@ def load(
         raise RungError(f"threads is {threads}; it must be at least 1.")
     if threads is not None and threads > (most := 4 * processors()):
         raise RungError(f"threads is {threads}; this process has {processors()} processors, so give at most {most}.")
-    _freeze_imports()
     chosen = make_plan(device, dtype, plan, kernels or {}, threads, window, global_tokens, cache)
     sized = requested(str(model))
     folder = Path(model) if sized else find(str(model), revision=revision, offline=offline)
@@ -542,14 +540,6 @@ def load(
         )  # fmt: skip
         transformer.drafting = drafting(smaller.transformer if smaller else None, transformer)
     return Model(transformer, folder, str(model), time.perf_counter() - began)
-
-
-@cache
-def _freeze_imports() -> None:
-    """Once: what was imported, a million objects with torch's compiler, is not walked again by each full collection,
-    which would stop the texts for a third of a second. The model is made afterwards, and can be collected."""
-    if gc.isenabled():
-        gc.freeze()
 
 
 def find(model: str, *, revision: str | None = None, offline: bool = False) -> Path:

@@ -310,7 +310,7 @@ class CudaRung(Rung):
         return made
 
 
-_making = [threading.RLock() for _ in range(1 << 10)]
+_making = [threading.RLock() for _ in range(64)]  # one for each of so many classes of builds
 
 
 def load_module(build: Build, device: Device) -> Module:

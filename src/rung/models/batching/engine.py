@@ -57,6 +57,14 @@ class Engine(Protocol):
     def submit(self, request: Request, listener: Listener) -> Submission: ...
 
 
+def freeze() -> None:
+    """What lives now, such as imported modules, is not walked again by each full collection of Python's collector,
+    which stops all texts meanwhile. A model holds no cycles: it is freed without the collector."""
+    if gc.isenabled():
+        gc.collect()
+        gc.freeze()
+
+
 class Ticket:
     """A submitted request. Its listener is called with each piece, in the engine's thread."""
 
@@ -99,7 +107,7 @@ class BatchEngine:
         self._turn_now = 0  # of the text that was admitted last
         self._turns: dict[str, int] = {}  # by call: the turn of its last text
         self._beat = time.monotonic()
-        self._frozen = False
+        self._frozen = False  # done once, after the first texts
         self._cancelled = False  # a request was cancelled since the last check
         self._waiting: list[Ticket] = []  # a heap
         self._running: dict[int, tuple[Ticket, Text]] = {}
@@ -209,7 +217,9 @@ class BatchEngine:
         """Wait for work; False when the thread is to end."""
         with self._lock:
             if not self._running and not self._waiting and not self._closed:
-                self._freeze()
+                if self._backend is not None and not self._frozen:
+                    self._frozen = True
+                    freeze()
                 self._lock.wait_for(lambda: self._waiting or self._closed, IDLE_SECONDS)
             if self._running or self._waiting:
                 if not self._closed:
@@ -221,14 +231,6 @@ class BatchEngine:
                     self._deliver(ticket, Piece(reason="interrupted"))
             self._thread = None
             return False
-
-    def _freeze(self) -> None:
-        """After the first texts: what lives now, such as imported modules, is not walked again by each full collection,
-        which stopped 256 texts for 40 ms. A model holds no cycles: it is freed without the collector."""
-        if self._backend is not None and not self._frozen and gc.isenabled():
-            self._frozen = True
-            gc.collect()
-            gc.freeze()
 
     def _admit(self, backend: Backend) -> None:
         left, cancelled = [], []

@@ -6,7 +6,6 @@ The process ends on Stop, when its parent is gone, or when its GPU can no longer
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import queue
@@ -18,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from rung.errors import RungError
-from rung.models.batching.engine import BatchEngine, Ticket
+from rung.models.batching.engine import BatchEngine, Ticket, freeze
 from rung.models.batching.text import Piece, failure
 from rung.models.batching.worker_pool import Call, Cancel, Failed, Progress, Ready, Result, Setup, Stop, Submit
 from rung.models.load import Model, load
@@ -43,8 +42,7 @@ def main(descriptor: int) -> None:
         except RungError as error:
             connection.send(Failed(str(error)))
             return
-        gc.collect()
-        gc.freeze()  # what lives as long as the process is not walked again by each collection
+        freeze()  # a busy worker is never idle, when the engine does it
         engine = model.engine
         engine.on_failure = _end_if_broken
         connection.send(Ready(engine.slots))

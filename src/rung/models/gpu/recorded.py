@@ -36,13 +36,13 @@ from rung.models.operations import (
     prefill_rungs,
     step_rungs,
 )
-from rung.models.plan import Rotation, tables
+from rung.models.plan import Rotation
 from rung.models.tensors import empty
 from rung.models.weights import Linear, Norm, as_weights
 from rung.operation import Tensors, Values
 from rung.processors import processors
 from rung.rungs import catalogue, tunings
-from rung.rungs.base import Device, Prepared, Rung, device_facts
+from rung.rungs.base import Rung, device_facts
 from rung.rungs.cuda import INCLUDE, CudaRung, load_module
 
 if TYPE_CHECKING:
@@ -604,27 +604,6 @@ class StepPass(RecordedPass):
         given = [alias(narrow), logits, alias(best), alias(at)]
         self._launch("best_of_parts", self.B * PARTS, given, (logits.shape[1], PARTS))
         self._launch("best_of_all", self.B, [alias(best), alias(at), self.t["next"]], (PARTS,))
-
-
-def whole_step(config: Config, tensors: Tensors, real: Dtype, device: Device) -> Prepared | None:
-    """The same by one kernel, if the family's ladder has one for these rows: in 16 bits, since in float32 a text is to
-    be computed by the same kernels in any company."""
-    if not config.family.step or real.size > 2:
-        return None
-    _, rows, _, capacity, _ = tensors["k_cache"].shape
-    values: dict[str, Number] = {
-        "B": rows, "L": config.layers, "C": config.C, "NH": config.NH, "NKV": config.NKV, "HS": config.HS,
-        "F": config.F, "V": config.vocabulary, "S": capacity, "eps": config.eps, "scale": config.attention_scale(0),
-    }  # fmt: skip
-    values |= {} if config.window is None else {"window": config.window}
-    rung = find(config.family.step, "1")
-    complete, names = rung.operation.complete(values), {operand.name for operand in rung.operation.operands}
-    cosines, sines = (table[:capacity] for table in tables(config, tensors["wte"].device))
-    given = {n: t for n, t in {**tensors, "cosines": cosines, "sines": sines}.items() if n in names}
-    if rung.refusal(complete, real, None, given, device) is not None:
-        return None
-    tuning = tunings.best(rung, complete, real.name, device=device) if device == "cuda" else None
-    return rung.prepare(given, complete, real, device=device, tuning=tuning)
 
 
 def captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:

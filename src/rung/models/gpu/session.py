@@ -14,7 +14,7 @@ from rung.cuda.launch import Argument, Build, LaunchConfig, Module
 from rung.dtypes import Dtype
 from rung.models.family import Config
 from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, refuse
-from rung.models.gpu.recorded import StepPass, whole_step
+from rung.models.gpu.recorded import StepPass
 from rung.models.gpu.token_sampler import Choice
 from rung.models.options import MOST_STOPS
 from rung.operation import Tensors, Values
@@ -63,7 +63,7 @@ class Session:
         self.values: Values = {}
         self.decode: Prepared | StepPass
         if work.rung is None:
-            self.decode = whole_step(config, self.tensors, real, device) or StepPass(config, self.tensors)
+            self.decode = StepPass(config, self.tensors)
         else:
             self.values = work.rung.operation.complete(dims(config, rows, capacity))
             bound = {o.name for o in work.rung.operation.operands}
@@ -175,7 +175,7 @@ class Session:
         """This many steps as one launch, captured at first use."""
         key = (self.choice.greedy, together)
         if key not in self._graphs:
-            self.decode.run()  # a Python rung's set-up at its first call happens before the capture, and compiling
+            self.decode.run()  # set-up and compiling at a first call happen before the capture
             if not self.choice.greedy:
                 self.choice.prepare()
             torch.cuda.synchronize()

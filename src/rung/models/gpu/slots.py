@@ -118,13 +118,14 @@ class _Steps:
     first: int
     steps: int
     active: list[RunningText | None]
+    whole: bool = False  # its tokens are taken together
     logprobs: _Logprobs | None = None
 
     def take(self) -> list[Arrived] | None:
         count = min(self.session.seen - self.first, self.steps)
         if count <= 0 or (self.logprobs and not _arrived(self.logprobs.ready)):
             return None
-        if count < self.steps and sum(live is not None for live in self.active) > FEW_TEXTS:
+        if self.whole and count < self.steps:
             return None  # a turn costs the host as much for a token of each text as for eight
         rows = self.session.block(self.first, count)
         self.first, self.steps = self.first + count, self.steps - count
@@ -483,15 +484,17 @@ class GpuBackend(Backend):
     def _step(self, bank: _SessionRows, most: int) -> int:
         """Launch some steps; returns how many."""
         session, active = bank.session, bank.active
+        whole = len(active) > FEW_TEXTS
         first, rows = session.enqueued, list(bank.rows)
         masked = [one for one in active if one.text.options.logit_bias or self._early(one, first)]
         session.choice.greedy = all(live.draw.greedy for live in active) and not masked
         with_logprobs = any(live.text.options.tells_logprobs for live in active)
         if with_logprobs or masked:
-            self._notes.append(_Steps(session, first, 1, rows, self._step_in_parts(session, rows, masked, first)))
+            logprobs = self._step_in_parts(session, rows, masked, first)
+            self._notes.append(_Steps(session, first, 1, rows, whole, logprobs))
         else:
             session.enqueue(min(most, session.work.steps))
-            self._notes.append(_Steps(session, first, session.enqueued - first, rows))
+            self._notes.append(_Steps(session, first, session.enqueued - first, rows, whole))
         steps = session.enqueued - first
         self._since += steps
         self.clock.steps += steps
@@ -560,7 +563,7 @@ class GpuBackend(Backend):
             note = self._notes[0]
             before, tokens = note.steps, note.take()
             if tokens is None:
-                if fresh or not wait or any(b.active and b.session.ahead <= SPARE_STEPS for b in self._banks.values()):
+                if fresh or not wait or any(b.session.ahead <= SPARE_STEPS and b.active for b in self._banks.values()):
                     break
                 polls += 1
                 self._pause(polls)
