@@ -4,7 +4,7 @@
 #include "rung.cuh"
 
 // A record is what the host knows of a text: see row_transfer.py.
-enum { OF, TO, LENGTH, LIMIT, STOPS, MARKED, SETTINGS, SEEDS = SETTINGS + 8, STOP_TOKENS = SEEDS + 4 };
+enum { OF, DRAWN, TO, LENGTH, LIMIT, STOPS, MARKED, SETTINGS, SEEDS = SETTINGS + 8, STOP_TOKENS = SEEDS + 4 };
 
 // Numbers of the caches on both sides: those in eight bits have a scale per key and per value.
 #if FROM_EIGHT
@@ -67,7 +67,7 @@ extern "C" __global__ void copy_rows(const int* records, int RECORD, int MOST_ST
                                 int FROM_B, int FROM_MAXT, int B, int MAXT, int NH, int HS, int V)
 {
     const int* record = records + blockIdx.y * RECORD;
-    const int of = record[OF], to = record[TO], length = record[LENGTH];
+    const int of = record[OF], drawn = record[DRAWN], to = record[TO], length = record[LENGTH];
     if (to < 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) lengths[to] = length;
     if (of < 0) {  // the row's text has ended
@@ -76,9 +76,9 @@ extern "C" __global__ void copy_rows(const int* records, int RECORD, int MOST_ST
     }
     if (blockIdx.x == 0) {
         if (threadIdx.x == 0) {
-            bool stop = from_done[of];
-            for (int i = 0; i < record[STOPS]; i++) stop = stop || record[STOP_TOKENS + i] == next[of];
-            tokens[to] = next[of];
+            bool stop = from_done[drawn];
+            for (int i = 0; i < record[STOPS]; i++) stop = stop || record[STOP_TOKENS + i] == next[drawn];
+            tokens[to] = next[drawn];
             done[to] = stop;
             limits[to] = record[LIMIT];
             stops[to] = record[STOPS];
@@ -92,7 +92,7 @@ extern "C" __global__ void copy_rows(const int* records, int RECORD, int MOST_ST
     }
     if (record[MARKED])
         for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < V; i += gridDim.x * blockDim.x)
-            marks[size_t(to) * V + i] = from_marks[size_t(of) * V + i];
+            marks[size_t(to) * V + i] = from_marks[size_t(drawn) * V + i];
     for (int i = blockIdx.x; i < 2 * layers * NH; i += gridDim.x) {
         const int layer = i / 2 / NH, head = i / 2 % NH;
         const size_t at = (size_t(layer) * FROM_B + of) * NH + head, goal = (size_t(layer) * B + to) * NH + head;

@@ -26,7 +26,7 @@ import torch
 from rung.errors import RungError
 from rung.models.batching.host_sampling import chosen_tokens
 from rung.models.batching.text import Backend, NewTokens, Request, Text
-from rung.models.gpu.batched_prefill import CHUNK, Reader, bucket, passes, shapes
+from rung.models.gpu.batched_prefill import CHUNK, FirstTokens, Reader, bucket, passes, shapes
 from rung.models.gpu.device_copy import sent, to_host
 from rung.models.gpu.engine import Engine
 from rung.models.gpu.row_transfer import EMPTY_RECORD, RowTransfer, record
@@ -191,6 +191,7 @@ class GpuBackend(Backend):
         self._exact = exact
         self._banks: dict[tuple[int, int], _SessionRows] = {}  # by rows and capacity; the last used at the end
         self._readers: dict[tuple[int, int], Reader] = {}
+        self._firsts: dict[int, FirstTokens] = {}
         elements = engine.config.layers * max(CHUNK, self.context) * engine.config.NKV * engine.config.HS
         where = engine.operands["wte"].device
         self._caches = torch.zeros(2, elements, dtype=engine.real.torch, device=where).unbind()
@@ -266,31 +267,39 @@ class GpuBackend(Backend):
             if text.options.prompt_logprobs is not None and not text.tokens:
                 fresh += self._tell_prompt(text)
         texts = [text for text in texts if text.options.max_new_tokens > 0]
-        lengths = [len(text.window(self.context)) for text in texts]
-        read = passes(lengths, self.context, alone=self._exact)
+        # Texts with equal prompts are read once. With `exact` they also begin in one session.
+        same: dict[tuple[int, ...], list[Text]] = {}
+        for text in texts:
+            session = (text.request.rows or 0, text.request.reach) if self._exact else (0, 0)
+            same.setdefault((*session, *text.window(self.context)), []).append(text)
+        groups = list(same.values())
+        lengths = [len(some[0].window(self.context)) for some in groups]
+        read = [
+            (rows, length, [groups[i] for i in which])
+            for rows, length, which in passes(lengths, self.context, alone=self._exact)
+        ]
         drawn = not all(text.options.sampling.greedy for text in texts)
-        with self._readers_for({(rows, length) for rows, length, _ in read}, drawn):
+        with self._readers_for({(rows, length, _together(some)) for rows, length, some in read}, drawn):
             if texts and not self._exact:
                 self._fit(len(texts))
             elif texts:
-                self._rows_for(texts[0])
-        for rows, length, which in read:
+                self._rows_for(groups[0])
+        for rows, length, some in read:
             self.clock.passes += 1
             self.clock.padded_tokens += rows * length
-            some = [texts[i] for i in which]
             self._place(self._reader(rows, length), some, self._rows_for(some[0]))
         return fresh
 
-    def _rows_for(self, text: Text) -> _SessionRows:
-        """The session in which a text begins. With `exact` it has as many rows as the text's run has texts, as long as
-        they can get, if another run does not use them, or else all slots."""
+    def _rows_for(self, texts: Sequence[Text]) -> _SessionRows:
+        """The session in which texts of one prompt begin. With `exact` it has as many rows as their run has texts, as
+        long as they can get, if another run does not use them, or else all slots."""
         if not self._exact:
             assert self._bank is not None
             return self._bank
-        own = text.request.rows
+        own = texts[0].request.rows
         if own is not None and own <= self.slots:
-            bank = self._open(own, text.request.reach)
-            if None in bank.rows:
+            bank = self._open(own, texts[0].request.reach)
+            if bank.rows.count(None) >= len(texts):
                 return bank
         return self._open(self.slots)
 
@@ -306,9 +315,12 @@ class GpuBackend(Backend):
         few = most < busy
         if few and self._since * self._per_step < GATHER_SECONDS:
             return texts
-        budget = CHUNK if few else RAMP
+        budget, prompts = CHUNK if few else RAMP, set[tuple[int, ...]]()
         while len(texts) < most and budget > 0:
-            budget -= bucket(len(self._waiting[0].window(self.context)), self.context)
+            window = self._waiting[0].window(self.context)
+            if window not in prompts:
+                budget -= bucket(len(window), self.context)
+                prompts.add(window)
             texts.append(self._waiting.popleft())
         if texts:
             self._since = 0
@@ -325,60 +337,72 @@ class GpuBackend(Backend):
         self._prompts[slot] = found
         return []
 
-    def _place(self, reader: Reader, texts: list[Text], bank: _SessionRows) -> None:
-        windows = [text.window(self.context) for text in texts]
-        vocabulary = self._engine.config.vocabulary
-        active = [
-            RunningText(self._slot_of[id(text)], text, _draw(text, vocabulary), len(window), len(text.tokens))
-            for text, window in zip(texts, windows, strict=True)
-        ]
+    def _place(self, reader: Reader, groups: Sequence[Sequence[Text]], bank: _SessionRows) -> None:
+        """Read the prompts of these groups of texts; the texts of a group have the same."""
+        reader.read([group[0].window(self.context) for group in groups])
+        texts = [(of, text) for of, group in enumerate(groups) for text in group]
+        vocabulary, active = self._engine.config.vocabulary, list[RunningText]()
+        for _, text in texts:
+            length = len(text.window(self.context))
+            active.append(
+                RunningText(self._slot_of[id(text)], text, _draw(text, vocabulary), length, len(text.tokens))
+            )
+            self.clock.prompt_tokens += length if not text.tokens else 0
         going_on = [live.text.options.max_new_tokens > live.wrote + 1 and live.base < self.context for live in active]
         free = iter([row for row, live in enumerate(bank.rows) if live is None])
+        of = [row for row, _ in texts]
         records = [
-            self._seat(bank, i, live, next(free)) if goes else EMPTY_RECORD
+            self._seat(bank, of[i], i, live, next(free)) if goes else EMPTY_RECORD
             for i, (live, goes) in enumerate(zip(active, going_on, strict=True))
         ]
-        reader.read(windows, [(live.draw, live.wrote) for live in active], records)
-        self.clock.prompt_tokens += sum(len(w) for t, w in zip(texts, windows, strict=True) if not t.tokens)
-        shown = self._measure_logprobs(reader.tensors["logits"], active, reader.rows)
-        peaks = reader.tensors["logits"].amax(1)  # NaN if a logit is
-        masked = self._mask(reader.tensors["logits"], active)
-        reader.choice.greedy = all(live.draw.greedy for live in active) and not masked
-        reader.choice.run(picked=False)
-        ending = shown(reader.tensors["next"]) if shown else None
-        tokens, _ = to_host(reader.tensors["next"])
+        first = self._first_tokens(_together(groups))
+        state = first.follow(reader, of, [(live.draw, live.wrote) for live in active], records)
+        shown = self._measure_logprobs(state["logits"], active, first.rows)
+        peaks = state["logits"].amax(1)  # NaN if a logit is
+        masked = self._mask(state["logits"], active)
+        first.choice.greedy = all(live.draw.greedy for live in active) and not masked
+        first.choice.run(picked=False)
+        ending = shown(state["next"]) if shown else None
+        tokens, _ = to_host(state["next"])
         self._notes.append(_First(list(active), tokens, *to_host(peaks), ending))
         if any(going_on):
-            bank.transfer.bring(reader.tensors, reader.records)
+            bank.transfer.bring(state, first.records)
 
-    def _seat(self, bank: _SessionRows, of: int, live: RunningText, row: int) -> list[int]:
-        """A text of the reader's row `of` continues in a free row."""
+    def _seat(self, bank: _SessionRows, of: int, drawn: int, live: RunningText, row: int) -> list[int]:
+        """A text of the prompt in the reader's row `of`, its first token in row `drawn`, continues in a free row."""
         live.at, live.row, bank.rows[row] = bank, row, live
         bank.stale.discard(row)
         done = bank.session.enqueued
         live.offset = live.wrote + 1 - done
         live.limit = done + min(live.text.options.max_new_tokens - live.wrote - 1, self.context - live.base)
-        return record(of, row, live.base, live.limit, live.draw, live.offset, live.text.options.stop_tokens)
+        return record(of, row, live.base, live.limit, live.draw, live.offset, live.text.options.stop_tokens, drawn)
 
     def _reader(self, rows: int, length: int) -> Reader:
         if (rows, length) not in self._readers:
             self._readers[rows, length] = Reader(self._engine, rows, length, self._caches)
         return self._readers[rows, length]
 
+    def _first_tokens(self, rows: int) -> FirstTokens:
+        if rows not in self._firsts:
+            self._firsts[rows] = FirstTokens(self._engine, rows)
+        return self._firsts[rows]
+
     @contextlib.contextmanager
-    def _readers_for(self, shapes: set[tuple[int, int]], drawn: bool) -> Iterator[None]:
+    def _readers_for(self, shapes: set[tuple[int, int, int]], drawn: bool) -> Iterator[None]:
         """While the block opens sessions, a thread makes readers: their programs are compiled at the same time."""
-        new, device = shapes - self._readers.keys(), torch.cuda.current_device() if self._cuda else None
+        new = {shape for shape in shapes if shape[:2] not in self._readers or shape[2] not in self._firsts}
+        device = torch.cuda.current_device() if self._cuda else None
         mode = torch.is_inference_mode_enabled()
 
         def make() -> None:
             if device is not None:
                 torch.cuda.set_device(device)  # the driver's context, for this thread
             with torch.inference_mode(mode):
-                for shape in new:
-                    reader = self._reader(*shape)
+                for rows, length, together in new:
+                    self._reader(rows, length)
+                    first = self._first_tokens(together)
                     if drawn:
-                        reader.choice.prepare()
+                        first.choice.prepare()
 
         if not new:
             yield
@@ -452,9 +476,11 @@ class GpuBackend(Backend):
                 reader = self._reader(rows, length)
                 reader.tensors["lengths"].fill_(1)
                 reader.replay()
+            for rows in sorted({rows for rows, _ in shapes(self.context, alone=self._exact)}):
+                first = self._first_tokens(rows)
                 for greedy in (True, False):
-                    reader.choice.greedy = greedy
-                    reader.choice.run(picked=False)
+                    first.choice.greedy = greedy
+                    first.choice.run(picked=False)
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -609,6 +635,11 @@ class GpuBackend(Backend):
             raise RungError("the GPU stopped before the requested tokens were written.")
 
 
+def _together(groups: Sequence[Sequence[Text]]) -> int:
+    """The rows in which the first tokens of these texts are chosen together."""
+    return 1 << (sum(map(len, groups)) - 1).bit_length()
+
+
 def _change(logits: torch.Tensor, options: Options, *, first_tokens: bool) -> None:
     """Biases, and no stop token among the first tokens, in a row (V) of logits."""
     for token, bias in options.logit_bias:
@@ -671,13 +702,14 @@ def write_texts(
 def read_into(engine: Engine, session: Session, prompts: Sequence[Sequence[int]]) -> None:
     """The prompts' keys, values and likeliest next tokens in the first rows of an open session."""
     c, draw, transfer = engine.config, Draw(Sampling(temperature=0), 0, 0), RowTransfer(session)
-    length = bucket(max(map(len, prompts)), c.context)
+    length, first = bucket(max(map(len, prompts)), c.context), FirstTokens(engine, 1)
     flat = torch.zeros(2, c.layers * length * c.C, dtype=engine.real.torch, device=session.where)
     reader = Reader(engine, 1, length, flat.unbind())
     for row, prompt in enumerate(prompts):
-        reader.read([prompt], [(draw, 0)], [record(0, row, len(prompt), 1 << 30, draw, 0, ())])
-        reader.choice.run(picked=False)
-        transfer.bring(reader.tensors, reader.records)
+        reader.read([prompt])
+        state = first.follow(reader, [0], [(draw, 0)], [record(0, row, len(prompt), 1 << 30, draw, 0, ())])
+        first.choice.run(picked=False)
+        transfer.bring(state, first.records)
 
 
 def logits_after(engine: Engine, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> torch.Tensor:
