@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 
@@ -207,10 +207,9 @@ def emulated(
     from rung import emulator
 
     counted = how.coverage and not how.races and not how.fused
-    settings: dict[str, Any] = {"check_races": how.races, "fused": how.fused, "coverage": counted, "programs": how.programs}
-    if took:
-        settings["seconds"] = min(UNKNOWN, max(LEAST_SECONDS, LONGER * took))
-    return emulator.under(order=order, seed=SEED, **settings)
+    seconds = min(UNKNOWN, max(LEAST_SECONDS, LONGER * took)) if took else UNKNOWN
+    settings = {"check_races": how.races, "fused": how.fused, "coverage": counted, "programs": how.programs}
+    return emulator.under(order=order, seed=SEED, seconds=seconds, **settings)
 
 
 def atomics_ran(device: Device) -> int:
