@@ -1,8 +1,8 @@
-"""Counts of the emulator beside Nsight Compute's, on a GPU: python3 benchmarks/nsight.py -o FOLDER --seconds 500
+"""Nsight Compute's counters that the emulator counts as well: python3 benchmarks/nsight.py -o FOLDER --seconds 280
 
-Every CUDA rung at two shapes, and the twenty kernels of unseen.cu. ncu collects only what is compared, several rungs in
-one process; meanwhile the other processors count the same launches on the emulator. Rows go to profile.jsonl and
-count.jsonl in the folder, and the table of agreement is printed last.
+On a GPU: the twenty kernels of unseen.cu, compared at once, and every CUDA rung at two shapes that has no such row yet,
+kernels that use shared memory first. ncu collects only what is compared, several rungs in one process. Rows go to
+profile.jsonl in the folder; counters.py counts them, which needs no GPU.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from counters import counted
 
 from rung.cuda.launch import Build, LaunchConfig, Module
 from rung.cuda.source import kernels_in
@@ -26,14 +24,14 @@ from rung.emulator import Settings, counters, load
 from rung.emulator.counters_explained import figures
 from rung.errors import RungError
 from rung.profile import ncu
-from rung.profile.counters import COUNTED, OPCODES, SINGLE, as_result, command, launched, report, split
-from rung.results import store
+from rung.profile.counters import COUNTED, LANES, OPCODES, SINGLE, as_result, command, launched, report, split
+from rung.results import codes, store
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Rung, Subject
 from rung.show import counter_tables
 
-METRICS = (OPCODES, *(SINGLE[name] for name in COUNTED))
+METRICS = (OPCODES, LANES, *(SINGLE[name] for name in COUNTED))
 UNSEEN = Path(__file__).with_name("unseen.cu")
 N, BLOCK = 1 << 14, {"distances": 128}
 TOGETHER = 40  # rungs in one process
@@ -45,6 +43,22 @@ def subjects(names: Sequence[str]) -> Iterator[Subject]:
         for rung in catalogue.select(name, None):
             if rung.kind == "cuda" and rung.full_name.startswith(tuple(names)):
                 yield from _small(rung)
+
+
+def unmeasured(every: Iterable[Subject]) -> list[Subject]:
+    """Those without a stored row of all figures: kernels that use shared memory, then those that have no row at all."""
+    stored: dict[tuple[str, str, str], list[Row]] = {}
+    for row in store.published():
+        if row.kind == "profile" and row.verdict == "ok" and codes.current(row):
+            stored.setdefault((row.what, row.dtype, row.shape), []).append(row)
+    chosen = []
+    for subject in every:
+        rows = stored.get((subject.rung.full_name, subject.dtype.name, subject.shape), [])
+        found = [kernel["figures"] for row in rows for kernel in row.detail["kernels"]]
+        if not any("passes_load" in figures for figures in found):
+            shared = any(figures.get(f"wavefronts_{way}") for figures in found for way in ("load", "store"))
+            chosen.append((0 if shared else 2 if rows else 1, subject))
+    return [subject for _, subject in sorted(chosen, key=lambda one: one[0])]
 
 
 def _small(rung: Rung, most: int = 2) -> Iterator[Subject]:
@@ -63,17 +77,21 @@ def _small(rung: Rung, most: int = 2) -> Iterator[Subject]:
 
 def profiled(chosen: Sequence[Subject], deadline: float) -> Iterator[Row]:
     """ncu's figures of the rungs; those for which time is left."""
-    for start in range(0, len(chosen), TOGETHER):
-        some = [(subject, None) for subject in chosen[start : start + TOGETHER]]
-        left = deadline - time.monotonic()
+    start, pace = 0, 1.5  # seconds a launch
+    while start < len(chosen):
+        began = time.monotonic()
+        left = deadline - began
         if left < 20:
             print(f"no time for {len(chosen) - start} launches", flush=True)
             return
+        some = [(subject, None) for subject in chosen[start : start + min(TOGETHER, int(left / pace))]]
+        start += len(some)
         try:
             found = split(launched(some, timeout=left, metrics=METRICS), len(some))
         except RungError as error:
             print(f"{some[0][0].rung.full_name} and others: {error}", flush=True)
             continue
+        pace = (time.monotonic() - began) / len(some)
         for (subject, _), launches in zip(some, found, strict=True):
             if launches:
                 yield as_result(subject, None, report(subject, launches))
@@ -93,11 +111,6 @@ def compiled(chosen: Sequence[Subject], seconds: float) -> None:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
-
-
-def one(row: Row) -> Row:
-    torch.set_num_threads(1)
-    return counted(row)
 
 
 def launch_unseen(device: str) -> None:
@@ -146,7 +159,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rungs", nargs="*", default=[""], help="beginnings of names (default: all)")
     parser.add_argument("-o", "--output", type=Path, default=Path(os.environ.get("OUT", ".")))
-    parser.add_argument("--seconds", type=float, default=500)
+    parser.add_argument("--seconds", type=float, default=280)
+    parser.add_argument("--most", type=int, help="launches of rungs (default: as many as time allows)")
     parser.add_argument("--launch", action="store_true", help="only launch unseen.cu (under ncu)")
     asked = parser.parse_args()
     if asked.launch:
@@ -159,26 +173,13 @@ def main() -> int:
         print(counter_tables.agreement(every), counter_tables.others(every), sep="\n", flush=True)
     except (RungError, OSError) as error:
         print(f"unseen.cu: {error}", flush=True)
-    chosen = list(subjects(asked.rungs or [""]))
+    chosen = unmeasured(subjects(asked.rungs or [""]))[: asked.most]
     compiled(chosen, asked.seconds / 4)
     print(f"{len(chosen)} launches are compiled after {time.monotonic() - began:.0f} s", flush=True)
-    rows: list[Row] = []
-    with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 3)) as pool:
-        waiting: list[Future[Row]] = []
-        for row in profiled(chosen, deadline - asked.seconds / 6):
-            rows.append(store.append(row, asked.output / "profile.jsonl"))
-            waiting.append(pool.submit(one, row))
-        print(f"{len(rows)} are profiled after {time.monotonic() - began:.0f} s", flush=True)
-        try:
-            for done in as_completed(waiting, timeout=max(1.0, deadline - time.monotonic())):
-                rows.append(store.append(done.result(), asked.output / "count.jsonl"))
-        except (TimeoutError, RungError) as error:
-            print(f"not all were counted: {type(error).__name__}", flush=True)
-        for process in list(pool._processes.values()):
-            process.terminate()
-        pool.shutdown(wait=False, cancel_futures=True)
-    every = list(counter_tables.pairs(rows))
-    print(counter_tables.others(every), counter_tables.agreement(every), sep="\n", flush=True)
+    rows = [store.append(row, asked.output / "profile.jsonl") for row in profiled(chosen, deadline)]
+    print(f"{len(rows)} launches are profiled after {time.monotonic() - began:.0f} s", flush=True)
+    every = list(counter_tables.pairs([*(r for r in store.published() if r.kind == "count"), *rows]))
+    print(counter_tables.agreement(every), flush=True)
     return 0
 
 

@@ -97,6 +97,21 @@ def test_a_text_has_the_same_bits_alone_and_among_others(model: Model, weights: 
     assert [together(shared, [one])[0] for one in requests] == among
 
 
+def test_equal_prompts_are_read_once_and_continued_apart(model: Model, weights: Any) -> None:
+    samples = [request(9, 4, sample, logprobs=True, temperature=1.5) for sample in range(4)]
+    changed = request(9, 4, 5, logit_bias=((17, 1000.0),), logprobs=True)
+    one, texts = backend(model, weights, 8), [*samples, request(6, 3), changed]
+    for slot, asked in enumerate(texts):
+        one.begin(slot, Text(asked, None))
+    tokens = written(one, dict(enumerate(Text(asked, None) for asked in texts)))
+    assert one.clock.passes == 2 and one.clock.padded_tokens == 2 * bucket(9, one.context)
+    assert one.clock.prompt_tokens == 5 * 9 + 6
+    apart = backend(model, weights, 8)
+    alone = [together(BatchEngine(lambda: apart, None), [asked])[0].tokens for asked in texts]
+    assert [tokens[slot] for slot in range(len(texts))] == alone
+    assert len({tuple(found) for found in alone[:4]}) > 1 and alone[-1] == [17] * 4
+
+
 @pytest.mark.slow
 def test_a_run_of_few_texts_has_a_session_of_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots_module, "OWN", 1)
@@ -430,5 +445,5 @@ def test_what_draws_tokens_is_compiled_for_the_first_text_that_needs_it(model: M
     for temperature, prepared in ((0.0, False), (1.0, True)):
         asked = request(5, 3, temperature=temperature)
         assert together(engine, [asked])[0].tokens == on_cpu(model, asked).tokens
-        choices = [*(r.choice for r in one._readers.values()), *(b.session.choice for b in one._banks.values())]
+        choices = [*(first.choice for first in one._firsts.values()), *(b.session.choice for b in one._banks.values())]
         assert all((choice._sample is not None) == prepared for choice in choices)

@@ -13,7 +13,7 @@ from result_rows import MACHINE, TIME, document, of_other_code, row
 from rung.errors import RungError
 from rung.results import codes, store
 from rung.results.row import Row
-from rung.show import markdown, tables
+from rung.show import counter_tables, markdown, tables
 from rung.show.generation_tables import COMPILED
 from rung.show.report import page as report
 
@@ -291,3 +291,22 @@ def test_an_edited_time_is_stale(root: Path) -> None:
     path = root / "src/rung/ladders/layernorm/README.md"
     path.write_text(path.read_text().replace("| 580 |", "| 280 |"))
     assert list(tables.stale(root)) == [path]
+
+
+def test_conflicts_are_compared_with_wavefronts_without_waits_where_a_row_has_them() -> None:
+    """A profile of one GPU holds waits for other warps in its conflicts; that of another has figures without."""
+    counted = {"wavefronts_load": 96.0, "conflicts_load": 32.0}
+    waits = {"wavefronts_load": 200.0, "conflicts_load": 136.0}
+
+    def of(kind: str, figures: dict[str, float], gpu: str) -> Row:
+        kernel = {"kernel": "transpose", "figures": figures, "opcodes": {}}
+        made = row("transpose/02_tiled", None, shape="c768x768")
+        return replace(made, kind=kind, detail={"kernels": [kernel]}, machine={"gpu": gpu})
+
+    def off(*profiles: Row) -> dict[str, float]:
+        found = counter_tables.pairs([*profiles, of("count", counted, "")])
+        return {p.figure: p.measured - p.counted for p in found if p.figure.endswith("load")}
+
+    old, new = of("profile", waits, "A"), of("profile", waits | {"passes_load": 96.0}, "B")
+    assert off(old) == {"ideal_load": 0, "conflicts_load": 104}
+    assert off(new, old) == off(old, new) == {"passes_load": 0, "ideal_load": 0, "conflicts_load": 0}

@@ -80,6 +80,9 @@ SINGLE = {
     "conflicts_store": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
     "wavefronts_load": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
     "wavefronts_store": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "passes_load": "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",  # without waits for other warps
+    "passes_store": "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "ideal_passes": "memory_l1_wavefronts_shared_ideal",  # loads and stores
     "shared_loads": "smsp__inst_executed_op_shared_ld.sum",
     "shared_stores": "smsp__inst_executed_op_shared_st.sum",
     "shared_bytes": "sm__sass_data_bytes_mem_shared.sum",
@@ -111,12 +114,14 @@ SINGLE = {
     "issue_active": "smsp__issue_active.avg.pct_of_peak_sustained_active",
 }
 OPCODES = "sass__inst_executed_per_opcode"
+LANES = "sass__thread_inst_executed_true_per_opcode"
 COUNTED = (  # those that the emulator counts as well
     "global_loads", "global_stores", "global_read_requests", "global_write_requests", "global_read_bytes",
     "global_write_bytes", "shared_loads", "shared_stores", "wavefronts_load", "wavefronts_store", "conflicts_load",
-    "conflicts_store", "bytes_used_load", "bytes_used_store", "fadd", "fmul", "ffma", "hmma", "gmma", "instructions",
+    "conflicts_store", "passes_load", "passes_store", "ideal_passes", "bytes_used_load", "bytes_used_store", "fadd",
+    "fmul", "ffma", "hmma", "gmma", "instructions",
 )  # fmt: skip
-METRICS = (OPCODES, *SINGLE.values(), *CLASSES.values(), *(_STALL.format(s) for s in STALLS))
+METRICS = (OPCODES, LANES, *SINGLE.values(), *CLASSES.values(), *(_STALL.format(s) for s in STALLS))
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,7 @@ class Profile:
     classes: dict[str, float]
     stalls: list[Stall]
     opcodes: dict[str, float] = field(default_factory=dict)  # instructions of warps
+    lanes: dict[str, float] = field(default_factory=dict)  # instructions of lanes that no predicate switched off
 
 
 @dataclass
@@ -295,5 +301,5 @@ def _kernel(launch: ncu.Launch) -> Profile:
     total = sum(waits.values()) or 1.0
     order = sorted((n for n in waits if n != "selected"), key=lambda n: -waits[n])
     stalls = [Stall(n, waits[n], waits[n] / total, STALLS[n]) for n in order[:3] if waits[n] > 0]
-    opcodes = dict(launch.parts.get(OPCODES, {}))
-    return Profile(launch.kernel, launch.grid, launch.block, figures, classes, stalls, opcodes)
+    opcodes, lanes = (dict(launch.parts.get(metric, {})) for metric in (OPCODES, LANES))
+    return Profile(launch.kernel, launch.grid, launch.block, figures, classes, stalls, opcodes, lanes)

@@ -23,6 +23,8 @@ COMPARED = (
     ("sectors of global loads", "global_read_bytes"),
     ("requests of global stores", "global_write_requests"),
     ("sectors of global stores", "global_write_bytes"),
+    ("wavefronts of shared loads", "passes_load"),
+    ("wavefronts of shared stores", "passes_store"),
     ("wavefronts of shared loads, without conflicts", "ideal_load"),
     ("wavefronts of shared stores, without conflicts", "ideal_store"),
     ("conflicts of shared loads", "conflicts_load"),
@@ -99,7 +101,12 @@ def pairs(rows: Iterable[Row]) -> Iterator[Pair]:
     """Figures of rows that count the launches of a measured row, if neither is zero throughout."""
     every = list(rows)
     counted = {launches(r): r for r in every if r.kind == "count" and r.verdict == "ok"}
-    profiled = {launches(r): r for r in every if r.kind == "profile" and r.verdict == "ok"}  # of several GPUs, one's
+    # Of several GPUs' rows, one's: that with most figures, such as wavefronts without waits for other warps.
+    profiles = sorted(
+        (r for r in every if r.kind == "profile" and r.verdict == "ok"),
+        key=lambda row: any("passes_load" in kernel["figures"] for kernel in row.detail.get("kernels", ())),
+    )
+    profiled = {launches(r): r for r in profiles}
     for launched, row in profiled.items():
         other = counted.get(launched)
         if other is None:
@@ -117,7 +124,7 @@ def compared(
     """The figures of one launch that both sides have, if neither is zero."""
     # The hardware's counter of HMMA contains moves of constants by that pipe.
     warps = {"mufu": opcodes.get("MUFU", 0.0), "hmma": opcodes.get("HMMA", 0.0)}
-    hardware, emulated = _with_ideal(measured) | warps, _with_ideal(counted)
+    hardware, emulated = _of_shared(measured) | warps, _of_shared(counted, ours=True)
     for _, figure in COMPARED:
         if figure in ("fadd", "ffma", *warps) and figure not in counted:
             continue
@@ -131,10 +138,16 @@ def launches(row: Row) -> tuple[str, ...]:
     return (row.what, row.dtype, row.shape, str(sorted(row.values.items())), str(sorted(row.tuning.items())))
 
 
-def _with_ideal(figures: Mapping[str, float]) -> dict[str, float]:
+def _of_shared(figures: Mapping[str, float], ours: bool = False) -> dict[str, float]:
+    """With passes, which contain no waits for other warps: counted ones never do; and what is without conflicts."""
     made = dict(figures)
     for kind in ("load", "store"):
-        made[f"ideal_{kind}"] = figures.get(f"wavefronts_{kind}", 0.0) - figures.get(f"conflicts_{kind}", 0.0)
+        wavefronts = figures.get(f"wavefronts_{kind}", 0.0)
+        ideal = made[f"ideal_{kind}"] = wavefronts - figures.get(f"conflicts_{kind}", 0.0)
+        if ours:
+            made[f"passes_{kind}"] = wavefronts
+        elif f"passes_{kind}" in figures:
+            made[f"conflicts_{kind}"] = figures[f"passes_{kind}"] - ideal
     return made
 
 

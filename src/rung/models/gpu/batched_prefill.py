@@ -5,8 +5,10 @@ rows and tokens, and is captured once. All its inputs go to the GPU in one copy.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
-from itertools import accumulate
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,16 +19,17 @@ from rung.models.gpu.engine import Engine
 from rung.models.gpu.loading import Arrival
 from rung.models.gpu.recorded import PromptPass
 from rung.models.gpu.row_transfer import EMPTY_RECORD, RECORD
-from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Choice, Draw
+from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Choice, Draw, packed
 from rung.models.operations import Rungs
 from rung.operation import Tensors
 
 BUCKETS = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576)
-ROWS = (1, 4, 8, 16)
+ROWS = (1, 4, 8, 16, 32)
 CHUNK = 4096  # tokens of a pass at most, padding included
 PASS = 640  # the fixed cost of a pass, in tokens
 
 
+@cache
 def bucket(tokens: int, capacity: int) -> int:
     """The length to which a prompt is padded."""
     return min([*(b for b in BUCKETS if b >= tokens), capacity])
@@ -108,52 +111,29 @@ class Prefill:
 
 
 class Reader:
-    """A pass, the first token after each of its prompts, and the session's data about their texts."""
+    """A pass over prompts: their keys and values, and the logits that follow each."""
 
     def __init__(self, engine: Engine, rows: int, length: int, caches: Sequence[torch.Tensor]) -> None:
         c, where = engine.config, engine.operands["wte"].device
         self.rows, self.length, self._engine = rows, length, engine
-        widths = (SETTINGS, SEEDS, length, 1, RECORD)
-        self._packed = torch.zeros(rows * sum(widths), dtype=torch.int32, device=where)
-        ends = list(accumulate(widths))
-        settings, seeds, tokens, lengths, records = (
-            self._packed[rows * (end - width) : rows * end].view(rows, width)
-            for width, end in zip(widths, ends, strict=True)
-        )
-        self.records = records
+        self._packed, (tokens, lengths) = _packed(rows, (length, 1), where)
         shape = (c.layers, rows, c.NKV, length, c.HS)
         k, v = (flat[: math.prod(shape)].view(shape) for flat in caches)
         self.tensors: Tensors = {
             **engine.operands,
-            "settings": settings.view(torch.float32), "seeds": seeds, "lengths": lengths.view(rows), "history": tokens,
-            "k_cache": k, "v_cache": v,
+            "lengths": lengths.view(rows), "history": tokens, "k_cache": k, "v_cache": v,
             "logits": torch.empty(rows, c.vocabulary, dtype=torch.float32, device=where),
-            "next": torch.zeros(rows, dtype=torch.int32, device=where),
-            "steps": torch.zeros(1, dtype=torch.int32, device=where),
-            "done": torch.zeros(rows, dtype=torch.int32, device=where),
         }  # fmt: skip
         self._prefill = Prefill(c, self.tensors, rows, length)
         self._prefill.prepared(length)
-        self.choice = Choice(self.tensors, rows, c.vocabulary, engine.device, engine.sample)
-        self.tensors["marks"] = self.choice.state["marks"]
 
-    def read(
-        self, prompts: Sequence[Sequence[int]], draws: Sequence[tuple[Draw, int]], records: Sequence[Sequence[int]]
-    ) -> None:
+    def read(self, prompts: Sequence[Sequence[int]]) -> None:
         """Computes the logits that follow each prompt; unused rows repeat the last one."""
-        missing = self.rows - len(prompts)
-        rows = [*prompts, *[prompts[-1]] * missing]
-        packed = [draw.packed(offset) for draw, offset in [*draws, *[draws[-1]] * missing]]
+        rows = [*prompts, *[prompts[-1]] * (self.rows - len(prompts))]
         tokens = np.zeros((self.rows, self.length), dtype=np.int32)
         for row, prompt in zip(tokens, rows, strict=True):
-            row[: len(prompt)] = prompt
-        parts = (
-            [p[:SETTINGS] for p in packed], [p[SETTINGS:] for p in packed], tokens, [len(p) for p in rows],
-            [*records, *[EMPTY_RECORD] * missing],
-        )  # fmt: skip
-        sent(np.concatenate([np.asarray(part, dtype=np.int32).reshape(-1) for part in parts]), self._packed)
-        for i, (draw, _) in enumerate(draws):
-            self.choice.mark(i, draw)
+            row[: len(prompt)] = array("i", prompt)
+        _send((tokens, [len(p) for p in rows]), self._packed)
         self.replay()
 
     def replay(self) -> None:
@@ -162,3 +142,46 @@ class Reader:
         self._prefill.replay(self.length)
         if self._engine.arrival is not None and self._engine.arrival.finished:
             self._engine.arrival = None
+
+
+class FirstTokens:
+    """The first tokens of texts whose prompts a pass has read, and the session's data about the texts. Several texts
+    may follow one prompt."""
+
+    def __init__(self, engine: Engine, rows: int) -> None:
+        where = engine.operands["wte"].device
+        widths = (SETTINGS, SEEDS, RECORD, 1)
+        self._packed, (settings, seeds, self.records, of) = _packed(rows, widths, where)
+        self.rows, self._of = rows, of.view(rows)
+        self.tensors: Tensors = {
+            "settings": settings.view(torch.float32), "seeds": seeds,
+            "logits": torch.empty(rows, engine.config.vocabulary, dtype=torch.float32, device=where),
+            "next": torch.zeros(rows, dtype=torch.int32, device=where),
+            "steps": torch.zeros(1, dtype=torch.int32, device=where),
+            "done": torch.zeros(rows, dtype=torch.int32, device=where),
+        }  # fmt: skip
+        self.choice = Choice(self.tensors, rows, engine.config.vocabulary, engine.device, engine.sample)
+        self.tensors["marks"] = self.choice.state["marks"]
+
+    def follow(
+        self, reader: Reader, of: Sequence[int], draws: Sequence[tuple[Draw, int]], records: Sequence[Sequence[int]]
+    ) -> Tensors:
+        """Texts follow the prompts in rows `of` of the reader: their logits, and what `RowTransfer.bring` needs."""
+        missing = self.rows - len(of)
+        settings = packed([*draws, *[draws[-1]] * missing])
+        _send((*settings, [*records, *[EMPTY_RECORD] * missing], [*of, *[of[-1]] * missing]), self._packed)
+        for row, (draw, _) in enumerate(draws):
+            self.choice.mark(row, draw)
+        torch.index_select(reader.tensors["logits"], 0, self._of, out=self.tensors["logits"])
+        return reader.tensors | self.tensors
+
+
+def _packed(rows: int, widths: Sequence[int], where: torch.device) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Integers that go to the device in one copy, and their parts (rows, width)."""
+    whole = torch.zeros(rows * sum(widths), dtype=torch.int32, device=where)
+    parts = torch.split(whole, [rows * width for width in widths])
+    return whole, [part.view(rows, -1) for part in parts]
+
+
+def _send(parts: Sequence[Sequence[Any] | np.ndarray], packed: torch.Tensor) -> None:
+    sent(np.concatenate([np.asarray(part, dtype=np.int32).reshape(-1) for part in parts]), packed)

@@ -4,7 +4,9 @@
 #include "rung.cuh"
 
 // A record is what the host knows of a text: see row_transfer.py.
-enum { OF, TO, LENGTH, LIMIT, STOPS, MARKED, SETTINGS, SEEDS = SETTINGS + 8, STOP_TOKENS = SEEDS + 4 };
+enum { OF, DRAWN, TO, LENGTH, LIMIT, OFFSET, STOPS, MARKED, STOP_TOKENS };
+
+const int SETTINGS = 8, SEEDS = 4;  // numbers of a draw; its offset is the last of the seeds
 
 // Numbers of the caches on both sides: those in eight bits have a scale per key and per value.
 #if FROM_EIGHT
@@ -60,14 +62,15 @@ __device__ __forceinline__ void carry(const int8_t* from, const float* from_scal
 
 // Block (i, j) has record j; its blocks divide the text's keys and values, (layers, rows, NH, MAXT, HS) on both sides.
 extern "C" __global__ void copy_rows(const int* records, int RECORD, int MOST_STOPS, const int* next, const int* from_done,
-                                const int* from_history, const int* from_marks, const From* from_k, const From* from_v,
+                                const int* from_history, const int* from_marks, const int* from_settings,
+                                const int* from_seeds, const From* from_k, const From* from_v,
                                 const float* from_k_scales, const float* from_v_scales, int* tokens, int* done,
-                                int* history, int* marks, To* k, To* v, float* k_scales, float* v_scales, int* lengths,
-                                int* limits, int* stops, int* stop_tokens, int* settings, int* seeds, int layers,
+                                int* history, int* marks, int* settings, int* seeds, To* k, To* v, float* k_scales,
+                                float* v_scales, int* lengths, int* limits, int* stops, int* stop_tokens, int layers,
                                 int FROM_B, int FROM_MAXT, int B, int MAXT, int NH, int HS, int V)
 {
     const int* record = records + blockIdx.y * RECORD;
-    const int of = record[OF], to = record[TO], length = record[LENGTH];
+    const int of = record[OF], drawn = record[DRAWN], to = record[TO], length = record[LENGTH];
     if (to < 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) lengths[to] = length;
     if (of < 0) {  // the row's text has ended
@@ -76,15 +79,17 @@ extern "C" __global__ void copy_rows(const int* records, int RECORD, int MOST_ST
     }
     if (blockIdx.x == 0) {
         if (threadIdx.x == 0) {
-            bool stop = from_done[of];
-            for (int i = 0; i < record[STOPS]; i++) stop = stop || record[STOP_TOKENS + i] == next[of];
-            tokens[to] = next[of];
+            bool stop = from_done[drawn];
+            for (int i = 0; i < record[STOPS]; i++) stop = stop || record[STOP_TOKENS + i] == next[drawn];
+            tokens[to] = next[drawn];
             done[to] = stop;
             limits[to] = record[LIMIT];
             stops[to] = record[STOPS];
         }
-        for (int i = threadIdx.x; i < 8; i += blockDim.x) settings[to * 8 + i] = record[SETTINGS + i];
-        for (int i = threadIdx.x; i < 4; i += blockDim.x) seeds[to * 4 + i] = record[SEEDS + i];
+        for (int i = threadIdx.x; i < SETTINGS; i += blockDim.x)
+            settings[to * SETTINGS + i] = from_settings[drawn * SETTINGS + i];
+        for (int i = threadIdx.x; i < SEEDS; i += blockDim.x)
+            seeds[to * SEEDS + i] = i == SEEDS - 1 ? record[OFFSET] : from_seeds[drawn * SEEDS + i];
         for (int i = threadIdx.x; i < record[STOPS]; i += blockDim.x)
             stop_tokens[to * MOST_STOPS + i] = record[STOP_TOKENS + i];
         for (int i = threadIdx.x; i < length; i += blockDim.x)
@@ -92,7 +97,7 @@ extern "C" __global__ void copy_rows(const int* records, int RECORD, int MOST_ST
     }
     if (record[MARKED])
         for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < V; i += gridDim.x * blockDim.x)
-            marks[size_t(to) * V + i] = from_marks[size_t(of) * V + i];
+            marks[size_t(to) * V + i] = from_marks[size_t(drawn) * V + i];
     for (int i = blockIdx.x; i < 2 * layers * NH; i += gridDim.x) {
         const int layer = i / 2 / NH, head = i / 2 % NH;
         const size_t at = (size_t(layer) * FROM_B + of) * NH + head, goal = (size_t(layer) * B + to) * NH + head;

@@ -26,7 +26,7 @@ import torch
 from rung.errors import RungError
 from rung.models.batching.host_sampling import chosen_tokens
 from rung.models.batching.text import Backend, NewTokens, Request, Text
-from rung.models.gpu.batched_prefill import CHUNK, Reader, bucket, passes, shapes
+from rung.models.gpu.batched_prefill import CHUNK, FirstTokens, Reader, bucket, passes, shapes
 from rung.models.gpu.device_copy import sent, to_host
 from rung.models.gpu.engine import Engine
 from rung.models.gpu.row_transfer import EMPTY_RECORD, RowTransfer, record
@@ -167,6 +167,14 @@ def _details(logprobs: _Logprobs | None, row: int, tokens: Sequence[int]) -> lis
 
 
 @dataclass
+class _SameWindow:
+    """Texts that are read once, since the tokens to read are the same."""
+
+    window: tuple[int, ...]
+    texts: list[Text] = field(default_factory=list)
+
+
+@dataclass
 class _SessionRows:
     """A session and the texts of its rows."""
 
@@ -191,6 +199,7 @@ class GpuBackend(Backend):
         self._exact = exact
         self._banks: dict[tuple[int, int], _SessionRows] = {}  # by rows and capacity; the last used at the end
         self._readers: dict[tuple[int, int], Reader] = {}
+        self._firsts: dict[int, FirstTokens] = {}
         elements = engine.config.layers * max(CHUNK, self.context) * engine.config.NKV * engine.config.HS
         where = engine.operands["wte"].device
         self._caches = torch.zeros(2, elements, dtype=engine.real.torch, device=where).unbind()
@@ -261,42 +270,47 @@ class GpuBackend(Backend):
 
     def _read(self) -> list[NewTokens]:
         fresh: list[NewTokens] = []
-        texts = self._next()
-        for text in texts:
+        # Texts with equal windows are read once. With `exact` they also begin in one session.
+        same: dict[tuple[object, ...], _SameWindow] = {}
+        for text, window in self._next():
             if text.options.prompt_logprobs is not None and not text.tokens:
                 fresh += self._tell_prompt(text)
-        texts = [text for text in texts if text.options.max_new_tokens > 0]
-        lengths = [len(text.window(self.context)) for text in texts]
-        read = passes(lengths, self.context, alone=self._exact)
-        drawn = not all(text.options.sampling.greedy for text in texts)
-        with self._readers_for({(rows, length) for rows, length, _ in read}, drawn):
-            if texts and not self._exact:
-                self._fit(len(texts))
-            elif texts:
-                self._rows_for(texts[0])
-        for rows, length, which in read:
+            if text.options.max_new_tokens > 0:
+                session = (text.request.rows, text.request.reach) if self._exact else ()
+                same.setdefault((window, *session), _SameWindow(window)).texts.append(text)
+        groups = list(same.values())
+        read = [
+            (rows, length, [groups[i] for i in which])
+            for rows, length, which in passes([len(g.window) for g in groups], self.context, alone=self._exact)
+        ]
+        drawn = not all(text.options.sampling.greedy for group in groups for text in group.texts)
+        with self._readers_for({(rows, length, _together(some)) for rows, length, some in read}, drawn):
+            if groups and not self._exact:
+                self._fit(sum(len(group.texts) for group in groups))
+            elif groups:
+                self._rows_for(groups[0].texts)
+        for rows, length, some in read:
             self.clock.passes += 1
             self.clock.padded_tokens += rows * length
-            some = [texts[i] for i in which]
-            self._place(self._reader(rows, length), some, self._rows_for(some[0]))
+            self._place(self._reader(rows, length), some, self._rows_for(some[0].texts))
         return fresh
 
-    def _rows_for(self, text: Text) -> _SessionRows:
-        """The session in which a text begins. With `exact` it has as many rows as the text's run has texts, as long as
-        they can get, if another run does not use them, or else all slots."""
+    def _rows_for(self, texts: Sequence[Text]) -> _SessionRows:
+        """The session in which texts of one prompt begin. With `exact` it has as many rows as their run has texts, as
+        long as they can get, if another run does not use them, or else all slots."""
         if not self._exact:
             assert self._bank is not None
             return self._bank
-        own = text.request.rows
+        own = texts[0].request.rows
         if own is not None and own <= self.slots:
-            bank = self._open(own, text.request.reach)
-            if None in bank.rows:
+            bank = self._open(own, texts[0].request.reach)
+            if bank.rows.count(None) >= len(texts):
                 return bank
         return self._open(self.slots)
 
-    def _next(self) -> list[Text]:
-        """The texts whose prompts are read now, in the order in which they came."""
-        busy, texts = self._busy, list[Text]()
+    def _next(self) -> list[tuple[Text, tuple[int, ...]]]:
+        """The texts whose prompts are read now, in the order in which they came, and their windows."""
+        busy, texts = self._busy, list[tuple[Text, tuple[int, ...]]]()
         worn = [bank.session for bank in self._banks.values() if bank.session.enqueued > LONGEST]
         if worn and (busy or self._notes):
             return texts  # the counters are reset when the running texts have ended
@@ -306,10 +320,13 @@ class GpuBackend(Backend):
         few = most < busy
         if few and self._since * self._per_step < GATHER_SECONDS:
             return texts
-        budget = CHUNK if few else RAMP
+        budget, prompts = CHUNK if few else RAMP, set[tuple[int, ...]]()
         while len(texts) < most and budget > 0:
-            budget -= bucket(len(self._waiting[0].window(self.context)), self.context)
-            texts.append(self._waiting.popleft())
+            window = self._waiting[0].window(self.context)
+            if window not in prompts:
+                budget -= bucket(len(window), self.context)
+                prompts.add(window)
+            texts.append((self._waiting.popleft(), window))
         if texts:
             self._since = 0
         return texts
@@ -325,60 +342,70 @@ class GpuBackend(Backend):
         self._prompts[slot] = found
         return []
 
-    def _place(self, reader: Reader, texts: list[Text], bank: _SessionRows) -> None:
-        windows = [text.window(self.context) for text in texts]
-        vocabulary = self._engine.config.vocabulary
-        active = [
-            RunningText(self._slot_of[id(text)], text, _draw(text, vocabulary), len(window), len(text.tokens))
-            for text, window in zip(texts, windows, strict=True)
-        ]
+    def _place(self, reader: Reader, groups: Sequence[_SameWindow], bank: _SessionRows) -> None:
+        reader.read([group.window for group in groups])
+        vocabulary, active, of = self._engine.config.vocabulary, list[RunningText](), list[int]()
+        for row, group in enumerate(groups):
+            for text in group.texts:
+                draw, length, wrote = _draw(text, vocabulary), len(group.window), len(text.tokens)
+                active.append(RunningText(self._slot_of[id(text)], text, draw, length, wrote))
+                of.append(row)
+                self.clock.prompt_tokens += 0 if wrote else length
         going_on = [live.text.options.max_new_tokens > live.wrote + 1 and live.base < self.context for live in active]
         free = iter([row for row, live in enumerate(bank.rows) if live is None])
         records = [
-            self._seat(bank, i, live, next(free)) if goes else EMPTY_RECORD
+            self._seat(bank, of[i], i, live, next(free)) if goes else EMPTY_RECORD
             for i, (live, goes) in enumerate(zip(active, going_on, strict=True))
         ]
-        reader.read(windows, [(live.draw, live.wrote) for live in active], records)
-        self.clock.prompt_tokens += sum(len(w) for t, w in zip(texts, windows, strict=True) if not t.tokens)
-        shown = self._measure_logprobs(reader.tensors["logits"], active, reader.rows)
-        peaks = reader.tensors["logits"].amax(1)  # NaN if a logit is
-        masked = self._mask(reader.tensors["logits"], active)
-        reader.choice.greedy = all(live.draw.greedy for live in active) and not masked
-        reader.choice.run(picked=False)
-        ending = shown(reader.tensors["next"]) if shown else None
-        tokens, _ = to_host(reader.tensors["next"])
+        first = self._first_tokens(_together(groups))
+        state = first.follow(reader, of, [(live.draw, live.wrote) for live in active], records)
+        shown = self._measure_logprobs(state["logits"], active, first.rows)
+        peaks = state["logits"].amax(1)  # NaN if a logit is
+        masked = self._mask(state["logits"], active)
+        first.choice.greedy = all(live.draw.greedy for live in active) and not masked
+        first.choice.run(picked=False)
+        ending = shown(state["next"]) if shown else None
+        tokens, _ = to_host(state["next"])
         self._notes.append(_First(list(active), tokens, *to_host(peaks), ending))
         if any(going_on):
-            bank.transfer.bring(reader.tensors, reader.records)
+            bank.transfer.bring(state, first.records)
 
-    def _seat(self, bank: _SessionRows, of: int, live: RunningText, row: int) -> list[int]:
-        """A text of the reader's row `of` continues in a free row."""
+    def _seat(self, bank: _SessionRows, of: int, drawn: int, live: RunningText, row: int) -> list[int]:
+        """A text of the prompt in the reader's row `of`, its first token in row `drawn`, continues in a free row."""
         live.at, live.row, bank.rows[row] = bank, row, live
         bank.stale.discard(row)
         done = bank.session.enqueued
         live.offset = live.wrote + 1 - done
         live.limit = done + min(live.text.options.max_new_tokens - live.wrote - 1, self.context - live.base)
-        return record(of, row, live.base, live.limit, live.draw, live.offset, live.text.options.stop_tokens)
+        stops, marked = live.text.options.stop_tokens, live.draw.marks is not None
+        return record(of, row, live.base, live.limit, live.offset, stops, marked=marked, drawn=drawn)
 
     def _reader(self, rows: int, length: int) -> Reader:
         if (rows, length) not in self._readers:
             self._readers[rows, length] = Reader(self._engine, rows, length, self._caches)
         return self._readers[rows, length]
 
+    def _first_tokens(self, rows: int) -> FirstTokens:
+        if rows not in self._firsts:
+            self._firsts[rows] = FirstTokens(self._engine, rows)
+        return self._firsts[rows]
+
     @contextlib.contextmanager
-    def _readers_for(self, shapes: set[tuple[int, int]], drawn: bool) -> Iterator[None]:
+    def _readers_for(self, shapes: set[tuple[int, int, int]], drawn: bool) -> Iterator[None]:
         """While the block opens sessions, a thread makes readers: their programs are compiled at the same time."""
-        new, device = shapes - self._readers.keys(), torch.cuda.current_device() if self._cuda else None
+        new = {shape for shape in shapes if shape[:2] not in self._readers or shape[2] not in self._firsts}
+        device = torch.cuda.current_device() if self._cuda else None
         mode = torch.is_inference_mode_enabled()
 
         def make() -> None:
             if device is not None:
                 torch.cuda.set_device(device)  # the driver's context, for this thread
             with torch.inference_mode(mode):
-                for shape in new:
-                    reader = self._reader(*shape)
+                for rows, length, together in new:
+                    self._reader(rows, length)
+                    first = self._first_tokens(together)
                     if drawn:
-                        reader.choice.prepare()
+                        first.choice.prepare()
 
         if not new:
             yield
@@ -429,7 +456,8 @@ class GpuBackend(Backend):
             live.limit += b.enqueued - a.enqueued
             live.offset += a.enqueued - b.enqueued
             stops = live.text.options.stop_tokens
-            records.append(record(live.row, row, used, live.limit, live.draw, live.offset, stops))
+            marked = live.draw.marks is not None
+            records.append(record(live.row, row, used, live.limit, live.offset, stops, marked=marked))
             live.at, live.row, new.rows[row] = new, row, live
             new.stale.discard(row)
         if records:
@@ -452,9 +480,11 @@ class GpuBackend(Backend):
                 reader = self._reader(rows, length)
                 reader.tensors["lengths"].fill_(1)
                 reader.replay()
+            for rows in sorted({rows for rows, _ in shapes(self.context, alone=self._exact)}):
+                first = self._first_tokens(rows)
                 for greedy in (True, False):
-                    reader.choice.greedy = greedy
-                    reader.choice.run(picked=False)
+                    first.choice.greedy = greedy
+                    first.choice.run(picked=False)
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -609,6 +639,11 @@ class GpuBackend(Backend):
             raise RungError("the GPU stopped before the requested tokens were written.")
 
 
+def _together(groups: Sequence[_SameWindow]) -> int:
+    """The rows in which the first tokens of these texts are chosen together."""
+    return 1 << (sum(len(group.texts) for group in groups) - 1).bit_length()
+
+
 def _change(logits: torch.Tensor, options: Options, *, first_tokens: bool) -> None:
     """Biases, and no stop token among the first tokens, in a row (V) of logits."""
     for token, bias in options.logit_bias:
@@ -640,12 +675,11 @@ def write_texts(
     """Texts of tokens, without an engine's thread: for each step the tokens of all texts, -1 where one has ended."""
     made: list[list[int]] = [[] for _ in prompts]
     reach = max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))
-    texts = []
+    texts, sampling = [], sampling or Sampling(temperature=0)
+    options = {n: Options(sampling=sampling, max_new_tokens=n, stop_tokens=tuple(stop_tokens)) for n in set(limits)}
     for row, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
-        options = Options(
-            sampling=sampling or Sampling(temperature=0), max_new_tokens=limit, stop_tokens=tuple(stop_tokens)
-        )
-        texts.append(Text(Request(Prompt("", tuple(prompt)), options, seed, row, rows=len(prompts), reach=reach), None))
+        asked = Request(Prompt("", tuple(prompt)), options[limit], seed, row, rows=len(prompts), reach=reach)
+        texts.append(Text(asked, None))
         backend.begin(row, texts[-1])
     running, shown = dict(enumerate(texts)), 0
     while running or any(len(tokens) > shown for tokens in made):
@@ -671,13 +705,14 @@ def write_texts(
 def read_into(engine: Engine, session: Session, prompts: Sequence[Sequence[int]]) -> None:
     """The prompts' keys, values and likeliest next tokens in the first rows of an open session."""
     c, draw, transfer = engine.config, Draw(Sampling(temperature=0), 0, 0), RowTransfer(session)
-    length = bucket(max(map(len, prompts)), c.context)
+    length, first = bucket(max(map(len, prompts)), c.context), FirstTokens(engine, 1)
     flat = torch.zeros(2, c.layers * length * c.C, dtype=engine.real.torch, device=session.where)
     reader = Reader(engine, 1, length, flat.unbind())
     for row, prompt in enumerate(prompts):
-        reader.read([prompt], [(draw, 0)], [record(0, row, len(prompt), 1 << 30, draw, 0, ())])
-        reader.choice.run(picked=False)
-        transfer.bring(reader.tensors, reader.records)
+        reader.read([prompt])
+        state = first.follow(reader, [0], [(draw, 0)], [record(0, row, len(prompt), 1 << 30, 0, ())])
+        first.choice.run(picked=False)
+        transfer.bring(state, first.records)
 
 
 def logits_after(engine: Engine, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> torch.Tensor:
