@@ -24,7 +24,7 @@ from rung.models.operations import Rungs
 from rung.operation import Tensors
 
 BUCKETS = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576)
-ROWS = (1, 4, 8, 16)
+ROWS = (1, 4, 8, 16, 32)
 CHUNK = 4096  # tokens of a pass at most, padding included
 PASS = 640  # the fixed cost of a pass, in tokens
 

@@ -675,12 +675,11 @@ def write_texts(
     """Texts of tokens, without an engine's thread: for each step the tokens of all texts, -1 where one has ended."""
     made: list[list[int]] = [[] for _ in prompts]
     reach = max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))
-    texts = []
+    texts, sampling = [], sampling or Sampling(temperature=0)
+    options = {n: Options(sampling=sampling, max_new_tokens=n, stop_tokens=tuple(stop_tokens)) for n in set(limits)}
     for row, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
-        options = Options(
-            sampling=sampling or Sampling(temperature=0), max_new_tokens=limit, stop_tokens=tuple(stop_tokens)
-        )
-        texts.append(Text(Request(Prompt("", tuple(prompt)), options, seed, row, rows=len(prompts), reach=reach), None))
+        asked = Request(Prompt("", tuple(prompt)), options[limit], seed, row, rows=len(prompts), reach=reach)
+        texts.append(Text(asked, None))
         backend.begin(row, texts[-1])
     running, shown = dict(enumerate(texts)), 0
     while running or any(len(tokens) > shown for tokens in made):
