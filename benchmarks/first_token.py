@@ -1,4 +1,5 @@
-"""The first token of a new process, with an empty cache of compiled code and with a full one, and where its time goes.
+"""The first token of a new process, and where its time goes: with an empty cache of compiled code, with a full one, and
+with an empty one beside a shared one that another machine has filled.
 
     PYTHONPATH=src python benchmarks/first_token.py [--model inner] [--dtype bfloat16] [--device cuda]
 
@@ -70,17 +71,21 @@ def main() -> None:
     from rung.results import machine, store
     from rung.results.row import Row
 
-    with tempfile.TemporaryDirectory() as cache:
-        for name in ("empty", "full"):
+    with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as new:
+        for name in ("empty", "full", "shared"):
+            own = new if name == "shared" else cache
             done = subprocess.run(
                 [sys.executable, __file__, "--child", *sys.argv[1:]], capture_output=True, text=True, timeout=300,
-                env={**os.environ, "RUNG_CACHE": cache, "CUDA_CACHE_PATH": f"{cache}/driver"},
+                env={
+                    **os.environ, "RUNG_CACHE": own, "CUDA_CACHE_PATH": f"{own}/driver",
+                    "RUNG_SHARED_CACHE": cache if name == "shared" else "",
+                },
             )  # fmt: skip
             if done.returncode:
                 sys.exit(done.stderr)
             found = json.loads(done.stdout.splitlines()[-1])
             each = found.pop("each")
-            print(f"{name:5} cache: " + ", ".join(f"{key} {value:.3g}" for key, value in found.items()), flush=True)
+            print(f"{name:6} cache: " + ", ".join(f"{key} {value:.3g}" for key, value in found.items()), flush=True)
             print(*(f"  {seconds:7.3f} s  {program}" for program, seconds in each), sep="\n", flush=True)
             row = Row(
                 kind="generate", what=given.model.removeprefix(RANDOM), part="first token", dtype=given.dtype,

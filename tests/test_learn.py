@@ -73,7 +73,10 @@ def test_an_exercise_is_written_once_and_a_start_is_told_its_blanks(
             break
 
 
-@pytest.mark.parametrize("exercise", EVERY[1::PER_CHAPTER], ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "exercise",
+    [pytest.param(e, marks=pytest.mark.slow if n % 3 else [], id=e.name) for n, e in enumerate(EVERY[1::PER_CHAPTER])],
+)
 def test_a_chapter_has_a_solution_that_is_right_at_first_sight(exercise: Exercise, tmp_path: Path) -> None:
     (tmp_path / f"{exercise.name}.cu").write_text(exercise.solved)
     assert rung("check", exercise.operation, f"{exercise.name}.cu", "--dtype", exercise.dtype, "--quick") == 0

@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("mcp")
+if TYPE_CHECKING:
+    from mcp import Client
 
-import anyio
-from mcp import Client, StdioServerParameters, stdio_client
+# Not imported while tests are collected: each worker would spend seconds on it, and one needs it.
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="needs the extra mcp")
 
 FAULTY = Path(__file__).parent.parent / "programs/faulty"
 
 
 def asked(work: Callable[[Client], Awaitable[Any]]) -> Any:
     """What the work gets from a server of its own."""
+    import anyio
+    from mcp import Client, StdioServerParameters, stdio_client
 
     async def session() -> Any:
         command = StdioServerParameters(command=sys.executable, args=["-m", "rung", "mcp"], env=dict(os.environ))

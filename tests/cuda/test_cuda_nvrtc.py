@@ -258,6 +258,27 @@ def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch:
         nvrtc.compile_cubin(build(), "sm_90")
 
 
+def test_what_another_machine_compiled_is_read_where_it_lies(
+    tmp_path: Path, own_cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = nvrtc.compile_cubin(build(), "sm_90")
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in own_cache.glob("*.*"))
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "new"))
+    monkeypatch.setenv("RUNG_SHARED_CACHE", str(own_cache.parent))
+    found = headers.find(nvrtc.version())
+    elsewhere = replace(found, source="toolkit /elsewhere", folders=tuple(str(tmp_path) for _ in found.folders))
+    monkeypatch.setattr(headers, "find", lambda version: elsewhere)
+    second = nvrtc.compile_cubin(build(), "sm_90")
+    assert (second.path, second.resources) == (first.path, first.resources) and len(compilations) == 1
+    monkeypatch.setattr(headers, "find", lambda version: found)
+    nvrtc.compile_cubin(build(SOURCE + "// more\n"), "sm_90")
+    assert len(list((tmp_path / "new" / "cubin").glob("*.json"))) == 1
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in own_cache.glob("*.*")) == before
+    own_cache.chmod(0o777)
+    with pytest.raises(RungError, match="can be written by every user"):
+        nvrtc.compile_cubin(build(), "sm_90")
+
+
 # ---- CUDA's own headers ----
 
 

@@ -1,4 +1,4 @@
-"""The step phase by phase: what blocks send one another, as it lies in memory after a step, is what the twin computes."""
+"""The step phase by phase: what blocks send one another, as it lies in memory, is what the reference's phases send."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import math
 
 import pytest
 import torch
-from test_one_kernel import DECODE, FEW_KEYS, Text, dims
+from test_one_kernel import FEW_KEYS, Text, dims
 
 from rung.dtypes import dtype as named
-from rung.operation import LADDERS, Tensors, Values
-from rung.rungs import catalogue, python_module
+from rung.ladders.decode import twin
+from rung.operation import Tensors, Values
+from rung.rungs import catalogue
 
-twin = python_module.load(LADDERS / "decode" / "twin.py")
 BLOCKS = 4  # multiprocessors of the emulator
 LENGTH = 9
 
 
 def after_a_step(number: str, values: Values, tuning: dict[str, int] | None = None) -> tuple[Tensors, Tensors]:
-    """The packets that the blocks exchanged, as 32-bit words, with the caches and logits; and the twin's vectors. Cached
-    keys and values beyond the text are NaN, and so are their places in the twin's operands."""
+    """The packets that the blocks exchanged, as 32-bit words, with the caches and logits; and the reference's vectors.
+    Cached keys and values beyond the text are NaN, also in the reference's operands."""
     rung = catalogue.find(f"decode/{number}")
     text = Text(values, named("bf16"), LENGTH, 1, tuning=tuning, rung=rung)
     for cache in text.begin.values():
@@ -29,8 +29,9 @@ def after_a_step(number: str, values: Values, tuning: dict[str, int] | None = No
     exact = {n: x.double() if x.is_floating_point() else x.long() for n, x in text.own.items()}
     exact |= {name: x.double() for name, x in text.begin.items()}
     exact["tokens"], exact["lengths"] = text.text[LENGTH : LENGTH + 1].long(), torch.tensor([LENGTH])
-    buffers = text.prepared.buffers
-    return {**text.own, "packets": buffers["mail"].view(-1, 4), "clock": buffers["clock"]}, twin.step(exact, values)
+    buffers, sent = text.prepared.buffers, twin.step(exact, values, exact["k_cache"], exact["v_cache"])
+    sent = {name: x[0] for name, x in sent.items()}
+    return {**text.own, "packets": buffers["mail"].view(-1, 4), "clock": buffers["clock"]}, sent
 
 
 def near(found: torch.Tensor, expected: torch.Tensor, what: str) -> None:
@@ -69,7 +70,7 @@ SLOW = [pytest.param(number, marks=pytest.mark.slow) for number in ("epochs", "w
 
 
 @pytest.mark.parametrize("number", ["grid_barriers", "pacing", *SLOW])
-def test_every_vector_that_blocks_exchange_is_the_twins(number: str) -> None:
+def test_every_vector_that_blocks_exchange_is_the_references(number: str) -> None:
     values = dims(64, 2, L=2, MAXT=40)
     tuning = {n: x for n, x in FEW_KEYS.items() if n in catalogue.find(f"decode/{number}").tune}
     found, expected = after_a_step(number, values, tuning)
@@ -89,7 +90,7 @@ def test_every_vector_that_blocks_exchange_is_the_twins(number: str) -> None:
 @pytest.mark.parametrize(
     ("number", "heads"), [("clusters", 2), ("clusters", 1), pytest.param("clusters_int8", 2, marks=pytest.mark.slow)]
 )
-def test_partial_sums_of_clusters_are_the_twins(number: str, heads: int) -> None:
+def test_partial_sums_of_clusters_are_the_references(number: str, heads: int) -> None:
     values = dims(64, heads, L=2, MAXT=40)
     found, expected = after_a_step(number, values)
     C, clusters = int(values["C"]), 2
@@ -110,15 +111,3 @@ def test_partial_sums_of_clusters_are_the_twins(number: str, heads: int) -> None
     added = [found[name][-1].double() for name in ("proj_b", "fc2_b")]
     near(sums[0], expected["after_attention"] - expected["x"] - added[0], "attention's sums over heads")
     near(sums[1], expected["after_mlp"] - expected["after_attention"] - added[1], "the MLP's sums over parts")
-
-
-def test_the_twin_is_the_operations_reference() -> None:
-    values = dims(48, 3, L=3, act=1, by_layer=1)
-    names = [o.name for o in DECODE.operands if o.name in catalogue.find("decode/pacing").binds]
-    given = DECODE.inputs(
-        values, named("f32"), 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind)
-    )
-    exact = {n: t.double() if t.is_floating_point() else t.long() for n, t in given.items()}
-    exact["lengths"] = torch.tensor([LENGTH])
-    expected = DECODE.reference(exact, values)["logits"][0]
-    torch.testing.assert_close(twin.step(exact, values)["logits"], expected)

@@ -366,13 +366,18 @@ def test_the_engine_writes_what_a_rung_of_many_kernels_writes(dtype: str, rung: 
     assert texts[0] == texts[1] and len(set(texts[0])) > 6
 
 
-@pytest.mark.parametrize("variant", [{}, {"scale_attn_by_inverse_layer_idx": True, "activation_function": "relu"}])
-def test_the_engines_logits_are_those_of_transformers(variant: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("variant", "dtype", "real"),
+    [
+        ({}, "bfloat16", named("bf16")),
+        ({"scale_attn_by_inverse_layer_idx": True, "activation_function": "relu"}, "float16", named("f16")),
+    ],
+)
+def test_the_engines_logits_are_those_of_transformers(variant: dict[str, object], dtype: str, real: Dtype) -> None:
     folder, ids, text = models.saved(**SMALL, **variant), models.some_ids(41), models.some_ids(12, seed=5)
-    for name, real in (("float16", named("f16")), ("bfloat16", named("bf16"))):
-        found = logits_after(engine(folder, name, "pacing", FEW_KEYS), [ids], [text])[0]
-        expected = rounded_reference(folder, [*ids, *text], real)[-len(text) :]
-        assert ((found - expected).norm(dim=1) / expected.norm(dim=1)).max() < real.norm_cap
+    found = logits_after(engine(folder, dtype, "pacing", FEW_KEYS), [ids], [text])[0]
+    expected = rounded_reference(folder, [*ids, *text], real)[-len(text) :]
+    assert ((found - expected).norm(dim=1) / expected.norm(dim=1)).max() < real.norm_cap
 
 
 # ---- what it takes ----------------------------------------------------------------------------------------------
@@ -386,6 +391,7 @@ def test_every_size_of_gpt2_is_accepted(shape: str, dtype: str) -> None:
         assert RUNG.refusal(values, named(dtype), {"STEP_WARPS": warps}) is None
 
 
+@pytest.mark.slow  # the tunings that serve are compiled in the next test
 @pytest.mark.parametrize("rung", [RUNG, EIGHT_BITS], ids=lambda rung: rung.name)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("shape", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])

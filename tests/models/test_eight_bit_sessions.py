@@ -19,7 +19,6 @@ from rung.models.gpu.engine import Engine
 from rung.models.gpu.row_transfer import RowTransfer, record
 from rung.models.gpu.session import Session, Work, dims
 from rung.models.gpu.slots import GpuBackend, read_into
-from rung.models.gpu.token_sampler import Draw
 from rung.models.load import Model, load
 from rung.models.operations import find
 from rung.models.options import Options, Prompt
@@ -133,8 +132,7 @@ def test_texts_that_move_are_quantised_copied_and_widened(model: Model, weights:
     transfers = {of: RowTransfer(of) for of in places}
     way = [first, second, third, last]
     for a, b in itertools.pairwise(way):
-        draws = Draw(GREEDY, 0, 0, None)
-        records = [record(f, t, n, 99, draws, 0, ()) for f, t, n in zip(places[a], places[b], lengths, strict=True)]
+        records = [record(f, t, n, 99, 0, ()) for f, t, n in zip(places[a], places[b], lengths, strict=True)]
         transfers[b].move(transfers[a].state, records)
     for text, n in enumerate(lengths):
         at = {of: (slice(None), places[of][text], slice(None), slice(n)) for of in way}

@@ -67,6 +67,10 @@ def test_other_formats_stay_close(dtype: str, bound: float) -> None:
     model, ids = rung.load(folder, dtype=dtype, device="cpu"), ids_of(40, 3)
     right = models.reference_logits(folder, ids)
     assert error(model.logits(ids), right) < bound
+    cache = model.transformer.new_cache(1, 96)
+    parts = [ids[:20], ids[20:24], *([token] for token in ids[24:])]  # a pass, a step of several tokens, steps of one
+    found = torch.cat([model.transformer.advance([part], cache) for part in parts])
+    assert error(found, torch.cat((right[19:20], right[23:]))) < bound
     own = right.log_softmax(-1)[:-1].gather(1, torch.tensor(ids[1:])[:, None]).sum()
     assert model.score([ids])[0].logprob == pytest.approx(float(own), rel=bound)
 

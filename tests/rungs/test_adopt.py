@@ -65,6 +65,8 @@ def test_names_of_functions_say_which_operation_a_file_is_for(name: str, operati
     assert adopt.guessed_operation(source, Path("k" + name[-3:]), list(catalogue.folders())) == operation
 
 
+@needs_compiler
+@pytest.mark.slow  # like its neighbours: each candidate is run at eight sizes
 def test_a_grid_that_is_not_rounded_up_asks_for_multiples() -> None:
     path = FOREIGN / "matmul_whole_tiles.cu"
     found = adopt._chosen(catalogue.operation("matmul"), read_text(path), path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 import gpt2_models as models
 from serving import running
 
-pytest.importorskip("tenacity", reason="its API models need tenacity")
-lm_eval = pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed")
+needed = ("tenacity", "lm_eval")
+pytestmark = pytest.mark.skipif(not all(find_spec(name) for name in needed), reason=f"needs {' and '.join(needed)}")
 
 
 def instance(kind: str, *arguments: Any) -> Any:

@@ -35,6 +35,11 @@ class Headers:
     version: str = ""
 
     @property
+    def given(self) -> bool:
+        """Whether the user names them, or their version is unknown."""
+        return self.source.startswith(OVERRIDE) or not self.version
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """Headers of `NEEDED` that would not compile from here."""
         if self.bundled:

@@ -49,9 +49,11 @@ def cache_folder() -> Path:
 
 
 def settle() -> None:
-    """From now on a relative RUNG_CACHE is an absolute one, in this process and those that it starts."""
+    """From now on relative folders of caches are absolute, in this process and those that it starts."""
     if os.environ.get("RUNG_CACHE"):
         os.environ["RUNG_CACHE"] = str(cache_folder())
+    if shared := os.environ.get("RUNG_SHARED_CACHE"):
+        os.environ["RUNG_SHARED_CACHE"] = str(Path(shared).expanduser().absolute())
 
 
 def require() -> None:
@@ -85,7 +87,7 @@ def _require_own(place: Path) -> None:
         fault = "can be written by every user" if others_write else "belongs to another user"
         raise RungError(
             f"The cache folder {place} {fault}, who could place code there for rung to run: "
-            "set RUNG_CACHE to a folder of your own, or take the permission away (chmod go-w)."
+            "name a folder of your own, or take the permission away (chmod go-w)."
         )
 
 
@@ -117,6 +119,16 @@ def find(where: Path, key: str) -> Entry | None:
         return Entry(path, fields.get("note"))
     except (OSError, ValueError, KeyError, TypeError, RungError):
         return None
+
+
+def find_shared(name: str, key: str) -> Entry | None:
+    """The entry in the user's cache, or in $RUNG_SHARED_CACHE: what another machine has compiled, never written to."""
+    found = find(folder(name), key)
+    if found is None and (shared := os.environ.get("RUNG_SHARED_CACHE")):
+        with contextlib.suppress(OSError):
+            _require_own(Path(shared) / name)
+            found = find(Path(shared) / name, key)
+    return found
 
 
 def put(where: Path, key: str, made: Path, note: Any = None) -> Entry:

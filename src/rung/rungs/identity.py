@@ -238,9 +238,7 @@ RENAMED = {
 STEPS = {"decode 05_graph": "decode 04_one_row, one graph", "decode 07_ahead": "decode 05_dependent_launch, ahead"}
 
 _BARE = {old: new for names in RENAMED.values() for old, new in names.items()}
-_FULL = {f"{ladder}{mark}{old}": f"{ladder}{mark}{new}" for ladder, names in RENAMED.items()
-         for old, new in names.items() for mark in "/ "} | STEPS  # fmt: skip
-_OLD = re.compile("|".join(rf"\b{old}\b" for old in _FULL) + "|" + "|".join(f'"rung": "{old}"' for old in _BARE))
+_OLD = re.compile(rf'\b({"|".join(RENAMED)})([/ ])(\d\d_\w+)|"rung": "(\d\d_\w+)"')
 
 
 def renewed(line: bytes) -> bytes:
@@ -251,5 +249,7 @@ def renewed(line: bytes) -> bytes:
 
 
 def _new(found: re.Match[str]) -> str:
-    old = found[0]
-    return _FULL[old] if old in _FULL else f'"rung": "{_BARE[old.split(chr(34))[3]]}"'
+    ladder, mark, name, bare = found.groups()
+    if bare:
+        return f'"rung": "{_BARE.get(bare, bare)}"'
+    return STEPS.get(found[0]) or f"{ladder}{mark}{RENAMED[ladder].get(name, name)}"

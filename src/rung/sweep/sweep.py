@@ -26,6 +26,7 @@ from rung.rungs.cuda import CudaRung
 Tuning = dict[str, int]
 MOST = 20_000  # largest number of configurations without sampling
 FINALISTS = 4
+HOPELESS = 2_000  # draws in a row, none of them legal, after which no more are drawn
 
 
 @dataclass
@@ -101,15 +102,18 @@ def configurations(
     first = rung.tuned(None)
     if all(first[n] in table[n] for n in names):
         sampled.append(first)
+    missed = 0
     for index in _shuffled(total, seed):
-        if len(sampled) >= sample:
+        if len(sampled) >= sample or missed == HOPELESS:
             break
         tuning = {}
         for name, column in zip(names, columns, strict=True):
             index, place = divmod(index, len(column))
             tuning[name] = column[place]
+        missed += 1
         if tuning not in sampled and legal(tuning):
             sampled.append(tuning)
+            missed = 0
     return sampled
 
 

@@ -1,4 +1,4 @@
-// The twelfth decode rung's kernels between the library's products: one for the embedding, one for each norm, one for attention,
+// Rung 8's kernels between the library's products: one for the embedding, one for each norm, one for attention,
 // and two after the head. Each may start while its predecessor ends, and reads that kernel's output after pdl_wait.
 #pragma once
 #include "key_chunks.cuh"

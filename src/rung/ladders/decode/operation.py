@@ -7,58 +7,32 @@ from collections.abc import Callable
 from typing import Any
 
 from rung.inputs import Change, near_the_end, times
-from rung.lazy import F, torch
+from rung.ladders.decode import twin
+from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
 Make = Callable[[Values, "torch.Generator"], "torch.Tensor"]
 
-ACTIVATIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
-    lambda x: F.gelu(x, approximate="tanh"),
-    lambda x: F.gelu(x),
-    lambda x: F.relu(x),
-)
 CACHES = ("k_cache", "v_cache")
 MATRICES = {"qkv": ("3 * C", "C"), "proj": ("C", "C"), "fc": ("F", "C"), "fc2": ("C", "F")}
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
     if "k_cache" in t:
-        return _with_cache(t, v, t["k_cache"].clone(), t["v_cache"].clone())
+        return _results(twin.step(t, v, t["k_cache"].clone(), t["v_cache"].clone()))
     if "k_cache_q" in t:
-        found = _with_cache(t, v, *(t[f"{n}_q"] * t[f"{n}_s"][..., None] for n in CACHES))
+        found = _results(twin.step(t, v, *(t[f"{n}_q"] * t[f"{n}_s"][..., None] for n in CACHES)))
         return found | _quantised(found, t, v)
-    return _recomputed(t, v)
+    return {"logits": torch.stack([twin.recomputed(t, v, b) for b in range(int(v["B"]))])}
 
 
-def _with_cache(t: Tensors, v: Values, k_cache: torch.Tensor, v_cache: torch.Tensor) -> Tensors:
-    B, NH, HS = (int(v[n]) for n in ("B", "NH", "HS"))
-    tokens = t["tokens"]
-    caches, at, inside = _places(t, v)
-    kept = caches[inside], slice(None), at[inside]
-    x = t["wte"][tokens] + t["wpe"][at]  # (B, C)
-    seen = torch.arange(int(v["MAXT"]), device=tokens.device) <= at[:, None]  # (B, MAXT)
-    for layer in range(int(v["L"])):
-        q, k, value = _qkv(x, t, v, layer).view(B, 3, NH, HS).unbind(1)
-        k_cache[layer][kept], v_cache[layer][kept] = k[inside], value[inside]
-        scores = (k_cache[layer, caches] @ q[..., None])[..., 0] * _scale(v, layer)  # (B, NH, MAXT)
-        p = scores.masked_fill(~seen[:, None], -torch.inf).softmax(-1)
-        y = (p[:, :, None] @ v_cache[layer, caches]).view(B, NH * HS)
-        x = _rest(x, y, t, v, layer)
-    return {"logits": _logits(x, t, v), "k_cache": k_cache, "v_cache": v_cache}
-
-
-def _places(t: Tensors, v: Values) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Each row's place in the caches (text and position), and whether the position is inside."""
-    rows = torch.arange(int(v["B"]), device=t["tokens"].device)
-    firsts = t["texts"].long() if "texts" in t else rows
-    caches = t["caches"].long()[firsts] if "caches" in t else firsts
-    at = t["lengths"].long()[firsts] + rows - firsts
-    return caches, at.clamp(max=int(v["MAXT"]) - 1), at < int(v["MAXT"])
+def _results(sent: Tensors) -> Tensors:
+    return {name: sent[name] for name in ("logits", *CACHES)}
 
 
 def _new(t: Tensors, v: Values) -> torch.Tensor:
     """The positions at which a step writes scales of keys and values: (1, B, 1, MAXT)."""
-    caches, at, inside = _places(t, v)
+    caches, at, inside = twin.places(t, v)
     marked = torch.zeros(int(v["B"]), int(v["MAXT"]), dtype=torch.int32, device=at.device)
     return marked.index_put((caches, at), inside.int(), accumulate=True).bool()[None, :, None]
 
@@ -71,48 +45,6 @@ def _quantised(found: Tensors, t: Tensors, v: Values) -> Tensors:
         whole = found[name] / torch.where(units == 0, 1.0, units)[..., None]
         caches[f"{name}_s"], caches[f"{name}_q"] = units, torch.where(new[..., None], whole, t[f"{name}_q"].double())
     return caches
-
-
-def _recomputed(t: Tensors, v: Values) -> Tensors:
-    rows = [_one_sequence(t, v, b) for b in range(int(v["B"]))]
-    return {"logits": torch.stack(rows)}
-
-
-def _one_sequence(t: Tensors, v: Values, b: int) -> torch.Tensor:
-    NH, HS, past = int(v["NH"]), int(v["HS"]), int(t["lengths"][b])
-    tokens = torch.cat([t["history"][b, :past], t["tokens"][b : b + 1]])
-    x = t["wte"][tokens] + t["wpe"][: past + 1]  # (T, C)
-    for layer in range(int(v["L"])):
-        q, k, value = _qkv(x, t, v, layer).view(-1, 3, NH, HS).permute(1, 2, 0, 3).unbind(0)
-        y = F.scaled_dot_product_attention(q, k, value, is_causal=True, scale=_scale(v, layer))
-        x = _rest(x, y.transpose(0, 1).reshape(x.shape), t, v, layer)
-    return _logits(x[-1], t, v)
-
-
-def _qkv(x: torch.Tensor, t: Tensors, v: Values, layer: int) -> torch.Tensor:
-    return _linear(_norm(x, t, "ln1", layer, v), t, "qkv", layer)
-
-
-def _rest(x: torch.Tensor, y: torch.Tensor, t: Tensors, v: Values, layer: int) -> torch.Tensor:
-    x = x + _linear(y, t, "proj", layer)
-    h = ACTIVATIONS[int(v["act"])](_linear(_norm(x, t, "ln2", layer, v), t, "fc", layer))
-    return x + _linear(h, t, "fc2", layer)
-
-
-def _linear(x: torch.Tensor, t: Tensors, name: str, layer: int) -> torch.Tensor:
-    return x @ t[f"{name}_w"][layer].T + t[f"{name}_b"][layer]
-
-
-def _norm(x: torch.Tensor, t: Tensors, name: str, layer: int, v: Values) -> torch.Tensor:
-    return F.layer_norm(x, x.shape[-1:], t[f"{name}_w"][layer], t[f"{name}_b"][layer], float(v["eps"]))
-
-
-def _logits(x: torch.Tensor, t: Tensors, v: Values) -> torch.Tensor:
-    return F.layer_norm(x, x.shape[-1:], t["lnf_w"], t["lnf_b"], float(v["eps"])) @ t["head_w"].T
-
-
-def _scale(v: Values, layer: int) -> float:
-    return float(v["scale"]) / (layer + 1 if v["by_layer"] else 1)
 
 
 def most_likely(t: Tensors, v: Values) -> torch.Tensor:
@@ -254,59 +186,6 @@ def _new_numbers(t: Tensors, v: Values) -> torch.Tensor:
     return _new(t, v)[..., None]
 
 
-def torch_decode(
-    tokens: torch.Tensor,
-    lengths: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    wte: torch.Tensor,
-    wpe: torch.Tensor,
-    head_w: torch.Tensor,
-    ln1_w: torch.Tensor,
-    ln1_b: torch.Tensor,
-    qkv_w: torch.Tensor,
-    qkv_b: torch.Tensor,
-    proj_w: torch.Tensor,
-    proj_b: torch.Tensor,
-    ln2_w: torch.Tensor,
-    ln2_b: torch.Tensor,
-    fc_w: torch.Tensor,
-    fc_b: torch.Tensor,
-    fc2_w: torch.Tensor,
-    fc2_b: torch.Tensor,
-    lnf_w: torch.Tensor,
-    lnf_b: torch.Tensor,
-    L: int,
-    NH: int,
-    MAXT: int,
-    eps: float,
-    scale: float,
-    act: int,
-    by_layer: int,
-) -> Tensors:
-    B, C = len(tokens), wte.shape[1]
-    rows = torch.arange(B, device=tokens.device)
-    tokens, at = tokens.long(), lengths.long()
-    x = wte[tokens] + wpe[at]
-    mask = (torch.arange(MAXT, device=tokens.device) <= at[:, None])[:, None, None]  # (B, 1, 1, MAXT)
-    for layer in range(L):
-        qkv = F.linear(F.layer_norm(x, (C,), ln1_w[layer], ln1_b[layer], eps), qkv_w[layer], qkv_b[layer])
-        q, k, v = qkv.view(B, 3, NH, C // NH).unbind(1)
-        k_cache[layer, rows, :, at], v_cache[layer, rows, :, at] = k, v
-        y = F.scaled_dot_product_attention(
-            q[:, :, None],
-            k_cache[layer],
-            v_cache[layer],
-            attn_mask=mask,
-            scale=scale / (layer + 1 if by_layer else 1),
-        )
-        x = x + F.linear(y.reshape(B, C), proj_w[layer], proj_b[layer])
-        h = F.linear(F.layer_norm(x, (C,), ln2_w[layer], ln2_b[layer], eps), fc_w[layer], fc_b[layer])
-        x = x + F.linear(ACTIVATIONS[act](h), fc2_w[layer], fc2_b[layer])
-    logits = F.linear(F.layer_norm(x, (C,), lnf_w, lnf_b, eps), head_w).float()
-    return {"logits": logits, "next": logits.argmax(1).int(), "k_cache": k_cache, "v_cache": v_cache}
-
-
 def _dims(B: int, L: int, C: int, NH: int, V: int, MAXT: int, width: int | None = None) -> Values:
     return {"B": B, "L": L, "C": C, "NH": NH, "F": width or 4 * C, "V": V, "MAXT": MAXT}
 
@@ -427,6 +306,6 @@ OPERATION = Operation(
         "gpt2 b256": _dims(256, 12, 768, 12, 50257, 256),
     },
     # In half precision torch rounds the residual stream after every operator, which exceeds the bounds.
-    libraries=(Library("torch", torch_decode, ("f32",), note="The step through torch, operator by operator."),),
+    libraries=(Library("torch", twin.torch_decode, ("f32",), note="The step through torch, operator by operator."),),
     tour=(Race("gpt2", ("f32", "bf16"), patience=0.2), Race("gpt2 b64", ("bf16",), patience=0.2)),
 )

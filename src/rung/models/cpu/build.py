@@ -82,15 +82,16 @@ def begin() -> Compilation | None:
     if not _tried:
         _tried = True
         compiler = os.environ.get("RUNG_CXX") or shutil.which("g++") or shutil.which("clang++")
-        _compilation = _begin(compiler) if compiler else None
+        wide = [WIDE] if platform.machine() in ("x86_64", "AMD64") else []
+        _compilation = compilation(compiler, [*FLAGS, *wide]) if compiler else None
         if _compilation is not None:
             atexit.register(_compilation.abandon)
     return _compilation
 
 
-def _begin(compiler: str) -> Compilation | None:
+def compilation(compiler: str, flags: list[str]) -> Compilation | None:
+    """The library compiled with these flags, from the cache if it is there; None where nothing can be written."""
     source = b"".join(file.read_bytes() for file in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))))
-    flags = [*FLAGS, WIDE] if platform.machine() in ("x86_64", "AMD64") else FLAGS
     identity = "\0".join([_version(compiler), *flags, _processor()]).encode()
     key = hashlib.sha256(source + identity).hexdigest()[:16]
     name = f"decode-{key}"

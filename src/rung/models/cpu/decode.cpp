@@ -1,4 +1,4 @@
-// GPT-2 for a few tokens at a time, on the CPU, in one call.
+// A model for a few tokens at a time, on the CPU, in one call.
 //
 // A product with a single row is limited by memory alone, so the whole step only streams the weights once: there is no
 // framework between the operations, threads synchronize at spinning barriers, and activations are float for any weight
@@ -176,9 +176,9 @@ class Forward final : public Few {
 
  public:
   Forward(const Network& network, const Step& step)
-      : net_(network), s_(network.s), step_(step), barrier_(s_.threads), next_(5 * s_.L + 1), scratch_(s_.threads) {
-    const size_t n = MAX_COLUMNS, widest = std::max(s_.C, s_.F);
-    x_.resize(n * s_.C), q_.resize(n * s_.C), attn_.resize(n * s_.C), hidden_.resize(n * s_.F);
+      : net_(network), s_(network.s), step_(step), barrier_(s_.threads), next_(6 * s_.L + 1), scratch_(s_.threads) {
+    const size_t n = MAX_COLUMNS, widest = net_.widest;
+    x_.resize(n * s_.C), q_.resize(n * net_.turned), attn_.resize(n * net_.Q), hidden_.resize(n * net_.FC);
     for (Scratch& scratch : scratch_) {
       scratch.in.x.resize(n * widest), scratch.in.scale.resize(n);
       scratch.row.resize(widest);
@@ -191,26 +191,31 @@ class Forward final : public Few {
   }
 
   void work(int me) override {
-    const int n = step_.n, C = s_.C, F = s_.F, HS = C / s_.NH;
+    const int n = step_.n, C = s_.C, F = s_.F, HS = s_.HS, Q = net_.Q, FC = net_.FC;
     Scratch& my = scratch_[me];
     std::atomic<int>* next = next_.data();
     for (int i = 0; i < s_.L; ++i) {
       const Layer& layer = net_.layers[i];
       for (int c = 0; c < n; ++c) normalize(my, c, &x_[size_t(c) * C], layer.ln_1);
-      product(my.in, layer.qkv, n, C, 3 * C, *next++, [&](int c, int o, float y) {
-        const int part = o / C, h = o % C / HS, j = o % HS;
-        if (part == 0) q_[size_t(c) * C + o] = y;
-        else store(at<KV>(part == 1 ? step_.k : step_.v, i, c, h) + step_.columns[c].position * HS + j, y);
+      product(my.in, layer.qkv, n, C, Q + 2 * net_.KV, *next++, [&](int c, int o, float y) {
+        if (o < net_.turned) q_[size_t(c) * net_.turned + o] = y;
+        else store(place(o < Q + net_.KV ? step_.k : step_.v, i, c, (o - Q) % net_.KV / HS) + o % HS, y);
       });
       barrier_.wait();
+      if (net_.cosines) {
+        const int heads = s_.NH + s_.NKV;
+        for (int item; (item = (*next)++) < n * heads;) turn(layer, i, item / heads, item % heads);
+        ++next;
+        barrier_.wait();
+      }
       for (int item; (item = (*next)++) < n * s_.NH;) attend(my, i, item / s_.NH, item % s_.NH);
       ++next;
       barrier_.wait();
-      for (int c = 0; c < n; ++c) put(my.in, c, C, &attn_[size_t(c) * C]);
-      product(my.in, layer.attn_proj, n, C, C, *next++, [&](int c, int o, float y) { x_[size_t(c) * C + o] += y; });
+      for (int c = 0; c < n; ++c) put(my.in, c, Q, &attn_[size_t(c) * Q]);
+      product(my.in, layer.attn_proj, n, Q, C, *next++, [&](int c, int o, float y) { x_[size_t(c) * C + o] += y; });
       barrier_.wait();
       for (int c = 0; c < n; ++c) normalize(my, c, &x_[size_t(c) * C], layer.ln_2);
-      product(my.in, layer.fc, n, C, F, *next++, [&](int c, int o, float y) { hidden_[size_t(c) * F + o] = y; });
+      product(my.in, layer.fc, n, C, FC, *next++, [&](int c, int o, float y) { hidden_[size_t(c) * FC + o] = y; });
       barrier_.wait();
       for (int c = 0; c < n; ++c) activate(my, c);
       product(my.in, layer.mlp_proj, n, F, C, *next++, [&](int c, int o, float y) { x_[size_t(c) * C + o] += y; });
@@ -229,27 +234,50 @@ class Forward final : public Few {
   }
 
  private:
-  template <typename T>
-  T* at(void* cache, int layer, int c, int h) const {  // (L, rows, NH, capacity, HS)
-    const int64_t head = (layer * step_.rows + step_.columns[c].row) * s_.NH + h;
-    return static_cast<T*>(cache) + head * step_.capacity * (s_.C / s_.NH);
+  KV* sequence(void* cache, int layer, int c, int h) const {  // (L, rows, NKV, capacity, HS)
+    const int64_t head = (layer * step_.rows + step_.columns[c].row) * s_.NKV + h;
+    return static_cast<KV*>(cache) + head * step_.capacity * s_.HS;
+  }
+  KV* place(void* cache, int layer, int c, int h) const {
+    return sequence(cache, layer, c, h) + step_.columns[c].position * s_.HS;
   }
 
   void normalize(Scratch& my, int c, const float* x, const Norm& norm) const {
     const int C = s_.C;
     float sum = 0, squares = 0;
-    for (int k = 0; k < C; ++k) sum += x[k];
+    if (norm.bias)
+      for (int k = 0; k < C; ++k) sum += x[k];
     const float mean = sum / C;
     for (int k = 0; k < C; ++k) squares += (x[k] - mean) * (x[k] - mean);
     const float rstd = 1.0f / std::sqrt(squares / C + s_.eps);
     float* row = my.row.data();
-    for (int k = 0; k < C; ++k) row[k] = (x[k] - mean) * rstd * norm.weight[k] + norm.bias[k];
+    for (int k = 0; k < C; ++k) row[k] = (x[k] - mean) * rstd * norm.weight[k] + (norm.bias ? norm.bias[k] : 0.0f);
     put(my.in, c, C, row);
+  }
+
+  // A head of queries, or of keys on their way to the cache.
+  void turn(const Layer& layer, int i, int c, int h) {
+    const int HS = s_.HS, half = HS / 2;
+    float* x = &q_[size_t(c) * net_.turned + h * HS];
+    if (const float* weight = (h < s_.NH ? layer.q_norm : layer.k_norm).weight) {
+      float squares = 0;
+      for (int j = 0; j < HS; ++j) squares += x[j] * x[j];
+      const float rstd = 1.0f / std::sqrt(squares / HS + s_.eps);
+      for (int j = 0; j < HS; ++j) x[j] *= rstd * weight[j];
+    }
+    const float *cosine = net_.cosines + step_.columns[c].position * half, *sine = cosine - net_.cosines + net_.sines;
+    for (int j = 0; j < half; ++j) {
+      const float a = x[j], b = x[j + half];
+      x[j] = a * cosine[j] - b * sine[j], x[j + half] = b * cosine[j] + a * sine[j];
+    }
+    if (h < s_.NH) return;
+    KV* key = place(step_.k, i, c, h - s_.NH);
+    for (int j = 0; j < HS; ++j) store(key + j, x[j]);
   }
 
   void activate(Scratch& my, int c) const {
     const int F = s_.F;
-    const float* x = &hidden_[size_t(c) * F];
+    const float* x = &hidden_[size_t(c) * net_.FC];
     float* row = my.row.data();
     if (s_.activation == GELU_TANH) {
       // x/2 (1 + tanh u) = x / (1 + exp(-2u)), which does not cancel for negative x
@@ -257,6 +285,8 @@ class Forward final : public Few {
         row[k] = x[k] / (1.0f + fast_exp(-1.5957691216f * (x[k] + 0.044715f * x[k] * x[k] * x[k])));
     } else if (s_.activation == GELU_ERF) {
       for (int k = 0; k < F; ++k) row[k] = 0.5f * x[k] * std::erfc(-0.70710678f * x[k]);
+    } else if (s_.activation == SWIGLU) {
+      for (int k = 0; k < F; ++k) row[k] = x[2 * k] / (1.0f + fast_exp(-x[2 * k])) * x[2 * k + 1];
     } else {
       for (int k = 0; k < F; ++k) row[k] = std::max(x[k], 0.0f);
     }
@@ -264,11 +294,12 @@ class Forward final : public Few {
   }
 
   void attend(Scratch& my, int layer, int c, int h) {
-    const int HS = s_.C / s_.NH, before = int(step_.columns[c].position) + 1, T = std::min(before, s_.window);
+    const int HS = s_.HS, before = int(step_.columns[c].position) + 1, T = std::min(before, s_.window);
     const size_t first = size_t(before - T) * HS;
-    const float* q = &q_[size_t(c) * s_.C + h * HS];
-    const KV* k = at<KV>(step_.k, layer, c, h) + first;
-    const KV* v = at<KV>(step_.v, layer, c, h) + first;
+    const float* q = &q_[size_t(c) * net_.turned + h * HS];
+    const int shared = h / (s_.NH / s_.NKV);
+    const KV* k = sequence(step_.k, layer, c, shared) + first;
+    const KV* v = sequence(step_.v, layer, c, shared) + first;
     if (int(my.scores.size()) < T) my.scores.resize(T);
     float* p = my.scores.data();
     float largest = -INFINITY, sum = 0;
@@ -279,7 +310,7 @@ class Forward final : public Few {
       largest = std::max(largest, p[t]);
     }
     for (int t = 0; t < T; ++t) sum += p[t] = fast_exp(p[t] - largest);
-    float* out = &attn_[size_t(c) * s_.C + h * HS];
+    float* out = &attn_[size_t(c) * net_.Q + h * HS];
     std::fill(out, out + HS, 0.0f);
     for (int t = 0; t < T; ++t) {
       const float share = p[t] / sum;
@@ -368,7 +399,8 @@ class Engine {
   void make() {
     few_ = std::make_unique<Forward<W, KV>>(network_, step_);
     constexpr bool SMALL = !std::is_same_v<W, float>;
-    if (SMALL && RUNG_TILES && network_.s.C % 64 == 0 && network_.s.F % 64 == 0 && tiles_allowed())
+    const bool fits = network_.s.C % 64 == 0 && network_.Q % 64 == 0 && network_.s.F % 64 == 0;
+    if (SMALL && RUNG_TILES && fits && tiles_allowed())
       many_ = std::make_unique<Lanes<W, KV, SMALL && RUNG_TILES>>(network_, pass_);
     else
       many_ = std::make_unique<Lanes<W, KV, false>>(network_, pass_);
@@ -426,7 +458,7 @@ void* rung_new(const Shape* shape, const void* const* tensors) { return new Engi
 
 void rung_free(void* engine) { delete static_cast<Engine*>(engine); }
 
-// columns: (n) of token's row, position and output; x: (n, C); k, v: (L, rows, NH, capacity, HS); logits: (outputs, V)
+// columns: (n) of token's row, position and output; x: (n, C); k, v: (L, rows, NKV, capacity, HS); logits: (outputs, V)
 void rung_step(void* engine, int32_t n, const Column* columns, const float* x, void* k, void* v, int64_t rows,
                int64_t capacity, float* logits) {
   static_cast<Engine*>(engine)->step(Step{n, columns, k, v, rows, capacity, logits}, x);

@@ -16,18 +16,21 @@ import torch
 from rung.models.cache import Cache
 from rung.models.cpu import build
 from rung.models.family import Config
+from rung.models.plan import tables
 from rung.models.tensors import empty, floats, integers
-from rung.models.weights import Linear, Norm, Weights
+from rung.models.weights import Linear, Weights
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
-ACTIVATIONS = {"gelu_tanh": 0, "gelu_erf": 1, "relu": 2}
+ACTIVATIONS = {"gelu_tanh": 0, "gelu_erf": 1, "relu": 2, "swiglu": 3}
+LAYER = ("ln_1", "qkv", "q_norm", "k_norm", "attn_proj", "ln_2", "fc", "mlp_proj")  # norms of heads may be missing
 
 
 class Shape(ctypes.Structure):
     """As in decode.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("kind", "activation", "threads", "L", "C", "NH", "F", "V", "window")),
+        *((name, ctypes.c_int32) for name in ("kind", "activation", "threads")),
+        *((name, ctypes.c_int32) for name in ("L", "C", "NH", "NKV", "HS", "F", "V", "window")),
         ("eps", ctypes.c_float),
     )
 
@@ -89,18 +92,21 @@ class Engine:
         self.columns_at_once: int = library.rung_max_columns()
         scales = floats([config.attention_scale(i) for i in range(config.layers)])
         tensors: list[torch.Tensor | None] = []
-
-        for held in itertools.chain.from_iterable(weights.groups()[1:]):
-            if isinstance(held, Norm):
-                tensors += [held.weight.float(), None if held.bias is None else held.bias.float()]
-            elif isinstance(held, Linear):
+        of_layers = (getattr(layer, role, None) for layer in weights.layers for role in LAYER)
+        for held in (*of_layers, weights.ln_f, weights.head):
+            if isinstance(held, Linear):
                 tensors += [held.weight, None if held.bias is None else held.bias.float(), held.scale]
+            elif held is None:
+                tensors += [None, None]
+            else:
+                tensors += [held.weight.float(), None if held.bias is None else held.bias.float()]
         tensors.append(scales)
+        tensors += tables(config, torch.device("cpu")) if config.rotary else (None, None)
         assert all(t is None or t.is_contiguous() for t in tensors)
         self._tensors = tensors
         shape = Shape(
             KINDS[weights.head.weight.dtype], ACTIVATIONS[config.activation], threads,
-            config.layers, config.C, config.NH, config.F, config.vocabulary,
+            config.layers, config.C, config.NH, config.NKV, config.HS, config.F, config.vocabulary,
             min(window or config.context, config.context), config.eps,
         )  # fmt: skip
         self._shape = shape
@@ -161,7 +167,8 @@ class Engine:
         x: torch.Tensor = wte.weight[ids].float()
         if wte.scale is not None:
             x *= wte.scale[ids, None]
-        x += self._weights.wpe[integers(positions)]
+        if not self._config.rotary:
+            x += self._weights.wpe[integers(positions)]
         return x
 
 

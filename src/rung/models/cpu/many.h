@@ -1,4 +1,4 @@
-// GPT-2 for many tokens at a time: prompts, and texts to score.
+// A model for many tokens at a time: prompts, and texts to score.
 //
 // Each vector lane holds one token, from the embedding to the head: activations are stored as (block of tokens, feature,
 // token of the block). Weights are broadcast in place, norms and softmax need no sums across lanes, and every sum is added
@@ -239,6 +239,7 @@ inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
 inline Floats activated(Floats x, int kind) {
   if (kind == RELU) return larger(x, Floats{});
+  if (kind == SWIGLU) return x / (1.0f + exp(-x));  // of a gate
   if (kind == GELU_TANH) return x / (1.0f + exp(-1.5957691216f * (x + 0.044715f * x * x * x)));
   float y[LANES];
   save(y, x);
@@ -306,7 +307,7 @@ class Lanes final : public Many {
 
  public:
   Lanes(const Network& network, const Pass& pass)
-      : net_(network), s_(network.s), pass_(pass), barrier_(s_.threads), next_(11 * s_.L + 6), scratch_(s_.threads) {}
+      : net_(network), s_(network.s), pass_(pass), barrier_(s_.threads), next_(12 * s_.L + 6), scratch_(s_.threads) {}
 
   void begin() override {
     first_.clear();
@@ -315,20 +316,20 @@ class Lanes final : public Many {
     rows_ = pass_.rows, capacity_ = pass_.capacity, layers_ = s_.L;
     k_ = static_cast<KV*>(pass_.k), v_ = static_cast<KV*>(pass_.v);
     if (pass_.wanted) {  // keys and values serve one layer after the other
-      own_k_.resize(std::max(own_k_.size(), size_t(n_) * s_.C)), own_v_.resize(own_k_.size());
+      own_k_.resize(std::max(own_k_.size(), size_t(n_) * net_.KV)), own_v_.resize(own_k_.size());
       capacity_ = n_, layers_ = 1, k_ = own_k_.data(), v_ = own_v_.data();
     }
     run_of_.resize(n_), place_.resize(n_);
     for (int r = 0; r < pass_.runs; ++r)
       for (int i = 0; i < pass_.run[r].count; ++i) {
         run_of_[first_[r] + i] = r;
-        place_[first_[r] + i] = (pass_.run[r].row * s_.NH * capacity_ + pass_.run[r].position + i) * (s_.C / s_.NH);
+        place_[first_[r] + i] = (pass_.run[r].row * s_.NKV * capacity_ + pass_.run[r].position + i) * s_.HS;
       }
-    const int C = s_.C, F = std::max(C, s_.F);
-    for (Buffer* buffer : {&x_, &q_, &norm_}) grow(*buffer, n_, C);
-    grow(hidden_, n_, F);
+    grow(x_, n_, s_.C), grow(q_, n_, net_.turned), grow(norm_, n_, std::max(s_.C, net_.Q));
+    grow(hidden_, n_, std::max(s_.C, s_.F));
     grow(own_, n_, 1);
-    if (PACKED) grow(packed_, n_, (F + 1) / 2);
+    if (net_.cosines) grow(turns_, n_, s_.HS);
+    if (PACKED) grow(packed_, n_, (net_.widest + 1) / 2);
     if (INTEGERS) grow(quanta_, n_, 1);
     if (pass_.wanted) grow(figures_, n_, FIGURES * shares());
     for (auto& counter : next_) counter.store(0, std::memory_order_relaxed);
@@ -337,10 +338,11 @@ class Lanes final : public Many {
   void work(int me) override {
     const TilesInUse tiles(TILES);
     Scratch& my = scratch_[me];
-    my.weights.resize(size_t(std::max(ROWS, BLOCK)) * (std::max(s_.C, s_.F) + 1));
-    my.y.resize(std::max({ROWS, BLOCK, s_.C / s_.NH}) * STRIPS);
+    my.weights.resize(size_t(std::max(ROWS, BLOCK)) * (net_.widest + 1));
+    my.y.resize(std::max({ROWS, BLOCK, s_.HS}) * STRIPS);
     std::atomic<int>* next = next_.data();
-    const int C = s_.C, F = s_.F, HS = C / s_.NH, strips = (n_ + LANES - 1) / LANES, blocks = (n_ + BLOCK - 1) / BLOCK;
+    const int C = s_.C, F = s_.F, HS = s_.HS, Q = net_.Q, heads = s_.NH + s_.NKV;
+    const int strips = (n_ + LANES - 1) / LANES, blocks = (n_ + BLOCK - 1) / BLOCK;
     const auto each = [&](int items, const auto& work) {
       for (int i; (i = next->fetch_add(1, std::memory_order_relaxed)) < items;) work(i);
       ++next, barrier_.wait();
@@ -359,15 +361,18 @@ class Lanes final : public Many {
     for (int l = 0; l < s_.L; ++l) {
       const Layer& layer = net_.layers[l];
       each(strips, [&](int i) { normalize(x_, layer.ln_1, i * LANES); });
-      linear(layer.qkv, norm_, C, 3 * C, [&](int o, int t, Floats f) {
-        if (o < C) save(at(q_, C, o, t), f);
-        else keep(o < 2 * C ? k_ : v_, l, o % C / HS, o % HS, t, f);
+      linear(layer.qkv, norm_, C, Q + 2 * net_.KV, [&](int o, int t, Floats f) {
+        if (o < net_.turned) save(at(q_, net_.turned, o, t), f);
+        else keep(o < Q + net_.KV ? k_ : v_, l, (o - Q) % net_.KV / HS, o % HS, t, f);
       });
+      if (net_.cosines) each(strips * heads, [&](int i) { turn(layer, l, i / heads * LANES, i % heads); });
       each(blocks * s_.NH, [&](int i) { attend(my, l, (blocks - 1 - i / s_.NH) * BLOCK, i % s_.NH); });
-      linear(layer.attn_proj, norm_, C, C, add);
+      linear(layer.attn_proj, norm_, Q, C, add);
       each(strips, [&](int i) { normalize(x_, layer.ln_2, i * LANES); });
-      linear(layer.fc, norm_, C, F, [&](int o, int t, Floats f) {
-        save(at(hidden_, F, o, t), activated(f, s_.activation));
+      linear(layer.fc, norm_, C, net_.FC, [&](int o, int t, Floats f) {
+        if (s_.activation != SWIGLU) return save(at(hidden_, F, o, t), activated(f, s_.activation));
+        float* to = at(hidden_, F, o / 2, t);  // a gate, then its value
+        save(to, o % 2 ? activated(load(to), SWIGLU) * f : f);
       });
       linear(layer.mlp_proj, hidden_, F, C, add);
     }
@@ -400,8 +405,8 @@ class Lanes final : public Many {
     return at(const_cast<Buffer&>(buffer), features, k, t);
   }
 
-  KV* cached(KV* cache, int layer, int64_t place, int h) const {  // (L, rows, NH, capacity, HS)
-    return cache + place + (layer % layers_ * rows_ * s_.NH + h) * capacity_ * (s_.C / s_.NH);
+  KV* cached(KV* cache, int layer, int64_t place, int h) const {  // (L, rows, NKV, capacity, HS)
+    return cache + place + (layer % layers_ * rows_ * s_.NKV + h) * capacity_ * s_.HS;
   }
 
   void embed(int t) {
@@ -409,22 +414,60 @@ class Lanes final : public Many {
       float* to = at(x_, s_.C, k, t);
       for (int i = 0; i < LANES; ++i) to[i] = t + i < n_ ? pass_.x[size_t(t + i) * s_.C + k] : 0.0f;
     }
+    if (!net_.cosines) return;
+    const int half = s_.HS / 2;
+    for (int i = 0; i < LANES; ++i) {
+      const int token = std::min(t + i, n_ - 1), r = run_of_[token];
+      const int64_t before = pass_.wanted ? 0 : pass_.run[r].position;  // of a text to score: where its keys are stored
+      const size_t at_position = size_t(before + token - first_[r]) * half;
+      for (int j = 0; j < half; ++j) {
+        at(turns_, s_.HS, j, t)[i] = net_.cosines[at_position + j];
+        at(turns_, s_.HS, half + j, t)[i] = net_.sines[at_position + j];
+      }
+    }
+  }
+
+  // 1 / sqrt(x + eps)
+  Floats inverse_root(Floats x) const {
+    float f[LANES];
+    save(f, x + s_.eps);
+    for (float& y : f) y = 1.0f / std::sqrt(y);
+    return load(f);
+  }
+
+  // A head of queries, or of keys on their way to the cache.
+  void turn(const Layer& layer, int l, int t, int h) {
+    const int HS = s_.HS, half = HS / 2;
+    const auto x = [&](int j) { return at(q_, net_.turned, h * HS + j, t); };
+    if (const float* weight = (h < s_.NH ? layer.q_norm : layer.k_norm).weight) {
+      Floats squares{};
+      for (int j = 0; j < HS; ++j) squares += load(x(j)) * load(x(j));
+      const Floats rstd = inverse_root(squares / float(HS));
+      for (int j = 0; j < HS; ++j) save(x(j), load(x(j)) * rstd * weight[j]);
+    }
+    for (int j = 0; j < half; ++j) {
+      const Floats a = load(x(j)), b = load(x(j + half));
+      const Floats cosine = load(at(turns_, HS, j, t)), sine = load(at(turns_, HS, half + j, t));
+      save(x(j), a * cosine - b * sine), save(x(j + half), b * cosine + a * sine);
+    }
+    for (int j = 0; h >= s_.NH && j < HS; ++j) keep(k_, l, h - s_.NH, j, t, load(x(j)));
   }
 
   void normalize(const Buffer& in, const Norm& norm, int t) {
     const int C = s_.C;
     Floats sum{}, squares{};
-    for (int k = 0; k < C; ++k) sum += load(at(in, C, k, t));
+    if (norm.bias)
+      for (int k = 0; k < C; ++k) sum += load(at(in, C, k, t));
     const Floats mean = sum / float(C);
     for (int k = 0; k < C; ++k) {
       const Floats d = load(at(in, C, k, t)) - mean;
       squares += d * d;
     }
-    float rstd[LANES];
-    save(rstd, squares / float(C) + s_.eps);
-    for (float& f : rstd) f = 1.0f / std::sqrt(f);
-    for (int k = 0; k < C; ++k)
-      save(at(norm_, C, k, t), (load(at(in, C, k, t)) - mean) * load(rstd) * norm.weight[k] + norm.bias[k]);
+    const Floats rstd = inverse_root(squares / float(C));
+    for (int k = 0; k < C; ++k) {
+      const float bias = norm.bias ? norm.bias[k] : 0.0f;
+      save(at(norm_, C, k, t), (load(at(in, C, k, t)) - mean) * rstd * norm.weight[k] + bias);
+    }
   }
 
   void pack(const Buffer& in, int K, int t) {
@@ -537,19 +580,19 @@ class Lanes final : public Many {
 
   // One head of a block of tokens, run after run.
   void attend(Scratch& my, int layer, int block, int h) {
-    const int HS = s_.C / s_.NH, block_end = std::min(n_, block + BLOCK);
+    const int HS = s_.HS, shared = h / (s_.NH / s_.NKV), block_end = std::min(n_, block + BLOCK);
     for (int r = run_of_[block]; r < pass_.runs && first_[r] < block_end; ++r) {
       const Run& run = pass_.run[r];
       const int begin = std::max(block, first_[r]), end = std::min(block_end, first_[r] + int(run.count));
       const int64_t position = run.position + begin - first_[r];
       const int64_t low = std::max(pass_.wanted ? run.position : 0, position - s_.window + 1);
       const int before = int(position - low), T = before + end - begin;  // keys before the run's first token here; all
-      const int64_t place = (run.row * s_.NH * capacity_ + low) * HS;
-      const float* k = floats(cached(k_, layer, place, h), T, my.keys);
-      const float* v = floats(cached(v_, layer, place, h), T, my.values);
+      const int64_t place = (run.row * s_.NKV * capacity_ + low) * HS;
+      const float* k = floats(cached(k_, layer, place, shared), T, my.keys);
+      const float* v = floats(cached(v_, layer, place, shared), T, my.values);
       const int t = begin / LANES * LANES, strips = (end - t + LANES - 1) / LANES;
       my.scores.resize(std::max(my.scores.size(), size_t(T) * STRIPS));
-      multiply<false>(strips, k, HS, at(q_, s_.C, h * HS, t), HS, T, my.scores[0].f);
+      multiply<false>(strips, k, HS, at(q_, net_.turned, h * HS, t), HS, T, my.scores[0].f);
       Floats sums[STRIPS];
       for (int s = 0; s < strips; ++s) {
         Ints lane;
@@ -561,7 +604,7 @@ class Lanes final : public Many {
         Ints token;
         for (int i = 0; i < LANES; ++i) token[i] = t + s * LANES + i;
         for (int j = 0; j < HS; ++j) {  // other lanes belong to other runs
-          float* to = at(norm_, s_.C, h * HS + j, t + s * LANES);
+          float* to = at(norm_, net_.Q, h * HS + j, t + s * LANES);
           save(to, token >= begin & token < end ? load(my.y[j * STRIPS + s].f) / sums[s] : load(to));
         }
       }
@@ -571,7 +614,7 @@ class Lanes final : public Many {
   const float* floats(const KV* from, int T, std::vector<float>& to) const {
     if constexpr (std::is_same_v<KV, float>) return from;
     else {
-      const size_t count = size_t(T) * (s_.C / s_.NH);
+      const size_t count = size_t(T) * s_.HS;
       to.resize(std::max(to.size(), count));
       unpack(from, count, to.data());
       return to.data();
@@ -682,7 +725,7 @@ class Lanes final : public Many {
   KV *k_ = nullptr, *v_ = nullptr;
   int64_t rows_ = 0, capacity_ = 0, layers_ = 1;   // of k_ and v_
   std::vector<KV> own_k_, own_v_;
-  Buffer x_, q_, norm_, hidden_, packed_, quanta_, own_, figures_;
+  Buffer x_, q_, turns_, norm_, hidden_, packed_, quanta_, own_, figures_;
 };
 
 }  // namespace

@@ -25,7 +25,7 @@
 namespace {
 
 enum WeightKind : int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
-enum Activation : int32_t { GELU_TANH = 0, GELU_ERF = 1, RELU = 2 };
+enum Activation : int32_t { GELU_TANH = 0, GELU_ERF = 1, RELU = 2, SWIGLU = 3 };
 
 struct BFloat16 { uint16_t bits; };
 
@@ -131,10 +131,12 @@ struct Linear {
   const float* bias;   // (OC) or null
   const float* scale;  // (OC) for int8 weights, else null
 };
-struct Norm { const float *weight, *bias; };
+struct Norm { const float *weight, *bias; };  // without a bias RMSNorm; without a weight none
 struct Layer {
   Norm ln_1;
-  Linear qkv, attn_proj;
+  Linear qkv;
+  Norm q_norm, k_norm;  // of each head
+  Linear attn_proj;
   Norm ln_2;
   Linear fc, mlp_proj;
 };
@@ -142,7 +144,7 @@ struct Layer {
 }  // namespace
 
 extern "C" struct Shape {
-  int32_t weight_kind, activation, threads, L, C, NH, F, V;  // F: width of the MLP
+  int32_t weight_kind, activation, threads, L, C, NH, NKV, HS, F, V;  // F: width of the MLP
   int32_t window;  // tokens that a token sees, itself the last
   float eps;
 };
@@ -162,18 +164,25 @@ struct Network {
     };
     for (int i = 0; i < s.L; ++i) {
       Layer& layer = layers.emplace_back();
-      layer.ln_1 = norm(), layer.qkv = linear(3 * s.C, s.C), layer.attn_proj = linear(s.C, s.C);
-      layer.ln_2 = norm(), layer.fc = linear(s.F, s.C), layer.mlp_proj = linear(s.C, s.F);
+      layer.ln_1 = norm(), layer.qkv = linear(Q + 2 * KV, s.C), layer.q_norm = norm(), layer.k_norm = norm();
+      layer.attn_proj = linear(s.C, Q);
+      layer.ln_2 = norm(), layer.fc = linear(FC, s.C), layer.mlp_proj = linear(s.C, s.F);
     }
     ln_f = norm(), head = linear(s.V, s.C);
-    scale = (const float*)*t;
+    scale = (const float*)t[0], cosines = (const float*)t[1], sines = (const float*)t[2];
+    turned = cosines ? Q + KV : Q;
   }
 
   const Shape s;
+  const int Q = s.NH * s.HS, KV = s.NKV * s.HS;           // widths of a token's queries, and of its keys
+  const int FC = s.activation == SWIGLU ? 2 * s.F : s.F;  // with SwiGLU, a gate before each value
+  const int widest = std::max({s.C, Q, s.F});             // inputs of a product
   std::vector<Layer> layers;
   Norm ln_f;
   Linear head;
   const float* scale;  // (L): what queries times keys are multiplied by
+  const float *cosines, *sines;  // (positions, HS / 2): how queries and keys are turned; null for models that are not
+  int turned;  // of a token's queries, keys and values, this many wait for that; the others go to the cache at once
 };
 
 class Model {

@@ -5,7 +5,9 @@ rows and tokens, and is captured once. All its inputs go to the GPU in one copy.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,16 +19,17 @@ from rung.models.gpu.engine import Engine
 from rung.models.gpu.loading import Arrival
 from rung.models.gpu.recorded import PromptPass
 from rung.models.gpu.row_transfer import EMPTY_RECORD, RECORD
-from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Choice, Draw
+from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Choice, Draw, packed
 from rung.models.operations import Rungs
 from rung.operation import Tensors
 
 BUCKETS = (16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576)
-ROWS = (1, 4, 8, 16)
+ROWS = (1, 4, 8, 16, 32)
 CHUNK = 4096  # tokens of a pass at most, padding included
 PASS = 640  # the fixed cost of a pass, in tokens
 
 
+@cache
 def bucket(tokens: int, capacity: int) -> int:
     """The length to which a prompt is padded."""
     return min([*(b for b in BUCKETS if b >= tokens), capacity])
@@ -129,7 +132,7 @@ class Reader:
         rows = [*prompts, *[prompts[-1]] * (self.rows - len(prompts))]
         tokens = np.zeros((self.rows, self.length), dtype=np.int32)
         for row, prompt in zip(tokens, rows, strict=True):
-            row[: len(prompt)] = prompt
+            row[: len(prompt)] = array("i", prompt)
         _send((tokens, [len(p) for p in rows]), self._packed)
         self.replay()
 
@@ -161,20 +164,12 @@ class FirstTokens:
         self.tensors["marks"] = self.choice.state["marks"]
 
     def follow(
-        self,
-        reader: Reader,
-        of: Sequence[int],
-        draws: Sequence[tuple[Draw, int]],
-        records: Sequence[Sequence[int]],
+        self, reader: Reader, of: Sequence[int], draws: Sequence[tuple[Draw, int]], records: Sequence[Sequence[int]]
     ) -> Tensors:
         """Texts follow the prompts in rows `of` of the reader: their logits, and what `RowTransfer.bring` needs."""
         missing = self.rows - len(of)
-        packed = [draw.packed(offset) for draw, offset in [*draws, *[draws[-1]] * missing]]
-        parts = (
-            [p[:SETTINGS] for p in packed], [p[SETTINGS:] for p in packed], [*records, *[EMPTY_RECORD] * missing],
-            [*of, *[of[-1]] * missing],
-        )  # fmt: skip
-        _send(parts, self._packed)
+        settings = packed([*draws, *[draws[-1]] * missing])
+        _send((*settings, [*records, *[EMPTY_RECORD] * missing], [*of, *[of[-1]] * missing]), self._packed)
         for row, (draw, _) in enumerate(draws):
             self.choice.mark(row, draw)
         torch.index_select(reader.tensors["logits"], 0, self._of, out=self.tensors["logits"])

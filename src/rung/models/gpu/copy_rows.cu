@@ -4,7 +4,9 @@
 #include "rung.cuh"
 
 // A record is what the host knows of a text: see row_transfer.py.
-enum { OF, DRAWN, TO, LENGTH, LIMIT, STOPS, MARKED, SETTINGS, SEEDS = SETTINGS + 8, STOP_TOKENS = SEEDS + 4 };
+enum { OF, DRAWN, TO, LENGTH, LIMIT, OFFSET, STOPS, MARKED, STOP_TOKENS };
+
+const int SETTINGS = 8, SEEDS = 4;  // numbers of a draw; its offset is the last of the seeds
 
 // Numbers of the caches on both sides: those in eight bits have a scale per key and per value.
 #if FROM_EIGHT
@@ -60,10 +62,11 @@ __device__ __forceinline__ void carry(const int8_t* from, const float* from_scal
 
 // Block (i, j) has record j; its blocks divide the text's keys and values, (layers, rows, NH, MAXT, HS) on both sides.
 extern "C" __global__ void copy_rows(const int* records, int RECORD, int MOST_STOPS, const int* next, const int* from_done,
-                                const int* from_history, const int* from_marks, const From* from_k, const From* from_v,
+                                const int* from_history, const int* from_marks, const int* from_settings,
+                                const int* from_seeds, const From* from_k, const From* from_v,
                                 const float* from_k_scales, const float* from_v_scales, int* tokens, int* done,
-                                int* history, int* marks, To* k, To* v, float* k_scales, float* v_scales, int* lengths,
-                                int* limits, int* stops, int* stop_tokens, int* settings, int* seeds, int layers,
+                                int* history, int* marks, int* settings, int* seeds, To* k, To* v, float* k_scales,
+                                float* v_scales, int* lengths, int* limits, int* stops, int* stop_tokens, int layers,
                                 int FROM_B, int FROM_MAXT, int B, int MAXT, int NH, int HS, int V)
 {
     const int* record = records + blockIdx.y * RECORD;
@@ -83,8 +86,10 @@ extern "C" __global__ void copy_rows(const int* records, int RECORD, int MOST_ST
             limits[to] = record[LIMIT];
             stops[to] = record[STOPS];
         }
-        for (int i = threadIdx.x; i < 8; i += blockDim.x) settings[to * 8 + i] = record[SETTINGS + i];
-        for (int i = threadIdx.x; i < 4; i += blockDim.x) seeds[to * 4 + i] = record[SEEDS + i];
+        for (int i = threadIdx.x; i < SETTINGS; i += blockDim.x)
+            settings[to * SETTINGS + i] = from_settings[drawn * SETTINGS + i];
+        for (int i = threadIdx.x; i < SEEDS; i += blockDim.x)
+            seeds[to * SEEDS + i] = i == SEEDS - 1 ? record[OFFSET] : from_seeds[drawn * SEEDS + i];
         for (int i = threadIdx.x; i < record[STOPS]; i += blockDim.x)
             stop_tokens[to * MOST_STOPS + i] = record[STOP_TOKENS + i];
         for (int i = threadIdx.x; i < length; i += blockDim.x)

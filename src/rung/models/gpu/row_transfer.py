@@ -15,28 +15,28 @@ from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import Dtype
 from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, sent
 from rung.models.gpu.session import Session
-from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Draw
 from rung.models.options import MOST_STOPS
 from rung.operation import Tensors
 from rung.rungs.cuda import INCLUDE, load_module
 
-HEAD = 7
-RECORD = HEAD + SETTINGS + SEEDS + MOST_STOPS
+HEAD = 8
+RECORD = HEAD + MOST_STOPS
 THREADS = 256
 BLOCKS = 64  # of a text
 FEW = 8  # records that get a launch of their own size
-FROM = ("done", "history", "marks")
+FROM = ("done", "history", "marks", "settings", "seeds")
 TO = ("tokens", *FROM)
-REST = ("lengths", "limits", "stops", "stop_tokens", "settings", "seeds")
+REST = ("lengths", "limits", "stops", "stop_tokens")
 
 
 def record(
-    of: int, to: int, length: int, limit: int, draw: Draw, offset: int, stops: Sequence[int], drawn: int | None = None
-) -> list[int]:
+    of: int, to: int, length: int, limit: int, offset: int, stops: Sequence[int], *, marked: bool = False,
+    drawn: int | None = None,
+) -> list[int]:  # fmt: skip
     """The text in row `of` continues in row `to`, with this many tokens cached, until the session's step `limit`. Its
-    last token is in row `drawn`, if not in `of`."""
-    head = [of, of if drawn is None else drawn, to, length, limit, len(stops), int(draw.marks is not None)]
-    return [*head, *draw.packed(offset), *stops, *[0] * (MOST_STOPS - len(stops))]
+    last token and its draw's settings are in row `drawn`, if not in `of`; `offset` is the draw's here."""
+    head = [of, of if drawn is None else drawn, to, length, limit, offset, len(stops), int(marked)]
+    return [*head, *stops, *[0] * (MOST_STOPS - len(stops))]
 
 
 def stop_row(row: int) -> list[int]:

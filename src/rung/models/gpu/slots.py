@@ -167,6 +167,14 @@ def _details(logprobs: _Logprobs | None, row: int, tokens: Sequence[int]) -> lis
 
 
 @dataclass
+class _SameWindow:
+    """Texts that are read once, since the tokens to read are the same."""
+
+    window: tuple[int, ...]
+    texts: list[Text] = field(default_factory=list)
+
+
+@dataclass
 class _SessionRows:
     """A session and the texts of its rows."""
 
@@ -262,32 +270,29 @@ class GpuBackend(Backend):
 
     def _read(self) -> list[NewTokens]:
         fresh: list[NewTokens] = []
-        texts = self._next()
-        for text in texts:
+        # Texts with equal windows are read once. With `exact` they also begin in one session.
+        same: dict[tuple[object, ...], _SameWindow] = {}
+        for text, window in self._next():
             if text.options.prompt_logprobs is not None and not text.tokens:
                 fresh += self._tell_prompt(text)
-        texts = [text for text in texts if text.options.max_new_tokens > 0]
-        # Texts with equal prompts are read once. With `exact` they also begin in one session.
-        same: dict[tuple[int, ...], list[Text]] = {}
-        for text in texts:
-            session = (text.request.rows or 0, text.request.reach) if self._exact else (0, 0)
-            same.setdefault((*session, *text.window(self.context)), []).append(text)
+            if text.options.max_new_tokens > 0:
+                session = (text.request.rows, text.request.reach) if self._exact else ()
+                same.setdefault((window, *session), _SameWindow(window)).texts.append(text)
         groups = list(same.values())
-        lengths = [len(some[0].window(self.context)) for some in groups]
         read = [
             (rows, length, [groups[i] for i in which])
-            for rows, length, which in passes(lengths, self.context, alone=self._exact)
+            for rows, length, which in passes([len(g.window) for g in groups], self.context, alone=self._exact)
         ]
-        drawn = not all(text.options.sampling.greedy for text in texts)
+        drawn = not all(text.options.sampling.greedy for group in groups for text in group.texts)
         with self._readers_for({(rows, length, _together(some)) for rows, length, some in read}, drawn):
-            if texts and not self._exact:
-                self._fit(len(texts))
-            elif texts:
-                self._rows_for(groups[0])
+            if groups and not self._exact:
+                self._fit(sum(len(group.texts) for group in groups))
+            elif groups:
+                self._rows_for(groups[0].texts)
         for rows, length, some in read:
             self.clock.passes += 1
             self.clock.padded_tokens += rows * length
-            self._place(self._reader(rows, length), some, self._rows_for(some[0]))
+            self._place(self._reader(rows, length), some, self._rows_for(some[0].texts))
         return fresh
 
     def _rows_for(self, texts: Sequence[Text]) -> _SessionRows:
@@ -303,9 +308,9 @@ class GpuBackend(Backend):
                 return bank
         return self._open(self.slots)
 
-    def _next(self) -> list[Text]:
-        """The texts whose prompts are read now, in the order in which they came."""
-        busy, texts = self._busy, list[Text]()
+    def _next(self) -> list[tuple[Text, tuple[int, ...]]]:
+        """The texts whose prompts are read now, in the order in which they came, and their windows."""
+        busy, texts = self._busy, list[tuple[Text, tuple[int, ...]]]()
         worn = [bank.session for bank in self._banks.values() if bank.session.enqueued > LONGEST]
         if worn and (busy or self._notes):
             return texts  # the counters are reset when the running texts have ended
@@ -321,7 +326,7 @@ class GpuBackend(Backend):
             if window not in prompts:
                 budget -= bucket(len(window), self.context)
                 prompts.add(window)
-            texts.append(self._waiting.popleft())
+            texts.append((self._waiting.popleft(), window))
         if texts:
             self._since = 0
         return texts
@@ -337,20 +342,17 @@ class GpuBackend(Backend):
         self._prompts[slot] = found
         return []
 
-    def _place(self, reader: Reader, groups: Sequence[Sequence[Text]], bank: _SessionRows) -> None:
-        """Read the prompts of these groups of texts; the texts of a group have the same."""
-        reader.read([group[0].window(self.context) for group in groups])
-        texts = [(of, text) for of, group in enumerate(groups) for text in group]
-        vocabulary, active = self._engine.config.vocabulary, list[RunningText]()
-        for _, text in texts:
-            length = len(text.window(self.context))
-            active.append(
-                RunningText(self._slot_of[id(text)], text, _draw(text, vocabulary), length, len(text.tokens))
-            )
-            self.clock.prompt_tokens += length if not text.tokens else 0
+    def _place(self, reader: Reader, groups: Sequence[_SameWindow], bank: _SessionRows) -> None:
+        reader.read([group.window for group in groups])
+        vocabulary, active, of = self._engine.config.vocabulary, list[RunningText](), list[int]()
+        for row, group in enumerate(groups):
+            for text in group.texts:
+                draw, length, wrote = _draw(text, vocabulary), len(group.window), len(text.tokens)
+                active.append(RunningText(self._slot_of[id(text)], text, draw, length, wrote))
+                of.append(row)
+                self.clock.prompt_tokens += 0 if wrote else length
         going_on = [live.text.options.max_new_tokens > live.wrote + 1 and live.base < self.context for live in active]
         free = iter([row for row, live in enumerate(bank.rows) if live is None])
-        of = [row for row, _ in texts]
         records = [
             self._seat(bank, of[i], i, live, next(free)) if goes else EMPTY_RECORD
             for i, (live, goes) in enumerate(zip(active, going_on, strict=True))
@@ -375,7 +377,8 @@ class GpuBackend(Backend):
         done = bank.session.enqueued
         live.offset = live.wrote + 1 - done
         live.limit = done + min(live.text.options.max_new_tokens - live.wrote - 1, self.context - live.base)
-        return record(of, row, live.base, live.limit, live.draw, live.offset, live.text.options.stop_tokens, drawn)
+        stops, marked = live.text.options.stop_tokens, live.draw.marks is not None
+        return record(of, row, live.base, live.limit, live.offset, stops, marked=marked, drawn=drawn)
 
     def _reader(self, rows: int, length: int) -> Reader:
         if (rows, length) not in self._readers:
@@ -453,7 +456,8 @@ class GpuBackend(Backend):
             live.limit += b.enqueued - a.enqueued
             live.offset += a.enqueued - b.enqueued
             stops = live.text.options.stop_tokens
-            records.append(record(live.row, row, used, live.limit, live.draw, live.offset, stops))
+            marked = live.draw.marks is not None
+            records.append(record(live.row, row, used, live.limit, live.offset, stops, marked=marked))
             live.at, live.row, new.rows[row] = new, row, live
             new.stale.discard(row)
         if records:
@@ -635,9 +639,9 @@ class GpuBackend(Backend):
             raise RungError("the GPU stopped before the requested tokens were written.")
 
 
-def _together(groups: Sequence[Sequence[Text]]) -> int:
+def _together(groups: Sequence[_SameWindow]) -> int:
     """The rows in which the first tokens of these texts are chosen together."""
-    return 1 << (sum(map(len, groups)) - 1).bit_length()
+    return 1 << (sum(len(group.texts) for group in groups) - 1).bit_length()
 
 
 def _change(logits: torch.Tensor, options: Options, *, first_tokens: bool) -> None:
@@ -671,12 +675,11 @@ def write_texts(
     """Texts of tokens, without an engine's thread: for each step the tokens of all texts, -1 where one has ended."""
     made: list[list[int]] = [[] for _ in prompts]
     reach = max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))
-    texts = []
+    texts, sampling = [], sampling or Sampling(temperature=0)
+    options = {n: Options(sampling=sampling, max_new_tokens=n, stop_tokens=tuple(stop_tokens)) for n in set(limits)}
     for row, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
-        options = Options(
-            sampling=sampling or Sampling(temperature=0), max_new_tokens=limit, stop_tokens=tuple(stop_tokens)
-        )
-        texts.append(Text(Request(Prompt("", tuple(prompt)), options, seed, row, rows=len(prompts), reach=reach), None))
+        asked = Request(Prompt("", tuple(prompt)), options[limit], seed, row, rows=len(prompts), reach=reach)
+        texts.append(Text(asked, None))
         backend.begin(row, texts[-1])
     running, shown = dict(enumerate(texts)), 0
     while running or any(len(tokens) > shown for tokens in made):
@@ -707,7 +710,7 @@ def read_into(engine: Engine, session: Session, prompts: Sequence[Sequence[int]]
     reader = Reader(engine, 1, length, flat.unbind())
     for row, prompt in enumerate(prompts):
         reader.read([prompt])
-        state = first.follow(reader, [0], [(draw, 0)], [record(0, row, len(prompt), 1 << 30, draw, 0, ())])
+        state = first.follow(reader, [0], [(draw, 0)], [record(0, row, len(prompt), 1 << 30, 0, ())])
         first.choice.run(picked=False)
         transfer.bring(state, first.records)
 

@@ -28,14 +28,6 @@ class Draw:
     sequence: int
     marks: torch.Tensor | None = None  # (V); None without penalties
 
-    def packed(self, offset: int) -> list[int]:
-        """All but the marks, in the kernels' layout; `offset` is added to their steps to give the text's own."""
-        s = self.sampling
-        settings = [s.temperature, s.top_k or 0, s.top_p, s.min_p, s.repetition_penalty]
-        settings += [s.presence_penalty, s.frequency_penalty, 0]
-        bits: list[int] = np.asarray(settings, dtype=np.float32).view(np.int32).tolist()
-        return [*bits, *map(_signed, (self.seed & WORD, self.seed >> 32 & WORD)), self.sequence, offset]
-
     @property
     def greedy(self) -> bool:
         return self.sampling.greedy
@@ -71,21 +63,6 @@ class Choice:
             self._sample = self._rung.prepare(tensors, values, real, device=device)
         return self._sample
 
-    def begin(self, sampling: Sampling, seed: int, sequences: Sequence[int], prompts: Sequence[Sequence[int]]) -> None:
-        """A new batch: its sampling settings, and its prompts' tokens."""
-        vocabulary = self._logits.shape[1]
-        draws = [
-            Draw(sampling, seed, sequence, _seen(prompt, vocabulary) if sampling.penalised else None)
-            for sequence, prompt in zip(sequences, prompts, strict=True)
-        ]
-        self.greedy = draws[0].greedy
-        if not self.greedy:
-            packed = [draw.packed(0) for draw in draws]
-            sent([numbers[:SETTINGS] for numbers in packed], self.state["settings"].view(torch.int32))
-            sent([numbers[SETTINGS:] for numbers in packed], self.state["seeds"])
-            for row, draw in enumerate(draws):
-                self.mark(row, draw)
-
     def mark(self, row: int, draw: Draw) -> None:
         """The tokens of this row's text so far, if its sampling needs them."""
         if draw.marks is not None:
@@ -99,11 +76,15 @@ class Choice:
             self._next.copy_(self._logits.argmax(1))
 
 
-def _seen(prompt: Sequence[int], vocabulary: int) -> torch.Tensor:
-    marks = torch.zeros(vocabulary, dtype=torch.int32, device="cpu")
-    marks[list(prompt)] = 1
-    return marks
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 32) if word >> 31 else word
+def packed(draws: Sequence[tuple[Draw, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Settings (n, SETTINGS) and seeds (n, SEEDS) in the kernels' layout, all as 32-bit integers. A draw's offset is
+    added to the kernels' steps to give its text's own."""
+    settings = np.zeros((len(draws), SETTINGS), dtype=np.float32)
+    seeds = np.zeros((len(draws), SEEDS), dtype=np.uint32)
+    for row, (draw, offset) in enumerate(draws):
+        s = draw.sampling
+        settings[row, :7] = (
+            s.temperature, s.top_k or 0, s.top_p, s.min_p, s.repetition_penalty, s.presence_penalty, s.frequency_penalty
+        )  # fmt: skip
+        seeds[row] = (draw.seed & WORD, draw.seed >> 32 & WORD, draw.sequence & WORD, offset & WORD)
+    return settings.view(np.int32), seeds.view(np.int32)

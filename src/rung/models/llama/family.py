@@ -96,5 +96,6 @@ FAMILY = Family(
     prefix="model.",
     ignored=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",  # which old versions of transformers saved
     sizes=SIZES,
+    compiled=True,
     serves=("mistral", "qwen2", "qwen3"),
 )

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import gpt2_models as models
+import llama_models
 import rung
 from rung.cuda import kept
 from rung.models import weights as quantize
@@ -28,8 +30,17 @@ pytestmark = pytest.mark.skipif(build.begin() is None, reason="needs a C++ compi
 DTYPES = ["float32", "bfloat16", "int8"]
 
 
-def loaded(dtype: str, **config: object) -> tuple[Config, Weights, TorchPlan]:
-    folder = models.saved(**config)
+# Odd widths and norms of heads; sizes that fit a processor's matrix unit.
+ODD: dict[str, Any] = {"kind": "qwen3", "head_dim": 18, "hidden_size": 100, "intermediate_size": 67}
+GROUPED: dict[str, Any] = {"kind": "qwen2", "hidden_size": 192, "num_attention_heads": 6, "intermediate_size": 128}
+
+
+def gpt2(C: int, NH: int, F: int) -> dict[str, Any]:
+    return {"n_embd": C, "n_head": NH, "n_inner": F}
+
+
+def loaded(dtype: str, kind: str = "gpt2", **config: Any) -> tuple[Config, Weights, TorchPlan]:
+    folder = models.saved(**config) if kind == "gpt2" else llama_models.saved(kind, **config)
     stored = getattr(torch, dtype)
     plan = TorchPlan(torch.device("cpu"), stored, torch.float32)
     parsed = read_config(folder / "config.json")
@@ -49,10 +60,10 @@ def stepped(found: Engine, transformer: Transformer, steps: list[list[int]], row
     return logits
 
 
-@pytest.mark.parametrize("widths", [(96, 3, 200), (160, 5, 1632)])
+@pytest.mark.parametrize("fields", [gpt2(96, 3, 200), gpt2(160, 5, 1632), ODD])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_threads_and_columns_change_no_bit(dtype: str, widths: tuple[int, int, int]) -> None:
-    config, weights, plan = loaded(dtype, **dict(zip(("n_embd", "n_head", "n_inner"), widths, strict=True)))
+def test_threads_and_columns_change_no_bit(dtype: str, fields: dict[str, Any]) -> None:
+    config, weights, plan = loaded(dtype, **fields)
     library = engine.available()
     assert library is not None
     transformer = Transformer(config, weights, plan)
@@ -81,10 +92,11 @@ def passed(
     return logits
 
 
-@pytest.mark.parametrize("widths", [(96, 3, 200), (128, 2, 576)])  # the second fits a processor's matrix unit
+# The second and the last fit a processor's matrix unit.
+@pytest.mark.parametrize("fields", [gpt2(96, 3, 200), gpt2(128, 2, 576), ODD, GROUPED])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_in_a_pass_threads_company_and_parts_change_no_bit(dtype: str, widths: tuple[int, int, int]) -> None:
-    config, weights, plan = loaded(dtype, **dict(zip(("n_embd", "n_head", "n_inner"), widths, strict=True)))
+def test_in_a_pass_threads_company_and_parts_change_no_bit(dtype: str, fields: dict[str, Any]) -> None:
+    config, weights, plan = loaded(dtype, **fields)
     library = engine.available()
     assert library is not None
     transformer = Transformer(config, weights, plan)
@@ -136,20 +148,19 @@ LEVELS = {
 
 
 @pytest.mark.parametrize("level", [pytest.param(x, marks=[] if x == "x86-64-v3" else pytest.mark.slow) for x in LEVELS])
+@pytest.mark.parametrize("fields", [{}, ODD, GROUPED])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_level_of_vectors_computes_the_same(
-    dtype: str, level: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_every_level_of_vectors_computes_the_same(dtype: str, fields: dict[str, Any], level: str) -> None:
     compiler = shutil.which("g++")
     if platform.machine() != "x86_64" or compiler is None or LEVELS[level] not in build._processor().split():
         pytest.skip("g++ and an x86 of that level only")
-    library = tmp_path_factory.getbasetemp() / f"decode-{level}.so"
-    if not library.exists():
-        flags = [f.replace("native", level).replace("-O3", "-O1") for f in build.FLAGS]  # -O1: quickly compiled
-        subprocess.run([compiler, *flags, str(build.SOURCE), "-o", str(library)], check=True)
+    flags = [f.replace("native", level).replace("-O3", "-O1") for f in build.FLAGS]  # -O1: quickly compiled
+    compiled = build.compilation(compiler, flags)
+    library = None if compiled is None else compiled.wait()
+    assert library is not None
     plain = engine._bind(library)
     assert plain is not None
-    config, weights, plan = loaded(dtype)
+    config, weights, plan = loaded(dtype, **fields)
     transformer = Transformer(config, weights, plan)
     ids = models.some_ids(9)
     native = Engine(plain, config, weights, 2)
