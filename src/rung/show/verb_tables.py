@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -95,10 +96,14 @@ def failure_lines(report: Report) -> list[str]:
     facts = " ".join(f"{n}={v:g}" for n, v in {**told["dims"], **told["scalars"]}.items())
     without = f", without {' and '.join(told['without'])}" if told["without"] else ""
     lines = [f"at {facts}, {told['dtype']}{without}"]
+    if told["without"]:
+        lines.append(f"a kernel for calls with it alone has the header's line needs = {json.dumps(told['without'])}")
     if "worst" in told:
         place = ", ".join(map(str, told["worst"]))
         shape = " x ".join(map(str, told["shape"]))
         lines.append(f"worst: {told['output']}[{place}] of {shape}; {told['wrong']} values are wrong")
+        if any(pair["expected"] != pair["expected"] and pair["got"] == pair["got"] for pair in told["pairs"]):
+            lines.append("NaN is lost: fmaxf and fminf return their other number; x < 0 ? 0 : x keeps it")
         for pair in told["pairs"]:
             where = f"{told['output']}[{', '.join(map(str, pair['index']))}]"
             lines.append(f"  {where}  expected {pair['expected']:<12.6g} got {pair['got']:.6g}")
