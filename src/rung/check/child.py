@@ -232,6 +232,13 @@ def spare(child: Child) -> None:
         child.close()
 
 
+def copied() -> None:
+    """In a copy of this process: the processes that the original keeps are not the copy's."""
+    global _reusing
+    _reusing = False
+    _spare.clear()
+
+
 @contextlib.contextmanager
 def reused() -> Iterator[None]:
     """Inside, requests on the same file share a process."""

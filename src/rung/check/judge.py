@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import multiprocessing
+import os
+import pickle
 import re
+import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rung.check.child import copied
 from rung.check.gpu_limits import differs, unfit, unlaunchable
 from rung.check.report import ALONE, LADDER, QUICK, SHARE_REFUSED, CheckRequest, Effort, Failure, Report
 from rung.check.runner import Host, LocalRunner
 from rung.check.sandbox import Sandbox, computes_beside
-from rung.check.schedule import Procedure, shape_text
+from rung.check.schedule import Procedure, afterwards, shape_text
 from rung.check.shapes import MOST_FLOPS
 from rung.check.trial import WRONG, Trials
 from rung.cuda.source import without_comments
@@ -26,6 +33,7 @@ from rung.errors import RungError, first_line
 from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Case, Values
+from rung.processors import processors
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import INCLUDE, CudaRung
@@ -104,8 +112,10 @@ def _judged_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Repor
     if other := computes_beside(rung):
         reason = f"it uses {other} besides its kernels; a rung's Python allocates, chooses sizes and launches"
         return Report(rung.full_name, asked.dtype, asked.device, "calls the library", reason)
+    several = processors() > 1 and multiprocessing.parent_process() is None
+    at_once = several and asked.device == "emulator" and isinstance(rung, CudaRung) and not asked.coverage
     with Sandbox(asked.device, rung) as host:
-        report = judge(rung, asked, host, say=say)
+        report = judge(rung, asked, host, say=say, at_once=at_once)
         if left := host.processes_left():
             report.verdict = "failed"
             some = f"{left} process{'es' if left > 1 else ''}"
@@ -140,9 +150,16 @@ def check(
 
 
 def judge(
-    rung: Rung, asked: CheckRequest, host: Host | None = None, *, compiled: bool = True, say: Progress | None = None
+    rung: Rung,
+    asked: CheckRequest,
+    host: Host | None = None,
+    *,
+    compiled: bool = True,
+    say: Progress | None = None,
+    at_once: bool = False,
 ) -> Report:
-    """The report on one rung: names and types, launches and compilation for a GPU, the cases, and the rest.
+    """The report on one rung: names and types, launches and compilation for a GPU, the cases, and the rest; `at_once`
+    on two processors.
 
     An exception of the checker is raised, never reported as the rung's; interrupted, it reports what is known.
     """
@@ -189,21 +206,72 @@ def judge(
         with ahead:
             if isinstance(ahead, _CompiledForAGpu):
                 trials.before_first_run = ahead.wait
-            procedure.follow(cases[:1] if asked.quick else cases)
+            beside = functools.partial(_in_a_copy, procedure, cases) if at_once else afterwards
+            procedure.follow(cases[:1] if asked.quick else cases, beside)
     except (Failure, RungError) as failure:
-        report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
-        if failure.kind in WRONG:
-            trials.explain()
-            procedure.separate(cases)
-        report.failure = report.failure or trials.last_call()
+        _failed(failure, procedure, cases)
         return report
     except KeyboardInterrupt:
         report.verdict, report.case = "stopped", ""
         report.reason = f"interrupted; right at the {report.cases} cases so far"
         return report
-    report.case, report.failure = "", {}
-    _conclude(report, rung, dtype, asked, trials, procedure)
+    if report.verdict == "ok":
+        report.case, report.failure = "", {}
+        _conclude(report, rung, dtype, asked, trials, procedure)
     return report
+
+
+def _failed(failure: Failure | RungError, procedure: Procedure, cases: Sequence[tuple[Case, Values]]) -> None:
+    report = procedure.report
+    report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
+    if failure.kind in WRONG:
+        procedure.trials.explain()
+        procedure.separate(cases)
+    report.failure = report.failure or procedure.trials.last_call()
+
+
+@contextmanager
+def _in_a_copy(
+    procedure: Procedure, cases: Sequence[tuple[Case, Values]], work: Callable[[], None]
+) -> Iterator[None]:
+    """`work` runs meanwhile in a copy of this process, which starts another one for the kernel."""
+    trials, report = procedure.trials, procedure.report
+    before = copy.deepcopy(report)
+    answer, end = os.pipe()
+    pid = os.fork()
+    if not pid:
+        found: Report | str = "the copy of the judge was ended"
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the original ends this process
+            torch.set_num_threads(1)  # a copy has no other threads, and would wait for them
+            copied()
+            with Sandbox(trials.device, trials.rung) as trials.host:
+                try:
+                    work()
+                except (Failure, RungError) as failure:
+                    _failed(failure, procedure, cases)
+                _note_unwatched(report, trials.host.unwatched())
+            found = report
+        except BaseException as error:
+            found = f"{type(error).__name__}: {error}"
+        finally:
+            with os.fdopen(end, "wb") as file:
+                pickle.dump(found, file)
+            os._exit(0)
+    os.close(end)
+    try:
+        with os.fdopen(answer, "rb") as file:
+            yield
+            text = file.read()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    if not text:
+        raise Failure("its process ended before a verdict")
+    other = pickle.loads(text)
+    if not isinstance(other, Report):
+        raise RuntimeError(other)
+    report.add(other, before)
 
 
 def _conclude(
@@ -213,8 +281,7 @@ def _conclude(
     host = trials.host
     if rung.operation.custom_check is not None:
         report.notes.append("judged by the problem's own check_implementation; the error figures are rung's")
-    if threads := max(host.unwatched(), procedure.unwatched):
-        report.notes.append(f"not checked for races with {threads} threads at once, too many for the emulator")
+    _note_unwatched(report, max(host.unwatched(), procedure.unwatched))
     if asked.coverage:
         report.unreached = host.unreached()
     if host.library_calls:
@@ -232,6 +299,11 @@ def _conclude(
     if report.verdict == "ok" and procedure.unwatched and not procedure.watched:
         report.verdict = "arithmetic only"
         report.reason = "every case launches more threads at once than the race check can take"
+
+
+def _note_unwatched(report: Report, threads: int) -> None:
+    if threads:
+        report.notes.append(f"not checked for races with {threads} threads at once, too many for the emulator")
 
 
 class _CompiledForAGpu(AbstractContextManager["_CompiledForAGpu"]):

@@ -44,7 +44,7 @@ class Effort:
 
 LADDER = Effort(0.02, 0.004, alone=False, later_runs=0, slow=0.25, patience=1.5)
 THOROUGH = Effort(0.3, 0.3, alone=True, later_runs=2100)
-ALONE = Effort(0.1, 0.1, alone=True, later_runs=2100, shapes=0.06, always_watched=0.02)
+ALONE = Effort(0.1, 0.03, alone=True, later_runs=2100, shapes=0.06, always_watched=0.02)
 QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
 SLOW = "slow"  # the kind of a failure by the limit on time
 RAISED = "raised"  # the kind of an error that the file itself raises: it does not take such a call
@@ -105,6 +105,19 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def add(self, other: Report, before: Report) -> None:
+        """What a copy of `before` has found in another process."""
+        self.runs += other.runs - before.runs
+        self.tunings += other.tunings - before.tunings
+        self.element, self.norm = max(self.element, other.element), max(self.norm, other.norm)
+        self.nondeterministic |= other.nondeterministic
+        self.notes = list(dict.fromkeys([*self.notes, *other.notes]))
+        for phase, seconds in other.seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds - before.seconds.get(phase, 0.0)
+        if other.verdict != "ok":
+            self.verdict, self.reason, self.cause = other.verdict, other.reason, other.cause
+            self.case, self.failure = other.case, other.failure
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

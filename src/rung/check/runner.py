@@ -27,6 +27,7 @@ from rung.rungs.cuda import CudaRung
 
 Order = Literal["forward", "reverse", "shuffled"]
 SEED = 17  # of the shuffled order
+UNKNOWN, LEAST_SECONDS, LONGER = 6.0, 1.0, 100.0  # until a launch is stopped: before its first run, and after it
 STALLS = (6_000_000, 50_000_000)  # cycles; the second if the host was still queueing when the first was over
 
 
@@ -196,15 +197,19 @@ def _begun(prepared: Prepared) -> Prepared:
     return replace(prepared, run=begun)
 
 
-def emulated(device: Device, how: How, order: Order = "forward") -> AbstractContextManager[None]:
-    """Settings of the emulator for modules loaded and launched inside."""
+def emulated(
+    device: Device, how: How, order: Order = "forward", took: float = 0.0
+) -> AbstractContextManager[None]:
+    """Settings of the emulator for modules loaded and launched inside. A run that took so long before, in seconds, is
+    stopped early if its threads wait for each other in this order."""
     if device == "cuda":
         return nullcontext()
     from rung import emulator
 
     counted = how.coverage and not how.races and not how.fused
+    seconds = min(UNKNOWN, max(LEAST_SECONDS, LONGER * took)) if took else UNKNOWN
     settings = {"check_races": how.races, "fused": how.fused, "coverage": counted, "programs": how.programs}
-    return emulator.under(order=order, seed=SEED, **settings)
+    return emulator.under(order=order, seed=SEED, seconds=seconds, **settings)
 
 
 def atomics_ran(device: Device) -> int:
@@ -242,6 +247,7 @@ class LocalCall:
         self._prepared, self._operands, self._device, self._how = prepared, operands, device, how
         self._mirror, self._streams = mirror, streams  # whether there may be work on other streams
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._took = 0.0
 
     def run(self, times: int = 1, order: Order = "forward") -> Seconds:
         if self._device == "cuda" and not self._mirror and not self._streams:
@@ -249,7 +255,7 @@ class LocalCall:
         best = float("inf")
         # On the emulator, the run's CPU time: what is affordable should not depend on other load.
         clock = time.perf_counter if self._device == "cuda" else _cpu_time
-        with emulated(self._device, self._how, order):
+        with emulated(self._device, self._how, order, self._took):
             for _ in range(times):
                 start = clock()
                 if self._mirror:
@@ -259,7 +265,8 @@ class LocalCall:
                 if self._mirror and self._streams:
                     wait(self._device)
                 wait(self._device, self._mirror)
-                best = min(best, clock() - start)
+                self._took = clock() - start
+                best = min(best, self._took)
         return lambda: best
 
     def _queued(self, times: int) -> Seconds:

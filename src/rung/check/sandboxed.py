@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,7 @@ class _Bound:
     how: How
     for_a_gpu: Callable[[], None] | None  # the same call of the file's kernels as Triton compiles them
     graph: Any = None
+    took: float = 0.0  # seconds of its last run
 
 
 def _copy(given: Tensors, to: Tensors) -> None:
@@ -169,8 +171,8 @@ class _Judged:
 
     def run(self, call: _Bound, times: int, order: Order) -> dict[str, Any]:
         self._arrive(call)
-        launched, elsewhere = launches_ran(), set[str]()
-        with emulated(self.device, call.how, order):
+        launched, elsewhere, began = launches_ran(), set[str](), time.process_time()
+        with emulated(self.device, call.how, order, call.took):
             for _ in range(times):
                 if not call.listed:
                     call.prepared.run()
@@ -180,6 +182,7 @@ class _Judged:
                 elsewhere |= operators.found
         if self.device == "cuda":
             wait()
+        call.took = (time.process_time() - began) / times
         self._leave(call)
         library = sorted(elsewhere)
         if call.listed and not library and self.device != "cuda" and launches_ran() == launched:
@@ -284,7 +287,7 @@ def main(settings: dict[str, Any]) -> None:
     _limit(settings["device"])
     torch.set_num_threads(1)
     if settings["device"] != "cuda":  # torch.empty returns NaN, not what an earlier run has left there
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch._C._set_deterministic_algorithms(True, warn_only=True)  # the public function imports torch's compiler
     judged = _Judged(settings)
     for what in _requests(settings["ask"]):
         try:

@@ -18,6 +18,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from rung.check.guarded_memory import ALL
@@ -41,10 +42,17 @@ STEPS = (128, 64, 32, 16, 8, 4, 2)
 FEW_BLOCKS = 2
 PROGRAMS = 1000  # of an interpreted launch
 LATER_INTERPRETED = 150  # an interpreted launch takes some ten milliseconds
-SLOW_INTERPRETED = 0.1  # seconds of an interpreted run from which one run of a case is enough
-FEW_LATER, LATER_SECONDS = 20, 0.4  # runs of the cases with most blocks
+SLOW_INTERPRETED, SLOW_EMULATED = 0.1, 0.4  # seconds of a run from which one run of a case is enough
+FEW_LATER, LATER_SECONDS = 20, 0.1  # runs of the cases with most blocks
 UNFUSED = {"--fmad=false", "-fmad=false"}  # options that keep a GPU's compiler from fusing
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
+Beside = Callable[[Callable[[], None]], AbstractContextManager[None]]  # runs it before the context ends
+
+
+@contextmanager
+def afterwards(work: Callable[[], None]) -> Iterator[None]:
+    yield
+    work()
 
 
 class Procedure:
@@ -59,23 +67,19 @@ class Procedure:
         self.watched = False  # whether a case had the race check
         self.unwatched = 0  # the most threads of a case that could not have it
 
-    def follow(self, cases: Sequence[tuple[Case, Values]]) -> None:
+    def follow(self, cases: Sequence[tuple[Case, Values]], beside: Beside = afterwards) -> None:
         self._every_case(cases)
         if self.effort == QUICK:
             return
-        self.tell(f"{len(self.ran)} cases are right; now races, other GPUs and seeds")
-        most = largest(self.ran, self.effort.affordable)
-        self._full_checks_at(most)
-        if most is not self.ran[0]:
-            self._without_nullable(self.ran[0])  # of odd sizes, mostly
-        if self.emulated and grid_depends_on_gpu(self.rung):
-            self._on_a_small_gpu(most)
-            self._on_a_large_gpu()
-        if self.emulated and not self.trials.races:
-            self._watch()
-        if self.effort.alone:
-            self.tell("now addresses, many runs, calls without optional operands")
-            self._alone(most)
+        with beside(self._at_other_shapes) if self.effort.alone else nullcontext():
+            self.tell(f"{len(self.ran)} cases are right; now races, other GPUs, seeds and many runs")
+            most = largest(self.ran, self.effort.affordable)
+            self._at_the_cases(most)
+        if self.effort.alone and self.emulated and not self.trials.cuda:
+            if self.rung.kind == "triton" and not self.trials.host.library_calls:
+                self._at(self.ran[0]).compiles()
+            for one in _each(self.ran[0], most):  # last, since it may discard what a rung keeps between calls
+                self._at(one).unlaunched()
 
     def separate(self, cases: Sequence[tuple[Case, Values]]) -> None:
         """Adds to a failure what separates it from the cases that are right."""
@@ -141,7 +145,7 @@ class Procedure:
         return 0
 
     def _every_case(self, cases: Sequence[tuple[Case, Values]]) -> None:
-        effort, trials = self.effort, self.trials
+        effort, trials, slow = self.effort, self.trials, self._slow()
         pace = 0.0  # seconds per FLOP at the largest case so far, for a forecast; only naive rungs exceed the limit
         for index, (case, values) in enumerate(cases):
             cost = self.operation.cost(values, trials.dtype.size)
@@ -153,8 +157,7 @@ class Procedure:
             if index == 0:
                 self.tell("names, types and compilation are right; now the cases")
             try:
-                on_a_gpu = effort.slow if trials.cuda and trials.device == "cuda" else math.inf
-                trial.twice(SLOW_INTERPRETED if self.interpreted else on_a_gpu)
+                trial.twice(slow)
             except TooLarge as large:
                 self.report.left_out[case.name] = f"{self.rung.full_name} {large}; --thorough runs it"
                 continue
@@ -176,31 +179,46 @@ class Procedure:
             if trials.device == "cuda" and trial.seconds > 0.05 and cost.flops:
                 pace = trial.seconds / cost.flops
 
-    def _alone(self, most: Ran) -> None:
-        for one in _each(self.ran[0], largest(self.ran, OFTEN)):
-            self._elsewhere(one)
+    def _slow(self) -> float:
+        """Seconds of a run from which one run of a case is enough."""
+        if self.interpreted:
+            return SLOW_INTERPRETED
+        if self.emulated:
+            return math.inf if self.effort == THOROUGH else SLOW_EMULATED
+        return self.effort.slow if self.trials.cuda else math.inf
+
+    def _at_the_cases(self, most: Ran) -> None:
+        self._full_checks_at(most)
+        if most is not self.ran[0]:
+            self._without_nullable(self.ran[0])  # of odd sizes, mostly
+        if self.emulated and grid_depends_on_gpu(self.rung):
+            self._on_a_small_gpu(most)
+            self._on_a_large_gpu()
+        if self.emulated and not self.trials.races:
+            self._watch()
+        if not self.effort.alone:
+            return
         if count := self.effort.later_runs:
-            fastest = min(self.ran, key=lambda one: one.seconds) if self.interpreted else self.ran[0]
+            fastest = min(self.ran, key=lambda one: one.seconds)
             self._at(fastest).later_runs(min(count, LATER_INTERPRETED) if self.interpreted else count)
         for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
             few = max(FEW_LATER // 5, round(LATER_SECONDS / max(one.seconds, 1e-6)))
             self._at(one).later_runs(FEW_LATER if self.effort.shapes == 1.0 else min(FEW_LATER, few))
-        self._with_few_blocks()
-        self._without_nullable_anywhere()
-        self.tell("now further shapes")
-        self._further_shapes()
-        self._numbers_refused()
         if self.emulated and not self.trials.races:
             self._fused()
         if not self.trials.tuning:
             if any(len(choices) > 1 for choices in self.rung.tune.values()):
                 self.tell("now other values of tunables")
             Tunables(self.trials, self.ran, most, self.seed).all()
-        if self.rung.kind == "triton" and self.emulated and not self.trials.host.library_calls:
-            self._at(self.ran[0]).compiles()
-        if not self.trials.cuda and self.emulated:  # last, since it may discard what a rung keeps between calls
-            for one in _each(self.ran[0], most):
-                self._at(one).unlaunched()
+
+    def _at_other_shapes(self) -> None:
+        self.tell("now addresses, calls without optional operands, further shapes")
+        for one in _each(self.ran[0], largest(self.ran, OFTEN)):
+            self._elsewhere(one)
+        self._with_few_blocks()
+        self._without_nullable_anywhere()
+        self._further_shapes()
+        self._numbers_refused()
 
     def _at(self, one: Ran, how: How | None = None, names: list[str] | None = None) -> Trial:
         return self.trials.at(one.case, one.values, self.seed, how, names)
