@@ -1,11 +1,12 @@
 """Text and scores on the CPU: rung against transformers and llama.cpp, in one interleaved run, as rows of results.
 
-    python benchmarks/cpu_generate.py --output results/cpu/generate.jsonl [--sections score prompt] [--llama-bench PATH]
+    python benchmarks/cpu_generate.py --output results/cpu/generate.jsonl [--model smollm2-135m]
+        [--sections score prompt] [--llama-bench PATH]
 
-GPT-2 (124M, random weights), batch 1, a prompt of 8 tokens, 64 new ones, greedy; prefill of 512 tokens;
-log-probabilities of a text of 512 tokens; the accuracy lost by smaller weights; seconds from the command
-to the first token of the bundled model. On a shared machine `--cpu-time` takes the CPU time of one thread for
-all contenders.
+Random weights (GPT-2 124M, if no other model is named), batch 1, a prompt of 8 tokens, 64 new ones, greedy; prefill of
+512 tokens; log-probabilities of a text of 512 tokens; the accuracy lost by smaller weights; seconds from the command to
+the first token of the bundled model. On a shared machine `--cpu-time` takes the CPU time of one thread for all
+contenders.
 Contenders take turns, so that other load affects all of them; ratios are taken within a round.
 """
 
@@ -26,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import llama
 import llama_cpp
 import torch
 import transformers
@@ -166,16 +168,18 @@ def machine() -> dict[str, Any]:
 
 
 def measure(
-    rounds: int, sections: Sequence[str], threads: int | None, clock: Clock, llama_bench: Path | None, files: Path
-) -> dict[str, Any]:
+    model: str, rounds: int, sections: Sequence[str], threads: int | None, clock: Clock, llama_bench: Path | None,
+    files: Path,
+) -> dict[str, Any]:  # fmt: skip
     facts = machine()
     torch.manual_seed(0)
-    ids = torch.randint(0, 50257, (1, PREFILL + NEW))
+    kind = transformers.AutoConfig.for_model(**{"model_type": "gpt2"} if model == "gpt2" else llama.theirs(model))
+    ids = torch.randint(0, kind.vocab_size, (1, PREFILL + NEW))
     prompt, long = ids[:, :PROMPT], ids[:, :PREFILL]
     with tempfile.TemporaryDirectory() as folder:
-        transformers.GPT2LMHeadModel(transformers.GPT2Config()).save_pretrained(folder)
+        transformers.AutoModelForCausalLM.from_config(kind).save_pretrained(folder)
         theirs = {
-            f"transformers {name}": transformers.GPT2LMHeadModel.from_pretrained(
+            f"transformers {name}": transformers.AutoModelForCausalLM.from_pretrained(
                 folder, dtype=getattr(torch, name)
             ).eval()
             for name in ("float32", "bfloat16")
@@ -186,7 +190,7 @@ def measure(
         for dtype, kind in llama_cpp.FORMATS.items():
             llama_cpp.write(theirs["transformers float32"], kind, files / f"{dtype}.gguf")
 
-    def llama(section: str) -> dict[str, Callable[[], Any]]:
+    def of_llama_cpp(section: str) -> dict[str, Callable[[], Any]]:
         """Its text begins without a prompt: no step is longer than ours."""
         if llama_bench is None or section == "score":
             return {}
@@ -199,7 +203,7 @@ def measure(
         }
 
     def their_text(model: Any) -> Callable[[], Any]:
-        keywords = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": 50256}
+        keywords = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
         mask = torch.ones_like(prompt)
         return lambda: model.generate(prompt, attention_mask=mask, **keywords)
 
@@ -229,7 +233,8 @@ def measure(
     work = {"text": (their_text, our_text), "prompt": (their_prefill, our_prefill), "score": (their_score, our_score)}
     for section in (name for name in sections if name in work):
         them, us = work[section]
-        contenders = {n: them(m) for n, m in theirs.items()} | llama(section) | {n: us(m) for n, m in ours.items()}
+        contenders = {n: them(m) for n, m in theirs.items()} | of_llama_cpp(section)
+        contenders |= {n: us(m) for n, m in ours.items()}
         with torch.inference_mode():
             seconds = interleaved({"read": numbers.sum} | contenders, rounds, clock)
         # A token takes at least as long as reading the weights.
@@ -238,7 +243,10 @@ def measure(
     for name, figures in result.get("text", {}).items():
         if name in ours:
             weights = ours[name].transformer.weights
-            read = weights.nbytes() - weights.wpe.nbytes  # all weights except the positions, once per token
+            # All weights once per token, except the positions and an embedding that is not the head as well.
+            apart = [weights.wpe] if hasattr(weights, "wpe") else []
+            apart += [] if weights.wte is weights.head else [weights.wte.weight]
+            read = weights.nbytes() - sum(tensor.nbytes for tensor in apart)
             figures |= {"weights_mb": read / 1e6, "limit_tokens_per_s": facts["read_gb_per_s"] * 1e9 / read}
     if "text" in result:
         result["accuracy"] = accuracy(ours, theirs["transformers float32"], ids[0, : PROMPT + NEW].tolist())
@@ -247,7 +255,7 @@ def measure(
     return result
 
 
-def rows(found: dict[str, Any], how: dict[str, Any]) -> list[Row]:
+def rows(model: str, found: dict[str, Any], how: dict[str, Any]) -> list[Row]:
     """The figures as the results store keeps them."""
     facts: dict[str, Any] = {**machine_facts(), "gpu": ""}
     state = {name: found["machine"][name] for name in ("load_average", "read_gb_per_s") if name in found["machine"]}
@@ -266,7 +274,7 @@ def rows(found: dict[str, Any], how: dict[str, Any]) -> list[Row]:
             if by == "llama.cpp":
                 detail["format"] = llama_cpp.FORMATS[dtype]
             row = Row(
-                kind="generate", what="gpt2", part=part, dtype=dtype, weights="random", machine=facts, state=state,
+                kind="generate", what=model, part=part, dtype=dtype, weights="random", machine=facts, state=state,
                 options={"by": by, **options, **how},
                 detail=detail,
                 samples={"tokens_per_s": rate["samples"]},
@@ -291,6 +299,7 @@ def rows(found: dict[str, Any], how: dict[str, Any]) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="CPU generation: rung against transformers.")
     parser.add_argument("--output", type=Path, help="the file of rows (default: your store of results)")
+    parser.add_argument("--model", default="gpt2", help="gpt2 (the default), or a tied model of rung's random: sizes")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--llama-bench", type=Path, metavar="PATH", help="llama.cpp's llama-bench, as another peer")
@@ -299,8 +308,10 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     threads, clock = (1, time.process_time) if arguments.cpu_time else (None, time.perf_counter)
     with tempfile.TemporaryDirectory() as files:
-        result = measure(arguments.rounds, arguments.sections, threads, clock, arguments.llama_bench, Path(files))
-    for row in rows(result, {"clock": "cpu", "threads": 1} if arguments.cpu_time else {}):
+        result = measure(
+            arguments.model, arguments.rounds, arguments.sections, threads, clock, arguments.llama_bench, Path(files)
+        )
+    for row in rows(arguments.model, result, {"clock": "cpu", "threads": 1} if arguments.cpu_time else {}):
         store.append(row, arguments.output)
     for part in ("text", "prompt", "score"):
         for name, figures in result.get(part, {}).items():

@@ -1,4 +1,4 @@
-"""llama.cpp as a peer on the CPU: GPT-2's weights as a GGUF file, and the rates that its `llama-bench` reports.
+"""llama.cpp as a peer on the CPU: a model's weights as a GGUF file, and the rates that its `llama-bench` reports.
 
 llama-bench is built from llama.cpp's sources (`cmake -B build -DGGML_NATIVE=ON`, `cmake --build build -t llama-bench`);
 the source package of llama-cpp-python has them in `vendor/llama.cpp`. The file is written with the package `gguf`.
@@ -7,57 +7,58 @@ the source package of llama-cpp-python has them in `vendor/llama.cpp`. The file 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 # The format of llama.cpp that is nearest to each of rung's.
 FORMATS = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
-_LAYER = {
-    "ln_1": "attn_norm",
-    "attn.c_attn": "attn_qkv",
-    "attn.c_proj": "attn_output",
-    "ln_2": "ffn_norm",
-    "mlp.c_fc": "ffn_up",
-    "mlp.c_proj": "ffn_down",
-}
+_GPT2 = {
+    "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "ln_1": "attn_norm", "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+}  # fmt: skip
+_LLAMA = {
+    "embed_tokens": "token_embd", "norm": "output_norm", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm", **{f"self_attn.{x}_proj": f"attn_{x}" for x in "qkv"},
+    "self_attn.o_proj": "attn_output", **{f"mlp.{x}_proj": f"ffn_{x}" for x in ("gate", "up", "down")},
+}  # fmt: skip
 
 
 def write(model: Any, kind: str, path: Path) -> None:
-    """The weights of a transformers.GPT2LMHeadModel; matrices in the format `kind`, all else in float32."""
+    """The weights of a GPT2LMHeadModel or a tied LlamaForCausalLM, for speed: llama.cpp expects another order of the
+    rows of Llama's queries and keys. Matrices in the format `kind`, all else in float32."""
     import gguf
     from gguf.quants import quantize
 
-    config = model.config
-    writer = gguf.GGUFWriter(path, "gpt2")
-    writer.add_context_length(config.n_positions)
-    writer.add_embedding_length(config.n_embd)
-    writer.add_block_count(config.n_layer)
-    writer.add_feed_forward_length(4 * config.n_embd)
-    writer.add_head_count(config.n_head)
-    writer.add_layer_norm_eps(config.layer_norm_epsilon)
-    writer.add_vocab_size(config.vocab_size)
+    c = model.config
+    names = _GPT2 if c.model_type == "gpt2" else _LLAMA
+    writer = gguf.GGUFWriter(path, c.model_type)
+    writer.add_context_length(c.max_position_embeddings)
+    writer.add_embedding_length(c.hidden_size)
+    writer.add_block_count(c.num_hidden_layers)
+    writer.add_head_count(c.num_attention_heads)
+    writer.add_vocab_size(c.vocab_size)
     writer.add_tokenizer_model("no_vocab")
-    to = gguf.GGMLQuantizationType[kind]
-
-    def add(name: str, tensor: Any, to: Any = gguf.GGMLQuantizationType.F32) -> None:
-        data = tensor.detach().float().contiguous().numpy()
-        if to == gguf.GGMLQuantizationType.F32:
-            writer.add_tensor(name, data)
+    if names is _GPT2:
+        writer.add_feed_forward_length(4 * c.n_embd)
+        writer.add_layer_norm_eps(c.layer_norm_epsilon)
+    else:
+        writer.add_feed_forward_length(c.intermediate_size)
+        writer.add_head_count_kv(c.num_key_value_heads)
+        writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+        writer.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    for name, tensor in model.base_model.named_parameters():
+        module, _, part = name.rpartition(".")
+        layered = re.fullmatch(r"(?:h|layers)\.(\d+)\.(.+)", module)
+        place = f"blk.{layered[1]}.{names[layered[2]]}.{part}" if layered else f"{names[module]}.{part}"
+        transposed = ".c_" in module and tensor.dim() == 2  # Conv1D keeps (inputs, outputs)
+        data = (tensor.T if transposed else tensor).detach().float().contiguous().numpy()
+        if tensor.dim() == 2 and module != "wpe":
+            to = gguf.GGMLQuantizationType[kind]
+            writer.add_tensor(place, quantize(data, to), raw_dtype=to)
         else:
-            writer.add_tensor(name, quantize(data, to), raw_dtype=to)
-
-    body = model.transformer
-    add("token_embd.weight", body.wte.weight, to)
-    add("position_embd.weight", body.wpe.weight)
-    for name, tensor in body.ln_f.named_parameters():
-        add(f"output_norm.{name}", tensor)
-    for i, block in enumerate(body.h):
-        for ours, theirs in _LAYER.items():
-            module = block.get_submodule(ours)
-            matrix = module.weight.dim() == 2
-            add(f"blk.{i}.{theirs}.weight", module.weight.T if matrix else module.weight, *[to] * matrix)
-            add(f"blk.{i}.{theirs}.bias", module.bias)
+            writer.add_tensor(place, data)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

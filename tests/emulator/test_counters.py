@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from emulation import needs_compiler, run
+from emulation import load, needs_compiler, run
+from rung import emulator
 from rung.cuda import sass
+from rung.cuda.launch import Build, LaunchConfig
 from rung.emulator import arithmetic, counters, toolchain, translation
 from rung.emulator.counters import Access, Launched
 from rung.emulator.counters_explained import figures, met, reason, remark
@@ -282,3 +284,62 @@ __global__ void f(const __half* x, float* out, int n) {
 """
     found = figures(counted(source, aligned(128).view(torch.float16), aligned(256), 5))
     assert (found["hmma"], found["fadd"], found["ffma"]) == (10, 0, 0)
+
+
+@needs_machine_code
+def test_a_predicate_that_switches_off_a_whole_warp_is_an_instruction_and_no_request() -> None:
+    """A tree of 128 threads: seven steps of four warps evaluate the condition, fewer and fewer of them take part."""
+    source = """
+__global__ void f(const float* x, float* out) {
+    __shared__ float s[128];
+    const int t = threadIdx.x;
+    s[t] = x[t];
+    for (int stride = 64; stride > 0; stride /= 2) {
+        __syncthreads();
+        if (t < stride) s[t] = fmaxf(s[t], s[t + stride]);
+    }
+    if (t == 0) out[0] = s[0];
+}
+"""
+    found = counted(source, aligned(128), aligned(32), block=128)
+    assert found.total("shared", "write", "plain").requests == 4 + 2 + 1 + 5
+    assert [figures(found)[name] for name in ("shared_stores", "wavefronts_store")] == [4 + 7 * 4, 4 + 2 + 1 + 5]
+    assert figures(found)["shared_loads"] in (2 * 28 + 1, 2 * 28 + 4)  # of the last line, by a branch or a predicate
+
+
+@needs_machine_code
+def test_a_sum_takes_the_last_product_of_an_exponential() -> None:
+    source = """
+__global__ void f(const float* x, float* out, int n) {
+    float sum = 0;
+    for (int i = 0; i < n; i++) sum += expf(x[i]);
+    out[threadIdx.x] = sum;
+}
+"""
+    found = figures(counted(source, aligned(128), aligned(32), 7))
+    assert [found[name] / 32 / 7 for name in ("fadd", "fmul", "ffma")] == [1, 0, 5]
+
+
+@needs_machine_code
+def test_divisions_by_one_number_share_its_reciprocal() -> None:
+    source = """
+__global__ void f(int* x, int n, int m) {
+    const int i = x[threadIdx.x];
+    x[threadIdx.x] = i / n % m + i % n * 7 + (i + 3) / n;
+}
+"""
+    assert figures(counted(source, aligned(32).view(torch.int32), 5, 3))["mufu"] == 2
+    fast = "__global__ void f(float* x, float y, int n) { for (int i = 0; i < n; i++) x[i * 32 + threadIdx.x] /= y; }"
+    module = load(fast, options=("-use_fast_math",), settings=emulator.Settings(counters=True))
+    with counters.recorded() as launches:
+        module.launch("f", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", aligned(256)), ("f32", 3.0), ("i32", 8)])
+    assert figures(launches[0])["mufu"] == 1
+
+
+@needs_machine_code
+def test_a_file_may_be_named_as_a_header_of_halves() -> None:
+    build = Build("__global__ void f(float* x) { x[threadIdx.x] += 1.5f; }", "16_bits.cu", ("f",), ())
+    module = emulator.load(build, settings=emulator.Settings(counters=True))
+    with counters.recorded() as launches:
+        module.launch("f", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", aligned(32))])
+    assert figures(launches[0])["fadd"] == 32

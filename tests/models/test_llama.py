@@ -16,7 +16,9 @@ import rung
 from rung import emulator
 from rung.errors import RungError
 from rung.models import family
+from rung.models.gpu import recorded
 from rung.models.gpu.recorded import StepPass
+from rung.models.operations import step_rungs
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 slow = pytest.mark.slow
@@ -148,6 +150,38 @@ def test_plans_of_rungs_and_steps_of_operations_write_and_score(plan: str, kind:
     assert model.score([ids])[0].logprob == pytest.approx(float(own), rel=1e-5)
     if plan == "naive":
         assert {"rmsnorm", "rope", "swiglu"} <= model.plan.rungs_in_use.keys()
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("dtype", "count", "own"),
+    [
+        ("bfloat16", 2, {"rmsnorm_matmul", "matmul_residual"}),
+        ("bfloat16", 9, {"rmsnorm", "matmul", "rmsnorm_residual"}),
+        pytest.param("float32", 9, {"rmsnorm", "matmul", "rmsnorm_residual"}, marks=slow),
+    ],
+)
+def test_the_rungs_of_a_gpu_write_few_texts_and_many(
+    dtype: str, count: int, own: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[set[str]] = []
+
+    class Seen(StepPass):
+        def end(self, x: torch.Tensor) -> None:
+            super().end(x)
+            used.append(set(self.rungs_in_use))
+
+    monkeypatch.setattr("rung.models.gpu.session.StepPass", Seen)
+    # The emulator's own table leaves products to torch.
+    monkeypatch.setattr(recorded, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
+    folder, ids = models.saved("qwen3", num_hidden_layers=2, head_dim=32, intermediate_size=128), ids_of(20, 3)
+    prompts = [ids[: 4 + i] for i in range(count)]
+    model = rung.load(folder, device="emulator", plan="best", dtype=dtype)
+    for prompt, written in zip(prompts, model.generate(prompts, max_new_tokens=4, temperature=0), strict=True):
+        logits = models.reference_logits(folder, [*prompt, *written.tokens])[len(prompt) - 1 : -1]
+        lost = logits.amax(1) - logits.gather(1, torch.tensor(written.tokens)[:, None])[:, 0]
+        assert float(lost.max()) < (1e-4 if dtype == "float32" else 0.1) * float(logits.std())
+    assert used and all(found == own | {"rope_cached_attention"} for found in used)
 
 
 @emulated

@@ -11,7 +11,7 @@ import functools
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,8 @@ _CALLED = re.compile(r"<(?:_Z\d+)?(\w+?)(?:f+)?(?:@plt)?>")
 _SINGLE = re.compile(r"v?(?:(add|sub)|(mul)|(fn?m(?:add|sub)\d+)|(div)|(sqrt))ss$")
 _INTEGER = re.compile(r"i?div[lq]?$")
 _TWO = ("pow", "fmod", "atan2", "hypot", "fdividef", "__fdividef", "__powf", "__fdiv_rn")
-_NO_ARITHMETIC = re.compile(r"16|^mma\.h$|^ptx|^memory\.h$")  # headers of other formats, and of atomics
+# The emulator's headers of other formats, and of atomics.
+_NO_ARITHMETIC = re.compile(r"/emulator/include/(?:.*/)?(?:\w*16\w*|mma|ptx\w*|memory)\.h$")
 _MOST = 1 << 16
 
 
@@ -45,6 +46,7 @@ def sites(listing: str) -> list[Site]:
     """The arithmetic of a disassembled library, in blocks that are reported."""
     found: list[Site] = []
     block, begins, own = 0, False, True
+    divided: set[str] = set()  # registers whose reciprocal the block has: nvcc keeps it
     for line in listing.splitlines():
         if named := _FUNCTION.match(line):
             block, begins = 0, False
@@ -55,14 +57,25 @@ def sites(listing: str) -> list[Site]:
         address, name, rest = int(parsed[1], 16), parsed[2], parsed[3]
         if begins:
             block, begins = address, False
+            divided.clear()
         if name.startswith("call"):
             if _BLOCK.search(rest):
                 begins = True
             elif own and block and (function := _function(rest)):
                 found.append(Site(address, block, function))
         elif own and block and (kind := _kind(name, rest)):
-            found.append(Site(address, block, kind))
+            if kind != "/" or rest not in divided:
+                found.append(Site(address, block, kind))
+            if kind == "/" and rest not in ("%eax", "%edx", "%rax", "%rdx"):
+                divided.add(rest)
+        if not _INTEGER.match(name):
+            divided.discard(_divisor(rest.rpartition(",")[2]))
     return found
+
+
+def _divisor(register: str) -> str:
+    """A register by the name that a division of 32 bits has for it."""
+    return re.sub(r"^%r(\d+)$", r"%r\1d", re.sub(r"^%r([a-z]\w)$", r"%e\1", register))
 
 
 def _function(text: str) -> str | None:
@@ -92,22 +105,28 @@ def _kind(name: str, rest: str) -> str | None:
     return "FADD" if found[1] else "FMUL" if found[2] else "FFMA" if found[3] else "sqrtf"
 
 
-def executed(count_of: Iterable[Site], build: Build) -> tuple[dict[int, Counter[str]], dict[str, int]]:
-    """By address, the instructions of the launch that has just ended; and its products of tensor cores, by kind."""
+def blocks() -> tuple[dict[int, tuple[int, int]], dict[str, int]]:
+    """How often lanes and warps executed each block in the launch that has just ended; its products of tensor cores."""
     rows, tensor = (ctypes.c_ulonglong * 3 * _MOST)(), (ctypes.c_ulonglong * 2)()
     count = min(native.runtime().rung_executed(rows, ctypes.byref(tensor), _MOST), _MOST)
-    blocks = {row[0]: (row[1], row[2]) for row in rows[:count]}
+    return {row[0]: (row[1], row[2]) for row in rows[:count]}, {"hmma": tensor[0], "gmma": tensor[1]}
+
+
+def executed(
+    count_of: Iterable[Site], by_block: Mapping[int, tuple[int, int]], build: Build
+) -> dict[int, Counter[str]]:
+    """By address, the instructions of the blocks that were executed so often."""
     found: dict[int, Counter[str]] = {}
     for site in count_of:
-        lanes, warps = blocks.get(site.block, (0, 0))
+        lanes, warps = by_block.get(site.block, (0, 0))
         if lanes:
             made = {OPCODES[site.kind]: 1.0} if site.kind in OPCODES else _instructions(site.kind, build.options)
             found[site.address] = Counter({k: round(n * (warps if k in OF_WARPS else lanes)) for k, n in made.items()})
-    return found, {"hmma": tensor[0], "gmma": tensor[1]}
+    return found
 
 
 def none_in(file: str) -> bool:
-    """Whether arithmetic of this emulator's header stands for other instructions: of other formats, or atomics."""
+    """Whether arithmetic of this file, a header of the emulator's, stands for other instructions."""
     return _NO_ARITHMETIC.search(file) is not None
 
 
@@ -129,6 +148,8 @@ def _instructions(kind: str, options: tuple[str, ...]) -> dict[str, float]:
             break
         if name:
             found[name] = found.get(name, 0) + (0.5 if instruction.predicated and name not in OF_WARPS else 1)
+    if kind == "expf" and "ffma" in found:
+        found["fmul"] -= 1  # its last product, which the emulated code has itself (arithmetic.h)
     return found
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from rung.cuda import nvrtc, sass
 from rung.cuda.launch import Build, LaunchConfig
-from rung.emulator import arithmetic, native
+from rung.emulator import arithmetic, conditions, native
 from rung.errors import RungError
 
 WAYS = ("plain", "atomic", "matrix", "cp.async", "bulk", "operand", "barrier")
@@ -62,6 +62,7 @@ class Counts:
     ideal_sectors: int = 0  # global: if the different bytes were contiguous and aligned
     wavefronts: int = 0  # shared: passes over the banks
     ideal_wavefronts: int = 0  # shared: without conflicts
+    executed: int = 0  # instructions: requests, and executions by warps of which a predicate switches off every lane
 
     def add(self, other: Counts) -> None:
         for f in fields(self):
@@ -154,11 +155,12 @@ def begin(library: Path, build: Build, kernel: str) -> None:
     """Tells the runtime how wide the accesses of the machine code are."""
     set_width = native.runtime().rung_count_width
     set_width(0, 0, 0, 0)
-    places, widths = _places(library, build.origin), _widths(build, kernel)
+    places, made = _places(library, build.origin), _machine_code(build, kernel)
     for counter, (file, line) in places.items():
         for write, direction in enumerate(("read", "write")):
-            if width := max(widths.get((file, line, m, direction), 0) for m in ("global", "shared")):
-                set_width(counter, write, width, line)
+            both = [made[place] for m in ("global", "shared") if (place := (file, line, m, direction)) in made]
+            if both:
+                set_width(counter, write, max(of.width for of in both), line)
 
 
 def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> None:
@@ -171,12 +173,18 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
         kernel, config, early=native.runtime().rung_counted_early(), compiled=_compiled(build) is not None
     )
     places = _places(library, build.origin)
+    by_block, tensor = arithmetic.blocks()
+    warps = {block: of[1] for block, of in by_block.items()}
+    (blocks, lines), made = _conditions(library, build.origin), _machine_code(build, kernel)
     for row, sample in zip(rows[:count], samples[:count], strict=True):
         counter, memory, write, way, *numbers = row
         if counter not in places:  # the entry, which reads the kernel's arguments
             continue
         access = Access(*places[counter], ("global", "shared")[memory], ("read", "write")[write], WAYS[way])
         counts = Counts(*numbers)
+        share = made[access[:4]].predicated if access[:4] in made else 0.0
+        more = conditions.evaluations(blocks, warps, lines, counter) - 1 if share else 0.0
+        counts.executed = round(counts.requests * (1 + share * more))
         mask, size, phase, *apart = sample
         if mask and (access not in launched.worst or counts.waste > launched.accesses[access].waste):
             launched.worst[access] = Sample(
@@ -195,9 +203,8 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
     many = min(native.runtime().rung_happened(happened, _EVENTS), _EVENTS)
     launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in happened[:many]]
     if _with_arithmetic and not arithmetic.unavailable():
-        lines, made = _arithmetic(library, build.origin)
-        by_address, tensor = arithmetic.executed(made, build)
-        for address, instructions in by_address.items():
+        lines, every = _arithmetic(library, build.origin)
+        for address, instructions in arithmetic.executed(every, by_block, build).items():
             launched.instructions[lines[address]].update(instructions)
         launched.instructions["", 0].update(dict.fromkeys(arithmetic.OPCODES.values(), 0) | tensor)
     _recorded.append(launched)
@@ -228,7 +235,7 @@ def _arithmetic(library: Path, origin: str) -> tuple[dict[int, tuple[str, int]],
     lines = {
         address: _own(stack, origin)
         for address, stack in frames.items()
-        if not arithmetic.none_in(Path(stack[0][0]).name)
+        if not arithmetic.none_in(stack[0][0])
     }
     return lines, [site for site in every if site.address in lines]
 
@@ -261,15 +268,32 @@ def _compiled(build: Build) -> dict[str, list[sass.Instruction]] | None:
         return None
 
 
+@functools.lru_cache(maxsize=64)
+def _conditions(library: Path, origin: str) -> tuple[conditions.Blocks, dict[int, tuple[str, int]]]:
+    """The emulated code's conditions, and the file and line of each one's jump."""
+    blocks = conditions.conditions(arithmetic.listing(library))
+    frames = _frames(library, [condition.jump for condition in blocks.above.values()])
+    return blocks, {address: _own(stack, origin) for address, stack in frames.items()}
+
+
+class Made(NamedTuple):
+    """What the machine code makes of a line's accesses to a memory."""
+
+    width: int  # bytes of the widest
+    predicated: float  # share of them that a predicate may switch off
+
+
 @functools.lru_cache(maxsize=256)
-def _widths(build: Build, kernel: str) -> dict[tuple[str, int, str, str], int]:
-    """By file, line, memory and direction: the bytes of the widest access in the machine code."""
-    found: dict[tuple[str, int, str, str], int] = {}
+def _machine_code(build: Build, kernel: str) -> dict[tuple[str, int, str, str], Made]:
+    """By file, line, memory and direction."""
+    found: dict[tuple[str, int, str, str], list[sass.Instruction]] = defaultdict(list)
     for instruction in (_compiled(build) or {}).get(kernel, []):
         for memory, direction in _OPCODES.get(instruction.name, ()) if instruction.lines else ():
-            place = (*_own(instruction.lines, build.origin), memory, direction)
-            found[place] = max(found.get(place, 0), _bytes(instruction.opcode))
-    return found
+            found[(*_own(instruction.lines, build.origin), memory, direction)].append(instruction)
+    return {
+        place: Made(max(_bytes(i.opcode) for i in some), sum(i.predicated for i in some) / len(some))
+        for place, some in found.items()
+    }
 
 
 def _bytes(opcode: str) -> int:

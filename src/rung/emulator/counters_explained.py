@@ -35,14 +35,14 @@ def figures(kernel: Launched) -> dict[str, float]:
     s_store = kernel.total("shared", "write", "plain", "matrix")
     bulk_in, bulk_out = kernel.total("global", "read", "bulk"), kernel.total("global", "write", "bulk")
     found: dict[str, float] = {
-        "global_loads": plain.requests,
-        "global_stores": store.requests,
+        "global_loads": plain.executed,
+        "global_stores": store.executed,
         "global_read_requests": load.requests,
         "global_write_requests": store.requests,
         "global_read_bytes": 32 * load.sectors,
         "global_write_bytes": 32 * store.sectors,
-        "shared_loads": s_plain.requests,
-        "shared_stores": s_store.requests,
+        "shared_loads": s_plain.executed,
+        "shared_stores": s_store.executed,
         "wavefronts_load": s_load.wavefronts,
         "wavefronts_store": s_store.wavefronts,
         "conflicts_load": s_load.wavefronts - s_load.ideal_wavefronts,

@@ -59,6 +59,8 @@ _COUNTED = (
     *("-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-math-errno", "-ffp-contract=fast"),
     *_INLINED,
 )
+# A reciprocal serves all divisions by one number, in and after loops.
+_SHARED = ("-funsafe-math-optimizations", "-fno-associative-math", "-fsigned-zeros")
 _NOT_MODELLED = {
     "cuda/": "libcu++",
     "cub/": "this part of CUB",
@@ -104,7 +106,7 @@ def translate(build: Build, variant: Variant = Variant()) -> Translation:
     for kernel in build.kernels:
         kernel_parameters(build.source, kernel, build.origin)  # names the kernels that exist
     races, coverage = variant.reported, variant.coverage
-    flags = _flags(variant)
+    flags = _flags(variant, any("use_fast_math" in option for option in build.options))
     found = sorted(includes_of(build))
     includes = [(Path(path).name, text) for path, text in found]
     # Counters hold paths of files, so the key does too.
@@ -121,14 +123,15 @@ def translate(build: Build, variant: Variant = Variant()) -> Translation:
     return Translation(cached.path, cached.note)
 
 
-def _flags(variant: Variant) -> tuple[str, ...]:
+def _flags(variant: Variant, fast: bool = False) -> tuple[str, ...]:
     # With -Og a large kernel compiles in two thirds of the time, but the lines in messages are less exact.
     optimized = "-Og" if variant.coverage and not variant.races else "-O1"
     version = toolchain.compiler_version() or ()
     since = [_SINCE, _SINCE_RACES] if variant.reported else [_SINCE]
     newer = [flag for some in since for at, flags in some.items() if version >= at for flag in flags]
     if variant.counters:
-        return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_COUNTED, "-g1")
+        shared = _SHARED if fast else ()
+        return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_COUNTED, *shared, "-g1")
     chosen = (*(_RACES if variant.races else ()), *(_FUSED if variant.fused else ()))
     return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_CHECKS, *chosen, optimized, "-g1")
 
@@ -143,7 +146,7 @@ def _macros(build: Build) -> str:
     given = list(build.defines)
     given += [(name, value or "1") for name, _, value in (o[2:].partition("=") for o in build.options if o[:2] == "-D")]
     if any("use_fast_math" in option for option in build.options):
-        given.append(("__USE_FAST_MATH__", "1"))
+        given += [("__USE_FAST_MATH__", "1"), ("rung_expf", "__builtin_expf")]
     lines = [f"#define {name} {value}\n" for name, value in given]
     if any(name == "NDEBUG" for name, _ in given):
         lines.append("#undef assert\n#define assert(condition) ((void)0)\n")

@@ -105,7 +105,7 @@ def small(subject: Subject) -> Subject:
     operation, dtype = subject.rung.operation, subject.dtype
     every = [operation.complete(case.values) for case in operation.cases if dtype.name in case.dtypes]
     legal = [v for v in every if subject.rung.refused_by_needs(v, dtype) is None]
-    sizes = sorted((_work(subject, values), i) for i, values in enumerate(legal))
+    sizes = sorted((work(subject, values), i) for i, values in enumerate(legal))
     chosen = max((one for one in sizes if one[0] <= LITTLE_WORK), default=sizes[0] if sizes else None)
     if chosen is None:
         return subject
@@ -124,10 +124,10 @@ def to_draw(subject: Subject) -> Subject:
     every = [operation.complete(case.values) for case in operation.cases if dtype.name in case.dtypes]
     fitting: list[tuple[int, float, int, Values]] = []
     for values in every:
-        if subject.rung.refused_by_needs(values, dtype) is None and (work := _work(subject, values)) <= DRAWN_WORK:
+        if subject.rung.refused_by_needs(values, dtype) is None and (much := work(subject, values)) <= DRAWN_WORK:
             most = 64 if len(operation.dims) > 1 else 4096
             shown = math.prod(min(int(values[d]), 2 if d in FIRST[:3] else most) for d in operation.dims)
-            fitting.append((-shown, work, len(fitting), values))
+            fitting.append((-shown, much, len(fitting), values))
     if not fitting:
         return small(subject)
     values = min(fitting)[-1]
@@ -170,7 +170,7 @@ def run(
 
 def count(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:
     """Counts at this shape, taken from smaller shapes if it is large."""
-    if _work(subject, subject.values) <= MOST_WORK:
+    if work(subject, subject.values) <= MOST_WORK:
         return run(subject, tuning)
     small, changed = _smaller(subject, tuning)
     if not changed:
@@ -203,7 +203,7 @@ def count(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:
     return Counted(base.rung, base.dtype, subject.shape, kernels, base.tuning, exact=False, sizes=sizes)
 
 
-def _work(subject: Subject, values: Values) -> float:
+def work(subject: Subject, values: Values) -> float:
     cost = subject.rung.operation.cost(values, subject.dtype.size)
     return cost.flops + cost.bytes / subject.dtype.size
 
@@ -231,11 +231,11 @@ def _smaller(subject: Subject, tuning: Mapping[str, int] | None) -> tuple[Values
     changed: list[str] = []
     for dim in FIRST:
         unit, size = UNITS.get(dim, 1), values.get(dim)
-        if _work(subject, values) <= MOST_WORK or not isinstance(size, int) or size % unit or size < 4 * unit:
+        if work(subject, values) <= MOST_WORK or not isinstance(size, int) or size % unit or size < 4 * unit:
             continue
         try:
             fewer = _with(subject, values, {dim: unit})
-            works = [_work(subject, _with(subject, values, {dim: unit * n})) for n in (1, 2, 3)]
+            works = [work(subject, _with(subject, values, {dim: unit * n})) for n in (1, 2, 3)]
         except RungError:
             continue
         if abs(works[0] - 2 * works[1] + works[2]) > 1e-6 * works[2]:  # not affine, such as attention in T

@@ -1,8 +1,9 @@
 // CUDA's math functions. The fast intrinsics are the accurate functions here; their error is not modelled.
 #pragma once
 
-#ifndef RUNG_PROGRAM
-// fmaxf and fminf are inline, since glibc's are calls and limit softmax. With one NaN the result is the other operand.
+#if !defined(RUNG_PROGRAM) && !defined(RUNG_COUNTED)
+// fmaxf and fminf are inline, since glibc's are calls and limit softmax. With one NaN the result is the other operand. They
+// have no blocks of their own where these are counted.
 inline float rung_fmaxf(float a, float b) { return a > b || b != b ? a : b; }
 inline float rung_fminf(float a, float b) { return a < b || b != b ? a : b; }
 #define fmaxf rung_fmaxf
@@ -10,6 +11,17 @@ inline float rung_fminf(float a, float b) { return a < b || b != b ? a : b; }
 #else
 #define rung_fmaxf __builtin_fmaxf
 #define rung_fminf __builtin_fminf
+#endif
+
+#ifdef RUNG_COUNTED
+// What nvcc makes of expf ends with a product, which becomes one instruction with a sum of the result.
+inline float rung_expf(float x)
+{
+    float one = 1.0f;
+    asm("" : "+x"(one));
+    return __builtin_expf(x) * one;
+}
+#define expf rung_expf
 #endif
 
 #define RUNG_MINMAX(T) \
@@ -87,7 +99,7 @@ RUNG_FUNCTION float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
 RUNG_FUNCTION float norm3df(float x, float y, float z) { return sqrtf(x * x + y * y + z * z); }
 RUNG_FUNCTION float fdividef(float x, float y) { return x / y; }
 
-RUNG_FUNCTION float __expf(float x) { return expf(x); }
+RUNG_FUNCTION float __expf(float x) { return __builtin_expf(x); }
 RUNG_FUNCTION float __exp10f(float x) { return exp10f(x); }
 RUNG_FUNCTION float __logf(float x) { return logf(x); }
 RUNG_FUNCTION float __log2f(float x) { return log2f(x); }
