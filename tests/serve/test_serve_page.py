@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from test_chat import folder_of
 
 import browser
 from rung.models.load import INNER
@@ -102,3 +104,30 @@ def test_an_error_is_shown_in_its_own_words(page: browser.Page, server: Running)
     page.value("$('prompt').value = ''; $('go').click()")
     waits(page, "$('error').textContent")
     assert "prompt is empty" in page.value("$('error').textContent")
+
+
+def test_a_chat_remembers_its_messages_and_begins_anew(page: browser.Page, tmp_path: Path) -> None:
+    with running(folder_of("plain", tmp_path / "model"), "tiny") as server:
+        page.size(390, 844)
+        page.open(server.url)
+        waits(page, "$('go').textContent === 'Send'")
+        page.value("$('max_tokens').value = 6; $('temperature').value = 1; $('seed').value = 7")
+        for turn, words in enumerate(("Hello", "And then?"), 1):
+            page.value(f"$('prompt').value = {words!r}; $('go').click()")
+            waits(page, f"chat.length === {2 * turn} && !$('prompt').value && !$('on').disabled")
+        assert not page.value("$('error').textContent") and page.value("document.documentElement.scrollWidth <= innerWidth")
+        asked = [r["request"] for r in page.reported("Network.requestWillBeSent") if r["request"]["method"] == "POST"]
+        assert all(request["url"].endswith("/v1/chat/completions") for request in asked)
+        first, second = (json.loads(request["postData"])["messages"] for request in asked)
+        assert first == [{"role": "user", "content": "Hello"}]
+        answers = page.value("chat.filter(m => m.role === 'assistant').map(m => m.content)")
+        assert second == [*first, {"role": "assistant", "content": answers[0]}, {"role": "user", "content": "And then?"}]
+        shown = page.value("$('text').textContent")
+        assert shown.startswith("Hello\n\n") and "\n\nAnd then?\n\n" in shown and all(answers)
+        assert 3 <= page.value("$('text').querySelectorAll('.token').length") <= 12
+        page.value("$('text').querySelectorAll('.token')[2].focus()")
+        assert page.value("document.querySelectorAll('#card tr').length") >= 5
+        assert len(page.screenshot(tmp_path / "chat.png")) > 10_000
+        page.value("$('on').click()")
+        assert page.value("[chat.length, $('text').textContent, $('on').disabled]") == [0, "", True]
+    assert not page.reported("Runtime.exceptionThrown")

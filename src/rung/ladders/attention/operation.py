@@ -203,7 +203,7 @@ OPERATION = Operation(
             ("T > 1", "HS % 8 == 0"),
         ),
     ),
-    tour=(
+    races=(
         Race("b4t64", ("f32", "tf32", "f16", "bf16"), patience=0.2),
         Race("b8t1024", ("f32", "tf32", "f16", "bf16"), patience=0.2),
         *(Race(f"n{n}", ("f32",), patience=0.2) for n in (256, 512, 1024, 2048, 4096, 8192)),

@@ -68,5 +68,5 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, OC=3072),
     },
     libraries=(Library("torch", torch_bias_gelu),),
-    tour=(Race("b4t64", ("f32",)), Race("b8t1024", ("f32",))),
+    races=(Race("b4t64", ("f32",)), Race("b8t1024", ("f32",))),
 )

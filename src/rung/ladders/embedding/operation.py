@@ -81,5 +81,5 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, C=768, V=50257, MAXT=1024),
     },
     libraries=(Library("torch", torch_embedding, note="F.embedding, then an addition: two kernels"),),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

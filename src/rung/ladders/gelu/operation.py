@@ -68,7 +68,7 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, C=3072),
     },
     libraries=(Library("torch", torch_gelu),),
-    tour=(
+    races=(
         Race("b4t64", ("f32", "bf16")),
         Race("b8t1024", ("f32", "f16", "bf16")),
         Race("b8t1024c768", ("f32",)),

@@ -194,5 +194,5 @@ OPERATION = Operation(
             needs=("HS % 8 == 0", "globals == 0"),
         ),
     ),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16")), Race("b8t1024 global", ("f32", "bf16"))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16")), Race("b8t1024 global", ("f32", "bf16"))),
 )

@@ -107,5 +107,5 @@ OPERATION = Operation(
             note="The GELU epilogue: on a GPU the tanh form, on a CPU the same call takes the erf form.",
         ),
     ),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

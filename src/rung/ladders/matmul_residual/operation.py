@@ -116,5 +116,5 @@ OPERATION = Operation(
             note="residual + bias into `out`, then cuBLAS with beta = 1, which adds to it.",
         ),
     ),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

@@ -67,5 +67,5 @@ OPERATION = Operation(
             note="fuses the five by itself",
         ),
     ),
-    tour=(Race("n64m", ("f32",)),),
+    races=(Race("n64m", ("f32",)),),
 )

@@ -94,5 +94,5 @@ OPERATION = Operation(
             note="one kernel forward and one backward, which recomputes",
         ),
     ),
-    tour=(Race("n64m", ("f32",)),),
+    races=(Race("n64m", ("f32",)),),
 )

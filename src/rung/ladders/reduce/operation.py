@@ -56,5 +56,5 @@ OPERATION = Operation(
         "b1n64m": {"B": 1, "N": 1 << 26},
     },
     libraries=(Library("torch", torch_sum, dtypes=("f32", "f16", "bf16")),),
-    tour=(Race("b65536n1024", ("f32",)), Race("b16n1m", ("f32",))),
+    races=(Race("b65536n1024", ("f32",)), Race("b16n1m", ("f32",))),
 )

@@ -51,5 +51,5 @@ OPERATION = Operation(
     ),
     shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},
     libraries=(Library("torch", torch_relu, dtypes=("f32", "f16", "bf16")),),
-    tour=(Race("n64m", ("f32", "f16")),),
+    races=(Race("n64m", ("f32", "f16")),),
 )

@@ -66,5 +66,5 @@ OPERATION = Operation(
         "b64t1024": dict(B=64, T=1024, C=768),
     },
     libraries=(Library("torch", torch_residual),),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

@@ -125,5 +125,5 @@ OPERATION = Operation(
             needs=("sizeof_real == 4 or scale == 0.125 or scale == 1",),
         ),
     ),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16")), Race("vocabulary", ("f32",))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16")), Race("vocabulary", ("f32",))),
 )

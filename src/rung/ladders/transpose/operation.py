@@ -62,5 +62,5 @@ OPERATION = Operation(
         "c8192x8192": {"R": 8192, "C": 8192},
     },
     libraries=(Library("torch", torch_transpose, dtypes=("f32", "f16", "bf16")),),
-    tour=(Race("c8192x8192", ("f32", "bf16")),),
+    races=(Race("c8192x8192", ("f32", "bf16")),),
 )
