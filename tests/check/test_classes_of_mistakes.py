@@ -101,3 +101,11 @@ def test_a_shape_of_the_model_shows_products_beyond_32_bits(
     with nullcontext() if right else pytest.raises((Failure, RungError)):
         procedure._at_a_shape_of_the_model()
     assert report.case == "b64t1024 of the model"
+
+
+@pytest.mark.slow
+def test_a_scalar_beside_a_dimension_of_one_is_tried(tmp_path: Path) -> None:
+    path, text = tmp_path / "own.cu", catalogue.find("embedding/1").source
+    path.write_text(text.replace("start + t)", "(T == 1 ? 0 : start) + t)").replace("[5, 3, 4, 6, 7, 8, 9, 10]", "[5]"))
+    report = check(catalogue.rung_from_file(catalogue.operation("embedding"), path), "f32", device="emulator")
+    assert report.verdict == "failed" and report.failure["dims"]["T"] == 1, report
