@@ -123,11 +123,11 @@ def llama(found: Figures) -> str:
         step = at.get((model, "step", 1, "rung"))
         if step is None:
             continue
-        times_ = [f"{step['step_us']:,.0f}", f"{step['floor_us']:,.0f}"]
+        times_ = [f"{step['step_us']:,.0f}", f"{step['launches']:,.0f}", f"{step['bytes_us']:,.0f}"]
         texts = [*rates(model, "text", 1), *times_, *rates(model, "text", 64), *rates(model, "score", 8)]
         lines.append([name, *texts])
     other = "transformers"
-    heads = ("one text, tokens/s", other, "step, µs", "floor, µs", "64 texts", other, "score", other)
+    heads = ("one text, tokens/s", other, "step, µs", "launches", "bytes, µs", "64 texts", other, "score", other)
     return table(("bfloat16, random weights", *heads), lines)
 
 
