@@ -31,12 +31,12 @@ def main() -> int:
     for name in chosen.ladders or catalogue.operations():
         for figure in counter_tables.headline(figures, name):
             known = counter_tables.launches(figure.row)
-            if any(counter_tables.launches(r) == known and ("bound_us" in r.metrics or r.reason) for r in rows):
+            if any(counter_tables.launches(r) == known for r in rows):
                 continue
             if time.monotonic() - began < chosen.limit:
                 rows.append(store.append(counted(figure.row), path))
-                said = rows[-1].reason or f"{rows[-1].metrics['bound_us']:.2f} us"
-                print(f"{figure.row.what} {figure.row.shape}: {figure.us:.2f} us, bound {said}", flush=True)
+                said = rows[-1].reason or f"{rows[-1].metrics['count_s']:.1f} s"
+                print(f"{figure.row.what} {figure.row.shape}: {said}", flush=True)
     print(counter_tables.bounds(figures, rows))
     return 0
 

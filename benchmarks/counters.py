@@ -15,7 +15,6 @@ from pathlib import Path
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.profile import emulated
-from rung.profile.bound import bound
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
@@ -38,11 +37,8 @@ def counted(row: Row) -> Row:
     except RungError as error:
         return replace(made, verdict="failed", reason=str(error))
     kernels = [{k: v for k, v in kernel.items() if k != "lines"} for kernel in found.as_json()["kernels"]]
-    least = bound(subject, found)
-    detail = {"kernels": kernels, "sizes": list(found.sizes), "unit": least.unit}
-    return replace(
-        made, detail=detail, metrics={"count_s": time.process_time() - began, "bound_us": least.seconds * 1e6}
-    )
+    detail = {"kernels": kernels, "sizes": list(found.sizes)}
+    return replace(made, detail=detail, metrics={"count_s": time.process_time() - began})
 
 
 def _options(row: Row) -> dict[str, str]:

@@ -34,7 +34,7 @@ OPERATION = Operation(
     cases=(Case("one", dict(N=1)), Case("odd", dict(N=1031)), Case("another factor", dict(N=67, factor=-0.5))),
     shapes={"n1m": dict(N=1 << 20), "n64m": dict(N=64 << 20)},
     libraries=(Library("torch", lambda x, factor: x * factor),),
-    tour=(Race("n64m", ("f32",)),),
+    races=(Race("n64m", ("f32",)),),
 )
 '''
 

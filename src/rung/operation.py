@@ -144,7 +144,7 @@ class Operation:
     custom_check: Callable[[Tensors, Values], str] | None = None  # if given, decides in place of the error bound
     exact: bool = False  # nothing is computed: every number must arrive unchanged
     draw: Callable[[Values, int], Tensors] | None = None  # all inputs of a case and a seed at once
-    tour: tuple[Race, ...] = ()  # default: all shapes, in all formats that its rungs have
+    races: tuple[Race, ...] = ()  # default: all shapes, in all formats that its rungs have
 
     def operand(self, name: str) -> Operand:
         """The operand called `name`."""

@@ -62,7 +62,7 @@ def test_tokens_are_sampled_by_a_rung_that_fits(
 
     monkeypatch.setattr(CudaRung, "prepare", prepare)
     state = {"logits": torch.zeros(1, 8), "steps": torch.zeros(1), "next": torch.zeros(1)}
-    token_sampler.Choice(state, 1, VOCABULARY, "cuda").prepare()
+    token_sampler.TokenSampler(state, 1, VOCABULARY, "cuda").prepare()
     assert [name[:2] for name in chosen] == [served]
 
 

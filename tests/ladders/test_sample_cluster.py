@@ -148,7 +148,7 @@ def test_the_engine_samples_by_the_rung_that_is_named(monkeypatch: pytest.Monkey
 def test_an_unknown_rung_is_reported_with_the_known_ones() -> None:
     tensors = {name: torch.zeros(1, 8, dtype=torch.int32) for name in ("logits", "steps", "next")}
     with pytest.raises(RungError, match=r"no rung 'clutter' \(did you mean .*cluster\?\); it has 01_bisection, "):
-        token_sampler.Choice(tensors, 1, 8, "emulator", "clutter")
+        token_sampler.TokenSampler(tensors, 1, 8, "emulator", "clutter")
 
 
 @pytest.mark.parametrize("cluster", [8])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from emulation import needs_compiler
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.files import read_text
-from rung.rungs import adopt, catalogue, header
+from rung.rungs import adopt, adopt_trial, catalogue, header
 from rung.rungs.cuda import CudaRung
 
 FOREIGN = Path(__file__).parents[1] / "foreign"
@@ -253,3 +254,26 @@ def test_values_are_fitted_to_what_a_rung_needs(tmp_path: Path) -> None:
     fitted = rung.fitted(asked, dtype_named("f32"))
     assert fitted is not None and rung.refusal(fitted, dtype_named("f32")) is None
     assert (fitted["B"] * fitted["T"], fitted["C"], fitted["causal"]) == (16, 128, 0)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("statement", "tried"), [("while (C) {}", 2), ('asm volatile("nonsense.u32;");', 1)], ids=["endless", "unknown PTX"]
+)
+def test_a_trial_ends_at_what_no_header_changes(statement: str, tried: int, tmp_path: Path) -> None:
+    of, path = catalogue.operation("softmax"), tmp_path / "own.cu"
+    path.write_text((FOREIGN / "softmax_forward.cu").read_text().replace("int laneId", f"{statement} int laneId"))
+    tables = [table for table, _ in itertools.islice(adopt._proposals(of, path.read_text(), path), 8)]
+    begun: list[int] = []
+    found = adopt_trial._try(of, path, tables, 0, begun.append)
+    assert found is not None and found["table"] == tables[0] and len(begun) == tried < len(tables)
+
+
+@needs_compiler
+def test_a_compile_error_of_a_bare_file_is_told_without_torch(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text((FOREIGN / "softmax_forward.cu").read_text().replace("float maxval", "floot maxval"))
+    program = "import sys; from rung.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    command = [sys.executable, "-c", program, "check", "softmax", str(path), "--device", "emulator"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 1 and "floot" in result.stdout and result.stdout.splitlines()[-1] == "False", result

@@ -88,6 +88,32 @@ def test_a_tile_shows_the_bank_of_each_element(name: str, meet: int) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize(("name", "meet"), [("attention/13", 32), ("attention/14", 1)])
+def test_the_load_of_most_passes_is_drawn_wherever_its_tile_lies(name: str, meet: int) -> None:
+    """The keys come after the queries in shared memory, and one line reads both."""
+    counted = drawn(name, B=1, T=67, C=64, NH=2)
+    assert f"32 words, at most {meet} in one bank" in captions(layouts.tile(counted))[1]
+    (found,) = [one for one in drawings.costly(counted) if one[0].line == {32: 86, 1: 73}[meet]]
+    assert len({*found[2].lanes.values()}) == 32  # not the broadcast of the query
+
+
+@needs_compiler
+def test_the_tile_of_a_tensor_map_lies_as_its_swizzle_says() -> None:
+    """Rows of 64 bf16: the first two columns of eight rows lie in eight different groups of four banks."""
+    rung = catalogue.find("matmul/20")
+    values = rung.operation.complete({"B": 1, "T": 128, "C": 128, "OC": 128})
+    counted = emulated.run(Subject(rung, "", values, DTYPES["bf16"]), trace=True)
+    (kernel,) = counted.kernels
+    found = layouts._copied(kernel, counted.memory)
+    assert found is not None
+    tensor, words, swizzle = found
+    assert swizzle == 3 and any("a swizzle of 128 bytes" in caption for caption in captions(layouts.tile(counted)))
+    for columns in (0, 2, 62):
+        assert {words[row * tensor.shape[-1] + columns] % 32 // 4 for row in range(8)} == set(range(8))
+        assert len({words[row * tensor.shape[-1] + columns] % 4 for row in range(8)}) == 1
+
+
+@needs_compiler
 def test_a_product_reads_each_element_as_often_as_threads_need_it() -> None:
     counted = drawn("matmul/1", B=1, T=32, C=16, OC=32)
     (kernel,) = counted.kernels

@@ -74,7 +74,7 @@ def of_all(shapes: Sequence[str] | None, dtypes: Sequence[str] | None, patience:
     for name, operation in catalogue.operations().items():
         every = list(catalogue.rungs(name))
         supported = tuple(d for d in DTYPES if any(d in r.dtypes for r in every))
-        for race in operation.tour or [Race(shape, supported) for shape in operation.shapes]:
+        for race in operation.races or [Race(shape, supported) for shape in operation.shapes]:
             for dtype in race.dtypes:
                 running = [r for r in every if dtype in r.dtypes]
                 if running and (not shapes or race.shape in shapes) and (not dtypes or dtype in dtypes):

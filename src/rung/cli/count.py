@@ -55,7 +55,7 @@ def count(
         )
         every.append(emulated.count(other))
     goals = [(text, *met(text, every[0].kernels)) for text in goal or ()]
-    least = bounds.bound(subject, every[0], bound) if bound else None
+    least = bounds.bound(subject, every[0].as_json()["kernels"], bound) if bound else None
     missed = not all(ok for _, ok, _ in goals)
     if json:
         from rung.show import document

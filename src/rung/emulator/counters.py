@@ -101,6 +101,7 @@ class Request(NamedTuple):
     warp: int
     size: int  # bytes of each lane
     lanes: dict[int, int]
+    swizzle: int = 0  # of a tensor's tile: 16-byte parts of rows of 32, 64 or 128 bytes change places (1, 2, 3)
 
 
 @dataclass
@@ -173,6 +174,7 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
         kernel, config, early=native.runtime().rung_counted_early(), compiled=_compiled(build) is not None
     )
     places = _places(library, build.origin)
+    worst: dict[Access, tuple[int, int]] = {}
     by_block, tensor = arithmetic.blocks()
     warps = {block: of[1] for block, of in by_block.items()}
     (blocks, lines), made = _conditions(library, build.origin), _machine_code(build, kernel)
@@ -186,19 +188,20 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
         more = conditions.evaluations(blocks, warps, lines, counter) - 1 if share else 0.0
         counts.executed = round(counts.requests * (1 + share * more))
         mask, size, phase, *apart = sample
-        if mask and (access not in launched.worst or counts.waste > launched.accesses[access].waste):
-            launched.worst[access] = Sample(
-                size, phase, {lane: apart[lane] for lane in range(_LANES) if mask >> lane & 1}
-            )
+        lanes = {lane: apart[lane] for lane in range(_LANES) if mask >> lane & 1}
+        # Of a line's requests the worst, and of equally bad ones that with most addresses.
+        if mask and (bad := (counts.waste, len({*lanes.values()}))) > worst.get(access, (-1, 0)):
+            worst[access], launched.worst[access] = bad, Sample(size, phase, lanes)
         launched.accesses[access].add(counts)
     kept = native.runtime().rung_traced(None, 0)
     requests = (ctypes.c_ulonglong * (_TRACE + _LANES) * kept)()
     native.runtime().rung_traced(requests, kept)
     for counter, block, warp, mask, size, place, way, *at in requests:
         if counter in places:
-            access = Access(*places[counter], ("global", "shared")[place & 1], ("read", "write")[place >> 1], WAYS[way])
+            where = ("global", "shared")[place & 1], ("read", "write")[place >> 1 & 1]
+            access = Access(*places[counter], *where, WAYS[way])
             lanes = {lane: at[lane] for lane in range(_LANES) if mask >> lane & 1}
-            launched.trace.append(Request(access, block, warp, size, lanes))
+            launched.trace.append(Request(access, block, warp, size, lanes, place >> 2))
     happened = (ctypes.c_uint * 4 * _EVENTS)()
     many = min(native.runtime().rung_happened(happened, _EVENTS), _EVENTS)
     launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in happened[:many]]

@@ -1,26 +1,29 @@
 """A lower bound of a rung's time on a chosen GPU, from what was counted without one; not a prediction.
 
 No kernel can be faster than its counted work at the published rates: compulsory bytes over the bandwidth, operations
-over the arithmetic rate, and on each multiprocessor, per clock, one wavefront of shared memory, four sectors of the
-first cache, 128 float32 instructions of lanes and 16 of special functions. A grid with fewer blocks than
-multiprocessors uses only so many of them. Latency, caches and launches are not in it.
+over the arithmetic rate, stores over the width of the second cache, and on each multiprocessor, per clock, four
+instructions, special functions of 16 lanes, and one pass of the data path that shared memory and the first cache have
+together: one wavefront, or four sectors. Kernels run one after the other. A grid with fewer blocks than multiprocessors
+uses only so many of them. Latency, loads that miss the first cache and the time of a launch are not in it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rung.emulator.counters_explained import figures
 from rung.errors import RungError
-from rung.profile.emulated import SMS, Counted
+from rung.profile.emulated import SMS
 from rung.results.machine import DATASHEET
 from rung.rungs.base import Subject
 
 CLOCKS = {"NVIDIA H200": 1.98e9, "NVIDIA H100 80GB HBM3": 1.98e9}  # boost
-_LANES, _FUNCTIONS = 128, 16  # instructions of lanes per clock and multiprocessor
-_SECTORS = 4  # of 32 bytes per clock and multiprocessor, out of the first cache
+# Per clock and multiprocessor: instructions of warps, lanes of special functions, sectors and bytes of the data path.
+_ISSUED, _FUNCTIONS, _SECTORS, _WAVEFRONT = 4, 16, 4, 128
+_SECOND, _PORT = 5120, 64  # bytes per clock of the second cache, and between it and a multiprocessor
 
 
 @dataclass(frozen=True)
@@ -32,29 +35,44 @@ class Bound:
     units: dict[str, float]
 
 
-def bound(subject: Subject, counted: Counted, gpu: str = "NVIDIA H200") -> Bound:
-    """The bound at the counted shape."""
+def bound(subject: Subject, kernels: Iterable[Mapping[str, Any]], gpu: str = "NVIDIA H200") -> Bound:
+    """The bound of launches of these grids and figures."""
     if gpu not in CLOCKS:
         raise RungError(f"no clock is known for {gpu!r}; there are {', '.join(CLOCKS)}.")
     rates, clock = DATASHEET[gpu], CLOCKS[gpu]
     rung = subject.rung
     cost = rung.operation.cost_with(subject.values, subject.dtype, rung.binds)
     units = {"memory": cost.bytes / rates["bytes"], "arithmetic": cost.flops / rates[subject.dtype.name]}
-    for name in ("first cache", "shared memory", "float32", "special functions"):
-        units[name] = 0.0
-    for kernel in counted.kernels:
-        used = min(math.prod(kernel.config.grid), SMS) * clock
-        plain = [
-            c for a, c in kernel.accesses.items() if a.way in ("plain", "cp.async", "atomic") and a.memory == "global"
-        ]
-        # A request takes a clock at least, and a clock moves four sectors.
-        units["first cache"] += sum(max(c.requests, c.sectors / _SECTORS) for c in plain) / used
-        units["shared memory"] += sum(c.wavefronts for c in kernel.accesses.values()) / used
-        found = figures(kernel)
-        units["float32"] += sum(found.get(name, 0.0) for name in ("fadd", "fmul", "ffma")) / _LANES / used
-        units["special functions"] += 32 * found.get("mufu", 0.0) / _FUNCTIONS / used
+    inside = Counter[str]()  # of the multiprocessors
+    slowest = 0.0
+    for kernel in kernels:
+        blocks = min(math.prod(kernel["grid"]), SMS)
+        parts, used = _inside(defaultdict(float, kernel["figures"]), blocks), blocks * clock
+        inside.update({name: clocks / used for name, clocks in parts.items()})
+        path = parts["first cache"] + parts["shared memory"]
+        slowest += max(path, *(parts[name] for name in ("instructions", "special functions", "second cache"))) / used
+    units |= inside
     unit = max(units, key=lambda name: units[name])
-    return Bound(units[unit], unit, units)
+    if slowest > max(units["memory"], units["arithmetic"]):
+        unit = max(inside, key=lambda name: inside[name])
+    return Bound(max(slowest, units["memory"], units["arithmetic"]), unit, units)
+
+
+def _inside(found: Mapping[str, float], blocks: int) -> dict[str, float]:
+    """Clocks of one multiprocessor, if it did the work of so many."""
+    loads, stores = (
+        max(found[f"global_{way}_requests"], found[f"global_{way}_bytes"] / 32 / _SECTORS) for way in ("read", "write")
+    )
+    memory = sum(found[f"{where}_{way}"] for where in ("global", "shared") for way in ("loads", "stores"))
+    written = found["global_write_bytes"] + found["bulk_write_bytes"]  # the first cache keeps no stores back
+    lanes = found["fadd"] + found["fmul"] + found["ffma"]
+    return {
+        "first cache": loads + stores + found["atomics"],
+        "shared memory": found["wavefronts_load"] + found["wavefronts_store"] + found["async_copy_bytes"] / _WAVEFRONT,
+        "second cache": written * max(blocks / _SECOND, 1 / _PORT),
+        "instructions": (lanes / 32 + memory + found["mufu"] + found["barriers"]) / _ISSUED,
+        "special functions": 32 * found["mufu"] / _FUNCTIONS,
+    }
 
 
 def kendall(a: Sequence[float], b: Sequence[float]) -> float:

@@ -93,11 +93,12 @@ def _figures(section: str) -> list[sources.Figure]:
 def _fits(row: Row, kind: str, described: str) -> bool:
     """WHAT[/PART] [NAME=VALUE ...]: the GPU by a part of its name, others are dtype, shape and options."""
     what, *conditions = described.split(" ")
+    if row.kind != kind or row.verdict != "ok" or not what.startswith(row.what):
+        return False
+    if what not in (row.what, "/".join(filter(None, (row.what, row.part.replace(" ", "_"))))):
+        return False
     has = {"batch": "1", **{name: str(value) for name, value in row.options.items()}}
     has |= {"dtype": row.dtype, "shape": row.shape.replace(" ", "_"), "weights": row.weights}
-    named = (row.what, "/".join(filter(None, (row.what, row.part.replace(" ", "_")))))
-    if row.kind != kind or row.verdict != "ok" or what not in named:
-        return False
     for condition in conditions:
         name, _, value = condition.partition("=")
         if (value not in row.gpu) if name == "gpu" else has.get(name) != value:

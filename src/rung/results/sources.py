@@ -77,7 +77,8 @@ class Reference:
 
     def value(self, rows: Sequence[Row]) -> float | None:
         """Our figure in seconds, bytes or plain numbers, of the newest row that has it."""
-        found = [v for r in rows if self._fits(r) and (v := self._read(r)) is not None]
+        kind = "climb" if self.kind in STUDIES else self.kind  # compared first: thousands of rows are asked each time
+        found = [v for r in rows if r.kind == kind and self._fits(r) and (v := self._read(r)) is not None]
         return found[-1] * self.calls if found else None
 
     def _fits(self, row: Row) -> bool:
@@ -89,13 +90,15 @@ class Reference:
             ):
                 return False  # of a text that the time limit ended
             same = row.options.get("batch", 1) == self.batch and row.dtype == self.dtype and row.part == self.what
-            return row.kind == "climb" and row.options.get("study", "") == STUDIES[self.kind] and same
+            return row.options.get("study", "") == STUDIES[self.kind] and same
         if self.kind == "study":
-            return row.kind == "study" and self.what == "/".join(filter(None, (row.what, row.part)))
-        if self.kind in ("profile", "count") and bool(self.tuning) != bool(row.options.get("tuning")):
+            return self.what == "/".join(filter(None, (row.what, row.part)))
+        if row.what != self.what or row.dtype != self.dtype or row.shape != self.shape:
+            return False
+        tuning = self.tuning
+        if self.kind in ("profile", "count") and bool(tuning) != bool(row.options.get("tuning")):
             return False  # without one, that of a bench is meant
-        same = row.kind == self.kind and row.what == self.what and row.dtype == self.dtype and row.shape == self.shape
-        return same and all(row.tuning.get(name) == value for name, value in self.tuning.items())
+        return all(row.tuning.get(name) == value for name, value in tuning.items())
 
     def _read(self, row: Row) -> float | None:
         if self.kind == "study":

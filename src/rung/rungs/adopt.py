@@ -24,8 +24,8 @@ from typing import Any
 from rung.cuda import kept
 from rung.cuda.host_code import host_part
 from rung.cuda.source import Parameter, aliases, code_only, kernel_parameters, kernels_in, template_of
-from rung.dtypes import DTYPES
-from rung.errors import RungError
+from rung.dtypes import DTYPES, dtype
+from rung.errors import CompileError, RungError
 from rung.expressions import evaluate, names_in
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
@@ -149,7 +149,7 @@ def adopted(of: Operation, source: str, path: Path) -> tuple[dict[str, Any], tup
 def _chosen(of: Operation, source: str, path: Path) -> Proposal:
     found = list(itertools.islice(_proposals(of, source, path), MOST))
     proposals = [table for table, _ in found]
-    if found[0][1]:
+    if found[0][1] or not _compiles(of, path, proposals[0]):
         return Proposal(proposals[0])
     right, tried = _tried(of, path, proposals)
     if right is not None:
@@ -161,6 +161,17 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         return Proposal(right["table"], (told,) if rules else ())
     told = f"none of the {tried} proposals tried gave the right result on a small case"
     return Proposal(proposals[0], (f"{told}; correct the header where it is wrong",))
+
+
+def _compiles(of: Operation, path: Path, table: dict[str, Any]) -> bool:
+    """Whether compilers take the file; what they refuse is told by whoever compiles it next. torch is not imported."""
+    rung = importlib.import_module("rung.rungs.cuda").CudaRung(of, path, table)
+    compiled = importlib.import_module("rung.rungs.compile_ahead").require_compiled
+    try:
+        compiled(rung, of.complete(of.cases[0].values), dtype(rung.dtypes[0]), ("sm_90",))
+    except RungError as error:
+        return not isinstance(error, CompileError)  # else the proposal does not suit the file
+    return True
 
 
 def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:

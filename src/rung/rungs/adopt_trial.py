@@ -14,13 +14,15 @@ import torch
 from rung import emulator
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.errors import CompileError, RungError
+from rung.errors import CompileError, EmulatorFault, RungError
 from rung.expressions import names_in
 from rung.operation import Operation, Values
 from rung.rungs import catalogue
 from rung.rungs.adopt import PASSES, sizes
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
+
+MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other header is tried
 
 
 def tried(operation: str, file: str, tables: list[dict[str, Any]], first: int, answer: Connection) -> None:
@@ -37,6 +39,7 @@ def _try(
 ) -> dict[str, Any] | None:
     """The first table with which the file computes the operation on small cases, with the outputs that must be zero
     before. If there is none, sizes are tried that are whole tiles, and `needs` says which."""
+    endless = 0
     for number in range(first, PASSES * len(tables)):
         begin(number)
         tile, at = divmod(number, len(tables))
@@ -50,6 +53,10 @@ def _try(
                 return {"table": table | ({"zeroed": zeroed} if zeroed else {}), "needs": needs}
         except CompileError:  # it is told by whoever compiles the file next
             return {"table": tables[0], "needs": []}
+        except EmulatorFault as fault:
+            endless += fault.kind == "deadlock"
+            if fault.kind == "unsupported" or endless == ENDLESS:  # whatever the header
+                return {"table": tables[0], "needs": []}
         except RungError:
             continue
     return None
@@ -110,7 +117,8 @@ def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype, zeroed: list
     for name in zeroed:
         outputs[name].zero_()
     prepared = rung.prepare(tensors, values, dtype, device="emulator")
-    prepared.run()
+    with emulator.under(seconds=MOST_SECONDS):
+        prepared.run()
     if nan := [name for name, tensor in outputs.items() if name not in zeroed and tensor.isnan().any()]:
         zeroed += nan
         for name in zeroed:

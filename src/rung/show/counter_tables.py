@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rung.profile.bound import kendall
+from rung.dtypes import DTYPES
+from rung.profile.bound import bound, kendall
 from rung.results import codes
 from rung.results.current import Figure, Figures
 from rung.results.row import Row
 from rung.rungs import catalogue
+from rung.rungs.base import Subject
 from rung.show import markdown
 
 COMPARED = (
@@ -82,12 +84,12 @@ def bounds(figures: Figures, counts: Sequence[Row]) -> str:
     for ladder in catalogue.operations():
         timed = headline(figures, ladder)
         both = [(f, counted[key]) for f in timed if (key := launches(f.row)) in counted]
-        known = [(f, row.metrics["bound_us"], row.detail["unit"]) for f, row in both if "bound_us" in row.metrics]
-        if len(known) < 3:
+        known = [(f.us, bound(_subject(row), row.detail["kernels"])) for f, row in both if row.verdict == "ok"]
+        if len(known) < 2:
             continue
-        tau = kendall([least for _, least, _ in known], [f.us for f, _, _ in known])
-        shares = sorted(least / f.us for f, least, _ in known)
-        units = ", ".join(unit for unit, _ in Counter(unit for *_, unit in known).most_common())
+        tau = kendall([least.seconds for _, least in known], [us for us, _ in known])
+        shares = sorted(least.seconds * 1e6 / us for us, least in known)
+        units = ", ".join(unit for unit, _ in Counter(least.unit for _, least in known).most_common())
         size = f"{timed[0].row.dtype} {timed[0].row.shape}"
         middle = f"{shares[0]:.0%} to {shares[-1]:.0%}, median {statistics.median(shares):.0%}"
         lines.append((ladder, size, f"{len(known)} of {len(timed)}", f"{tau:.2f}", middle, units))
@@ -95,6 +97,12 @@ def bounds(figures: Figures, counts: Sequence[Row]) -> str:
         return "\nNot counted yet.\n\n"
     heads = ("ladder", "", "rungs", "Kendall's tau", "bound / time", "set by")
     return markdown.table(heads, lines)
+
+
+def _subject(row: Row) -> Subject:
+    operation = (rung := catalogue.find(row.what)).operation
+    values = operation.complete({k: v for k, v in row.values.items() if k not in operation.derived})
+    return Subject(rung, row.shape, values, DTYPES[row.dtype])
 
 
 def pairs(rows: Iterable[Row]) -> Iterator[Pair]:

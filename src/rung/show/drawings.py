@@ -77,6 +77,9 @@ def page(every: Sequence[Counted], sources: Mapping[str, str], sizes: Mapping[st
         f"<h1>{escape(title)}</h1>"
         '<p class="soft">Counted on the emulator, not measured. First who computes what, and what lies where in shared '
         "memory; then the most expensive request of each line, where a number is a lane of the warp.</p>"
+        '<p class="soft">Shared memory has 32 banks, each a word of 4 bytes wide: a pass serves a word of every bank, '
+        "so that different words of one bank take a pass each, and lanes that read the same word share one. Global "
+        "memory comes in sectors of 32 bytes, whole ones for each request of a warp.</p>"
         f'<main class="drawn">{rungs}</main></body></html>\n'
     )
 

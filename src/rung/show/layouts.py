@@ -84,35 +84,38 @@ def tile(counted: Counted) -> str:
                 writer.setdefault(word, request.warp)
     if not writer:
         return ""
-    low = min(writer) // BANKS * BANKS
-    size = -(-(max(writer) + 1 - low) // BANKS)
-    tall = min(size, BANKS)
-    inside = {word: divmod(word - low, BANKS) for word in writer if (word - low) // BANKS < tall}
-    part = "" if size == tall else f" (the first {tall} of {size} rows)"
+    reads = [(r, {*_words(r)}) for r in shared if r.access.direction == "read"]
+    deepest = [(max(Counter(word % BANKS for word in words).values()), len(words)) for _, words in reads]
+    worst, read = reads[max(range(len(reads)), key=deepest.__getitem__)] if reads else (None, {min(writer)})
+    first, last = min(writer) // BANKS, max(writer) // BANKS
+    low = max(first, min(min(read) // BANKS, last + 1 - BANKS))  # the rows that are drawn contain that load's first
+    tall = min(last + 1 - low, BANKS)
+    part = "" if tall > last - first else f" (rows {low - first} to {low - first + tall - 1} of {last + 1 - first})"
+
+    def inside(words: Iterable[int]) -> dict[int, Cell]:
+        return {word: (word // BANKS - low, word % BANKS) for word in words if 0 <= word // BANKS - low < tall}
+
     panels = [
         _figure(
-            {place: writer[word] for word, place in inside.items()}, lambda warp: COLOURS[warp % 4], (tall, BANKS),
-            f"shared memory{part}, a column for each bank: the warp that stores each word", apart=True,
+            {place: writer[word] for word, place in inside(writer).items()}, lambda warp: COLOURS[warp % 4],
+            (tall, BANKS), f"shared memory{part}, a column for each bank: the warp that stores each word", apart=True,
         )
     ]  # fmt: skip
-    if reads := [r for r in shared if r.access.direction == "read" and any(w in inside for w in _words(r))]:
-        worst = max(reads, key=lambda r: max(Counter(w % BANKS for w in {*_words(r)}).values()))
-        words = sorted({*_words(worst)})
+    if worst is not None:
         deep: Counter[int] = Counter()
         turns = {}
-        for word in words:
+        for word in sorted(read):
             turns[word] = deep[word % BANKS]
             deep[word % BANKS] += 1
         panels.append(
             _figure(
-                {divmod(w - low, BANKS): turn for w, turn in turns.items() if 0 <= (w - low) // BANKS < tall},
-                lambda turn: COLOURS[turn % 4], (tall, BANKS),
-                f"what one load of warp {worst.warp} reads (line {worst.access.line}): "
-                f"{_many(len(words), 'word')}, at most {max(deep.values())} in one bank", apart=True,
+                {place: turns[word] for word, place in inside(read).items()}, lambda turn: COLOURS[turn % 4],
+                (tall, BANKS), f"what one load of warp {worst.warp} reads there (line {worst.access.line}): "
+                f"{_many(len(read), 'word')}, at most {max(deep.values())} in one bank", apart=True,
             )
         )  # fmt: skip
     if (copied := _copied(kernel, counted.memory)) is not None:
-        tensor, words_of = copied
+        tensor, words_of, swizzle = copied
         columns = _extent(tensor)[1]
         places = {e: divmod(e, columns) for e in words_of}
         at = [{place: i for i, place in enumerate(sorted({p[axis] for p in places.values()}))} for axis in (0, 1)]
@@ -122,8 +125,10 @@ def tile(counted: Counted) -> str:
             _figure(
                 banks, lambda bank: f"hsl({bank * 360 // BANKS} 60% 52%)",
                 (min(len(at[0]), BANKS), min(len(at[1]), WIDE)),
-                f"the tile of {tensor.name}, element by element: a colour for each of the 32 banks; a column of one "
-                "colour is a bank conflict when it is read as a column", apart=True,
+                f"the tile of {tensor.name}, element by element: a colour for each of the 32 banks; "
+                + (f"a swizzle of {16 << swizzle} bytes moves 16-byte parts of a row, so that equal columns of "
+                   f"{1 << swizzle} rows lie in different banks" if swizzle else
+                   "a column of one colour is a bank conflict when it is read as a column"), apart=True,
             )
         )  # fmt: skip
     return _row(panels, f"shared memory of the first block of {kernel.kernel}")
@@ -168,15 +173,50 @@ def _words(request: Request) -> Iterator[int]:
         yield from range(address // WORD, (address + request.size - 1) // WORD + 1)
 
 
-def _copied(kernel: Launched, memory: Iterable[Tensor]) -> tuple[Tensor, dict[int, int]] | None:
-    """The tensor that fills the first tile, and the word of shared memory that each of its elements is copied to; None
-    unless each store to shared memory follows a load of the same thread."""
+def _copied(kernel: Launched, memory: Iterable[Tensor]) -> tuple[Tensor, dict[int, int], int] | None:
+    """The tensor that fills the first tile, the word of shared memory that each of its elements is copied to, and the
+    tile's swizzle; None unless each store to shared memory follows a load of the same thread. Where bulk or tensor
+    copies fill it, only these count."""
+    requests = [r for r in kernel.trace if not r.block and r.access.direction in ("read", "write")]
+    bulk = [r for r in requests if r.access.way == "bulk"]
+    words, swizzle = _by_bulk(bulk), max((r.swizzle for r in bulk), default=0)
+    found = words or _by_threads(r for r in requests if r.access.way in ("plain", "cp.async"))
+    filled: dict[Tensor, dict[int, int]] = defaultdict(dict)
+    for word, address in (found or {}).items():
+        for tensor in memory:
+            if 0 <= address - tensor.at < math.prod(tensor.shape) * tensor.size:
+                filled[tensor].setdefault((address - tensor.at) // tensor.size, word)
+    best = max(filled, key=lambda tensor: len(filled[tensor]), default=None)
+    return None if best is None else (best, filled[best], swizzle)
+
+
+def _by_bulk(requests: Iterable[Request]) -> dict[int, int]:
+    """Where each word of shared memory comes from: a copy's pieces of global memory are traced before its tile."""
+    words: dict[int, int] = {}
+    pieces: list[int] = []
+    for request in requests:
+        (address,) = request.lanes.values()
+        if (request.access.memory, request.access.direction) == ("global", "read"):
+            pieces += range(address, address + request.size, WORD)
+        elif (request.access.memory, request.access.direction) == ("shared", "write"):
+            if len(pieces) * WORD == request.size:
+                for further, source in enumerate(pieces):
+                    words.setdefault(swizzled(address + further * WORD, request.swizzle) // WORD, source)
+            pieces = []
+    return words
+
+
+def swizzled(address: int, swizzle: int) -> int:
+    """Where a byte of a tensor's tile lies: the lines of 128 bytes count modulo 2, 4 or 8, and move 16-byte parts."""
+    return address ^ (address >> 7 & (1 << swizzle) - 1) << 4
+
+
+def _by_threads(requests: Iterable[Request]) -> dict[int, int] | None:
+    """The same of copies through registers and cp.async; None if loads and stores do not follow each other."""
     loads: dict[tuple[int, int, str], deque[tuple[int, int]]] = defaultdict(deque)
-    words: dict[int, int] = {}  # where each word comes from
-    for request in kernel.trace:
+    words: dict[int, int] = {}
+    for request in requests:
         access = request.access
-        if request.block or access.way not in ("plain", "cp.async"):
-            continue
         for lane, address in request.lanes.items():
             queue = loads[request.warp, lane, access.way]
             if (access.memory, access.direction) == ("global", "read"):
@@ -187,15 +227,7 @@ def _copied(kernel: Launched, memory: Iterable[Tensor]) -> tuple[Tensor, dict[in
                 source, _ = queue.popleft()
                 for further in range(0, request.size, WORD):
                     words.setdefault((address + further) // WORD, source + further)
-    filled: dict[Tensor, dict[int, int]] = defaultdict(dict)
-    for word, address in words.items():
-        for tensor in memory:
-            if 0 <= address - tensor.at < math.prod(tensor.shape) * tensor.size:
-                filled[tensor].setdefault((address - tensor.at) // tensor.size, word)
-    best = max(filled, key=lambda tensor: len(filled[tensor]), default=None)
-    if best is None or any(loads.values()):
-        return None
-    return best, filled[best]
+    return None if any(loads.values()) else words
 
 
 def _extent(tensor: Tensor) -> Cell:

@@ -90,28 +90,28 @@ def remark(report: Report) -> str:
 
 def failure_lines(report: Report) -> list[str]:
     """The call that failed, the worst place with its neighbours, their pattern, what separates it from right calls."""
-    told = report.failure
-    if not told or report.verdict != "failed":
+    failure = report.failure
+    if not failure or report.verdict != "failed":
         return []
-    facts = " ".join(f"{n}={v:g}" for n, v in {**told["dims"], **told["scalars"]}.items())
-    without = f", without {' and '.join(told['without'])}" if told["without"] else ""
-    lines = [f"at {facts}, {told['dtype']}{without}"]
-    if told["without"]:
-        lines.append(f"a kernel for calls with it alone has the header's line needs = {json.dumps(told['without'])}")
-    if "worst" in told:
-        place = ", ".join(map(str, told["worst"]))
-        shape = " x ".join(map(str, told["shape"]))
-        lines.append(f"worst: {told['output']}[{place}] of {shape}; {told['wrong']} values are wrong")
-        if any(pair["expected"] != pair["expected"] and pair["got"] == pair["got"] for pair in told["pairs"]):
+    facts = " ".join(f"{n}={v:g}" for n, v in {**failure["dims"], **failure["scalars"]}.items())
+    without = f", without {' and '.join(failure['without'])}" if failure["without"] else ""
+    lines = [f"at {facts}, {failure['dtype']}{without}"]
+    if failure["without"]:
+        lines.append(f"a kernel for calls with it alone has the header's line needs = {json.dumps(failure['without'])}")
+    if "worst" in failure:
+        place = ", ".join(map(str, failure["worst"]))
+        shape = " x ".join(map(str, failure["shape"]))
+        lines.append(f"worst: {failure['output']}[{place}] of {shape}; {failure['wrong']} values are wrong")
+        if any(pair["expected"] != pair["expected"] and pair["got"] == pair["got"] for pair in failure["pairs"]):
             lines.append("NaN is lost: fmaxf and fminf return their other number; x < 0 ? 0 : x keeps it")
-        for pair in told["pairs"]:
-            where = f"{told['output']}[{', '.join(map(str, pair['index']))}]"
+        for pair in failure["pairs"]:
+            where = f"{failure['output']}[{', '.join(map(str, pair['index']))}]"
             lines.append(f"  {where}  expected {pair['expected']:<12.6g} got {pair['got']:.6g}")
-    if told.get("pattern"):
-        lines.append(f"pattern: {told['pattern']}")
-    if told.get("condition"):
-        advice = f": {told['advice']}" if "advice" in told else ""
-        lines.append(f"it fails exactly where {told['condition']}{advice}")
+    if failure.get("pattern"):
+        lines.append(f"pattern: {failure['pattern']}")
+    if failure.get("condition"):
+        advice = f": {failure['advice']}" if "advice" in failure else ""
+        lines.append(f"it fails exactly where {failure['condition']}{advice}")
     return lines
 
 

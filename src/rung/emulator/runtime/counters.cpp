@@ -64,7 +64,7 @@ unsigned long long products[2];  // of warps: mma.sync, wgmma
 
 // A request in a trace: of block 0, or a store to global memory. Addresses in shared memory count from its start.
 constexpr unsigned TRACE_HEAD = 7;
-struct Traced { unsigned long long counter, block, warp, lanes, bytes, place, way, at[WARP]; };  // place: 1 shared, 2 store
+struct Traced { unsigned long long counter, block, warp, lanes, bytes, place, way, at[WARP]; };  // place: 1 shared, 2 store, 4 times the swizzle
 std::vector<Traced> traced;
 unsigned trace_room;  // requests that the next launch keeps, half of them block 0's; 0: no trace
 
@@ -197,7 +197,7 @@ void trace_span(const Span& span, const Thread& thread, unsigned counter, bool w
     Traced* const t = traced_next(thread, write && !span.shared.block);
     if (!t) return;
     t->counter = counter, t->lanes = 1u << thread.lane, t->bytes = span.bytes, t->way = (unsigned long long)Way::Bulk;
-    t->place = (span.shared.block != nullptr) | write << 1;
+    t->place = (span.shared.block != nullptr) | write << 1 | span.swizzle << 2;
     t->at[thread.lane] = span.shared.block ? span.shared.offset : uintptr_t(span.global);
 }
 

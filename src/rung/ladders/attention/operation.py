@@ -177,11 +177,7 @@ OPERATION = Operation(
         Case("gpt2-medium", dict(B=1, T=1000, C=1024, NH=16), where="cuda"),
         Case("gpt2-large, heads of 80", dict(B=1, T=127, C=1280, NH=16), where="cuda"),
         Case("gpt2-xl, full context", dict(B=2, T=1024, C=1600, NH=25), where="cuda"),
-        *sizes(
-            dict(B=67, T=3, C=64, NH=2),
-            dict(B=1, T=2, C=1024, NH=16),
-            dict(B=1, T=2, C=1280, NH=20),
-        ),
+        *sizes(dict(B=67, T=3, C=64, NH=2), dict(B=1, T=2, C=1024, NH=16), dict(B=1, T=2, C=1280, NH=20)),
     ),
     shapes={
         "b4t64": dict(B=4, T=64, C=768, NH=12),
@@ -210,7 +206,7 @@ OPERATION = Operation(
             ("T > 1", "HS % 8 == 0"),
         ),
     ),
-    tour=(
+    races=(
         Race("b4t64", ("f32", "tf32", "f16", "bf16"), patience=0.2),
         Race("b8t1024", ("f32", "tf32", "f16", "bf16"), patience=0.2),
         *(Race(f"n{n}", ("f32",), patience=0.2) for n in (256, 512, 1024, 2048, 4096, 8192)),

@@ -99,5 +99,5 @@ OPERATION = Operation(
     libraries=(
         Library("sdpa_decoded", sdpa_decoded, ("bf16",), "cuda", "Codes to bfloat16, then torch's fused attention."),
     ),
-    tour=(Race("b8t1024", ("bf16",)),),
+    races=(Race("b8t1024", ("bf16",)),),
 )  # fmt: skip

@@ -105,5 +105,5 @@ OPERATION = Operation(
         Library("sdpa_flash", sdpa("FLASH_ATTENTION"), ("f16", "bf16"), "cuda", "FlashAttention 2.",
                 needs=("HS % 8 == 0",)),
     ),
-    tour=(Race("b8t1024", ("f32", "f16"), patience=0.2),),
+    races=(Race("b8t1024", ("f32", "f16"), patience=0.2),),
 )

@@ -171,5 +171,5 @@ OPERATION = Operation(
         Library("torch", torch_masked, ("f32",), note="Two products, a mask and a softmax in torch."),
         Library("sdpa", sdpa, note="torch's scaled_dot_product_attention under a mask."),
     ),
-    tour=(Race("b1s1024", ("f32", "bf16")), Race("b1s128", ("f32", "bf16")), Race("b64s1024", ("f32", "bf16"))),
+    races=(Race("b1s1024", ("f32", "bf16")), Race("b1s128", ("f32", "bf16")), Race("b64s1024", ("f32", "bf16"))),
 )  # fmt: skip

@@ -90,5 +90,5 @@ OPERATION = Operation(
     libraries=(
         Library("torch", torch_projection, ("f32", "tf32", "f16", "bf16"), note="Two products and copies."),
     ),
-    tour=tuple(Race(shape, ("f32", "tf32")) for shape in ("first57", "next57", "next1024")),
+    races=tuple(Race(shape, ("f32", "tf32")) for shape in ("first57", "next57", "next1024")),
 )  # fmt: skip

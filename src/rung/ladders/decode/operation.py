@@ -307,5 +307,5 @@ OPERATION = Operation(
     },
     # In half precision torch rounds the residual stream after every operator, which exceeds the bounds.
     libraries=(Library("torch", twin.torch_decode, ("f32",), note="The step through torch, operator by operator."),),
-    tour=(Race("gpt2", ("f32", "bf16"), patience=0.2), Race("gpt2 b64", ("bf16",), patience=0.2)),
+    races=(Race("gpt2", ("f32", "bf16"), patience=0.2), Race("gpt2 b64", ("bf16",), patience=0.2)),
 )

@@ -68,5 +68,5 @@ OPERATION = Operation(
             note="torch has no such kernel: a few elementwise calls per step, mostly launches and memory traffic",
         ),
     ),
-    tour=(Race("n16m", ("f32",)),),
+    races=(Race("n16m", ("f32",)),),
 )

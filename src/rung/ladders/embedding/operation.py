@@ -55,9 +55,7 @@ OPERATION = Operation(
             change={"tokens": near_the_end("V")},
         ),
         Case(
-            "beyond 16 bits",
-            dict(B=2, T=5, C=8, V=70001, MAXT=3000, start=2995),
-            change={"tokens": near_the_end("V")},
+            "beyond 16 bits", dict(B=2, T=5, C=8, V=70001, MAXT=3000, start=2995), change={"tokens": near_the_end("V")}
         ),
         Case("three batches", dict(B=3, T=29, C=800, V=83, MAXT=64, start=35)),
         Case(
@@ -81,5 +79,5 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, C=768, V=50257, MAXT=1024),
     },
     libraries=(Library("torch", torch_embedding, note="F.embedding, then an addition: two kernels"),),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

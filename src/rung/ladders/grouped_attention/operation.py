@@ -186,7 +186,7 @@ OPERATION = Operation(
         Library("torch", torch_masked, ("f32",), note="Two products, a mask and a softmax in torch."),
         Library("sdpa", sdpa, note="torch's scaled_dot_product_attention with enable_gqa."),
     ),
-    tour=(
+    races=(
         Race("b4t64", ("f32", "bf16"), patience=0.2),
         Race("b8t1024", ("f32", "bf16"), patience=0.2),
         Race("b8t1024h128", ("bf16",), patience=0.2),

@@ -162,7 +162,7 @@ OPERATION = Operation(
         # In 16 bits torch's kernel reads cache rows that the mask hides, where a mask has several rows.
         Library("sdpa", sdpa, needs=("T == 1",), note="torch's scaled_dot_product_attention, masked, with enable_gqa."),
     ),
-    tour=(
+    races=(
         Race("b1s1024", ("f32", "bf16")),
         Race("b1s8192", ("bf16",)),
         Race("b64s1024", ("f32", "bf16")),

@@ -96,5 +96,5 @@ OPERATION = Operation(
         "b8t1024": {"B": 8, "T": 1024, "C": 768, "OC": 2304},
     },
     libraries=(Library("torch", torch_separate, EVERY_DTYPE, note="F.layer_norm, then F.linear."),),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

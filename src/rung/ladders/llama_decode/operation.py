@@ -195,5 +195,5 @@ OPERATION = Operation(
     },
     # In half precision torch rounds the residual stream after every operator, which exceeds the bounds.
     libraries=(Library("torch", torch_decode, ("f32",), note="The step through torch, operator by operator."),),
-    tour=(Race("smollm2-135m", ("f32", "bf16"), patience=0.2), Race("llama-3.2-1b", ("bf16",), patience=0.2)),
+    races=(Race("smollm2-135m", ("f32", "bf16"), patience=0.2), Race("llama-3.2-1b", ("bf16",), patience=0.2)),
 )  # fmt: skip

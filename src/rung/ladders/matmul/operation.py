@@ -109,7 +109,7 @@ OPERATION = Operation(
         Library("torch", torch_linear, EVERY_DTYPE, note="F.linear; float32 on tensor cores only as tf32."),
         Library("cublaslt", torch_addmm, EVERY_DTYPE, note="addmm into `out`, the bias in the epilogue."),
     ),
-    tour=(
+    races=(
         Race("b4t64", ("f32", "tf32", "f16", "bf16")),
         Race("b8t1024", ("f32", "tf32", "f16", "bf16")),
         Race("4096x768x3072", ("bf16",)),

@@ -185,5 +185,5 @@ OPERATION = Operation(
         Library("scaled_mm", scaled_mm, ("bf16",), "cuda", "torch._scaled_mm on e4m3, one scale per row.",
                 ("C % 16 == 0", "OC % 16 == 0"), "e4m3"),
     ),
-    tour=(Race("gpt2 fc, 8192 rows", ("f32", "f16", "bf16")), Race("n4096", ("f32", "f16", "bf16"))),
+    races=(Race("gpt2 fc, 8192 rows", ("f32", "f16", "bf16")), Race("n4096", ("f32", "f16", "bf16"))),
 )  # fmt: skip

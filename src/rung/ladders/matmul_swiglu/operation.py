@@ -71,5 +71,5 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, C=2048, OC=8192),
     },
     libraries=(Library("torch", torch_separate, note="F.linear, then F.silu and a product."),),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

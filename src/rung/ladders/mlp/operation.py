@@ -83,5 +83,5 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, C=768, F=3072),
     },
     libraries=(Library("torch", torch_mlp, ("f32",), note="F.layer_norm, two of F.linear, F.gelu and an addition."),),
-    tour=(Race("b4t64", ("f32",)),),
+    races=(Race("b4t64", ("f32",)),),
 )

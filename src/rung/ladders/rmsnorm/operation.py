@@ -67,5 +67,5 @@ OPERATION = Operation(
         "heads": dict(B=8 * 1024, T=24, C=128),
     },
     libraries=(Library("torch", torch_rms_norm),),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "f16", "bf16")), Race("heads", ("bf16",))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "f16", "bf16")), Race("heads", ("bf16",))),
 )

@@ -87,5 +87,5 @@ OPERATION = Operation(
         "four rows": dict(B=4, T=1, C=2048, OC=8192, gated=1),
     },
     libraries=(Library("torch", torch_separate, note="F.rms_norm, F.linear, and F.silu and a product if gated."),),
-    tour=(Race("mlp", ("f32", "bf16")), Race("small mlp", ("bf16",)), Race("head", ("bf16",))),
+    races=(Race("mlp", ("f32", "bf16")), Race("small mlp", ("bf16",)), Race("head", ("bf16",))),
 )  # fmt: skip

@@ -72,5 +72,5 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, C=2048),
     },
     libraries=(Library("torch", torch_separate, note="torch.add, then F.rms_norm."),),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )  # fmt: skip

@@ -86,5 +86,5 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, NH=32, HS=64),
     },
     libraries=(Library("torch", torch_rope, note="In float32, as written: nine kernels."),),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )

@@ -129,5 +129,5 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, NH=32, NKV=8, HS=64, S=1024),
     },
     libraries=(Library("torch", torch_separate, note="As written, in float32."),),
-    tour=(Race("step", ("bf16",)), Race("b64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    races=(Race("step", ("bf16",)), Race("b64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )  # fmt: skip

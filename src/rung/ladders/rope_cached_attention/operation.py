@@ -135,5 +135,5 @@ OPERATION = Operation(
         # In 16 bits its queries are rounded before the product.
         Library("torch", torch_separate, ("f32",), note="As written, then scaled_dot_product_attention."),
     ),
-    tour=(Race("smollm2", ("bf16",)), Race("b1s1024", ("f32", "bf16")), Race("b64s256h128", ("bf16",))),
+    races=(Race("smollm2", ("bf16",)), Race("b1s1024", ("f32", "bf16")), Race("b64s256h128", ("bf16",))),
 )  # fmt: skip

@@ -207,5 +207,5 @@ OPERATION = Operation(
         Case("gpt2", {"B": 64, "V": 50257}, where="cuda"),
     ),
     shapes={"gpt2": {"B": 1, "V": 50257}, "gpt2 b64": {"B": 64, "V": 50257}, "gpt2 b256": {"B": 256, "V": 50257}},
-    tour=(Race("gpt2", ("f32",)), Race("gpt2 b64", ("f32",))),
+    races=(Race("gpt2", ("f32",)), Race("gpt2 b64", ("f32",))),
 )

@@ -61,5 +61,5 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, C=8192),
     },
     libraries=(Library("torch", torch_silu),),
-    tour=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from rung.models.gpu.engine import Engine
 from rung.models.gpu.loading import Arrival
 from rung.models.gpu.recorded import PromptPass
 from rung.models.gpu.row_transfer import EMPTY_RECORD, RECORD
-from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Choice, Draw, packed
+from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Draw, TokenSampler, packed
 from rung.models.operations import Rungs
 from rung.operation import Tensors
 
@@ -160,7 +160,7 @@ class FirstTokens:
             "steps": torch.zeros(1, dtype=torch.int32, device=where),
             "done": torch.zeros(rows, dtype=torch.int32, device=where),
         }  # fmt: skip
-        self.choice = Choice(self.tensors, rows, engine.config.vocabulary, engine.device, engine.sample)
+        self.choice = TokenSampler(self.tensors, rows, engine.config.vocabulary, engine.device, engine.sample)
         self.tensors["marks"] = self.choice.state["marks"]
 
     def follow(

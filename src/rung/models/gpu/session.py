@@ -15,7 +15,7 @@ from rung.dtypes import Dtype
 from rung.models.family import Config
 from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, refuse
 from rung.models.gpu.recorded import StepPass
-from rung.models.gpu.token_sampler import Choice
+from rung.models.gpu.token_sampler import TokenSampler
 from rung.models.options import MOST_STOPS
 from rung.operation import Tensors, Values
 from rung.rungs.base import Device, Prepared, Rung
@@ -75,7 +75,7 @@ class Session:
         self._published = self._host((1,))
         self._counter = self._published.numpy()
         self._advance = {grown: self._bind_advance(grown) for grown in (0, 1)}
-        self.choice = Choice(self.tensors, rows, config.vocabulary, device, work.sample)
+        self.choice = TokenSampler(self.tensors, rows, config.vocabulary, device, work.sample)
         self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
         self.enqueued = 0
 

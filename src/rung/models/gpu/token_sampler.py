@@ -33,7 +33,7 @@ class Draw:
         return self.sampling.greedy
 
 
-class Choice:
+class TokenSampler:
     """Turns `logits` into `next`, by `rung` or the first that supports the shape. Its settings are in device memory (in
     `tensors` if they contain them), so that one captured graph is used for all settings.
     """
