@@ -117,6 +117,7 @@ class Launched:
     trace: list[Request] = field(default_factory=list)  # under `traced`
     early: int = 0  # requests that were counted while lanes may have been missing: too many were open
     compiled: bool = True  # whether the widths are the machine code's
+    programs: bool = False  # of Triton's interpreter: a request is an access of a whole block, of `warp`th such ones
 
     def total(self, memory: str, direction: str, *ways: str) -> Counts:
         found = Counts()
@@ -128,6 +129,7 @@ class Launched:
 
 _recorded: list[Launched] | None = None
 _with_arithmetic = True
+_tracing = False
 
 
 @contextlib.contextmanager
@@ -145,11 +147,22 @@ def recorded(*, arithmetic: bool = True) -> Iterator[list[Launched]]:
 @contextlib.contextmanager
 def traced(room: int = 1 << 15) -> Iterator[None]:
     """Inside, launches keep so many requests, half of them the first block's."""
+    global _tracing
     native.runtime().rung_trace(room)
+    _tracing = True
     try:
         yield
     finally:
         native.runtime().rung_trace(0)
+        _tracing = False
+
+
+def programs(kernel: str) -> Launched | None:
+    """The trace of an interpreted kernel that is launched now; None if none is kept."""
+    if _recorded is None or not _tracing:
+        return None
+    _recorded.append(Launched(kernel, LaunchConfig((1, 1, 1), (1, 1, 1)), programs=True))
+    return _recorded[-1]
 
 
 def begin(library: Path, build: Build, kernel: str) -> None:

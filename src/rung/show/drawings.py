@@ -95,6 +95,8 @@ def _rung(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int]
         if asynchronous(k)
     )
     where = escape(f"{counted.dtype} {counted.shape}")
+    if any(kernel.programs for kernel in counted.kernels):
+        where += "; accesses of whole programs, before the compiler's layout: which thread makes which is not known"
     return (
         f'<section><h2>{escape(counted.rung)}</h2><p class="soft">{where}</p>{drawn or "<p>No access.</p>"}</section>'
     )
