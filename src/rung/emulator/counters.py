@@ -190,7 +190,7 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
     worst: dict[Access, tuple[int, int]] = {}
     by_block, tensor = arithmetic.blocks()
     warps = {block: of[1] for block, of in by_block.items()}
-    (blocks, lines), made = _conditions(library, build.origin), _machine_code(build, kernel)
+    (blocks, lines), made = _conditions(library), _machine_code(build, kernel)
     for row, sample in zip(rows[:count], samples[:count], strict=True):
         counter, memory, write, way, *numbers = row
         if counter not in places:  # the entry, which reads the kernel's arguments
@@ -285,11 +285,11 @@ def _compiled(build: Build) -> dict[str, list[sass.Instruction]] | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _conditions(library: Path, origin: str) -> tuple[conditions.Blocks, dict[int, tuple[str, int]]]:
-    """The emulated code's conditions, and the file and line of each one's jump."""
+def _conditions(library: Path) -> tuple[conditions.Blocks, dict[int, tuple[str, int]]]:
+    """The emulated code's conditions, and the file and line that each one's jump stands in."""
     blocks = conditions.conditions(arithmetic.listing(library))
     frames = _frames(library, [condition.jump for condition in blocks.above.values()])
-    return blocks, {address: _own(stack, origin) for address, stack in frames.items()}
+    return blocks, {address: stack[0] for address, stack in frames.items()}
 
 
 class Made(NamedTuple):

@@ -55,7 +55,7 @@ _STYLE = """
 body { background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem;
   max-width: 90rem; }
 main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 36rem), 1fr)); gap: 2rem; }
-section { min-width: 0; } h2 { margin-bottom: 0; } h1 { font-size: 1.6rem; overflow-wrap: anywhere; }
+section { min-width: 0; } h2 { margin-bottom: 0; } h1 { font-size: 1.6rem; } h1, h2 { overflow-wrap: anywhere; }
 p { margin: .4rem 0; } .soft { color: var(--soft); }
 pre { background: var(--box); padding: .4rem .6rem; border-radius: .3rem; }
 """
