@@ -31,9 +31,10 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
-$(TEST_READY): $(READY)
+# One run of pip for all: it would resolve the same packages twice.
+$(TEST_READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]'
-	@touch $@
+	@touch $(READY) $@
 
 demo: $(READY)
 	@$(BIN)/rung generate "Once upon a time" --max-new-tokens 200 --seed 7 --stats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,15 @@ def test_what_is_kept_over_hundreds_of_calls_is_seen(tmp_path: Path) -> None:
     body = counter + "__syncthreads(); if (calls < 2000) " + ROWS.replace("STEP", "gridDim.x") + SUM
     report = verdict_on("1", body, tmp_path)
     assert report.verdict == "failed" and "runs" in report.reason, report
+
+
+def test_every_mistake_of_the_list_can_be_made() -> None:
+    """classes.toml names files and what of their text becomes what; benchmarks/judging.py judges them."""
+    tests = Path(__file__).parents[1]
+    classes = tomllib.loads((tests / "broken" / "classes.toml").read_text())["class"]
+    kernels = [kernel for some in classes.values() for kernel in some]
+    for kernel in kernels:
+        text = (tests / kernel["file"]).read_text()
+        assert kernel.get("before", "") in text and kernel.get("before", "") != kernel.get("after"), kernel
+        assert kernel.get("operation", "residual") in catalogue.operations()
+    assert len({tuple(kernel.values()) for kernel in kernels}) == len(kernels)

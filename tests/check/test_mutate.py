@@ -158,3 +158,12 @@ def test_the_command_lists_survivors_and_goes_on_where_it_was(
         main(command)
     assert len(rows.read_text().splitlines()) == 2
     assert "2 of 2 mutants that compile are refused" in capsys.readouterr().out
+
+
+def test_the_newest_table_of_the_judge_is_shown() -> None:
+    rows = [
+        Row(kind="study", what="judging", part=part, detail={"columns": ["class", "kernels"], "rows": [[name, count]]})
+        for part, name, count in [("wrong", "bounds", 1), ("wrong", "races | fences", 2), ("seconds", "a file", 3)]
+    ]
+    assert mutation_tables.judging(rows, "wrong").split("\n")[1:4:2] == ["| class | kernels |", r"| races \| fences | 2 |"]
+    assert "Not measured" in mutation_tables.judging(rows[:2], "seconds")

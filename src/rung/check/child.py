@@ -8,7 +8,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import secrets
 import select
 import signal
 import socket
@@ -17,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from rung.check.report import SLOW, Failure, how_it_ended
@@ -26,28 +24,26 @@ from rung.rungs.base import Device
 IDLE = 4  # times the limit on CPU time, for a process that only waits
 ANSWER = 1 << 20  # bytes of an answer that are read at most
 OUTPUT = 1 << 16  # bytes of what the rung prints that are passed on
-MARK = "RUNG_JUDGED"  # the environment variable by which the processes that a rung starts are found
 
 
 class _Forked:
     """A copy of this process, which has imported torch already: kernels need nothing else. As a `Popen`."""
 
-    def __init__(self, settings: dict[str, Any], needed: Sequence[int], mark: str) -> None:
+    def __init__(self, settings: dict[str, Any], needed: Sequence[int]) -> None:
         output, end = os.pipe()
         self.stdout = os.fdopen(output, "rb")
         context = multiprocessing.get_context("fork")
-        self._process = context.Process(target=self._run, args=(settings, needed, mark, end), daemon=True)
+        self._process = context.Process(target=self._run, args=(settings, needed, end), daemon=True)
         self._process.start()
         os.close(end)
         assert self._process.pid is not None
         self.pid = self._process.pid
 
     @staticmethod
-    def _run(settings: dict[str, Any], needed: Sequence[int], mark: str, end: int) -> None:
+    def _run(settings: dict[str, Any], needed: Sequence[int], end: int) -> None:
         from rung.check import sandboxed
 
         os.setsid()
-        os.environ[MARK] = mark
         for standard, file in enumerate((os.open(os.devnull, os.O_RDONLY), end, end)):
             os.dup2(file, standard)
         kept = sorted({2, *needed})
@@ -81,9 +77,8 @@ class Child:
         self.files, files = socket.socketpair()
         descriptors = {"ask": ask, "answer": answer, "files": files.fileno()}
         settings = {**descriptors, "device": device, "mirrored": self.mirrored, "operation": operation, "file": file}
-        self._mark = secrets.token_hex(8)
         if _forks(device, file):
-            self._process: _Forked | subprocess.Popen[bytes] = _Forked(settings, list(descriptors.values()), self._mark)
+            self._process: _Forked | subprocess.Popen[bytes] = _Forked(settings, list(descriptors.values()))
         else:
             self._process = self._new(settings, list(descriptors.values()))
         os.close(ask)
@@ -102,7 +97,7 @@ class Child:
             stderr=subprocess.STDOUT,
             pass_fds=tuple(needed),
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), MARK: self._mark},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
 
     def clock(self) -> float:
@@ -121,25 +116,12 @@ class Child:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        while left := self.processes_left():
-            for process in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(process, signal.SIGKILL)
         self._printing.join(5)
         for end in (self._asked, self._answers):
             with contextlib.suppress(OSError):
                 os.close(end)
         self._asked = self._answers = -1
         self.files.close()
-
-    def processes_left(self) -> list[int]:
-        """The processes that the rung has started and that run on, in whatever group or session (on Linux)."""
-        found, mark = [], f"{MARK}={self._mark}".encode()
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has ended, or is another user's; that of a zombie is empty
-                if mark in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != self._process.pid:
-                    found.append(int(folder.name))
-        return found
 
     def _pass_on(self) -> None:
         """Passes the rung's output to stderr, up to a limit and without a terminal's control characters."""

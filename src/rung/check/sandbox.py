@@ -65,9 +65,6 @@ class Sandbox:
     ) -> GuardedStorage:
         return GuardedStorage(self.device, alignment=alignment, raw=self._memory, placement=placement)
 
-    def processes_left(self) -> int:
-        return len(self._child.processes_left())
-
     def unwatched(self) -> int:
         most, self._unwatched = self._unwatched, 0
         return most

@@ -6,12 +6,11 @@ such shapes were not chosen by hand, so only errors of ten times the bound count
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import add, floordiv, lshift, mod, mul, rshift, sub
 
@@ -266,12 +265,8 @@ _CALCULATED = re.compile(
     r"(?<![\w)\s])\s?\(\s?(\d{1,10})\s?\)|(?<![\w.])(\d{1,10})\s?(<<|>>|[*/%+-])\s?(\d{1,10})(?![\w.])"
 )
 _NEVER = re.compile(r"(?!)")
-SHORT = 60  # characters of a string that may hold a condition
-_PYTHON: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv, ast.Mod: mod, ast.LShift: lshift,
-    ast.RShift: rshift, ast.Pow: pow,
-}  # fmt: skip
-_UNBOUNDED = {ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift, ast.Pow}
+_PROSE = re.compile(r"(\"{3}|'{3}).*?\1|#[^\n]*|\"[^\"\n]{61,}\"|'[^'\n]{61,}'", re.S)  # and no condition
+_TUNED = re.compile(r"^TUNE\b.*?\}", re.M | re.S)
 _OPERATORS = {"*": mul, "/": floordiv, "%": mod, "+": add, "-": sub, "<<": lshift, ">>": rshift}
 
 
@@ -292,44 +287,10 @@ def sizes_in(source: str) -> list[int]:
 
 
 def sizes_in_python(source: str) -> list[int]:
-    """The same for a rung of Python: its numbers, those in its short strings, what it calculates from them, and the
-    defaults of its tunables."""
-    tree = ast.parse(source)
-    named: dict[str, int] = {}
-    found: set[int] = set()
-    for node in ast.walk(tree):
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "TUNE" for t in targets):
-            choices = node.value.values if isinstance(node.value, ast.Dict) else []
-            lists = [one.elts for one in choices if isinstance(one, ast.List | ast.Tuple)]
-            found |= {n for one in lists for n in [_value(e, named) for e in one[:1]] if n is not None}
-            node.value = ast.Constant(None)
-        for target in targets:
-            if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
-                value = _value(node.value, named)
-                named |= {} if value is None else {target.id: value}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) <= SHORT:
-            found |= {int(number) for number in re.findall(r"\d{1,5}", node.value)}
-        elif isinstance(node, ast.expr) and (value := _value(node, named)) is not None:
-            found.add(value)
-    return sorted((n for n in found if 4 < n < MOST), reverse=True)
-
-
-def _value(node: ast.AST, named: dict[str, int]) -> int | None:
-    """What an expression of whole numbers and names for them is; None if it is something else, or out of bounds."""
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        whole = isinstance(node.value, int | float) and abs(node.value) < 1 << 32 and node.value == int(node.value)
-        return int(node.value) if whole and isinstance(node.value, int | float) else None
-    if isinstance(node, ast.Name):
-        return named.get(node.id)
-    if not isinstance(node, ast.BinOp) or type(node.op) not in _PYTHON:
-        return None
-    left, right = _value(node.left, named), _value(node.right, named)
-    if left is None or right is None or (type(node.op) in _UNBOUNDED and not 0 < right < 32):
-        return None
-    value = _PYTHON[type(node.op)](left, right)
-    return int(value) if abs(value) < 1 << 32 else None
+    """The same for a rung of Python, including numbers in short strings and the defaults of tunables."""
+    body = _PROSE.sub("", source).replace("//", "/")
+    body = _TUNED.sub(lambda table: re.sub(r"(\[[^\],]*),[^\]]*", r"\1", table[0]), body)
+    return sizes_in(re.sub(r"^(\w+) *= *(.*)$", r"const \1 = \2;", re.sub(r"\b(\d+)\.0\b", r"\1", body), flags=re.M))
 
 
 def _with_names_replaced(body: str) -> str:

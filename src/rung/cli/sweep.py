@@ -94,26 +94,27 @@ def sweep(
         raise RungError("name a rung, as in `rung sweep layernorm/9`, or give --course.")
     if slurm and halving:
         raise RungError("--halving compares all configurations in one process; leave it out with --slurm.")
+    cluster = None
+    if slurm or dry_run:
+        from rung.sweep.slurm import Request
+
+        request = Request(tasks, gpus, exclusive, partition, account, time, tuple(sbatch or ()))
+        cluster = _Cluster(request, folder, dry_run, not no_wait, retries, output)
     if tuples:
         if rung or file or course:
             raise RungError("--tuples sweeps the whole model; leave out OP/RUNG, FILE and --course.")
-        request = _request(tasks, gpus, exclusive, partition, account, time, sbatch)
-        _tuples(tuples, folder or Path("test_sweep"), request if slurm or dry_run else None, dry_run, json)
+        _tuples(tuples, folder or Path("test_sweep"), cluster, json)
         return
-    request = _request(tasks, gpus, exclusive, partition, account, time, sbatch)
-    cluster = _Cluster(request, folder, dry_run, not no_wait, retries, output) if slurm or dry_run else None
+    asked = _Asked(measure, arch, seconds, again, profile, output, json)
     if course:
-        words = ["sweep", "--course", *_common(shape, dtype, measure, arch, seconds, profile)]
-        _course(cluster, words, measure, arch, shape, dtype, seconds, again, profile, shard, output, json)
+        _course(cluster, asked, shape, dtype, shard)
         return
     assert rung is not None
     subject = subject_of(rung, file, shape, dtype)
     if cluster is not None:
         tunings = _tunings(subject, tune, random, seed, None)
-        words = _words(rung, file, tune, random, seed)
-        words += _common(_named(subject), subject.dtype.name, measure, arch, seconds, profile)
-        name = f"{subject.rung.full_name.replace('/', '-')}-{subject.dtype.name}"
-        _spread(subject, name, words, cluster, tunings, plot, json)
+        words = _words(rung, file, tune, random, seed) + asked.words(_named(subject), subject.dtype.name)
+        _spread(subject, words, cluster, tunings, plot, json)
         return
     how = measure_named(measure, arch)
     if one_by_one:
@@ -121,10 +122,29 @@ def sweep(
     tunings = _tunings(subject, tune, random, seed, how)
     if shard is not None:
         tunings = _shard(tunings, shard)
-    swept = _sweep(subject, tunings, how, output, seconds, halving, shard is None, again)
+    swept = _sweep(subject, tunings, how, asked, halving=halving, finals=shard is None)
     if profile:
         _profile([swept], output)
     _conclude(swept, plot, json, store=shard is None)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What holds for every configuration of a sweep."""
+
+    measure: str | None
+    arch: str | None
+    seconds: float
+    again: bool
+    profile: bool
+    output: Path | None
+    json: bool
+
+    def words(self, shape: str | None, dtype: str | None) -> list[str]:
+        """The options of a task of an array."""
+        given = (("--shape", shape), ("--dtype", dtype), ("--measure", self.measure), ("--arch", self.arch))
+        words = [part for name, value in given if value for part in (name, value)]
+        return [*words, "--seconds", str(self.seconds), *(["--profile"] if self.profile else [])]
 
 
 def subject_of(spec: str, file: Path | None, shape: str | None, dtype: str | None) -> Subject:
@@ -173,14 +193,7 @@ def _shard(items: list[T], word: str) -> list[T]:
 
 
 def _sweep(
-    subject: Subject,
-    tunings: list[Tuning],
-    how: Measure,
-    store: Path | None,
-    seconds: float,
-    halving: bool,
-    finals: bool,
-    again: bool,
+    subject: Subject, tunings: list[Tuning], how: Measure, asked: _Asked, *, halving: bool = False, finals: bool = False
 ) -> Sweep:
     from rung.sweep import sweep as sweeps
 
@@ -190,16 +203,9 @@ def _sweep(
     with _progress(subject.rung.full_name) as report:
         try:
             return sweeps.sweep(
-                subject,
-                tunings,
-                how,
-                store=store,
-                effort=seconds,
-                halving=halving,
-                finals=finals,
-                again=again,
-                progress=lambda done, total, text: report(text, done, total),
-            )
+                subject, tunings, how, store=asked.output, effort=asked.seconds, halving=halving, finals=finals,
+                again=asked.again, progress=lambda done, total, text: report(text, done, total),
+            )  # fmt: skip
         except sweeps.ContextLost as lost:
             previous = lost
     _begin_again(previous)
@@ -239,20 +245,6 @@ def _progress(title: str) -> Iterator[Callable[[str, int, int], None]]:
         yield report
 
 
-def _request(
-    tasks: int,
-    gpus: int,
-    exclusive: bool,
-    partition: str | None,
-    account: str | None,
-    time: str | None,
-    sbatch: list[str] | None,
-) -> Request:
-    from rung.sweep.slurm import Request
-
-    return Request(tasks, gpus, exclusive, partition, account, time, tuple(sbatch or ()))
-
-
 def _words(spec: str, file: Path | None, tune: list[str] | None, sample: int | None, seed: int) -> list[str]:
     """The part of a task's command line that concerns one rung."""
     words = ["sweep", spec, *([str(file.resolve())] if file else [])]
@@ -262,15 +254,6 @@ def _words(spec: str, file: Path | None, tune: list[str] | None, sample: int | N
 
 def _named(subject: Subject) -> str | None:
     return subject.shape if "=" in subject.shape or subject.shape in subject.rung.operation.shapes else None
-
-
-def _common(
-    shape: str | None, dtype: str | None, measure: str | None, arch: str | None, seconds: float, profile: bool
-) -> list[str]:
-    """The options that every sweep's tasks have."""
-    given = (("--shape", shape), ("--dtype", dtype), ("--measure", measure), ("--arch", arch))
-    words = [part for name, value in given if value for part in (name, value)]
-    return [*words, "--seconds", str(seconds), *(["--profile"] if profile else [])]
 
 
 @dataclass(frozen=True)
@@ -311,18 +294,12 @@ class _Cluster:
 
 
 def _spread(
-    subject: Subject,
-    name: str,
-    words: list[str],
-    cluster: _Cluster,
-    tunings: list[Tuning],
-    plot: Path | None,
-    json: bool,
+    subject: Subject, words: list[str], cluster: _Cluster, tunings: list[Tuning], plot: Path | None, json: bool
 ) -> None:
     from rung.rungs import identity
     from rung.sweep.sweep import Sweep, place
 
-    name = f"{name}-{identity.text(subject.rung)}"
+    name = f"{subject.rung.full_name.replace('/', '-')}-{subject.dtype.name}-{identity.text(subject.rung)}"
     rows = cluster.rows(name, words, [place(subject, tuning) for tuning in tunings])
     if rows is not None:
         timed = any(r.cold_us is not None for r in rows)
@@ -351,15 +328,9 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, store: bool) -> No
         best, default = won
         subject = swept.subject
         tunings.record(
-            subject.rung,
-            dtype=subject.dtype.name,
-            shape=subject.shape,
-            values=subject.values,
-            tuning=best.tuning,
-            cold_us=best.metrics["cold_us"],
-            default_us=default.cold_us if default else None,
-            machine=best.machine,
-        )
+            subject.rung, dtype=subject.dtype.name, shape=subject.shape, values=subject.values, tuning=best.tuning,
+            cold_us=best.metrics["cold_us"], default_us=default.cold_us if default else None, machine=best.machine,
+        )  # fmt: skip
     if plot is not None:
         from rung.show.report import sweeps
 
@@ -428,7 +399,7 @@ def _print(swept: Sweep, findings: list[Any], won: tuple[Row, Row | None] | None
         print(f"\nTuned: {named}{gain}; bench and the model use it from now on (`rung tunings`).")
 
 
-def _tuples(tuples: list[str], folder: Path, request: Request | None, dry_run: bool, json: bool) -> None:
+def _tuples(tuples: list[str], folder: Path, cluster: _Cluster | None, json: bool) -> None:
     """A job for each tuple, here or over Slurm."""
     import torch
 
@@ -437,13 +408,13 @@ def _tuples(tuples: list[str], folder: Path, request: Request | None, dry_run: b
     from rung.reproduce import tuples as config_sweep
 
     jobs = [config_sweep.parsed(text) for text in tuples]
-    if request is not None:
+    if cluster is not None:
         exports = {n: os.environ[n] for n in ("PYTHONPATH", "RUNG_CACHE") if n in os.environ}
-        if dry_run:
+        if cluster.dry_run:
             for job in jobs:
-                print(config_sweep.script(job, folder.resolve() / job.name, request, exports))
+                print(config_sweep.script(job, folder.resolve() / job.name, cluster.request, exports))
             return
-        numbers = config_sweep.submitted(jobs, folder.resolve(), request, exports)
+        numbers = config_sweep.submitted(jobs, folder.resolve(), cluster.request, exports)
         console.print_json(numbers) if json else console.table(("tuple", "job"), list(numbers.items()))
         return
     on_gpu = torch.cuda.is_available()
@@ -461,18 +432,7 @@ def _tuples(tuples: list[str], folder: Path, request: Request | None, dry_run: b
 
 
 def _course(
-    cluster: _Cluster | None,
-    words: list[str],
-    measure: str | None,
-    arch: str | None,
-    shape: str | None,
-    dtype: str | None,
-    seconds: float,
-    again: bool,
-    profile: bool,
-    shard: str | None,
-    output: Path | None,
-    json: bool,
+    cluster: _Cluster | None, asked: _Asked, shape: str | None, dtype: str | None, shard: str | None
 ) -> None:
     """The course's table: here, as one task of an array, or as the array."""
     from rung.results import store
@@ -482,6 +442,7 @@ def _course(
     subjects = [subject_of(c.rung, None, shape or c.shape, dtype or c.dtype) for c in course.TABLE]
     every = course.configurations(subjects)
     if cluster is not None:
+        words = ["sweep", "--course", *asked.words(shape, dtype)]
         found = cluster.rows("course", words, [place(subject, tuning) for _, subject, tuning in every])
         if found is None:
             return
@@ -492,17 +453,17 @@ def _course(
     else:
         from rung.sweep.backends import measure_named
 
-        how = measure_named(measure, arch)
+        how = measure_named(asked.measure, asked.arch)
         chosen = _shard(every, shard) if shard is not None else every
         swept = []
         for column, subject in zip(course.TABLE, subjects, strict=True):
             tunings = [tuning for c, _, tuning in chosen if c is column]
             if tunings:
-                swept.append(_sweep(subject, tunings, how, output, seconds, False, False, again))
-        if profile:
-            _profile(swept, output)
+                swept.append(_sweep(subject, tunings, how, asked))
+        if asked.profile:
+            _profile(swept, asked.output)
     if shard is None:
-        _print_course(swept, [r for r in store.read(output) if r.kind == "profile"], json)
+        _print_course(swept, [r for r in store.read(asked.output) if r.kind == "profile"], asked.json)
 
 
 def _print_course(swept: Sequence[Sweep], profiles: Sequence[Row], json: bool) -> None:

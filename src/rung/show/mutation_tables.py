@@ -59,6 +59,15 @@ def program_speed(rows: Iterable[Row]) -> str:
     )
 
 
+def judging(rows: Iterable[Row], part: str) -> str:
+    """What the default check takes, and which wrong kernels it refuses (benchmarks/judging.py)."""
+    row = next((r for r in reversed(list(rows)) if r.what == "judging" and r.part == part), None)
+    if row is None:
+        return "\nNot measured yet.\n\n"
+    lines = [[markdown.plain(str(cell)) for cell in line] for line in row.detail["rows"]]
+    return markdown.table(row.detail["columns"], lines)
+
+
 def _equivalent(row: Row) -> bool:
     return any(note.startswith(EQUIVALENT) for note in row.notes)
 

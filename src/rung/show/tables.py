@@ -59,7 +59,6 @@ def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
         "ladders": partial(ladder_tables.overview, gpu),
         "check": partial(ladder_tables.checked, gpu),
         "cpu": partial(generation_tables.on_cpu, cpu.results),
-        "cpu:llama": partial(generation_tables.on_cpu, cpu.results, "smollm2-135m"),
         "gpu": partial(generation_tables.summary, gpu),
         "course": partial(generation_tables.course, gpu, short=True),
         "beyond:mpi": partial(parallel_tables.mpi, cpu),
@@ -88,6 +87,7 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     makers = makers_of(gpu, cpu) | mutation_tables.parts(rows) | counter_tables.parts(gpu, rows)
     makers |= {f"reproduce:{name}": partial(reproduce_page.document, gpu, name, rows) for name in sources.documents()}
     makers["programs:seen"] = partial(mutation_tables.programs, rows)
+    makers |= {f"judging:{part}": partial(mutation_tables.judging, rows, part) for part in ("seconds", "wrong")}
     makers["programs:speed"] = partial(mutation_tables.program_speed, rows)
     makers |= {f"items:{name}": partial(reproduce_page.covered, rows, name) for name in sources.documents()}
     makers["items"] = partial(reproduce_page.counted, rows)

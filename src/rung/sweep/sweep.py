@@ -26,7 +26,7 @@ from rung.rungs.cuda import CudaRung
 Tuning = dict[str, int]
 MOST = 20_000  # largest number of configurations without sampling
 FINALISTS = 4
-HOPELESS = 2_000  # draws in a row, none of them legal, after which no more are drawn
+HOPELESS = 4_000  # draws in a row, none of them legal, after which no more are drawn
 
 
 @dataclass

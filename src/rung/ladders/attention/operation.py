@@ -170,11 +170,7 @@ OPERATION = Operation(
         Case("gpt2-medium", dict(B=1, T=1000, C=1024, NH=16), where="cuda"),
         Case("gpt2-large, heads of 80", dict(B=1, T=127, C=1280, NH=16), where="cuda"),
         Case("gpt2-xl, full context", dict(B=2, T=1024, C=1600, NH=25), where="cuda"),
-        *sizes(
-            dict(B=67, T=3, C=64, NH=2),
-            dict(B=1, T=2, C=1024, NH=16),
-            dict(B=1, T=2, C=1280, NH=20),
-        ),
+        *sizes(dict(B=67, T=3, C=64, NH=2), dict(B=1, T=2, C=1024, NH=16), dict(B=1, T=2, C=1280, NH=20)),
     ),
     shapes={
         "b4t64": dict(B=4, T=64, C=768, NH=12),

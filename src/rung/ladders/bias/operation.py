@@ -55,17 +55,9 @@ OPERATION = Operation(
         Case("300 rows", dict(B=3, T=100, OC=16), where="alone"),
         Case("gpt2's qkv", dict(B=3, T=129, OC=2304), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, OC=6400), where="cuda"),
-        *sizes(
-            dict(B=67, T=2, OC=640),
-            dict(B=3, T=1031, OC=8),
-            dict(B=2, T=33, OC=4096),
-            dict(B=1, T=2, OC=5120),
-        ),
+        *sizes(dict(B=67, T=2, OC=640), dict(B=3, T=1031, OC=8), dict(B=2, T=33, OC=4096), dict(B=1, T=2, OC=5120)),
     ),
-    shapes={
-        "b4t64": dict(B=4, T=64, OC=3072),
-        "b8t1024": dict(B=8, T=1024, OC=3072),
-    },
+    shapes={"b4t64": dict(B=4, T=64, OC=3072), "b8t1024": dict(B=8, T=1024, OC=3072)},
     libraries=(Library("torch", torch_bias),),
     races=(Race("b4t64", ("f32",)), Race("b8t1024", ("f32",))),
 )

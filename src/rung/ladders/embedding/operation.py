@@ -55,9 +55,7 @@ OPERATION = Operation(
             change={"tokens": near_the_end("V")},
         ),
         Case(
-            "beyond 16 bits",
-            dict(B=2, T=5, C=8, V=70001, MAXT=3000, start=2995),
-            change={"tokens": near_the_end("V")},
+            "beyond 16 bits", dict(B=2, T=5, C=8, V=70001, MAXT=3000, start=2995), change={"tokens": near_the_end("V")}
         ),
         Case("three batches", dict(B=3, T=29, C=800, V=83, MAXT=64, start=35)),
         Case(

@@ -30,10 +30,7 @@ OPERATION = Operation(
     summary="out = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))",
     story="An elementwise function with costly arithmetic: first memory is the limit, then the instructions of tanh.",
     dims=("B", "T", "C"),
-    operands=(
-        Operand("x", ("B", "T", "C")),
-        Operand("out", ("B", "T", "C"), role="out"),
-    ),
+    operands=(Operand("x", ("B", "T", "C")), Operand("out", ("B", "T", "C"), role="out")),
     reference=reference,
     cost=cost,
     cases=(
@@ -54,12 +51,7 @@ OPERATION = Operation(
         Case("more than 2^17 numbers", dict(B=1, T=90, C=1600), where="alone"),
         Case("gpt2, a batch", dict(B=3, T=129, C=3072), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, C=6400), where="cuda"),
-        *sizes(
-            dict(B=67, T=2, C=640),
-            dict(B=3, T=1031, C=8),
-            dict(B=8, T=33, C=1024),
-            dict(B=1, T=2, C=1280),
-        ),
+        *sizes(dict(B=67, T=2, C=640), dict(B=3, T=1031, C=8), dict(B=8, T=33, C=1024), dict(B=1, T=2, C=1280)),
     ),
     shapes={
         "b1t1": dict(B=1, T=1, C=3072),
@@ -68,9 +60,5 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, C=3072),
     },
     libraries=(Library("torch", torch_gelu),),
-    races=(
-        Race("b4t64", ("f32", "bf16")),
-        Race("b8t1024", ("f32", "f16", "bf16")),
-        Race("b8t1024c768", ("f32",)),
-    ),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "f16", "bf16")), Race("b8t1024c768", ("f32",))),
 )

@@ -1,6 +1,6 @@
 // Products of few rows of x with a matrix, limited by memory: each number of the matrix is loaded once, 16 bytes per lane, and all
 // of a lane's loads are in flight before it waits for the kernel ahead, which may still compute x. PARTS warps share a row of the
-// matrix, and each warp has ROWS of them; M (rows of x), C, ROWS, PARTS and WARPS are the rung's.
+// matrix, and each warp has ROWS of them; M (rows of x), C, ROWS, PARTS, WARPS and EARLY are the rung's.
 #pragma once
 #include "numbers.cuh"
 
@@ -36,8 +36,9 @@ __device__ __forceinline__ float product(const Real* __restrict__ x, const Real*
     for (int i = 0; i < FILLS; i++)
         if (NORM && int(threadIdx.x) + i * THREADS < VECTORS)
             gain[i] = bits_of(load_vec(norm + (threadIdx.x + i * THREADS) * VEC));
+    if (EARLY) pdl_launch_dependents();  // the next kernel, too, requests its weights while this one waits
     pdl_wait();
-    pdl_launch_dependents();
+    if (!EARLY) pdl_launch_dependents();
 
 #pragma unroll
     for (int m = 0; m < M; m++) {

@@ -81,12 +81,7 @@ OPERATION = Operation(
         Case("gpt2-medium", dict(B=1, T=65, C=1024), where="cuda"),
         Case("gpt2-large", dict(B=1, T=65, C=1280), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, C=1600), where="cuda"),
-        *sizes(
-            dict(B=67, T=65, C=8),
-            dict(B=2, T=1031, C=8),
-            dict(B=1, T=2, C=1024),
-            dict(B=1, T=2, C=1280),
-        ),
+        *sizes(dict(B=67, T=65, C=8), dict(B=2, T=1031, C=8), dict(B=1, T=2, C=1024), dict(B=1, T=2, C=1280)),
     ),
     shapes={
         "b1t1": dict(B=1, T=1, C=768),
@@ -95,9 +90,5 @@ OPERATION = Operation(
         "b64t1024": dict(B=64, T=1024, C=768),
     },
     libraries=(Library("torch", torch_layernorm),),
-    races=(
-        Race("b4t64", ("f32", "bf16")),
-        Race("b8t1024", ("f32", "f16", "bf16")),
-        Race("b64t1024", ("f32", "bf16")),
-    ),
+    races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "f16", "bf16")), Race("b64t1024", ("f32", "bf16"))),
 )

@@ -103,12 +103,7 @@ OPERATION = Operation(
         Case("prime", dict(B=1, T=67, C=32, NH=1, window=13)),
         Case("across tiles", dict(B=1, T=150, C=32, NH=1, window=65)),
         # Not in tf32: with 10 bits of mantissa, scores of 16 and more give probabilities errors of several per cent.
-        Case(
-            "large values",
-            dict(B=1, T=18, C=32, NH=1, window=5),
-            magnitude=4.0,
-            dtypes=("f32", "f16", "bf16"),
-        ),
+        Case("large values", dict(B=1, T=18, C=32, NH=1, window=5), magnitude=4.0, dtypes=("f32", "f16", "bf16")),
         Case("heads of 80", dict(B=1, T=9, C=80, NH=1, scale=0.17, window=4)),
         Case("heads of 128", dict(B=1, T=35, C=128, NH=1, scale=0.05, window=20)),
         Case("heads of 96", dict(B=1, T=11, C=192, NH=2, window=6)),
@@ -169,11 +164,7 @@ OPERATION = Operation(
         Case("gpt2", dict(B=4, T=64, C=768, NH=12), where="cuda"),
         Case("gpt2, prime", dict(B=2, T=199, C=768, NH=12), where="cuda"),
         Case("gpt2-xl, full context", dict(B=1, T=1024, C=1600, NH=25), where="cuda"),
-        *sizes(
-            dict(B=67, T=3, C=64, NH=2, window=2),
-            dict(B=1, T=2, C=1024, NH=16),
-            dict(B=1, T=2, C=1280, NH=20),
-        ),
+        *sizes(dict(B=67, T=3, C=64, NH=2, window=2), dict(B=1, T=2, C=1024, NH=16), dict(B=1, T=2, C=1280, NH=20)),
     ),
     shapes={
         "b4t64": dict(B=4, T=64, C=768, NH=12),
@@ -183,8 +174,13 @@ OPERATION = Operation(
     },
     libraries=(
         # In 16 bits its scores are rounded before the softmax, which exceeds the bound.
-        Library("torch", torch_masked, ("f32", "tf32"), note="Two products, a mask and a softmax in torch.",
-                needs=("globals == 0",)),
+        Library(
+            "torch",
+            torch_masked,
+            ("f32", "tf32"),
+            note="Two products, a mask and a softmax in torch.",
+            needs=("globals == 0",),
+        ),
         Library("sdpa_math", sdpa("MATH"), note="torch's reference path, under a mask.", needs=("globals == 0",)),
         Library(
             "sdpa_efficient",

@@ -62,11 +62,7 @@ OPERATION = Operation(
         Case(
             "up to the format's end",
             {"B": 1, "T": 17, "C": 40, "OC": 24},
-            change={
-                "x": two_sided(F16_TOP, 0.02, 0),
-                "weight": two_sided(F16_TOP, 0.02, 1),
-                "bias": times(2000.0),
-            },
+            change={"x": two_sided(F16_TOP, 0.02, 0), "weight": two_sided(F16_TOP, 0.02, 1), "bias": times(2000.0)},
         ),
         Case(
             "where gelu bends",

@@ -77,9 +77,7 @@ OPERATION = Operation(
             },
         ),
         Case(
-            "residual up to the format's end",
-            {"B": 1, "T": 3, "C": 8, "OC": 40},
-            change={"residual": spread(F16_TOP)},
+            "residual up to the format's end", {"B": 1, "T": 3, "C": 8, "OC": 40}, change={"residual": spread(F16_TOP)}
         ),
         Case("square", {"B": 1, "T": 45, "C": 45, "OC": 45}),
         Case("three batches", {"B": 3, "T": 65, "C": 16, "OC": 352}),

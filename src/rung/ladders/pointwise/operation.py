@@ -52,9 +52,7 @@ OPERATION = Operation(
         Case("more than 16 bits count", {"N": 70001}),
         Case("more than 2^17 numbers", {"N": 140005}, where="alone"),
         Case("millions", {"N": (1 << 22) + 5}, where="cuda"),
-        *sizes(
-            dict(N=524297),
-        ),
+        *sizes(dict(N=524297)),
     ),
     shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},
     libraries=(

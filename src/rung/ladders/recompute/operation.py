@@ -72,16 +72,10 @@ OPERATION = Operation(
         Case("power of two less one", {"N": 4095}),
         Case("large values", {"N": 1000}, magnitude=100.0),
         Case("more than 16 bits count", {"N": 70001}),
-        Case(
-            "up to float16's end",
-            {"N": 1000},
-            change={"x": lambda x, _: x * 2, "dy": spread(F16_TOP)},
-        ),
+        Case("up to float16's end", {"N": 1000}, change={"x": lambda x, _: x * 2, "dy": spread(F16_TOP)}),
         Case("more than 2^17 numbers", {"N": 140005}, where="alone"),
         Case("millions", {"N": (1 << 22) + 5}, where="cuda"),
-        *sizes(
-            dict(N=524297),
-        ),
+        *sizes(dict(N=524297)),
     ),
     shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},
     libraries=(

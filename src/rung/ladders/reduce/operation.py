@@ -45,9 +45,7 @@ OPERATION = Operation(
         Case("up to float16's end", {"B": 3, "N": 300}, change={"x": spread(F16_TOP)}),
         Case("up to float32's end", {"B": 3, "N": 300}, dtypes=("f32", "bf16"), change={"x": spread(116.0)}),
         Case("a million", {"B": 4, "N": (1 << 20) + 3}, where="cuda"),
-        *sizes(
-            dict(B=5001, N=9),
-        ),
+        *sizes(dict(B=5001, N=9)),
     ),
     shapes={
         "b8192n768": {"B": 8192, "N": 768},

@@ -52,12 +52,7 @@ OPERATION = Operation(
         Case("more than 2^17 numbers", dict(B=1, T=90, C=1600), where="alone"),
         Case("gpt2, a batch", dict(B=3, T=129, C=768), where="cuda"),
         Case("gpt2-xl", dict(B=2, T=65, C=1600), where="cuda"),
-        *sizes(
-            dict(B=67, T=2, C=640),
-            dict(B=3, T=1031, C=8),
-            dict(B=8, T=33, C=1024),
-            dict(B=1, T=2, C=1280),
-        ),
+        *sizes(dict(B=67, T=2, C=640), dict(B=3, T=1031, C=8), dict(B=8, T=33, C=1024), dict(B=1, T=2, C=1280)),
     ),
     shapes={
         "b1t1": dict(B=1, T=1, C=768),

@@ -1,7 +1,7 @@
 /*---
 idea   = "One launch: a cluster's blocks share the keys of a group, and request them first; each block turns the group's queries itself, the first also the new key, and the blocks merge through distributed shared memory."
 expect = "One launch of 3 us for contexts up to 1,000 tokens, where separate kernels take three. For many texts a cluster is one block, and the copy rate is the limit."
-found  = "On an H200 4.8 us for SmolLM2's heads with 256 keys in bf16, 6.7 for Llama-3.2-1B's with 1,024 (rung 1: 72.8) and 24.2 with 8,192, 16 % of the bandwidth: a cluster per group of queries leaves multiprocessors idle."
+found  = "On an H200 4.8 us for SmolLM2's heads with 256 keys in bf16, 6.4 for Llama-3.2-1B's with 1,024 (rung 1: 72.7; 6.7 without lines asked for early) and 23.7 with 8,192, 17 % of the bandwidth: a cluster per group of queries leaves multiprocessors idle. With 64 texts the early lines cost 11 %, so that only clusters ask for them."
 rewrite = "Lanes share a key in vectors of 16 bytes instead of a warp sharing it in single channels, for all queries of a group."
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0", "NH // NKV <= 16", "NH // NKV * (16 // sizeof_real) <= 64",
@@ -31,6 +31,14 @@ constexpr int THREADS = 32 * WARPS, HALF = HS / 2, PAIRS = ceil_div(HALF, WARP_S
 constexpr int LANES = HS / VEC, AT_ONCE = WARP_SIZE / LANES;  // lanes per key, keys per request
 constexpr int PART = HS + 4;                                  // output, maximum, sum, and up to a multiple of 16 bytes
 constexpr float LOG2 = 1.4426950408889634f;
+
+// Asks for a line of the L2 without waiting for it, and without reading it.
+__device__ __forceinline__ void prefetch_line(const void* address)
+{
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+#endif
+}
 
 // One head by one warp: normalised if there is a weight, turned, and times `scale`.
 template <class Store>
@@ -120,6 +128,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int first = oldest + rank * share, end = min(position, first + share), channel = lane % LANES * VEC;
     const size_t head = (size_t(b) * NKV + kv) * S;
 
+    // The kernel ahead may still write a key, so that none is read here; for few texts the caches' lines come to the L2 meanwhile.
+    for (int key = first + int(threadIdx.x) / LANES; SPLITS > 1 && key < end; key += THREADS / LANES) {
+        prefetch_line(k_cache + (head + key) * HS + channel);
+        prefetch_line(v_cache + (head + key) * HS + channel);
+    }
     pdl_wait();
     pdl_launch_dependents();
 

@@ -41,10 +41,7 @@ OPERATION = Operation(
     scalars={"causal": 1, "scale": 0.125},
     alone={"causal": 0, "scale": 1.0},
     rules=("not causal or T <= S",),
-    operands=(
-        Operand("x", ("B", "NH", "T", "S")),
-        Operand("out", ("B", "NH", "T", "S"), role="out"),
-    ),
+    operands=(Operand("x", ("B", "NH", "T", "S")), Operand("out", ("B", "NH", "T", "S"), role="out")),
     reference=reference,
     cost=cost,
     reduction="S",
@@ -75,9 +72,7 @@ OPERATION = Operation(
         Case("three batches of heads", dict(B=3, NH=2, T=111, S=111)),
         Case("more than 2048 columns", dict(B=1, NH=1, T=2, S=2503)),
         Case(
-            "scores beyond exp",
-            dict(B=1, NH=2, T=5, S=70, scale=0.3),
-            change={"x": row_scores(373.0, climbing=False)},
+            "scores beyond exp", dict(B=1, NH=2, T=5, S=70, scale=0.3), change={"x": row_scores(373.0, climbing=False)}
         ),
         Case("scores far apart", dict(B=1, NH=2, T=5, S=70, scale=0.3), change={"x": rows_far_apart}),
         Case(
@@ -104,11 +99,7 @@ OPERATION = Operation(
         Case("gpt2", dict(B=2, NH=12, T=129, S=129), where="cuda"),
         Case("gpt2, full context", dict(B=1, NH=12, T=1024, S=1024), where="cuda"),
         Case("vocabulary", dict(B=1, NH=1, T=67, S=50257, causal=0, scale=1.0), where="cuda"),
-        *sizes(
-            dict(B=67, NH=2, T=2, S=5),
-            dict(B=2, NH=25, T=3, S=9),
-            dict(B=1, NH=1, T=520, S=530),
-        ),
+        *sizes(dict(B=67, NH=2, T=2, S=5), dict(B=2, NH=25, T=3, S=9), dict(B=1, NH=1, T=520, S=530)),
     ),
     shapes={
         "b4t64": dict(B=4, NH=12, T=64, S=64),

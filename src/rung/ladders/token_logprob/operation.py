@@ -127,10 +127,7 @@ OPERATION = Operation(
         Case("more than 2^16 tokens", {"B": 33, "T": 2000, "C": 16, "V": 9}, where="cuda"),
         Case("gpt2", {"B": 2, "T": 129, "C": 768, "V": 50257}, where="cuda"),
         Case("gpt2-xl", {"B": 1, "T": 70, "C": 1600, "V": 50257}, where="cuda"),
-        *sizes(
-            dict(B=1, T=1031, C=8, V=9),
-            dict(B=67, T=2, C=16, V=20),
-        ),
+        *sizes(dict(B=1, T=1031, C=8, V=9), dict(B=67, T=2, C=16, V=20)),
     ),
     shapes={
         "b1t64": {"B": 1, "T": 64, "C": 768, "V": 50257},

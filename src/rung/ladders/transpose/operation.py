@@ -48,12 +48,7 @@ OPERATION = Operation(
         Case("infinities and NaN", {"R": 40, "C": 24}, change={"x": with_infinities}),
         Case("twenty tiles", {"R": 540, "C": 620}, where="alone"),
         Case("gpt2 weight", {"R": 768, "C": 2304}, where="cuda"),
-        *sizes(
-            dict(R=1030, C=65),
-            dict(R=65, C=1030),
-            dict(R=3, C=4100),
-            dict(R=4100, C=3),
-        ),
+        *sizes(dict(R=1030, C=65), dict(R=65, C=1030), dict(R=3, C=4100), dict(R=4100, C=3)),
     ),
     shapes={
         "c768x768": {"R": 768, "C": 768},
