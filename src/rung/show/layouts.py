@@ -121,12 +121,13 @@ def tile(counted: Counted) -> str:
         columns = _extent(tensor)[1]
         places = {e: divmod(e, columns) for e in words_of}
         at = [{place: i for i, place in enumerate(sorted({p[axis] for p in places.values()}))} for axis in (0, 1)]
+        tall = 2 << swizzle if swizzle else BANKS  # a swizzle repeats
         banks = {(at[0][r], at[1][c]): words_of[e] % BANKS for e, (r, c) in places.items()}
-        banks = {(r, c): bank for (r, c), bank in banks.items() if r < BANKS and c < WIDE}
+        banks = {(r, c): bank for (r, c), bank in banks.items() if r < tall and c < WIDE}
         panels.append(
             _figure(
                 banks, lambda bank: f"hsl({bank * 360 // BANKS} 60% 52%)",
-                (min(len(at[0]), BANKS), min(len(at[1]), WIDE)),
+                (min(len(at[0]), tall), min(len(at[1]), WIDE)),
                 f"the tile of {tensor.name}, element by element: a colour for each of the 32 banks; "
                 + (f"a swizzle of {16 << swizzle} bytes moves 16-byte parts of a row, so that equal columns of "
                    f"{1 << swizzle} rows lie in different banks" if swizzle else
