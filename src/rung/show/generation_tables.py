@@ -236,10 +236,10 @@ def summary(found: Figures) -> str:
     return table(("", "tokens/s", *PEER), lines) + (earlier if some else "")
 
 
-def on_cpu(rows: Iterable[Row], model: str = "gpt2") -> str:
+def on_cpu(rows: Iterable[Row]) -> str:
     """Text generation on a CPU, against transformers and llama.cpp, run in turns."""
     some = [r for r in rows if r.kind == "generate" and not r.gpu and "clock" not in r.options]
-    some = [r for r in some if r.what == model or (r.part == "first token" and model == "gpt2")]
+    some = [r for r in some if r.what == "gpt2" or r.part == "first token"]
     prompt = {(r.options["by"], r.dtype): r for r in some if r.part == "prompt"}
     lines, shown = [], None
     formats = ("float32", "bfloat16", "int8")

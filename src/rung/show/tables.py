@@ -59,7 +59,6 @@ def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
         "ladders": partial(ladder_tables.overview, gpu),
         "check": partial(ladder_tables.checked, gpu),
         "cpu": partial(generation_tables.on_cpu, cpu.results),
-        "cpu:llama": partial(generation_tables.on_cpu, cpu.results, "smollm2-135m"),
         "gpu": partial(generation_tables.summary, gpu),
         "course": partial(generation_tables.course, gpu, short=True),
         "beyond:mpi": partial(parallel_tables.mpi, cpu),
