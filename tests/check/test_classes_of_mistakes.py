@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from rung.check import schedule
 from rung.check.judge import check
-from rung.check.report import Report
+from rung.check.report import THOROUGH, CheckRequest, Failure, Report
+from rung.check.runner import LocalRunner
+from rung.check.schedule import Procedure
+from rung.check.trial import Trials
+from rung.dtypes import dtype
+from rung.errors import RungError
 from rung.rungs import catalogue
 
 COPY = """/*---
@@ -75,3 +82,30 @@ def test_every_mistake_of_the_list_can_be_made() -> None:
         assert kernel.get("before", "") in text and kernel.get("before", "") != kernel.get("after"), kernel
         assert kernel.get("operation", "residual") in catalogue.operations()
     assert len({tuple(kernel.values()) for kernel in kernels}) == len(kernels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "right"), [("r * C + c", True), ("int(r * C + c) * 256 / 256", False)])
+def test_a_shape_of_the_model_shows_products_beyond_32_bits(
+    at: str, right: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "LARGEST_BYTES", 1.6e8)
+    path = tmp_path / "own.cu"
+    body = ROWS.replace("STEP", "gridDim.x") + SUM.replace("a[r * C + c]", f"a[{at}]")
+    path.write_text(COPY.replace("GRID", "B * T").replace("BODY", body))
+    rung = catalogue.rung_from_file(catalogue.operation("residual"), path)
+    asked = CheckRequest("residual/own", "f32", "emulator", effort=THOROUGH)
+    report = Report("residual/own", "f32", "emulator")
+    procedure = Procedure(Trials(rung, dtype("f32"), "emulator", report, LocalRunner("emulator"), asked), 0, THOROUGH)
+    procedure._every_case([(case, rung.operation.complete(case.values)) for case in rung.operation.cases[:4]])
+    with nullcontext() if right else pytest.raises((Failure, RungError)):
+        procedure._at_a_shape_of_the_model()
+    assert report.case == "b64t1024 of the model"
+
+
+@pytest.mark.slow
+def test_a_scalar_beside_a_dimension_of_one_is_tried(tmp_path: Path) -> None:
+    path, text = tmp_path / "own.cu", catalogue.find("embedding/1").source
+    path.write_text(text.replace("start + t)", "(T == 1 ? 0 : start) + t)").replace("[5, 3, 4, 6, 7, 8, 9, 10]", "[5]"))
+    report = check(catalogue.rung_from_file(catalogue.operation("embedding"), path), "f32", device="emulator")
+    assert report.verdict == "failed" and report.failure["dims"]["T"] == 1, report

@@ -155,10 +155,11 @@ def test_bit_intrinsics() -> None:
         out[i] = __popc(v); out[n + i] = __clz(v); out[2 * n + i] = __ffs(v); out[3 * n + i] = __brev(v);
         out[4 * n + i] = __umulhi(v, 0x9E3779B9u); out[5 * n + i] = __byte_perm(v, ~v, 0x7210);
         out[6 * n + i] = __funnelshift_l(v, ~v, 5); out[7 * n + i] = __float_as_uint(__uint_as_float(v & 0x7f7fffff));
+        out[8 * n + i] = __umul24(v, 3); out[9 * n + i] = __mul24((int)v, 3);
     }"""
     values = [0, 1, 2, 0x80000000, 0xFFFFFFFF, 0x12345678, 0xDEADBEEF, 7]
     x = torch.from_numpy(np.array(values, dtype=np.uint32).view(np.int32))
-    out = torch.zeros(8, 8, dtype=torch.int32)
+    out = torch.zeros(10, 8, dtype=torch.int32)
     run(source, x, out, 8, block=8)
     got = out.numpy().view(np.uint32).tolist()
     mask = 0xFFFFFFFF
@@ -170,6 +171,8 @@ def test_bit_intrinsics() -> None:
     assert got[5] == [(v & 0xFFFFFF) | (~v & mask) >> 24 << 24 for v in values]
     assert got[6] == [((~v & mask) << 5 | v >> 27) & mask for v in values]
     assert got[7] == [v & 0x7F7FFFFF for v in values]
+    assert got[8] == [(v & 0xFFFFFF) * 3 for v in values]
+    assert got[9] == [((v & 0xFFFFFF) - (v & 0x800000) * 2) * 3 & mask for v in values]
 
 
 def test_conversions_to_integers_round_and_clamp() -> None:

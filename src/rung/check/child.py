@@ -23,6 +23,7 @@ from rung.rungs.base import Device
 
 IDLE = 4  # times the limit on CPU time, for a process that only waits
 ANSWER = 1 << 20  # bytes of an answer that are read at most
+PRINTS = "rung-prints"  # a thread that passes on what a kernel prints
 OUTPUT = 1 << 16  # bytes of what the rung prints that are passed on
 
 
@@ -59,9 +60,10 @@ class _Forked:
         self._process.join(seconds)
 
 
-def _forks(device: Device, file: str) -> bool:
+def copies(device: Device, file: str) -> bool:
     """Whether a copy of this process can run a file: kernels only, and no other thread holds a lock."""
-    alone = threading.current_thread() is threading.main_thread() and threading.active_count() == 1
+    alone = {thread.name for thread in threading.enumerate()} <= {threading.main_thread().name, PRINTS}
+    alone &= threading.current_thread() is threading.main_thread()
     return device == "emulator" and file.endswith(".cu") and "torch" in sys.modules and alone
 
 
@@ -77,7 +79,7 @@ class Child:
         self.files, files = socket.socketpair()
         descriptors = {"ask": ask, "answer": answer, "files": files.fileno()}
         settings = {**descriptors, "device": device, "mirrored": self.mirrored, "operation": operation, "file": file}
-        if _forks(device, file):
+        if copies(device, file):
             self._process: _Forked | subprocess.Popen[bytes] = _Forked(settings, list(descriptors.values()))
         else:
             self._process = self._new(settings, list(descriptors.values()))
@@ -86,7 +88,7 @@ class Child:
         files.close()
         self._left = b""
         self.bound = 0  # calls so far
-        self._printing = threading.Thread(target=self._pass_on, daemon=True)
+        self._printing = threading.Thread(target=self._pass_on, name=PRINTS, daemon=True)
         self._printing.start()
 
     def _new(self, settings: dict[str, Any], needed: Sequence[int]) -> subprocess.Popen[bytes]:

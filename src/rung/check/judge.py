@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rung.check.child import copied
+from rung.check.child import copied, copies
 from rung.check.gpu_limits import differs, unfit, unlaunchable
 from rung.check.report import ALONE, LADDER, QUICK, SHARE_REFUSED, CheckRequest, Effort, Failure, Report
 from rung.check.runner import Host, LocalRunner
@@ -113,7 +113,7 @@ def _judged_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Repor
         reason = f"it uses {other} besides its kernels; a rung's Python allocates, chooses sizes and launches"
         return Report(rung.full_name, asked.dtype, asked.device, "calls the library", reason)
     several = processors() > 1 and multiprocessing.parent_process() is None
-    at_once = several and asked.device == "emulator" and isinstance(rung, CudaRung) and not asked.coverage
+    at_once = several and copies(asked.device, str(rung.path)) and not asked.coverage
     with Sandbox(asked.device, rung) as host:
         report = judge(rung, asked, host, say=say, at_once=at_once)
     if asked.device != "cuda" or report.verdict != "ok" or rung.kind != "cuda" or rung.emulate:

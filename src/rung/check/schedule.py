@@ -29,6 +29,8 @@ from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, 
 from rung.errors import RungError, TooLarge
 from rung.expressions import Number
 from rung.operation import Case, Operation, Values
+from rung.processors import available_memory
+from rung.rungs import catalogue
 from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
@@ -44,6 +46,8 @@ PROGRAMS = 1000  # of an interpreted launch
 LATER_INTERPRETED = 150  # an interpreted launch takes some ten milliseconds
 SLOW_INTERPRETED, SLOW_EMULATED = 0.1, 0.4  # seconds of a run from which one run of a case is enough
 FEW_LATER, LATER_SECONDS = 20, 0.1  # runs of the cases with most blocks
+LARGEST_BYTES, LARGEST_SECONDS = 8e8, 6.0  # of operands at a shape of the model, and of a run there, as forecast
+COPIES = 12  # of the operands, in float64 for example, that a run and its comparison need
 UNFUSED = {"--fmad=false", "-fmad=false"}  # options that keep a GPU's compiler from fusing
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 Beside = Callable[[Callable[[], None]], AbstractContextManager[None]]  # runs it before the context ends
@@ -219,6 +223,8 @@ class Procedure:
         self._without_nullable_anywhere()
         self._further_shapes()
         self._numbers_refused()
+        if self.emulated and self.effort == THOROUGH and not catalogue.shipped(self.rung):
+            self._at_a_shape_of_the_model()
 
     def _at(self, one: Ran, how: How | None = None, names: list[str] | None = None) -> Trial:
         return self.trials.at(one.case, one.values, self.seed, how, names)
@@ -368,6 +374,34 @@ class Procedure:
         except (Failure, RungError) as failure:
             text = f"its grid is capped, at {beyond[0]} too, and the blocks that are left out are not made up for"
             raise Failure(f"{text} (tried with {FEW_BLOCKS} blocks): {failure}", failure.kind) from failure
+
+    def _at_a_shape_of_the_model(self) -> None:
+        """At the largest shape of the model that can be run here, with a smaller batch if need be: indices pass the
+        limits of 24 and 32 bits there, and grids the numbers that cap them."""
+        rung, trials, operation = self.rung, self.trials, self.operation
+        if not isinstance(rung, CudaRung):
+            return
+
+        def work(values: Values) -> tuple[int, float]:
+            launches = rung.launches(values, trials.dtype, trials.tuning, trials.device)
+            bytes_ = sum(operation.size_of(operation.operand(n), values, trials.dtype) for n in trials.names())
+            return sum(math.prod(c.grid) * c.threads for _, c in launches), max(bytes_, 1)
+
+        paced = largest(self.ran, self.effort.affordable)
+        threads, moved = work(paced.values)
+        of_threads, of_bytes = paced.seconds / threads, paced.seconds / moved
+        batch, most = operation.dims[0], min(LARGEST_BYTES, available_memory() // COPIES)
+        for name, given in sorted(operation.shapes.items(), key=lambda one: -math.prod(map(float, one[1].values()))):
+            values = operation.complete(given)
+            while not trials.refuses(values):
+                threads, moved = work(values)
+                if moved <= most and max(threads * of_threads, moved * of_bytes) <= LARGEST_SECONDS:
+                    if moved > MOST_BYTES:
+                        trials.at(Case(f"{name} of the model", values), values, self.seed).once()
+                    return
+                if values[batch] < 2:
+                    break
+                values = operation.complete({**given, batch: int(values[batch]) // 2})
 
     def _without_nullable(self, one: Ran) -> None:
         if names := self.trials.fewer_names():

@@ -25,6 +25,7 @@ from rung.rungs.header import DESCRIPTIVE
 from rung.rungs.python import PythonRung
 
 MOST_ONES = 12  # choices of dimensions of one
+MOST_VALUES = 2  # of a scalar beside them
 TURNS = 3  # base cases in which each size is tried
 # The budgets: one unit per trial, COMPILED units per build, one unit per THREADS threads, SWITCHES fiber switches, ...
 WORK, WORK_DRAWN = 400.0, 1000.0
@@ -82,11 +83,20 @@ class Shapes:
         self.left = math.inf  # of the budget of random shapes
 
     def with_ones(self) -> None:
-        """One dimension, or two, of one among ordinary others."""
+        """One dimension, or two, of one among ordinary others; one also with each value of an integer scalar."""
         self.spent = 0.0
         few = [*((dim,) for dim in self.dims), *itertools.combinations(self.dims, 2)]
         for some in few[:MOST_ONES]:
             self._tried(self.bases, dict.fromkeys(some, 1))
+        for dim, (name, values) in itertools.product(self.dims, self._seen().items()):
+            tried = (self._tried(self.bases, {dim: 1, name: value}) for value in values)
+            next(itertools.islice(filter(None, tried), MOST_VALUES - 1, None), None)
+
+    def _seen(self) -> dict[str, list[int]]:
+        """The values of integer scalars that cases have."""
+        cases, names = self.rung.operation.cases, self.rung.operation.scalars
+        found = {n: {v for one in cases if isinstance(v := one.values.get(n), int)} for n in names}
+        return {name: sorted(values) for name, values in found.items() if values}
 
     def with_one_named(self) -> None:
         """One dimension has such a size, or two more than it; if the rung or the operation refuses that, another
@@ -132,9 +142,8 @@ class Shapes:
     def _scalars(self, draws: random.Random) -> dict[str, int]:
         """Integer scalars, in half of the shapes: a value that some case has, or any size if they are not flags."""
         found = {}
-        for name in self.rung.operation.scalars:
-            seen = sorted({v for one in self.rung.operation.cases if isinstance(v := one.values.get(name), int)})
-            if seen and draws.random() < 0.5:
+        for name, seen in self._seen().items():
+            if draws.random() < 0.5:
                 found[name] = draws.choice(seen + list(MEDIUM + LARGE) * (seen[-1] > FLAG))
         return found
 
