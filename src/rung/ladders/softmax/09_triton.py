@@ -29,15 +29,6 @@ def _softmax(x, out, T, S, causal, scale, BLOCK: tl.constexpr):
 
 
 def run(
-    x: torch.Tensor,
-    out: torch.Tensor,
-    *,
-    B: int,
-    NH: int,
-    T: int,
-    S: int,
-    causal: int,
-    scale: float,
-    num_warps: int,
+    x: torch.Tensor, out: torch.Tensor, *, B: int, NH: int, T: int, S: int, causal: int, scale: float, num_warps: int
 ) -> None:
     _softmax[(B * NH * T,)](x, out, T, S, causal, scale, BLOCK=triton.next_power_of_2(S), num_warps=num_warps)

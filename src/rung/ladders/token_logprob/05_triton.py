@@ -16,10 +16,7 @@ FOUND = (
     "for gpt2-xl. In tf32 it gains nothing."
 )
 DTYPES = ("bf16", "f16", "tf32")
-BUFFERS = {
-    "own": {"dtype": "f32", "shape": ["B * T"]},
-    "parts": {"dtype": "f32", "shape": ["4", "SLICES", "B * T"]},
-}
+BUFFERS = {"own": {"dtype": "f32", "shape": ["B * T"]}, "parts": {"dtype": "f32", "shape": ["4", "SLICES", "B * T"]}}
 TUNE = {
     "BM": (128, 64),
     "BN": (128, 256, 64),
