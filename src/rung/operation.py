@@ -32,13 +32,14 @@ class Operand:
 
     An optional input is part of the computation if a rung binds it; an optional output is checked if a rung binds it.
     Its bytes are added to the operation's cost, unless they are already included (`counted`), in proportion to what a
-    call moves of them (`share`); `instead`: the operand that is then not read. A nullable operand may also be left out
-    of a call: the kernel then gets a null pointer. `view_of` makes it a strided view of another operand, without
-    memory of its own. A 32-bit output of `sums` over operands is checked with float32's precision, whatever the
-    operands' format. An output's sizes may differ along the dimension `apart`. Products of an input with `sum_bits` may
-    be accumulated in this many bits. An output that `follows` is compared with this function of the call's other
-    outputs and of the reference's (an argmax would otherwise depend on rounding of its input). A parameter of the model
-    is `constant`: a kernel may read it before the kernel ahead of it has ended.
+    call moves of them (`share`); `instead`: the operand that is then not read. A `copy_of` another is its `view` in
+    separate memory without gaps, for kernels of that layout; as an output it takes the other's place. A nullable
+    operand may also be left out of a call: the kernel then gets a null pointer. `view_of` makes it a strided view of
+    another operand, without memory of its own. A 32-bit output of `sums` over operands is checked with float32's
+    precision, whatever the operands' format. An output's sizes may differ along the dimension `apart`. Products of an
+    input with `sum_bits` may be accumulated in this many bits. An output that `follows` is compared with this function
+    of the call's other outputs and of the reference's (an argmax would otherwise depend on rounding of its input). A
+    parameter of the model is `constant`: a kernel may read it before the kernel ahead of it has ended.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Operand:
     make: Callable[[Values, torch.Generator], torch.Tensor] | None = None
     view_of: str | None = None
     view: Callable[[torch.Tensor, Values], torch.Tensor] | None = None
+    copy_of: str | None = None
     follows: Callable[[Tensors, Values], torch.Tensor] | None = None
     changed: Callable[[Tensors, Values], torch.Tensor] | None = None
     rounded: bool = False
@@ -157,6 +159,10 @@ class Operation:
         """The operands that every rung works on (views aside: a rung may bind the view or the whole)."""
         return frozenset(o.name for o in self.operands if not o.optional and o.view_of is None)
 
+    def replaced(self, binds: Container[str]) -> set[str | None]:
+        """Outputs in whose place a rung that binds these operands writes a copy."""
+        return {o.copy_of for o in self.operands if o.copy_of and o.written and o.name in binds}
+
     def complete(self, given: Mapping[str, Number]) -> Values:
         """The given dims with derived dims and the scalars' defaults filled in."""
         values: Values = dict(given)
@@ -184,7 +190,9 @@ class Operation:
         cost = self.cost(values, dtype.size)
         moved = cost.bytes
         for operand in self.operands:
-            if operand.name not in binds or not operand.optional or operand.nullable or operand.view_of:
+            if operand.name not in binds or not operand.optional or operand.nullable:
+                continue
+            if operand.view_of or operand.copy_of:
                 continue
             if not operand.counted:
                 moved += operand.share * self.size_of(operand, values, dtype)
@@ -211,7 +219,7 @@ class Operation:
     ) -> Tensors:
         """Operands filled with random numbers (outputs left as `empty` gave them), views included. Without names, all
         that belong to one call: none that is read instead of another."""
-        names = [o.name for o in self.operands if o.instead is None] if names is None else names
+        names = [o.name for o in self.operands if o.instead is o.copy_of is None] if names is None else names
         tensors: Tensors = {}
         from_draw = self.draw(values, seed) if self.draw else {}
         chosen = [o for o in self.operands if o.name in names and o.view_of is None]
@@ -225,7 +233,10 @@ class Operation:
                 tensors[operand.name] = operand.view(tensors[operand.view_of], values)
                 continue
             tensor = empty(operand.name, operand.size(values), element(operand.dtype, dtype))
-            if operand.role != "out":
+            if operand.role != "out" and operand.copy_of is not None:
+                assert operand.view is not None
+                tensor.copy_(operand.view(tensors[operand.copy_of], values))
+            elif operand.role != "out":
                 random = (operand, values, tensor, seed * 1009 + index, magnitude, device, maker)
                 made = from_draw[operand.name] if from_draw else _random(*random)
                 tensor.copy_(change[operand.name](made, values) if change and operand.name in change else made)

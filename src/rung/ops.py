@@ -55,10 +55,10 @@ class Operator:
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
-        inputs = [o for o in operation.operands if o.role != "out" and o.view_of is None]
+        inputs = [o for o in operation.operands if o.role != "out" and o.view_of is o.copy_of is None]
         self.inputs = tuple(sorted(inputs, key=lambda o: o.optional))  # required ones come first
         self.views = tuple(o for o in operation.operands if o.view_of is not None)
-        self.outputs = tuple(o for o in operation.operands if o.role == "out")
+        self.outputs = tuple(o for o in operation.operands if o.role == "out" and o.copy_of is None)
         self.free = tuple(d for d in operation.dims if not _inferable(operation, d))
         self.__name__ = operation.name
         self.__doc__ = self._documentation()

@@ -329,10 +329,11 @@ __global__ void f(int* x, int n, int m) {
 }
 """
     assert figures(counted(source, aligned(32).view(torch.int32), 5, 3))["mufu"] == 2
-    fast = "__global__ void f(float* x, float y, int n) { for (int i = 0; i < n; i++) x[i * 32 + threadIdx.x] /= y; }"
+    part = "x[32 * {0} + threadIdx.x] /= y;"
+    fast = f"__global__ void f(float* x, float y) {{ {''.join(map(part.format, range(4)))} }}"
     module = load(fast, options=("-use_fast_math",), settings=emulator.Settings(counters=True))
     with counters.recorded() as launches:
-        module.launch("f", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", aligned(256)), ("f32", 3.0), ("i32", 8)])
+        module.launch("f", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", aligned(128)), ("f32", 3.0)])
     assert figures(launches[0])["mufu"] == 1
 
 
@@ -343,3 +344,13 @@ def test_a_file_may_be_named_as_a_header_of_halves() -> None:
     with counters.recorded() as launches:
         module.launch("f", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", aligned(32))])
     assert figures(launches[0])["fadd"] == 32
+
+
+@needs_machine_code
+def test_a_fast_exponential_ends_with_no_product() -> None:
+    source = "__global__ void f(float* x) { x[threadIdx.x] = 1.0f + expf(x[threadIdx.x]); }"
+    module = load(source, options=("--use_fast_math",), settings=emulator.Settings(counters=True))
+    with counters.recorded() as launches:
+        module.launch("f", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", aligned(32))])
+    found = figures(launches[0])
+    assert [found[name] for name in ("fadd", "fmul", "ffma", "mufu")] == [32, 32, 0, 1]

@@ -45,6 +45,14 @@ def assert_greedy(folder: Path, ids: list[int], tokens: list[int]) -> None:
     assert float(logits[right[at]] - logits[tokens[at]]) < 1e-4 * float(logits.abs().max())
 
 
+def assert_likely(folder: Path, model: rung.Model, prompts: list[list[int]], bound: float) -> None:
+    """No token of the greedy texts is less likely than the likeliest by more than a share of the logits' spread."""
+    for prompt, written in zip(prompts, model.generate(prompts, max_new_tokens=4, temperature=0), strict=True):
+        logits = models.reference_logits(folder, [*prompt, *written.tokens])[len(prompt) - 1 : -1]
+        lost = logits.amax(1) - logits.gather(1, torch.tensor(written.tokens)[:, None])[:, 0]
+        assert float(lost.max()) < bound * float(logits.std())
+
+
 @pytest.mark.parametrize("number", KINDS)
 def test_random_models_are_transformers(number: int) -> None:
     kind, fields = models.drawn(number)
@@ -177,11 +185,37 @@ def test_the_rungs_of_a_gpu_write_few_texts_and_many(
     folder, ids = models.saved("qwen3", num_hidden_layers=2, head_dim=32, intermediate_size=128), ids_of(20, 3)
     prompts = [ids[: 4 + i] for i in range(count)]
     model = rung.load(folder, device="emulator", plan="best", dtype=dtype)
-    for prompt, written in zip(prompts, model.generate(prompts, max_new_tokens=4, temperature=0), strict=True):
-        logits = models.reference_logits(folder, [*prompt, *written.tokens])[len(prompt) - 1 : -1]
-        lost = logits.amax(1) - logits.gather(1, torch.tensor(written.tokens)[:, None])[:, 0]
-        assert float(lost.max()) < (1e-4 if dtype == "float32" else 0.1) * float(logits.std())
+    assert_likely(folder, model, prompts, 1e-4 if dtype == "float32" else 0.1)
     assert used and all(found == own | {"rope_cached_attention"} for found in used)
+
+
+@emulated
+def test_large_products_of_many_rows_are_the_librarys_and_attentions_blocks_are_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: list[dict[str, str]] = []
+    tuned: list[dict[str, int] | None] = []
+    tuning = StepPass._tuning
+
+    class Seen(StepPass):
+        def _tuning(self, operation: str, rung: Any, values: Any) -> dict[str, int] | None:
+            tuned.append(tuning(self, operation, rung, values))
+            return tuned[-1]
+
+        def end(self, x: torch.Tensor) -> None:
+            super().end(x)
+            used.append(self.rungs_in_use)
+
+    monkeypatch.setattr("rung.models.gpu.session.StepPass", Seen)
+    monkeypatch.setattr(recorded, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
+    monkeypatch.setattr(recorded, "LARGE_PRODUCT", 64 * 128)
+    monkeypatch.setattr(recorded, "MANY_GROUPS", 2 * 9)
+    folder, ids = models.saved("qwen3", num_hidden_layers=1, head_dim=32, intermediate_size=128), ids_of(20, 3)
+    prompts = [ids[: 4 + i] for i in range(9)]
+    model = rung.load(folder, device="emulator", plan="best", dtype="bfloat16")
+    assert_likely(folder, model, prompts, 0.1)
+    assert used and all("matmul/30_dependent_launch" not in found["matmul"] for found in used)
+    assert {"WARPS": 4, "LOADS": 2} in tuned
 
 
 @emulated

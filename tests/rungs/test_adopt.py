@@ -21,9 +21,11 @@ FOREIGN = Path(__file__).parents[1] / "foreign"
 FILES = sorted(path.name for path in FOREIGN.glob("*.[cp][uy]"))
 OF = {"flash_minimal": "attention", "triton_descriptors": "residual", "tutorial_vector_add": "residual"}
 TOLD = {  # what to add
+    "attention_heads.cu": 'needs = "HS <= 128"',
     "layernorm_packed_shared.cu": "C % 8 == 0",
     "matmul_register_tiles.cu": "... % 128 == 0",
     "matmul_whole_tiles.cu": "C % 64 == 0",
+    "relu_float4.cu": "NaN is lost",
     "sgemm_shared.cu": "C % 32 == 0",
     "sgemm_1d_blocktiling.cu": "C % 8 == 0",
     "sgemm_2d_blocktiling.cu": "C % 8 == 0",
@@ -93,6 +95,29 @@ def test_what_the_text_leaves_open_is_tried() -> None:
     assert found.remarks == ()
     assert found.table["bind"] == {"odata": "out", "idata": "x", "rows": "R", "cols": "C"}
     assert found.table["launch"][0]["block"] == [32, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "block", "more"),
+    [
+        ("transpose_launch_in_comment", ["(C + 31) // 32", "(R + 31) // 32"], [32, 8], {}),
+        ("matmul_instantiated", ["ceil_div(OC, 16)", "ceil_div(B * T, 16)"], [16, 16], {"needs": ["bias"]}),
+        ("reduce_atomic_rows", ["ceil_div(N, 256)", "B"], 256, {"needs": ["B <= 65535"]}),
+        ("relu_float4", "(N // 4 + 256 - 1) // 256", 256, {"needs": ["N % 4 == 0"]}),
+        (
+            "attention_heads", ["ceil_div(T, 256)", "B * NH"], 256,
+            {"bind": {"hs": "C // NH"} | {name: f"{name}_heads" for name in ("q", "k", "v", "out")}},
+        ),
+    ],
+)  # fmt: skip
+def test_indices_comments_and_instantiations_tell_the_launch(
+    name: str, grid: object, block: object, more: dict[str, object]
+) -> None:
+    path = FOREIGN / f"{name}.cu"
+    table, _ = next(adopt._proposals(catalogue.operation(name.partition("_")[0]), read_text(path), path))
+    assert (table["launch"][0]["grid"], table["launch"][0]["block"]) == (grid, block)
+    assert {key: table.get(key) for key in more} == more
+    assert name != "matmul_instantiated" or table["launch"][0]["kernel"] == "linear_tiled<true>"
 
 
 def test_a_name_that_fits_nothing_shows_two_candidates(tmp_path: Path) -> None:

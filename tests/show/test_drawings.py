@@ -136,3 +136,22 @@ def test_a_stored_drawing_shows_counters_beside_the_parents() -> None:
     assert "02_tiled" in beside and ">31<" in beside and "<p>w</p>" not in beside and "<p>0</p>" in beside
     alone = drawings.card(child, row("transpose/02_tiled", 31, "R=3"))
     assert "02_tiled" not in alone and "<p>w</p>" in alone
+
+
+def test_a_triton_rung_is_drawn_by_programs(tmp_path: Path) -> None:
+    """Each of 4 programs stores a tile of 64 by 64, cut at the edges; no thread is named, and nothing is counted."""
+    pytest.importorskip("triton")
+    counted = drawn("transpose/5", R=67, C=101)
+    (kernel,) = counted.kernels
+    out = next(tensor for tensor in counted.memory if tensor.name == "out")
+    stored = Counter(
+        (address - out.at) // 4
+        for request in kernel.trace
+        if request.access.direction == "write"
+        for address in request.lanes.values()
+    )
+    assert stored == Counter(range(67 * 101)) and {r.block for r in kernel.trace} == set(range(4))
+    whole, _, read = captions(layouts.work(counted))
+    assert "4 programs" in whole and "program 0 reads 4,096 elements, each once" in read
+    page = drawings.page([counted], {}, {})
+    assert "before the compiler's layout" in page and "thread 0" not in page

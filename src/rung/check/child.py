@@ -115,8 +115,9 @@ class Child:
 
     def close(self) -> None:
         """End the process and its children."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        for kill in (os.killpg, os.kill):  # a copy that has just begun leads no group yet
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._printing.join(5)
         for end in (self._asked, self._answers):

@@ -27,7 +27,7 @@ from rung.check.runner import How, capped
 from rung.check.shapes import FUSED, MOST_BYTES, MOST_FLOPS, SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
 from rung.errors import RungError, TooLarge
-from rung.expressions import Number
+from rung.expressions import Number, names_in
 from rung.operation import Case, Operation, Values
 from rung.processors import available_memory
 from rung.rungs import catalogue
@@ -95,7 +95,7 @@ class Procedure:
             return
         reason, case, failure = report.reason, report.case, report.failure
         right = [dict(one.values) for one in self.ran if one.case.name != case]
-        wrong = [facts]
+        wrong = [trials.operation.complete(facts)]
         left = SEPARATING
 
         def is_right(other: Case, values: Values) -> bool:
@@ -121,14 +121,21 @@ class Procedure:
             report.failure["advice"] = (
                 f'is there no test for the end of a row or tile? If not, add needs = "... % {multiple} == 0"'
             )
-        elif condition := separating(right, wrong, list(self.operation.scalars), self.operation.dims):
+        elif condition := self._separating(right, wrong):
             report.failure["condition"] = condition
             name, operator, value = condition.split(" ", 2)
             if operator == "!=" and name in self.operation.scalars:
                 report.failure["advice"] = f'is {value} hard-coded? Use {name}, or add needs = "{name} == {value}"'
-            elif operator == "%":
-                rule = condition.replace("!=", "==")
+            elif operator in ("%", ">"):
+                rule = condition.replace("!=", "==").replace(">", "<=")
                 report.failure["advice"] = f'if the kernel is for such sizes only, add needs = "{rule}"'
+
+    def _separating(self, right: Sequence[Values], wrong: Sequence[Values]) -> str:
+        """Scalars of a fixed usual value tell most; others follow from sizes."""
+        of = self.operation
+        fixed = [s for s, usual in of.scalars.items() if not names_in(str(usual))]
+        sizes = (*of.derived, *of.dims)
+        return separating(right, wrong, fixed, sizes) or separating(right, wrong, list(of.scalars), ())
 
     def _multiple(self, cases: Sequence[tuple[Case, Values]], is_right: Callable[[Case, Values], bool]) -> int:
         """The least power of two such that sizes that are its multiples give the right result; 0 if there is none."""

@@ -114,7 +114,8 @@ class Trials:
         """The operands of this call: the required ones, and the optional ones that the rung binds."""
         operation, binds = self.operation, self.rung.binds
         wholes = {o.view_of for o in operation.operands if o.name in binds and o.view_of}
-        missing = operation.required - binds - wholes
+        replaced = operation.replaced(binds)
+        missing = operation.required - binds - wholes - replaced
         unbound = [m for m in sorted(missing) if operation.operand(m).written]
         if unbound:
             raise Failure(f"the rung never binds the output {unbound[0]}")
@@ -122,14 +123,16 @@ class Trials:
         for operand in operation.operands:
             whole = operand.view_of or operand.name
             needed = operand.name in binds or operand.name in operation.required
+            if operand.name in replaced:
+                continue
             if needed or operand.name in wholes or (operand.view_of and whole in operation.required):
                 chosen.append(operand.name)
         return chosen
 
     def fewer_names(self) -> list[str] | None:
-        """The operands of a call without the nullable ones; None if there are no nullable ones."""
+        """The operands of a call without the nullable ones, but for those that it demands; None if there are none."""
         names = self.names()
-        fewer = [n for n in names if not self.operation.operand(n).nullable]
+        fewer = [n for n in names if not self.operation.operand(n).nullable or n in self.rung.needs]
         return fewer if fewer != names else None
 
     def explain(self) -> None:

@@ -117,6 +117,7 @@ class Launched:
     trace: list[Request] = field(default_factory=list)  # under `traced`
     early: int = 0  # requests that were counted while lanes may have been missing: too many were open
     compiled: bool = True  # whether the widths are the machine code's
+    programs: bool = False  # of Triton's interpreter: a request is an access of a whole block, of `warp`th such ones
 
     def total(self, memory: str, direction: str, *ways: str) -> Counts:
         found = Counts()
@@ -128,6 +129,7 @@ class Launched:
 
 _recorded: list[Launched] | None = None
 _with_arithmetic = True
+_tracing = False
 
 
 @contextlib.contextmanager
@@ -145,11 +147,22 @@ def recorded(*, arithmetic: bool = True) -> Iterator[list[Launched]]:
 @contextlib.contextmanager
 def traced(room: int = 1 << 15) -> Iterator[None]:
     """Inside, launches keep so many requests, half of them the first block's."""
+    global _tracing
     native.runtime().rung_trace(room)
+    _tracing = True
     try:
         yield
     finally:
         native.runtime().rung_trace(0)
+        _tracing = False
+
+
+def programs(kernel: str) -> Launched | None:
+    """The trace of an interpreted kernel that is launched now; None if none is kept."""
+    if _recorded is None or not _tracing:
+        return None
+    _recorded.append(Launched(kernel, LaunchConfig((1, 1, 1), (1, 1, 1)), programs=True))
+    return _recorded[-1]
 
 
 def begin(library: Path, build: Build, kernel: str) -> None:
@@ -177,7 +190,7 @@ def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> N
     worst: dict[Access, tuple[int, int]] = {}
     by_block, tensor = arithmetic.blocks()
     warps = {block: of[1] for block, of in by_block.items()}
-    (blocks, lines), made = _conditions(library, build.origin), _machine_code(build, kernel)
+    (blocks, lines), made = _conditions(library), _machine_code(build, kernel)
     for row, sample in zip(rows[:count], samples[:count], strict=True):
         counter, memory, write, way, *numbers = row
         if counter not in places:  # the entry, which reads the kernel's arguments
@@ -272,11 +285,11 @@ def _compiled(build: Build) -> dict[str, list[sass.Instruction]] | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _conditions(library: Path, origin: str) -> tuple[conditions.Blocks, dict[int, tuple[str, int]]]:
-    """The emulated code's conditions, and the file and line of each one's jump."""
+def _conditions(library: Path) -> tuple[conditions.Blocks, dict[int, tuple[str, int]]]:
+    """The emulated code's conditions, and the file and line that each one's jump stands in."""
     blocks = conditions.conditions(arithmetic.listing(library))
     frames = _frames(library, [condition.jump for condition in blocks.above.values()])
-    return blocks, {address: _own(stack, origin) for address, stack in frames.items()}
+    return blocks, {address: stack[0] for address, stack in frames.items()}
 
 
 class Made(NamedTuple):

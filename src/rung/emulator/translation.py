@@ -59,8 +59,6 @@ _COUNTED = (
     *("-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-math-errno", "-ffp-contract=fast"),
     *_INLINED,
 )
-# A reciprocal serves all divisions by one number, in and after loops.
-_SHARED = ("-funsafe-math-optimizations", "-fno-associative-math", "-fsigned-zeros")
 _NOT_MODELLED = {
     "cuda/": "libcu++",
     "cub/": "this part of CUB",
@@ -130,7 +128,7 @@ def _flags(variant: Variant, fast: bool = False) -> tuple[str, ...]:
     since = [_SINCE, _SINCE_RACES] if variant.reported else [_SINCE]
     newer = [flag for some in since for at, flags in some.items() if version >= at for flag in flags]
     if variant.counters:
-        shared = _SHARED if fast else ()
+        shared = ("-freciprocal-math",) if fast else ()  # a reciprocal serves all divisions by one number
         return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_COUNTED, *shared, "-g1")
     chosen = (*(_RACES if variant.races else ()), *(_FUSED if variant.fused else ()))
     return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_CHECKS, *chosen, optimized, "-g1")
@@ -146,7 +144,7 @@ def _macros(build: Build) -> str:
     given = list(build.defines)
     given += [(name, value or "1") for name, _, value in (o[2:].partition("=") for o in build.options if o[:2] == "-D")]
     if any("use_fast_math" in option for option in build.options):
-        given += [("__USE_FAST_MATH__", "1"), ("rung_expf", "__builtin_expf")]
+        given += [("__USE_FAST_MATH__", "1"), ("expf", "__builtin_expf")]
     lines = [f"#define {name} {value}\n" for name, value in given]
     if any(name == "NDEBUG" for name, _ in given):
         lines.append("#undef assert\n#define assert(condition) ((void)0)\n")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rung.emulator import module, triton_builder
+from rung.emulator import libdevice, module, triton_builder
 from rung.emulator.programs import Parameters
 from rung.errors import RungError, first_line
 
@@ -32,7 +32,8 @@ _inside = False
 @contextmanager
 def enabled() -> Iterator[None]:
     """Kernels decorated inside are interpreted, not compiled, whenever they are launched."""
-    importlib.import_module("triton.language")  # kernels decorated there are to be compiled
+    for name in ("triton.language", *libdevice.PLACES):  # kernels decorated there are to be compiled
+        importlib.import_module(name)
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"
     try:
@@ -117,12 +118,13 @@ def _interpreted_library() -> list[tuple[Any, str, Any]]:
                 for attribute, value in vars(module).items():
                     if not attribute.startswith("__") and isinstance(vars(owner).get(attribute), JITFunction):
                         setattr(owner, attribute, value)
-        return [
+        found = [
             (owner, name, value)
             for owner, attributes in before
             for name, value in vars(owner).items()
             if not name.startswith("__") and attributes.get(name, _MISSING) is not value
         ]
+        return [*found, *libdevice.interpreted()]
     finally:
         _restore(before)
 

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from rung.emulator import module
+from rung.cuda.launch import LaunchConfig
+from rung.emulator import counters, module
+from rung.emulator.counters import Launched
 from rung.emulator.programs import ATOMIC, LOAD, STORE, Parameters, Programs
 from rung.errors import TooLarge
 
@@ -30,6 +33,8 @@ class _Launch:
         self.parameters: Parameters | None = None
         self.begun = 0.0  # steps before it
         self.order: list[int] | None = None  # the programs in the order in which they run, if it is not the usual one
+        self.traced: Launched | None = None  # where accesses are kept, for a drawing
+        self.done = Counter[tuple[int, int]]()  # accesses of a program, by kind
 
 
 _now = _Launch()
@@ -42,12 +47,13 @@ def launched(kernel: str, parameters: Parameters, *, reordered: bool) -> Iterato
     _now.parameters, _now.begun = parameters, module.steps()
     _now.programs = Programs(kernel) if settings.check_races else None
     _now.order = [] if reordered and settings.order != "forward" else None
+    _now.traced, _now.done = counters.programs(kernel), Counter()
     try:
         yield
         if _now.programs is not None:
             _now.programs.judge()
     finally:
-        _now.programs, _now.parameters, _now.order = None, None, None
+        _now.programs, _now.parameters, _now.order, _now.traced = None, None, None, None
 
 
 @cache
@@ -67,6 +73,8 @@ def _mend_order(builder: Any) -> None:
 
     def set_grid_dim(self: Any, nx: Any, ny: Any, nz: Any) -> None:
         resize(self, nx, ny, nz)
+        if _now.traced is not None:
+            _now.traced.config = LaunchConfig((int(nx), int(ny), int(nz)), (1, 1, 1))
         most = module.ambient().programs
         if most is not None and int(nx) * int(ny) * int(nz) > most:
             raise TooLarge("has more programs than are interpreted here")
@@ -109,6 +117,12 @@ def _mend_memory(builder: Any) -> None:
             _now.parameters.require_inside(kind, width(ptrs), ptrs.data, mask, place)
         if _now.programs is not None:
             _now.programs.note(kind, ptrs.data, mask, number(self), value)
+        if _now.traced is not None and kind in (LOAD, STORE) and (kind == STORE or number(self) == 0):
+            which = number(self), kind
+            at = dict(enumerate(map(int, ptrs.data[np.broadcast_to(mask, ptrs.data.shape)])))
+            access = counters.Access("", 0, "global", "read" if kind == LOAD else "write", "plain")
+            _now.traced.trace.append(counters.Request(access, which[0], _now.done[which], width(ptrs), at))
+            _now.done[which] += 1
 
     def as_handle(mask: Any) -> Any:  # of a block pointer it is an array
         import triton.language as tl

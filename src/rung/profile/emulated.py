@@ -145,7 +145,7 @@ def run(
 ) -> Counted:
     """Counts at this very shape; with a trace of requests, if wanted; without arithmetic, in a third of the time."""
     rung, values, dtype = subject.rung, subject.values, subject.dtype
-    if rung.kind != "cuda":
+    if rung.kind != "cuda" and not (trace and rung.kind == "triton"):
         raise RungError(f"{rung.full_name} is a {rung.kind} rung: only CUDA kernels are counted on the emulator.")
     memory: list[Tensor] = []
 

@@ -16,6 +16,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ PASSES = 4  # small cases, then sizes that are whole tiles of 32, 64 and 128
 MOST = 48  # proposals that are tried
 SECONDS = 60.0
 OTHER_SHAPE = 8  # proposals with other bindings go before another grid than the one that the file writes
+BLOCKS = 65535  # of a grid along y and z
 BLOCK = 256  # threads, if the file does not say
 # Other names of operands and sizes, as kernels write them, best first.
 _OPERANDS = {
@@ -45,6 +47,9 @@ _OPERANDS = {
     "a": ("inp1", "x", "a_ptr", "input1"),
     "b": ("inp2", "y", "b_ptr", "residual", "input2"),
     "qkv": ("inp", "x", "input"),
+    "q": ("query", "queries"),
+    "k": ("key", "keys"),
+    "v": ("value", "values"),
     "lse": ("l", "logsumexp", "stats"),
     "rstd": ("s", "inv_std"),
     "mean": ("m", "mu"),
@@ -78,6 +83,7 @@ _LOCAL = re.compile(
     r"\b(?:int|auto|unsigned|size_t|unsigned\s+int|uint|uint32_t|long|dim3)\s+(\w+)\s*"
     r"(?:=\s*([^;{}]+)|\(([^;{}]*)\)\s*|\{([^;{}]*)\}\s*);"
 )
+_COMMENT = re.compile(r"//([^\n]*)|/\*(.*?)\*/", re.DOTALL)
 _ASSIGNED = re.compile(r"(?:^|[;{}])\s*(\w+)\s*=(?!=)\s*([^;{}=]+);", re.MULTILINE)
 _ASSERTED = re.compile(r"\bassert\s*\(\s*([\w\s*()]+%\s*\w+)\s*==\s*0\s*\)")
 _CONSTANT = re.compile(
@@ -251,13 +257,13 @@ def _for_launches(
         body = _body(source, launch.kernel)
         for nth, bind in enumerate(_binds(of, parameters, launch, path, instance, body)):
             bound = {bind.get(p.name, p.name) for p in parameters}
-            whole = _multiples(of, parameters, bind, launch)
+            whole = [*_multiples(of, parameters, bind, launch), *_demanded(of, parameters, bind, body)]
             shapes = list(_shapes(of, body, instance, launch, bind, parameters, constants))
             reads = any(_reads(body, p.name) for p in parameters if of_output(bind[p.name]))
             for (i, needs), (j, shape) in itertools.product(
                 enumerate(_needs(of, source, {str(b) for b in bound})), enumerate(shapes)
             ):
-                needs = [*needs, *whole]
+                needs = [*needs, *whole, *_within_limits(of, shape["grid"])]
                 table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes}
                 if needs:
                     table["needs"] = needs
@@ -283,7 +289,7 @@ def _sure(
         given = _over(passed.get(p.name, ""), launch.scope, known) if p.name in passed and not p.pointer else None
         if not (named or (given is not None and given == target and not given.isdigit())):
             return False
-    return bool(launch.grid) and all(need.startswith(("eps ==", "start ==")) or "%" in need for need in needs)
+    return bool(launch.grid) and not any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
 
 
 def _body(source: str, kernel: str) -> str:
@@ -337,32 +343,46 @@ def _multiples(
         if lanes and (shape := of.operand(str(bind[p.name])).shape):
             found.append(f"{_product([str(shape[-1])])} % {lanes[1]} == 0")
     grid = _three(launch.grid, launch.scope | _sizes_of(parameters, bind), {*of.dims, *of.derived}) or []
-    for size in grid:  # a size divided without rounding up
-        if divided := re.fullmatch(r"([^+-]+) // (\d+)", size):
-            found.append(f"{divided[1]} % {divided[2]} == 0")
+    for node in itertools.chain.from_iterable(ast.walk(ast.parse(size, mode="eval")) for size in grid):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv) and isinstance(node.right, ast.Constant):
+            left, by = ast.unparse(node.left), ast.unparse(node.right)  # divided without rounding up
+            row = not any(left.endswith(need.partition(" % ")[0]) and f" % {by} " in need for need in found)
+            if row and not re.search(r"[+-]|\bceil_div\b|//", left) and names_in(left):
+                found.append(f"{left} % {by} == 0")
     for text in launch.asserted:
         if (rule := _over(text, launch.scope, {*of.dims, *of.derived})) and not rule.isdigit():
             found.append(f"{rule} == 0")
     return list(dict.fromkeys(found))
 
 
+def _demanded(
+    of: Operation, parameters: tuple[Parameter, ...], bind: dict[str, str | float], body: str
+) -> list[str]:
+    """Operands that a call may leave out, but that the kernel reads without comparing their pointer."""
+    tested = r"(?:[!(]\s*{0}\s*(?:[)&|?]|[!=]=)|\b{0}\s*(?:\?|[!=]=|&&|\|\|))"
+    nullable = [p for p in parameters if p.pointer and of.operand(str(bind[p.name])).nullable]
+    return [str(bind[p.name]) for p in nullable if not re.search(tested.format(p.name), body)]
+
+
 def _instances(source: str, launch: _Written, constants: dict[str, str]) -> Iterator[str]:
-    """The kernel's name, with template arguments where it has parameters."""
+    """The kernel's name, with template arguments where it has parameters: those of the launch, of an explicit
+    instantiation, or usual ones."""
     parameters = template_of(source, launch.kernel)
     if not parameters:
         yield launch.kernel
         return
     types = aliases(source)
-    given = [a.strip() for a in _split(launch.template.strip()[1:-1])] if launch.template else []
-    given = [types.get(a, launch.scope.get(a, constants.get(a, a))) for a in given]
-    rest = []
-    for name, default, is_type in parameters[len(given) :]:
-        if is_type:
-            rest.append(default or "float")
-        else:
-            value = default or constants.get(name) or ("16" if "tile" in name.lower() else str(BLOCK))
-            rest.append(value)
-    yield f"{launch.kernel}<{', '.join([*given, *rest])}>"
+    written = [launch.template.strip()[1:-1]] if launch.template else []
+    written += re.findall(rf"\btemplate\s+__global__\s+[^;<]*\b{launch.kernel}\s*<([^;]*?)>\s*\(", code_only(source))
+    for text in dict.fromkeys(written or [""]):
+        given = [types.get(a, launch.scope.get(a, constants.get(a, a))) for a in map(str.strip, _split(text))]
+        rest = []
+        for name, default, is_type in parameters[len(given) :]:
+            usual = [constants.get(name) or ("16" if "tile" in name.lower() else str(BLOCK))]
+            switch = re.search(rf"\btemplate\s*<[^>]*\bbool\s+{name}\b", source)
+            rest.append([default] if default else ["float"] if is_type else ["true", "false"] if switch else usual)
+        for picked in itertools.product(*rest):
+            yield f"{launch.kernel}<{', '.join([*given, *picked])}>"
 
 
 def _dtypes(parameters: tuple[Parameter, ...], of: Operation) -> list[str]:
@@ -421,9 +441,20 @@ def _pointers(
     of: Operation, pointers: list[Parameter], passed: dict[str, str], path: Path, kernel: str
 ) -> Iterator[dict[str, str]]:
     """Operands for the pointers: by name, by another usual name, then by position among those of the same kind."""
-    operands = [o for o in of.operands if o.view_of is None or any(p.name.lower() == o.name for p in pointers)]
-    if any(o.view_of and p.name.lower() == o.name for o in operands for p in pointers):
-        operands = [o for o in operands if o.name not in {v.view_of for v in operands}]
+    given = (pointers, passed, path, kernel)
+    copies = [o for o in of.operands if o.copy_of]
+    if copies and len(pointers) > len([o for o in copies if not o.written]):  # each in its own memory, and without gaps
+        with suppress(RungError):
+            yield from _fitted(of, [*copies, *(o for o in of.operands if o.optional and not o.copy_of)], *given)
+    named = {p.name.lower() for p in pointers}
+    views = [o for o in of.operands if o.view_of and o.name in named]
+    plain = [o for o in of.operands if o.view_of is o.copy_of is None and o.name not in {v.view_of for v in views}]
+    yield from _fitted(of, [*views, *plain], *given)
+
+
+def _fitted(
+    of: Operation, operands: list[Operand], pointers: list[Parameter], passed: dict[str, str], path: Path, kernel: str
+) -> Iterator[dict[str, str]]:
 
     def suits(p: Parameter, o: Operand) -> bool:
         whole = o.dtype in ("i32", "i64")
@@ -442,13 +473,15 @@ def _pointers(
                 continue
             for name in names(p):
                 if exact:
-                    usual = [o for o in free if o.name == name]
+                    usual = [o for o in free if _plain_name(o) == name]
                 else:
                     reads = p.const or not _consts(pointers)
-                    usual = [o for o in free if name in _OPERANDS.get(o.name, ()) and (o.role != "in" or reads)]
+                    usual = [o for o in free if name in _OPERANDS.get(_plain_name(o), ())]
+                    usual = [o for o in usual if o.role != "in" or reads]
                 usual = [o for o in usual if suits(p, o)]
                 if usual:
-                    best = min(usual, key=lambda o: (o.optional, 0 if exact else _OPERANDS[o.name].index(name)))
+                    others = {o.name: _OPERANDS.get(_plain_name(o), (name,)) for o in usual}
+                    best = min(usual, key=lambda o: (o.optional, 0 if exact else others[o.name].index(name)))
                     chosen[p.name] = best.name
                     free.remove(best)
                     break
@@ -467,7 +500,8 @@ def _pointers(
             )
         chosen[p.name] = fitting[0].name
         free.remove(fitting[0])
-    lacking = [o.name for o in of.operands if o.role != "in" and not o.optional and o.name not in chosen.values()]
+    done = {*chosen.values(), *of.replaced(chosen.values())}
+    lacking = [o.name for o in of.operands if o.role != "in" and not o.optional and o.name not in done]
     if lacking:
         raise RungError(
             f"{path} has no header, and none can be proposed: {kernel} takes no pointer for {of.name}'s "
@@ -481,6 +515,10 @@ def _pointers(
             swapped = dict(chosen) | {name: chosen[other] for name, other in zip(inputs, order, strict=True)}
             if swapped != chosen:
                 yield swapped
+
+
+def _plain_name(o: Operand) -> str:
+    return o.name.removesuffix("_heads") if o.copy_of else o.name
 
 
 def _consts(pointers: list[Parameter]) -> bool:
@@ -589,30 +627,40 @@ def _shapes(
         if grid and block and (shared or not launch.shared):
             dynamic = {"shared": shared} if shared not in (None, "0") else {}
             yield {"grid": _plain(grid), "block": _plain(block), **dynamic}
-    yield from _by_style(of, body, constants)
+    yield from _by_style(of, body, constants, means)
 
 
 def _sizes_of(parameters: tuple[Parameter, ...], bind: dict[str, str | float]) -> dict[str, str]:
     return {p.name: f"({bind[p.name]})" for p in parameters if not p.pointer}
 
 
-def _by_style(of: Operation, body: str, constants: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Grids as the kernel's text suggests them: 2D tiles, a warp or block per row, a thread per element or row."""
+def _by_style(
+    of: Operation, body: str, constants: dict[str, str], means: dict[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Grids as the kernel's text suggests them: by its indices, 2D tiles, a warp or block per row, a thread per element
+    or row."""
     rows, columns, total = sizes(of)
     columns = "OC" if "OC" in of.dims else columns
     bound = re.search(r"__launch_bounds__\s*\(\s*(\w+)", body)
     names = [n for n in constants if re.search(r"block|threads|tpb", n, re.IGNORECASE) and constants[n].isdigit()]
     threads = next((constants.get(n, n) for n in ([bound[1]] if bound else []) + names), str(BLOCK))
     block = int(threads) if threads.isdigit() and 32 <= int(threads) <= 1024 else BLOCK
-    tiles = [int(v) for n, v in constants.items() if v.isdigit() and re.search(r"tile|bs|block", n, re.IGNORECASE)]
     shared = {}
     if re.search(r"extern\s+__shared__", body):
         shared = {"shared": f"{block} * 4"}
-    if re.search(r"\b(?:threadIdx|blockIdx)\.y\b", body):
-        for side in dict.fromkeys([*(t for t in tiles if t <= 32), 16, 32]):
+    if "threadIdx.y" in body:
+        numbers = [(n, int(v)) for n, v in constants.items() if v.isdigit()]
+        tiles = [v for n, v in numbers if v <= 32 and re.search(r"tile|bs|block|ts", n, re.IGNORECASE)]
+        heights = [v for n, v in numbers if "rows" in n.lower()]
+        for side in dict.fromkeys([*tiles, 16, 32]):
             across, down = f"ceil_div({columns}, {side})", f"ceil_div({rows}, {side})"
-            yield {"grid": [across, down], "block": [side, side], **shared}
-            yield {"grid": [down, across], "block": [side, side], **shared}
+            for height in [*(h for h in heights if h < side), side]:  # a thread may have several rows of the tile
+                yield {"grid": [across, down], "block": [side, height], **shared}
+                yield {"grid": [down, across], "block": [side, height], **shared}
+        return
+    if "blockIdx.y" in body:
+        for grid in _by_indices(of, body, constants, means, block):
+            yield {"grid": grid, "block": block, **shared}
         return
     together = re.search(r"__syncthreads|__shfl|cg::|cooperative_groups|__shared__|cub::", body)
     lanes = r"meta_group_size|(?:blockDim|threadIdx)\.x\s*(?:/\s*(?:32|WARP\w*|warpSize)|>>\s*5)"
@@ -627,6 +675,42 @@ def _by_style(of: Operation, body: str, constants: dict[str, str]) -> Iterator[d
         yield from (per_warp, per_row, {**per_row, "block": 32})
     else:
         yield from (per_row, {**per_row, "block": 32}, per_warp, per_element)
+
+
+def _by_indices(
+    of: Operation, body: str, constants: dict[str, str], means: dict[str, str], block: int
+) -> Iterator[list[str]]:
+    """Grids of several axes by what the kernel makes of blockIdx: an axis that is multiplied covers the bound with
+    which the index is compared, another stands for a size alone."""
+    rows, columns, total = sizes(of)
+    known = {*of.dims, *of.derived, *of.scalars}
+    covered = {}
+    for axis in "xyz":
+        times = re.search(rf"blockIdx\.{axis}\s*\*\s*(\w+)|(\w+)\s*\*\s*blockIdx\.{axis}", body)
+        if not times:
+            continue
+        step = constants.get(times[1] or times[2], times[1] or times[2])
+        made = re.search(rf"\b(\w+)\s*=[^;]*\bblockIdx\.{axis}\b[^;]*;", body)
+        compared = re.search(rf"\b{made[1]}\s*(?:<|>=)\s*([^;&|?){{}}]+)", body) if made else None
+        limit = _over(compared[1], {**constants, **means}, known) if compared else None
+        each = step if step.isdigit() else str(block)
+        covered[axis] = [f"ceil_div({size}, {each})" for size in ([limit] if limit else [columns, rows, total])]
+    named = " ".join(itertools.chain.from_iterable(covered.values()))
+    heads = ["B * NH"] if {"B", "NH"} <= known else []
+    alone = dict.fromkeys([*heads, *(d for d in of.dims if not re.search(rf"\b{d}\b", named)), rows, *of.dims])
+    axes = [axis for axis in "xyz" if f"blockIdx.{axis}" in body]
+    for picked in itertools.product(*(covered.get(axis, list(alone)) for axis in axes)):
+        yield list(picked)
+
+
+def _within_limits(of: Operation, grid: Any) -> list[str]:
+    """Conditions for axes y and z, where one of the operation's shapes has more blocks than a GPU allows."""
+    found = []
+    for size in grid[1:] if isinstance(grid, list) else []:
+        shapes = (of.complete(values) for values in of.shapes.values())
+        if not isinstance(size, int) and any(evaluate(size, values) > BLOCKS for values in shapes):
+            found.append(f"{size} <= {BLOCKS}")
+    return found
 
 
 def _plain(sizes: list[str]) -> Any:
@@ -653,10 +737,17 @@ def _constants(source: str) -> dict[str, str]:
 def _written(source: str, constants: dict[str, str]) -> list[list[_Written]]:
     """The launches, by the host's function that makes them."""
     found: list[list[_Written]] = []
-    for text in host_part(source).split("\0"):
+    texts = host_part(source).split("\0")
+    if not any("<<<" in text for text in texts):  # a comment may show the launch
+        texts = ["\n".join(line or block for line, block in _COMMENT.findall(source))]
+    for text in texts:
         scope = dict(constants)
         for name, value, called, braced in _LOCAL.findall(text):
             scope[name] = value or f"dim3({called or braced})"
+        for declared in re.findall(r"\bdim3\s+([^;]*);", text):
+            for one in _split(declared):
+                if shape := re.fullmatch(r"(\w+)\s*[({](.*)[)}]", one, re.DOTALL):
+                    scope[shape[1]] = f"dim3({shape[2]})"
         scope |= {name: value for name, value in _ASSIGNED.findall(text) if name not in scope}
         asserted = _ASSERTED.findall(text)
         here = []

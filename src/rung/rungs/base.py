@@ -174,6 +174,8 @@ class Rung(ABC):
         names["emulated"] = int(device == "emulator")
         names["max_grid_y"] = 65535 if device == "cuda" or sms >= USUAL else 2
         for operand in self.operation.operands:
+            if operand.nullable:  # `needs` may demand it
+                names[operand.name] = int(tensors is None or operand.name in tensors)
             tensor = (tensors or {}).get(operand.name)
             strides = tensor.stride() if tensor is not None else _packed_strides(operand.size(values))
             for index, (dim, stride) in enumerate(zip(operand.shape, strides, strict=True)):
@@ -245,7 +247,8 @@ class Rung(ABC):
     @property
     def operand_names(self) -> list[str]:
         """The operands of a plain call: those that are not optional, and those that it binds."""
-        return [o.name for o in self.operation.operands if not o.optional or o.name in self.binds]
+        operands, replaced = self.operation.operands, self.operation.replaced(self.binds)
+        return [o.name for o in operands if o.name in self.binds or not (o.optional or o.name in replaced)]
 
     def too_large(self, values: Values, dtype: Dtype, tuning: Tuning, device: Device) -> str | None:
         """The launch that does not fit the GPU, as far as this is known before compiling."""

@@ -55,7 +55,7 @@ _STYLE = """
 body { background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem;
   max-width: 90rem; }
 main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 36rem), 1fr)); gap: 2rem; }
-section { min-width: 0; } h2 { margin-bottom: 0; } h1 { font-size: 1.6rem; overflow-wrap: anywhere; }
+section { min-width: 0; } h2 { margin-bottom: 0; } h1 { font-size: 1.6rem; } h1, h2 { overflow-wrap: anywhere; }
 p { margin: .4rem 0; } .soft { color: var(--soft); }
 pre { background: var(--box); padding: .4rem .6rem; border-radius: .3rem; }
 """
@@ -95,6 +95,8 @@ def _rung(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int]
         if asynchronous(k)
     )
     where = escape(f"{counted.dtype} {counted.shape}")
+    if any(kernel.programs for kernel in counted.kernels):
+        where += "; accesses of whole programs, before the compiler's layout: which thread makes which is not known"
     return (
         f'<section><h2>{escape(counted.rung)}</h2><p class="soft">{where}</p>{drawn or "<p>No access.</p>"}</section>'
     )

@@ -32,15 +32,17 @@ def work(counted: Counted) -> str:
     rows, columns = _extent(out)
     mine = {e: who for e, who in stores.items() if who[0] == 0}
     blocks, threads = math.prod(kernel.config.grid), math.prod(kernel.config.block)
+    block, each = ("program", "store") if kernel.programs else ("block", "warp")
+    size = "" if kernel.programs else f" of {_many(threads, 'thread')}"
+    framed, where = ("", "") if kernel.programs else ("; framed: {} of thread 0", "; framed: where thread 0 reads")
     across = kernel.config.grid[0]
-    first = {e for e, who in mine.items() if who[1:] == (0, 0)}
+    first = {e for e, who in mine.items() if who[1:] == (0, 0) and not kernel.programs}
     step = (-(-rows // TALL), -(-columns // WIDE))
     whole = {_scaled(divmod(e, columns), step): block for e, (block, *_) in sorted(stores.items(), reverse=True)}
     panels = [
         _figure(
-            whole, lambda block: COLOURS[(block % across + 2 * (block // across)) % 4], _most(rows, columns, step),
-            f"{out.name} ({_shape(out)}): a colour for each block; "
-            f"{_many(blocks, 'block')} of {_many(threads, 'thread')}",
+            whole, lambda number: COLOURS[(number % across + 2 * (number // across)) % 4], _most(rows, columns, step),
+            f"{out.name} ({_shape(out)}): a colour for each {block}; {_many(blocks, block)}{size}",
         )
     ]  # fmt: skip
     places = {e: divmod(e, columns) for e in mine}
@@ -50,8 +52,8 @@ def work(counted: Counted) -> str:
         _figure(
             {near[e]: mine[e][1] for e in near}, lambda warp: COLOURS[warp % 4],
             (min(len(at[0]), TALL), min(len(at[1]), WIDE)),
-            f"the {_many(len(mine), 'element')} of block 0{_cut(len(near), len(mine))}: a colour for each warp; "
-            f"framed: {_many(len(first), 'element')} of thread 0",
+            f"the {_many(len(mine), 'element')} of {block} 0{_cut(len(near), len(mine))}: a colour for each {each}"
+            + framed.format(_many(len(first), "element")),
             frames={near[e] for e in first if e in near},
         )
     )  # fmt: skip
@@ -59,13 +61,13 @@ def work(counted: Counted) -> str:
     for tensor, times in sorted(read.items(), key=lambda item: -len(item[1]))[:MOST_INPUTS]:
         rows, columns = _extent(tensor)
         step = (-(-rows // TALL), -(-columns // WIDE))
-        own = {_scaled(divmod(e, columns), step) for e, who in times.items() if who[0, 0]}
+        own = {_scaled(divmod(e, columns), step) for e, who in times.items() if who[0, 0] and not kernel.programs}
         every = sum(sum(who.values()) for who in times.values())
         panels.append(
             _figure(
                 {_scaled(divmod(e, columns), step): 0 for e in times}, lambda _: "--p0", _most(rows, columns, step),
-                f"{tensor.name} ({_shape(tensor)}): block 0 reads {_many(len(times), 'element')}, each "
-                f"{_often(every / len(times))}; framed: where thread 0 reads",
+                f"{tensor.name} ({_shape(tensor)}): {block} 0 reads {_many(len(times), 'element')}, each "
+                f"{_often(every / len(times))}{where}",
                 frames=own,
             )
         )  # fmt: skip
@@ -119,12 +121,13 @@ def tile(counted: Counted) -> str:
         columns = _extent(tensor)[1]
         places = {e: divmod(e, columns) for e in words_of}
         at = [{place: i for i, place in enumerate(sorted({p[axis] for p in places.values()}))} for axis in (0, 1)]
+        tall = 2 << swizzle if swizzle else BANKS  # a swizzle repeats
         banks = {(at[0][r], at[1][c]): words_of[e] % BANKS for e, (r, c) in places.items()}
-        banks = {(r, c): bank for (r, c), bank in banks.items() if r < BANKS and c < WIDE}
+        banks = {(r, c): bank for (r, c), bank in banks.items() if r < tall and c < WIDE}
         panels.append(
             _figure(
                 banks, lambda bank: f"hsl({bank * 360 // BANKS} 60% 52%)",
-                (min(len(at[0]), BANKS), min(len(at[1]), WIDE)),
+                (min(len(at[0]), tall), min(len(at[1]), WIDE)),
                 f"the tile of {tensor.name}, element by element: a colour for each of the 32 banks; "
                 + (f"a swizzle of {16 << swizzle} bytes moves 16-byte parts of a row, so that equal columns of "
                    f"{1 << swizzle} rows lie in different banks" if swizzle else

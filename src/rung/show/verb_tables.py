@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -95,10 +96,14 @@ def failure_lines(report: Report) -> list[str]:
     facts = " ".join(f"{n}={v:g}" for n, v in {**failure["dims"], **failure["scalars"]}.items())
     without = f", without {' and '.join(failure['without'])}" if failure["without"] else ""
     lines = [f"at {facts}, {failure['dtype']}{without}"]
+    if failure["without"]:
+        lines.append(f"a kernel for calls with it alone has the header's line needs = {json.dumps(failure['without'])}")
     if "worst" in failure:
         place = ", ".join(map(str, failure["worst"]))
         shape = " x ".join(map(str, failure["shape"]))
         lines.append(f"worst: {failure['output']}[{place}] of {shape}; {failure['wrong']} values are wrong")
+        if any(pair["expected"] != pair["expected"] and pair["got"] == pair["got"] for pair in failure["pairs"]):
+            lines.append("NaN is lost: fmaxf and fminf return their other number; x < 0 ? 0 : x keeps it")
         for pair in failure["pairs"]:
             where = f"{failure['output']}[{', '.join(map(str, pair['index']))}]"
             lines.append(f"  {where}  expected {pair['expected']:<12.6g} got {pair['got']:.6g}")

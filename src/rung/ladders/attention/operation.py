@@ -39,7 +39,8 @@ def reference(t: Tensors, v: Values) -> Tensors:
             scores.masked_fill_(position > position[rows, None], -torch.inf)
         lse.append(scores.logsumexp(3))
         o.append(scores.softmax(3) @ values)
-    return {"out": merged(torch.cat(o, 2)), "lse": torch.cat(lse, 2)}
+    heads = torch.cat(o, 2)
+    return {"out": merged(heads), "lse": torch.cat(lse, 2), "out_heads": heads}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -84,6 +85,12 @@ OPERATION = Operation(
         Operand("k", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(1)),
         Operand("v", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(2)),
         Operand("out", ("B", "T", "C"), role="out", apart=1),  # means of few keys are larger than those of many
+        # Of kernels whose heads do not lie between each other's, as many outside of GPT-2 have them.
+        *(
+            Operand(f"{name}_heads", ("B", "NH", "T", "HS"), optional=True, copy_of="qkv", view=heads_of(part))
+            for part, name in enumerate("qkv")
+        ),
+        Operand("out_heads", ("B", "NH", "T", "HS"), role="out", optional=True, copy_of="out", apart=2),
         Operand("lse", ("B", "NH", "T"), role="out", dtype="f32", sums=True, optional=True, nullable=True),
     ),
     reference=reference,

@@ -52,6 +52,8 @@ THREADS = 256
 PARTS = 64  # of a row of logits, whose likeliest tokens are found in parallel
 HELD = 32 << 20  # bytes of qkv that are buffered before they are written to the caches, while they are still in L2
 LEAST_ROWS = 16  # for a product in tiles: with one row, 15 of 16 rows of a tile would be empty
+LARGE_PRODUCT = 2 << 20  # weights from which the library's products of a step's many rows are faster than ours
+MANY_GROUPS = 256  # groups of queries from which smaller blocks of attention keep more of a step's keys in flight
 FEW_ROWS = 1024  # up to this many rows, one warp per row in blocks of several warps leaves multiprocessors idle
 Step = Callable[[], object]
 LONG_NAMES = {short: name for name, short in SHORT_NAMES.items()}
@@ -386,6 +388,8 @@ class RecordedPass(LadderPlan):
                 return best
         if operation == "residual_layernorm" and values["B"] * values["T"] <= FEW_ROWS and 32 in rung.tune["BLOCK"]:
             return {"BLOCK": 32}
+        if operation == "rope_cached_attention" and values["B"] * values["NKV"] >= MANY_GROUPS and "LOADS" in rung.tune:
+            return {"WARPS": 4, "LOADS": 2}
         if "SHARE" in rung.tune:
             rows, columns, depth = (int(values[n]) for n in ("T", "OC", "C"))
             return for_few_rows(tuple(rung.tune.items()), self.B * rows, columns, depth, device_facts(self._device)[1])
@@ -532,6 +536,11 @@ class StepPass(RecordedPass):
             return super().embedding(tokens, past, wte, wpe)
         shape, lengths = (self.B, 1, wte.weight.shape[1]), self.t["lengths"][:, None]
         return self._by_torch(shape, lambda: wte.weight[tokens].float() + wpe[lengths].float())
+
+    def _takes(self, rung: Rung, values: Values, tensors: Tensors) -> bool:
+        if "SHARE" in rung.tune and values["OC"] * values["C"] >= LARGE_PRODUCT:
+            return False
+        return super()._takes(rung, values, tensors)
 
     # For few rows the product after an RMSNorm normalises its inputs itself.
 

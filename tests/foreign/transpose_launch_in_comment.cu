@@ -1,0 +1,17 @@
+const int TILE_DIM = 32;
+const int BLOCK_ROWS = 8;
+__global__ void transposeCoalesced(float *odata, const float *idata, int width, int height)
+{
+  __shared__ float tile[TILE_DIM][TILE_DIM+1];
+  int x = blockIdx.x * TILE_DIM + threadIdx.x;
+  int y = blockIdx.y * TILE_DIM + threadIdx.y;
+  for (int j = 0; j < TILE_DIM; j += BLOCK_ROWS)
+    if (x < width && y + j < height) tile[threadIdx.y+j][threadIdx.x] = idata[(y+j)*width + x];
+  __syncthreads();
+  x = blockIdx.y * TILE_DIM + threadIdx.x;
+  y = blockIdx.x * TILE_DIM + threadIdx.y;
+  for (int j = 0; j < TILE_DIM; j += BLOCK_ROWS)
+    if (x < height && y + j < width) odata[(y+j)*height + x] = tile[threadIdx.x][threadIdx.y + j];
+}
+// dim3 dimGrid((nx+31)/32, (ny+31)/32, 1), dimBlock(32, 8, 1);
+// transposeCoalesced<<<dimGrid, dimBlock>>>(d_tdata, d_idata, nx, ny);
