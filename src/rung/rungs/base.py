@@ -174,8 +174,6 @@ class Rung(ABC):
         names["emulated"] = int(device == "emulator")
         names["max_grid_y"] = 65535 if device == "cuda" or sms >= USUAL else 2
         for operand in self.operation.operands:
-            if operand.nullable:  # `needs` may demand it
-                names[operand.name] = int(tensors is None or operand.name in tensors)
             tensor = (tensors or {}).get(operand.name)
             strides = tensor.stride() if tensor is not None else _packed_strides(operand.size(values))
             for index, (dim, stride) in enumerate(zip(operand.shape, strides, strict=True)):
@@ -196,7 +194,7 @@ class Rung(ABC):
     ) -> str | None:
         """Why the rung does not support this call, or None if it does."""
         names = self.names(values, dtype, tuning, tensors, device)
-        if reason := self._unmet(dtype, names):
+        if reason := self._unmet(dtype, names, tensors):
             return reason
         multiple = self._alignment(names)
         name = alignment.misplaced(((n, t) for n, t in (tensors or {}).items() if n in self.binds), multiple)
@@ -236,11 +234,12 @@ class Rung(ABC):
             return taken(rounded)
         return None
 
-    def _unmet(self, dtype: Dtype, names: Names) -> str | None:
+    def _unmet(self, dtype: Dtype, names: Names, tensors: Tensors | None = None) -> str | None:
         if dtype.name not in self.dtypes:
             return f"{self.full_name} has no {dtype.name} version; it has {', '.join(self.dtypes)}"
+        nullable = {o.name for o in self.operation.operands if o.nullable}  # a rule may be that the call has it
         for rule in self.needs:
-            if not evaluate(rule, names):
+            if not (tensors is None or rule in tensors if rule in nullable else evaluate(rule, names)):
                 return f"{self.full_name} needs {rule}"
         return None
 
