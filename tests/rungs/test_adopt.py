@@ -25,6 +25,7 @@ TOLD = {  # what to add
     "layernorm_packed_shared.cu": "C % 8 == 0",
     "matmul_register_tiles.cu": "... % 128 == 0",
     "matmul_whole_tiles.cu": "C % 64 == 0",
+    "attention_torch_host.cu": "T % 32 == 0",
     "relu_float4.cu": "NaN is lost",
     "sgemm_shared.cu": "C % 32 == 0",
     "sgemm_1d_blocktiling.cu": "C % 8 == 0",
@@ -120,6 +121,17 @@ def test_indices_comments_and_instantiations_tell_the_launch(
     assert name != "matmul_instantiated" or table["launch"][0]["kernel"] == "linear_tiled<true>"
 
 
+def test_tensors_of_a_torch_host_are_sizes_and_buffers() -> None:
+    path = FOREIGN / "attention_torch_host.cu"
+    table, sure = next(adopt._proposals(catalogue.operation("attention"), read_text(path), path))
+    assert table["buffers"]["sums"] == {"shape": ["B", "NH", "T"], "dtype": "f32", "zero": True}
+    assert table["buffers"]["maxima"]["fill"] == float("-inf")
+    assert (table["bind"]["len"], table["bind"]["tiles"], table["bind"]["Bk"]) == ("T", "ceil_div(T, 32)", 32)
+    assert table["launch"][0]["grid"] == ["B", "NH"] and not sure
+    written = header.parse(header.written(table) + "\n", "x")
+    assert written.buffers["maxima"].fill == float("-inf") and written.buffers["sums"].zero
+
+
 def test_a_name_that_fits_nothing_shows_two_candidates(tmp_path: Path) -> None:
     path = tmp_path / "softmax.cu"
     path.write_text("__global__ void softmax(const float* x, const float* mask, float* out, int C) {}")
@@ -200,7 +212,8 @@ def test_kernels_as_people_write_them_pass(name: str, tmp_path: Path) -> None:
     assert TOLD.get(name, "") in result.stdout + result.stderr
     if line := re.search(r"needs the line (needs = \[.*\])", result.stderr):
         assert rung_line("adopt", *named).returncode == 0
-        path.write_text(path.read_text().replace("\n[bind]", f"\n{line[1]}\n[bind]", 1))
+        text = re.sub(r"^needs = .*\n", "", path.read_text(), count=1, flags=re.MULTILINE)
+        path.write_text(text.replace("\n[bind]", f"\n{line[1]}\n[bind]", 1))
         result = rung_line("check", *named)
         assert result.returncode == 0, result.stdout + result.stderr
 

@@ -319,6 +319,8 @@ def _leetgpu(rung: Rung) -> dict[str, str]:
     lines += ["const whole sm = sm_major * 10 + sm_minor, sms = sm_count;"]
     lines += [f"const whole {n} = {_cpp(str(code))};" for n, code in rung.let.items()]
     for name, buffer in h.buffers.items():
+        if buffer.fill:
+            raise RungError(f"{rung.full_name} fills the buffer {name} with {buffer.fill}; a host of LeetGPU cannot.")
         size = " * ".join(f"({_cpp(str(s))})" for s in buffer.shape)
         lines += [f"void* {name} = nullptr;", f"cudaMalloc(&{name}, ({size}) * {8 if '64' in buffer.dtype else 4});"]
         if buffer.zero or buffer.zero_once:

@@ -182,7 +182,7 @@ def _buffers(buffers: Mapping[str, Buffer], real: str) -> list[str]:
     for name, buffer in buffers.items():
         lines.append(_empty(name, buffer.shape, buffer.dtype, real))
         if buffer.zero or buffer.zero_once:
-            lines.append(f"{name}.zero_()")
+            lines.append(f"{name}.fill_(float('{buffer.fill}'))" if buffer.fill else f"{name}.zero_()")
     return lines
 
 

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,7 @@ _LOCAL = re.compile(
 )
 _COMMENT = re.compile(r"//([^\n]*)|/\*(.*?)\*/", re.DOTALL)
 _ASSIGNED = re.compile(r"(?:^|[;{}])\s*(\w+)\s*=(?!=)\s*([^;{}=]+);", re.MULTILINE)
+_TENSOR = re.compile(r"\b(?:auto|torch::Tensor|at::Tensor)\s+(\w+)\s*=\s*((?:torch|at)::\w+\s*\([^;]*\))\s*;")
 _ASSERTED = re.compile(r"\bassert\s*\(\s*([\w\s*()]+%\s*\w+)\s*==\s*0\s*\)")
 _CONSTANT = re.compile(
     r"\b(?:constexpr|const)\s+(?:static\s+)?(?:int|unsigned|size_t|auto|uint|uint32_t)\s+(\w+)\s*=\s*([^;,]+);"
@@ -111,6 +112,7 @@ class _Written:
     shared: str
     arguments: list[str]
     scope: dict[str, str] = field(default_factory=dict)
+    result: str = ""  # the variable that the host's function returns
     asserted: list[str] = field(default_factory=list)  # what the host's code asserts to be a multiple
 
 
@@ -134,7 +136,8 @@ def guessed_operation(source: str, path: Path, known: list[str]) -> str:
 
 def adopted(of: Operation, source: str, path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The header that suits the file best, and remarks; the same text gets the same one from the cache."""
-    text = json.dumps([of.name, source, Path(__file__).read_text(encoding="utf-8")])
+    code = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("adopt.py", "adopt_trial.py")]
+    text = json.dumps([of.name, source, *code])
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def make(work: Path) -> tuple[Path, Any]:
@@ -252,13 +255,19 @@ def _for_launches(
 
     for instance in _instances(source, launch, constants):
         parameters = kernel_parameters(source, instance, str(path))
+        scratch = _scratch(of, launch, parameters)
         dtypes = _dtypes(parameters, of)
         ranked: list[tuple[int, _Found]] = []
         body = _body(source, launch.kernel)
-        for nth, bind in enumerate(_binds(of, parameters, launch, path, instance, body)):
+        every, parameters = parameters, tuple(p for p in parameters if p.name not in scratch)
+        for nth, (bind, launch) in enumerate(_binds(of, every, scratch, sequence[0], path, instance, body)):
             bound = {bind.get(p.name, p.name) for p in parameters}
             whole = [*_multiples(of, parameters, bind, launch), *_demanded(of, parameters, bind, body)]
-            shapes = list(_shapes(of, body, instance, launch, bind, parameters, constants))
+            shapes = list(_shapes(of, body, instance, launch, bind, every, constants))
+            sized = {name: _buffer(entry, launch.scope, of) for name, entry in scratch.items()}
+            if unknown := [name for name, entry in sized.items() if entry is None]:
+                made, name = scratch[unknown[0]], unknown[0]
+                raise RungError(f"{path}: what sizes has {made}? Write a header with [buffers.{name}] shape = [...].")
             reads = any(_reads(body, p.name) for p in parameters if of_output(bind[p.name]))
             for (i, needs), (j, shape) in itertools.product(
                 enumerate(_needs(of, source, {str(b) for b in bound})), enumerate(shapes)
@@ -270,8 +279,10 @@ def _for_launches(
                 changed = {name: target for name, target in bind.items() if name != target}
                 if changed:
                     table["bind"] = changed
+                if sized:
+                    table["buffers"] = sized
                 table["launch"] = [{"kernel": instance, **shape}]
-                sure = not reads and _sure(of, parameters, launch, bind, needs)
+                sure = not reads and not sized and _sure(of, parameters, launch, bind, needs)
                 # A launch that the file writes is hardly wrong: what the parameters are varies before it does.
                 ranked.append((nth + 2 * i + (OTHER_SHAPE if launch.grid else 1) * j, (table, sure)))
         yield from (found for _, found in sorted(ranked, key=lambda one: one[0]))
@@ -397,28 +408,76 @@ def _dtypes(parameters: tuple[Parameter, ...], of: Operation) -> list[str]:
     return [(narrow or named or ["f32"])[0]]
 
 
+def _scratch(of: Operation, launch: _Written, parameters: tuple[Parameter, ...]) -> dict[str, str]:
+    """Pointers to tensors that the host's function makes for the kernel alone: what makes them."""
+    found = {}
+    for p, argument in zip(parameters, launch.arguments, strict=False):
+        variable = re.match(r"\w*", argument)[0]  # type: ignore[index]
+        made = launch.scope.get(variable, "")
+        if p.pointer and variable != launch.result and re.match(r"(?:torch|at)::(?:zeros|full|empty)\s*\(\s*\{", made):
+            found[p.name] = made
+    return found if launch.result else {}
+
+
+def _buffer(made: str, scope: dict[str, str], of: Operation) -> dict[str, Any] | None:
+    """A header's entry for a tensor that the host makes, such as torch::full({B, N}, -INFINITY)."""
+    kind, inner = made.split("(", 1)
+    sizes = [_over(size, scope, {*of.dims, *of.derived}) for size in _split(_until(inner.partition("{")[2], 0, "}")[0])]
+    if None in sizes:
+        return None
+    entry: dict[str, Any] = {"shape": sizes, "dtype": "i32" if "kInt" in made else "f32"}
+    if "zeros" in kind:
+        entry["zero"] = True
+    elif "full" in kind:
+        number = _split(inner.rpartition("}")[2].rpartition(")")[0].lstrip(", "))[0].rstrip("f")
+        infinite = re.fullmatch(r"(-?)(?:INFINITY|.*infinity\(\))", number)
+        entry["fill"] = float(f"{infinite[1]}inf" if infinite else number)
+    return entry
+
+
+def _sized(of: Operation, launch: _Written, bind: dict[str, str], parameters: tuple[Parameter, ...]) -> _Written:
+    """The launch, where sizes of tensors (`q.size(1)`) are the operation's."""
+    scope = dict(launch.scope)
+    variables = [re.match(r"\w*", argument)[0] for argument in launch.arguments]  # type: ignore[index]
+    operands = {v: of.operand(bind[p.name]) for p, v in zip(parameters, variables, strict=False) if p.name in bind}
+    for name, value in launch.scope.items():
+        asked = re.fullmatch(r"(\w+)\.size\(\s*(\d+)\s*\)", value.strip())
+        if asked and asked[1] in operands and int(asked[2]) < len(shape := operands[asked[1]].shape):
+            scope[name] = f"({shape[int(asked[2])]})"
+    return replace(launch, scope=scope)
+
+
 def _binds(
-    of: Operation, parameters: tuple[Parameter, ...], launch: _Written, path: Path, kernel: str, body: str
-) -> Iterator[dict[str, str | float]]:
+    of: Operation,
+    every: tuple[Parameter, ...],
+    scratch: dict[str, str],
+    launch: _Written,
+    path: Path,
+    kernel: str,
+    body: str,
+) -> Iterator[tuple[dict[str, str | float], _Written]]:
+    """What the parameters may be, each with the launch as it reads then."""
+    parameters = [p for p in every if p.name not in scratch]
     pointers = [p for p in parameters if p.pointer]
     scalars = [p for p in parameters if not p.pointer]
-    passed = dict(zip([p.name for p in parameters], launch.arguments, strict=False)) if launch.arguments else {}
-    found = list(_pointers(of, pointers, passed, path, kernel))
-    choices = [_values(of, p, passed.get(p.name, ""), launch, scalars) for p in scalars]
-    for p, options in zip(scalars, choices, strict=True):
-        if not options:
-            signature = ", ".join(f"{q.ctype}{'*' if q.pointer else ''} {q.name}" for q in parameters)
-            raise RungError(
-                f"{path}: what is {p.ctype} {p.name} of {kernel}({signature})? {of.name} has the sizes "
-                f'{", ".join([*of.dims, *of.scalars])}; write a header with [bind] {p.name} = "...".'
-            )
-    combos = sorted(
-        itertools.product(*(range(len(options)) for options in choices)), key=lambda picks: (sum(picks), picks)
-    )
-    for targets in found:
+    passed = dict(zip([p.name for p in every], launch.arguments, strict=False)) if launch.arguments else {}
+    for targets in list(_pointers(of, pointers, passed, path, kernel)):
+        sized = _sized(of, launch, targets, every)
+        choices = [_values(of, p, passed.get(p.name, ""), sized, scalars) for p in scalars]
+        for p, options in zip(scalars, choices, strict=True):
+            if not options:
+                signature = ", ".join(f"{q.ctype}{'*' if q.pointer else ''} {q.name}" for q in parameters)
+                raise RungError(
+                    f"{path}: what is {p.ctype} {p.name} of {kernel}({signature})? {of.name} has the sizes "
+                    f'{", ".join([*of.dims, *of.scalars])}; write a header with [bind] {p.name} = "...".'
+                )
+        combos = sorted(
+            itertools.product(*(range(len(options)) for options in choices)), key=lambda picks: (sum(picks), picks)
+        )
         for picks in combos[:12]:
             values = {p.name: options[i] for p, options, i in zip(scalars, choices, picks, strict=True)}
-            yield from _in_both_layouts(of, {**targets, **values}, body)
+            for bind in _in_both_layouts(of, {**targets, **values}, body):
+                yield bind, sized
 
 
 def _in_both_layouts(of: Operation, bind: dict[str, str | float], body: str) -> Iterator[dict[str, str | float]]:
@@ -551,6 +610,8 @@ def _values(
         return [plain[lower]] if lower in plain else list(of.scalars)
     options: list[str | float] = []
     given = _over(argument, launch.scope, known) if argument else None
+    if given is not None and given.isdigit() and re.search(r"block|tile|^[bt][a-z]$", lower):
+        return [int(given)]
     if given is not None and not given.isdigit():
         options.append(given)
     if name in known:
@@ -744,12 +805,16 @@ def _written(source: str, constants: dict[str, str]) -> list[list[_Written]]:
         scope = dict(constants)
         for name, value, called, braced in _LOCAL.findall(text):
             scope[name] = value or f"dim3({called or braced})"
-        for declared in re.findall(r"\bdim3\s+([^;]*);", text):
+        for declared in re.findall(r"\b(?:dim3|(?:const\s+|unsigned\s+)?(?:int|int64_t|auto))\s+([^;]*,[^;]*);", text):
             for one in _split(declared):
                 if shape := re.fullmatch(r"(\w+)\s*[({](.*)[)}]", one, re.DOTALL):
                     scope[shape[1]] = f"dim3({shape[2]})"
+                elif number := re.fullmatch(r"(\w+)\s*=\s*([^={}]+)", one):
+                    scope[number[1]] = number[2]
+        scope |= dict(_TENSOR.findall(text))
         scope |= {name: value for name, value in _ASSIGNED.findall(text) if name not in scope}
         asserted = _ASSERTED.findall(text)
+        returned = re.search(r"\breturn\s+(\w+)\s*;", text)
         here = []
         for match in _LAUNCH.finditer(text):
             inside, end = _until(text, match.end(), ">>>")
@@ -762,7 +827,17 @@ def _written(source: str, constants: dict[str, str]) -> list[list[_Written]]:
                 shared = parts[2] if len(parts) > 2 else ""
                 kernel = match[1].rpartition("::")[2]
                 here.append(
-                    _Written(kernel, match[2] or "", parts[0], parts[1], shared, _split(arguments), scope, asserted)
+                    _Written(
+                        kernel,
+                        match[2] or "",
+                        parts[0],
+                        parts[1],
+                        shared,
+                        _split(arguments),
+                        scope,
+                        returned[1] if returned else "",
+                        asserted,
+                    )
                 )
         if here:
             found.append(here)
@@ -799,11 +874,12 @@ def _over(text: str, scope: dict[str, str], known: set[str], depth: int = 0) -> 
     """A C++ expression as an expression of a header over the operation's sizes; None if it is none."""
     if depth > 8:
         return None
-    text = re.sub(r"\(\s*(?:int|unsigned|size_t|float|double|long|unsigned int)\s*\)", "", text.strip())
+    text = re.sub(r"(?<!sizeof)\(\s*(?:int|unsigned|size_t|float|double|long|unsigned int)\s*\)", "", text.strip())
     text = re.sub(r"\bsizeof\s*\(\s*(?:float|int)\s*\)", "4", text)
     text = re.sub(r"\bsizeof\s*\(\s*(?:half|__half|__nv_bfloat16)\s*\)", "2", text)
     text = re.sub(r"\bsizeof\s*\(\s*\w+\s*\)", "sizeof_real", text)
     text = re.sub(r"\b(?:std::)?(min|max)\s*\(", r"\1(", text)
+    text = re.sub(r"\b(?:std::)?ceilf?\s*\(\s*([^()/]+)/([^()/]+)\)", r"ceil_div(\1, \2)", text)
     text = re.sub(r"\b(\d+)(?:[uU]|[lL])+\b", r"\1", text)
     text = re.sub(r"(?<!/)/(?!/)", "//", text)
     for name in dict.fromkeys(re.findall(r"[A-Za-z_]\w*", text)):

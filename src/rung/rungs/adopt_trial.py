@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -67,14 +68,24 @@ def _multiples(of: Operation, rung: CudaRung, given: Values, dtype: Dtype, zeroe
     batch, *dims = of.dims
     whole = {batch: 1, **{dim: tile * factor for dim, factor in zip(dims, (2, 1, 3, 4), strict=False)}}
 
+    def completed(dims: dict[str, int]) -> Values | None:
+        with suppress(RungError):
+            return of.complete({**{s: given[s] for s in of.scalars}, **dims})
+        return None
+
     def right(dims: dict[str, int]) -> bool:
+        values = completed(dims)
+        if values is None:
+            return True  # sizes that the operation does not have tell nothing
         try:
-            values = of.complete({**{s: given[s] for s in of.scalars}, **dims})
             return rung.refusal(values, dtype) is None and _right(of, rung, values, dtype, zeroed)
         except RungError:
             return False
 
-    if not dims or not right(whole):
+    for dim in reversed(dims):  # such as heads that do not divide the channels
+        if completed(whole) is None:
+            whole[dim] = int(given[dim])
+    if not dims or completed(whole) is None or not right(whole):
         return []
     rows = sizes(of)[0]
     needs = {}

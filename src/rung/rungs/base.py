@@ -147,8 +147,8 @@ class Rung(ABC):
             buffers[name] = make(name, shape, element(buffer.dtype, dtype))
             if buffer.zero_once:
                 buffers[name].zero_()
-        zeroed = [_zeroing(buffers[name]) for name, buffer in self.header.buffers.items() if buffer.zero]
-        zeroed += [_zeroing(tensors[name]) for name in self.header.zeroed if name in tensors]
+        zeroed = [_filling(buffers[name], buffer.fill) for name, buffer in self.header.buffers.items() if buffer.zero]
+        zeroed += [_filling(tensors[name], 0.0) for name in self.header.zeroed if name in tensors]
         return Call(tensors, values, dtype, device, self.tuned(tuning), names, buffers, zeroed)
 
     @abstractmethod
@@ -340,11 +340,11 @@ def emulated_multiprocessors(count: int | None) -> Iterator[None]:
         _emulated_multiprocessors = before
 
 
-def _zeroing(buffer: torch.Tensor) -> Callable[[], None]:
-    def zero() -> None:
-        buffer.zero_()
+def _filling(buffer: torch.Tensor, number: float) -> Callable[[], None]:
+    def fill() -> None:
+        buffer.fill_(number)
 
-    return zero
+    return fill
 
 
 def _packed_strides(shape: Sequence[int]) -> list[int]:

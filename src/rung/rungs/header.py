@@ -31,7 +31,8 @@ class Buffer:
 
     shape: tuple[Expression, ...]
     dtype: str = "real"
-    zero: bool = False
+    zero: bool = False  # before each run, or another number that `fill` gives
+    fill: float = 0.0
     zero_once: bool = False  # when the rung is prepared; its content persists from call to call
 
 
@@ -172,6 +173,8 @@ def _inline(value: Any) -> str:
         return "{ " + ", ".join(f"{name} = {_inline(inner)}" for name, inner in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_inline, value)) + "]"
+    if isinstance(value, float):
+        return str(value)  # also -inf
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -439,17 +442,21 @@ class _Reader:
     def buffer(self, value: Any, name: str) -> Buffer:
         if not isinstance(value, dict):
             raise self.fail(f'buffers.{name} is not a table; write [buffers.{name}] with shape = ["B", "T"].')
-        self.known(value, f"buffers.{name}", {"shape", "dtype", "zero"})
+        self.known(value, f"buffers.{name}", {"shape", "dtype", "zero", "fill"})
         shape = value.get("shape")
         if not isinstance(shape, list) or not shape:
             raise self.fail(f'buffers.{name} has no shape; write shape = ["B", "T"].')
         zero = value.get("zero", False)
         if not isinstance(zero, bool) and zero != "once":
             raise self.fail(f'buffers.{name}.zero = {zero!r} is neither true, false nor "once".')
+        fill = value.get("fill", 0)
+        if isinstance(fill, bool) or not isinstance(fill, int | float) or (zero and fill):
+            raise self.fail(f"buffers.{name}.fill = {fill!r} is not a number, such as -inf, or zero is given as well.")
         return Buffer(
             shape=tuple(self.expression(s, f"buffers.{name}.shape") for s in shape),
             dtype=self.text(value, "dtype") or "real",
-            zero=zero is True,
+            zero=zero is True or bool(fill),
+            fill=float(fill),
             zero_once=zero == "once",
         )
 

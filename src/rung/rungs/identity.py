@@ -78,7 +78,7 @@ def code(
         for p in rung.parameters[entry.kernel]
     ]
     buffers = [
-        (name, [_value(size, names) for size in b.shape], b.dtype, b.zero, b.zero_once)
+        (name, [_value(size, names) for size in b.shape], b.dtype, b.zero, b.zero_once, *([b.fill] if b.fill else []))
         for name, b in sorted(h.buffers.items())
     ]
     maps = [(name, repr(entry)) for name, entry in sorted(h.maps.items())]
