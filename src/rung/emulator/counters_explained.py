@@ -94,6 +94,8 @@ def reason(access: Access, sample: Sample, sizes: Mapping[str, int] | None = Non
     lanes = sorted(sample.lanes)
     apart = Counter(sample.lanes[b] - sample.lanes[a] for a, b in itertools.pairwise(lanes) if b == a + 1)
     stride, size = (apart.most_common(1)[0][0] if apart else 0), sample.size
+    if len(lanes) == 1:
+        return "only 1 of 32 lanes is active"
     partial = f"; only {len(lanes)} of 32 lanes are active" if len(lanes) < 32 else ""
     if len(set(sample.lanes.values())) == 1:
         return f"all lanes have the same address (a broadcast){partial}"
@@ -121,7 +123,8 @@ def _in_banks(sample: Sample, stride: int) -> str:
     most = max(banks.values())
     if most == 1 or abs(stride) == sample.size > _WORD:
         wide = f"accesses of {sample.size} bytes pass the banks in {sample.size // _WORD} parts"
-        return wide if sample.size > _WORD else ""
+        alone = f"neighbouring lanes are {words} words apart: each meets another bank" if words > 1 else ""
+        return wide if sample.size > _WORD else alone
     if words > 1 and words % 2 == 0:
         power = words & -words
         multiple = "a multiple of the 32 banks" if power >= _BANKS else f"a multiple of {power}"

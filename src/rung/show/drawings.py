@@ -37,7 +37,8 @@ COLOURS = {
              "used": "#58a6ff", "on": "#0d1117", "p0": "#58a6ff", "p1": "#f0883e", "p2": "#56d364", "p3": "#d2a8ff"},
 }  # fmt: skip
 RULES = """
-.drawn pre { overflow-x: auto; } .drawing { overflow-x: auto; } .drawing svg { min-width: 28rem; }
+.drawn pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+.drawing { overflow-x: auto; } .drawing svg { min-width: 28rem; }
 .drawn svg { display: block; max-width: 100%; height: auto; }
 .drawn svg text { font: 10px system-ui, sans-serif; fill: var(--ink); } .drawn svg .soft { fill: var(--soft); }
 .drawn svg .box { fill: var(--box); stroke: var(--edge); } .drawn svg .lane { fill: var(--on); text-anchor: middle; }
@@ -68,7 +69,7 @@ def variables(scheme: str) -> str:
 
 def page(every: Sequence[Counted], sources: Mapping[str, str], sizes: Mapping[str, int]) -> str:
     """The page of one or more rungs side by side; `sources` are their files' texts by name."""
-    title = " and ".join(c.rung for c in every)
+    title = ", after ".join(c.rung for c in reversed(every))
     rungs = "".join(_rung(counted, sources, sizes) for counted in every)
     style = _STYLE.replace("LIGHT", variables("light")).replace("DARK", variables("dark")) + RULES
     return (
@@ -76,10 +77,12 @@ def page(every: Sequence[Counted], sources: Mapping[str, str], sizes: Mapping[st
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head><body>'
         f"<h1>{escape(title)}</h1>"
         '<p class="soft">Counted on the emulator, not measured. First who computes what, and what lies where in shared '
-        "memory; then the most expensive request of each line, where a number is a lane of the warp.</p>"
-        '<p class="soft">Shared memory has 32 banks, each a word of 4 bytes wide: a pass serves a word of every bank, '
-        "so that different words of one bank take a pass each, and lanes that read the same word share one. Global "
-        "memory comes in sectors of 32 bytes, whole ones for each request of a warp.</p>"
+        "memory; then the lines that cost most. A request is one load or store of a warp, a lane one of its 32 threads."
+        " The text has averages; the drawing is of the line's most expensive request, and a number in it is a lane.</p>"
+        '<p class="soft">Shared memory has 32 banks, each 4 bytes wide; neighbouring words of 4 bytes lie in '
+        "neighbouring banks. In one pass, a wavefront, each bank gives one word, to all lanes that ask for it. "
+        "Different words of one bank need a pass each: a bank conflict. At best a request needs 1 pass. Global memory "
+        "is read in whole sectors of 32 bytes: at best 4 for a warp of which each lane reads 4 bytes.</p>"
         f'<main class="drawn">{rungs}</main></body></html>\n'
     )
 
@@ -196,7 +199,9 @@ def _line(access: Access, counts: Counts, sample: Sample, source: str, sizes: Ma
     text = lines[access.line - 1].strip() if 0 < access.line <= len(lines) else access.file
     cost, unit = per_request(access, counts)
     verb = {"read": "load from", "write": "store to"}[access.direction]
-    head = f"Line {access.line}, {verb} {access.memory} memory: {counts.requests:,} requests, {cost:.2f} {unit}."
+    worst = len(passes(sample)) if access.memory == "shared" else len(_by_sector(sample))
+    most = f" on average, {worst} at worst" if abs(worst - cost) > 0.005 else ""
+    head = f"Line {access.line}, {verb} {access.memory} memory: {counts.requests:,} requests, {cost:.2f} {unit}{most}."
     why = reason(access, sample, sizes)
     said = f"{head} {why[:1].upper()}{why[1:]}." if why else head
     drawing = banks(sample) if access.memory == "shared" else sectors(sample)
@@ -248,7 +253,7 @@ def banks(sample: Sample) -> str:
     many = "1 pass" if len(rows) == 1 else f"{len(rows)} passes"
     shown = rows[:MOST_PASSES]
     height = (len(shown) + 2) * _CELL
-    parts = [f'<text class="soft" x="60" y="14">banks 0 to 31; {many}</text>']
+    parts = [f'<text class="soft" x="60" y="14">banks 0 to 31; {many}; 4x: four lanes share a word</text>']
     down = "".join(f"M{60 + bank * _CELL} {_CELL}v{len(shown) * _CELL}" for bank in range(BANKS + 1))
     across = "".join(f"M60 {(number + 1) * _CELL}h{BANKS * _CELL}" for number in range(len(shown) + 1))
     parts.append(f'<path class="box" d="{down}{across}"/>')
@@ -268,15 +273,21 @@ def banks(sample: Sample) -> str:
     return _svg(60 + BANKS * _CELL, height, parts, f"{many} over 32 banks")
 
 
-def sectors(sample: Sample) -> str:
-    """Every sector that is touched, four in a row; what is asked for is filled, from the lanes that are named."""
+def _by_sector(sample: Sample) -> dict[int, list[int]]:
+    """The sectors that a request touches, and the lanes that ask for them."""
     used: dict[int, list[int]] = {}
     for lane, apart in sorted(sample.lanes.items()):
         start = sample.phase + apart
         for sector in range(start // SECTOR, (start + sample.size - 1) // SECTOR + 1):
             used.setdefault(sector, []).append(lane)
+    return used
+
+
+def sectors(sample: Sample) -> str:
+    """Every sector that is touched, four in a row; what is asked for is filled, from the lanes that are named."""
+    used = _by_sector(sample)
     wide, tall, gap = 160, 34, 8
-    parts = [f'<text class="soft" x="0" y="14">{len(used)} sectors of 32 bytes; filled: asked for</text>']
+    parts = [f'<text class="soft" x="0" y="14">{len(used)} sectors of 32 bytes; filled: what lanes ask for</text>']
     for number, (sector, lanes) in enumerate(itertools.islice(sorted(used.items()), MOST_SECTORS)):
         x, y = number % 4 * (wide + gap), 24 + number // 4 * (tall + gap)
         parts.append(f'<rect class="box" x="{x}" y="{y}" width="{wide}" height="{tall / 2}"/>')
