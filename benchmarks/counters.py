@@ -66,6 +66,7 @@ def main() -> int:
         asked = replace(row, kind="count", options=_options(row), machine=machine.facts())
         if asked.question in known:
             continue
+        known.add(asked.question)
         made = store.append(counted(row), path)
         took = f"{made.metrics.get('count_s', 0):.1f} s"
         print(f"{made.what} {made.dtype} {made.shape}: {made.reason or took}", flush=True)
