@@ -101,7 +101,7 @@ def test_what_the_text_leaves_open_is_tried() -> None:
 @pytest.mark.parametrize(
     ("name", "grid", "block", "more"),
     [
-        ("transpose_launch_in_comment", ["(C + 31) // 32", "(R + 31) // 32"], [32, 8], {}),
+        ("transpose_tiled", ["(C + 32 - 1) // 32", "(R + 32 - 1) // 32"], [32, 8], {}),
         ("matmul_instantiated", ["ceil_div(OC, 16)", "ceil_div(B * T, 16)"], [16, 16], {"needs": ["bias"]}),
         ("reduce_atomic_rows", ["ceil_div(N, 256)", "B"], 256, {"needs": ["B <= 65535"]}),
         ("relu_float4", "(N // 4 + 256 - 1) // 256", 256, {"needs": ["N % 4 == 0"]}),
@@ -115,7 +115,9 @@ def test_indices_comments_and_instantiations_tell_the_launch(
     name: str, grid: object, block: object, more: dict[str, object]
 ) -> None:
     path = FOREIGN / f"{name}.cu"
-    table, _ = next(adopt._proposals(catalogue.operation(name.partition("_")[0]), read_text(path), path))
+    device, main, host = read_text(path).partition("int main")
+    source = f"{device}/* {main}{host} */"
+    table, _ = next(adopt._proposals(catalogue.operation(name.partition("_")[0]), source, path))
     assert (table["launch"][0]["grid"], table["launch"][0]["block"]) == (grid, block)
     assert {key: table.get(key) for key in more} == more
     assert name != "matmul_instantiated" or table["launch"][0]["kernel"] == "linear_tiled<true>"

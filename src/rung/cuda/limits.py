@@ -19,7 +19,7 @@ DEFAULT_SHARED = 48 * KIB  # static, and dynamic without opting in, on every arc
 _REGISTER_UNIT = 256  # registers are allocated to warps in units of this many
 _PARTITIONS = 4  # per multiprocessor, each with a quarter of the registers
 _SHARED_UNIT = 128  # bytes
-_GRID = (2**31 - 1, 65535, 65535)
+GRID = (2**31 - 1, 65535, 65535)
 _BLOCK = (1024, 1024, 64)
 THREADS_BLOCK = 1024  # on every architecture
 _PORTABLE_CLUSTER = 8
@@ -170,7 +170,7 @@ def refusal(
     at: Limits, config: LaunchConfig, registers: int = 0, static_shared: int = 0, threads_kernel: int = THREADS_BLOCK
 ) -> str | None:
     """Why this launch would fail on this GPU, as the end of a sentence, or None; calls no driver."""
-    for axis, size, most in zip("xyz", config.grid, _GRID, strict=True):
+    for axis, size, most in zip("xyz", config.grid, GRID, strict=True):
         if not 1 <= size <= most:
             return f"its grid has {size} blocks along {axis}, but 1 to {most} are allowed"
     for axis, size, most in zip("xyz", config.block, _BLOCK, strict=True):

@@ -23,7 +23,8 @@ from rung.rungs.base import Subject
 CLOCKS = {"NVIDIA H200": 1.98e9, "NVIDIA H100 80GB HBM3": 1.98e9}  # boost
 # Per clock and multiprocessor: instructions of warps, lanes of special functions, sectors and bytes of the data path.
 _ISSUED, _FUNCTIONS, _SECTORS, _WAVEFRONT = 4, 16, 4, 128
-_SECOND, _PORT = 5120, 64  # bytes per clock of the second cache, and between it and a multiprocessor
+# Bytes per clock of the second cache (the A100's, since none is published for Hopper), and from it to a multiprocessor.
+_SECOND, _PORT = 5120, 64
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from typing import Any
 
 from rung.cuda import kept
 from rung.cuda.host_code import host_part
+from rung.cuda.limits import GRID
 from rung.cuda.source import Parameter, aliases, code_only, kernel_parameters, kernels_in, template_of
 from rung.dtypes import DTYPES, dtype
 from rung.errors import CompileError, RungError
@@ -34,7 +35,6 @@ PASSES = 4  # small cases, then sizes that are whole tiles of 32, 64 and 128
 MOST = 48  # proposals that are tried
 SECONDS = 60.0
 OTHER_SHAPE = 8  # proposals with other bindings go before another grid than the one that the file writes
-BLOCKS = 65535  # of a grid along y and z
 BLOCK = 256  # threads, if the file does not say
 # Other names of operands and sizes, as kernels write them, best first.
 _OPERANDS = {
@@ -86,6 +86,7 @@ _LOCAL = re.compile(
 _COMMENT = re.compile(r"//([^\n]*)|/\*(.*?)\*/", re.DOTALL)
 _ASSIGNED = re.compile(r"(?:^|[;{}])\s*(\w+)\s*=(?!=)\s*([^;{}=]+);", re.MULTILINE)
 _TENSOR = re.compile(r"\b(?:auto|torch::Tensor|at::Tensor)\s+(\w+)\s*=\s*((?:torch|at)::\w+\s*\([^;]*\))\s*;")
+_NUMBER = re.compile(r"\s*,\s*(-?)(?:(INFINITY|[\w:<>]*infinity\(\))|([\d.]+(?:e[+-]?\d+)?))")
 _ASSERTED = re.compile(r"\bassert\s*\(\s*([\w\s*()]+%\s*\w+)\s*==\s*0\s*\)")
 _CONSTANT = re.compile(
     r"\b(?:constexpr|const)\s+(?:static\s+)?(?:int|unsigned|size_t|auto|uint|uint32_t)\s+(\w+)\s*=\s*([^;,]+);"
@@ -168,9 +169,10 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
 
 def _compiles(of: Operation, path: Path, table: dict[str, Any]) -> bool:
     """Whether compilers take the file; what they refuse is told by whoever compiles it next. torch is not imported."""
-    rung = importlib.import_module("rung.rungs.cuda").CudaRung(of, path, table)
+    rung_of = importlib.import_module("rung.rungs.cuda").CudaRung
     compiled = importlib.import_module("rung.rungs.compile_ahead").require_compiled
     try:
+        rung = rung_of(of, path, table)
         compiled(rung, of.complete(of.cases[0].values), dtype(rung.dtypes[0]), ("sm_90",))
     except RungError as error:
         return not isinstance(error, CompileError)  # else the proposal does not suit the file
@@ -248,26 +250,26 @@ def _for_launches(
             f"{path} launches {len(sequence)} kernels in a row ({', '.join(w.kernel for w in sequence)}); write the "
             "header with one [[launch]] for each (docs/header.md)."
         )
-    launch = sequence[0]
+    written = launch = sequence[0]
 
     def of_output(target: str | float) -> bool:
         return any(o.name == target and o.role == "out" for o in of.operands)
 
-    for instance in _instances(source, launch, constants):
+    for instance in _instances(source, written, constants):
         parameters = kernel_parameters(source, instance, str(path))
-        scratch = _scratch(of, launch, parameters)
+        scratch = _scratch(written, parameters)
         dtypes = _dtypes(parameters, of)
         ranked: list[tuple[int, _Found]] = []
-        body = _body(source, launch.kernel)
+        body = _body(source, written.kernel)
         every, parameters = parameters, tuple(p for p in parameters if p.name not in scratch)
-        for nth, (bind, launch) in enumerate(_binds(of, every, scratch, sequence[0], path, instance, body)):
+        for nth, (bind, launch) in enumerate(_binds(of, every, scratch, written, path, instance, body)):
             bound = {bind.get(p.name, p.name) for p in parameters}
             whole = [*_multiples(of, parameters, bind, launch), *_demanded(of, parameters, bind, body)]
             shapes = list(_shapes(of, body, instance, launch, bind, every, constants))
             sized = {name: _buffer(entry, launch.scope, of) for name, entry in scratch.items()}
             if unknown := [name for name, entry in sized.items() if entry is None]:
                 made, name = scratch[unknown[0]], unknown[0]
-                raise RungError(f"{path}: what sizes has {made}? Write a header with [buffers.{name}] shape = [...].")
+                raise RungError(f"{path}: what is {made}? Write a header with [buffers.{name}] shape = [...].")
             reads = any(_reads(body, p.name) for p in parameters if of_output(bind[p.name]))
             for (i, needs), (j, shape) in itertools.product(
                 enumerate(_needs(of, source, {str(b) for b in bound})), enumerate(shapes)
@@ -408,7 +410,7 @@ def _dtypes(parameters: tuple[Parameter, ...], of: Operation) -> list[str]:
     return [(narrow or named or ["f32"])[0]]
 
 
-def _scratch(of: Operation, launch: _Written, parameters: tuple[Parameter, ...]) -> dict[str, str]:
+def _scratch(launch: _Written, parameters: tuple[Parameter, ...]) -> dict[str, str]:
     """Pointers to tensors that the host's function makes for the kernel alone: what makes them."""
     found = {}
     for p, argument in zip(parameters, launch.arguments, strict=False):
@@ -429,9 +431,10 @@ def _buffer(made: str, scope: dict[str, str], of: Operation) -> dict[str, Any] |
     if "zeros" in kind:
         entry["zero"] = True
     elif "full" in kind:
-        number = _split(inner.rpartition("}")[2].rpartition(")")[0].lstrip(", "))[0].rstrip("f")
-        infinite = re.fullmatch(r"(-?)(?:INFINITY|.*infinity\(\))", number)
-        entry["fill"] = float(f"{infinite[1]}inf" if infinite else number)
+        number = _NUMBER.match(inner.partition("}")[2])
+        if not number:
+            return None
+        entry["fill"] = float(f"{number[1]}{'inf' if number[2] else number[3]}")
     return entry
 
 
@@ -610,7 +613,7 @@ def _values(
         return [plain[lower]] if lower in plain else list(of.scalars)
     options: list[str | float] = []
     given = _over(argument, launch.scope, known) if argument else None
-    if given is not None and given.isdigit() and re.search(r"block|tile|^[bt][a-z]$", lower):
+    if given is not None and given.isdigit() and re.search(r"block|tile|^(?!bt$)[bt][a-z]$", lower):
         return [int(given)]
     if given is not None and not given.isdigit():
         options.append(given)
@@ -767,10 +770,10 @@ def _by_indices(
 def _within_limits(of: Operation, grid: Any) -> list[str]:
     """Conditions for axes y and z, where one of the operation's shapes has more blocks than a GPU allows."""
     found = []
-    for size in grid[1:] if isinstance(grid, list) else []:
+    for size, most in zip(grid[1:], GRID[1:], strict=False) if isinstance(grid, list) else []:
         shapes = (of.complete(values) for values in of.shapes.values())
-        if not isinstance(size, int) and any(evaluate(size, values) > BLOCKS for values in shapes):
-            found.append(f"{size} <= {BLOCKS}")
+        if not isinstance(size, int) and any(evaluate(size, values) > most for values in shapes):
+            found.append(f"{size} <= {most}")
     return found
 
 
