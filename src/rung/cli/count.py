@@ -30,7 +30,7 @@ def count(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Requests, sectors, bank conflicts, copies and barriers, counted on the emulator: no GPU is needed.
+    """Requests, sectors, bank conflicts, copies and barriers, counted without a GPU: the machine code runs on the CPU.
 
     The names are Nsight Compute's where they mean the same. Large shapes are counted at small ones and
     extrapolated, where that is exact.
@@ -38,7 +38,6 @@ def count(
     Examples: rung count transpose/2 --vs transpose/3 · rung count gelu my_kernel.cu --lines
     """
     from rung.cli.sweep import subject_of
-    from rung.emulator import arithmetic
     from rung.emulator.counters_explained import met
     from rung.profile import bound as bounds
     from rung.profile import emulated
@@ -68,7 +67,6 @@ def count(
             if not ok
         ]
         notes = [f"met: {text} ({figures})" for text, ok, figures in goals if ok]
-        notes += [f"{reason}: arithmetic is not counted." for reason in (arithmetic.unavailable(),) if reason]
         console.print_json(document.document("count", int(missed), results, found, notes))
     else:
         _print(every, subject, lines)
@@ -82,19 +80,11 @@ def count(
 
 
 def _print(every: list[Counted], subject: Subject, lines: bool) -> None:
-    from rung.emulator import arithmetic
     from rung.show import counts as tables
 
     for counted in every:
         how = "counted" if counted.exact else f"from counts at {'; '.join(counted.sizes)}"
         console.note(f"{counted.rung} {counted.dtype} {counted.shape}: {how}; caches are not modelled.")
-        early = sum(k.early for k in counted.kernels)
-        if early:
-            console.note(f"{early:,} requests were counted before all lanes had come: their number may be too high.")
-        if not all(k.compiled for k in counted.kernels):
-            console.note("NVRTC or nvdisasm is missing: accesses that nvcc merges are counted as they are written.")
-        if reason := arithmetic.unavailable():
-            console.note(f"{reason}: arithmetic is not counted.")
     if lines:
         print(tables.annotated(every[0], subject.rung.source, subject.rung.path.name if subject.rung.path else ""))
         return

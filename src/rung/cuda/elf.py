@@ -1,5 +1,5 @@
-"""Reads the sections of an ELF file: the launch limits of a cubin's kernels, and the thread-local symbols of an object
-file, which are the shared memory of an emulated kernel.
+"""Reads the sections of an ELF file: limits, parameters, constants and variables of a cubin's kernels, and the
+thread-local symbols of an object file, which are the shared memory of an emulated kernel.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Attributes of .nv.info: the threads that __launch_bounds__ allows, and those that __block_size__ requires.
+# Attributes of .nv.info: the threads that __launch_bounds__ allows, and those that __block_size__ requires; where the
+# parameters lie in constant bank 0, and each one's place there; the bytes of a function's stack.
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
+_PARAMETERS, _PARAMETER, _FRAME, _STACK = 0x0A, 0x17, 0x11, 0x12
+_SYMBOL_TABLE, _NO_DATA = 2, 8  # kinds of sections
+_OBJECT, _TLS = 1, 6  # and of symbols
 _SIZED = 4  # the format of an attribute with a size and that many bytes; the others have two bytes
 
 
@@ -22,6 +26,7 @@ class Section:
     link: int  # of a symbol table, the section of its names
     entry: int  # bytes of an entry
     data: bytes
+    size: int  # also of a section that the file has no data of
 
 
 def sections(data: bytes) -> list[Section]:
@@ -34,9 +39,9 @@ def sections(data: bytes) -> list[Section]:
     found = []
     for name, kind, _, _, offset, length, link, _, _, entry in rows:
         at = texts + name
-        found.append(
-            Section(data[at : data.index(b"\0", at)].decode(), kind, link, entry, data[offset : offset + length])
-        )
+        text = data[at : data.index(b"\0", at)].decode()
+        own = b"" if kind == _NO_DATA else data[offset : offset + length]
+        found.append(Section(text, kind, link, entry, own, length))
     return found
 
 
@@ -61,7 +66,84 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += size
 
 
-_SYMBOL_TABLE, _TLS = 2, 6
+@dataclass(frozen=True)
+class KernelMemory:
+    """What a kernel's launch needs in memory."""
+
+    constants: int  # bytes of bank 0, which has the parameters from `start`
+    start: int
+    parameters: tuple[tuple[int, int], ...]  # offset from `start` and size of each
+    table: bytes  # bank 2
+    stack: int  # bytes of a thread, as far as they are known
+
+
+@dataclass(frozen=True)
+class Variable:
+    section: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class ModuleMemory:
+    """What all kernels of a cubin share: bank 3 with __constant__ variables, bank 4 with addresses, and __device__
+    variables with and without initial values. `placed` says where a variable's address is to be written: the section,
+    the offset there, the variable and what is added."""
+
+    sections: dict[str, bytes]
+    variables: dict[str, Variable]
+    placed: tuple[tuple[str, int, str, int], ...]
+
+
+SHARED_BY_KERNELS = (".nv.constant3", ".nv.constant4", ".nv.global", ".nv.global.init")
+
+
+def kernel_memory(cubin: bytes, symbol: str) -> KernelMemory:
+    parts = {part.name: part.data for part in sections(cubin)}
+    start, found = 0, {}
+    for attribute, value in _attributes(parts.get(f".nv.info.{symbol}", b"")):
+        if attribute == _PARAMETERS:
+            start = struct.unpack_from("<H", value, 4)[0]
+        elif attribute == _PARAMETER:
+            _, number, offset, bits = struct.unpack("<IHHI", value)
+            found[number] = (offset, bits >> 18)
+    named = [name for name, *_ in _symbols(cubin)]
+    stacks = [0]
+    for attribute, value in _attributes(parts.get(".nv.info", b"")):
+        if attribute in (_FRAME, _STACK):
+            number, size = struct.unpack("<II", value)
+            stacks += [size] if named[number] == symbol or named[number].startswith(f"${symbol}$") else []
+    constants = len(parts.get(f".nv.constant0.{symbol}", b""))
+    in_order = tuple(found[number] for number in sorted(found))
+    return KernelMemory(constants, start, in_order, parts.get(f".nv.constant2.{symbol}", b""), max(stacks))
+
+
+def module_memory(cubin: bytes) -> ModuleMemory:
+    parts = {part.name: part for part in sections(cubin)}
+    listed = list(_symbols(cubin))
+    placed = []
+    for section in SHARED_BY_KERNELS:
+        places = parts[name].data if (name := f".rela{section}") in parts else b""
+        for at in range(0, len(places), 24):
+            offset, _, number, added = struct.unpack_from("<QIIq", places, at)
+            placed.append((section, offset, listed[number][0], added))
+    return ModuleMemory(
+        {n: parts[n].data.ljust(parts[n].size, b"\0") if n in parts else b"" for n in SHARED_BY_KERNELS},
+        {name: Variable(where, value, size) for name, where, value, size, kind in listed if kind == _OBJECT},
+        tuple(placed),
+    )
+
+
+def _symbols(data: bytes) -> Iterator[tuple[str, str, int, int, int]]:
+    """Name, section, value, size and kind of each symbol."""
+    parts = sections(data)
+    for part in parts:
+        if part.kind == _SYMBOL_TABLE:
+            names = parts[part.link].data
+            for at in range(0, len(part.data), part.entry):
+                start, info, _, section, value, size = struct.unpack_from("<IBBHQQ", part.data, at)
+                where = parts[section].name if section < len(parts) else ""
+                yield names[start : names.index(b"\0", start)].decode(), where, value, size, info & 15
 
 
 @dataclass(frozen=True)
@@ -84,17 +166,8 @@ class SharedSymbol:
 
 
 def shared_symbols(path: Path) -> tuple[SharedSymbol, ...]:
-    parts = sections(path.read_bytes())
     found = []
-    for part in parts:
-        if part.kind != _SYMBOL_TABLE:
-            continue
-        names = parts[part.link].data
-        for at in range(0, len(part.data), part.entry):
-            start, info, _, section, value, size = struct.unpack_from("<IBBHQQ", part.data, at)
-            if info & 15 != _TLS:
-                continue
-            name = names[start : names.index(b"\0", start)].decode()
-            if not name.startswith("_ZGV") and "rung_emulator" not in name:  # g++'s and the emulator's own
-                found.append(SharedSymbol(name, size, section == 0, value))
+    for name, section, value, size, kind in _symbols(path.read_bytes()):
+        if kind == _TLS and not name.startswith("_ZGV") and "rung_emulator" not in name:  # g++'s and the emulator's own
+            found.append(SharedSymbol(name, size, not section, value))
     return tuple(found)

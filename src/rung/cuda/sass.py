@@ -1,7 +1,7 @@
-"""Counts the instructions of a kernel's machine code, if a disassembler is available.
+"""The instructions of a kernel's machine code, if a disassembler is available.
 
-`nvdisasm` comes with CUDA toolkits and with Triton. Counts are static: how often an instruction occurs in the code, not
-how often it runs.
+`nvdisasm` comes with CUDA toolkits and with Triton. Counts here are static: how often an instruction occurs in the
+code, not how often it runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rung.cuda.cubin_cache import Cubin
@@ -44,10 +44,14 @@ CLASSES = {
     "branch": ("BRA", "BRX", "JMP", "CALL", "RET", "BSSY", "BSYNC", "BREAK", "WARPSYNC"),
 }
 _CLASS_OF = {opcode: name for name, opcodes in CLASSES.items() for opcode in opcodes}
+ABSENT = "No disassembler was found: put nvdisasm of a CUDA toolkit on PATH, or install Triton."
 _WIDE = ("LDG", "STG", "LDGSTS", "LDS", "STS", "LDL", "STL")
 _SECTION = re.compile(r"^\.text\.(\S+):$")
 _PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
 _LABEL = re.compile(r"^(\.L_\w+):")
+_NAME = re.compile(r"^([.$\w]+):$")
+_TARGET = re.compile(r"`\(([^()]+)\)")
+_COMMENT = re.compile(r"\(\*.*?\*\)")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+\{?\s*(@!?U?PT?\d?\s+)?([A-Z][A-Z0-9_.]*)([^;]*)")
 
 
@@ -78,7 +82,7 @@ def mix_of_file(path: Path) -> dict[str, dict[str, int]]:
 def _listing(path: Path, *options: str) -> str:
     tool = disassembler()
     if tool is None:
-        raise RungError("No disassembler was found: put nvdisasm of a CUDA toolkit on PATH, or install Triton.")
+        raise RungError(ABSENT)
     done = subprocess.run([tool, "-c", *options, path], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         reason = first_line(done.stderr or "no reason given")
@@ -88,9 +92,14 @@ def _listing(path: Path, *options: str) -> str:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction of a function, and the lines that it comes from: the innermost first, then its callers'."""
+    """One instruction of a function, and the lines that it comes from: the innermost first, then its callers'.
 
+    `text` begins with its predicate, if it has one; it names addresses where nvdisasm prints labels.
+    """
+
+    address: int  # within its function's section
     opcode: str
+    text: str
     lines: tuple[tuple[str, int], ...]
     predicated: bool = False
 
@@ -100,27 +109,36 @@ class Instruction:
 
 
 def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
-    """The instructions of each kernel; the code must be compiled with line information for their lines."""
+    """The instructions of each kernel, with the functions that it calls behind it; the code must be compiled with line
+    information for their lines."""
     functions: dict[str, list[Instruction]] = {}
-    current: list[Instruction] = []
+    labels: dict[str, int] = {}
+    section: list[Instruction] = []
     lines: list[tuple[str, int]] = []
+    waiting: list[str] = []  # labels of the next instruction
     fresh = True  # the next line comment begins a new stack
-    label = ""
     for raw in _listing(cubin.path, "-gi").splitlines():
         text = raw.strip()
-        if section := _SECTION.match(text):
-            current, lines = functions.setdefault(section.group(1), []), []
+        if begins := _SECTION.match(text):
+            section, lines = functions.setdefault(begins.group(1), []), []
         elif place := _PLACE.match(text):
             lines, fresh = [*([] if fresh else lines), (place.group(1), int(place.group(2)))], False
-        elif named := _LABEL.match(text):
-            label = named.group(1)
+        elif named := _NAME.match(text):
+            waiting.append(named.group(1))
         elif found := _INSTRUCTION.search(text):
             predicate, opcode, rest = found.groups()
+            address = int(text[2 : text.index("*", 2)], 16)
+            labels |= dict.fromkeys(waiting, address)
+            waiting.clear()
             fresh = True
-            if opcode != "NOP" and not (opcode == "BRA" and label and label in rest):
-                label = ""
-                current.append(Instruction(opcode, tuple(lines), predicate is not None))
-    return {kernel: functions.get(symbol, []) for kernel, symbol in cubin.lowered.items()}
+            words = " ".join((predicate or "", opcode, _COMMENT.sub("", rest))).split()
+            section.append(Instruction(address, opcode, " ".join(words), tuple(lines), predicate is not None))
+
+    def placed(instruction: Instruction) -> Instruction:
+        text = _TARGET.sub(lambda m: hex(labels[m[1]]) if m[1] in labels else m[1], instruction.text)
+        return replace(instruction, text=text)
+
+    return {k: [placed(i) for i in functions.get(symbol, [])] for k, symbol in cubin.lowered.items()}
 
 
 def count(listing: str) -> dict[str, dict[str, int]]:

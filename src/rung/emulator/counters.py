@@ -1,42 +1,43 @@
-"""Requests to memory of emulated kernels, as Nsight Compute counts them, by kernel and by line of the source.
+"""What machine code did in a launch, as Nsight Compute counts it, by kernel and by line of the source: instructions,
+and requests to memory.
 
-With `Settings(counters=True)` a kernel is compiled so that each access is reported (runtime/counters.cpp). Where nvcc
-merges neighbouring accesses of a lane into a wider one, the width is read, line by line, from the machine code that
-NVRTC makes without a GPU.
+A launch under `Settings(counters=True)` executes the machine code that NVRTC makes without a GPU (machine.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
+import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
-from rung.cuda import nvrtc, sass
-from rung.cuda.launch import Build, LaunchConfig
-from rung.emulator import arithmetic, conditions, native
-from rung.errors import RungError
+from rung.cuda.launch import LaunchConfig
+from rung.cuda.sass import Instruction
+from rung.emulator import machine, native
 
 WAYS = ("plain", "atomic", "matrix", "cp.async", "bulk", "operand", "barrier")
 EVENTS = ("copy", "arrived", "product", "barrier", "wait for bytes", "group", "wait for group", "wait for products")
-ARCH = "sm_90a"
-_EVENTS = 4096
-_ROOM, _FIGURES, _SAMPLE, _LANES, _TRACE = 1 << 14, 13, 35, 32, 7
-_CALL = re.compile(r"^\s*([0-9a-f]+):\s+call.*<(?:__tsan|rung)_\w+")
-_AFTER = re.compile(r"^\s*([0-9a-f]+):")
-_OPCODES = {  # machine code's accesses: memory and direction
-    "LDG": (("global", "read"),),
-    "LD": (("global", "read"), ("shared", "read")),
-    "STG": (("global", "write"),),
-    "ST": (("global", "write"), ("shared", "write")),
-    "LDS": (("shared", "read"),),
-    "STS": (("shared", "write"),),
-}
+_LOAD, _STORE, _SHARED_LOAD, _SHARED_STORE = (
+    ((memory, direction),) for memory in ("global", "shared") for direction in ("read", "write")
+)
+_EITHER: tuple[tuple[str, str], ...] = ()  # what its addresses or its copies tell
+# How an opcode accesses memory, and which memory if that is always the same.
+_ACCESSES = {
+    "LDG": ("plain", _LOAD), "STG": ("plain", _STORE), "LDS": ("plain", _SHARED_LOAD), "STS": ("plain", _SHARED_STORE),
+    "LD": ("plain", _EITHER), "ST": ("plain", _EITHER), "ATOMG": ("atomic", _STORE), "REDG": ("atomic", _STORE),
+    "ATOMS": ("atomic", _SHARED_STORE), "ATOM": ("atomic", _EITHER), "RED": ("atomic", _EITHER),
+    "LDSM": ("matrix", _SHARED_LOAD), "STSM": ("matrix", _SHARED_STORE), "LDGSTS": ("cp.async", _LOAD + _SHARED_STORE),
+    **dict.fromkeys(("UBLKCP", "UBLKRED", "UTMALDG", "UTMASTG", "UTMAREDG", "STAS", "REDAS"), ("bulk", _EITHER)),
+}  # fmt: skip
+_PRODUCT = re.compile(r"HGMMA|QGMMA|IGMMA|BGMMA")
+_TILE = re.compile(r"\.64x(\d+)x\d+")
+_OPERAND, _WARP_GROUP = 32, 4  # bytes of a row of a product's operand; warps that make it together
+
+Place = tuple[str, int]  # a file's name and a line of it
 
 
 class Access(NamedTuple):
@@ -62,7 +63,7 @@ class Counts:
     ideal_sectors: int = 0  # global: if the different bytes were contiguous and aligned
     wavefronts: int = 0  # shared: passes over the banks
     ideal_wavefronts: int = 0  # shared: without conflicts
-    executed: int = 0  # instructions: requests, and executions by warps of which a predicate switches off every lane
+    executed: int = 0  # by warps: requests, and executions of which a predicate switches off every lane
 
     def add(self, other: Counts) -> None:
         for f in fields(self):
@@ -112,11 +113,11 @@ class Launched:
     config: LaunchConfig
     accesses: dict[Access, Counts] = field(default_factory=lambda: defaultdict(Counts))
     worst: dict[Access, Sample] = field(default_factory=dict)
-    instructions: dict[tuple[str, int], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    # Of each opcode executions by warps, and by lanes whose predicate held.
+    executed: dict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    lanes: dict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     events: list[Event] = field(default_factory=list)  # of the first block, in order
     trace: list[Request] = field(default_factory=list)  # under `traced`
-    early: int = 0  # requests that were counted while lanes may have been missing: too many were open
-    compiled: bool = True  # whether the widths are the machine code's
     programs: bool = False  # of Triton's interpreter: a request is an access of a whole block, of `warp`th such ones
 
     def total(self, memory: str, direction: str, *ways: str) -> Counts:
@@ -128,191 +129,126 @@ class Launched:
 
 
 _recorded: list[Launched] | None = None
-_with_arithmetic = True
-_tracing = False
+_room = 0  # requests of a launch that are kept
 
 
 @contextlib.contextmanager
-def recorded(*, arithmetic: bool = True) -> Iterator[list[Launched]]:
-    """Inside, launches of kernels that count are kept in the list; without arithmetic, only what they ask of memory."""
-    global _recorded, _with_arithmetic
-    before = _recorded, _with_arithmetic
-    _recorded, _with_arithmetic = [], arithmetic
+def recorded() -> Iterator[list[Launched]]:
+    """Inside, launches of kernels that count are kept in the list."""
+    global _recorded
+    before, _recorded = _recorded, []
     try:
         yield _recorded
     finally:
-        _recorded, _with_arithmetic = before
+        _recorded = before
 
 
 @contextlib.contextmanager
 def traced(room: int = 1 << 15) -> Iterator[None]:
     """Inside, launches keep so many requests, half of them the first block's."""
-    global _tracing
-    native.runtime().rung_trace(room)
-    _tracing = True
+    global _room
+    _room = room
+    if os.environ.get("RUNG_OLD_COUNTERS"):
+        native.runtime().rung_trace(room)
     try:
         yield
     finally:
-        native.runtime().rung_trace(0)
-        _tracing = False
+        _room = 0
+        if os.environ.get("RUNG_OLD_COUNTERS"):
+            native.runtime().rung_trace(0)
+
+
+def room() -> int:
+    """How many requests the next launch keeps."""
+    return _room if _recorded is not None else 0
 
 
 def programs(kernel: str) -> Launched | None:
     """The trace of an interpreted kernel that is launched now; None if none is kept."""
-    if _recorded is None or not _tracing:
+    if _recorded is None or not _room:
         return None
     _recorded.append(Launched(kernel, LaunchConfig((1, 1, 1), (1, 1, 1)), programs=True))
     return _recorded[-1]
 
 
-def begin(library: Path, build: Build, kernel: str) -> None:
-    """Tells the runtime how wide the accesses of the machine code are."""
-    set_width = native.runtime().rung_count_width
-    set_width(0, 0, 0, 0)
-    places, made = _places(library, build.origin), _machine_code(build, kernel)
-    for counter, (file, line) in places.items():
-        for write, direction in enumerate(("read", "write")):
-            both = [made[place] for m in ("global", "shared") if (place := (file, line, m, direction)) in made]
-            if both:
-                set_width(counter, write, max(of.width for of in both), line)
-
-
-def collect(library: Path, build: Build, kernel: str, config: LaunchConfig) -> None:
+def collect(program: machine.Program, kernel: str, config: LaunchConfig, origin: str) -> None:
     """Keeps what the launch that has just ended counted."""
     if _recorded is None:
         return
-    rows, samples = (ctypes.c_ulonglong * _FIGURES * _ROOM)(), (ctypes.c_longlong * _SAMPLE * _ROOM)()
-    count = min(native.runtime().rung_counted(rows, samples, _ROOM), _ROOM)
-    launched = Launched(
-        kernel, config, early=native.runtime().rung_counted_early(), compiled=_compiled(build) is not None
-    )
-    places = _places(library, build.origin)
-    worst: dict[Access, tuple[int, int]] = {}
-    by_block, tensor = arithmetic.blocks()
-    warps = {block: of[1] for block, of in by_block.items()}
-    (blocks, lines), made = _conditions(library), _machine_code(build, kernel)
-    for row, sample in zip(rows[:count], samples[:count], strict=True):
-        counter, memory, write, way, *numbers = row
-        if counter not in places:  # the entry, which reads the kernel's arguments
+    launched = Launched(kernel, config)
+    places = _places(program.instructions, origin)
+    tally = program.tally()
+    for instruction, place, (executed, lanes) in zip(program.instructions, places, tally, strict=True):
+        if not executed:
             continue
-        access = Access(*places[counter], ("global", "shared")[memory], ("read", "write")[write], WAYS[way])
-        counts = Counts(*numbers)
-        share = made[access[:4]].predicated if access[:4] in made else 0.0
-        more = conditions.evaluations(blocks, warps, lines, counter) - 1 if share else 0.0
-        counts.executed = round(counts.requests * (1 + share * more))
-        mask, size, phase, *apart = sample
-        lanes = {lane: apart[lane] for lane in range(_LANES) if mask >> lane & 1}
-        # Of a line's requests the worst, and of equally bad ones that with most addresses.
-        if mask and (bad := (counts.waste, len({*lanes.values()}))) > worst.get(access, (-1, 0)):
-            worst[access], launched.worst[access] = bad, Sample(size, phase, lanes)
-        launched.accesses[access].add(counts)
-    kept = native.runtime().rung_traced(None, 0)
-    requests = (ctypes.c_ulonglong * (_TRACE + _LANES) * kept)()
-    native.runtime().rung_traced(requests, kept)
-    for counter, block, warp, mask, size, place, way, *at in requests:
-        if counter in places:
-            where = ("global", "shared")[place & 1], ("read", "write")[place >> 1 & 1]
-            access = Access(*places[counter], *where, WAYS[way])
-            lanes = {lane: at[lane] for lane in range(_LANES) if mask >> lane & 1}
-            launched.trace.append(Request(access, block, warp, size, lanes, place >> 2))
-    happened = (ctypes.c_uint * 4 * _EVENTS)()
-    many = min(native.runtime().rung_happened(happened, _EVENTS), _EVENTS)
-    launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in happened[:many]]
-    if _with_arithmetic and not arithmetic.unavailable():
-        lines, every = _arithmetic(library, build.origin)
-        for address, instructions in arithmetic.executed(every, by_block, build).items():
-            launched.instructions[lines[address]].update(instructions)
-        launched.instructions["", 0].update(dict.fromkeys(arithmetic.OPCODES.values(), 0) | tensor)
+        launched.executed[place][instruction.name] += executed
+        launched.lanes[place][instruction.name] += lanes
+        way, memories = _ACCESSES.get(instruction.name, ("", ()))
+        for memory, direction in memories:
+            launched.accesses[Access(*place, memory, direction, way)].executed += executed
+        if instruction.name == "BAR":
+            counts = Counts(requests=executed, lanes=lanes, executed=executed)
+            launched.accesses[Access(*place, "shared", "read", "barrier")].add(counts)
+        elif tile := _PRODUCT.match(instruction.name) and _TILE.search(instruction.opcode):
+            size = _OPERAND * (int(tile[1]) + 64 * _operands_in_shared(instruction)) * executed // _WARP_GROUP
+            launched.accesses[Access(*place, "shared", "read", "operand")].add(Counts(bytes=size, unique_bytes=size))
+    _add_requests(launched, program, places)
+    for number, block, warp, mask, size, kind, *at in machine.trace(room()):
+        access = _access(program.instructions[number], places[number], kind & 1, kind >> 1 & 1)
+        if access:
+            lanes_at = {lane: at[lane] for lane in range(machine.LANES) if mask >> lane & 1}
+            launched.trace.append(Request(access, block, warp, size, lanes_at, kind >> 2))
+    launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in machine.events()]
     _recorded.append(launched)
 
 
-@functools.lru_cache(maxsize=64)
-def _places(library: Path, origin: str) -> dict[int, tuple[str, int]]:
-    """The file and line of each call that reports an access: the innermost frame in the kernel's own file, else the
-    innermost."""
-    counters, calls = [], False
-    for line in arithmetic.listing(library).splitlines():
-        if calls and (after := _AFTER.match(line)):
-            counters.append(int(after[1], 16))
-        calls = _CALL.match(line) is not None
-    frames = _frames(library, [c - 1 for c in counters])
-    return {
-        address + 1: _own(stack, origin)
-        for address, stack in frames.items()
-        if Path(stack[0][0]).name not in ("entry.h", "entries")
-    }
-
-
-@functools.lru_cache(maxsize=64)
-def _arithmetic(library: Path, origin: str) -> tuple[dict[int, tuple[str, int]], list[arithmetic.Site]]:
-    """Instructions of arithmetic, and the file and line of each."""
-    every = arithmetic.sites(arithmetic.listing(library))
-    frames = _frames(library, [site.address for site in every])
-    lines = {
-        address: _own(stack, origin)
-        for address, stack in frames.items()
-        if not arithmetic.none_in(stack[0][0])
-    }
-    return lines, [site for site in every if site.address in lines]
-
-
-def _frames(library: Path, addresses: Iterable[int]) -> dict[int, list[tuple[str, int]]]:
-    """The file and line of each instruction, and those of the calls that it was inlined through."""
-    text = arithmetic.tool("addr2line", "-a", "-i", "-e", str(library), words="\n".join(map(hex, addresses)))
-    frames: dict[int, list[tuple[str, int]]] = {}
-    at = 0
-    for line in text.splitlines():
-        if line.startswith("0x") and ":" not in line:
-            at = int(line, 16)
+def _add_requests(launched: Launched, program: machine.Program, places: Sequence[Place]) -> None:
+    worst: dict[Access, tuple[int, int]] = {}
+    for (number, shared, store, *figures), (mask, size, phase, *apart) in program.requests():
+        access = _access(program.instructions[number], places[number], shared, store)
+        if access is None:
             continue
-        file, _, number = line.partition(" ")[0].rpartition(":")
-        frames.setdefault(at, []).append((file, int(number) if number.isdigit() else 0))
-    return frames
+        counts = Counts(*figures)
+        if not _ACCESSES[program.instructions[number].name][1]:
+            counts.executed = counts.requests
+        launched.accesses[access].add(counts)
+        lanes = {lane: apart[lane] for lane in range(machine.LANES) if mask >> lane & 1}
+        # Of a line's requests the worst, and of equally bad ones that with most addresses.
+        if mask and (bad := (counts.waste, len({*lanes.values()}))) > worst.get(access, (-1, 0)):
+            worst[access], launched.worst[access] = bad, Sample(size, phase, lanes)
 
 
-def _own(stack: Iterable[tuple[str, int]], origin: str) -> tuple[str, int]:
+def _access(instruction: Instruction, place: Place, shared: int, store: int) -> Access | None:
+    """None for what is no access of global or shared memory."""
+    if instruction.name not in _ACCESSES:
+        return None
+    way = _ACCESSES[instruction.name][0]
+    return Access(*place, ("global", "shared")[shared], "write" if store or way == "atomic" else "read", way)
+
+
+def _operands_in_shared(instruction: Instruction) -> bool:
+    """Whether a product of a warp group takes its first operand from shared memory, too."""
+    return instruction.text.partition(",")[2].strip().startswith("gdesc")
+
+
+def _places(instructions: Sequence[Instruction], origin: str) -> list[Place]:
+    """Each instruction's line: the innermost frame in the kernel's own file, else the innermost. Code that the compiler
+    adds has the line of its call, if there is only one."""
+    found: list[Place] = []
+    calls: dict[int, set[Place]] = defaultdict(set)
+    for instruction in instructions:
+        found.append(_own(instruction.lines, origin) if instruction.lines else ("", 0))
+        if instruction.name == "CALL" and (to := re.search(r"0x([0-9a-f]+)", instruction.text)):
+            calls[int(to[1], 16)].add(found[-1])
+    called = ("", 0)
+    for number, instruction in enumerate(instructions):
+        if instruction.address in calls:
+            called = next(iter(calls[instruction.address])) if len(calls[instruction.address]) == 1 else ("", 0)
+        if not instruction.lines:
+            found[number] = called
+    return found
+
+
+def _own(stack: Iterable[tuple[str, int]], origin: str) -> Place:
     frames = [(Path(file).name, line) for file, line in stack]
     return next((frame for frame in frames if frame[0] == Path(origin).name), frames[0])
-
-
-@functools.lru_cache(maxsize=64)
-def _compiled(build: Build) -> dict[str, list[sass.Instruction]] | None:
-    """Each kernel's machine code with lines, or None if it cannot be made here."""
-    try:
-        return sass.instructions_of(nvrtc.compile_cubin(build.with_lines, ARCH))
-    except RungError:
-        return None
-
-
-@functools.lru_cache(maxsize=64)
-def _conditions(library: Path) -> tuple[conditions.Blocks, dict[int, tuple[str, int]]]:
-    """The emulated code's conditions, and the file and line that each one's jump stands in."""
-    blocks = conditions.conditions(arithmetic.listing(library))
-    frames = _frames(library, [condition.jump for condition in blocks.above.values()])
-    return blocks, {address: stack[0] for address, stack in frames.items()}
-
-
-class Made(NamedTuple):
-    """What the machine code makes of a line's accesses to a memory."""
-
-    width: int  # bytes of the widest
-    predicated: float  # share of them that a predicate may switch off
-
-
-@functools.lru_cache(maxsize=256)
-def _machine_code(build: Build, kernel: str) -> dict[tuple[str, int, str, str], Made]:
-    """By file, line, memory and direction."""
-    found: dict[tuple[str, int, str, str], list[sass.Instruction]] = defaultdict(list)
-    for instruction in (_compiled(build) or {}).get(kernel, []):
-        for memory, direction in _OPCODES.get(instruction.name, ()) if instruction.lines else ():
-            found[(*_own(instruction.lines, build.origin), memory, direction)].append(instruction)
-    return {
-        place: Made(max(_bytes(i.opcode) for i in some), sum(i.predicated for i in some) / len(some))
-        for place, some in found.items()
-    }
-
-
-def _bytes(opcode: str) -> int:
-    parts = opcode.split(".")
-    sizes = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
-    return next((sizes[part] for part in parts if part in sizes), 4)

@@ -7,12 +7,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from rung.emulator.counters import Access, Counts, Launched, Sample
+from rung.emulator.counters import Access, Counts, Launched, Place, Sample
 from rung.errors import RungError
 from rung.expressions import evaluate, names_in
 
 _READS, _WRITES = ("plain", "cp.async"), ("plain",)
 _COMPARED = ("plain", "cp.async", "matrix")
+# Opcodes that are counted by lane, and those counted by warp: so are Nsight Compute's.
+OF_LANES = {"fadd": "FADD", "fmul": "FMUL", "ffma": "FFMA"}
+OF_WARPS = {"mufu": ("MUFU",), "hmma": ("HMMA",), "imma": ("IMMA",), "gmma": ("HGMMA", "QGMMA", "IGMMA", "BGMMA")}
 _BANKS, _SECTOR, _WORD = 32, 32, 4
 # What a goal may write in parentheses, and the figure's ending.
 _SHORT = re.compile(r"\b([a-z]\w*)\((ld|st)\)")
@@ -25,6 +28,11 @@ _OF_LD_ST = {
     "requests": ("global_read_requests", "global_write_requests"),
     "bytes": ("global_read_bytes", "global_write_bytes"),
 }
+
+
+def summed(places: Mapping[Place, Counter[str]]) -> Counter[str]:
+    """Over all lines."""
+    return sum(places.values(), Counter())
 
 
 def figures(kernel: Launched) -> dict[str, float]:
@@ -55,9 +63,12 @@ def figures(kernel: Launched) -> dict[str, float]:
         "operand_bytes": kernel.total("shared", "read", "operand").bytes,
         "barriers": kernel.total("shared", "read", "barrier").requests,
     }
-    for instructions in kernel.instructions.values():
-        for name, executed in instructions.items():
-            found[name] = found.get(name, 0) + executed
+    executed, lanes = summed(kernel.executed), summed(kernel.lanes)
+    if executed:
+        found["instructions"] = executed.total()
+        found["threads_not_predicated"] = lanes.total() / executed.total()
+        found |= {name: lanes[opcode] for name, opcode in OF_LANES.items()}
+        found |= {name: sum(executed[opcode] for opcode in opcodes) for name, opcodes in OF_WARPS.items()}
     ratios = {
         "sectors_per_request": (load.sectors, load.requests),
         "sectors_per_store": (store.sectors, store.requests),

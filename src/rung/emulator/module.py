@@ -1,4 +1,4 @@
-"""Emulated kernels behind the interface of a loaded CUDA module."""
+"""Emulated kernels behind the interface of a loaded CUDA module: compiled by g++, or their machine code, to count."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import math
+import os
 import re
 import struct
 import subprocess
@@ -19,7 +20,7 @@ from rung.cuda import limits, tensor_map
 from rung.cuda.elf import shared_symbols
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.source import kernel_parameters
-from rung.emulator import counters, native
+from rung.emulator import counters, machine, native, old_counters
 from rung.emulator.guard import mapping_of
 from rung.emulator.translation import LIMITS, Variant, translate
 from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
@@ -28,6 +29,7 @@ from rung.lazy import torch
 Order = Literal["forward", "reverse", "shuffled"]
 _ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
+OLD = os.environ.get("RUNG_OLD_COUNTERS") == "1"
 _one_at_a_time = threading.Lock()  # the runtime's state is global
 _NOWHERE = 0xFFFFFFFF
 SIZES = {"float": 4, "int": 4, "unsigned": 4, "double": 8, "half": 2, "__half": 2, "float2": 8, "float4": 16}
@@ -49,7 +51,7 @@ class Settings:
     check_races: bool = False  # every access to shared memory is checked; several times slower
     fused: bool = False  # products and sums become fused multiply-adds, as a GPU's compiler makes them
     programs: int | None = None  # a launch of more programs of an interpreted kernel is not run, nor of many steps
-    counters: bool = False  # requests to memory are counted; counters.py reports them by line
+    counters: bool = False  # the machine code runs, and what it does is counted; counters.py reports it by line
     coverage: bool = False  # conditions and loop iterations are counted; coverage.py reports them by line
 
 
@@ -233,14 +235,15 @@ class Library:
 
 
 class EmulatedModule:
-    """Kernels of one source, compiled by g++; launched on CPU tensors, synchronously."""
+    """Kernels of one source, launched on CPU tensors, synchronously."""
 
     def __init__(self, build: Build, settings: Settings | None = None) -> None:
         self._build, self._own = build, settings
         if self.settings.order not in _ORDERS:
             raise RungError(f"Thread order '{self.settings.order}' is not known: take one of {', '.join(_ORDERS)}.")
         self._libraries: dict[Variant, Library] = {}
-        self._static_shared = self._library(self.settings).static_shared
+        self._variables: machine.Variables | None = None
+        _ = self.resources  # what does not compile is refused now
         self._ready: set[tuple[str, LaunchConfig]] = set()
         self._constants: dict[str, int] = {}
         self._launches = 0
@@ -250,22 +253,29 @@ class EmulatedModule:
         return self._own or _ambient
 
     def _library(self, settings: Settings) -> Library:
-        variant = Variant(settings.check_races, settings.coverage, settings.fused, settings.counters)
+        variant = Variant(settings.check_races, settings.coverage, settings.fused, settings.counters and OLD)
         if variant not in self._libraries:
             self._libraries[variant] = Library(self._build, variant)
         return self._libraries[variant]
 
     @property
+    def _counting(self) -> bool:
+        return self.settings.counters and not OLD
+
+    @property
     def resources(self) -> Mapping[str, Resources]:
-        """What g++ reports: the static shared memory."""
-        return {kernel: Resources(0, size, 0, 0, 0) for kernel, size in self._static_shared.items()}
+        """What the compiler reports: g++ only the static shared memory."""
+        if self._counting:
+            return machine.resources(self._build)
+        static = self._library(self.settings).static_shared
+        return {kernel: Resources(0, size, 0, 0, 0) for kernel, size in static.items()}
 
     def prepare(self, kernel: str, config: LaunchConfig) -> None:
         """Checks the launch against the limits of an sm_90."""
         if (kernel, config) in self._ready:
             return
         self._number(kernel)
-        name, static = f"{self._build.origin}, kernel '{kernel}'", self._static_shared[kernel]
+        name, static = f"{self._build.origin}, kernel '{kernel}'", self.resources[kernel].static_shared
         if static > limits.DEFAULT_SHARED:
             raise EmulatorFault(
                 "shared",
@@ -303,9 +313,11 @@ class EmulatedModule:
         def go(references: tuple[Any, ...] = (values, pointers, args)) -> None:
             global _unwatched
             report, settings = native.Report(), self.settings
-            library = self._library(settings)
             if not launching():
                 return
+            if self._counting:
+                return self._count(kernel, config, values)
+            library = self._library(settings)
             with _one_at_a_time:
                 launch.module, launch.entry = library.module, library.entries[number]
                 launch.order, launch.seed = _ORDERS.index(settings.order), settings.seed & 0xFFFFFFFF
@@ -314,38 +326,68 @@ class EmulatedModule:
                 launch.poison = 1 + (settings.seed + self._launches) % _PATTERNS if settings.poison else 0
                 self._launches += 1
                 if settings.counters:
-                    counters.begin(library.path, self._build, kernel)
+                    old_counters.begin(library.path, self._build, kernel)
                 run(ctypes.byref(launch), ctypes.byref(report))
                 _unwatched = max(_unwatched, report.unwatched)
             if settings.counters and not report.fault:
-                counters.collect(library.path, self._build, kernel, config)
+                old_counters.collect(library.path, self._build, kernel, config)
             if report.fault:
                 raise self._fault(kernel, report, args, library)
-            if config.pdl and not report.waits:
-                raise EmulatorFault(
-                    "async",
-                    f"{self._build.origin}: kernel '{kernel}' is launched with pdl, and no thread waits for the kernel "
-                    "before it (pdl_wait).",
-                )
+            self._require_wait(kernel, config, report.waits > 0)
 
         return go
 
-    def set_constant(self, symbol: str, tensor: torch.Tensor) -> None:
-        """Copies a tensor into a `__constant__` array."""
+    def _require_wait(self, kernel: str, config: LaunchConfig, waits: bool) -> None:
+        if config.pdl and not waits:
+            raise EmulatorFault(
+                "async",
+                f"{self._build.origin}: kernel '{kernel}' is launched with pdl, and no thread waits for the kernel "
+                "before it (pdl_wait).",
+            )
+
+    def _count(self, kernel: str, config: LaunchConfig, values: Sequence[machine.Bytes]) -> None:
+        """Runs the machine code of the whole grid."""
+        program = machine.program(self._build, kernel)
+        with _one_at_a_time:
+            fault = machine.run(
+                program, config, self._own_variables(), values, room=counters.room(), seconds=self.settings.seconds
+            )
+            if fault is None:
+                counters.collect(program, kernel, config, self._build.origin)
+        if fault:
+            raise machine_fault(self._build.origin, kernel, fault)
+        executed = zip(program.instructions, program.tally(), strict=True)
+        self._require_wait(kernel, config, any(warps for i, (warps, _) in executed if i.name == "ACQBULK"))
+
+    def _own_variables(self) -> machine.Variables:
+        if self._variables is None:
+            self._variables = machine.Variables(self._build)
+        return self._variables
+
+    def _constant(self, symbol: str) -> tuple[int, int] | None:
+        """The address and the size of a __constant__ variable."""
+        if self._counting:
+            return self._own_variables().constant(symbol)
         capacity = ctypes.c_ulonglong()
         library = self._library(self.settings).code
         address = native.runtime().rung_symbol(library._handle, symbol.encode(), ctypes.byref(capacity))
-        if not address:
+        return (address, capacity.value) if address else None
+
+    def set_constant(self, symbol: str, tensor: torch.Tensor) -> None:
+        """Copies a tensor into a `__constant__` array."""
+        found = self._constant(symbol)
+        if found is None:
             raise RungError(
                 f"{self._build.origin} has no __constant__ variable named '{symbol}' (outside functions, not static)."
             )
+        address, capacity = found
         source = tensor.detach().contiguous()
         size = source.numel() * source.element_size()
-        if size > capacity.value:
+        if size > capacity:
             raise RungError(
-                f"{self._build.origin}: constant '{symbol}' has room for {capacity.value} bytes, and {size} were given."
+                f"{self._build.origin}: constant '{symbol}' has room for {capacity} bytes, and {size} were given."
             )
-        self._constants[symbol] = capacity.value
+        self._constants[symbol] = capacity
         total = sum(self._constants.values())
         if total > CONSTANT_ROOM:
             raise RungError(
@@ -363,25 +405,34 @@ class EmulatedModule:
                 f"built are {', '.join(self._build.kernels)}."
             ) from None
 
-    def _pack(self, kernel: str, number: int, args: Sequence[Argument]) -> list[ctypes.Array[ctypes.c_char]]:
-        shape_of = getattr(self._library(self.settings).code, f"rung_shape_{number}")
-        shape_of.restype = ctypes.POINTER(ctypes.c_int)
-        shape = shape_of()
-        if shape[0] != len(args):
+    def _pack(self, kernel: str, number: int, args: Sequence[Argument]) -> list[machine.Bytes]:
+        sizes = self._sizes(kernel, number)
+        if len(sizes) != len(args):
             raise RungError(
-                f"{self._build.origin}: kernel '{kernel}' has {shape[0]} parameters, and {len(args)} were given."
+                f"{self._build.origin}: kernel '{kernel}' has {len(sizes)} parameters, and {len(args)} were given."
             )
         packed = []
-        for i, (kind, value) in enumerate(args):
+        for i, ((kind, value), size) in enumerate(zip(args, sizes, strict=True)):
             data = _bytes_of(kind, value)
-            size = shape[1 + i]
-            if len(data) != abs(size) or (kind == "pointer") != (size < 0):
+            if len(data) != abs(size) or (kind == "pointer" and size > 0) or (kind != "pointer" and size < 0):
                 raise RungError(
                     f"{self._build.origin}: parameter {i + 1} of kernel '{kernel}' is "
                     f"{'a pointer' if size < 0 else f'a value of {size} bytes'}, and a {kind} was given."
                 )
-            packed.append(_aligned(data))
+            packed.append(machine.aligned(data, 64))
         return packed
+
+    def _sizes(self, kernel: str, number: int) -> list[int]:
+        """Bytes of each parameter, negative for a pointer."""
+        if self._counting:
+            sizes = [size for _, size in machine.program(self._build, kernel).memory.parameters]
+            named = kernel_parameters(self._build.source, kernel, self._build.origin)
+            pointers = [p.pointer for p in named] if len(named) == len(sizes) else [False] * len(sizes)
+            return [-size if pointer else size for size, pointer in zip(sizes, pointers, strict=True)]
+        shape_of = getattr(self._library(self.settings).code, f"rung_shape_{number}")
+        shape_of.restype = ctypes.POINTER(ctypes.c_int)
+        shape = shape_of()
+        return list(shape[1 : 1 + shape[0]])
 
     # ---- what went wrong --------------------------------------------------------------------------------------
 
@@ -433,12 +484,11 @@ class EmulatedModule:
         return "global memory"
 
 
-def _aligned(data: bytes) -> ctypes.Array[ctypes.c_char]:
-    """The bytes at a multiple of 64, as the widest parameter needs."""
-    memory = bytearray(len(data) + 64)
-    start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % 64
-    memory[start : start + len(data)] = data
-    return (ctypes.c_char * len(data)).from_buffer(memory, start)
+def machine_fault(origin: str, kernel: str, fault: machine.Fault) -> RungError:
+    lines = fault.instruction.lines if fault.instruction else ()
+    line = next((n for file, n in lines if Path(file).name == Path(origin).name), 0)
+    at = f", line {line}" if line else ""
+    return EmulatorFault("bounds", f"{origin}: kernel '{kernel}'{at}: {fault.text}.")
 
 
 def _bytes_of(kind: str, value: Any) -> bytes:

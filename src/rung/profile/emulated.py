@@ -21,7 +21,7 @@ from rung.check.operands import Operands
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import counters, module
 from rung.emulator.counters import Counts, Launched
-from rung.emulator.counters_explained import figures
+from rung.emulator.counters_explained import figures, summed
 from rung.errors import RungError
 from rung.expressions import evaluate
 from rung.operation import Values
@@ -72,7 +72,8 @@ class Counted:
                     "kernel": k.kernel, "grid": list(k.config.grid), "block": list(k.config.block),
                     "figures": figures(k),
                     "nsight": {SINGLE[name]: value for name, value in figures(k).items() if name in SINGLE},
-                    "widths": "machine code" if k.compiled else "source", "counted_early": k.early,
+                    "opcodes": dict(summed(k.executed)),
+                    "mix": [{"file": f, "line": n, "executed": of} for (f, n), of in sorted(k.executed.items())],
                     "lines": [a._asdict() | vars(c) for a, c in sorted(k.accesses.items())],
                 }
                 for k in self.kernels
@@ -115,7 +116,7 @@ def small(subject: Subject) -> Subject:
 
 def remarked(subject: Subject) -> list[Launched]:
     """What the kernels ask of memory at a small case, for a sentence about the most expensive line."""
-    return run(small(subject), arithmetic=False).kernels
+    return run(small(subject)).kernels
 
 
 def to_draw(subject: Subject) -> Subject:
@@ -140,10 +141,8 @@ def _aligned(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tens
     return memory[-memory.data_ptr() % ALIGNED :][:size].view(kind).view(shape)
 
 
-def run(
-    subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: bool = False, arithmetic: bool = True
-) -> Counted:
-    """Counts at this very shape; with a trace of requests, if wanted; without arithmetic, in a third of the time."""
+def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: bool = False) -> Counted:
+    """Counts at this very shape; with a trace of requests, if wanted."""
     rung, values, dtype = subject.rung, subject.values, subject.dtype
     if rung.kind != "cuda" and not (trace and rung.kind == "triton"):
         raise RungError(f"{rung.full_name} is a {rung.kind} rung: only CUDA kernels are counted on the emulator.")
@@ -157,7 +156,7 @@ def run(
     operands = Operands(rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=empty)
     with contextlib.ExitStack() as here:
         here.enter_context(emulated_multiprocessors(FEW_SMS if trace else SMS))
-        launches = here.enter_context(counters.recorded(arithmetic=arithmetic))
+        launches = here.enter_context(counters.recorded())
         here.enter_context(module.under(counters=True, poison=False, seconds=PATIENCE))
         prepared = rung.prepare(operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=empty)
         launches.clear()
@@ -251,16 +250,17 @@ def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> lis
         raise RungError(f"{base.rung} launches other kernels at other sizes; count it at a smaller --shape.")
     found = []
     for number, kernel in enumerate(base.kernels):
-        made = replace(kernel, accesses=defaultdict(Counts), instructions=defaultdict(Counter))
-        others = [step.kernels[number].accesses for step in steps]
-        for access in sorted({*kernel.accesses, *itertools.chain(*others)}):
-            first, further = kernel.accesses.get(access, Counts()), [o.get(access, Counts()) for o in others]
-            made.accesses[access] = _line(first, further, units)
-        places = [kernel.instructions, *(step.kernels[number].instructions for step in steps)]
-        for place in set().union(*places):
-            first_of, *further_of = (p.get(place, Counter()) for p in places)
-            for name in set().union(first_of, *further_of):
-                made.instructions[place][name] = _extrapolated(first_of[name], [f[name] for f in further_of], units)
+        made = replace(kernel, accesses=defaultdict(Counts), executed=defaultdict(Counter), lanes=defaultdict(Counter))
+        others = [step.kernels[number] for step in steps]
+        for access in sorted({*kernel.accesses, *itertools.chain(*(o.accesses for o in others))}):
+            further = [o.accesses.get(access, Counts()) for o in others]
+            made.accesses[access] = _line(kernel.accesses.get(access, Counts()), further, units)
+        for of in ("executed", "lanes"):
+            first_of, *further_of = (getattr(k, of) for k in (kernel, *others))
+            for place in {*first_of, *itertools.chain(*further_of)}:
+                one, *more = (counted.get(place, Counter()) for counted in (first_of, *further_of))
+                for name in {*one, *itertools.chain(*more)}:
+                    getattr(made, of)[place][name] = _extrapolated(one[name], [m[name] for m in more], units)
         found.append(made)
     return found
 

@@ -1,0 +1,220 @@
+"""Runs a kernel's machine code (that of an sm_90a, which NVRTC makes without a GPU) warp by warp, and counts what each
+instruction does. machine/entry.h has the C interface.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rung.cuda import elf, kept, nvrtc, sass
+from rung.cuda.launch import Build, LaunchConfig, Resources
+from rung.emulator import toolchain
+from rung.errors import RungError
+from rung.processors import processors
+
+ARCH = "sm_90a"
+FIGURES, SAMPLE, LANES, TRACED = 12, 35, 32, 38
+_SOURCES = toolchain.HERE / "machine"
+_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-fPIC")
+_TEXT = 1024
+_STACK = 1024  # bytes beyond the stack that the compiler knows of, as a thread of a GPU has
+_EVENTS = 4096
+Bytes = ctypes.Array[ctypes.c_char]
+
+
+class Launch(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("cluster", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("local_bytes", ctypes.c_uint),
+        ("cooperative", ctypes.c_uint),
+        ("bank", ctypes.c_void_p * 8),
+        ("bank_bytes", ctypes.c_uint * 8),
+        ("parameters", ctypes.c_uint),
+        ("trace_room", ctypes.c_uint),
+        ("seconds", ctypes.c_double),
+    )
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    found = ctypes.CDLL(str(_compiled()))
+    words, pointer = ctypes.c_uint, ctypes.c_void_p
+    for name, result, *arguments in (
+        ("load", pointer, ctypes.c_char_p),
+        ("problem", ctypes.c_char_p, pointer),
+        ("free", None, pointer),
+        ("run", ctypes.c_int, pointer, ctypes.POINTER(Launch), ctypes.c_char_p, words),
+        ("tally", None, pointer, pointer),
+        ("memory", words, pointer, pointer, pointer, words),
+        ("events", words, pointer, words),
+        ("trace", words, pointer, words),
+    ):
+        function = getattr(found, f"rung_machine_{name}")
+        function.restype, function.argtypes = result, arguments
+    return found
+
+
+def _compiled() -> Path:
+    """The library, compiled once for this machine and g++."""
+    flags = [*_FLAGS, *toolchain.machine_flags()]
+
+    def make(work: Path) -> tuple[Path, None]:
+        target = work / "machine.so"
+        sources = sorted(_SOURCES.glob("*.cpp"))
+        commands = [[*flags, "-c", str(path), "-o", f"{path.stem}.o"] for path in sources]
+        with ThreadPoolExecutor(processors()) as pool:
+            done = [*pool.map(lambda command: toolchain.run(command, work), commands)]
+        linked = toolchain.run(["-shared", *(f"{path.stem}.o" for path in sources), "-o", str(target)], work)
+        for result in (*done, linked):
+            if result.returncode:
+                reason = result.stderr.strip()[:500]
+                raise RungError(f"The emulator's machine does not compile with {toolchain.compiler()}: {reason}")
+        return target, None
+
+    return kept.kept("emulator", f"machine-{toolchain.key(flags, folders=(_SOURCES,))}", make).path
+
+
+def unavailable() -> str:
+    """Why machine code cannot be made or read here; empty if it can."""
+    try:
+        nvrtc.version()
+    except RungError as problem:
+        return str(problem)
+    return "" if sass.disassembler() else sass.ABSENT
+
+
+class Program:
+    """A kernel, ready to run."""
+
+    def __init__(self, build: Build, kernel: str) -> None:
+        cubin = nvrtc.compile_cubin(build.with_lines, ARCH)
+        self.instructions = _instructions(build)[kernel]
+        self.resources: Resources = cubin.resources[kernel]
+        self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
+        text = "\n".join(f"{i.address:04x} {i.text}" for i in self.instructions)
+        self.handle = library().rung_machine_load(text.encode())
+        weakref.finalize(self, library().rung_machine_free, self.handle)
+        if problem := library().rung_machine_problem(self.handle):
+            raise RungError(f"{build.origin}: kernel '{kernel}' cannot be counted: {problem.decode()}.")
+        touches = any(i.name in ("LDL", "STL") for i in self.instructions)
+        self.local_bytes = self.memory.stack + _STACK if touches or self.memory.stack else 0
+
+    def tally(self) -> list[tuple[int, int]]:
+        """For each instruction its executions by warps, and by lanes whose predicate held, in the last launch."""
+        rows = (ctypes.c_uint64 * 2 * max(1, len(self.instructions)))()
+        library().rung_machine_tally(self.handle, rows)
+        return [(row[0], row[1]) for row in rows[: len(self.instructions)]]
+
+    def requests(self) -> list[tuple[list[int], list[int]]]:
+        """For each instruction and memory of the last launch its figures, and its most expensive request."""
+        room = 4 * len(self.instructions)
+        rows, samples = (ctypes.c_uint64 * FIGURES * room)(), (ctypes.c_int64 * SAMPLE * room)()
+        count = min(library().rung_machine_memory(self.handle, rows, samples, room), room)
+        return [([*row], [*sample]) for row, sample in zip(rows[:count], samples[:count], strict=True)]
+
+
+def events() -> list[tuple[int, int, int, int]]:
+    """Of the last launch's first block: kind, warp, bytes or products, number of the copy."""
+    rows = (ctypes.c_uint * 4 * _EVENTS)()
+    count = min(library().rung_machine_events(rows, _EVENTS), _EVENTS)
+    return [(row[0], row[1], row[2], row[3]) for row in rows[:count]]
+
+
+def trace(room: int) -> list[list[int]]:
+    """The last launch's requests, as entry.h describes them."""
+    rows = (ctypes.c_uint64 * TRACED * max(room, 1))()
+    count = min(library().rung_machine_trace(rows, room), room)
+    return [[*row] for row in rows[:count]]
+
+
+def resources(build: Build) -> dict[str, Resources]:
+    return nvrtc.compile_cubin(build.with_lines, ARCH).resources
+
+
+@functools.lru_cache(maxsize=64)
+def program(build: Build, kernel: str) -> Program:
+    return Program(build, kernel)
+
+
+@functools.lru_cache(maxsize=64)
+def _instructions(build: Build) -> dict[str, list[sass.Instruction]]:
+    return sass.instructions_of(nvrtc.compile_cubin(build.with_lines, ARCH))
+
+
+class Variables:
+    """The __constant__ and __device__ variables of a loaded module, which keep their values between launches."""
+
+    def __init__(self, build: Build) -> None:
+        cubin = nvrtc.compile_cubin(build.with_lines, ARCH)
+        memory = elf.module_memory(cubin.path.read_bytes())
+        self._known = memory.variables
+        self._sections = {name: aligned(data) for name, data in memory.sections.items()}
+        for section, offset, name, added in memory.placed:
+            if (address := self.address(name)) is not None:  # else a function of the driver
+                struct.pack_into("<Q", self._sections[section], offset, address + added)
+        self.constants, self.pointers = self._sections[".nv.constant3"], self._sections[".nv.constant4"]
+
+    def address(self, name: str) -> int | None:
+        found = self._known.get(name)
+        memory = self._sections.get(found.section) if found else None
+        return ctypes.addressof(memory) + found.offset if found and memory else None
+
+    def constant(self, name: str) -> tuple[int, int] | None:
+        """The address and the size of a __constant__ variable."""
+        found, address = self._known.get(name), self.address(name)
+        return (address, found.size) if found and address and found.section == ".nv.constant3" else None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What ended a launch."""
+
+    text: str
+    instruction: sass.Instruction | None
+
+
+def run(
+    of: Program, config: LaunchConfig, variables: Variables, parameters: Sequence[Bytes], *, room: int, seconds: float
+) -> Fault | None:
+    """Runs the whole grid; the parameters' sizes are those of `of.memory`."""
+    first = aligned(bytes(max(of.memory.constants, of.memory.start)))
+    for (offset, _), value in zip(of.memory.parameters, parameters, strict=True):
+        struct.pack_into(f"{len(value)}s", first, of.memory.start + offset, value.raw)
+    banks = {0: first, 2: aligned(of.memory.table), 3: variables.constants, 4: variables.pointers}
+    launch = Launch(
+        grid=config.grid,
+        block=config.block,
+        cluster=config.cluster or (1, 1, 1),
+        shared_bytes=of.resources.static_shared + config.shared,
+        local_bytes=of.local_bytes,
+        cooperative=config.cooperative,
+        parameters=of.memory.start,
+        trace_room=room,
+        seconds=seconds,
+    )
+    for number, data in banks.items():
+        launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
+    said = ctypes.create_string_buffer(_TEXT)
+    if not library().rung_machine_run(of.handle, ctypes.byref(launch), said, _TEXT):
+        return None
+    place, _, text = said.value.decode(errors="replace").partition(" ")
+    at = int(place)
+    return Fault(text, of.instructions[at] if 0 <= at < len(of.instructions) else None)
+
+
+def aligned(data: bytes, alignment: int = 512) -> Bytes:
+    """The bytes at a multiple of `alignment`."""
+    memory = bytearray(len(data) + alignment)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % alignment
+    memory[start : start + len(data)] = data
+    return (ctypes.c_char * len(data)).from_buffer(memory, start)

@@ -1,0 +1,439 @@
+// Branches, convergence, barriers, and the order in which warps and blocks run.
+#include "machine.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+
+#include <algorithm>
+
+namespace rung_machine {
+
+Launch launch;
+sigjmp_buf on_failure;
+char failure[512];
+const Op* executing;
+
+void fail(const Warp&, const char* format, ...)
+{
+    va_list rest;
+    va_start(rest, format);
+    vsnprintf(failure, sizeof failure, format, rest);
+    va_end(rest);
+    siglongjmp(on_failure, 1);
+}
+
+bool Block::done() const
+{
+    for (const auto& warp : warps)
+        if (warp->alive) return false;
+    return true;
+}
+
+namespace {
+
+void remove_lanes(Warp& w, uint32_t lanes)  // of the split that executes
+{
+    w.split().lanes &= ~lanes;
+    if (!w.split().lanes) {
+        w.splits.erase(w.splits.begin() + w.now);
+        w.now = 0;
+    }
+}
+
+// Splits that are at one instruction and wait for nothing any more become one.
+void join(Warp& w, uint32_t lanes, uint32_t pc)
+{
+    Split whole{0, pc, Wait::None, 0};
+    for (size_t i = 0; i < w.splits.size();) {
+        Split& s = w.splits[i];
+        if (s.pc == pc && s.wait == Wait::None && s.lanes & lanes) {
+            whole.lanes |= s.lanes;
+            w.splits.erase(w.splits.begin() + long(i));
+        } else i++;
+    }
+    if (whole.lanes) w.splits.insert(w.splits.begin(), whole), w.now = 0;
+}
+
+bool converged(Warp& w, size_t i)
+{
+    const Split at = w.splits[i];
+    const uint32_t wanted = at.wait == Wait::Converge ? w.converge[at.wanted][__builtin_ctz(at.lanes)] & w.alive : at.wanted & w.alive;
+    uint32_t here = 0;
+    const auto waits = [&](const Split& s) {
+        return s.wait == at.wait && s.wanted == at.wanted && s.lanes & wanted && (at.wait == Wait::Together || s.pc == at.pc);
+    };
+    for (const Split& s : w.splits)
+        if (waits(s)) here |= s.lanes;
+    if ((here & wanted) != wanted) return false;
+    for (Split& s : w.splits)
+        if (waits(s)) s.wait = Wait::None;
+    join(w, here, at.pc);
+    return true;
+}
+
+}  // namespace
+
+void reconverge(Warp& w)
+{
+    for (bool again = true; again;) {
+        again = false;
+        for (size_t i = 0; i < w.splits.size() && !again; i++)
+            if (w.splits[i].wait == Wait::Converge || w.splits[i].wait == Wait::Together) again = converged(w, i);
+    }
+}
+
+namespace {
+
+// ---- barriers of a block -------------------------------------------------------------------------------------------------
+
+void look_at_barrier(Block& block, unsigned number)
+{
+    NamedBarrier& barrier = block.barriers[number];
+    unsigned arrived = barrier.arrived, alive = 0, waiting = 0;
+    for (const auto& warp : block.warps) {
+        if (!warp->alive) continue;
+        alive += WARP;
+        const uint32_t mine = barrier.of_warp[warp->rank];
+        waiting += mine != 0;
+        if (mine && (mine & warp->alive) == warp->alive) arrived += WARP;
+    }
+    if ((!waiting && !barrier.arrived) || arrived < (barrier.count ? barrier.count : alive)) return;
+    block.reduced = barrier.sum;
+    barrier = NamedBarrier();
+    for (const auto& warp : block.warps) {
+        Warp& w = *warp;
+        uint32_t here = 0, pc = 0;
+        for (Split& s : w.splits)
+            if (s.wait == Wait::Barrier && s.wanted == number) s.wait = Wait::None, here |= s.lanes, pc = s.pc;
+        if (here) join(w, here, pc);
+    }
+}
+
+void ended(Warp& w)
+{
+    reconverge(w);
+    for (unsigned i = 0; i < 16; i++) look_at_barrier(*w.block, i);
+}
+
+uint32_t value_of(const Warp& w, const Operand& o, uint32_t lanes)
+{
+    Row scratch;
+    return w.row(o, scratch)[__builtin_ctz(lanes)];
+}
+
+void bar(Warp& w, const Op& op, uint32_t lanes)
+{
+    Block& block = *w.block;
+    const Operand* sources[2] = {};
+    unsigned count = 0;
+    for (const Operand& o : op.every)
+        if (o.kind != Kind::Predicate && count < 2) sources[count++] = &o;
+    const auto number_at = [&](unsigned i) { return sources[i]->kind == Kind::Number ? sources[i]->value : value_of(w, *sources[i], lanes); };
+    const unsigned number = number_at(0) & 15;
+    NamedBarrier& barrier = block.barriers[number];
+    barrier.count = count > 1 ? number_at(1) : 0;
+    note(Event::Barrier, w);
+    if (op.has("RED")) {
+        const Operand* vote = nullptr;
+        for (const Operand& o : op.every)
+            if (o.kind == Kind::Predicate) vote = &o;
+        const uint32_t yes = vote ? w.predicate(*vote) & lanes : lanes;
+        if (op.has("POPC")) barrier.sum += unsigned(__builtin_popcount(yes));
+        else if (op.has("OR")) barrier.sum |= yes ? ALL : 0;
+        else barrier.sum = (barrier.arrived || barrier.sum ? barrier.sum : ALL) & (yes == lanes ? ALL : 1);
+    }
+    if (op.has("ARV")) barrier.arrived += WARP;
+    else {
+        barrier.of_warp[w.rank] |= lanes;
+        w.split().wait = Wait::Barrier, w.split().wanted = number;
+    }
+    look_at_barrier(block, number);
+}
+
+void b2r(Warp& w, const Op& op, uint32_t lanes)
+{
+    const uint32_t made = w.block->reduced;
+    map(w.target(op.out), lanes, [&](unsigned) { return made; });
+    if (op.ins) w.set(op.in[0], made == ALL ? ALL : 0, lanes);
+}
+
+// ---- branches --------------------------------------------------------------------------------------------------------------
+
+void go(Warp& w, uint32_t lanes, uint32_t target)
+{
+    Split& s = w.split();
+    if (lanes == s.lanes) {
+        s.pc = target;
+        return;
+    }
+    s.lanes &= ~lanes;
+    w.splits.push_back({lanes, target, Wait::None, 0});
+}
+
+uint32_t narrowed(const Warp& w, const Op& op, uint32_t lanes)  // by a predicate among the operands
+{
+    for (const Operand& o : op.every)
+        if (o.kind == Kind::Predicate) lanes &= w.predicate(o);
+    return lanes;
+}
+
+void bra(Warp& w, const Op& op, uint32_t lanes)
+{
+    lanes = narrowed(w, op, lanes);
+    if (op.has("DIV")) {
+        const uint32_t whole = value_of(w, op.every[0], lanes) & w.alive;
+        if ((w.split().lanes & whole) == whole) return;
+    } else if (op.has("U") || op.has("ANY")) lanes = lanes ? w.split().lanes : 0;
+    if (lanes) go(w, lanes, op.target);
+}
+
+void go_to(Warp& w, uint32_t lanes, uint32_t address)
+{
+    const auto found = launch.program->at.find(address);
+    if (found == launch.program->at.end()) fail(w, "a branch goes to %#x, where there is no instruction", address);
+    go(w, lanes, found->second);
+}
+
+void brx(Warp& w, const Op& op, uint32_t lanes)  // relative to the next instruction
+{
+    const size_t space = op.text.find(' ', op.text.find("BRX") + 4);
+    const long offset = space == std::string::npos ? 0 : strtol(op.text.c_str() + space, nullptr, 0);
+    Row scratch;
+    const uint32_t* const a = w.row(op.every[0], scratch);
+    while (lanes) {
+        const uint32_t to = a[__builtin_ctz(lanes)];
+        uint32_t same = 0;
+        each(lanes, [&](unsigned l) { same |= uint32_t(a[l] == to) << l; });
+        go_to(w, same, uint32_t((w.pc()) * 16 + to + uint32_t(offset)));
+        lanes &= ~same;
+    }
+}
+
+void call(Warp& w, const Op& op, uint32_t lanes)
+{
+    if (op.every.empty() || op.every.back().kind != Kind::Number) fail(w, "a function that is not part of the kernel is called");
+    go_to(w, lanes, op.every.back().value);
+}
+
+void ret(Warp& w, const Op& op, uint32_t lanes) { go_to(w, lanes, value_of(w, op.every[0], lanes)); }
+
+void exit_lanes(Warp& w, const Op& op, uint32_t lanes)
+{
+    lanes = narrowed(w, op, lanes);
+    if (!lanes) return;
+    w.alive &= ~lanes;
+    remove_lanes(w, lanes);
+    ended(w);
+}
+
+void bssy(Warp& w, const Op& op, uint32_t lanes)
+{
+    const unsigned number = op.every[0].index & 15;
+    each(lanes, [&](unsigned l) { w.converge[number][l] = lanes; });
+}
+
+void bsync(Warp& w, const Op& op, uint32_t)
+{
+    Split& s = w.split();
+    s.wait = Wait::Converge, s.wanted = op.every[0].index & 15;
+    if (w.converge[s.wanted][__builtin_ctz(s.lanes)] == s.lanes) s.wait = Wait::None;
+    else reconverge(w);
+}
+
+void leave(Warp& w, const Op& op, uint32_t lanes)  // BREAK
+{
+    lanes = narrowed(w, op, lanes);
+    const unsigned number = op.every.back().index & 15;
+    for (uint32_t& waits : w.converge[number]) waits &= ~lanes;
+    each(lanes, [&](unsigned l) { w.converge[number][l] = 1u << l; });
+    reconverge(w);
+}
+
+void bmov(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Operand &to = op.every[0], &from = op.every[1];
+    if (to.kind == Kind::Other) {
+        Row scratch;
+        const uint32_t* const a = w.row(from, scratch);
+        each(lanes, [&](unsigned l) { w.converge[to.index & 15][l] = a[l]; });
+    } else {
+        uint32_t* const d = w.target(to);
+        each(lanes, [&](unsigned l) { d[l] = w.converge[from.index & 15][l]; });
+    }
+}
+
+void warpsync(Warp& w, const Op& op, uint32_t lanes)
+{
+    Split& s = w.split();
+    s.wait = Wait::Together, s.wanted = op.has("ALL") || op.every.empty() ? w.alive : value_of(w, op.every[0], lanes);
+    if (!(s.wanted & w.alive & ~s.lanes)) s.wait = Wait::None;
+    else reconverge(w);
+}
+
+void nothing(Warp&, const Op&, uint32_t) {}
+void sleep(Warp& w, const Op&, uint32_t) { w.pauses = true; }
+void trap(Warp& w, const Op&, uint32_t) { fail(w, "the kernel traps"); }
+
+// ---- the order of execution ------------------------------------------------------------------------------------------------
+
+constexpr uint64_t TURN = 4096;  // instructions of a warp until the others have their turn
+
+// Until the warp waits or its turn ends; whether it did anything.
+bool run_warp(Warp& w)
+{
+    Program& program = *launch.program;
+    const uint64_t began = w.clock;
+    w.gives_way = w.pauses = false;
+    if (w.splits.size() > 1) w.now = unsigned((w.now + 1) % w.splits.size());
+    while (w.clock - began < TURN) {
+        if (w.now >= w.splits.size()) w.now = 0;
+        if (w.splits.empty()) break;
+        if (w.split().wait != Wait::None) {
+            size_t next = w.splits.size();
+            for (size_t i = 0; i < w.splits.size(); i++)
+                if (w.splits[i].wait == Wait::None && (next == w.splits.size() || w.splits[i].pc < w.splits[next].pc)) next = i;
+            if (next == w.splits.size()) break;
+            w.now = unsigned(next);
+        }
+        Split& s = w.split();
+        if (s.pc >= program.ops.size()) fail(w, "the kernel's code ends without EXIT");
+        const Op& op = program.ops[s.pc];
+        const uint32_t guard = w.p[op.guard], lanes = s.lanes & (op.guard_inverted ? ~guard : guard);
+        executing = &op;
+        s.pc++, w.clock++;
+        if (lanes) op.run(w, op, op.uniform ? ALL : lanes);
+        if (w.gives_way) {
+            w.split().pc--;
+            break;
+        }
+        Tally& tally = program.tally[op.number];
+        tally.executed++, tally.lanes += unsigned(__builtin_popcount(lanes));
+        if (w.pauses) break;
+    }
+    return w.clock - began > (w.gives_way ? 1 : 0);
+}
+
+struct Unit  // the blocks of a cluster, which run together
+{
+    std::vector<std::unique_ptr<Block>> blocks;
+    std::vector<Block*> cluster;
+};
+
+std::vector<std::unique_ptr<Warp>> spare;
+
+void start(Unit& unit, uint64_t number)
+{
+    const uint32_t* const c = launch.cluster;
+    const uint64_t across = launch.grid[0] / c[0], down = launch.grid[1] / c[1];
+    const uint64_t x = number % across, y = number / across % down, z = number / (across * down);
+    const unsigned threads = launch.block[0] * launch.block[1] * launch.block[2];
+    for (unsigned rank = 0; rank < c[0] * c[1] * c[2]; rank++) {
+        unit.blocks.emplace_back(new Block());
+        Block& block = *unit.blocks.back();
+        unit.cluster.push_back(&block);
+        block.index[0] = uint32_t(x * c[0] + rank % c[0]), block.index[1] = uint32_t(y * c[1] + rank / c[0] % c[1]);
+        block.index[2] = uint32_t(z * c[2] + rank / (c[0] * c[1]));
+        block.number = (uint64_t(block.index[2]) * launch.grid[1] + block.index[1]) * launch.grid[0] + block.index[0];
+        block.in_cluster = rank;
+        block.shared.resize(RESERVED_SHARED + launch.shared_bytes);
+        for (unsigned first = 0; first < threads; first += WARP) {
+            if (spare.empty()) spare.emplace_back(new Warp());
+            block.warps.push_back(std::move(spare.back()));
+            spare.pop_back();
+            Warp& w = *block.warps.back();
+            memset(w.p, 0, sizeof w.p), memset(w.converge, 0, sizeof w.converge);
+            memset(w.r[ZERO], 0, sizeof(Row)), memset(w.r[FIRST_UNIFORM + 63], 0, sizeof(Row));
+            w.p[TRUE] = w.p[FIRST_UNIFORM_PREDICATE + TRUE] = ALL;
+            w.alive = threads - first >= WARP ? ALL : (1u << (threads - first)) - 1;
+            w.rank = first / WARP, w.block = &block, w.now = 0, w.clock = 0;
+            w.splits.assign(1, {w.alive, 0, Wait::None, 0});
+            w.local.clear();
+        }
+    }
+    for (auto& block : unit.blocks) block->cluster = &unit.cluster;
+}
+
+bool finished(Unit& unit)
+{
+    for (auto& block : unit.blocks)
+        if (!block->done()) return false;
+    for (auto& block : unit.blocks)
+        for (auto& warp : block->warps) spare.push_back(std::move(warp));
+    return true;
+}
+
+const Warp* nobody()
+{
+    if (spare.empty()) spare.emplace_back(new Warp());
+    return spare.front().get();
+}
+
+double seconds_now()
+{
+    timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return double(now.tv_sec) + double(now.tv_nsec) * 1e-9;
+}
+
+}  // namespace
+
+void run_grid()
+{
+    const uint64_t units = uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2] / (launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
+    std::vector<std::unique_ptr<Unit>> resident;
+    uint64_t next = 0;
+    const double began = seconds_now();
+    while (next < units || !resident.empty()) {
+        do {
+            if (next == units) break;
+            resident.emplace_back(new Unit());
+            start(*resident.back(), next++);
+        } while (launch.cooperative);
+        bool did_anything = false;
+        for (size_t i = 0; i < resident.size();) {
+            Unit& unit = *resident[i];
+            for (bool again = true; again;) {
+                again = false;
+                for (auto& block : unit.blocks)
+                    for (auto& warp : block->warps)
+                        if (warp->alive && run_warp(*warp)) did_anything = true, again |= !warp->gives_way && !warp->pauses && warp->clock % TURN;
+            }
+            if (finished(unit)) resident.erase(resident.begin() + long(i));
+            else i++;
+            if (seconds_now() - began > launch.seconds) fail(*nobody(), "the kernel does not end: it ran for %.0f s", launch.seconds);
+        }
+        if (!did_anything && next == units && !resident.empty()) {
+            Unit& unit = *resident.front();
+            for (auto& block : unit.blocks)
+                for (auto& warp : block->warps)
+                    if (warp->alive) executing = &launch.program->ops[std::min<size_t>(warp->splits.front().pc, launch.program->ops.size() - 1)];
+            fail(*nobody(), "every warp waits: the kernel does not go on");
+        }
+    }
+}
+
+void add_control(Table& t)
+{
+    t["BRA"] = {bra, false, [](Op& op) { return only(op, {"U", "ANY", "DIV", "CONV", "INC", "DEC"}); }};
+    t["BRX"] = {brx, false, nullptr};
+    t["CALL"] = {call, false, nullptr};
+    t["RET"] = {ret, false, nullptr};
+    t["EXIT"] = {exit_lanes, false, nullptr};
+    t["BSSY"] = {bssy, false, nullptr};
+    t["BSYNC"] = {bsync, false, nullptr};
+    t["BREAK"] = {leave, false, nullptr};
+    t["BMOV"] = {bmov, false, nullptr};
+    t["WARPSYNC"] = {warpsync, false, nullptr};
+    t["BAR"] = {bar, false, nullptr};
+    t["B2R"] = {b2r, true, nullptr};
+    t["BPT"] = {trap, false, nullptr};
+    t["NANOSLEEP"] = {sleep, false, nullptr};
+    for (const char* name : {"NOP", "YIELD", "ENDCOLLECTIVE", "MEMBAR", "ERRBAR", "CGAERRBAR", "CCTL", "CCTLL", "ACQBULK", "PREEXIT", "PMTRIG", "DEPBAR",
+                             "BARRIER", "KILL", "UCCTL"})
+        t[name] = {nothing, false, nullptr};
+}
+
+}  // namespace rung_machine

@@ -1,0 +1,129 @@
+#include "entry.h"
+
+#include "machine.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+
+#include <algorithm>
+
+namespace rung_machine {
+
+Program* decoded(const char* text);
+extern sigjmp_buf on_failure;
+extern char failure[512];
+extern const Op* executing;
+struct Traced { uint64_t instruction, block, warp, lanes, bytes, place, at[WARP]; };
+struct Happened { uint32_t event, warp, amount, serial; };
+extern std::vector<Traced> traced;
+extern std::vector<Happened> happened;
+extern size_t trace_room;
+
+namespace {
+
+constexpr uint32_t LOCAL_BASE = 0x20, STACK = 0x28, PARAMETERS = 0x198;
+
+void touched_nothing(int, siginfo_t* info, void*)
+{
+    snprintf(failure, sizeof failure, "touches memory that belongs to no argument (address %p)", info->si_addr);
+    siglongjmp(on_failure, 1);
+}
+
+void prepare(const rung_machine_launch& l)
+{
+    const auto copied = [](uint32_t* to, const uint32_t* from) { std::copy(from, from + 3, to); };
+    copied(launch.grid, l.grid), copied(launch.block, l.block), copied(launch.cluster, l.cluster);
+    launch.shared_bytes = l.shared_bytes, launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds;
+    for (unsigned i = 0; i < 8; i++) {
+        const uint8_t* const bytes = static_cast<const uint8_t*>(l.bank[i]);
+        launch.bank[i].assign(bytes, bytes + l.bank_bytes[i]);
+    }
+    std::vector<uint8_t>& first = launch.bank[0];
+    first.resize(std::max<size_t>(first.size(), l.parameters + 8));
+    memcpy(&first[0], l.block, 12), memcpy(&first[12], l.grid, 12);
+    const uint64_t local = LOCAL_WINDOW, parameters = uint64_t(first.data()) + l.parameters;
+    memcpy(&first[LOCAL_BASE], &local, 8), memcpy(&first[STACK], &l.local_bytes, 4), memcpy(&first[PARAMETERS], &parameters, 8);
+    Program& program = *launch.program;
+    for (const auto& [operand, row] : program.constants) {
+        const std::vector<uint8_t>& bank = launch.bank[operand->index];
+        uint32_t value = 0;
+        if (size_t(operand->offset) + 4 <= bank.size()) memcpy(&value, &bank[size_t(operand->offset)], 4);
+        std::fill(*row, *row + WARP, value);
+    }
+    std::fill(program.tally.begin(), program.tally.end(), Tally());
+    std::fill(program.memory.begin(), program.memory.end(), Memory());
+    traced.clear(), happened.clear();
+    trace_room = l.trace_room;
+}
+
+}  // namespace
+}  // namespace rung_machine
+
+using namespace rung_machine;
+
+#define EXPORTED __attribute__((visibility("default")))
+
+extern "C" {
+
+EXPORTED void* rung_machine_load(const char* text) { return decoded(text); }
+EXPORTED const char* rung_machine_problem(void* program)
+{
+    const std::string& problem = static_cast<Program*>(program)->problem;
+    return problem.empty() ? nullptr : problem.c_str();
+}
+EXPORTED void rung_machine_free(void* program) { delete static_cast<Program*>(program); }
+
+EXPORTED int rung_machine_run(void* program, const rung_machine_launch* l, char* error, uint32_t room)
+{
+    launch.program = static_cast<Program*>(program);
+    prepare(*l);
+    executing = nullptr;
+    struct sigaction now = {}, before[2];
+    now.sa_sigaction = touched_nothing, now.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+    sigaction(SIGSEGV, &now, &before[0]), sigaction(SIGBUS, &now, &before[1]);
+    const int failed = sigsetjmp(on_failure, 1);
+    if (!failed) run_grid();
+    else snprintf(error, room, "%d %s", executing ? int(executing->number) : -1, failure);
+    sigaction(SIGSEGV, &before[0], nullptr), sigaction(SIGBUS, &before[1], nullptr);
+    return failed;
+}
+
+EXPORTED void rung_machine_tally(void* program, uint64_t (*rows)[2])
+{
+    for (const Tally& tally : static_cast<Program*>(program)->tally) (*rows)[0] = tally.executed, (*rows++)[1] = tally.lanes;
+}
+
+EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[35], uint32_t room)
+{
+    uint32_t count = 0;
+    for (const Op& op : static_cast<Program*>(program)->ops)
+        for (unsigned shared = 0; shared < 2; shared++) {
+            const Total& t = op.memory->total[shared];
+            if (!t.requests && !t.bytes) continue;
+            if (count < room) {
+                const bool store = op.name == "LDGSTS" ? shared : op.store;
+                const uint64_t row[12] = {op.number, shared, store, t.requests, t.lanes, t.bytes, t.unique_bytes, t.sectors, t.lines, t.ideal_sectors, t.wavefronts, t.ideal_wavefronts};
+                std::copy(row, row + 12, rows[count]);
+                const Cost& worst = op.memory->worst;
+                samples[count][0] = worst.lanes && worst.shared == bool(shared) ? worst.lanes : 0;
+                samples[count][1] = worst.bytes, samples[count][2] = worst.phase;
+                std::copy(worst.apart, worst.apart + WARP, samples[count] + 3);
+            }
+            count++;
+        }
+    return count;
+}
+
+EXPORTED uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room)
+{
+    for (uint32_t i = 0; i < happened.size() && i < room; i++) memcpy(rows[i], &happened[i], sizeof rows[i]);
+    return uint32_t(happened.size());
+}
+
+EXPORTED uint32_t rung_machine_trace(uint64_t (*rows)[38], uint32_t room)
+{
+    for (uint32_t i = 0; i < traced.size() && i < room; i++) memcpy(rows[i], &traced[i], sizeof rows[i]);
+    return uint32_t(traced.size());
+}
+}

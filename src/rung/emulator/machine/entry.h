@@ -1,0 +1,40 @@
+// The C interface of this library, which emulator/machine.py declares again.
+#pragma once
+#include <stdint.h>
+
+extern "C" {
+
+struct rung_machine_launch
+{
+    uint32_t grid[3], block[3], cluster[3];
+    uint32_t shared_bytes;  // static and dynamic
+    uint32_t local_bytes;   // of each thread: its stack
+    uint32_t cooperative;
+    const void* bank[8];    // constant memory; bank 0 holds the parameters, the rest of it is filled here
+    uint32_t bank_bytes[8];
+    uint32_t parameters;    // where they begin in bank 0
+    uint32_t trace_room;    // requests that are kept, half of them the first block's; 0: none
+    double seconds;         // of CPU time, until the launch is ended
+};
+
+// `text` has a line for each instruction: its address in hexadecimal digits, a space, the instruction with the addresses
+// that it branches to in place of labels ("0010 @P0 BRA 0x1230"). Never null; see rung_machine_problem.
+void* rung_machine_load(const char* text);
+const char* rung_machine_problem(void* program);  // null, or the instruction that cannot be executed, and why
+void rung_machine_free(void* program);
+
+// Runs a launch; 0, or 1 with a reason in `error`, which then begins with the index of the instruction or -1 and a space.
+int rung_machine_run(void* program, const rung_machine_launch* launch, char* error, uint32_t room);
+
+// What the last launch counted. [instruction]: executions by warps, and by lanes whose predicate held.
+void rung_machine_tally(void* program, uint64_t (*rows)[2]);
+// A row for each instruction and memory that was touched: instruction, memory (1: shared), store, then the figures of Total
+// in their order; `samples` are the worst requests: lanes, bytes of each, place within a line, distances from the first lane.
+// Returns how many there are.
+uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[35], uint32_t room);
+// The first block's events: kind, warp, bytes or products, number of the copy.
+uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room);
+// Requests of the trace: instruction, block, warp, lanes, bytes of each, place (1 shared, 2 store, 4 times the swizzle), then
+// the lanes' addresses; those in shared memory count from its start.
+uint32_t rung_machine_trace(uint64_t (*rows)[38], uint32_t room);
+}

@@ -1,0 +1,623 @@
+// Floating-point numbers: float32, float64, pairs of 16-bit ones, conversions and special functions.
+#include "machine.h"
+
+#include <fenv.h>
+#include <math.h>
+
+#include <algorithm>
+
+namespace rung_machine {
+
+float half_to_float(uint16_t bits)
+{
+    const uint32_t sign = uint32_t(bits >> 15) << 31, exponent = bits >> 10 & 31, fraction = bits & 1023;
+    if (exponent == 31) return as_float(sign | 0x7f800000 | fraction << 13);
+    if (exponent) return as_float(sign | (exponent + 112) << 23 | fraction << 13);
+    const float small = float(fraction) * 0x1p-24f;
+    return sign ? -small : small;
+}
+
+uint16_t float_to_half(float value)
+{
+    const uint32_t bits = as_bits(value), sign = bits >> 16 & 0x8000;
+    const float size = fabsf(value);
+    if (size != size) return 0x7fff;
+    if (size >= 65520.0f) return uint16_t(sign | 0x7c00);
+    if (size < 0x1p-14f) return uint16_t(sign | uint32_t(nearbyintf(size * 0x1p24f)));
+    const uint32_t rounded = as_bits(size) + 0xfff + (as_bits(size) >> 13 & 1);
+    return uint16_t(sign | ((rounded >> 13) - (112 << 10)));
+}
+
+float bf16_to_float(uint16_t bits) { return as_float(uint32_t(bits) << 16); }
+
+uint16_t float_to_bf16(float value)
+{
+    const uint32_t bits = as_bits(value);
+    if (value != value) return 0x7fff;
+    return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+namespace {
+
+enum : uint32_t { FLUSHES = 1, SATURATES = 2, DOWN = 4, UP = 8, TO_ZERO = 16, SIMPLE = 32, NAN_WINS = 64 };
+
+inline float flushed(float x) { return as_bits(x) & 0x7f800000 ? x : as_float(as_bits(x) & 0x80000000); }
+inline float saturated(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }
+
+struct Source
+{
+    Row scratch;
+    const uint32_t* at;
+    uint32_t keep, flip;
+    Source(const Warp& w, const Operand& o) : at(w.row(o, scratch)), keep(o.absolute ? 0x7fffffffu : ALL), flip(o.negative ? 0x80000000u : 0) {}
+    float operator()(unsigned l) const { return as_float((at[l] & keep) ^ flip); }
+    uint32_t bits(unsigned l) const { return (at[l] & keep) ^ flip; }
+};
+
+struct Rounding
+{
+    explicit Rounding(uint32_t flags) : changed(flags & (DOWN | UP | TO_ZERO))
+    {
+        if (changed) fesetround(flags & DOWN ? FE_DOWNWARD : flags & UP ? FE_UPWARD : FE_TOWARDZERO);
+    }
+    ~Rounding()
+    {
+        if (changed) fesetround(FE_TONEAREST);
+    }
+    bool changed;
+};
+
+template <class F>
+void arithmetic(Warp& w, const Op& op, uint32_t lanes, F f)
+{
+    uint32_t* const d = w.target(op.out);
+    if (op.flags & SIMPLE) return map(d, lanes, [&](unsigned l) { return as_bits(f(l)); });
+    const Rounding rounding(op.flags);
+    Row made;
+    for (unsigned l = 0; l < WARP; l++) {
+        float v = f(l);
+        if (op.flags & FLUSHES) v = flushed(v);
+        if (op.flags & SATURATES) v = saturated(v);
+        made[l] = as_bits(v);
+    }
+    map(d, lanes, [&](unsigned l) { return made[l]; });
+}
+
+void ffma(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
+    if (op.flags & FLUSHES) arithmetic(w, op, lanes, [&](unsigned l) { return __builtin_fmaf(flushed(a(l)), flushed(b(l)), flushed(c(l))); });
+    else arithmetic(w, op, lanes, [&](unsigned l) { return __builtin_fmaf(a(l), b(l), c(l)); });
+}
+
+void fmul(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]);
+    if (op.flags & FLUSHES) arithmetic(w, op, lanes, [&](unsigned l) { return flushed(a(l)) * flushed(b(l)); });
+    else arithmetic(w, op, lanes, [&](unsigned l) { return a(l) * b(l); });
+}
+
+void fadd(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]);
+    if (op.flags & FLUSHES) arithmetic(w, op, lanes, [&](unsigned l) { return flushed(a(l)) + flushed(b(l)); });
+    else arithmetic(w, op, lanes, [&](unsigned l) { return a(l) + b(l); });
+}
+
+bool prepare_arithmetic(Op& op)
+{
+    op.flags = (op.has("FTZ") ? FLUSHES : 0) | (op.has("SAT") ? SATURATES : 0) | (op.has("RM") ? DOWN : 0) | (op.has("RP") ? UP : 0) |
+               (op.has("RZ") ? TO_ZERO : 0);
+    if (!op.flags) op.flags = SIMPLE;
+    return only(op, {"FTZ", "SAT", "RM", "RP", "RZ", "RN"});
+}
+
+void fmnmx(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]);
+    const uint32_t least = w.predicate(op.in[0]);
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        float x = a(l), y = b(l);
+        if (op.flags & FLUSHES) x = flushed(x), y = flushed(y);
+        if (x != x || y != y) return op.flags & NAN_WINS || (x != x && y != y) ? 0x7fffffffu : as_bits(x != x ? y : x);
+        const bool less = x < y || (x == y && as_bits(x) >> 31 && !(as_bits(y) >> 31));
+        return as_bits(less == bool(least >> l & 1) ? x : y);
+    });
+}
+
+bool prepare_fmnmx(Op& op)
+{
+    op.flags = (op.has("FTZ") ? FLUSHES : 0) | (op.has("NAN") ? NAN_WINS : 0);
+    return only(op, {"FTZ", "NAN"}) && op.ins;
+}
+
+void fsel(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]);
+    const uint32_t first = w.predicate(op.in[0]);
+    map(w.target(op.out), lanes, [&](unsigned l) { return first >> l & 1 ? a.bits(l) : b.bits(l); });
+}
+
+// ---- comparisons: the low bits of `flags` are a relation, then how it is combined, then FTZ and BF ---------------------
+
+enum : uint32_t { LESS = 1, EQUAL = 2, GREATER = 4, UNORDERED = 8, OR = 16, XOR = 32, FLUSHED = 64, AS_FLOAT = 128 };
+
+const char* const RELATIONS[] = {"F", "LT", "EQ", "LE", "GT", "NE", "GE", "NUM", "NAN", "LTU", "EQU", "LEU", "GTU", "NEU", "GEU", "T"};
+
+bool prepare_comparison(Op& op)
+{
+    int relation = -1;
+    for (int i = 0; i < 16; i++)
+        if (op.has(RELATIONS[i])) relation = i;
+    op.flags = uint32_t(relation) | (op.has("OR") ? OR : 0) | (op.has("XOR") ? XOR : 0) | (op.has("FTZ") ? FLUSHED : 0) | (op.has("BF") ? AS_FLOAT : 0);
+    for (const std::string& m : op.modifiers) {
+        bool known = m == "AND" || m == "OR" || m == "XOR" || m == "FTZ" || m == "BF" || m == "BF16_V2" || m == "H0_AND" || m == "H1_AND";
+        for (const char* r : RELATIONS) known |= m == r;
+        if (!known) return false;
+    }
+    return relation >= 0;
+}
+
+template <class T>
+bool related(uint32_t flags, T x, T y)
+{
+    return x != x || y != y ? flags & UNORDERED : x < y ? flags & LESS : x > y ? flags & GREATER : flags & EQUAL;
+}
+
+uint32_t combined(uint32_t flags, uint32_t a, uint32_t b) { return flags & OR ? a | b : flags & XOR ? a ^ b : a & b; }
+
+uint32_t relation_of(Warp& w, const Op& op)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]);
+    if (op.flags & FLUSHED) return where([&](unsigned l) { return related(op.flags, flushed(a(l)), flushed(b(l))); });
+    return where([&](unsigned l) { return related(op.flags, a(l), b(l)); });
+}
+
+void set_both(Warp& w, const Op& op, uint32_t holds, uint32_t lanes)
+{
+    const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL;
+    w.set(op.p[0], combined(op.flags, holds, other), lanes);
+    if (op.outs > 1) w.set(op.p[1], combined(op.flags, ~holds, other), lanes);
+}
+
+void fsetp(Warp& w, const Op& op, uint32_t lanes) { set_both(w, op, relation_of(w, op), lanes); }
+
+void fset(Warp& w, const Op& op, uint32_t lanes)
+{
+    const uint32_t holds = combined(op.flags, relation_of(w, op), op.ins ? w.predicate(op.in[0]) : ALL);
+    const uint32_t yes = op.flags & AS_FLOAT ? as_bits(1.0f) : ALL;
+    map(w.target(op.out), lanes, [&](unsigned l) { return holds >> l & 1 ? yes : 0; });
+}
+
+// Whether a quotient needs the slow division: the quick sequence would leave the normal numbers.
+void fchk(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]);
+    w.set(op.p[0], where([&](unsigned l) {
+        const int above = int(a.bits(l) >> 23 & 255), below = int(b.bits(l) >> 23 & 255), apart = above - below;
+        return above == 255 || below == 255 || below == 0 || below >= 253 || above <= 23 || apart >= 126 || apart <= -125;
+    }), lanes);
+}
+
+// ---- special functions -----------------------------------------------------------------------------------------------
+
+float special(uint32_t function, float x)
+{
+    switch (function) {
+    case 0: return 1.0f / flushed(x);
+    case 1: return float(1.0 / sqrt(double(flushed(x))));
+    case 2: return exp2f(flushed(x));
+    case 3: return log2f(flushed(x));
+    case 4: return sqrtf(flushed(x));
+    case 5: return float(sin(double(x) * 6.283185307179586));
+    case 6: return float(cos(double(x) * 6.283185307179586));
+    }
+    return tanhf(x);
+}
+
+void mufu(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]);
+    if (op.flags >= 8) {  // of the upper half of a double
+        map(w.target(op.out), lanes, [&](unsigned l) {
+            const uint64_t bits = uint64_t(a.bits(l)) << 32;
+            double x;
+            memcpy(&x, &bits, 8);
+            x = op.flags == 8 ? 1 / x : 1 / sqrt(x);
+            uint64_t made;
+            memcpy(&made, &x, 8);
+            return uint32_t(made >> 32);
+        });
+        return;
+    }
+    uint32_t* const d = w.target(op.out);
+    each(lanes, [&](unsigned l) { d[l] = as_bits(op.has("EX2") ? flushed(special(op.flags, a(l))) : special(op.flags, a(l))); });
+}
+
+bool prepare_mufu(Op& op)
+{
+    static const char* const names[] = {"RCP", "RSQ", "EX2", "LG2", "SQRT", "SIN", "COS", "TANH", "RCP64H", "RSQ64H"};
+    for (uint32_t i = 0; i < 10; i++)
+        if (op.has(names[i])) {
+            op.flags = i;
+            return only(op, {names[i]});
+        }
+    return false;
+}
+
+// ---- conversions -------------------------------------------------------------------------------------------------------
+
+double double_at(const uint32_t* low, unsigned l)
+{
+    const uint64_t bits = low[l] | uint64_t(low[WARP + l]) << 32;
+    double x;
+    memcpy(&x, &bits, 8);
+    return x;
+}
+
+struct Double
+{
+    Row pair[2];
+    const uint32_t* at;
+    bool negative, absolute;
+    Double(const Warp& w, const Operand& o) : at(pair[0]), negative(o.negative), absolute(o.absolute)
+    {
+        if (o.kind == Kind::Register && o.index != ZERO) at = w.r[o.index];
+        else if (o.kind == Kind::Constant) {
+            Operand next = o;
+            next.lanes = nullptr;
+            for (unsigned i = 0; i < 2; i++, next.offset += 4) w.row(next, pair[i]);
+        } else {
+            uint64_t bits = 0;
+            const double x = o.kind == Kind::Number ? o.exact : 0;
+            memcpy(&bits, &x, 8);
+            std::fill(pair[0], pair[0] + WARP, uint32_t(bits)), std::fill(pair[1], pair[1] + WARP, uint32_t(bits >> 32));
+        }
+    }
+    double operator()(unsigned l) const
+    {
+        double x = double_at(at, l);
+        if (absolute) x = fabs(x);
+        return negative ? -x : x;
+    }
+};
+
+void put(uint32_t* d, unsigned l, uint64_t bits) { d[l] = uint32_t(bits), d[WARP + l] = uint32_t(bits >> 32); }
+void put(uint32_t* d, unsigned l, double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, 8);
+    put(d, l, bits);
+}
+
+template <class F>
+void doubles(Warp& w, const Op& op, uint32_t lanes, F f)
+{
+    const Rounding rounding(op.flags);
+    uint32_t* const d = w.target(op.out);
+    double made[WARP];
+    each(lanes, [&](unsigned l) { made[l] = f(l); });
+    if (d != w.r[SINK]) each(lanes, [&](unsigned l) { put(d, l, made[l]); });
+}
+
+void dadd(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Double a(w, op.s[0]), b(w, op.s[1]);
+    doubles(w, op, lanes, [&](unsigned l) { return a(l) + b(l); });
+}
+void dmul(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Double a(w, op.s[0]), b(w, op.s[1]);
+    doubles(w, op, lanes, [&](unsigned l) { return a(l) * b(l); });
+}
+void dfma(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Double a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
+    doubles(w, op, lanes, [&](unsigned l) { return fma(a(l), b(l), c(l)); });
+}
+void dsetp(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Double a(w, op.s[0]), b(w, op.s[1]);
+    uint32_t holds = 0;
+    each(lanes, [&](unsigned l) { holds |= uint32_t(related(op.flags, a(l), b(l))) << l; });
+    set_both(w, op, holds, lanes);
+}
+
+double rounded(double x, uint32_t how) { return how == TO_ZERO ? trunc(x) : how == DOWN ? floor(x) : how == UP ? ceil(x) : nearbyint(x); }
+uint32_t way_of(const Op& op) { return op.has("TRUNC") || op.has("RZ") ? TO_ZERO : op.has("FLOOR") || op.has("RM") ? DOWN : op.has("CEIL") || op.has("RP") ? UP : 0; }
+
+// A source of 16, 32 or 64 bits as a double.
+double real_source(const Warp& w, const Operand& o, unsigned bits, unsigned l)
+{
+    if (bits == 64) return Double(w, o)(l);
+    const Source a(w, o);
+    if (bits == 32) return a(l);
+    const uint32_t v = a.bits(l);
+    const float x = half_to_float(uint16_t(o.parts.find("H1") == 0 ? v >> 16 : v));
+    return x;
+}
+
+void f2i(Warp& w, const Op& op, uint32_t lanes)
+{
+    const unsigned from = op.has("F64") ? 64 : op.has("F16") ? 16 : 32;
+    const bool wide = op.has("U64") || op.has("S64"), natural = op.has("U64") || op.has("U32") || op.has("U16") || op.has("U8");
+    const unsigned bits = wide ? 64 : op.has("U16") || op.has("S16") ? 16 : op.has("U8") || op.has("S8") ? 8 : 32;
+    uint32_t* const d = w.target(op.out);
+    uint64_t made[WARP] = {};
+    each(lanes, [&](unsigned l) {
+        double x = real_source(w, op.s[0], from, l);
+        if (op.has("FTZ")) x = flushed(float(x));
+        x = rounded(x, way_of(op));
+        const double most = ldexp(1.0, int(bits - !natural)), least = natural ? 0 : -most;
+        if (x != x) made[l] = op.has("NTZ") || bits < 64 ? 0 : 1ull << 63;
+        else if (x >= most) made[l] = natural ? ~0ull >> (64 - bits) : (1ull << (bits - 1)) - 1;
+        else if (x <= least) made[l] = natural ? 0 : uint64_t(-(1ll << (bits - 1)));
+        else made[l] = natural ? uint64_t(x) : uint64_t(int64_t(x));
+    });
+    each(lanes, [&](unsigned l) {
+        d[l] = uint32_t(made[l]);
+        if (wide && d != w.r[SINK]) d[WARP + l] = uint32_t(made[l] >> 32);
+    });
+}
+
+void i2f(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Operand& o = op.s[0];
+    const bool wide = op.has("U64") || op.has("S64"), natural = op.has("U64") || op.has("U32") || op.has("U16") || op.has("U8");
+    const unsigned bits = wide ? 64 : op.has("U16") || op.has("S16") ? 16 : op.has("U8") || op.has("S8") ? 8 : 32;
+    Row scratch;
+    const uint32_t* a = w.row(o, scratch);
+    const unsigned by = o.parts == "H1" || o.parts == "B2" ? 16 : o.parts == "B1" ? 8 : o.parts == "B3" ? 24 : 0;
+    uint32_t* const d = w.target(op.out);
+    const Rounding rounding(way_of(op));
+    uint64_t source[WARP] = {};
+    each(lanes, [&](unsigned l) {
+        uint64_t v = wide ? a[l] | uint64_t(a == w.r[ZERO] ? 0 : a[WARP + l]) << 32 : a[l] >> by;
+        if (bits < 64) v = natural ? v & ~(~0ull << bits) : uint64_t(int64_t(v << (64 - bits)) >> (64 - bits));
+        source[l] = o.negative ? -v : v;
+    });
+    each(lanes, [&](unsigned l) {
+        const uint64_t v = source[l];
+        if (op.has("F64")) put(d, l, natural ? double(v) : double(int64_t(v)));
+        else if (op.has("F16")) d[l] = float_to_half(natural ? float(v) : float(int64_t(v)));
+        else d[l] = as_bits(natural ? float(v) : float(int64_t(v)));
+    });
+}
+
+void f2f(Warp& w, const Op& op, uint32_t lanes)
+{
+    uint32_t* const d = w.target(op.out);
+    // The modifiers name the result, then the source.
+    std::vector<std::string> types;
+    for (const std::string& m : op.modifiers)
+        if (m == "F16" || m == "F32" || m == "F64" || m == "BF16") types.push_back(m);
+    const std::string to = types.empty() ? "F32" : types[0], from = types.size() > 1 ? types[1] : "F32";
+    const Rounding rounding(way_of(op));
+    double made[WARP] = {};
+    each(lanes, [&](unsigned l) {
+        made[l] = real_source(w, op.s[0], from == "F64" ? 64 : from == "F16" ? 16 : 32, l);
+        if (op.has("FTZ")) made[l] = flushed(float(made[l]));
+        if (op.has("TRUNC") || op.has("FLOOR") || op.has("CEIL") || op.has("RNI")) made[l] = rounded(made[l], way_of(op));
+    });
+    each(lanes, [&](unsigned l) {
+        if (to == "F64") put(d, l, made[l]);
+        else if (to == "F16") d[l] = float_to_half(float(made[l]));
+        else if (to == "BF16") d[l] = float_to_bf16(float(made[l]));
+        else d[l] = as_bits(op.has("SAT") ? saturated(float(made[l])) : float(made[l]));
+    });
+}
+
+void frnd(Warp& w, const Op& op, uint32_t lanes)
+{
+    uint32_t* const d = w.target(op.out);
+    const unsigned bits = op.has("F64") ? 64 : op.has("F16") ? 16 : 32;
+    double made[WARP] = {};
+    each(lanes, [&](unsigned l) { made[l] = rounded(real_source(w, op.s[0], bits, l), way_of(op)); });
+    each(lanes, [&](unsigned l) {
+        if (bits == 64) put(d, l, made[l]);
+        else d[l] = bits == 16 ? float_to_half(float(made[l])) : as_bits(float(made[l]));
+    });
+}
+
+float eight_bits(uint32_t bits, bool e5m2)
+{
+    if (e5m2) return half_to_float(uint16_t(bits << 8));
+    const uint32_t exponent = bits >> 3 & 15, fraction = bits & 7;
+    const float sign = bits & 128 ? -1.0f : 1.0f;
+    if (exponent == 15 && fraction == 7) return NAN;
+    return sign * (exponent ? ldexpf(1.0f + float(fraction) / 8, int(exponent) - 7) : ldexpf(float(fraction), -9));
+}
+
+uint32_t to_eight_bits(float x, bool e5m2)
+{
+    const uint32_t sign = as_bits(x) >> 31 << 7;
+    if (x != x) return 0x7f;
+    float size = fabsf(x);
+    const int least = e5m2 ? -14 : -6, digits = e5m2 ? 2 : 3;
+    const float most = e5m2 ? 57344.0f : 448.0f;
+    int exponent = size > 0 ? std::max(ilogbf(size), least) : least;
+    const float unit = ldexpf(1.0f, exponent - digits);
+    size = std::min(nearbyintf(size / unit) * unit, most);
+    if (size == 0) return sign;
+    exponent = std::max(ilogbf(size), least);
+    const uint32_t fraction = uint32_t(size / ldexpf(1.0f, exponent - digits));  // with the leading 1 of a normal number
+    const uint32_t lead = 1u << digits;
+    return sign | (fraction < lead ? fraction : uint32_t(exponent - least + 1) << digits | (fraction - lead));
+}
+
+void f2fp(Warp& w, const Op& op, uint32_t lanes)
+{
+    uint32_t* const d = w.target(op.out);
+    const bool e5m2 = op.has("E5M2");
+    if (op.has("UNPACK_B")) {
+        Row scratch, made;
+        const uint32_t* a = w.row(op.s[0], scratch);
+        const unsigned by = op.s[0].parts.find("H1") == 0 ? 16 : 0;
+        each(lanes, [&](unsigned l) {
+            made[l] = float_to_half(eight_bits(a[l] >> by & 255, e5m2)) | uint32_t(float_to_half(eight_bits(a[l] >> (by + 8) & 255, e5m2))) << 16;
+        });
+        return each(lanes, [&](unsigned l) { d[l] = made[l]; });
+    }
+    const Source a(w, op.s[0]), b(w, op.s[1]);
+    const bool bf16 = op.has("BF16"), eight = e5m2 || op.has("E4M3");
+    Row scratch, zero = {};
+    const uint32_t* c = op.sources > 2 ? w.row(op.s[2], scratch) : zero;
+    const bool relu = op.has("RELU"), truncated = op.has("RZ");
+    map(d, lanes, [&](unsigned l) {
+        float x = a(l), y = b(l);
+        if (relu) x = x < 0 ? 0 : x, y = y < 0 ? 0 : y;
+        if (eight) return c[l] << 16 | to_eight_bits(x, e5m2) << 8 | to_eight_bits(y, e5m2);
+        if (bf16 && truncated) return (as_bits(x) & 0xffff0000) | as_bits(y) >> 16;
+        return bf16 ? uint32_t(float_to_bf16(x)) << 16 | float_to_bf16(y) : uint32_t(float_to_half(x)) << 16 | float_to_half(y);
+    });
+}
+
+// ---- pairs of 16-bit numbers ---------------------------------------------------------------------------------------------
+
+// Sources of an instruction on pairs; two numbers in the text are the halves of one source, the upper one first.
+struct Halves
+{
+    Row scratch;
+    const uint32_t* at = nullptr;
+    uint32_t both = 0, keep = ALL, flip = 0;
+    unsigned low = 0, high = 16;  // where the two halves are taken from
+    bool single = false;          // the source is one float32
+
+    Halves(const Warp& w, const Op& op, unsigned& next, bool bf16)
+    {
+        const Operand& o = op.s[next++];
+        if (o.kind == Kind::Number) {
+            const auto bits = [&](const Operand& n) { return uint32_t(bf16 ? float_to_bf16(float(n.exact)) : float_to_half(float(n.exact))); };
+            both = o.real ? bits(o) << 16 : o.value;
+            if (o.real && next < op.sources && op.s[next].kind == Kind::Number) both |= bits(op.s[next++]);
+            else if (o.real) both |= both >> 16;
+            return;
+        }
+        at = w.row(o, scratch);
+        if (o.absolute) keep = 0x7fff7fff;
+        if (o.negative) flip = 0x80008000;
+        if (o.parts == "H0_H0" || o.parts == "H0" || o.parts == "H0_NH1") high = 0;
+        if (o.parts == "H1_H1" || o.parts == "H1") low = 16;
+        if (o.parts == "F32") single = true;
+    }
+    float half(unsigned l, unsigned upper, bool bf16) const
+    {
+        const uint32_t v = ((at ? at[l] : both) & keep) ^ flip;
+        const uint16_t bits = uint16_t(v >> (upper ? high : low));
+        return bf16 ? bf16_to_float(bits) : half_to_float(bits);
+    }
+};
+
+// f(a, b, c) of both halves, rounded once; HFMA2's third source and HMUL2's lack of it are in `kind`.
+enum : uint32_t { ADD, MULTIPLY, FUSED, LEAST };
+
+void pairs(Warp& w, const Op& op, uint32_t lanes)
+{
+    const bool bf16 = op.has("BF16_V2") || op.has("BF16"), whole = op.has("F32");
+    unsigned next = 0;
+    const Halves a(w, op, next, bf16), b(w, op, next, bf16);
+    const bool three = op.flags == FUSED;
+    const Halves c(w, op, three ? next : (next = 0, next), bf16);
+    const uint32_t least = op.flags == LEAST ? w.predicate(op.in[0]) : 0;
+    const bool relu = op.has("RELU"), sat = op.has("SAT");
+    Row made;
+    each(lanes, [&](unsigned l) {
+        uint32_t bits = 0;
+        for (unsigned upper = 0; upper < 2; upper++) {
+            const float x = a.half(l, upper, bf16), y = b.half(l, upper, bf16);
+            double v;
+            switch (op.flags) {
+            case ADD: v = double(x) + y; break;
+            case MULTIPLY: v = double(x) * y; break;
+            case FUSED: v = double(x) * y + c.half(l, upper, bf16); break;
+            default: v = x != x ? y : y != y ? x : (x < y) == bool(least >> l & 1) ? x : y;
+            }
+            if (relu && v < 0) v = 0;
+            if (sat) v = v > 0 ? std::min(v, 1.0) : 0;
+            if (whole) {
+                made[l] = as_bits(float(v));
+                return;
+            }
+            // A double is rounded to float before it is rounded to 16 bits; to odd, so that the second rounding is right.
+            float f = float(v);
+            if (double(f) != v && v == v && !isinf(v) && !isinf(f)) {
+                if (fabs(double(f)) > fabs(v)) f = as_float(as_bits(f) - 1);
+                f = as_float(as_bits(f) | 1);
+            }
+            bits |= uint32_t(bf16 ? float_to_bf16(f) : float_to_half(f)) << 16 * upper;
+        }
+        made[l] = bits;
+    });
+    uint32_t* const d = w.target(op.out);
+    const bool lower = op.out.parts == "H0_H0" || op.has("H0_H0"), upper = op.out.parts == "H1_H1" || op.has("H1_H1");
+    each(lanes, [&](unsigned l) { d[l] = lower ? (d[l] & 0xffff0000) | (made[l] & 0xffff) : upper ? (d[l] & 0xffff) | (made[l] & 0xffff0000) : made[l]; });
+}
+
+template <uint32_t KIND>
+bool prepare_pairs(Op& op)
+{
+    op.flags = KIND;
+    return only(op, {"BF16_V2", "BF16", "F32", "MMA", "RELU", "SAT", "FTZ", "H0_H0", "H1_H1", "NAN"});
+}
+
+void hsetp2(Warp& w, const Op& op, uint32_t lanes)
+{
+    const bool bf16 = op.has("BF16_V2");
+    unsigned next = 0;
+    const Halves a(w, op, next, bf16), b(w, op, next, bf16);
+    uint32_t holds[2] = {};
+    for (unsigned upper = 0; upper < 2; upper++)
+        each(lanes, [&](unsigned l) { holds[upper] |= uint32_t(related(op.flags, a.half(l, upper, bf16), b.half(l, upper, bf16))) << l; });
+    const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL;
+    if (op.has("H0_AND")) holds[1] = ~holds[0];
+    w.set(op.p[0], combined(op.flags, holds[0], other), lanes);
+    if (op.outs > 1) w.set(op.p[1], combined(op.flags, holds[1], other), lanes);
+}
+
+void hset2(Warp& w, const Op& op, uint32_t lanes)
+{
+    const bool bf16 = op.has("BF16_V2"), as_number = op.has("BF");
+    unsigned next = 0;
+    const Halves a(w, op, next, bf16), b(w, op, next, bf16);
+    const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL, yes = !as_number ? 0xffff : bf16 ? 0x3f80 : 0x3c00;
+    Row made = {};
+    for (unsigned upper = 0; upper < 2; upper++)
+        each(lanes, [&](unsigned l) {
+            const bool holds = related(op.flags, a.half(l, upper, bf16), b.half(l, upper, bf16));
+            if (combined(op.flags, holds ? ALL : 0, other) >> l & 1) made[l] |= yes << 16 * upper;
+        });
+    uint32_t* const d = w.target(op.out);
+    each(lanes, [&](unsigned l) { d[l] = made[l]; });
+}
+
+}  // namespace
+
+void add_floats(Table& t)
+{
+    t["FFMA"] = {ffma, true, prepare_arithmetic};
+    t["FMUL"] = {fmul, true, prepare_arithmetic};
+    t["FADD"] = {fadd, true, prepare_arithmetic};
+    t["FMNMX"] = {fmnmx, true, prepare_fmnmx};
+    t["FSEL"] = {fsel, true, nullptr};
+    t["FSETP"] = {fsetp, false, prepare_comparison};
+    t["FSET"] = {fset, true, prepare_comparison};
+    t["FCHK"] = {fchk, false, nullptr};
+    t["MUFU"] = {mufu, true, prepare_mufu};
+    t["DADD"] = {dadd, true, prepare_arithmetic};
+    t["DMUL"] = {dmul, true, prepare_arithmetic};
+    t["DFMA"] = {dfma, true, prepare_arithmetic};
+    t["DSETP"] = {dsetp, false, prepare_comparison};
+    t["F2I"] = t["F2IP"] = {f2i, true, nullptr};
+    t["I2F"] = t["I2FP"] = {i2f, true, nullptr};
+    t["F2F"] = {f2f, true, nullptr};
+    t["F2FP"] = {f2fp, true, nullptr};
+    t["FRND"] = {frnd, true, nullptr};
+    t["HADD2"] = {pairs, true, prepare_pairs<ADD>};
+    t["HMUL2"] = {pairs, true, prepare_pairs<MULTIPLY>};
+    t["HFMA2"] = {pairs, true, prepare_pairs<FUSED>};
+    t["HMNMX2"] = {pairs, true, prepare_pairs<LEAST>};
+    t["HSETP2"] = {hsetp2, false, prepare_comparison};
+    t["HSET2"] = {hset2, true, prepare_comparison};
+}
+
+}  // namespace rung_machine

@@ -1,0 +1,648 @@
+// Integers, predicates, moves and special registers.
+#include "machine.h"
+
+#include <algorithm>
+
+namespace rung_machine {
+namespace {
+
+// A source for lane l, with its sign.
+struct Source
+{
+    Row scratch;
+    const uint32_t* at;
+    uint32_t flip, add;
+    Source(const Warp& w, const Operand& o) : at(w.row(o, scratch)), flip(o.negative || o.inverted ? ALL : 0), add(o.negative) {}
+    uint32_t operator()(unsigned l) const { return (at[l] ^ flip) + add; }
+    // For sums with a carry: the complement alone; what is added to it stands in `add`.
+    uint64_t bits(unsigned l) const { return at[l] ^ flip; }
+};
+
+// The upper half of a pair of registers, constants or numbers.
+struct Pair
+{
+    Row low_scratch, high_scratch;
+    const uint32_t *low, *high;
+    bool negative;
+    Pair(const Warp& w, const Operand& o) : low(w.row(o, low_scratch)), high(high_scratch), negative(o.negative)
+    {
+        if (o.kind == Kind::Register) high = w.r[o.index == ZERO ? ZERO : o.index + 1];
+        else if (o.kind == Kind::Constant) {
+            Operand next = o;
+            next.offset += 4, next.lanes = nullptr;
+            w.row(next, high_scratch);
+        } else std::fill(high_scratch, high_scratch + WARP, o.value >> 31 ? ALL : 0);
+    }
+    uint64_t operator()(unsigned l) const
+    {
+        const uint64_t v = low[l] | uint64_t(high[l]) << 32;
+        return negative ? -v : v;
+    }
+};
+
+enum { X = 1, UNSIGNED = 2, HIGH = 4, WIDE = 8, SIGN_EXTENDED = 16, LEFT = 32, SIXTYFOUR = 64, WRAPS = 128, RELU = 256 };
+
+bool carries(const Warp& w, const Op& op, unsigned i, unsigned l) { return i < op.ins && w.predicate(op.in[i]) >> l & 1; }
+
+void iadd3(Warp& w, const Op& op, uint32_t lanes)
+{
+    if (op.flags & SIXTYFOUR) {
+        const Pair a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
+        uint32_t* low = w.target(op.out);
+        uint32_t* high = low == w.r[SINK] ? low : low + WARP;
+        Row lows, highs;
+        for (unsigned l = 0; l < WARP; l++) {
+            const uint64_t v = a(l) + b(l) + c(l);
+            lows[l] = uint32_t(v), highs[l] = uint32_t(v >> 32);
+        }
+        map(low, lanes, [&](unsigned l) { return lows[l]; });
+        map(high, lanes, [&](unsigned l) { return highs[l]; });
+        return;
+    }
+    const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
+    if (!op.outs && !(op.flags & X)) return map(w.target(op.out), lanes, [&](unsigned l) { return a(l) + b(l) + c(l); });
+    // Without .X a negated source is its complement plus one; with .X the carry is that one.
+    const uint32_t first = w.predicate(op.in[0]), second = op.ins > 1 ? w.predicate(op.in[1]) : 0;
+    Row sum;
+    uint32_t carry[2] = {};
+    for (unsigned l = 0; l < WARP; l++) {
+        uint64_t more = uint64_t(a.add) + b.add + c.add;
+        if (op.flags & X) more = (op.ins ? first >> l & 1 : 0) + (op.ins > 1 ? second >> l & 1 : 0);
+        const uint64_t total = a.bits(l) + b.bits(l) + c.bits(l) + more;
+        sum[l] = uint32_t(total);
+        carry[0] |= uint32_t((total >> 32) > 0) << l, carry[1] |= uint32_t((total >> 32) > 1) << l;
+    }
+    map(w.target(op.out), lanes, [&](unsigned l) { return sum[l]; });
+    for (unsigned i = 0; i < op.outs; i++) w.set(op.p[i], carry[i], lanes);
+}
+
+bool prepare_iadd3(Op& op)
+{
+    op.flags = (op.has("X") ? X : 0) | (op.has("64") ? SIXTYFOUR : 0);
+    return only(op, {"X", "64"}) && op.sources >= 2;
+}
+
+void imad(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]);
+    const bool is_unsigned = op.flags & UNSIGNED;
+    const auto product = [&](unsigned l) {
+        return is_unsigned ? uint64_t(a(l)) * b(l) : uint64_t(int64_t(int32_t(a(l))) * int32_t(b(l)));
+    };
+    if (op.flags & (WIDE | HIGH)) {
+        const Pair c(w, op.s[2]);
+        uint64_t v[WARP];
+        uint32_t carry = 0;
+        for (unsigned l = 0; l < WARP; l++) {
+            const unsigned __int128 sum = (unsigned __int128)product(l) + c(l) + (op.flags & X && carries(w, op, 0, l));
+            v[l] = uint64_t(sum), carry |= uint32_t(sum >> 64 & 1) << l;
+        }
+        uint32_t* low = w.target(op.out);
+        if (op.flags & WIDE) {
+            map(low, lanes, [&](unsigned l) { return uint32_t(v[l]); });
+            low = low == w.r[SINK] ? low : low + WARP;
+        }
+        map(low, lanes, [&](unsigned l) { return uint32_t(v[l] >> 32); });
+        if (op.outs) w.set(op.p[0], carry, lanes);
+        return;
+    }
+    const Source c(w, op.s[2]);
+    if (op.flags & X) {
+        uint32_t carry = 0;
+        Row low;
+        for (unsigned l = 0; l < WARP; l++) {
+            const uint64_t sum = uint64_t(a(l) * b(l)) + uint32_t(c.bits(l)) + carries(w, op, 0, l);
+            low[l] = uint32_t(sum), carry |= uint32_t(sum >> 32 & 1) << l;
+        }
+        map(w.target(op.out), lanes, [&](unsigned l) { return low[l]; });
+        if (op.outs) w.set(op.p[0], carry, lanes);
+        return;
+    }
+    map(w.target(op.out), lanes, [&](unsigned l) { return a(l) * b(l) + c(l); });
+}
+
+bool prepare_imad(Op& op)
+{
+    op.flags = (op.has("X") ? X : 0) | (op.has("U32") ? UNSIGNED : 0) | (op.has("HI") ? HIGH : 0) | (op.has("WIDE") ? WIDE : 0);
+    return only(op, {"X", "U32", "HI", "WIDE", "MOV", "SHL", "IADD", "S32"}) && op.sources == 3;
+}
+
+void viadd(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]);
+    map(w.target(op.out), lanes, [&](unsigned l) { return a(l) + b(l); });
+}
+
+// (a << n) + b, or with HI the upper half of (c:a) << n, plus b.
+void lea(Warp& w, const Op& op, uint32_t lanes)
+{
+    const bool high = op.flags & HIGH, with_c = high && !(op.flags & SIGN_EXTENDED);
+    const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[with_c ? 2 : 0]);
+    const unsigned shift = op.s[with_c ? 3 : 2].value & 31;
+    Row made;
+    uint32_t carry = 0;
+    for (unsigned l = 0; l < WARP; l++) {
+        uint64_t v = op.s[0].negative ? uint64_t(int64_t(int32_t(a(l)))) : a(l);
+        if (with_c) v = uint64_t(c(l)) << 32 | a(l);
+        if (op.flags & SIGN_EXTENDED) v = uint64_t(int64_t(int32_t(a(l))));
+        const uint64_t shifted = high ? (v << shift) >> 32 : uint32_t(a(l) << shift);
+        const uint64_t sum = shifted + uint32_t(b.bits(l)) + (op.flags & X ? carries(w, op, 0, l) : b.add);
+        made[l] = uint32_t(sum), carry |= uint32_t(sum >> 32 & 1) << l;
+    }
+    map(w.target(op.out), lanes, [&](unsigned l) { return made[l]; });
+    if (op.outs) w.set(op.p[0], carry, lanes);
+}
+
+bool prepare_lea(Op& op)
+{
+    op.flags = (op.has("X") ? X : 0) | (op.has("HI") ? HIGH : 0) | (op.has("SX32") ? SIGN_EXTENDED : 0);
+    if (op.sources == 2) op.s[2].kind = Kind::Number, op.sources = 3;
+    return only(op, {"X", "HI", "SX32"});
+}
+
+inline uint32_t looked_up(uint32_t a, uint32_t b, uint32_t c, unsigned lut)
+{
+    uint32_t r = 0;
+    if (lut & 1) r |= ~a & ~b & ~c;
+    if (lut & 2) r |= ~a & ~b & c;
+    if (lut & 4) r |= ~a & b & ~c;
+    if (lut & 8) r |= ~a & b & c;
+    if (lut & 16) r |= a & ~b & ~c;
+    if (lut & 32) r |= a & ~b & c;
+    if (lut & 64) r |= a & b & ~c;
+    if (lut & 128) r |= a & b & c;
+    return r;
+}
+
+void lop3(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
+    const unsigned lut = op.s[3].value;
+    Row made;
+    switch (lut) {
+    case 0xc0: for (unsigned l = 0; l < WARP; l++) made[l] = a(l) & b(l); break;
+    case 0xfc: for (unsigned l = 0; l < WARP; l++) made[l] = a(l) | b(l); break;
+    case 0x3c: for (unsigned l = 0; l < WARP; l++) made[l] = a(l) ^ b(l); break;
+    default: for (unsigned l = 0; l < WARP; l++) made[l] = looked_up(a(l), b(l), c(l), lut);
+    }
+    if (op.outs) w.set(op.p[0], where([&](unsigned l) { return made[l] != 0; }) | (op.ins ? w.predicate(op.in[0]) : 0), lanes);
+    map(w.target(op.out), lanes, [&](unsigned l) { return made[l]; });
+}
+
+// P0, P1, a, b, c, two tables: all but the tables are predicates.
+void plop3(Warp& w, const Op& op, uint32_t lanes)
+{
+    const uint32_t a = w.predicate(op.every[2]), b = w.predicate(op.every[3]), c = w.predicate(op.every[4]);
+    const uint32_t first = looked_up(a, b, c, op.every[5].value), second = looked_up(a, b, c, op.every[6].value);
+    w.set(op.every[0], first, lanes);
+    w.set(op.every[1], second, lanes);
+}
+
+void shf(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), n(w, op.s[1]), c(w, op.s[2]);
+    const unsigned most = op.flags & SIXTYFOUR ? 63 : 31;
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        const uint64_t v = uint64_t(c(l)) << 32 | a(l);
+        const unsigned by = op.flags & WRAPS ? n(l) & most : std::min(n(l), most + 1);
+        uint64_t made;
+        if (op.flags & LEFT) made = by > 63 ? 0 : v << by;
+        else if (op.flags & UNSIGNED) made = by > 63 ? 0 : v >> by;
+        else made = uint64_t(int64_t(v) >> std::min(by, 63u));
+        return uint32_t(op.flags & HIGH ? made >> 32 : made);
+    });
+}
+
+bool prepare_shf(Op& op)
+{
+    const bool wide = op.has("U64") || op.has("S64");
+    op.flags = (op.has("L") ? LEFT : 0) | (op.has("U32") || op.has("U64") ? UNSIGNED : 0) | (op.has("HI") ? HIGH : 0) |
+               (op.has("W") ? WRAPS : 0) | (wide ? SIXTYFOUR : 0);
+    return only(op, {"L", "R", "U32", "S32", "U64", "S64", "HI", "W"});
+}
+
+enum Comparison { LT, LE, GT, GE, EQ, NE, ALWAYS, NEVER };
+enum Combination { AND, OR, XOR };
+
+template <class T>
+bool compares(unsigned how, T a, T b)
+{
+    switch (how) {
+    case LT: return a < b;
+    case LE: return a <= b;
+    case GT: return a > b;
+    case GE: return a >= b;
+    case EQ: return a == b;
+    case NE: return a != b;
+    }
+    return how == ALWAYS;
+}
+
+template <class T>
+uint32_t compared(unsigned how, const Source& a, const Source& b)
+{
+    switch (how) {
+    case LT: return where([&](unsigned l) { return T(a(l)) < T(b(l)); });
+    case LE: return where([&](unsigned l) { return T(a(l)) <= T(b(l)); });
+    case GT: return where([&](unsigned l) { return T(a(l)) > T(b(l)); });
+    case GE: return where([&](unsigned l) { return T(a(l)) >= T(b(l)); });
+    case EQ: return where([&](unsigned l) { return a(l) == b(l); });
+    case NE: return where([&](unsigned l) { return a(l) != b(l); });
+    }
+    return how == ALWAYS ? ALL : 0;
+}
+
+uint32_t combined(unsigned how, uint32_t a, uint32_t b) { return how == AND ? a & b : how == OR ? a | b : a ^ b; }
+
+// flags: comparison, combination << 4, then EX and UNSIGNED
+enum { EXTENDED = 1 << 8, NATURAL = 1 << 9 };
+
+void isetp(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]);
+    const unsigned how = op.flags & 15;
+    uint32_t holds = op.flags & NATURAL ? compared<uint32_t>(how, a, b) : compared<int32_t>(how, a, b);
+    if (op.flags & EXTENDED) {  // the upper halves of 64-bit numbers; the lower ones were compared before
+        const uint32_t same = where([&](unsigned l) { return a(l) == b(l); }), low = w.predicate(op.in[1]);
+        holds = (same & low) | (~same & holds);
+    }
+    const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL;
+    w.set(op.p[0], combined(op.flags >> 4 & 3, holds, other), lanes);
+    if (op.outs > 1) w.set(op.p[1], combined(op.flags >> 4 & 3, ~holds, other), lanes);
+}
+
+bool prepare_isetp(Op& op)
+{
+    static const char* const names[] = {"LT", "LE", "GT", "GE", "EQ", "NE", "T", "F"};
+    op.flags = (op.has("OR") ? OR : op.has("XOR") ? XOR : AND) << 4 | (op.has("EX") ? EXTENDED : 0) | (op.has("U32") ? NATURAL : 0);
+    bool known = false;
+    for (unsigned i = 0; i < 8; i++)
+        if (op.has(names[i])) op.flags |= i, known = true;
+    return known && only(op, {"LT", "LE", "GT", "GE", "EQ", "NE", "T", "F", "AND", "OR", "XOR", "EX", "U32", "S32"});
+}
+
+void mov(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]);
+    map(w.target(op.out), lanes, [&](unsigned l) { return a(l); });
+}
+
+void sel(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]);
+    const uint32_t first = w.predicate(op.in[0]);
+    map(w.target(op.out), lanes, [&](unsigned l) { return first >> l & 1 ? a(l) : b(l); });
+}
+
+void iabs(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]);
+    map(w.target(op.out), lanes, [&](unsigned l) { return int32_t(a(l)) < 0 ? 0u - a(l) : a(l); });
+}
+
+// The least or the greatest of two, the first of which may be a sum.
+void minimum(Warp& w, const Op& op, uint32_t lanes)
+{
+    const bool sum = op.sources == 3;
+    const Source a(w, op.s[0]), more(w, op.s[1]), b(w, op.s[sum ? 2 : 1]);
+    const uint32_t least = w.predicate(op.in[0]);
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        const uint32_t x = sum ? a(l) + more(l) : a(l), y = b(l);
+        const bool less = op.flags & UNSIGNED ? x < y : int32_t(x) < int32_t(y);
+        const uint32_t made = less == bool(least >> l & 1) ? x : y;
+        return op.flags & RELU && int32_t(made) < 0 ? 0 : made;
+    });
+}
+
+bool prepare_minimum(Op& op)
+{
+    op.flags = (op.has("U32") ? UNSIGNED : 0) | (op.has("RELU") ? RELU : 0);
+    return only(op, {"U32", "S32", "RELU"}) && op.ins;
+}
+
+void minimum3(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
+    const uint32_t least = w.predicate(op.in[0]), then = op.ins > 1 ? w.predicate(op.in[1]) : least;
+    const auto of = [&](uint32_t x, uint32_t y, bool smaller) {
+        const bool less = op.flags & UNSIGNED ? x < y : int32_t(x) < int32_t(y);
+        return less == smaller ? x : y;
+    };
+    map(w.target(op.out), lanes, [&](unsigned l) { return of(of(a(l), b(l), least >> l & 1), c(l), then >> l & 1); });
+}
+
+void prmt(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), how(w, op.s[1]), b(w, op.s[2]);
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        const uint64_t bytes = uint64_t(b(l)) << 32 | a(l);
+        uint32_t made = 0;
+        for (unsigned i = 0; i < 4; i++) {
+            const unsigned pick = how(l) >> 4 * i & 15;
+            uint32_t byte = uint32_t(bytes >> 8 * (pick & 7) & 255);
+            if (pick & 8) byte = byte & 128 ? 255 : 0;
+            made |= byte << 8 * i;
+        }
+        return made;
+    });
+}
+
+void popc(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]);
+    map(w.target(op.out), lanes, [&](unsigned l) { return uint32_t(__builtin_popcount(a(l))); });
+}
+
+enum { SHIFT_AMOUNT = 1, SIGNED = 2 };
+
+void flo(Warp& w, const Op& op, uint32_t lanes)  // the place of the leading bit
+{
+    const Source a(w, op.s[0]);
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        uint32_t v = a(l);
+        if (op.flags & SIGNED && int32_t(v) < 0) v = ~v;
+        if (!v) return ALL;
+        const unsigned leading = unsigned(__builtin_clz(v));
+        return op.flags & SHIFT_AMOUNT ? leading : 31 - leading;
+    });
+    if (op.outs) w.set(op.p[0], where([&](unsigned l) { return a(l) != 0; }), lanes);
+}
+
+bool prepare_flo(Op& op)
+{
+    op.flags = (op.has("SH") ? SHIFT_AMOUNT : 0) | (op.has("U32") ? 0 : SIGNED);
+    return only(op, {"SH", "U32", "S32"});
+}
+
+void brev(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]);
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        uint32_t v = a(l), made = 0;
+        for (unsigned i = 0; i < 32; i++) made |= (v >> i & 1) << (31 - i);
+        return made;
+    });
+}
+
+void bmsk(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source from(w, op.s[0]), width(w, op.s[1]);
+    const bool wraps = op.has("W");
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        const uint32_t at = wraps ? from(l) & 31 : from(l), n = wraps ? width(l) & 31 : width(l);
+        if (at > 31) return 0u;
+        return (n > 31 ? ALL : (1u << n) - 1) << at;
+    });
+}
+
+void sgxt(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), n(w, op.s[1]);
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        const uint32_t bits = op.has("W") ? n(l) & 31 : std::min(n(l), 32u);
+        if (!bits) return 0u;
+        const unsigned by = 32 - bits;
+        return op.flags & UNSIGNED ? a(l) << by >> by : uint32_t(int32_t(a(l) << by) >> by);
+    });
+}
+
+bool prepare_sgxt(Op& op)
+{
+    op.flags = op.has("U32") ? UNSIGNED : 0;
+    return only(op, {"U32", "W", "S32"});
+}
+
+// Products of bytes, summed.
+void idp(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
+    const bool two = op.has("2A");
+    std::vector<std::string> kinds;
+    for (const std::string& m : op.modifiers)
+        if (m == "U8" || m == "S8" || m == "U16" || m == "S16") kinds.push_back(m);
+    const auto part = [](uint32_t v, unsigned i, const std::string& kind) {
+        if (kind == "U8") return int(v >> 8 * i & 255);
+        if (kind == "S8") return int(int8_t(v >> 8 * i));
+        return kind == "U16" ? int(v >> 16 * i & 65535) : int(int16_t(v >> 16 * i));
+    };
+    const unsigned from = op.has("HI") ? 2 : 0;
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        uint32_t sum = c(l);
+        for (unsigned i = 0; i < (two ? 2u : 4u); i++) sum += uint32_t(part(a(l), i, kinds[0]) * part(b(l), two ? from + i : i, kinds[1]));
+        return sum;
+    });
+}
+
+void p2r(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source before(w, op.s[1]), mask(w, op.s[2]);
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        uint32_t bits = 0;
+        for (unsigned i = 0; i < 7; i++) bits |= (w.p[i] >> l & 1) << i;
+        return (before(l) & ~mask(l)) | (bits & mask(l));
+    });
+}
+
+void r2p(Warp& w, const Op& op, uint32_t lanes)  // PR, a, mask
+{
+    const Operand &from = op.every[1], &mask = op.every[2];
+    Row first;
+    const uint32_t* a = w.row(from, first);
+    const unsigned by = from.parts == "B1" ? 8 : from.parts == "B2" ? 16 : from.parts == "B3" ? 24 : 0;
+    for (unsigned i = 0; i < 7; i++)
+        if (mask.value >> i & 1) {
+            const uint32_t bits = where([&](unsigned l) { return a[l] >> (by + i) & 1; });
+            w.p[i] = (w.p[i] & ~lanes) | (bits & lanes);
+        }
+}
+
+void r2ur(Warp& w, const Op& op, uint32_t lanes)  // of the first active lane; P: the lanes that have the same
+{
+    const Source a(w, op.s[0]);
+    const uint32_t v = a(unsigned(__builtin_ctz(lanes)));
+    if (op.outs) w.set(op.p[0], where([&](unsigned l) { return a(l) == v; }), lanes);
+    map(w.target(op.out), ALL, [&](unsigned) { return v; });
+}
+
+uint32_t special(const Warp& w, const std::string& name, unsigned l)
+{
+    const Block& b = *w.block;
+    const uint32_t thread = w.rank * WARP + l;
+    const uint32_t* const size = launch.block;
+    const auto axis = [&](size_t at) { return unsigned(name[at] - 'X'); };
+    if (name.compare(0, 7, "SR_TID.") == 0) {
+        const uint32_t of[] = {thread % size[0], thread / size[0] % size[1], thread / (size[0] * size[1])};
+        return of[axis(7)];
+    }
+    if (name == "SR_TID") return thread % size[0] | thread / size[0] % size[1] << 16;
+    if (name.compare(0, 9, "SR_CTAID.") == 0) return b.index[axis(9)];
+    if (name == "SR_CgaCtaId") return b.in_cluster;
+    if (name.compare(0, 15, "SR_CgaCtaIdAbs.") == 0 || name.compare(0, 13, "SR_CGA_CTAID.") == 0) return b.index[axis(name.size() - 1)] % launch.cluster[axis(name.size() - 1)];
+    if (name == "SR_CgaSize") return launch.cluster[0] * launch.cluster[1] * launch.cluster[2];
+    if (name == "SR_LANEID") return l;
+    if (name == "SR_VIRTID" || name == "SR_VIRTUALSMID" || name == "SR_SMID") return uint32_t(b.number % 132);
+    if (name == "SR_WARPID") return w.rank;
+    if (name == "SR_EQMASK") return 1u << l;
+    if (name == "SR_LTMASK") return (1u << l) - 1;
+    if (name == "SR_LEMASK") return (2u << l) - 1;
+    if (name == "SR_GTMASK") return ~((2u << l) - 1);
+    if (name == "SR_GEMASK") return ~((1u << l) - 1);
+    if (name == "SR_CLOCKLO" || name == "SR_GLOBALTIMERLO") return uint32_t(w.clock);
+    if (name == "SR_CLOCKHI" || name == "SR_GLOBALTIMERHI") return uint32_t(w.clock >> 32);
+    if (name == "SR_SWINHI") return uint32_t(SHARED_WINDOW >> 32);
+    if (name == "SR_SWINLO" || name == "SRZ" || name.compare(0, 8, "SR_NSMID") == 0) return name[3] == 'N' ? 132 : 0;
+    if (name == "SR_LWINHI") return uint32_t(LOCAL_WINDOW >> 32);
+    if (name == "SR_SMEMSZ") return launch.shared_bytes + RESERVED_SHARED;
+    if (name == "SR_DYNAMICSMEMSZ" || name == "SR_DYN_SMEM_SIZE") return launch.shared_bytes;
+    fail(w, "the special register %s is not known", name.c_str());
+}
+
+void s2r(Warp& w, const Op& op, uint32_t lanes)
+{
+    const std::string& name = op.s[0].parts;
+    if (op.out.index >= FIRST_UNIFORM) lanes = ALL;
+    map(w.target(op.out), lanes, [&](unsigned l) { return special(w, name, op.out.index >= FIRST_UNIFORM ? 0 : l); });
+}
+
+void cs2r(Warp& w, const Op& op, uint32_t lanes)
+{
+    const std::string& name = op.s[0].parts;
+    uint32_t* const low = w.target(op.out);
+    map(low, lanes, [&](unsigned l) { return special(w, name, l); });
+    if (op.has("32") || low == w.r[SINK]) return;
+    const std::string upper = name == "SR_CLOCKLO" ? "SR_CLOCKHI" : name == "SR_GLOBALTIMERLO" ? "SR_GLOBALTIMERHI" : "SRZ";
+    map(low + WARP, lanes, [&](unsigned l) { return special(w, upper, l); });
+}
+
+// ---- across lanes ----------------------------------------------------------------------------------------------------
+
+void shfl(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
+    Row made;
+    uint32_t inside = 0;
+    for (unsigned l = 0; l < WARP; l++) {
+        const int clamp = int(c(l) & 31), segment = int(c(l) >> 8 & 31), by = int(b(l) & 31);
+        const int least = int(l) & segment, most = least | (clamp & ~segment);
+        int from = int(l);
+        switch (op.flags) {
+        case 0: from = least | (by & ~segment); break;
+        case 1: from = int(l) - by; break;
+        case 2: from = int(l) + by; break;
+        case 3: from = int(l) ^ by;
+        }
+        const bool ok = op.flags == 1 ? from >= most : from <= most;
+        made[l] = a(ok ? unsigned(from) & 31 : l);
+        inside |= uint32_t(ok) << l;
+    }
+    if (op.outs) w.set(op.p[0], inside, lanes);
+    map(w.target(op.out), lanes, [&](unsigned l) { return made[l]; });
+}
+
+bool prepare_shfl(Op& op)
+{
+    op.flags = op.has("UP") ? 1 : op.has("DOWN") ? 2 : op.has("BFLY") ? 3 : 0;
+    return only(op, {"IDX", "UP", "DOWN", "BFLY"});
+}
+
+void vote(Warp& w, const Op& op, uint32_t lanes)  // [R,] [P,] P
+{
+    const Operand* out = nullptr;
+    const Operand* holds = nullptr;
+    uint32_t votes = ALL;
+    for (const Operand& o : op.every) {
+        if (o.kind == Kind::Register) out = &o;
+        else if (&o == &op.every.back()) votes = w.predicate(o);
+        else holds = &o;
+    }
+    const uint32_t active = w.split().lanes & (op.uniform || op.name == "VOTEU" ? ALL : lanes);
+    votes &= active;
+    const bool result = op.has("ALL") ? votes == active : op.has("EQ") ? votes == active || !votes : votes != 0;
+    if (out) map(w.target(*out), op.name == "VOTEU" ? ALL : lanes, [&](unsigned) { return votes; });
+    if (holds) w.set(*holds, result ? ALL : 0, op.name == "VOTEU" ? ALL : lanes);
+}
+
+void match(Warp& w, const Op& op, uint32_t lanes)
+{
+    Row scratch;
+    const uint32_t* a = w.row(op.s[0], scratch);
+    const bool wide = op.has("U64");
+    const auto value = [&](unsigned l) { return a[l] | (wide ? uint64_t(a[WARP + l]) << 32 : 0); };
+    Row made;
+    uint32_t all = ALL;
+    each(lanes, [&](unsigned l) {
+        made[l] = 0;
+        each(lanes, [&](unsigned o) { made[l] |= uint32_t(value(o) == value(l)) << o; });
+        if (made[l] != lanes) all = 0;
+    });
+    if (op.has("ALL")) each(lanes, [&](unsigned l) { made[l] = all ? lanes : 0; });
+    if (op.outs) w.set(op.p[0], all, lanes);
+    uint32_t* d = w.target(op.out);
+    each(lanes, [&](unsigned l) { d[l] = made[l]; });
+}
+
+void redux(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]);
+    uint32_t made = a(unsigned(__builtin_ctz(lanes)));
+    const bool is_signed = op.has("S32");
+    each(lanes & (lanes - 1), [&](unsigned l) {
+        const uint32_t v = a(l);
+        if (op.has("SUM")) made += v;
+        else if (op.has("OR")) made |= v;
+        else if (op.has("XOR")) made ^= v;
+        else if (op.has("MIN")) made = (is_signed ? int32_t(v) < int32_t(made) : v < made) ? v : made;
+        else if (op.has("MAX")) made = (is_signed ? int32_t(v) > int32_t(made) : v > made) ? v : made;
+        else made &= v;
+    });
+    map(w.target(op.out), ALL, [&](unsigned) { return made; });
+}
+
+void elect(Warp& w, const Op& op, uint32_t lanes)  // P, UR, P
+{
+    const uint32_t among = lanes & (op.ins ? w.predicate(op.in[0]) : ALL);
+    const uint32_t first = among & -among;
+    if (op.outs) w.set(op.p[0], first, lanes);
+    map(w.target(op.out), ALL, [&](unsigned) { return among ? uint32_t(__builtin_ctz(among)) : 0; });
+}
+
+bool plain(Op& op) { return op.modifiers.empty(); }
+
+}  // namespace
+
+void add_integers(Table& t)
+{
+    t["IADD3"] = {iadd3, true, prepare_iadd3};
+    t["IMAD"] = {imad, true, prepare_imad};
+    t["VIADD"] = {viadd, true, plain};
+    t["IADD"] = {viadd, true, plain};
+    t["LEA"] = {lea, true, prepare_lea};
+    t["LOP3"] = {lop3, true, [](Op& op) { return only(op, {"LUT"}); }};
+    t["PLOP3"] = {plop3, false, [](Op& op) { return op.every.size() == 7; }};
+    t["SHF"] = {shf, true, prepare_shf};
+    t["ISETP"] = {isetp, false, prepare_isetp};
+    t["MOV"] = {mov, true, plain};
+    t["SEL"] = {sel, true, plain};
+    t["IABS"] = {iabs, true, plain};
+    t["IMNMX"] = t["VIMNMX"] = t["VIADDMNMX"] = {minimum, true, prepare_minimum};
+    t["VIMNMX3"] = {minimum3, true, prepare_minimum};
+    t["PRMT"] = {prmt, true, plain};
+    t["POPC"] = {popc, true, plain};
+    t["FLO"] = {flo, true, prepare_flo};
+    t["BREV"] = {brev, true, plain};
+    t["BMSK"] = {bmsk, true, [](Op& op) { return only(op, {"W", "C"}); }};
+    t["SGXT"] = {sgxt, true, prepare_sgxt};
+    t["IDP"] = {idp, true, nullptr};
+    t["P2R"] = {p2r, true, plain};
+    t["R2P"] = {r2p, false, plain};
+    t["R2UR"] = {r2ur, true, plain};
+    t["S2R"] = t["S2UR"] = {s2r, true, plain};
+    t["CS2R"] = {cs2r, true, [](Op& op) { return only(op, {"32"}); }};
+    t["SHFL"] = {shfl, true, prepare_shfl};
+    t["VOTE"] = t["VOTEU"] = {vote, false, [](Op& op) { return only(op, {"ALL", "ANY", "EQ"}); }};
+    t["MATCH"] = {match, true, nullptr};
+    t["REDUX"] = {redux, true, nullptr};
+    t["ELECT"] = {elect, true, plain};
+}
+
+}  // namespace rung_machine

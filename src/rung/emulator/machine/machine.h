@@ -1,0 +1,276 @@
+// Executes a kernel's machine code, as nvdisasm prints it, warp by warp, and counts what each instruction does. An
+// instruction works on all 32 lanes at once; inactive lanes keep what they have.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace rung_machine {
+
+constexpr unsigned WARP = 32, ALL = ~0u;
+constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = 320, ROWS = 321;  // of a warp's registers; RZ and URZ read as 0
+constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16;
+constexpr unsigned RESERVED_SHARED = 1024;  // bytes before a block's own shared memory
+constexpr uint64_t SHARED_WINDOW = 1ull << 48, LOCAL_WINDOW = 2ull << 48;  // generic addresses; memory of the host lies below
+
+using Row = uint32_t[WARP];
+
+struct Warp;
+struct Block;
+struct Op;
+struct Launch;
+
+enum class Kind : uint8_t { None, Register, Predicate, Number, Constant, Memory, Other };
+
+struct Operand
+{
+    Kind kind = Kind::None;
+    uint16_t index = ZERO;  // row of a register (uniform ones from FIRST_UNIFORM), predicate; of a constant its bank
+    bool negative = false, absolute = false, inverted = false;  // -x, |x|, ~x or !p
+    bool wide = false;        // memory: the base is a pair of registers
+    bool uniform_wide = false;
+    bool real = false;        // a number with a fraction or an exponent, in `value` as a float
+    uint16_t base = ZERO, uniform = ZERO;  // memory and constants: registers that are added to the offset
+    uint16_t descriptor = ZERO;            // memory: desc[UR]
+    int32_t offset = 0;
+    uint8_t scale = 1;
+    uint32_t value = 0;
+    double exact = 0;
+    std::string parts;             // what stands behind a dot: H0_H0, B1, tnspB
+    const uint32_t* lanes = nullptr;  // numbers and constants without registers: their value, 32 times
+};
+
+// What the executions of an instruction ask of a memory.
+struct Total
+{
+    uint64_t requests, lanes, bytes, unique_bytes, sectors, lines, ideal_sectors, wavefronts, ideal_wavefronts;
+};
+
+// What one request costs, and the request itself.
+struct Cost
+{
+    uint32_t lanes, bytes, phase;  // mask; per lane; of the first address within a line, or within a bank
+    uint32_t unique_bytes, sectors, lines, ideal_sectors, wavefronts, ideal_wavefronts;
+    bool shared;
+    int64_t apart[WARP];  // from the first lane's address
+};
+
+struct Memory  // of an instruction that touches memory
+{
+    Total total[2] = {};  // in global memory, in shared memory
+    Cost last[4] = {}, worst = {};
+};
+
+using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
+
+// Operands by their part: `out` and `p` are written, `s` are read, `in` are predicates that are read behind them.
+struct Op
+{
+    Handler run = nullptr;
+    std::string name, text;             // the opcode before its first dot; the whole instruction
+    std::vector<std::string> modifiers;
+    Operand out, p[2], s[5], in[3];
+    unsigned sources = 0, outs = 0, ins = 0;
+    std::vector<Operand> every;         // in the order of the text
+    uint16_t guard = TRUE;
+    bool guard_inverted = false;
+    bool uniform = false;               // of the uniform datapath: works once for the warp
+    bool store = false;
+    uint8_t bytes = 4;                  // memory: of a lane
+    uint32_t flags = 0;                 // the handler's own
+    uint32_t target = 0;                // the index of the instruction that a branch goes to
+    uint32_t number = 0;                // its own index
+    mutable Memory* memory = nullptr;
+
+    bool has(const char* modifier) const
+    {
+        for (const std::string& m : modifiers)
+            if (m == modifier) return true;
+        return false;
+    }
+};
+
+struct Tally { uint64_t executed, lanes; };  // by warps; by lanes whose predicate holds
+
+struct Program
+{
+    std::vector<Op> ops;
+    std::unordered_map<uint32_t, uint32_t> at;  // index of the instruction at an address
+    std::vector<Tally> tally;
+    std::vector<Memory> memory;
+    std::vector<std::unique_ptr<Row>> wide;     // values of numbers and constants
+    std::vector<std::pair<Operand*, Row*>> constants;
+    std::string problem;                        // why it cannot be executed
+};
+
+// Lanes of a warp that are at one instruction.
+enum class Wait : uint8_t { None, Converge, Together, Barrier };
+struct Split
+{
+    uint32_t lanes, pc;
+    Wait wait;
+    uint32_t wanted;  // Converge: the barrier's number; Together: the lanes; Barrier: its number
+};
+
+struct Warp
+{
+    alignas(64) Row r[ROWS];
+    uint32_t p[PREDICATES];
+    uint32_t converge[16][WARP];  // lanes that a lane waits for at each convergence barrier
+    uint32_t alive, rank;
+    Block* block;
+    std::vector<Split> splits;
+    unsigned now = 0;             // the split that executes
+    bool gives_way = false;       // the instruction waits for something: it is executed again later, and counted then
+    bool pauses = false;          // others have their turn
+    std::vector<uint8_t> local;   // [lane][bytes]
+    uint64_t clock = 0;
+
+    Split& split() { return splits[now]; }
+    uint32_t pc() const { return splits[now].pc; }
+    const uint32_t* row(const Operand& o, Row& scratch) const;
+    uint32_t* target(const Operand& o) { return r[o.index == ZERO || o.index == FIRST_UNIFORM + 63 ? SINK : o.index]; }
+    uint32_t predicate(const Operand& o) const { return o.kind == Kind::None ? ALL : o.inverted ? ~p[o.index] : p[o.index]; }
+    void set(const Operand& o, uint32_t value, uint32_t lanes)
+    {
+        if (o.kind != Kind::Predicate || (o.index & 7) == TRUE) return;
+        p[o.index] = (p[o.index] & ~lanes) | (value & lanes);
+    }
+};
+
+struct BytesBarrier { int pending, expected; long bytes; unsigned phase; };  // mbarrier
+
+struct NamedBarrier { unsigned arrived = 0, count = 0, sum = 0; uint32_t of_warp[WARP] = {}; };
+
+struct Block
+{
+    uint32_t index[3], in_cluster;  // the latter: its rank
+    std::vector<std::unique_ptr<Warp>> warps;
+    std::vector<uint8_t> shared;
+    std::unordered_map<uint32_t, BytesBarrier> bytes_barriers;  // by their place in shared memory
+    NamedBarrier barriers[16];
+    std::vector<Block*>* cluster;
+    unsigned cluster_arrived = 0, cluster_phase = 0, reduced = 0;
+    uint64_t number;  // in the grid
+    bool done() const;
+};
+
+struct Launch
+{
+    Program* program;
+    uint32_t grid[3], block[3], cluster[3];
+    uint32_t shared_bytes, local_bytes;
+    bool cooperative;
+    double seconds;  // of CPU time, until it is ended
+    std::vector<uint8_t> bank[8];  // constant memory
+};
+extern Launch launch;
+
+// An error ends the launch.
+[[noreturn]] void fail(const Warp& warp, const char* format, ...);
+
+// ---- operands ---------------------------------------------------------------------------------------------------
+
+uint64_t address(const Warp& warp, const Operand& o, unsigned lane);  // of a memory operand
+// The host's address of a generic one; `shared`: whether it lies in a block's shared memory.
+uint8_t* place(Warp& warp, uint64_t generic, unsigned lane, unsigned bytes, bool& shared);
+uint8_t* shared_place(Warp& warp, uint32_t at, unsigned bytes);  // the rank of the cluster's block from bit 24
+float half_to_float(uint16_t bits);
+uint16_t float_to_half(float value);
+float bf16_to_float(uint16_t bits);
+uint16_t float_to_bf16(float value);
+
+inline float as_float(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+inline uint32_t as_bits(float f)
+{
+    uint32_t b;
+    memcpy(&b, &f, 4);
+    return b;
+}
+
+inline const uint32_t* Warp::row(const Operand& o, Row& scratch) const
+{
+    if (o.kind == Kind::Register) return r[o.index];
+    if (o.lanes) return o.lanes;
+    extern const uint32_t* indexed_constant(const Warp&, const Operand&, Row&);
+    return indexed_constant(*this, o, scratch);
+}
+
+// ---- counting and tracing -----------------------------------------------------------------------------------------
+
+// One request of a warp. Addresses in shared memory count from its start.
+void count_request(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared);
+// A copy of the copy engine: one request of one lane, in pieces that are contiguous.
+struct Piece { uint64_t at; unsigned bytes; bool shared; bool store; unsigned swizzle; };
+void count_copy(const Warp& warp, const Op& op, const std::vector<Piece>& pieces);
+// What the first block does, in order.
+enum class Event : uint32_t { Copy, Arrived, Product, Barrier, WaitBytes, Group, WaitGroup, WaitProducts };
+void note(Event event, const Warp& warp, uint32_t amount = 0, uint32_t serial = 0);
+
+// ---- the instructions' handlers, by opcode -------------------------------------------------------------------------
+
+struct Entry
+{
+    Handler run;
+    bool writes_register;              // the first operand behind predicates is written
+    bool (*prepare)(Op& op) = nullptr;  // reads the modifiers; false if it does not know one
+};
+using Table = std::unordered_map<std::string, Entry>;
+void add_integers(Table& table);
+void add_floats(Table& table);
+void add_memory(Table& table);
+void add_control(Table& table);
+void add_tensor(Table& table);  // HMMA, HGMMA, QGMMA, IMMA, LDSM, STSM
+void add_async(Table& table);   // SYNCS, UBLKCP, UTMALDG, UTMASTG, LDGSTS, STAS
+
+// Takes the modifiers that are named out of the op's list of those not yet read.
+bool only(const Op& op, std::initializer_list<const char*> known);
+
+// ---- scheduling ----------------------------------------------------------------------------------------------------
+
+void run_grid();
+void reconverge(Warp& warp);  // splits that wait for each other and have all come go on
+
+template <class F>
+inline void each(uint32_t lanes, F f)
+{
+    for (; lanes; lanes &= lanes - 1) f(unsigned(__builtin_ctz(lanes)));
+}
+
+// d[lane] = f(lane) for the active lanes.
+template <class F>
+inline void map(uint32_t* d, uint32_t lanes, F f)
+{
+    if (lanes == ALL) {
+#pragma GCC ivdep
+        for (unsigned l = 0; l < WARP; l++) d[l] = f(l);
+        return;
+    }
+    Row made;
+    for (unsigned l = 0; l < WARP; l++) made[l] = f(l);
+#pragma GCC ivdep
+    for (unsigned l = 0; l < WARP; l++) {
+        const uint32_t on = -(lanes >> l & 1);
+        d[l] = (made[l] & on) | (d[l] & ~on);
+    }
+}
+
+// The lanes for which f(lane) holds, as a mask.
+template <class F>
+inline uint32_t where(F f)
+{
+    uint32_t bits = 0;
+    for (unsigned l = 0; l < WARP; l++) bits |= uint32_t(f(l)) << l;
+    return bits;
+}
+
+}  // namespace rung_machine

@@ -1,0 +1,444 @@
+// Loads, stores, atomics, constants; and what they cost: a request is one execution of an instruction by a warp.
+#include "machine.h"
+
+#include <algorithm>
+
+namespace rung_machine {
+
+uint64_t address(const Warp& w, const Operand& o, unsigned lane)
+{
+    const auto of = [&](uint16_t row, bool wide) {
+        if (row == ZERO || row == FIRST_UNIFORM + 63) return uint64_t(0);
+        return w.r[row][lane] | (wide ? uint64_t(w.r[row + 1][lane]) << 32 : 0);
+    };
+    const uint64_t made = of(o.base, o.wide) * o.scale + of(o.uniform, o.uniform_wide) + int64_t(o.offset);
+    return o.wide || o.uniform_wide ? made : uint32_t(made);
+}
+
+uint8_t* shared_place(Warp& w, uint32_t at, unsigned bytes)
+{
+    Block* block = w.block;
+    if (const uint32_t rank = at >> 24; rank != block->in_cluster) {
+        if (rank >= block->cluster->size()) fail(w, "there is no block %u in the cluster", rank);
+        block = (*block->cluster)[rank];
+    }
+    const uint32_t offset = at & 0xffffff;
+    if (offset + bytes > block->shared.size()) fail(w, "byte %u is beyond the block's shared memory", offset - RESERVED_SHARED);
+    return block->shared.data() + offset;
+}
+
+namespace {
+
+uint8_t* local_place(Warp& w, uint32_t at, unsigned lane, unsigned bytes)
+{
+    if (at + bytes > launch.local_bytes) fail(w, "byte %u is beyond the thread's stack", at);
+    if (w.local.empty()) w.local.resize(size_t(launch.local_bytes) * WARP);
+    return w.local.data() + size_t(launch.local_bytes) * lane + at;
+}
+
+}  // namespace
+
+uint8_t* place(Warp& w, uint64_t generic, unsigned lane, unsigned bytes, bool& shared)
+{
+    shared = generic >> 48 == SHARED_WINDOW >> 48;
+    if (shared) return shared_place(w, uint32_t(generic), bytes);
+    if (generic >> 48 == LOCAL_WINDOW >> 48) return local_place(w, uint32_t(generic), lane, bytes);
+    return reinterpret_cast<uint8_t*>(generic);
+}
+
+const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made)
+{
+    if (o.kind != Kind::Constant) return w.r[ZERO];
+    const std::vector<uint8_t>& bank = launch.bank[o.index];
+    for (unsigned l = 0; l < WARP; l++) {
+        const uint64_t at = address(w, o, l);
+        made[l] = 0;
+        if (at + 4 <= bank.size()) memcpy(&made[l], bank.data() + at, 4);
+    }
+    return made;
+}
+
+// ---- costs ---------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr unsigned SECTOR = 32, LINE = 128, BANKS = 32;
+
+// Whether each active lane has the address of the lane beside it, or each that of the lane two further.
+bool in_pairs(const uint64_t* at, uint32_t lanes)
+{
+    for (unsigned apart = 1; apart <= 2; apart++) {
+        bool all = true;
+        for (unsigned l = 0; l < WARP && all; l++)
+            if (lanes >> l & 1 && lanes >> (l ^ apart) & 1 && at[l] != at[l ^ apart]) all = false;
+        if (all) return true;
+    }
+    return false;
+}
+
+// Accesses of 8 bytes pass by half warps and of 16 bytes by quarters, two together where neighbours read the same; lanes
+// that read one word share it.
+void cost_of_banks(const uint64_t* at, Cost& cost)
+{
+    uint32_t groups[4];
+    unsigned count = 0;
+    if (cost.bytes <= 4) groups[count++] = cost.lanes;
+    else {
+        const unsigned wide = cost.bytes <= 8 ? WARP : WARP / 2;
+        for (unsigned first = 0; first < WARP; first += wide) {
+            const uint32_t lanes = cost.lanes & (wide == WARP ? ALL : 0xffffu << first);
+            if (in_pairs(at, lanes)) groups[count++] = lanes;
+            else
+                for (unsigned half = 0; half < 2; half++) groups[count++] = lanes & ((1u << wide / 2) - 1) << (first + half * wide / 2);
+        }
+    }
+    for (unsigned g = 0; g < count; g++) {
+        uint64_t word[WARP * 5];
+        unsigned words = 0;
+        each(groups[g], [&](unsigned l) {
+            for (uint64_t n = at[l] / 4; n <= (at[l] + cost.bytes - 1) / 4 && words < WARP * 5; n++) word[words++] = n;
+        });
+        if (!words) continue;
+        std::sort(word, word + words);
+        words = unsigned(std::unique(word, word + words) - word);
+        unsigned used[BANKS] = {}, most = 0;
+        for (unsigned i = 0; i < words; i++) most = std::max(most, ++used[word[i] % BANKS]);
+        cost.wavefronts += most, cost.ideal_wavefronts++;
+    }
+}
+
+void cost_of_sectors(const uint64_t* addresses, Cost& cost)
+{
+    uint64_t at[WARP], sector = 0, line = 0, end = 0;  // the first not yet counted
+    unsigned count = 0;
+    each(cost.lanes, [&](unsigned l) { at[count++] = addresses[l]; });
+    if (!std::is_sorted(at, at + count)) std::sort(at, at + count);
+    for (unsigned i = 0; i < count; i++) {
+        const uint64_t after = at[i] + cost.bytes, s = std::max(sector, at[i] / SECTOR), n = std::max(line, at[i] / LINE), from = std::max(end, at[i]);
+        sector = std::max(sector, (after - 1) / SECTOR + 1), line = std::max(line, (after - 1) / LINE + 1);
+        if (sector > s) cost.sectors += uint32_t(sector - s);
+        if (line > n) cost.lines += uint32_t(line - n);
+        if (after > from) cost.unique_bytes += uint32_t(after - from), end = after;
+    }
+    cost.ideal_sectors = (cost.unique_bytes + SECTOR - 1) / SECTOR;
+}
+
+uint32_t waste(const Cost& cost) { return cost.shared ? cost.wavefronts - cost.ideal_wavefronts : cost.sectors - cost.ideal_sectors; }
+
+}  // namespace
+
+struct Traced { uint64_t instruction, block, warp, lanes, bytes, place, at[WARP]; };
+struct Happened { uint32_t event, warp, amount, serial; };
+std::vector<Traced> traced;
+std::vector<Happened> happened;
+size_t trace_room;
+
+namespace {
+
+constexpr size_t MOST_EVENTS = 4096;
+
+void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared, bool store, unsigned swizzle)
+{
+    const uint64_t block = w.block->number;
+    if (block ? shared || !store || traced.size() >= trace_room : traced.size() >= trace_room / 2) return;
+    traced.push_back({op.number, block, w.rank, lanes, bytes, uint64_t(shared) | uint64_t(store) << 1 | swizzle << 2, {}});
+    each(lanes, [&](unsigned l) { traced.back().at[l] = at[l]; });
+}
+
+}  // namespace
+
+// Requests of one instruction mostly have the same pattern, which is then not counted anew.
+void count_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared)
+{
+    Memory& memory = *op.memory;
+    if (trace_room) trace(w, op, lanes, at, bytes, shared, shared ? op.store || op.name == "LDGSTS" : op.store, 0);
+    const unsigned first = unsigned(__builtin_ctz(lanes));
+    const uint32_t phase = uint32_t(at[first] % (shared ? 4 : LINE));  // conflicts stay if all lanes move by some banks
+    Cost& last = memory.last[phase / SECTOR];
+    bool known = last.lanes == lanes && last.bytes == bytes && last.phase == phase && last.shared == shared;
+    if (known) {
+        uint64_t different = 0;
+        for (unsigned l = 0; l < WARP; l++) different |= ((at[l] - at[first]) ^ uint64_t(last.apart[l])) & -uint64_t(lanes >> l & 1);
+        known = !different;
+    }
+    if (!known) {
+        last = {lanes, bytes, phase, 0, 0, 0, 0, 0, 0, shared, {}};
+        each(lanes, [&](unsigned l) { last.apart[l] = int64_t(at[l] - at[first]); });
+        if (shared) cost_of_banks(at, last);
+        else cost_of_sectors(at, last);
+        if (!memory.worst.lanes || waste(last) > waste(memory.worst)) memory.worst = last;
+    }
+    const unsigned active = unsigned(__builtin_popcount(lanes));
+    Total& total = memory.total[shared];
+    total.requests++, total.lanes += active, total.bytes += active * bytes;
+    total.unique_bytes += last.unique_bytes, total.sectors += last.sectors, total.lines += last.lines;
+    total.ideal_sectors += last.ideal_sectors, total.wavefronts += last.wavefronts, total.ideal_wavefronts += last.ideal_wavefronts;
+}
+
+void count_copy(const Warp& w, const Op& op, const std::vector<Piece>& pieces)
+{
+    bool counted[2] = {};
+    for (const Piece& piece : pieces) {
+        Total& total = op.memory->total[piece.shared];
+        if (!counted[piece.shared]) counted[piece.shared] = true, total.requests++, total.lanes++;
+        total.bytes += piece.bytes, total.unique_bytes += piece.bytes;
+        if (trace_room) trace(w, op, 1, &piece.at, piece.bytes, piece.shared, piece.store, piece.swizzle);
+        if (piece.shared) continue;
+        total.sectors += (piece.at + piece.bytes - 1) / SECTOR - piece.at / SECTOR + 1;
+        total.ideal_sectors += (piece.bytes + SECTOR - 1) / SECTOR;
+    }
+}
+
+void note(Event event, const Warp& w, uint32_t amount, uint32_t serial)
+{
+    if (!w.block->number && happened.size() < MOST_EVENTS) happened.push_back({uint32_t(event), w.rank, amount, serial});
+}
+
+namespace {
+
+// ---- loads and stores ------------------------------------------------------------------------------------------------------
+
+enum Space : uint32_t { GENERIC, SHARED, LOCAL };
+
+void addresses(const Warp& w, const Operand& o, uint64_t* at)
+{
+    if (o.uniform == ZERO && o.wide && o.scale == 1 && o.base != ZERO) {
+        const uint32_t *low = w.r[o.base], *high = w.r[o.base + 1];
+        for (unsigned l = 0; l < WARP; l++) at[l] = (low[l] | uint64_t(high[l]) << 32) + uint64_t(int64_t(o.offset));
+    } else if (o.uniform == ZERO && !o.wide && o.scale == 1) {
+        const uint32_t* low = w.r[o.base];
+        for (unsigned l = 0; l < WARP; l++) at[l] = uint32_t(low[l] + uint32_t(o.offset));
+    } else
+        for (unsigned l = 0; l < WARP; l++) at[l] = address(w, o, l);
+}
+
+// The memory that each lane's access is in, and its request or requests: a generic instruction may touch two memories.
+void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** where)
+{
+    uint64_t at[WARP];
+    addresses(w, o, at);
+    if (op.bytes > 1) {
+        uint64_t low = 0;
+        each(lanes, [&](unsigned l) { low |= at[l]; });
+        if (low & (op.bytes - 1)) fail(w, "an address is no multiple of %u bytes", op.bytes);
+    }
+    uint32_t shared = 0, local = 0;
+    if (op.flags == SHARED) {
+        shared = lanes;
+        Block& block = *w.block;
+        const uint64_t mine = uint64_t(block.in_cluster) << 24, size = block.shared.size();
+        uint8_t* const data = block.shared.data();
+        each(lanes, [&](unsigned l) {
+            const uint64_t offset = at[l] - mine;
+            where[l] = offset + op.bytes <= size ? data + offset : shared_place(w, uint32_t(at[l]), op.bytes);
+        });
+    } else if (op.flags == LOCAL) {
+        local = lanes;
+        each(lanes, [&](unsigned l) { where[l] = local_place(w, uint32_t(at[l]), l, op.bytes); });
+    } else
+        each(lanes, [&](unsigned l) {
+            bool is_shared = false;
+            if (at[l] >> 48) {
+                where[l] = place(w, at[l], l, op.bytes, is_shared);
+                (is_shared ? shared : local) |= 1u << l;
+            } else where[l] = reinterpret_cast<uint8_t*>(at[l]);
+        });
+    const uint32_t global = lanes & ~shared & ~local;
+    if (global) count_request(w, op, global, at, op.bytes, false);
+    if (shared) {
+        for (unsigned l = 0; l < WARP; l++) at[l] = (at[l] & 0xffffff) - RESERVED_SHARED;
+        count_request(w, op, shared, at, op.bytes, true);
+    }
+}
+
+bool prepare_memory(Op& op)
+{
+    static const struct { const char* name; uint8_t bytes; } sizes[] = {{"128", 16}, {"64", 8}, {"U16", 2}, {"S16", 2}, {"U8", 1}, {"S8", 1}};
+    for (const auto& size : sizes)
+        if (op.has(size.name)) op.bytes = size.bytes;
+    op.store = op.name == "STG" || op.name == "ST" || op.name == "STS" || op.name == "STL";
+    op.flags = op.name == "LDS" || op.name == "STS" || op.name == "ATOMS" ? SHARED : op.name == "LDL" || op.name == "STL" ? LOCAL : GENERIC;
+    return op.sources && op.s[0].kind == Kind::Memory;
+}
+
+// All lanes beside each other: one copy in place of 32.
+bool contiguous(uint8_t* const* where, uint32_t lanes, unsigned bytes)
+{
+    if (lanes != ALL) return false;
+    uint64_t different = 0;
+    for (unsigned l = 1; l < WARP; l++) different |= uint64_t(where[l] - where[0]) ^ l * bytes;
+    return !different;
+}
+
+void load(Warp& w, const Op& op, uint32_t lanes)
+{
+    uint8_t* where[WARP];
+    located(w, op, op.s[0], lanes, where);
+    uint32_t* const d = w.target(op.out);
+    if (op.bytes == 4) {
+        if (contiguous(where, lanes, 4)) memcpy(d, where[0], sizeof(Row));
+        else each(lanes, [&](unsigned l) { memcpy(&d[l], where[l], 4); });
+    } else if (op.bytes > 4) {
+        const unsigned words = d == w.r[SINK] ? 0 : op.bytes / 4;
+        each(lanes, [&](unsigned l) {
+            uint32_t v[4];
+            memcpy(v, where[l], op.bytes);
+            for (unsigned i = 0; i < words; i++) d[i * WARP + l] = v[i];
+        });
+    } else {
+        const bool is_signed = op.has("S8") || op.has("S16");
+        each(lanes, [&](unsigned l) {
+            const uint32_t v = op.bytes == 1 ? *where[l] : uint32_t(where[l][0] | where[l][1] << 8);
+            d[l] = is_signed ? op.bytes == 1 ? uint32_t(int8_t(v)) : uint32_t(int16_t(v)) : v;
+        });
+    }
+}
+
+void store(Warp& w, const Op& op, uint32_t lanes)
+{
+    uint8_t* where[WARP];
+    located(w, op, op.s[0], lanes, where);
+    const Operand& from = op.s[1];
+    Row scratch;
+    const uint32_t* const a = w.row(from, scratch);
+    if (op.bytes == 4) {
+        if (contiguous(where, lanes, 4)) memcpy(where[0], a, sizeof(Row));
+        else each(lanes, [&](unsigned l) { memcpy(where[l], &a[l], 4); });
+    } else if (op.bytes > 4) {
+        const unsigned words = op.bytes / 4, step = from.index == ZERO || from.kind != Kind::Register ? 0 : WARP;
+        each(lanes, [&](unsigned l) {
+            uint32_t v[4];
+            for (unsigned i = 0; i < words; i++) v[i] = a[i * step + l];
+            memcpy(where[l], v, op.bytes);
+        });
+    } else
+        each(lanes, [&](unsigned l) { memcpy(where[l], &a[l], op.bytes); });
+}
+
+// ---- atomics -----------------------------------------------------------------------------------------------------------------
+
+template <class T> T as(uint64_t bits)
+{
+    T v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+template <class T> uint64_t bits_of(T v)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, &v, sizeof v);
+    return bits;
+}
+
+uint64_t pair_sum(uint64_t x, uint64_t y, bool bf16)
+{
+    uint64_t made = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        const uint16_t a = uint16_t(x >> 16 * i), b = uint16_t(y >> 16 * i);
+        made |= uint64_t(bf16 ? float_to_bf16(bf16_to_float(a) + bf16_to_float(b)) : float_to_half(half_to_float(a) + half_to_float(b))) << 16 * i;
+    }
+    return made;
+}
+
+uint64_t combined(const Op& op, uint64_t old, uint64_t v)
+{
+    const bool wide = op.bytes == 8;
+    if (op.has("F64")) return bits_of(as<double>(old) + as<double>(v));
+    if (op.has("F32")) return bits_of(as<float>(old) + as<float>(v));
+    if (op.has("F16x2") || op.has("BF16x2") || op.has("BF16_V2")) return pair_sum(old, v, !op.has("F16x2"));
+    if (op.has("EXCH")) return v;
+    if (op.has("AND")) return old & v;
+    if (op.has("OR")) return old | v;
+    if (op.has("XOR")) return old ^ v;
+    if (op.has("MIN") || op.has("MAX")) {
+        const bool is_signed = op.has("S32") || op.has("S64");
+        const bool less = is_signed ? wide ? int64_t(old) < int64_t(v) : int32_t(old) < int32_t(v) : old < v;
+        return less == op.has("MIN") ? old : v;
+    }
+    if (op.has("POPC")) return old + 1;
+    if (op.has("INC")) return old >= v ? 0 : old + 1;
+    if (op.has("DEC")) return !old || old > v ? v : old - 1;
+    return old + v;
+}
+
+void atomic(Warp& w, const Op& op, uint32_t lanes)
+{
+    uint8_t* where[WARP];
+    located(w, op, op.s[0], lanes, where);
+    const bool swaps = op.has("CAS") || op.has("CAST");
+    const auto value = [&](const Operand& o, unsigned l) {
+        Row scratch;
+        const uint32_t* const a = w.row(o, scratch);
+        const bool pair = op.bytes == 8 && o.kind == Kind::Register && o.index != ZERO;
+        return a[l] | (pair ? uint64_t(a[WARP + l]) << 32 : 0);
+    };
+    uint32_t* const d = w.target(op.out);
+    uint32_t swapped = 0;
+    each(lanes, [&](unsigned l) {
+        uint64_t old = 0;
+        memcpy(&old, where[l], op.bytes);
+        uint64_t made;
+        if (swaps) {
+            const bool same = old == value(op.s[1], l);
+            made = same ? value(op.s[2], l) : old, swapped |= uint32_t(same) << l;
+        } else made = combined(op, old, op.sources > 1 ? value(op.s[1], l) : 1);
+        memcpy(where[l], &made, op.bytes);
+        d[l] = uint32_t(old);
+        if (op.bytes == 8 && d != w.r[SINK]) d[WARP + l] = uint32_t(old >> 32);
+    });
+    if (op.outs) w.set(op.p[0], swapped, lanes);
+}
+
+bool prepare_atomic(Op& op)
+{
+    if (!prepare_memory(op)) return false;
+    if (op.has("F64") || op.has("U64") || op.has("S64")) op.bytes = 8;
+    return !op.has("128") && !op.has("U16") && !op.has("F16x4");
+}
+
+// ---- constants -----------------------------------------------------------------------------------------------------------------
+
+void load_constant(Warp& w, const Op& op, uint32_t lanes)
+{
+    Operand o = op.s[0];
+    uint32_t* const d = w.target(op.out);
+    Row first, second;
+    const uint32_t* a = w.row(o, first);
+    if (op.bytes < 4) {
+        const bool is_signed = op.has("S8") || op.has("S16");
+        const std::vector<uint8_t>& bank = launch.bank[o.index];
+        return map(d, lanes, [&](unsigned l) {
+            uint32_t v = 0;
+            const uint64_t at = address(w, o, l);
+            if (at + op.bytes <= bank.size()) memcpy(&v, bank.data() + at, op.bytes);
+            return is_signed ? op.bytes == 1 ? uint32_t(int8_t(v)) : uint32_t(int16_t(v)) : v;
+        });
+    }
+    Row kept;
+    memcpy(kept, a, sizeof kept);  // the target may be the address
+    if (op.bytes == 8) {
+        o.offset += 4, o.lanes = nullptr;
+        a = w.row(o, second);
+        if (d != w.r[SINK]) map(d + WARP, lanes, [&](unsigned l) { return a[l]; });
+    }
+    map(d, lanes, [&](unsigned l) { return kept[l]; });
+}
+
+bool prepare_constant(Op& op)
+{
+    op.bytes = op.has("64") ? 8 : op.has("U16") || op.has("S16") ? 2 : op.has("U8") || op.has("S8") ? 1 : 4;
+    return op.s[0].kind == Kind::Constant && only(op, {"64", "U16", "S16", "U8", "S8", "32"});
+}
+
+}  // namespace
+
+void add_memory(Table& t)
+{
+    t["LDG"] = t["LD"] = t["LDS"] = t["LDL"] = {load, true, prepare_memory};
+    t["STG"] = t["ST"] = t["STS"] = t["STL"] = {store, false, prepare_memory};
+    t["ATOM"] = t["ATOMG"] = t["ATOMS"] = {atomic, true, prepare_atomic};
+    t["RED"] = t["REDG"] = {atomic, false, prepare_atomic};
+    t["LDC"] = {load_constant, true, prepare_constant};
+}
+
+}  // namespace rung_machine

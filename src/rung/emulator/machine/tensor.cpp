@@ -1,0 +1,481 @@
+// Tensor cores: products of a warp (HMMA, IMMA, BMMA, DMMA) and of a warp group (HGMMA, QGMMA, IGMMA, BGMMA), of which each
+// warp has 16 of the 64 rows; and the instructions that bring matrices into their layout. All of these are made of blocks of
+// 8 rows of 16 bytes: one register of a warp holds such a block, its lanes in the order of the rows.
+#include "machine.h"
+
+#include <math.h>
+#include <stdio.h>
+
+namespace rung_machine {
+namespace {
+
+typedef float Eight __attribute__((vector_size(32), aligned(4)));
+typedef int EightInts __attribute__((vector_size(32), aligned(4)));
+typedef unsigned EightWords __attribute__((vector_size(32), aligned(4)));
+
+// ---- numbers ----------------------------------------------------------------------------------------------------
+
+enum class Number : uint8_t { Half, Bfloat, Tf32, E4m3, E5m2, S8, U8, B1 };
+
+constexpr unsigned bits_of(Number n) { return n == Number::Tf32 ? 32 : n <= Number::Bfloat ? 16 : n == Number::B1 ? 1 : 8; }
+constexpr unsigned each_of(Number n) { return 128 / bits_of(n); }  // of a row of 16 bytes
+
+struct Small  // the 256 values of a format of 8 bits
+{
+    float value[256];
+    Small(unsigned mantissas, bool infinities)
+    {
+        const int exponents = 7 - int(mantissas), bias = (1 << (exponents - 1)) - 1;
+        for (int bits = 0; bits < 256; bits++) {
+            const int exponent = bits >> mantissas & ((1 << exponents) - 1), mantissa = bits & ((1 << mantissas) - 1);
+            const int whole = exponent ? mantissa + (1 << mantissas) : mantissa;
+            float v = ldexpf(float(whole), (exponent ? exponent : 1) - bias - int(mantissas));
+            if (infinities && exponent == (1 << exponents) - 1) v = mantissa ? NAN : INFINITY;
+            if (!infinities && (bits & 127) == 127) v = NAN;
+            value[bits] = bits & 128 ? -v : v;
+        }
+    }
+};
+const Small e4m3(3, false), e5m2(2, true);
+
+template <Number n>
+inline void read16(const uint8_t* from, float* to)
+{
+    if constexpr (n == Number::Half) {
+#ifdef __F16C__
+        typedef short Shorts __attribute__((vector_size(16)));
+        Shorts bits;
+        memcpy(&bits, from, 16);
+        const Eight values = (Eight)__builtin_ia32_vcvtph2ps256(bits);
+        memcpy(to, &values, 32);
+#else
+        uint16_t bits[8];
+        memcpy(bits, from, 16);
+        for (unsigned i = 0; i < 8; i++) to[i] = half_to_float(bits[i]);
+#endif
+    } else if constexpr (n == Number::Bfloat) {
+        uint16_t bits[8];
+        memcpy(bits, from, 16);
+        for (unsigned i = 0; i < 8; i++) to[i] = as_float(uint32_t(bits[i]) << 16);
+    } else if constexpr (n == Number::Tf32) {
+        uint32_t bits[4];
+        memcpy(bits, from, 16);
+        for (unsigned i = 0; i < 4; i++) to[i] = as_float(bits[i] & 0xffffe000u);  // tensor cores read the upper 19 bits
+    } else if constexpr (n == Number::B1) {
+        for (unsigned i = 0; i < 128; i++) to[i] = float(from[i / 8] >> i % 8 & 1);
+    } else {
+        for (unsigned i = 0; i < 16; i++)
+            to[i] = n == Number::E4m3 ? e4m3.value[from[i]] : n == Number::E5m2 ? e5m2.value[from[i]]
+                  : n == Number::S8 ? float(int8_t(from[i])) : float(from[i]);
+    }
+}
+
+// An exchange of the elements whose places differ in one bit: three of them transpose eight rows.
+template <int step>
+inline void exchange(Eight* rows)
+{
+    constexpr auto low = [](int c) { return c & step ? 8 + c - step : c; };
+    constexpr auto high = [](int c) { return c & step ? 8 + c : c + step; };
+    const EightInts first = {low(0), low(1), low(2), low(3), low(4), low(5), low(6), low(7)};
+    const EightInts second = {high(0), high(1), high(2), high(3), high(4), high(5), high(6), high(7)};
+    for (int i = 0; i < 8; i++)
+        if (!(i & step)) {
+            const Eight a = rows[i], b = rows[i | step];
+            rows[i] = __builtin_shuffle(a, b, first), rows[i | step] = __builtin_shuffle(a, b, second);
+        }
+}
+
+inline void transpose(Eight* rows)
+{
+    exchange<1>(rows), exchange<2>(rows), exchange<4>(rows);
+}
+
+// A block as floats: [row][element], or [element][row] if `across`; `step` is what lies between the first ones.
+template <Number n>
+void read_block(const uint8_t* const* rows, float* to, unsigned step, bool across)
+{
+    constexpr unsigned each = each_of(n);
+    float values[8][each];
+    for (unsigned row = 0; row < 8; row++) read16<n>(rows[row], across ? values[row] : to + row * step);
+    if (!across) return;
+    if constexpr (each >= 8) {
+        for (unsigned first = 0; first < each; first += 8) {
+            Eight turned[8];
+            for (unsigned row = 0; row < 8; row++) memcpy(&turned[row], values[row] + first, 32);
+            transpose(turned);
+            for (unsigned i = 0; i < 8; i++) memcpy(to + (first + i) * step, &turned[i], 32);
+        }
+    } else {
+        for (unsigned i = 0; i < each; i++)
+            for (unsigned row = 0; row < 8; row++) to[i * step + row] = values[row][i];
+    }
+}
+
+using BlockReader = void (*)(const uint8_t* const* rows, float* to, unsigned step, bool across);
+BlockReader reader_of(Number n)
+{
+    static const BlockReader READERS[] = {read_block<Number::Half>, read_block<Number::Bfloat>, read_block<Number::Tf32>,
+        read_block<Number::E4m3>, read_block<Number::E5m2>, read_block<Number::S8>, read_block<Number::U8>, read_block<Number::B1>};
+    return READERS[unsigned(n)];
+}
+
+// ---- products -----------------------------------------------------------------------------------------------------
+
+enum class Sums : uint8_t { Float, Half, Int, Saturated };
+
+// What an instruction multiplies, packed into Op::flags.
+struct Shape
+{
+    unsigned rows, columns, depth;  // `rows` of a warp
+    Number a, b;
+    Sums sums;
+    bool sparse;
+
+    static Shape of(const Op& op)
+    {
+        const uint32_t f = op.flags;
+        return {f & 1 ? 16u : 8u, (f >> 1 & 63) * 8, (f >> 7 & 127) * 4, Number(f >> 14 & 15), Number(f >> 18 & 15), Sums(f >> 22 & 3), bool(f >> 24 & 1)};
+    }
+    uint32_t packed() const
+    {
+        return uint32_t(rows == 16) | columns / 8 << 1 | depth / 4 << 7 | unsigned(a) << 14 | unsigned(b) << 18 | unsigned(sums) << 22 | unsigned(sparse) << 24;
+    }
+};
+
+alignas(64) float left[16 * 256], right[256 * 256], products[16 * 256];
+
+// `products` of `left`, [row][k], and `right`, [k][column].
+template <unsigned R, unsigned C>
+void multiply_tile(unsigned row, unsigned column, unsigned columns, unsigned depth)
+{
+    Eight sum[R][C] = {};
+    for (unsigned k = 0; k < depth; k++)
+        for (unsigned c = 0; c < C; c++) {
+            const Eight b = *reinterpret_cast<const Eight*>(right + k * columns + column + c * 8);
+            for (unsigned r = 0; r < R; r++) sum[r][c] += left[(row + r) * depth + k] * b;
+        }
+    for (unsigned r = 0; r < R; r++)
+        for (unsigned c = 0; c < C; c++) *reinterpret_cast<Eight*>(products + (row + r) * columns + column + c * 8) = sum[r][c];
+}
+
+void multiply(unsigned rows, unsigned columns, unsigned depth)
+{
+    unsigned c = 0;
+    for (; c + 16 <= columns; c += 16)
+        for (unsigned r = 0; r < rows; r += 4) multiply_tile<4, 2>(r, c, columns, depth);
+    for (; c < columns; c += 8)
+        for (unsigned r = 0; r < rows; r += 8) multiply_tile<8, 1>(r, c, columns, depth);
+}
+
+const uint32_t* words(const Warp& warp, const Operand& o, unsigned k) { return warp.r[o.index == ZERO ? ZERO : o.index + k]; }
+
+// Registers of `rows` by `depth` numbers: the upper eight rows, the lower ones, then the next columns.
+void read_registers(const Warp& warp, const Operand& o, Number n, unsigned rows, unsigned depth, float* to, bool across)
+{
+    const BlockReader read = reader_of(n);
+    const unsigned each = each_of(n), step = across ? rows : depth;
+    for (unsigned k = 0; k * each < depth; k++)
+        for (unsigned half = 0; half < rows / 8; half++) {
+            const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(words(warp, o, k * (rows / 8) + half));
+            const uint8_t* from[8];
+            for (unsigned row = 0; row < 8; row++) from[row] = bytes + row * 16;
+            read(from, across ? to + k * each * step + half * 8 : to + half * 8 * step + k * each, step, across);
+        }
+}
+
+// Adds `products` to the sums in registers: two for eight rows by eight columns, or one of halves.
+void add_products(Warp& warp, uint32_t lanes, const Shape& shape, const Operand& out, const Operand& old, bool add, float sign)
+{
+    const EightInts even = {0, 2, 4, 6, 8, 10, 12, 14}, odd = {1, 3, 5, 7, 9, 11, 13, 15};
+    const unsigned halves = shape.rows / 8, registers = shape.sums == Sums::Half ? 1 : 2;
+    for (unsigned column = 0; column < shape.columns; column += 8)
+        for (unsigned half = 0; half < halves; half++) {
+            alignas(32) Row made[2];
+            const unsigned number = (column / 8 * halves + half) * registers;
+            for (unsigned row = 0; row < 8; row += 2) {
+                const float* const at = products + (half * 8 + row) * shape.columns + column;
+                const Eight a = *reinterpret_cast<const Eight*>(at), b = *reinterpret_cast<const Eight*>(at + shape.columns);
+                const Eight sums[2] = {__builtin_shuffle(a, b, even) * sign, __builtin_shuffle(a, b, odd) * sign};
+                for (unsigned i = 0; i < 2; i++) {
+                    EightWords& to = *reinterpret_cast<EightWords*>(made[i] + row * 4);
+                    const uint32_t* const before = words(warp, old, number + (registers == 2 ? i : 0)) + row * 4;
+                    if (shape.sums == Sums::Float) {
+                        to = (EightWords)(add ? *reinterpret_cast<const Eight*>(before) + sums[i] : sums[i]);
+                    } else if (shape.sums == Sums::Half) {
+                        for (unsigned l = 0; l < 8; l++)
+                            to[l] = float_to_half((add ? half_to_float(uint16_t(before[l] >> i * 16)) : 0.0f) + sums[i][l]);
+                    } else {
+                        for (unsigned l = 0; l < 8; l++) {
+                            const int64_t sum = (add ? int64_t(int32_t(before[l])) : 0) + int64_t(sums[i][l]);
+                            to[l] = uint32_t(shape.sums == Sums::Int ? sum : sum > INT32_MAX ? INT32_MAX : sum < INT32_MIN ? INT32_MIN : sum);
+                        }
+                    }
+                }
+            }
+            if (registers == 1)
+                for (unsigned l = 0; l < WARP; l++) made[0][l] |= made[1][l] << 16;
+            if (out.index == ZERO) continue;
+            for (unsigned i = 0; i < registers; i++) map(warp.r[out.index + number + i], lanes, [&](unsigned l) { return made[i][l]; });
+        }
+}
+
+// Of sparse numbers `left` holds two of every four (of tf32, one of every two); the lanes of a row hold their places.
+void spread(const Warp& warp, const Op& op, const Shape& shape, const Operand& places, unsigned selector)
+{
+    static float whole[16 * 64];
+    const unsigned held = shape.depth / 2, per = shape.a == Number::Tf32 ? 1 : 2, lanes_of_row = held / per > 4 ? 2 : 1;
+    memset(whole, 0, sizeof whole);
+    for (unsigned row = 0; row < 16; row++)
+        for (unsigned k = 0; k < held; k++) {
+            const unsigned group = k / per, lane = row % 8 * 4 + lanes_of_row * selector + group / 4;
+            const unsigned pair = warp.r[places.index][lane & 31] >> (row / 8 * 16 + group % 4 * 4) & 15, lower = pair & 3, upper = pair >> 2;
+            if (lower >= upper) fail(warp, "%s has places out of order", op.text.c_str());
+            const unsigned at = per == 1 ? group * 2 + lower / 2 : group * 4 + (k % 2 ? upper : lower);
+            whole[row * shape.depth + at] = left[row * held + k];
+        }
+    memcpy(left, whole, 16 * shape.depth * sizeof(float));
+}
+
+void multiply_warp(Warp& warp, const Op& op, uint32_t lanes)
+{
+    const Shape shape = Shape::of(op);
+    const Operand &a = op.s[0], &b = op.s[1], &old = op.s[2];
+    read_registers(warp, a, shape.a, shape.rows, shape.sparse ? shape.depth / 2 : shape.depth, left, false);
+    read_registers(warp, b, shape.b, 8, shape.depth, right, true);
+    if (shape.sparse) spread(warp, op, shape, op.s[3], op.s[4].value);
+    multiply(shape.rows, 8, shape.depth);
+    note(Event::Product, warp, 1);
+    add_products(warp, lanes, shape, op.out, old, old.index != ZERO, a.negative != b.negative ? -1.0f : 1.0f);
+}
+
+// ---- products of a warp group ---------------------------------------------------------------------------------------
+
+// An operand in shared memory: where its blocks of 8 rows of 16 bytes lie.
+struct Matrix
+{
+    const Warp& warp;
+    const uint8_t* memory;
+    unsigned start, leading, stride, chunks;  // chunks of 16 bytes in a row of the swizzle's pattern; 1: none
+    bool across;                              // "transposed": rows of 16 bytes run along the other dimension
+
+    Matrix(const Warp& warp, uint64_t bits, bool across) : warp(warp), memory(warp.block->shared.data()), across(across)
+    {
+        static const unsigned CHUNKS[] = {1, 8, 4, 2};
+        start = unsigned(bits & 0x3fff) << 4, leading = unsigned(bits >> 16 & 0x3fff) << 4, stride = unsigned(bits >> 32 & 0x3fff) << 4;
+        chunks = CHUNKS[bits >> 62];
+        if (bits >> 49 & 7) fail(warp, "a descriptor with a base offset is not executed");
+    }
+
+    // The block from this row of the operand on, and from this chunk of 16 bytes on; or from this row of 16 bytes, across.
+    void block(unsigned row, unsigned chunk, const uint8_t** rows) const
+    {
+        const unsigned step = chunks * 16, size = unsigned(warp.block->shared.size());
+        unsigned at = start;
+        if (!across) at += row / 8 * stride + (chunks == 1 ? chunk * leading : chunk * 16);
+        else if (chunks == 1) at += chunk * stride + row / 8 * leading;
+        else at += chunk % chunks * 16 + chunk / chunks * leading + row / 8 * stride;
+        for (unsigned r = 0; r < 8; r++, at += step) {
+            const unsigned swizzled = at ^ (at >> 7 & (chunks - 1)) << 4;
+            if (swizzled + 16 > size) fail(warp, "byte %u is beyond the block's shared memory: a descriptor is wrong", swizzled - RESERVED_SHARED);
+            rows[r] = memory + swizzled;
+        }
+    }
+
+    // [row][k] to `left`, or [k][row] to `right`.
+    void read(Number n, unsigned first, unsigned rows, unsigned depth, float* to, bool by_depth) const
+    {
+        const BlockReader reader = reader_of(n);
+        const unsigned per = each_of(n), step = by_depth ? rows : depth;
+        const uint8_t* from[8];
+        for (unsigned row = 0; row < rows; row += across ? per : 8)
+            for (unsigned k = 0; k < depth; k += across ? 8 : per) {
+                if (across) block(k, (first + row) / per, from);
+                else block(first + row, k / per, from);
+                reader(from, by_depth ? to + k * step + row : to + row * step + k, step, across != by_depth);
+            }
+    }
+};
+
+void multiply_group(Warp& warp, const Op& op, uint32_t lanes)
+{
+    const Shape shape = Shape::of(op);
+    const bool registers = op.s[0].kind == Kind::Register;
+    const Operand &matrices = op.s[registers], &old = op.s[1 + registers];
+    const auto has = [&](const char* part) { return matrices.parts.find(part) != std::string::npos; };
+    const auto matrix = [&](unsigned row, bool across) {
+        return Matrix(warp, warp.r[row][0] | uint64_t(warp.r[row + 1][0]) << 32, across);
+    };
+    const bool add = op.ins ? warp.predicate(op.in[0]) & lanes : old.index != ZERO;
+    const unsigned held = shape.sparse ? shape.depth / 2 : shape.depth;
+    if (registers) read_registers(warp, op.s[0], shape.a, 16, held, left, false);
+    else matrix(matrices.descriptor, has("tnspA")).read(shape.a, warp.rank % 4 * 16, 16, held, left, false);
+    matrix(matrices.descriptor + (registers ? 0 : 2), has("tnspB")).read(shape.b, 0, shape.columns, shape.depth, right, true);
+    if (shape.sparse) spread(warp, op, shape, op.s[2 + registers], op.s[3 + registers].value);
+    multiply(16, shape.columns, shape.depth);
+    note(Event::Product, warp, 1);
+    const bool negative = (registers ? op.s[0].negative : has("negA")) != has("negB");
+    add_products(warp, lanes, shape, op.out, old, add, negative ? -1.0f : 1.0f);
+}
+
+// ---- doubles ----------------------------------------------------------------------------------------------------------
+
+void multiply_doubles(Warp& warp, const Op& op, uint32_t lanes)
+{
+    const unsigned rows = op.flags & 31, depth = op.flags >> 5;
+    const auto value = [&](const Operand& o, unsigned number, unsigned lane) {
+        const uint64_t bits = words(warp, o, number * 2)[lane] | uint64_t(words(warp, o, number * 2 + 1)[lane]) << 32;
+        double v;
+        memcpy(&v, &bits, 8);
+        return o.negative ? -v : v;
+    };
+    double sums[4][WARP];
+    for (unsigned i = 0; i < rows / 4; i++)
+        for (unsigned l = 0; l < WARP; l++) {
+            sums[i][l] = value(op.s[2], i, l);
+            for (unsigned k = 0; k < depth; k++)
+                sums[i][l] = fma(value(op.s[0], k / 4 * (rows / 8) + i / 2, l / 4 * 4 + k % 4), value(op.s[1], k / 4, (l % 4 * 2 + i % 2) * 4 + k % 4), sums[i][l]);
+        }
+    note(Event::Product, warp, 1);
+    if (op.out.index == ZERO) return;
+    for (unsigned i = 0; i < rows / 4; i++)
+        for (unsigned word = 0; word < 2; word++)
+            map(warp.r[op.out.index + i * 2 + word], lanes, [&](unsigned l) {
+                uint64_t bits;
+                memcpy(&bits, &sums[i][l], 8);
+                return uint32_t(bits >> word * 32);
+            });
+}
+
+// ---- modifiers --------------------------------------------------------------------------------------------------------
+
+bool number_named(const std::string& name, Number& n)
+{
+    static const struct { const char* name; Number n; } NAMES[] = {{"BF16", Number::Bfloat}, {"TF32", Number::Tf32}, {"E4M3", Number::E4m3},
+        {"E5M2", Number::E5m2}, {"S8", Number::S8}, {"U8", Number::U8}};
+    for (const auto& entry : NAMES)
+        if (name == entry.name) return n = entry.n, true;
+    return false;
+}
+
+// 16816, 168256, 8816 or 64x128x16: rows, columns and depth.
+bool read_shape(const std::string& text, Shape& shape)
+{
+    unsigned rows = 0;
+    if (sscanf(text.c_str(), "%ux%ux%u", &rows, &shape.columns, &shape.depth) == 3) shape.rows = rows == 64 ? 16 : rows;
+    else if (sscanf(text.c_str(), "168%u", &shape.depth) == 1) shape.rows = 16, shape.columns = 8;
+    else if (sscanf(text.c_str(), "88%u", &shape.depth) == 1) shape.rows = 8, shape.columns = 8;
+    else return false;
+    return true;
+}
+
+bool prepare_product(Op& op)
+{
+    const char kind = op.name[0];  // H, Q, I, B
+    Shape shape = {};
+    shape.a = shape.b = kind == 'H' ? Number::Half : kind == 'B' ? Number::B1 : Number::S8;
+    shape.sums = kind == 'I' || kind == 'B' ? Sums::Int : Sums::Float;
+    unsigned numbers = 0;
+    for (const std::string& m : op.modifiers) {
+        Number n;
+        if (m == "SP") shape.sparse = true;
+        else if (m == "F32") shape.sums = Sums::Float;
+        else if (m == "F16") shape.sums = Sums::Half;
+        else if (m == "SAT") shape.sums = Sums::Saturated;
+        else if (kind == 'B' && (m == "AND" || m == "POPC")) continue;
+        else if (number_named(m, n)) (numbers++ ? shape.b : shape.a) = n;
+        else if (!read_shape(m, shape)) return false;
+    }
+    if (numbers == 1) shape.b = shape.a;
+    op.flags = shape.packed();
+    return shape.depth && shape.columns <= 256 && shape.depth <= 256 && (!shape.sparse || kind == 'H');
+}
+
+bool prepare_doubles(Op& op)
+{
+    unsigned rows, depth;
+    if (op.modifiers.size() != 1 || sscanf(op.modifiers[0].c_str(), "%ux8x%u", &rows, &depth) != 2) return false;
+    op.flags = rows | depth << 5;
+    return true;
+}
+
+// ---- matrices of 8 by 8 halves ------------------------------------------------------------------------------------------
+
+void transpose_halves(const uint32_t* from, uint32_t* to)
+{
+    const uint16_t* const in = reinterpret_cast<const uint16_t*>(from);
+    uint16_t* const out = reinterpret_cast<uint16_t*>(to);
+    for (unsigned row = 0; row < 8; row++)
+        for (unsigned column = 0; column < 8; column++) out[column * 8 + row] = in[row * 8 + column];
+}
+
+enum : uint32_t { COUNT = 7, TRANSPOSED = 8 };
+
+// Of matrix m, row r is where lane 8 m + r says.
+void rows_of_matrices(Warp& warp, const Op& op, const Operand& o, uint8_t** where)
+{
+    const unsigned rows = (op.flags & COUNT) * 8;
+    uint64_t at[WARP];
+    for (unsigned l = 0; l < rows; l++) {
+        const uint32_t offset = uint32_t(address(warp, o, l)) & 0xffffff;
+        if (offset % 16) fail(warp, "the address of a row is no multiple of 16");
+        where[l] = shared_place(warp, offset | warp.block->in_cluster << 24, 16);
+        at[l] = offset - RESERVED_SHARED;
+    }
+    for (unsigned l = rows; l < WARP; l++) at[l] = 0;
+    count_request(warp, op, rows == WARP ? ALL : (1u << rows) - 1, at, 16, true);
+}
+
+void load_matrices(Warp& warp, const Op& op, uint32_t lanes)
+{
+    uint8_t* where[WARP];
+    rows_of_matrices(warp, op, op.s[0], where);
+    for (unsigned m = 0; m < (op.flags & COUNT); m++) {
+        Row made, turned;
+        for (unsigned row = 0; row < 8; row++) memcpy(made + row * 4, where[m * 8 + row], 16);
+        if (op.flags & TRANSPOSED) transpose_halves(made, turned);
+        const uint32_t* const matrix = op.flags & TRANSPOSED ? turned : made;
+        if (op.out.index != ZERO) map(warp.r[op.out.index + m], lanes, [&](unsigned l) { return matrix[l]; });
+    }
+}
+
+void store_matrices(Warp& warp, const Op& op, uint32_t)
+{
+    uint8_t* where[WARP];
+    rows_of_matrices(warp, op, op.s[0], where);
+    for (unsigned m = 0; m < (op.flags & COUNT); m++) {
+        Row turned;
+        const uint32_t* matrix = words(warp, op.s[1], m);
+        if (op.flags & TRANSPOSED) transpose_halves(matrix, turned), matrix = turned;
+        for (unsigned row = 0; row < 8; row++) memcpy(where[m * 8 + row], matrix + row * 4, 16);
+    }
+}
+
+void transpose_register(Warp& warp, const Op& op, uint32_t lanes)
+{
+    Row turned;
+    transpose_halves(words(warp, op.s[0], 0), turned);
+    map(warp.target(op.out), lanes, [&](unsigned l) { return turned[l]; });
+}
+
+bool prepare_matrices(Op& op)
+{
+    op.flags = op.has("4") ? 4 : op.has("2") ? 2 : 1;
+    if (op.has("MT88")) op.flags |= TRANSPOSED;
+    op.bytes = 16;
+    op.store = op.name == "STSM";
+    return only(op, {"16", "M88", "MT88", "1", "2", "4"});
+}
+
+}  // namespace
+
+void add_tensor(Table& t)
+{
+    t["HMMA"] = t["IMMA"] = t["BMMA"] = {multiply_warp, true, prepare_product};
+    t["HGMMA"] = t["QGMMA"] = t["IGMMA"] = t["BGMMA"] = {multiply_group, true, prepare_product};
+    t["DMMA"] = {multiply_doubles, true, prepare_doubles};
+    t["LDSM"] = {load_matrices, true, prepare_matrices};
+    t["STSM"] = {store_matrices, false, prepare_matrices};
+    t["MOVM"] = {transpose_register, true, prepare_matrices};
+}
+
+}  // namespace rung_machine
