@@ -1,4 +1,5 @@
-"""Requests, sectors and passes over the banks equal those counted from the addresses; lines and reasons are named."""
+"""Requests, sectors and passes over the banks equal those counted from the addresses, instructions those of the machine
+code; lines and reasons are named."""
 
 from __future__ import annotations
 
@@ -8,17 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from emulation import load, needs_compiler, run
+from emulation import INCLUDE, load, needs_compiler, run
 from rung import emulator
-from rung.cuda import sass
 from rung.cuda.launch import Build, LaunchConfig
-from rung.emulator import arithmetic, counters, toolchain, translation
+from rung.emulator import counters, machine
 from rung.emulator.counters import Access, Launched
 from rung.emulator.counters_explained import figures, met, reason, remark
 from rung.errors import RungError
 
-pytestmark = needs_compiler
-needs_machine_code = pytest.mark.skipif(sass.disassembler() is None, reason="no disassembler")
+pytestmark = [needs_compiler, pytest.mark.skipif(bool(machine.unavailable()), reason=machine.unavailable())]
+HALVES = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 
 
 def aligned(count: int) -> torch.Tensor:
@@ -30,21 +30,6 @@ def counted(source: str, *args: Any, **launch: Any) -> Launched:
     with counters.recorded() as launches:
         run(source, *args, settings={"counters": True}, **launch)
     return launches[0]
-
-
-@needs_machine_code
-def test_a_compiler_that_fuses_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU without FMA would make each fused product and sum two instructions, and the counts wrong."""
-    source = "__global__ void f(float* x) { x[threadIdx.x] = x[32 + threadIdx.x] * x[64 + threadIdx.x] + x[1]; }"
-    if "-mfma" in toolchain.machine_flags():
-        assert not arithmetic.unavailable() and figures(counted(source, aligned(96)))["ffma"] == 32
-    monkeypatch.setattr(translation, "_COUNTED", (*translation._COUNTED, "-mno-fma"))
-    arithmetic.unavailable.cache_clear()
-    try:
-        assert "fuses" in arithmetic.unavailable()
-        assert "ffma" not in figures(counted(source, aligned(96)))
-    finally:
-        arithmetic.unavailable.cache_clear()
 
 
 PATTERNS = {
@@ -81,18 +66,20 @@ __global__ void f(const float* x, float* out) {{
     assert found.total("shared", "read", "plain").wavefronts == max(Counter(w % 32 for w in set(words)).values())
 
 
-def test_lanes_of_one_iteration_make_one_request() -> None:
-    """Lanes with other trip counts leave; the others go on together."""
-    source = """
-__global__ void f(const float* x, float* out) {
+@pytest.mark.parametrize(("unroll", "requests"), [(1, 32), (4, 8 * 4 + 3)])
+def test_lanes_of_one_iteration_make_one_request(unroll: int, requests: int) -> None:
+    """Lanes with other trip counts leave; the others go on together. Of an unrolled loop the rest is a loop of its own."""
+    source = f"""
+__global__ void f(const float* x, float* out) {{
     float sum = 0;
+    #pragma unroll {unroll}
     for (int i = 0; i <= threadIdx.x; i++) sum += x[i * 32 + threadIdx.x];
     out[threadIdx.x] = sum;
-}
+}}
 """
     found = counted(source, aligned(1024), aligned(32))
     load = found.total("global", "read", "plain")
-    assert (load.requests, load.lanes) == (32, 32 * 33 // 2)
+    assert (load.requests, load.lanes) == (requests, 32 * 33 // 2)
     store = found.total("global", "write", "plain")
     assert (store.requests, store.sectors) == (1, 4)
 
@@ -129,7 +116,6 @@ __global__ void f(const float4* x, float4* out) {
     assert found.total("shared", "read", "barrier").requests == 1
 
 
-@needs_machine_code
 def test_neighbouring_accesses_that_nvcc_merges_are_one() -> None:
     source = """
 __global__ void f(const float* __restrict__ x, float* __restrict__ out) {
@@ -147,7 +133,7 @@ __global__ void f(const float* __restrict__ x, float* __restrict__ out) {
 
 
 def test_atomics_and_asynchronous_copies_are_counted_apart() -> None:
-    source = """
+    source = HALVES + """
 #include "ptx.cuh"
 __global__ void f(const float* x, float* out) {
     __shared__ __align__(16) float s[128];
@@ -164,7 +150,7 @@ __global__ void f(const float* x, float* out) {
 
 
 def test_ldmatrix_reads_rows_of_sixteen_bytes() -> None:
-    source = """
+    source = HALVES + """
 #include "ptx.cuh"
 __global__ void f(unsigned* out) {
     __shared__ __align__(128) unsigned s[32 * 32];
@@ -223,6 +209,7 @@ def test_vectors_that_pass_the_banks_without_conflicts_are_not_said_to_meet() ->
 __global__ void f(float4* out) {
     __shared__ float4 s[64];
     s[threadIdx.x] = out[threadIdx.x];
+    __syncthreads();
     out[threadIdx.x] = s[threadIdx.x];
 }
 """
@@ -246,7 +233,6 @@ def test_a_plain_launch_counts_nothing() -> None:
     assert launches == []
 
 
-@needs_machine_code
 def test_arithmetic_is_counted_by_lanes_and_that_of_functions_by_what_nvcc_makes_of_them() -> None:
     """A loop that nvcc unrolls, an exponential of one FADD, four FFMA and one MUFU, and a branch of half of the lanes."""
     source = """
@@ -259,12 +245,10 @@ __global__ void f(const float* x, float* out, int n) {
 """
     found = counted(source, aligned(128), aligned(32), 37)
     assert [figures(found)[name] for name in ("fadd", "ffma", "mufu", "hmma")] == [16 + 32, (37 + 4) * 32, 1, 0]
-    by_line = {line: dict(+made) for (_, line), made in found.instructions.items() if +made}
-    assert by_line[4] == {"ffma": 37 * 32}
-    assert by_line[5] == {"fadd": 16}
+    by_line = {line: lanes for (_, line), lanes in found.lanes.items()}
+    assert (by_line[4]["FFMA"], by_line[5]["FADD"], by_line[5]["FFMA"]) == (37 * 32, 16, 0)
 
 
-@needs_machine_code
 def test_products_of_tensor_cores_are_counted_by_warps_and_halves_are_no_floats() -> None:
     source = """
 #include <cuda_fp16.h>
@@ -286,7 +270,6 @@ __global__ void f(const __half* x, float* out, int n) {
     assert (found["hmma"], found["fadd"], found["ffma"]) == (10, 0, 0)
 
 
-@needs_machine_code
 def test_a_predicate_that_switches_off_a_whole_warp_is_an_instruction_and_no_request() -> None:
     """A tree of 128 threads: seven steps of four warps evaluate the condition, fewer and fewer of them take part."""
     source = """
@@ -307,7 +290,6 @@ __global__ void f(const float* x, float* out) {
     assert figures(found)["shared_loads"] in (2 * 28 + 1, 2 * 28 + 4)  # of the last line, by a branch or a predicate
 
 
-@needs_machine_code
 def test_a_sum_takes_the_last_product_of_an_exponential() -> None:
     source = """
 __global__ void f(const float* x, float* out, int n) {
@@ -320,7 +302,6 @@ __global__ void f(const float* x, float* out, int n) {
     assert [found[name] / 32 / 7 for name in ("fadd", "fmul", "ffma")] == [1, 0, 5]
 
 
-@needs_machine_code
 def test_divisions_by_one_number_share_its_reciprocal() -> None:
     source = """
 __global__ void f(int* x, int n, int m) {
@@ -337,7 +318,6 @@ __global__ void f(int* x, int n, int m) {
     assert figures(launches[0])["mufu"] == 1
 
 
-@needs_machine_code
 def test_a_file_may_be_named_as_a_header_of_halves() -> None:
     build = Build("__global__ void f(float* x) { x[threadIdx.x] += 1.5f; }", "16_bits.cu", ("f",), ())
     module = emulator.load(build, settings=emulator.Settings(counters=True))
@@ -346,7 +326,6 @@ def test_a_file_may_be_named_as_a_header_of_halves() -> None:
     assert figures(launches[0])["fadd"] == 32
 
 
-@needs_machine_code
 def test_a_fast_exponential_ends_with_no_product() -> None:
     source = "__global__ void f(float* x) { x[threadIdx.x] = 1.0f + expf(x[threadIdx.x]); }"
     module = load(source, options=("--use_fast_math",), settings=emulator.Settings(counters=True))
@@ -354,3 +333,34 @@ def test_a_fast_exponential_ends_with_no_product() -> None:
         module.launch("f", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", aligned(32))])
     found = figures(launches[0])
     assert [found[name] for name in ("fadd", "fmul", "ffma", "mufu")] == [32, 32, 0, 1]
+
+
+def test_instructions_of_warps_are_those_of_the_machine_code() -> None:
+    """Of four warps three take part: each executes the whole code but for the end behind its EXIT, the last one less."""
+    source = """
+__global__ void f(float* x) {
+    if (threadIdx.x < 96) x[threadIdx.x] = 2.0f;
+}
+"""
+    found = counted(source, aligned(128), block=128)
+    made = machine.program(Build(source, "test.cu", ("f",), (), include=(INCLUDE,)), "f").instructions
+    ends = [number for number, instruction in enumerate(made) if instruction.name == "EXIT"]
+    assert figures(found)["instructions"] == 3 * (ends[-1] + 1) + ends[0] + 1
+    assert found.total("global", "write", "plain").requests == 3
+    assert sum(executed["STG"] for executed in found.executed.values()) == 3
+
+
+def test_code_that_the_compiler_adds_has_the_line_of_its_call() -> None:
+    """The division of a number that is too small for the fast way."""
+    source = """
+__global__ void f(float* x) {
+    const float a = x[threadIdx.x];
+    x[threadIdx.x] = a / x[32];
+}
+"""
+    x = aligned(64)
+    x[:32], x[32] = 1e-40, 3.0
+    found = counted(source, x)
+    assert x[0] == torch.tensor(1e-40) / 3
+    assert {line for _, line in found.executed} <= {2, 3, 4, 5}
+    assert found.executed["test.cu", 4]["CALL"] == found.executed["test.cu", 4]["RET"] == 1

@@ -52,7 +52,7 @@ _LABEL = re.compile(r"^(\.L_\w+):")
 _NAME = re.compile(r"^([.$\w]+):$")
 _TARGET = re.compile(r"`\(([^()]+)\)")
 _COMMENT = re.compile(r"\(\*.*?\*\)")
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+\{?\s*(@!?U?PT?\d?\s+)?([A-Z][A-Z0-9_.]*)([^;]*)")
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+\{?\s*(@!?U?PT?\d?\s+)?([A-Z][A-Za-z0-9_.]*)([^;]*)")
 
 
 @functools.cache
@@ -125,6 +125,7 @@ def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
             lines, fresh = [*([] if fresh else lines), (place.group(1), int(place.group(2)))], False
         elif named := _NAME.match(text):
             waiting.append(named.group(1))
+            lines = [] if named.group(1).startswith("$") else lines  # a function, which may have none
         elif found := _INSTRUCTION.search(text):
             predicate, opcode, rest = found.groups()
             address = int(text[2 : text.index("*", 2)], 16)

@@ -182,6 +182,7 @@ uint32_t narrowed(const Warp& w, const Op& op, uint32_t lanes)  // by a predicat
 
 void bra(Warp& w, const Op& op, uint32_t lanes)
 {
+    if (op.modifiers.empty() && op.every.size() == 1) return go(w, lanes, op.target);
     lanes = narrowed(w, op, lanes);
     if (op.has("DIV")) {
         const uint32_t whole = value_of(w, op.every[0], lanes) & w.alive;

@@ -206,7 +206,6 @@ float special(uint32_t function, float x)
     switch (function) {
     case 0: return 1.0f / flushed(x);
     case 1: return float(1.0 / sqrt(double(flushed(x))));
-    case 2: return exp2f(flushed(x));
     case 3: return log2f(flushed(x));
     case 4: return sqrtf(flushed(x));
     case 5: return float(sin(double(x) * 6.283185307179586));
@@ -231,7 +230,7 @@ void mufu(Warp& w, const Op& op, uint32_t lanes)
         return;
     }
     uint32_t* const d = w.target(op.out);
-    each(lanes, [&](unsigned l) { d[l] = as_bits(op.has("EX2") ? flushed(special(op.flags, a(l))) : special(op.flags, a(l))); });
+    each(lanes, [&](unsigned l) { d[l] = as_bits(op.flags == 2 ? flushed(exp2f(flushed(a(l)))) : special(op.flags, a(l))); });
 }
 
 bool prepare_mufu(Op& op)

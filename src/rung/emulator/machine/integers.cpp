@@ -42,38 +42,35 @@ struct Pair
 
 enum { X = 1, UNSIGNED = 2, HIGH = 4, WIDE = 8, SIGN_EXTENDED = 16, LEFT = 32, SIXTYFOUR = 64, WRAPS = 128, RELU = 256 };
 
-bool carries(const Warp& w, const Op& op, unsigned i, unsigned l) { return i < op.ins && w.predicate(op.in[i]) >> l & 1; }
+uint32_t carried_in(const Warp& w, const Op& op, unsigned i) { return op.flags & X && i < op.ins ? w.predicate(op.in[i]) : 0; }
+
+void put(uint32_t* d, uint32_t lanes, const Row& made) { map(d, lanes, [&](unsigned l) { return made[l]; }); }
 
 void iadd3(Warp& w, const Op& op, uint32_t lanes)
 {
     if (op.flags & SIXTYFOUR) {
         const Pair a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
         uint32_t* low = w.target(op.out);
-        uint32_t* high = low == w.r[SINK] ? low : low + WARP;
         Row lows, highs;
         for (unsigned l = 0; l < WARP; l++) {
             const uint64_t v = a(l) + b(l) + c(l);
             lows[l] = uint32_t(v), highs[l] = uint32_t(v >> 32);
         }
-        map(low, lanes, [&](unsigned l) { return lows[l]; });
-        map(high, lanes, [&](unsigned l) { return highs[l]; });
+        put(low, lanes, lows);
+        if (low != w.r[SINK]) put(low + WARP, lanes, highs);
         return;
     }
     const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
     if (!op.outs && !(op.flags & X)) return map(w.target(op.out), lanes, [&](unsigned l) { return a(l) + b(l) + c(l); });
     // Without .X a negated source is its complement plus one; with .X the carry is that one.
-    const uint32_t first = w.predicate(op.in[0]), second = op.ins > 1 ? w.predicate(op.in[1]) : 0;
-    Row sum;
-    uint32_t carry[2] = {};
+    const uint32_t first = carried_in(w, op, 0), second = carried_in(w, op, 1), more = op.flags & X ? 0 : a.add + b.add + c.add;
+    Row sum, over;
     for (unsigned l = 0; l < WARP; l++) {
-        uint64_t more = uint64_t(a.add) + b.add + c.add;
-        if (op.flags & X) more = (op.ins ? first >> l & 1 : 0) + (op.ins > 1 ? second >> l & 1 : 0);
-        const uint64_t total = a.bits(l) + b.bits(l) + c.bits(l) + more;
-        sum[l] = uint32_t(total);
-        carry[0] |= uint32_t((total >> 32) > 0) << l, carry[1] |= uint32_t((total >> 32) > 1) << l;
+        const uint64_t total = a.bits(l) + b.bits(l) + c.bits(l) + more + (first >> l & 1) + (second >> l & 1);
+        sum[l] = uint32_t(total), over[l] = uint32_t(total >> 32);
     }
-    map(w.target(op.out), lanes, [&](unsigned l) { return sum[l]; });
-    for (unsigned i = 0; i < op.outs; i++) w.set(op.p[i], carry[i], lanes);
+    put(w.target(op.out), lanes, sum);
+    for (unsigned i = 0; i < op.outs; i++) w.set(op.p[i], where([&](unsigned l) { return over[l] > i; }), lanes);
 }
 
 bool prepare_iadd3(Op& op)
@@ -82,40 +79,40 @@ bool prepare_iadd3(Op& op)
     return only(op, {"X", "64"}) && op.sources >= 2;
 }
 
-void imad(Warp& w, const Op& op, uint32_t lanes)
+template <bool UNSIGNED_PRODUCT>
+void wide_product(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), b(w, op.s[1]);
-    const bool is_unsigned = op.flags & UNSIGNED;
-    const auto product = [&](unsigned l) {
-        return is_unsigned ? uint64_t(a(l)) * b(l) : uint64_t(int64_t(int32_t(a(l))) * int32_t(b(l)));
-    };
-    if (op.flags & (WIDE | HIGH)) {
-        const Pair c(w, op.s[2]);
-        uint64_t v[WARP];
-        uint32_t carry = 0;
-        for (unsigned l = 0; l < WARP; l++) {
-            const unsigned __int128 sum = (unsigned __int128)product(l) + c(l) + (op.flags & X && carries(w, op, 0, l));
-            v[l] = uint64_t(sum), carry |= uint32_t(sum >> 64 & 1) << l;
-        }
-        uint32_t* low = w.target(op.out);
-        if (op.flags & WIDE) {
-            map(low, lanes, [&](unsigned l) { return uint32_t(v[l]); });
-            low = low == w.r[SINK] ? low : low + WARP;
-        }
-        map(low, lanes, [&](unsigned l) { return uint32_t(v[l] >> 32); });
-        if (op.outs) w.set(op.p[0], carry, lanes);
-        return;
+    const Pair c(w, op.s[2]);
+    const uint32_t in = carried_in(w, op, 0);
+    Row low, high, over;
+    for (unsigned l = 0; l < WARP; l++) {
+        const uint64_t product = UNSIGNED_PRODUCT ? uint64_t(a(l)) * b(l) : uint64_t(int64_t(int32_t(a(l))) * int32_t(b(l)));
+        const uint64_t sum = product + c(l) + (in >> l & 1);
+        low[l] = uint32_t(sum), high[l] = uint32_t(sum >> 32), over[l] = sum < product;
     }
-    const Source c(w, op.s[2]);
+    uint32_t* d = w.target(op.out);
+    if (op.flags & WIDE) {
+        put(d, lanes, low);
+        d = d == w.r[SINK] ? d : d + WARP;
+    }
+    put(d, lanes, high);
+    if (op.outs) w.set(op.p[0], where([&](unsigned l) { return over[l]; }), lanes);
+}
+
+void imad(Warp& w, const Op& op, uint32_t lanes)
+{
+    if (op.flags & (WIDE | HIGH)) return op.flags & UNSIGNED ? wide_product<true>(w, op, lanes) : wide_product<false>(w, op, lanes);
+    const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
     if (op.flags & X) {
-        uint32_t carry = 0;
-        Row low;
+        const uint32_t in = carried_in(w, op, 0);
+        Row low, over;
         for (unsigned l = 0; l < WARP; l++) {
-            const uint64_t sum = uint64_t(a(l) * b(l)) + uint32_t(c.bits(l)) + carries(w, op, 0, l);
-            low[l] = uint32_t(sum), carry |= uint32_t(sum >> 32 & 1) << l;
+            const uint64_t sum = uint64_t(a(l) * b(l)) + uint32_t(c.bits(l)) + (in >> l & 1);
+            low[l] = uint32_t(sum), over[l] = uint32_t(sum >> 32);
         }
-        map(w.target(op.out), lanes, [&](unsigned l) { return low[l]; });
-        if (op.outs) w.set(op.p[0], carry, lanes);
+        put(w.target(op.out), lanes, low);
+        if (op.outs) w.set(op.p[0], where([&](unsigned l) { return over[l]; }), lanes);
         return;
     }
     map(w.target(op.out), lanes, [&](unsigned l) { return a(l) * b(l) + c(l); });
@@ -139,18 +136,17 @@ void lea(Warp& w, const Op& op, uint32_t lanes)
     const bool high = op.flags & HIGH, with_c = high && !(op.flags & SIGN_EXTENDED);
     const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[with_c ? 2 : 0]);
     const unsigned shift = op.s[with_c ? 3 : 2].value & 31;
-    Row made;
-    uint32_t carry = 0;
+    if (!high && !op.outs) return map(w.target(op.out), lanes, [&](unsigned l) { return (a(l) << shift) + b(l); });
+    const uint32_t in = carried_in(w, op, 0), more = op.flags & X ? 0 : b.add;
+    Row made, over;
     for (unsigned l = 0; l < WARP; l++) {
-        uint64_t v = op.s[0].negative ? uint64_t(int64_t(int32_t(a(l)))) : a(l);
-        if (with_c) v = uint64_t(c(l)) << 32 | a(l);
-        if (op.flags & SIGN_EXTENDED) v = uint64_t(int64_t(int32_t(a(l))));
-        const uint64_t shifted = high ? (v << shift) >> 32 : uint32_t(a(l) << shift);
-        const uint64_t sum = shifted + uint32_t(b.bits(l)) + (op.flags & X ? carries(w, op, 0, l) : b.add);
-        made[l] = uint32_t(sum), carry |= uint32_t(sum >> 32 & 1) << l;
+        const uint32_t above = with_c ? c(l) : uint32_t(int32_t(a(l)) >> 31);
+        const uint32_t shifted = !high ? a(l) << shift : uint32_t((uint64_t(above) << 32 | a(l)) << shift >> 32);
+        const uint64_t sum = uint64_t(shifted) + uint32_t(b.bits(l)) + more + (in >> l & 1);
+        made[l] = uint32_t(sum), over[l] = uint32_t(sum >> 32);
     }
-    map(w.target(op.out), lanes, [&](unsigned l) { return made[l]; });
-    if (op.outs) w.set(op.p[0], carry, lanes);
+    put(w.target(op.out), lanes, made);
+    if (op.outs) w.set(op.p[0], where([&](unsigned l) { return over[l]; }), lanes);
 }
 
 bool prepare_lea(Op& op)
@@ -201,8 +197,20 @@ void plop3(Warp& w, const Op& op, uint32_t lanes)
 void shf(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), n(w, op.s[1]), c(w, op.s[2]);
+    uint32_t* const d = w.target(op.out);
     const unsigned most = op.flags & SIXTYFOUR ? 63 : 31;
-    map(w.target(op.out), lanes, [&](unsigned l) {
+    if (op.s[1].kind == Kind::Number && op.s[1].value < 32) {
+        const unsigned by = op.s[1].value;
+        switch (op.flags) {
+        case HIGH: return map(d, lanes, [&](unsigned l) { return uint32_t(int32_t(c(l)) >> by); });
+        case HIGH | UNSIGNED: return map(d, lanes, [&](unsigned l) { return c(l) >> by; });
+        case LEFT | UNSIGNED: return map(d, lanes, [&](unsigned l) { return a(l) << by; });
+        case LEFT | UNSIGNED | SIXTYFOUR | HIGH:
+        case LEFT | UNSIGNED | HIGH: return map(d, lanes, [&](unsigned l) { return uint32_t((uint64_t(c(l)) << 32 | a(l)) << by >> 32); });
+        case UNSIGNED | SIXTYFOUR: return map(d, lanes, [&](unsigned l) { return uint32_t((uint64_t(c(l)) << 32 | a(l)) >> by); });
+        }
+    }
+    map(d, lanes, [&](unsigned l) {
         const uint64_t v = uint64_t(c(l)) << 32 | a(l);
         const unsigned by = op.flags & WRAPS ? n(l) & most : std::min(n(l), most + 1);
         uint64_t made;
@@ -334,6 +342,9 @@ void minimum3(Warp& w, const Op& op, uint32_t lanes)
 void prmt(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), how(w, op.s[1]), b(w, op.s[2]);
+    const uint32_t fixed = op.s[1].kind == Kind::Number ? op.s[1].value : 0;
+    if (fixed == 0x5410) return map(w.target(op.out), lanes, [&](unsigned l) { return (a(l) & 0xffff) | b(l) << 16; });
+    if (fixed == 0x7632) return map(w.target(op.out), lanes, [&](unsigned l) { return a(l) >> 16 | (b(l) & 0xffff0000); });
     map(w.target(op.out), lanes, [&](unsigned l) {
         const uint64_t bytes = uint64_t(b(l)) << 32 | a(l);
         uint32_t made = 0;

@@ -9,9 +9,10 @@
 namespace rung_machine {
 namespace {
 
-typedef float Eight __attribute__((vector_size(32), aligned(4)));
-typedef int EightInts __attribute__((vector_size(32), aligned(4)));
-typedef unsigned EightWords __attribute__((vector_size(32), aligned(4)));
+typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int EightInts __attribute__((vector_size(32)));
+typedef unsigned EightWords __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint16_t HalfWord __attribute__((may_alias));
 
 // ---- numbers ----------------------------------------------------------------------------------------------------
 
@@ -309,7 +310,7 @@ void multiply_group(Warp& warp, const Op& op, uint32_t lanes)
     const unsigned held = shape.sparse ? shape.depth / 2 : shape.depth;
     if (registers) read_registers(warp, op.s[0], shape.a, 16, held, left, false);
     else matrix(matrices.descriptor, has("tnspA")).read(shape.a, warp.rank % 4 * 16, 16, held, left, false);
-    matrix(matrices.descriptor + (registers ? 0 : 2), has("tnspB")).read(shape.b, 0, shape.columns, shape.depth, right, true);
+    matrix(matrices.descriptor + (registers ? 0u : 2u), has("tnspB")).read(shape.b, 0, shape.columns, shape.depth, right, true);
     if (shape.sparse) spread(warp, op, shape, op.s[2 + registers], op.s[3 + registers].value);
     multiply(16, shape.columns, shape.depth);
     note(Event::Product, warp, 1);
@@ -402,8 +403,8 @@ bool prepare_doubles(Op& op)
 
 void transpose_halves(const uint32_t* from, uint32_t* to)
 {
-    const uint16_t* const in = reinterpret_cast<const uint16_t*>(from);
-    uint16_t* const out = reinterpret_cast<uint16_t*>(to);
+    const HalfWord* const in = reinterpret_cast<const HalfWord*>(from);
+    HalfWord* const out = reinterpret_cast<HalfWord*>(to);
     for (unsigned row = 0; row < 8; row++)
         for (unsigned column = 0; column < 8; column++) out[column * 8 + row] = in[row * 8 + column];
 }
