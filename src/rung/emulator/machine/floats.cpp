@@ -552,10 +552,22 @@ void pairs(Warp& w, const Op& op, uint32_t lanes)
     each(lanes, [&](unsigned l) { d[l] = lower ? (d[l] & 0xffff0000) | (made[l] & 0xffff) : upper ? (d[l] & 0xffff) | (made[l] & 0xffff0000) : made[l]; });
 }
 
+void two_numbers(Warp& w, const Op& op, uint32_t lanes)  // x * 0 + (a, b): a constant, which needs no further unit
+{
+    const uint32_t both = op.flags;
+    map(w.target(op.out), lanes, [&](unsigned) { return both; });
+}
+
 template <uint32_t KIND>
 bool prepare_pairs(Op& op)
 {
     op.flags = KIND;
+    const auto zero = [&](unsigned i) { return op.s[i].kind == Kind::Register && (op.s[i].index == ZERO || op.s[i].index == FIRST_UNIFORM + 63); };
+    if (KIND == FUSED && op.sources == 4 && zero(0) && zero(1) && op.s[2].real && op.s[3].real && op.modifiers.size() <= 1 && !op.has("BF16_V2")) {
+        op.flags = uint32_t(float_to_half(float(op.s[2].exact))) << 16 | float_to_half(float(op.s[3].exact));
+        op.run = two_numbers;
+        return true;
+    }
     return only(op, {"BF16_V2", "BF16", "F32", "MMA", "RELU", "SAT", "FTZ", "H0_H0", "H1_H1", "NAN"});
 }
 

@@ -475,54 +475,85 @@ void r2ur(Warp& w, const Op& op, uint32_t lanes)  // of the first active lane; P
     map(w.target(op.out), ALL, [&](unsigned) { return v; });
 }
 
-uint32_t special(const Warp& w, const std::string& name, unsigned l)
+enum Special : uint32_t {
+    TID_X, TID_Y, TID_Z, TID, CTAID_X, CTAID_Y, CTAID_Z, CTA_OF_CLUSTER, CLUSTER_X, CLUSTER_Y, CLUSTER_Z, CLUSTER_SIZE, LANE, SM, WARP_ID,
+    EQ_MASK, LT_MASK, LE_MASK, GT_MASK, GE_MASK, CLOCK, CLOCK_HIGH, SHARED_HIGH, LOCAL_HIGH, SM_COUNT, SHARED_SIZE, DYNAMIC_SIZE, NOTHING, UNKNOWN
+};
+
+Special special_named(const std::string& name)
+{
+    static const std::unordered_map<std::string, Special> names = {
+        {"TID.X", TID_X}, {"TID.Y", TID_Y}, {"TID.Z", TID_Z}, {"TID", TID}, {"CTAID.X", CTAID_X}, {"CTAID.Y", CTAID_Y}, {"CTAID.Z", CTAID_Z},
+        {"CgaCtaId", CTA_OF_CLUSTER}, {"CGA_CTAID.X", CLUSTER_X}, {"CGA_CTAID.Y", CLUSTER_Y}, {"CGA_CTAID.Z", CLUSTER_Z}, {"CgaSize", CLUSTER_SIZE},
+        {"LANEID", LANE}, {"VIRTID", SM}, {"VIRTUALSMID", SM}, {"SMID", SM}, {"WARPID", WARP_ID}, {"EQMASK", EQ_MASK}, {"LTMASK", LT_MASK},
+        {"LEMASK", LE_MASK}, {"GTMASK", GT_MASK}, {"GEMASK", GE_MASK}, {"CLOCKLO", CLOCK}, {"CLOCKHI", CLOCK_HIGH}, {"GLOBALTIMERLO", CLOCK},
+        {"GLOBALTIMERHI", CLOCK_HIGH}, {"SWINHI", SHARED_HIGH}, {"SWINLO", NOTHING}, {"LWINHI", LOCAL_HIGH}, {"LWINLO", NOTHING}, {"NSMID", SM_COUNT},
+        {"SMEMSZ", SHARED_SIZE}, {"DYN_SMEM_SZ", DYNAMIC_SIZE}, {"DYNAMIC_SMEM_SIZE", DYNAMIC_SIZE}};
+    if (name == "SRZ") return NOTHING;
+    const auto found = name.compare(0, 3, "SR_") ? names.end() : names.find(name.substr(3));
+    return found == names.end() ? UNKNOWN : found->second;
+}
+
+uint32_t special(const Warp& w, uint32_t what, unsigned l)
 {
     const Block& b = *w.block;
     const uint32_t thread = w.rank * WARP + l;
-    const uint32_t* const size = launch.block;
-    const auto axis = [&](size_t at) { return unsigned(name[at] - 'X'); };
-    if (name.compare(0, 7, "SR_TID.") == 0) {
-        const uint32_t of[] = {thread % size[0], thread / size[0] % size[1], thread / (size[0] * size[1])};
-        return of[axis(7)];
+    const uint32_t *const size = launch.block, *const c = launch.cluster;
+    switch (what) {
+    case TID_X: return thread % size[0];
+    case TID_Y: return thread / size[0] % size[1];
+    case TID_Z: return thread / (size[0] * size[1]);
+    case TID: return thread % size[0] | thread / size[0] % size[1] << 16;
+    case CTAID_X: case CTAID_Y: case CTAID_Z: return b.index[what - CTAID_X];
+    case CTA_OF_CLUSTER: return b.in_cluster;
+    case CLUSTER_X: case CLUSTER_Y: case CLUSTER_Z: return b.index[what - CLUSTER_X] % c[what - CLUSTER_X];
+    case CLUSTER_SIZE: return c[0] * c[1] * c[2];
+    case LANE: return l;
+    case SM: return uint32_t(b.number % 132);
+    case WARP_ID: return w.rank;
+    case EQ_MASK: return 1u << l;
+    case LT_MASK: return (1u << l) - 1;
+    case LE_MASK: return (2u << l) - 1;
+    case GT_MASK: return ~((2u << l) - 1);
+    case GE_MASK: return ~((1u << l) - 1);
+    case CLOCK: return uint32_t(w.clock);
+    case CLOCK_HIGH: return uint32_t(w.clock >> 32);
+    case SHARED_HIGH: return uint32_t(SHARED_WINDOW >> 32);
+    case LOCAL_HIGH: return uint32_t(LOCAL_WINDOW >> 32);
+    case SM_COUNT: return 132;
+    case SHARED_SIZE: return launch.shared_bytes + RESERVED_SHARED;
+    case DYNAMIC_SIZE: return launch.shared_bytes;
     }
-    if (name == "SR_TID") return thread % size[0] | thread / size[0] % size[1] << 16;
-    if (name.compare(0, 9, "SR_CTAID.") == 0) return b.index[axis(9)];
-    if (name == "SR_CgaCtaId") return b.in_cluster;
-    if (name.compare(0, 15, "SR_CgaCtaIdAbs.") == 0 || name.compare(0, 13, "SR_CGA_CTAID.") == 0) return b.index[axis(name.size() - 1)] % launch.cluster[axis(name.size() - 1)];
-    if (name == "SR_CgaSize") return launch.cluster[0] * launch.cluster[1] * launch.cluster[2];
-    if (name == "SR_LANEID") return l;
-    if (name == "SR_VIRTID" || name == "SR_VIRTUALSMID" || name == "SR_SMID") return uint32_t(b.number % 132);
-    if (name == "SR_WARPID") return w.rank;
-    if (name == "SR_EQMASK") return 1u << l;
-    if (name == "SR_LTMASK") return (1u << l) - 1;
-    if (name == "SR_LEMASK") return (2u << l) - 1;
-    if (name == "SR_GTMASK") return ~((2u << l) - 1);
-    if (name == "SR_GEMASK") return ~((1u << l) - 1);
-    if (name == "SR_CLOCKLO" || name == "SR_GLOBALTIMERLO") return uint32_t(w.clock);
-    if (name == "SR_CLOCKHI" || name == "SR_GLOBALTIMERHI") return uint32_t(w.clock >> 32);
-    if (name == "SR_SWINHI") return uint32_t(SHARED_WINDOW >> 32);
-    if (name == "SR_SWINLO" || name == "SRZ" || name.compare(0, 8, "SR_NSMID") == 0) return name[3] == 'N' ? 132 : 0;
-    if (name == "SR_LWINHI") return uint32_t(LOCAL_WINDOW >> 32);
-    if (name == "SR_SMEMSZ") return launch.shared_bytes + RESERVED_SHARED;
-    if (name == "SR_DYNAMICSMEMSZ" || name == "SR_DYN_SMEM_SIZE") return launch.shared_bytes;
-    fail(w, "the special register %s is not known", name.c_str());
+    return 0;
 }
 
 void s2r(Warp& w, const Op& op, uint32_t lanes)
 {
-    const std::string& name = op.s[0].parts;
-    if (op.out.index >= FIRST_UNIFORM) lanes = ALL;
-    map(w.target(op.out), lanes, [&](unsigned l) { return special(w, name, op.out.index >= FIRST_UNIFORM ? 0 : l); });
+    const uint32_t what = op.flags;
+    if (op.out.index >= FIRST_UNIFORM) {
+        const uint32_t v = special(w, what, 0);
+        return map(w.target(op.out), ALL, [&](unsigned) { return v; });
+    }
+    uint32_t* const d = w.target(op.out);
+    if (what == TID_X && launch.block[0] >= WARP && launch.block[0] % WARP == 0) {
+        const uint32_t first = w.rank * WARP % launch.block[0];
+        return map(d, lanes, [&](unsigned l) { return first + l; });
+    }
+    map(d, lanes, [&](unsigned l) { return special(w, what, l); });
 }
 
 void cs2r(Warp& w, const Op& op, uint32_t lanes)
 {
-    const std::string& name = op.s[0].parts;
     uint32_t* const low = w.target(op.out);
-    map(low, lanes, [&](unsigned l) { return special(w, name, l); });
-    if (op.has("32") || low == w.r[SINK]) return;
-    const std::string upper = name == "SR_CLOCKLO" ? "SR_CLOCKHI" : name == "SR_GLOBALTIMERLO" ? "SR_GLOBALTIMERHI" : "SRZ";
-    map(low + WARP, lanes, [&](unsigned l) { return special(w, upper, l); });
+    const uint32_t what = op.flags, first = special(w, what, 0), second = what == CLOCK ? special(w, CLOCK_HIGH, 0) : 0;
+    map(low, lanes, [&](unsigned) { return first; });
+    if (!op.has("32") && low != w.r[SINK]) map(low + WARP, lanes, [&](unsigned) { return second; });
+}
+
+bool prepare_special(Op& op)
+{
+    op.flags = special_named(op.s[0].parts);
+    return op.flags != UNKNOWN && only(op, {"32"});
 }
 
 // ---- across lanes ----------------------------------------------------------------------------------------------------
@@ -647,8 +678,8 @@ void add_integers(Table& t)
     t["P2R"] = {p2r, true, plain};
     t["R2P"] = {r2p, false, plain};
     t["R2UR"] = {r2ur, true, plain};
-    t["S2R"] = t["S2UR"] = {s2r, true, plain};
-    t["CS2R"] = {cs2r, true, [](Op& op) { return only(op, {"32"}); }};
+    t["S2R"] = t["S2UR"] = {s2r, true, prepare_special};
+    t["CS2R"] = {cs2r, true, prepare_special};
     t["SHFL"] = {shfl, true, prepare_shfl};
     t["VOTE"] = t["VOTEU"] = {vote, false, [](Op& op) { return only(op, {"ALL", "ANY", "EQ"}); }};
     t["MATCH"] = {match, true, nullptr};

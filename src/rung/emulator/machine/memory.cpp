@@ -50,6 +50,12 @@ const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made)
 {
     if (o.kind != Kind::Constant) return w.r[ZERO];
     const std::vector<uint8_t>& bank = launch.bank[o.index];
+    if (o.base == ZERO && o.uniform == ZERO) {
+        uint32_t value = 0;
+        if (size_t(o.offset) + 4 <= bank.size()) memcpy(&value, bank.data() + o.offset, 4);
+        std::fill(made, made + WARP, value);
+        return made;
+    }
     for (unsigned l = 0; l < WARP; l++) {
         const uint64_t at = address(w, o, l);
         made[l] = 0;
@@ -217,10 +223,12 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
 {
     uint64_t at[WARP];
     addresses(w, o, at);
-    if (op.bytes > 1) {
-        uint64_t low = 0;
-        each(lanes, [&](unsigned l) { low |= at[l]; });
-        if (low & (op.bytes - 1)) fail(w, "an address is no multiple of %u bytes", op.bytes);
+    uint64_t every = 0;  // bits that any address has
+    for (unsigned l = 0; l < WARP; l++) every |= at[l] & -uint64_t(lanes >> l & 1);
+    if (every & (op.bytes - 1)) fail(w, "an address is no multiple of %u bytes", op.bytes);
+    if (op.flags == GENERIC && !(every >> 48)) {
+        memcpy(where, at, sizeof at);
+        return count_request(w, op, lanes, at, op.bytes, false);
     }
     uint32_t shared = 0, local = 0;
     if (op.flags == SHARED) {
@@ -228,10 +236,13 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
         Block& block = *w.block;
         const uint64_t mine = uint64_t(block.in_cluster) << 24, size = block.shared.size();
         uint8_t* const data = block.shared.data();
-        each(lanes, [&](unsigned l) {
+        uint64_t outside = 0;
+        for (unsigned l = 0; l < WARP; l++) {
             const uint64_t offset = at[l] - mine;
-            where[l] = offset + op.bytes <= size ? data + offset : shared_place(w, uint32_t(at[l]), op.bytes);
-        });
+            outside |= (offset + op.bytes > size) & (lanes >> l & 1);
+            where[l] = data + offset;
+        }
+        if (outside) each(lanes, [&](unsigned l) { where[l] = shared_place(w, uint32_t(at[l]), op.bytes); });
     } else if (op.flags == LOCAL) {
         local = lanes;
         each(lanes, [&](unsigned l) { where[l] = local_place(w, uint32_t(at[l]), l, op.bytes); });
