@@ -34,7 +34,7 @@ from rung.show import counter_tables
 METRICS = (OPCODES, LANES, *(SINGLE[name] for name in COUNTED))
 UNSEEN = Path(__file__).with_name("unseen.cu")
 N, BLOCK = 1 << 14, {"distances": 128}
-TOGETHER = 40  # rungs in one process
+TOGETHER = 10  # rungs in one process
 
 
 def subjects(names: Sequence[str]) -> Iterator[Subject]:
@@ -87,7 +87,7 @@ def profiled(chosen: Sequence[Subject], deadline: float) -> Iterator[Row]:
         some = [(subject, None) for subject in chosen[start : start + min(TOGETHER, int(left / pace))]]
         start += len(some)
         try:
-            found = split(launched(some, timeout=left, metrics=METRICS), len(some))
+            found = split(launched(some, timeout=min(left, 90.0), metrics=METRICS), len(some))
         except RungError as error:
             print(f"{some[0][0].rung.full_name} and others: {error}", flush=True)
             continue

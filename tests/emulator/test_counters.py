@@ -133,7 +133,9 @@ __global__ void f(const float* __restrict__ x, float* __restrict__ out) {
 
 
 def test_atomics_and_asynchronous_copies_are_counted_apart() -> None:
-    source = HALVES + """
+    source = (
+        HALVES
+        + """
 #include "ptx.cuh"
 __global__ void f(const float* x, float* out) {
     __shared__ __align__(16) float s[128];
@@ -144,13 +146,16 @@ __global__ void f(const float* x, float* out) {
     atomicAdd(out, s[threadIdx.x]);
 }
 """
+    )
     found = figures(counted(source, aligned(128), aligned(32)))
     assert (found["async_copy_bytes"], found["global_read_bytes"], found["global_read_requests"]) == (512, 512, 1)
     assert found["global_loads"] == 0
 
 
 def test_ldmatrix_reads_rows_of_sixteen_bytes() -> None:
-    source = HALVES + """
+    source = (
+        HALVES
+        + """
 #include "ptx.cuh"
 __global__ void f(unsigned* out) {
     __shared__ __align__(128) unsigned s[32 * 32];
@@ -161,6 +166,7 @@ __global__ void f(unsigned* out) {
     out[threadIdx.x] = r[0] + r[1] + r[2] + r[3];
 }
 """
+    )
     ways = []
     for stride in (4, 32):
         found = counted(source, aligned(64), defines=(("STRIDE", str(stride)),))

@@ -7,17 +7,22 @@ code, not how often it runs.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from rung.cuda import kept
 from rung.cuda.cubin_cache import Cubin
 from rung.errors import RungError, first_line
+
+Stack = tuple[tuple[str, int], ...]  # files and lines, the innermost first
 
 # class -> the opcodes (up to the first dot) that it counts, in the order of the tables
 CLASSES = {
@@ -52,7 +57,9 @@ _LABEL = re.compile(r"^(\.L_\w+):")
 _NAME = re.compile(r"^([.$\w]+):$")
 _TARGET = re.compile(r"`\(([^()]+)\)")
 _COMMENT = re.compile(r"\(\*.*?\*\)")
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+\{?\s*(@!?U?PT?\d?\s+)?([A-Z][A-Za-z0-9_.]*)([^;]*)")
+_INSTRUCTION = re.compile(
+    r"/\*(?P<address>[0-9a-f]{4,})\*/\s+\{?\s*(?P<text>(?:@!?U?PT?\d?\s+)?(?P<opcode>[A-Z][A-Za-z0-9_.]*)[^;]*)"
+)
 
 
 @functools.cache
@@ -98,48 +105,68 @@ class Instruction:
     """
 
     address: int  # within its function's section
-    opcode: str
     text: str
-    lines: tuple[tuple[str, int], ...]
-    predicated: bool = False
+    lines: Stack
 
-    @property
+    @functools.cached_property
+    def opcode(self) -> str:
+        words = self.text.split(" ", 2)
+        return words[words[0].startswith("@")]
+
+    @functools.cached_property
     def name(self) -> str:
         return self.opcode.partition(".")[0]
 
 
 def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
     """The instructions of each kernel, with the functions that it calls behind it; the code must be compiled with line
-    information for their lines."""
-    functions: dict[str, list[Instruction]] = {}
+    information for their lines. Kept in the cache, since nvdisasm takes a second."""
+    listed = functools.partial(_listing, cubin.path, "-gi", "-ndf")
+
+    def make(work: Path) -> tuple[Path, None]:
+        (work / "code.json").write_text(json.dumps(_functions(listed())))
+        return work / "code.json", None
+
+    digest = hashlib.sha256(cubin.path.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:32]
+    stacks, functions = json.loads(kept.kept("sass", digest, make).path.read_text())
+    lines = [tuple((file, line) for file, line in stack) for stack in stacks]
+    return {
+        kernel: [Instruction(address, text, lines[at]) for address, text, at in functions.get(symbol, [])]
+        for kernel, symbol in cubin.lowered.items()
+    }
+
+
+def _functions(listing: str) -> tuple[list[Stack], dict[str, list[tuple[int, str, int]]]]:
+    """The different stacks of lines, and each function's instructions: address, text, number of the stack."""
+    functions: dict[str, list[tuple[int, str, int]]] = {}
+    stacks: dict[Stack, int] = {}
     labels: dict[str, int] = {}
-    section: list[Instruction] = []
-    lines: list[tuple[str, int]] = []
+    section: list[tuple[int, str, int]] = []
+    lines: Stack = ()
     waiting: list[str] = []  # labels of the next instruction
     fresh = True  # the next line comment begins a new stack
-    for raw in _listing(cubin.path, "-gi").splitlines():
+    for raw in listing.splitlines():
         text = raw.strip()
-        if begins := _SECTION.match(text):
-            section, lines = functions.setdefault(begins.group(1), []), []
+        if text.startswith("/*"):
+            if found := _INSTRUCTION.match(text):
+                address = int(found["address"], 16)
+                labels |= dict.fromkeys(waiting, address)
+                waiting.clear()
+                fresh = True
+                words = _COMMENT.sub("", found["text"]) if "(*" in found["text"] else found["text"]
+                section.append((address, " ".join(words.split()), stacks.setdefault(lines, len(stacks))))
         elif place := _PLACE.match(text):
-            lines, fresh = [*([] if fresh else lines), (place.group(1), int(place.group(2)))], False
+            lines, fresh = (*(() if fresh else lines), (place.group(1), int(place.group(2)))), False
+        elif begins := _SECTION.match(text):
+            section, lines = functions.setdefault(begins.group(1), []), ()
         elif named := _NAME.match(text):
             waiting.append(named.group(1))
-            lines = [] if named.group(1).startswith("$") else lines  # a function, which may have none
-        elif found := _INSTRUCTION.search(text):
-            predicate, opcode, rest = found.groups()
-            address = int(text[2 : text.index("*", 2)], 16)
-            labels |= dict.fromkeys(waiting, address)
-            waiting.clear()
-            fresh = True
-            words = " ".join((predicate or "", opcode, _COMMENT.sub("", rest))).split()
-            section.append(Instruction(address, opcode, " ".join(words), tuple(lines), predicate is not None))
+            lines = () if named.group(1).startswith("$") else lines  # a function, which may have none
 
-    def placed(instruction: Instruction) -> Instruction:
-        text = _TARGET.sub(lambda m: hex(labels[m[1]]) if m[1] in labels else m[1], instruction.text)
-        return replace(instruction, text=text)
+    def placed(text: str) -> str:
+        return _TARGET.sub(lambda m: hex(labels[m[1]]) if m[1] in labels else m[1], text) if "`" in text else text
 
-    return {k: [placed(i) for i in functions.get(symbol, [])] for k, symbol in cubin.lowered.items()}
+    return [*stacks], {name: [(at, placed(text), n) for at, text, n in some] for name, some in functions.items()}
 
 
 def count(listing: str) -> dict[str, dict[str, int]]:
@@ -154,8 +181,8 @@ def count(listing: str) -> dict[str, dict[str, int]]:
         elif named := _LABEL.match(text):
             label = named.group(1)
         elif found := _INSTRUCTION.search(text):
-            _, opcode, rest = found.groups()
-            if opcode == "NOP" or (opcode == "BRA" and label and label in rest):
+            opcode = found["opcode"]
+            if opcode == "NOP" or (opcode == "BRA" and label and label in found["text"]):
                 continue  # padding, and the endless loop after the code's end
             label = ""
             current.update(_counted(opcode))

@@ -1,5 +1,5 @@
-"""Puts marks into a preprocessed source at every `if`, `for` and `while` that is not in a constexpr function: counters
-of branches and loop iterations (`counted`), or the path of a thread through its loops (`marked`).
+"""Puts counters of branches and loop iterations into a preprocessed source, at every `if`, `for` and `while` that is
+not in a constexpr function.
 
 A counter holds how often a condition was true and false, or how often a loop ended after no iteration, one, or several.
 Conditions that the compiler finds constant in a build are marked as such, and the other outcome is not required there.
@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -89,23 +88,6 @@ def counted(source: str) -> str:
         f'#line 1 "{COUNTERS.name}"\n{COUNTERS.read_text()}unsigned rung_counts[{max(1, len(found.sites))}][4];\n'
         f"{visible}\nconst char rung_sites[] = {sites};\n{text}"
     )
-
-
-def marked(source: str) -> str:
-    """The source with loops that tell the runtime which iteration a thread is in (paths.h)."""
-    sites = count(1)
-
-    def statement(token: re.Match[str], inside: str, ends: bool) -> str:
-        word, parts = token["word"], list(split(inside, ";"))
-        if word == "for" and len(parts) == 3:
-            begin, condition, step = parts
-            turn = f"RUNG_TURN({next(sites)}, {condition.strip() or 'true'})"
-            return f"RUNG_LOOP for ({begin}; {turn}; {step})"
-        if word == "while" and not ends and not _declares(inside):
-            return f"RUNG_LOOP while (RUNG_TURN({next(sites)}, {inside}))"
-        return f"{token.group()}{inside})"
-
-    return _rewritten(source, statement)
 
 
 def _declares(condition: str) -> bool:

@@ -7,7 +7,6 @@ A launch under `Settings(counters=True)` executes the machine code that NVRTC ma
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 from rung.cuda.launch import LaunchConfig
 from rung.cuda.sass import Instruction
-from rung.emulator import machine, native
+from rung.emulator import machine
 
 WAYS = ("plain", "atomic", "matrix", "cp.async", "bulk", "operand", "barrier")
 EVENTS = ("copy", "arrived", "product", "barrier", "wait for bytes", "group", "wait for group", "wait for products")
@@ -31,8 +30,10 @@ _ACCESSES = {
     "LD": ("plain", _EITHER), "ST": ("plain", _EITHER), "ATOMG": ("atomic", _STORE), "REDG": ("atomic", _STORE),
     "ATOMS": ("atomic", _SHARED_STORE), "ATOM": ("atomic", _EITHER), "RED": ("atomic", _EITHER),
     "LDSM": ("matrix", _SHARED_LOAD), "STSM": ("matrix", _SHARED_STORE), "LDGSTS": ("cp.async", _LOAD + _SHARED_STORE),
-    **dict.fromkeys(("UBLKCP", "UBLKRED", "UTMALDG", "UTMASTG", "UTMAREDG", "STAS", "REDAS"), ("bulk", _EITHER)),
+    **dict.fromkeys(("STAS", "REDAS"), ("bulk", _EITHER)),
 }  # fmt: skip
+_COPIES = ("UBLKCP", "UBLKRED", "UTMALDG", "UTMASTG", "UTMAREDG")
+_ACCESSES |= dict.fromkeys(_COPIES, ("bulk", _EITHER))
 _PRODUCT = re.compile(r"HGMMA|QGMMA|IGMMA|BGMMA")
 _TILE = re.compile(r"\.64x(\d+)x\d+")
 _OPERAND, _WARP_GROUP = 32, 4  # bytes of a row of a product's operand; warps that make it together
@@ -148,14 +149,10 @@ def traced(room: int = 1 << 15) -> Iterator[None]:
     """Inside, launches keep so many requests, half of them the first block's."""
     global _room
     _room = room
-    if os.environ.get("RUNG_OLD_COUNTERS"):
-        native.runtime().rung_trace(room)
     try:
         yield
     finally:
         _room = 0
-        if os.environ.get("RUNG_OLD_COUNTERS"):
-            native.runtime().rung_trace(0)
 
 
 def room() -> int:
@@ -171,12 +168,12 @@ def programs(kernel: str) -> Launched | None:
     return _recorded[-1]
 
 
-def collect(program: machine.Program, kernel: str, config: LaunchConfig, origin: str) -> None:
+def collect(program: machine.Program, config: LaunchConfig) -> None:
     """Keeps what the launch that has just ended counted."""
     if _recorded is None:
         return
-    launched = Launched(kernel, config)
-    places = _places(program.instructions, origin)
+    launched = Launched(program.kernel, config)
+    places = _places(program.instructions, program.origin)
     tally = program.tally()
     for instruction, place, (executed, lanes) in zip(program.instructions, places, tally, strict=True):
         if not executed:
@@ -205,11 +202,14 @@ def collect(program: machine.Program, kernel: str, config: LaunchConfig, origin:
 def _add_requests(launched: Launched, program: machine.Program, places: Sequence[Place]) -> None:
     worst: dict[Access, tuple[int, int]] = {}
     for (number, shared, store, *figures), (mask, size, phase, *apart) in program.requests():
-        access = _access(program.instructions[number], places[number], shared, store)
+        instruction = program.instructions[number]
+        if instruction.name in _COPIES:  # a store is a copy to global memory, which reads shared memory
+            store ^= shared
+        access = _access(instruction, places[number], shared, store)
         if access is None:
             continue
         counts = Counts(*figures)
-        if not _ACCESSES[program.instructions[number].name][1]:
+        if not _ACCESSES[instruction.name][1]:
             counts.executed = counts.requests
         launched.accesses[access].add(counts)
         lanes = {lane: apart[lane] for lane in range(machine.LANES) if mask >> lane & 1}

@@ -16,6 +16,7 @@ _COMPARED = ("plain", "cp.async", "matrix")
 # Opcodes that are counted by lane, and those counted by warp: so are Nsight Compute's.
 OF_LANES = {"fadd": "FADD", "fmul": "FMUL", "ffma": "FFMA"}
 OF_WARPS = {"mufu": ("MUFU",), "hmma": ("HMMA",), "imma": ("IMMA",), "gmma": ("HGMMA", "QGMMA", "IGMMA", "BGMMA")}
+INSTRUCTIONS = ("instructions", *OF_LANES, *OF_WARPS)
 _BANKS, _SECTOR, _WORD = 32, 32, 4
 # What a goal may write in parentheses, and the figure's ending.
 _SHORT = re.compile(r"\b([a-z]\w*)\((ld|st)\)")
@@ -84,6 +85,10 @@ def figures(kernel: Launched) -> dict[str, float]:
     found |= {name: of / by for name, (of, by) in ratios.items() if by}
     used = {"bytes_used_load": "bytes_per_sector_load", "bytes_used_store": "bytes_per_sector_store"}  # of profiles
     return found | {name: found[same] for name, same in used.items() if same in found}
+
+
+def is_ratio(figure: str) -> bool:
+    return "_per_" in figure or figure.startswith(("ways", "threads", "bytes_used"))
 
 
 def hottest(kernels: Iterable[Launched]) -> tuple[Launched, Access, Counts] | None:

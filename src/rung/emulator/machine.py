@@ -10,13 +10,12 @@ import struct
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from rung.cuda import elf, kept, nvrtc, sass
 from rung.cuda.launch import Build, LaunchConfig, Resources
 from rung.emulator import toolchain
-from rung.errors import RungError
+from rung.errors import EmulatorFault, FaultKind, RungError
 from rung.processors import processors
 
 ARCH = "sm_90a"
@@ -26,6 +25,10 @@ _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-strict-aliasing", "-fw
 _TEXT = 1024
 _STACK = 1024  # bytes beyond the stack that the compiler knows of, as a thread of a GPU has
 _EVENTS = 4096
+_FAULTS: dict[str, FaultKind] = {  # by words of the text
+    "traps": "trap", "does not end": "deadlock", "waits": "deadlock", "not executed": "unsupported",
+    "not part of the kernel": "unsupported", "arrivals": "async",
+}  # fmt: skip
 Bytes = ctypes.Array[ctypes.c_char]
 
 
@@ -98,6 +101,7 @@ class Program:
 
     def __init__(self, build: Build, kernel: str) -> None:
         cubin = nvrtc.compile_cubin(build.with_lines, ARCH)
+        self.kernel, self.origin = kernel, build.origin
         self.instructions = _instructions(build)[kernel]
         self.resources: Resources = cubin.resources[kernel]
         self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
@@ -105,9 +109,16 @@ class Program:
         self.handle = library().rung_machine_load(text.encode())
         weakref.finalize(self, library().rung_machine_free, self.handle)
         if problem := library().rung_machine_problem(self.handle):
-            raise RungError(f"{build.origin}: kernel '{kernel}' cannot be counted: {problem.decode()}.")
+            number, _, instruction = problem.decode().partition(" ")
+            raise RungError(f"{self.place(int(number))}: the instruction {instruction} is not executed here.")
         touches = any(i.name in ("LDL", "STL") for i in self.instructions)
         self.local_bytes = self.memory.stack + _STACK if touches or self.memory.stack else 0
+
+    def place(self, number: int) -> str:
+        """The kernel, and the line of an instruction if it is known."""
+        lines = self.instructions[number].lines if 0 <= number < len(self.instructions) else ()
+        line = next((n for file, n in lines if Path(file).name == Path(self.origin).name), 0)
+        return f"{self.origin}: kernel '{self.kernel}'" + (f", line {line}" if line else "")
 
     def tally(self) -> list[tuple[int, int]]:
         """For each instruction its executions by warps, and by lanes whose predicate held, in the last launch."""
@@ -175,17 +186,9 @@ class Variables:
         return (address, found.size) if found and address and found.section == ".nv.constant3" else None
 
 
-@dataclass(frozen=True)
-class Fault:
-    """What ended a launch."""
-
-    text: str
-    instruction: sass.Instruction | None
-
-
 def run(
     of: Program, config: LaunchConfig, variables: Variables, parameters: Sequence[Bytes], *, room: int, seconds: float
-) -> Fault | None:
+) -> None:
     """Runs the whole grid; the parameters' sizes are those of `of.memory`."""
     first = aligned(bytes(max(of.memory.constants, of.memory.start)))
     for (offset, _), value in zip(of.memory.parameters, parameters, strict=True):
@@ -205,11 +208,10 @@ def run(
     for number, data in banks.items():
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
     said = ctypes.create_string_buffer(_TEXT)
-    if not library().rung_machine_run(of.handle, ctypes.byref(launch), said, _TEXT):
-        return None
-    place, _, text = said.value.decode(errors="replace").partition(" ")
-    at = int(place)
-    return Fault(text, of.instructions[at] if 0 <= at < len(of.instructions) else None)
+    if library().rung_machine_run(of.handle, ctypes.byref(launch), said, _TEXT):
+        at, _, text = said.value.decode(errors="replace").partition(" ")
+        kind: FaultKind = next((kind for words, kind in _FAULTS.items() if words in text), "bounds")
+        raise EmulatorFault(kind, f"{of.place(int(at))}: {text}.")
 
 
 def aligned(data: bytes, alignment: int = 512) -> Bytes:

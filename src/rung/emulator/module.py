@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import functools
 import math
-import os
 import re
 import struct
 import subprocess
@@ -20,7 +19,7 @@ from rung.cuda import limits, tensor_map
 from rung.cuda.elf import shared_symbols
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.source import kernel_parameters
-from rung.emulator import counters, machine, native, old_counters
+from rung.emulator import counters, machine, native
 from rung.emulator.guard import mapping_of
 from rung.emulator.translation import LIMITS, Variant, translate
 from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
@@ -29,7 +28,6 @@ from rung.lazy import torch
 Order = Literal["forward", "reverse", "shuffled"]
 _ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
-OLD = os.environ.get("RUNG_OLD_COUNTERS") == "1"
 _one_at_a_time = threading.Lock()  # the runtime's state is global
 _NOWHERE = 0xFFFFFFFF
 SIZES = {"float": 4, "int": 4, "unsigned": 4, "double": 8, "half": 2, "__half": 2, "float2": 8, "float4": 16}
@@ -253,19 +251,15 @@ class EmulatedModule:
         return self._own or _ambient
 
     def _library(self, settings: Settings) -> Library:
-        variant = Variant(settings.check_races, settings.coverage, settings.fused, settings.counters and OLD)
+        variant = Variant(settings.check_races, settings.coverage, settings.fused)
         if variant not in self._libraries:
             self._libraries[variant] = Library(self._build, variant)
         return self._libraries[variant]
 
     @property
-    def _counting(self) -> bool:
-        return self.settings.counters and not OLD
-
-    @property
     def resources(self) -> Mapping[str, Resources]:
         """What the compiler reports: g++ only the static shared memory."""
-        if self._counting:
+        if self.settings.counters:
             return machine.resources(self._build)
         static = self._library(self.settings).static_shared
         return {kernel: Resources(0, size, 0, 0, 0) for kernel, size in static.items()}
@@ -308,29 +302,24 @@ class EmulatedModule:
             cooperative=config.cooperative,
             dependent=config.pdl,
         )
-        run = native.runtime().rung_launch
 
         def go(references: tuple[Any, ...] = (values, pointers, args)) -> None:
             global _unwatched
             report, settings = native.Report(), self.settings
             if not launching():
                 return
-            if self._counting:
-                return self._count(kernel, config, values)
+            if settings.counters:
+                self._count(kernel, config, values)
+                return
             library = self._library(settings)
             with _one_at_a_time:
                 launch.module, launch.entry = library.module, library.entries[number]
                 launch.order, launch.seed = _ORDERS.index(settings.order), settings.seed & 0xFFFFFFFF
                 launch.races, launch.seconds = settings.check_races, settings.seconds
-                launch.counters = settings.counters
                 launch.poison = 1 + (settings.seed + self._launches) % _PATTERNS if settings.poison else 0
                 self._launches += 1
-                if settings.counters:
-                    old_counters.begin(library.path, self._build, kernel)
-                run(ctypes.byref(launch), ctypes.byref(report))
+                native.runtime().rung_launch(ctypes.byref(launch), ctypes.byref(report))
                 _unwatched = max(_unwatched, report.unwatched)
-            if settings.counters and not report.fault:
-                old_counters.collect(library.path, self._build, kernel, config)
             if report.fault:
                 raise self._fault(kernel, report, args, library)
             self._require_wait(kernel, config, report.waits > 0)
@@ -349,13 +338,9 @@ class EmulatedModule:
         """Runs the machine code of the whole grid."""
         program = machine.program(self._build, kernel)
         with _one_at_a_time:
-            fault = machine.run(
-                program, config, self._own_variables(), values, room=counters.room(), seconds=self.settings.seconds
-            )
-            if fault is None:
-                counters.collect(program, kernel, config, self._build.origin)
-        if fault:
-            raise machine_fault(self._build.origin, kernel, fault)
+            room, seconds = counters.room(), self.settings.seconds
+            machine.run(program, config, self._own_variables(), values, room=room, seconds=seconds)
+            counters.collect(program, config)
         executed = zip(program.instructions, program.tally(), strict=True)
         self._require_wait(kernel, config, any(warps for i, (warps, _) in executed if i.name == "ACQBULK"))
 
@@ -366,7 +351,7 @@ class EmulatedModule:
 
     def _constant(self, symbol: str) -> tuple[int, int] | None:
         """The address and the size of a __constant__ variable."""
-        if self._counting:
+        if self.settings.counters:
             return self._own_variables().constant(symbol)
         capacity = ctypes.c_ulonglong()
         library = self._library(self.settings).code
@@ -424,7 +409,7 @@ class EmulatedModule:
 
     def _sizes(self, kernel: str, number: int) -> list[int]:
         """Bytes of each parameter, negative for a pointer."""
-        if self._counting:
+        if self.settings.counters:
             sizes = [size for _, size in machine.program(self._build, kernel).memory.parameters]
             named = kernel_parameters(self._build.source, kernel, self._build.origin)
             pointers = [p.pointer for p in named] if len(named) == len(sizes) else [False] * len(sizes)
@@ -482,13 +467,6 @@ class EmulatedModule:
                 name = kernel_parameters(self._build.source, kernel, self._build.origin)[i].name
                 return f"parameter '{name}', element {(address - start) // size}"
         return "global memory"
-
-
-def machine_fault(origin: str, kernel: str, fault: machine.Fault) -> RungError:
-    lines = fault.instruction.lines if fault.instruction else ()
-    line = next((n for file, n in lines if Path(file).name == Path(origin).name), 0)
-    at = f", line {line}" if line else ""
-    return EmulatorFault("bounds", f"{origin}: kernel '{kernel}'{at}: {fault.text}.")
 
 
 def _bytes_of(kind: str, value: Any) -> bytes:

@@ -29,7 +29,6 @@ class Launch(ctypes.Structure):
         ("seed", ctypes.c_uint),
         ("poison", ctypes.c_int),
         ("races", ctypes.c_int),
-        ("counters", ctypes.c_int),
         ("seconds", ctypes.c_double),
         ("next", ctypes.c_void_p),
         ("others_go_on", ctypes.c_void_p),

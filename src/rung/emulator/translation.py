@@ -52,13 +52,6 @@ _EXPANDED = (
     *("-DRUNG_EMULATOR=1", "-D__CUDACC__=1", "-D__CUDA_ARCH__=900"),
     *("-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0", "-Wno-builtin-macro-redefined"),
 )
-# Each access is reported as nvcc would leave it: loads are hoisted out of loops, a vector stays one access, and
-# functions are inlined. Each basic block is reported, and its arithmetic is nvcc's: one number at a time, fused.
-_COUNTED = (
-    *("-fsanitize=thread", "-fsanitize-coverage=trace-pc", "-DRUNG_COUNTED=1", "-O2", "-fno-tree-sra"),
-    *("-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-math-errno", "-ffp-contract=fast"),
-    *_INLINED,
-)
 _NOT_MODELLED = {
     "cuda/": "libcu++",
     "cub/": "this part of CUB",
@@ -85,11 +78,6 @@ class Variant:
     races: bool = False  # each access is reported to the runtime
     coverage: bool = False  # branches and loop iterations are counted
     fused: bool = False  # products and sums become fused multiply-adds
-    counters: bool = False  # each access is reported to the runtime, which counts requests
-
-    @property
-    def reported(self) -> bool:
-        return self.races or self.counters
 
 
 @functools.cache
@@ -103,14 +91,13 @@ def translate(build: Build, variant: Variant = Variant()) -> Translation:
     toolchain.require()
     for kernel in build.kernels:
         kernel_parameters(build.source, kernel, build.origin)  # names the kernels that exist
-    races, coverage = variant.reported, variant.coverage
-    flags = _flags(variant, any("use_fast_math" in option for option in build.options))
+    races, coverage = variant.races, variant.coverage
+    flags = _flags(variant)
     found = sorted(includes_of(build))
     includes = [(Path(path).name, text) for path, text in found]
     # Counters hold paths of files, so the key does too.
     places = [str(path) for path, _ in found]
-    rewriting = Path(branches.__file__).read_text() if coverage or variant.counters else ""
-    counters = (branches.COUNTERS.read_text(), rewriting, places) if coverage else (rewriting,)
+    counters = (branches.COUNTERS.read_text(), Path(branches.__file__).read_text(), places) if coverage else ()
     changed = (_UNGUARDED[1], *_scopes("".join((_unit(build), *(text for _, text in found))))) if races else ()
     own = (_unit(build), build.kernels, flags, includes)
     key = toolchain.key(*own, LIMITS.shared_block, _own_text(), *counters, *changed)
@@ -121,15 +108,12 @@ def translate(build: Build, variant: Variant = Variant()) -> Translation:
     return Translation(cached.path, cached.note)
 
 
-def _flags(variant: Variant, fast: bool = False) -> tuple[str, ...]:
+def _flags(variant: Variant) -> tuple[str, ...]:
     # With -Og a large kernel compiles in two thirds of the time, but the lines in messages are less exact.
     optimized = "-Og" if variant.coverage and not variant.races else "-O1"
     version = toolchain.compiler_version() or ()
-    since = [_SINCE, _SINCE_RACES] if variant.reported else [_SINCE]
+    since = [_SINCE, _SINCE_RACES] if variant.races else [_SINCE]
     newer = [flag for some in since for at, flags in some.items() if version >= at for flag in flags]
-    if variant.counters:
-        shared = ("-freciprocal-math",) if fast else ()  # a reciprocal serves all divisions by one number
-        return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_COUNTED, *shared, "-g1")
     chosen = (*(_RACES if variant.races else ()), *(_FUSED if variant.fused else ()))
     return (*toolchain.COMMON, *toolchain.machine_flags(), *newer, *_CHECKS, *chosen, optimized, "-g1")
 
@@ -144,7 +128,7 @@ def _macros(build: Build) -> str:
     given = list(build.defines)
     given += [(name, value or "1") for name, _, value in (o[2:].partition("=") for o in build.options if o[:2] == "-D")]
     if any("use_fast_math" in option for option in build.options):
-        given += [("__USE_FAST_MATH__", "1"), ("expf", "__builtin_expf")]
+        given.append(("__USE_FAST_MATH__", "1"))
     lines = [f"#define {name} {value}\n" for name, value in given]
     if any(name == "NDEBUG" for name, _ in given):
         lines.append("#undef assert\n#define assert(condition) ((void)0)\n")
@@ -162,14 +146,13 @@ def _compile(build: Build, flags: tuple[str, ...], variant: Variant, work: Path)
         text = inline_ptx.without_asm((work / "expanded.cpp").read_text())
         text = _SUBSCRIPT.sub(_CHECKED, text)
         text = branches.counted(text) if variant.coverage else text
-        text = branches.marked(text) if variant.counters else text
-        if variant.reported:
+        if variant.races:
             text = "".join((*_scopes(text), text))
     except inline_ptx.NotUnderstood as problem:
         raise EmulatorFault("unsupported", f"{build.origin}: {problem}.") from None
     command = [*flags, f"-ffile-prefix-map={work}=.", "-include", str(toolchain.headers(flags)), "-c", "kernel.cpp"]
     texts, alignment = [text], _alignment(text)
-    if variant.reported and (toolchain.compiler_version() or ()) >= (10,):
+    if variant.races and (toolchain.compiler_version() or ()) >= (10,):
         texts.insert(0, _UNGUARDED[0].sub(_UNGUARDED[1], text))
     for text in texts:
         (work / "kernel.cpp").write_text(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rung.emulator.counters import Access, Counts
-from rung.emulator.counters_explained import figures, per_request, reason
+from rung.emulator.counters_explained import figures, is_ratio, per_request, reason
 from rung.profile.emulated import Counted
 from rung.show.verb_tables import Table
 
@@ -158,8 +158,9 @@ def beside(every: Sequence[Sequence[Mapping[str, float]]]) -> list[tuple[str, ..
 
 def _total(kernels: Sequence[Mapping[str, float]], figure: str) -> float | None:
     """A rung's figure: the sum over its kernels, or the mean of a ratio weighted by requests."""
-    if "_per_" not in figure:
+    if not is_ratio(figure):
         return sum(f.get(figure, 0) for f in kernels)
     weight = "global_write_requests" if "store" in figure else "global_read_requests"
+    weight = "instructions" if figure.startswith("threads") else weight
     requests = sum(f.get(weight, 0) for f in kernels)
     return sum(f.get(figure, 0) * f.get(weight, 0) for f in kernels) / requests if requests else None

@@ -184,9 +184,6 @@ inline void multiply(void* const* data, unsigned lanes)
 {
     if (lanes != 0xffffffffu)
         rung_fault(rung_emulator::FaultKind::Barrier, rung_emulator::here(), "mma_sync wants all 32 lanes of the warp");
-#ifdef RUNG_COUNTED
-    rung_count_products(M * N / (K == 8 ? 64 : 128));  // those of tf32 are 16 x 8 x 4
-#endif
     typedef Product<D, A, B, C> P;
     float a[M][K], b[K][N];
     for (int lane = 0; lane < 32; lane++) {

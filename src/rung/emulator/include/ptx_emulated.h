@@ -8,12 +8,10 @@ inline uint4 load_no_allocate(const uint4* address) { return *address; }
 namespace rung_emulator {
 inline void copy_async(void* smem, const void* gmem, int bytes, bool valid, Site site)
 {
-#ifndef RUNG_COUNTED
     if (valid) {  // read here so that a fault names this line
         static_cast<void>(*static_cast<const volatile char*>(gmem));
         static_cast<void>(static_cast<const volatile char*>(gmem)[bytes - 1]);
     }
-#endif
     rung_copy_async(smem, gmem, bytes, valid, site);
 }
 }  // namespace rung_emulator
@@ -62,12 +60,8 @@ inline void ldmatrix(uint32_t* registers, const void* row, const char* what, Sit
     if (rung_lane() < 8 * MATRICES) {
         if (reinterpret_cast<size_t>(row) % 16)
             rung_fault(FaultKind::Bounds, site, "ldmatrix takes rows at multiples of 16 bytes");
-#ifdef RUNG_COUNTED
-        rung_matrix_row(row);
-#else
         static_cast<void>(static_cast<const volatile uint64_t*>(row)[0]);
         static_cast<void>(static_cast<const volatile uint64_t*>(row)[1]);
-#endif
     }
     MatrixLoad load{row, registers};
     rung_meet_lanes(0xffffffffu, load_matrices<MATRICES, TRANS>, &load, what, site);
@@ -125,9 +119,6 @@ template <class T>
 inline void mma_16bit(void* const* data, unsigned lanes)
 {
     if (lanes != 0xffffffffu) rung_fault(FaultKind::Barrier, here(), "mma wants all 32 lanes of the warp");
-#ifdef RUNG_COUNTED
-    rung_count_products(1);
-#endif
     float a[16][16], b[16][8];
     for (int lane = 0; lane < 32; lane++) {
         const Tile& tile = *static_cast<Tile*>(data[lane]);
@@ -144,9 +135,6 @@ inline void mma_16bit(void* const* data, unsigned lanes)
 inline void mma_tf32(void* const* data, unsigned lanes)
 {
     if (lanes != 0xffffffffu) rung_fault(FaultKind::Barrier, here(), "mma wants all 32 lanes of the warp");
-#ifdef RUNG_COUNTED
-    rung_count_products(1);
-#endif
     float a[16][8], b[8][8];
     for (int lane = 0; lane < 32; lane++) {
         const Tile& tile = *static_cast<Tile*>(data[lane]);

@@ -35,7 +35,8 @@ void begin_copy(const Warp& warp, const BytesBarrier* barrier, unsigned bytes)
 template <class F>
 void arrived(F known)
 {
-    const auto last = std::stable_partition(under_way.begin(), under_way.end(), [&](const UnderWay& copy) { return !known(copy); });
+    const auto last =
+        std::stable_partition(under_way.begin(), under_way.end(), [&](const UnderWay& copy) { return !known(copy); });
     for (auto copy = last; copy != under_way.end(); ++copy) note(Event::Arrived, *copy->warp, copy->bytes, copy->serial);
     under_way.erase(last, under_way.end());
 }
@@ -54,7 +55,8 @@ Block& block_of(Warp& warp, uint32_t at)
 BytesBarrier& barrier_at(Warp& warp, Block& block, uint32_t at)
 {
     const auto found = block.bytes_barriers.find(at & 0xffffff);
-    if (found == block.bytes_barriers.end()) fail(warp, "there is no barrier at byte %d of shared memory", int(at & 0xffffff) - int(RESERVED_SHARED));
+    if (found == block.bytes_barriers.end())
+        fail(warp, "there is no barrier at byte %d of shared memory", int(at & 0xffffff) - int(RESERVED_SHARED));
     return found->second;
 }
 
@@ -75,16 +77,24 @@ void finish_phase(Warp& warp, BytesBarrier& b)
     b.pending = b.expected;
 }
 
-// ARRIVE: how many arrivals, how many bytes are expected or complete; 2: as the register says.
-enum : uint32_t { EXCHANGE = 1, ARRIVE, CHECK, INVALIDATE, WHAT = 7, ARRIVALS = 8, ARRIVALS_OF_REGISTER = 16, EXPECTS = 32, COMPLETES = 64, EXPECTS_ONE = 128, REMOTE = 256, DROPS = 512 };
+// What SYNCS does; of an arrival how many, and how many bytes are expected or complete.
+enum : uint32_t
+{
+    EXCHANGE = 1, ARRIVE, CHECK, INVALIDATE, WHAT = 7, ARRIVALS = 8, ARRIVALS_OF_REGISTER = 16, EXPECTS = 32, COMPLETES = 64,
+    EXPECTS_ONE = 128, REMOTE = 256, DROPS = 512, TRIES = 1024
+};
 
 bool prepare_barrier(Op& op)
 {
-    static const struct { const char* name; uint32_t flags; } WAYS[] = {{"A1T0", ARRIVALS}, {"ART0", ARRIVALS_OF_REGISTER}, {"A0TR", EXPECTS},
-        {"A0TX", COMPLETES}, {"A0T1", EXPECTS_ONE}};
+    static const struct
+    {
+        const char* name;
+        uint32_t flags;
+    } WAYS[] = {
+        {"A1T0", ARRIVALS}, {"ART0", ARRIVALS_OF_REGISTER}, {"A0TR", EXPECTS}, {"A0TX", COMPLETES}, {"A0T1", EXPECTS_ONE}};
     op.bytes = 8, op.store = true;
     if (op.has("EXCH")) op.flags = EXCHANGE;
-    else if (op.has("PHASECHK")) op.flags = CHECK;
+    else if (op.has("PHASECHK")) op.flags = CHECK | uint32_t(op.has("TRYWAIT")) * TRIES;
     else if (op.has("CCTL")) op.flags = INVALIDATE;
     else if (op.has("ARRIVE")) {
         op.flags = 0;
@@ -93,7 +103,8 @@ bool prepare_barrier(Op& op)
         if (!op.flags) op.flags = ARRIVALS | EXPECTS;
         op.flags |= ARRIVE | uint32_t(op.has("RED")) * REMOTE | uint32_t(op.has("OPTOUT")) * DROPS;
     } else return false;
-    return only(op, {"EXCH", "64", "PHASECHK", "TRANS64", "TRYWAIT", "CCTL", "IV", "ARRIVE", "RED", "OPTOUT", "A1T0", "ART0", "A0TR", "A0TX", "A0T1"});
+    return only(op, {"EXCH", "64", "PHASECHK", "TRANS64", "TRYWAIT", "CCTL", "IV", "ARRIVE", "RED", "OPTOUT", "A1T0", "ART0",
+                     "A0TR", "A0TX", "A0T1"});
 }
 
 uint32_t value(const Warp& warp, const Operand& o, unsigned lane)
@@ -149,7 +160,7 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
     });
     warp.set(op.p[0], complete, lanes);
     if (complete == lanes) return;
-    if (!complete && op.has("TRYWAIT")) warp.gives_way = true;
+    if (!complete && op.flags & TRIES) warp.gives_way = true;
     else warp.pauses = true;
 }
 
@@ -219,10 +230,18 @@ void close_bulk_group(Warp& warp, const Op&, uint32_t)
 
 void wait_for_group(Warp& warp, const Op& op, uint32_t)
 {
-    if (!op.has("LE") || op.s[0].parts != "SB0" || warp.block->number) return;
+    if (warp.block->number || !op.flags) return;
     const unsigned left = op.s[1].value;
     note(Event::WaitGroup, warp, left);
-    arrived([&](const UnderWay& copy) { return copy.warp == &warp && !copy.barrier && copy.phase + left < groups[warp.rank % WARP]; });
+    arrived([&](const UnderWay& copy) {
+        return copy.warp == &warp && !copy.barrier && copy.phase + left < groups[warp.rank % WARP];
+    });
+}
+
+bool prepare_wait_for_group(Op& op)
+{
+    op.flags = op.has("LE") && op.s[0].parts == "SB0";
+    return true;
 }
 
 // ---- reductions -------------------------------------------------------------------------------------------------------------
@@ -254,7 +273,10 @@ void reduce_each(uint8_t* to, const uint8_t* from, unsigned bytes, F f)
 }
 
 template <class T>
-T extreme_or_sum(Reduction how, T a, T b) { return how == Reduction::Min ? (b < a ? b : a) : how == Reduction::Max ? (a < b ? b : a) : T(a + b); }
+T extreme_or_sum(Reduction how, T a, T b)
+{
+    return how == Reduction::Min ? (b < a ? b : a) : how == Reduction::Max ? (a < b ? b : a) : T(a + b);
+}
 
 template <class T>
 void reduce_integers(Reduction how, uint8_t* to, const uint8_t* from, unsigned bytes)
@@ -292,14 +314,18 @@ void reduce(Reduction how, Type type, uint8_t* to, const uint8_t* from, unsigned
     }
 }
 
-// ---- copies of the copy engine -------------------------------------------------------------------------------------------------
+// ---- copies of the copy engine -----------------------------------------------------------------------------------------------
 
-uint32_t uniform(const Warp& warp, const Operand& o, unsigned k) { return warp.r[(o.uniform == ZERO ? o.base : o.uniform) + k][0]; }
+uint32_t uniform(const Warp& warp, const Operand& o, unsigned k)
+{
+    return warp.r[(o.uniform == ZERO ? o.base : o.uniform) + k][0];
+}
 uint64_t uniform64(const Warp& warp, const Operand& o) { return uniform(warp, o, 0) | uint64_t(uniform(warp, o, 1)) << 32; }
 
 // Data for a place in shared memory, of one block or, by a mask, of several, and for the same barrier in each.
-void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t* data, unsigned bytes, unsigned copied, unsigned swizzle,
-             uint32_t to, uint32_t at_barrier, uint32_t mask, Reduction how = Reduction::None, Type type = Type::U32)
+void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t* data, unsigned bytes, unsigned copied,
+             unsigned swizzle, uint32_t to, uint32_t at_barrier, uint32_t mask, Reduction how = Reduction::None,
+             Type type = Type::U32)
 {
     Block& first = block_of(warp, at_barrier);
     begin_copy(warp, &barrier_at(warp, first, at_barrier), copied);
@@ -324,20 +350,26 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
     count_copy(warp, op, pieces);
 }
 
-// UBLKCP, UBLKRED: to shared memory (S) or global memory (G), from there; the third operand has the size and the mask.
+// UBLKCP, UBLKRED: to S (shared) or G (global memory) from S or G; the third operand has the size, and the mask above it.
 void bulk(Warp& warp, const Op& op, uint32_t)
 {
     const uint32_t amount = value(warp, op.s[2], 0), bytes = (amount & 0xffff) * 16;
     const bool out = op.modifiers[0] == "G", from_shared = op.modifiers[1] == "S";
-    const uint64_t to = out ? uniform64(warp, op.s[0]) : uniform(warp, op.s[0], 0), from = from_shared ? uniform(warp, op.s[1], 0) : uniform64(warp, op.s[1]);
+    const uint64_t to = out ? uniform64(warp, op.s[0]) : uniform(warp, op.s[0], 0);
+    const uint64_t from = from_shared ? uniform(warp, op.s[1], 0) : uniform64(warp, op.s[1]);
     Reduction how;
     Type type;
     reduction_of(op, how, type);
-    if (!bytes || to % 16 || from % 16) fail(warp, "a copy of %u bytes, from 0x%llx to 0x%llx: all must be multiples of 16", bytes, (unsigned long long)from, (unsigned long long)to);
+    if (!bytes || to % 16 || from % 16)
+        fail(warp, "a copy of %u bytes, from 0x%llx to 0x%llx: all must be multiples of 16", bytes, (unsigned long long)from,
+             (unsigned long long)to);
     bool shared = from_shared;
-    const uint8_t* const data = from_shared ? shared_place(warp, (from & 0xffffff) | warp.block->in_cluster << 24, bytes) : place(warp, from, 0, bytes, shared);
+    const uint8_t* const data = from_shared ? shared_place(warp, (from & 0xffffff) | warp.block->in_cluster << 24, bytes)
+                                            : place(warp, from, 0, bytes, shared);
     std::vector<Piece> pieces = {{from_shared ? (from & 0xffffff) - RESERVED_SHARED : from, bytes, from_shared, false, 0}};
-    if (!out) return deliver(warp, op, pieces, data, bytes, bytes, 0, uint32_t(to), uniform(warp, op.s[0], 1), op.has("MULTICAST") ? amount >> 16 : 0, how, type);
+    if (!out)
+        return deliver(warp, op, pieces, data, bytes, bytes, 0, uint32_t(to), uniform(warp, op.s[0], 1),
+                       op.has("MULTICAST") ? amount >> 16 : 0, how, type);
     uint8_t* const target = place(warp, to, 0, bytes, shared);
     if (how == Reduction::None) memcpy(target, data, bytes);
     else reduce(how, type, target, data, bytes);
@@ -350,8 +382,9 @@ bool prepare_bulk(Op& op)
 {
     Reduction how;
     Type type;
-    const bool directed = op.modifiers.size() > 1 && (op.modifiers[0] == "S" || op.modifiers[0] == "G") && (op.modifiers[1] == "S" || op.modifiers[1] == "G");
-    op.store = op.modifiers.size() && op.modifiers[0] == "G";
+    const std::vector<std::string>& m = op.modifiers;
+    const bool directed = m.size() > 1 && (m[0] == "S" || m[0] == "G") && (m[1] == "S" || m[1] == "G");
+    op.store = directed && m[0] == "G";
     return directed && op.sources >= 3 && reduction_of(op, how, type) == (op.name == "UBLKRED");
 }
 
@@ -409,10 +442,12 @@ Box box_at(Warp& warp, const Op& op, unsigned coordinates, const TensorMapFields
     bool shared;
     const uint64_t at = uniform64(warp, op.s[1]);
     map = reinterpret_cast<const TensorMapFields*>(place(warp, at, 0, sizeof(TensorMapFields), shared));
-    if (map->magic != rung_emulator::TENSOR_MAP_MAGIC || map->rank < 1 || map->rank > 5) fail(warp, "there is no tensor map at 0x%llx", (unsigned long long)at);
+    if (map->magic != rung_emulator::TENSOR_MAP_MAGIC || map->rank < 1 || map->rank > 5)
+        fail(warp, "there is no tensor map at 0x%llx", (unsigned long long)at);
     if (map->rank != op.flags) fail(warp, "a tensor map of %u dimensions", map->rank);
     const unsigned inner = map->box[0] * map->element_bytes;
-    if (inner % 16 || (map->swizzle && inner != 16u << map->swizzle)) fail(warp, "a box of %u bytes in the first dimension, with swizzle %u, is not executed", inner, map->swizzle);
+    if (inner % 16 || (map->swizzle && inner != 16u << map->swizzle))
+        fail(warp, "a box of %u bytes in the first dimension, with swizzle %u, is not executed", inner, map->swizzle);
     int64_t first[5] = {};
     for (unsigned d = 0; d < map->rank; d++) first[d] = int32_t(uniform(warp, op.s[0], coordinates + d));
     return box_of(*map, first);
@@ -429,8 +464,10 @@ void load_tile(Warp& warp, const Op& op, uint32_t)  // [UR, the barrier, coordin
     uint8_t* to = reinterpret_cast<uint8_t*>(data.data());
     for (const Box::Row& row : box.rows) {
         bool shared;
-        if (row.inside) memcpy(to, place(warp, row.at, 0, row.bytes, shared), row.bytes), pieces.push_back({row.at, row.bytes, false, false, 0});
-        else
+        if (row.inside) {
+            memcpy(to, place(warp, row.at, 0, row.bytes, shared), row.bytes);
+            pieces.push_back({row.at, row.bytes, false, false, 0});
+        } else
             for (unsigned i = 0; i < row.bytes; i++) to[i] = uint8_t(fill >> i % 4 * 8);
         to += row.bytes;
     }
@@ -438,8 +475,8 @@ void load_tile(Warp& warp, const Op& op, uint32_t)  // [UR, the barrier, coordin
         for (uint32_t& word : data) word = (word + 0x1000) & 0xffffe000;
     const uint32_t target = uniform(warp, op.s[0], 0);
     if (target % 128) fail(warp, "a tile begins at no multiple of 128 bytes");
-    deliver(warp, op, pieces, reinterpret_cast<const uint8_t*>(data.data()), box.bytes, box.inside, map->swizzle, target, uniform(warp, op.s[0], 1),
-            op.has("MULTICAST") ? value(warp, op.s[2], 0) >> 16 : 0);
+    deliver(warp, op, pieces, reinterpret_cast<const uint8_t*>(data.data()), box.bytes, box.inside, map->swizzle, target,
+            uniform(warp, op.s[0], 1), op.has("MULTICAST") ? value(warp, op.s[2], 0) >> 16 : 0);
 }
 
 void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: the map]
@@ -456,7 +493,8 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
     Reduction how;
     Type type;
     reduction_of(op, how, type);
-    if (map->is_float) type = map->element_bytes == 2 ? Type::BF16 : map->element_bytes == 4 ? Type::F32 : Type::F64;  // the map's type
+    if (map->is_float)
+        type = map->element_bytes == 2 ? Type::BF16 : map->element_bytes == 4 ? Type::F32 : Type::F64;  // the map's type
     else type = map->element_bytes == 8 ? Type::U64 : Type::U32;
     std::vector<Piece> pieces = {{(start & 0xffffff) - RESERVED_SHARED, box.bytes, true, false, map->swizzle}};
     const uint8_t* from = data.data();
@@ -520,7 +558,8 @@ bool prepare_store_and_signal(Op& op)
     Type type;
     op.bytes = op.has("128") ? 16 : op.has("64") || op.has("U64") || op.has("S64") ? 8 : 4;
     op.store = true;
-    return reduction_of(op, how, type) == (op.name == "REDAS") && only(op, {"32", "64", "128", "U64", "S64", "S32", "ADD", "MIN", "MAX", "INC", "DEC", "AND", "OR", "XOR"});
+    return reduction_of(op, how, type) == (op.name == "REDAS") &&
+           only(op, {"32", "64", "128", "U64", "S64", "S32", "ADD", "MIN", "MAX", "INC", "DEC", "AND", "OR", "XOR"});
 }
 
 // ---- warp groups and the rest -------------------------------------------------------------------------------------------------
@@ -570,7 +609,7 @@ void add_async(Table& t)
     t["ARRIVES"] = {arrive_after_copies, false, prepare_arrive_after_copies};
     t["LDGSTS"] = {copy_of_lanes, false, prepare_lanes_copy};
     t["LDGDEPBAR"] = {close_group, false};
-    t["DEPBAR"] = {wait_for_group, false};
+    t["DEPBAR"] = {wait_for_group, false, prepare_wait_for_group};
     t["UBLKCP"] = t["UBLKRED"] = {bulk, false, prepare_bulk};
     t["UTMALDG"] = {load_tile, false, prepare_tile};
     t["UTMASTG"] = t["UTMAREDG"] = {store_tile, false, prepare_tile};
@@ -580,7 +619,8 @@ void add_async(Table& t)
     t["USETMAXREG"] = {registers, false};
     t["UCGABAR_ARV"] = {arrive_in_cluster, false};
     t["UCGABAR_WAIT"] = {wait_for_cluster, false};
-    for (const char* name : {"UBLKPF", "UTMAPF", "UTMACCTL", "FENCE", "WARPGROUPSET", "ACQBULK", "PREEXIT"}) t[name] = {nothing, false};
+    for (const char* name : {"UBLKPF", "UTMAPF", "UTMACCTL", "FENCE", "WARPGROUPSET", "ACQBULK", "PREEXIT"})
+        t[name] = {nothing, false};
 }
 
 }  // namespace rung_machine

@@ -187,7 +187,8 @@ void bra(Warp& w, const Op& op, uint32_t lanes)
     if (op.has("DIV")) {
         const uint32_t whole = value_of(w, op.every[0], lanes) & w.alive;
         if ((w.split().lanes & whole) == whole) return;
-    } else if (op.has("U") || op.has("ANY")) lanes = lanes ? w.split().lanes : 0;
+    } else if (op.has("ANY")) lanes = lanes ? w.split().lanes : 0;
+    else if (op.has("U")) lanes = lanes == w.split().lanes ? lanes : 0;
     if (lanes) go(w, lanes, op.target);
 }
 
@@ -280,10 +281,11 @@ void trap(Warp& w, const Op&, uint32_t) { fail(w, "the kernel traps"); }
 
 // ---- the order of execution ------------------------------------------------------------------------------------------------
 
-constexpr uint64_t TURN = 4096;  // instructions of a warp until the others have their turn
+constexpr uint64_t TURN = 1024;  // instructions of a warp until the others have their turn
 
-// Until the warp waits or its turn ends; whether it did anything.
-bool run_warp(Warp& w)
+enum class Turn { Nothing, Waits, Ended };  // it executed nothing; it executed something and waits; the others have their turn
+
+Turn run_warp(Warp& w)
 {
     Program& program = *launch.program;
     const uint64_t began = w.clock;
@@ -314,7 +316,8 @@ bool run_warp(Warp& w)
         tally.executed++, tally.lanes += unsigned(__builtin_popcount(lanes));
         if (w.pauses) break;
     }
-    return w.clock - began > (w.gives_way ? 1 : 0);
+    if (w.clock - began == (w.gives_way ? 1 : 0)) return Turn::Nothing;
+    return w.pauses || w.clock - began >= TURN ? Turn::Ended : Turn::Waits;
 }
 
 struct Unit  // the blocks of a cluster, which run together
@@ -349,7 +352,7 @@ void start(Unit& unit, uint64_t number)
             memset(w.r[ZERO], 0, sizeof(Row)), memset(w.r[FIRST_UNIFORM + 63], 0, sizeof(Row));
             w.p[TRUE] = w.p[FIRST_UNIFORM_PREDICATE + TRUE] = ALL;
             w.alive = threads - first >= WARP ? ALL : (1u << (threads - first)) - 1;
-            w.rank = first / WARP, w.block = &block, w.now = 0, w.clock = 0;
+            w.rank = first / WARP, w.block = &block, w.now = 0, w.clock = 0, w.polled = nullptr;
             w.splits.assign(1, {w.alive, 0, Wait::None, 0});
             w.local.clear();
         }
@@ -400,10 +403,20 @@ void run_grid()
                 again = false;
                 for (auto& block : unit.blocks)
                     for (auto& warp : block->warps)
-                        if (warp->alive && run_warp(*warp)) did_anything = true, again |= !warp->gives_way && !warp->pauses && warp->clock % TURN;
+                        if (warp->alive) {
+                            const Turn turn = run_warp(*warp);
+                            did_anything |= turn != Turn::Nothing, again |= turn == Turn::Waits;
+                        }
             }
             if (finished(unit)) resident.erase(resident.begin() + long(i));
             else i++;
+            if (seconds_now() - began > launch.seconds && getenv("RUNG_DBG")) {
+                for (auto& u : resident) for (auto& block : u->blocks) for (auto& warp : block->warps) {
+                    fprintf(stderr, "b%lu w%u alive %x clock %lu:", block->number, warp->rank, warp->alive, warp->clock);
+                    for (auto& sp : warp->splits) fprintf(stderr, " [%x @%u %s wait %d %x]", sp.lanes, sp.pc, launch.program->ops[sp.pc].text.c_str(), int(sp.wait), sp.wanted);
+                    fprintf(stderr, "\n");
+                }
+            }
             if (seconds_now() - began > launch.seconds) fail(*nobody(), "the kernel does not end: it ran for %.0f s", launch.seconds);
         }
         if (!did_anything && next == units && !resident.empty()) {

@@ -22,7 +22,7 @@ extern size_t trace_room;
 
 namespace {
 
-constexpr uint32_t LOCAL_BASE = 0x20, STACK = 0x28, PARAMETERS = 0x198;
+constexpr uint32_t LOCAL_BASE = 0x20, STACK = 0x28, GRID_BARRIER_HIGH = 0x44, GRID_BARRIER_LOW = 0x48, PARAMETERS = 0x198;
 
 void touched_nothing(int, siginfo_t* info, void*)
 {
@@ -44,6 +44,13 @@ void prepare(const rung_machine_launch& l)
     memcpy(&first[0], l.block, 12), memcpy(&first[12], l.grid, 12);
     const uint64_t local = LOCAL_WINDOW, parameters = uint64_t(first.data()) + l.parameters;
     memcpy(&first[LOCAL_BASE], &local, 8), memcpy(&first[STACK], &l.local_bytes, 4), memcpy(&first[PARAMETERS], &parameters, 8);
+    static uint32_t grid_barrier[16];
+    if (launch.cooperative) {
+        std::fill(grid_barrier, grid_barrier + 16, 0);
+        const uint64_t at = uint64_t(grid_barrier);
+        const uint32_t high = uint32_t(at >> 32), low = uint32_t(at);
+        memcpy(&first[GRID_BARRIER_HIGH], &high, 4), memcpy(&first[GRID_BARRIER_LOW], &low, 4);
+    }
     Program& program = *launch.program;
     for (const auto& [operand, row] : program.constants) {
         const std::vector<uint8_t>& bank = launch.bank[operand->index];

@@ -467,11 +467,12 @@ void r2p(Warp& w, const Op& op, uint32_t lanes)  // PR, a, mask
         }
 }
 
-void r2ur(Warp& w, const Op& op, uint32_t lanes)  // of the first active lane; P: the lanes that have the same
+// The first active lane's value for the warp; P: lanes that have another, which take their turn in a loop.
+void r2ur(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]);
     const uint32_t v = a(unsigned(__builtin_ctz(lanes)));
-    if (op.outs) w.set(op.p[0], where([&](unsigned l) { return a(l) == v; }), lanes);
+    if (op.outs) w.set(op.p[0], where([&](unsigned l) { return a(l) != v; }) | (op.has("OR") ? w.predicate(op.p[0]) : 0), lanes);
     map(w.target(op.out), ALL, [&](unsigned) { return v; });
 }
 
@@ -677,7 +678,7 @@ void add_integers(Table& t)
     t["IDP"] = {idp, true, nullptr};
     t["P2R"] = {p2r, true, plain};
     t["R2P"] = {r2p, false, plain};
-    t["R2UR"] = {r2ur, true, plain};
+    t["R2UR"] = {r2ur, true, [](Op& op) { return only(op, {"OR"}); }};
     t["S2R"] = t["S2UR"] = {s2r, true, prepare_special};
     t["CS2R"] = {cs2r, true, prepare_special};
     t["SHFL"] = {shfl, true, prepare_shfl};

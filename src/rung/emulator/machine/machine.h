@@ -127,6 +127,8 @@ struct Warp
     unsigned now = 0;             // the split that executes
     bool gives_way = false;       // the instruction waits for something: it is executed again later, and counted then
     bool pauses = false;          // others have their turn
+    const Op* polled = nullptr;   // the last instruction that read what others may have written, and what it read
+    uint32_t polled_value = 0;
     std::vector<uint8_t> local;   // [lane][bytes]
     uint64_t clock = 0;
 

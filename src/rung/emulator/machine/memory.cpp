@@ -204,7 +204,7 @@ namespace {
 
 // ---- loads and stores ------------------------------------------------------------------------------------------------------
 
-enum Space : uint32_t { GENERIC, SHARED, LOCAL };
+enum Space : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, STRONG = 4 };
 
 void addresses(const Warp& w, const Operand& o, uint64_t* at)
 {
@@ -226,12 +226,12 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
     uint64_t every = 0;  // bits that any address has
     for (unsigned l = 0; l < WARP; l++) every |= at[l] & -uint64_t(lanes >> l & 1);
     if (every & (op.bytes - 1)) fail(w, "an address is no multiple of %u bytes", op.bytes);
-    if (op.flags == GENERIC && !(every >> 48)) {
+    if ((op.flags & SPACE) == GENERIC && !(every >> 48)) {
         memcpy(where, at, sizeof at);
         return count_request(w, op, lanes, at, op.bytes, false);
     }
     uint32_t shared = 0, local = 0;
-    if (op.flags == SHARED) {
+    if ((op.flags & SPACE) == SHARED) {
         shared = lanes;
         Block& block = *w.block;
         const uint64_t mine = uint64_t(block.in_cluster) << 24, size = block.shared.size();
@@ -243,7 +243,7 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
             where[l] = data + offset;
         }
         if (outside) each(lanes, [&](unsigned l) { where[l] = shared_place(w, uint32_t(at[l]), op.bytes); });
-    } else if (op.flags == LOCAL) {
+    } else if ((op.flags & SPACE) == LOCAL) {
         local = lanes;
         each(lanes, [&](unsigned l) { where[l] = local_place(w, uint32_t(at[l]), l, op.bytes); });
     } else
@@ -269,6 +269,7 @@ bool prepare_memory(Op& op)
         if (op.has(size.name)) op.bytes = size.bytes;
     op.store = op.name == "STG" || op.name == "ST" || op.name == "STS" || op.name == "STL";
     op.flags = op.name == "LDS" || op.name == "STS" || op.name == "ATOMS" ? SHARED : op.name == "LDL" || op.name == "STL" ? LOCAL : GENERIC;
+    if (op.has("STRONG")) op.flags |= STRONG;
     return op.sources && op.s[0].kind == Kind::Memory;
 }
 
@@ -281,10 +282,20 @@ bool contiguous(uint8_t* const* where, uint32_t lanes, unsigned bytes)
     return !different;
 }
 
+// A warp that reads what another has written and finds the same again polls: others have their turn.
+void look_for_polling(Warp& w, const Op& op, const uint8_t* where)
+{
+    uint32_t value = 0;
+    memcpy(&value, where, op.bytes < 4 ? op.bytes : 4);
+    if (w.polled == &op && w.polled_value == value) w.pauses = true;
+    w.polled = &op, w.polled_value = value;
+}
+
 void load(Warp& w, const Op& op, uint32_t lanes)
 {
     uint8_t* where[WARP];
     located(w, op, op.s[0], lanes, where);
+    if (op.flags & STRONG) look_for_polling(w, op, where[__builtin_ctz(lanes)]);
     uint32_t* const d = w.target(op.out);
     if (op.bytes == 4) {
         if (contiguous(where, lanes, 4)) memcpy(d, where[0], sizeof(Row));
@@ -398,6 +409,7 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
         if (op.bytes == 8 && d != w.r[SINK]) d[WARP + l] = uint32_t(old >> 32);
     });
     if (op.outs) w.set(op.p[0], swapped, lanes);
+    if (swaps) look_for_polling(w, op, where[__builtin_ctz(lanes)]);
 }
 
 bool prepare_atomic(Op& op)

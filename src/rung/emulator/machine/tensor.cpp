@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include <algorithm>
+
 namespace rung_machine {
 namespace {
 
@@ -39,76 +41,91 @@ struct Small  // the 256 values of a format of 8 bits
 };
 const Small e4m3(3, false), e5m2(2, true);
 
+typedef uint16_t EightHalfWords __attribute__((vector_size(16)));
+
+template <class V>
+inline V loaded(const uint8_t* from)
+{
+    V v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+// Eight numbers that lie beside each other; of tf32, four, twice.
 template <Number n>
-inline void read16(const uint8_t* from, float* to)
+inline Eight eight(const uint8_t* from)
 {
     if constexpr (n == Number::Half) {
-#ifdef __F16C__
         typedef short Shorts __attribute__((vector_size(16)));
-        Shorts bits;
-        memcpy(&bits, from, 16);
-        const Eight values = (Eight)__builtin_ia32_vcvtph2ps256(bits);
-        memcpy(to, &values, 32);
+#ifdef __F16C__
+        return (Eight)__builtin_ia32_vcvtph2ps256(loaded<Shorts>(from));
 #else
-        uint16_t bits[8];
-        memcpy(bits, from, 16);
-        for (unsigned i = 0; i < 8; i++) to[i] = half_to_float(bits[i]);
+        Eight made;
+        for (unsigned i = 0; i < 8; i++) made[i] = half_to_float(uint16_t(loaded<Shorts>(from)[i]));
+        return made;
 #endif
     } else if constexpr (n == Number::Bfloat) {
-        uint16_t bits[8];
-        memcpy(bits, from, 16);
-        for (unsigned i = 0; i < 8; i++) to[i] = as_float(uint32_t(bits[i]) << 16);
+        return (Eight)(__builtin_convertvector(loaded<EightHalfWords>(from), EightWords) << 16);
     } else if constexpr (n == Number::Tf32) {
-        uint32_t bits[4];
-        memcpy(bits, from, 16);
-        for (unsigned i = 0; i < 4; i++) to[i] = as_float(bits[i] & 0xffffe000u);  // tensor cores read the upper 19 bits
+        uint32_t w[4];
+        memcpy(w, from, sizeof w);
+        return (Eight)(EightWords{w[0], w[1], w[2], w[3], w[0], w[1], w[2], w[3]} & 0xffffe000u);  // the upper 19 bits are read
+    } else if constexpr (n == Number::S8 || n == Number::U8) {
+        uint32_t w[2];
+        memcpy(w, from, sizeof w);
+        const EightWords words = {w[0], w[0], w[0], w[0], w[1], w[1], w[1], w[1]};
+        const EightWords upwards = words << EightWords{24, 16, 8, 0, 24, 16, 8, 0};
+        return __builtin_convertvector(n == Number::S8 ? (EightInts)upwards >> 24 : (EightInts)(upwards >> 24), Eight);
     } else if constexpr (n == Number::B1) {
-        for (unsigned i = 0; i < 128; i++) to[i] = float(from[i / 8] >> i % 8 & 1);
+        const unsigned bits = *from;
+        Eight made;
+        for (unsigned i = 0; i < 8; i++) made[i] = float(bits >> i & 1);
+        return made;
     } else {
-        for (unsigned i = 0; i < 16; i++)
-            to[i] = n == Number::E4m3 ? e4m3.value[from[i]] : n == Number::E5m2 ? e5m2.value[from[i]]
-                  : n == Number::S8 ? float(int8_t(from[i])) : float(from[i]);
+        const float* const of = n == Number::E4m3 ? e4m3.value : e5m2.value;
+        return Eight{of[from[0]], of[from[1]], of[from[2]], of[from[3]], of[from[4]], of[from[5]], of[from[6]], of[from[7]]};
     }
 }
 
-// An exchange of the elements whose places differ in one bit: three of them transpose eight rows.
+// One of three steps that transpose eight rows: rows `step` apart become those with the lower and the upper halves of their
+// elements, taken in turn, in pairs, in fours.
 template <int step>
-inline void exchange(Eight* rows)
+inline void interleave(Eight* rows)
 {
-    constexpr auto low = [](int c) { return c & step ? 8 + c - step : c; };
-    constexpr auto high = [](int c) { return c & step ? 8 + c : c + step; };
-    const EightInts first = {low(0), low(1), low(2), low(3), low(4), low(5), low(6), low(7)};
-    const EightInts second = {high(0), high(1), high(2), high(3), high(4), high(5), high(6), high(7)};
+    constexpr auto from = [](int place, int upper) {  // the element of both rows, the second's from 8 on
+        const int group = place / step;
+        if (step == 4) return group * 8 + place % 4 + upper * 4;
+        return group % 2 * 8 + place / 4 * 4 + place % 4 / 2 % 2 * (step == 1) + place % step + upper * 2;
+    };
+    const EightInts lower = {from(0, 0), from(1, 0), from(2, 0), from(3, 0), from(4, 0), from(5, 0), from(6, 0), from(7, 0)};
+    const EightInts upper = {from(0, 1), from(1, 1), from(2, 1), from(3, 1), from(4, 1), from(5, 1), from(6, 1), from(7, 1)};
+#pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
         if (!(i & step)) {
-            const Eight a = rows[i], b = rows[i | step];
-            rows[i] = __builtin_shuffle(a, b, first), rows[i | step] = __builtin_shuffle(a, b, second);
+            const Eight a = rows[i], b = rows[i + step];
+            rows[i] = __builtin_shuffle(a, b, lower), rows[i + step] = __builtin_shuffle(a, b, upper);
         }
-}
-
-inline void transpose(Eight* rows)
-{
-    exchange<1>(rows), exchange<2>(rows), exchange<4>(rows);
 }
 
 // A block as floats: [row][element], or [element][row] if `across`; `step` is what lies between the first ones.
 template <Number n>
 void read_block(const uint8_t* const* rows, float* to, unsigned step, bool across)
 {
-    constexpr unsigned each = each_of(n);
-    float values[8][each];
-    for (unsigned row = 0; row < 8; row++) read16<n>(rows[row], across ? values[row] : to + row * step);
-    if (!across) return;
-    if constexpr (each >= 8) {
-        for (unsigned first = 0; first < each; first += 8) {
-            Eight turned[8];
-            for (unsigned row = 0; row < 8; row++) memcpy(&turned[row], values[row] + first, 32);
-            transpose(turned);
-            for (unsigned i = 0; i < 8; i++) memcpy(to + (first + i) * step, &turned[i], 32);
+    constexpr unsigned count = each_of(n);
+    constexpr unsigned size = count < 8 ? count * 4 : 32;
+    for (unsigned first = 0; first < count; first += 8) {
+        Eight values[8];
+#pragma GCC unroll 8
+        for (unsigned row = 0; row < 8; row++) values[row] = eight<n>(rows[row] + first * bits_of(n) / 8);
+        if (!across) {
+#pragma GCC unroll 8
+            for (unsigned row = 0; row < 8; row++) memcpy(to + row * step + first, &values[row], size);
+            continue;
         }
-    } else {
-        for (unsigned i = 0; i < each; i++)
-            for (unsigned row = 0; row < 8; row++) to[i * step + row] = values[row][i];
+        interleave<1>(values), interleave<2>(values), interleave<4>(values);
+#pragma GCC unroll 8
+        for (unsigned i = 0; i < 8; i++)
+            if (i < count) *reinterpret_cast<Eight*>(to + (first + i) * step) = values[(i & 4) | (i & 1) << 1 | (i >> 1 & 1)];
     }
 }
 
@@ -116,7 +133,8 @@ using BlockReader = void (*)(const uint8_t* const* rows, float* to, unsigned ste
 BlockReader reader_of(Number n)
 {
     static const BlockReader READERS[] = {read_block<Number::Half>, read_block<Number::Bfloat>, read_block<Number::Tf32>,
-        read_block<Number::E4m3>, read_block<Number::E5m2>, read_block<Number::S8>, read_block<Number::U8>, read_block<Number::B1>};
+                                          read_block<Number::E4m3>, read_block<Number::E5m2>,   read_block<Number::S8>,
+                                          read_block<Number::U8>,   read_block<Number::B1>};
     return READERS[unsigned(n)];
 }
 
@@ -135,37 +153,51 @@ struct Shape
     static Shape of(const Op& op)
     {
         const uint32_t f = op.flags;
-        return {f & 1 ? 16u : 8u, (f >> 1 & 63) * 8, (f >> 7 & 127) * 4, Number(f >> 14 & 15), Number(f >> 18 & 15), Sums(f >> 22 & 3), bool(f >> 24 & 1)};
+        return {f & 1 ? 16u : 8u,     (f >> 1 & 63) * 8, (f >> 7 & 127) * 4, Number(f >> 14 & 15),
+                Number(f >> 18 & 15), Sums(f >> 22 & 3), bool(f >> 24 & 1)};
     }
     uint32_t packed() const
     {
-        return uint32_t(rows == 16) | columns / 8 << 1 | depth / 4 << 7 | unsigned(a) << 14 | unsigned(b) << 18 | unsigned(sums) << 22 | unsigned(sparse) << 24;
+        return uint32_t(rows == 16) | columns / 8 << 1 | depth / 4 << 7 | unsigned(a) << 14 | unsigned(b) << 18 |
+               unsigned(sums) << 22 | unsigned(sparse) << 24;
     }
 };
 
 alignas(64) float left[16 * 256], right[256 * 256], products[16 * 256];
 
-// `products` of `left`, [row][k], and `right`, [k][column].
+// Products of these numbers are exact, so that it makes no difference whether they are rounded.
+inline Eight added_product(float a, const Eight& b, const Eight& sum)
+{
+#ifdef __FMA__
+    return (Eight)__builtin_ia32_vfmaddps256(Eight{a, a, a, a, a, a, a, a}, b, sum);
+#else
+    return sum + a * b;
+#endif
+}
+
+// Products of `left`, [row][k], and `right`, for every eight columns [k][column]; they are [row][column] of every eight.
 template <unsigned R, unsigned C>
-void multiply_tile(unsigned row, unsigned column, unsigned columns, unsigned depth)
+void multiply_tile(unsigned row, unsigned column, unsigned rows, unsigned depth)
 {
     Eight sum[R][C] = {};
+    const float* const from = right + column * depth;
     for (unsigned k = 0; k < depth; k++)
         for (unsigned c = 0; c < C; c++) {
-            const Eight b = *reinterpret_cast<const Eight*>(right + k * columns + column + c * 8);
-            for (unsigned r = 0; r < R; r++) sum[r][c] += left[(row + r) * depth + k] * b;
+            const Eight b = *reinterpret_cast<const Eight*>(from + (c * depth + k) * 8);
+            for (unsigned r = 0; r < R; r++) sum[r][c] = added_product(left[(row + r) * depth + k], b, sum[r][c]);
         }
     for (unsigned r = 0; r < R; r++)
-        for (unsigned c = 0; c < C; c++) *reinterpret_cast<Eight*>(products + (row + r) * columns + column + c * 8) = sum[r][c];
+        for (unsigned c = 0; c < C; c++)
+            *reinterpret_cast<Eight*>(products + (column + c * 8) * rows + (row + r) * 8) = sum[r][c];
 }
 
 void multiply(unsigned rows, unsigned columns, unsigned depth)
 {
     unsigned c = 0;
     for (; c + 16 <= columns; c += 16)
-        for (unsigned r = 0; r < rows; r += 4) multiply_tile<4, 2>(r, c, columns, depth);
+        for (unsigned r = 0; r < rows; r += 4) multiply_tile<4, 2>(r, c, rows, depth);
     for (; c < columns; c += 8)
-        for (unsigned r = 0; r < rows; r += 8) multiply_tile<8, 1>(r, c, columns, depth);
+        for (unsigned r = 0; r < rows; r += 8) multiply_tile<8, 1>(r, c, rows, depth);
 }
 
 const uint32_t* words(const Warp& warp, const Operand& o, unsigned k) { return warp.r[o.index == ZERO ? ZERO : o.index + k]; }
@@ -191,32 +223,45 @@ void add_products(Warp& warp, uint32_t lanes, const Shape& shape, const Operand&
     const unsigned halves = shape.rows / 8, registers = shape.sums == Sums::Half ? 1 : 2;
     for (unsigned column = 0; column < shape.columns; column += 8)
         for (unsigned half = 0; half < halves; half++) {
-            alignas(32) Row made[2];
             const unsigned number = (column / 8 * halves + half) * registers;
+            alignas(32) Row made[2];
+            uint32_t* to[2] = {made[0], made[1]};
+            const uint32_t* before[2];
+            const bool direct = lanes == ALL && out.index != ZERO;
+            for (unsigned i = 0; i < registers; i++) {
+                before[i] = words(warp, old, number + i);
+                if (direct) to[i] = warp.r[out.index + number + i];
+            }
             for (unsigned row = 0; row < 8; row += 2) {
-                const float* const at = products + (half * 8 + row) * shape.columns + column;
-                const Eight a = *reinterpret_cast<const Eight*>(at), b = *reinterpret_cast<const Eight*>(at + shape.columns);
+                const float* const at = products + column * shape.rows + (half * 8 + row) * 8;
+                const Eight a = *reinterpret_cast<const Eight*>(at), b = *reinterpret_cast<const Eight*>(at + 8);
                 const Eight sums[2] = {__builtin_shuffle(a, b, even) * sign, __builtin_shuffle(a, b, odd) * sign};
-                for (unsigned i = 0; i < 2; i++) {
-                    EightWords& to = *reinterpret_cast<EightWords*>(made[i] + row * 4);
-                    const uint32_t* const before = words(warp, old, number + (registers == 2 ? i : 0)) + row * 4;
-                    if (shape.sums == Sums::Float) {
-                        to = (EightWords)(add ? *reinterpret_cast<const Eight*>(before) + sums[i] : sums[i]);
-                    } else if (shape.sums == Sums::Half) {
-                        for (unsigned l = 0; l < 8; l++)
-                            to[l] = float_to_half((add ? half_to_float(uint16_t(before[l] >> i * 16)) : 0.0f) + sums[i][l]);
-                    } else {
-                        for (unsigned l = 0; l < 8; l++) {
-                            const int64_t sum = (add ? int64_t(int32_t(before[l])) : 0) + int64_t(sums[i][l]);
-                            to[l] = uint32_t(shape.sums == Sums::Int ? sum : sum > INT32_MAX ? INT32_MAX : sum < INT32_MIN ? INT32_MIN : sum);
-                        }
+                if (shape.sums == Sums::Half) {
+                    for (unsigned l = 0; l < 8; l++) {
+                        const uint32_t was = add ? before[0][row * 4 + l] : 0;
+                        to[0][row * 4 + l] = float_to_half(half_to_float(uint16_t(was)) + sums[0][l])
+                                           | uint32_t(float_to_half(half_to_float(uint16_t(was >> 16)) + sums[1][l])) << 16;
                     }
+                    continue;
+                }
+                for (unsigned i = 0; i < 2; i++) {
+                    EightWords& made_here = *reinterpret_cast<EightWords*>(to[i] + row * 4);
+                    const uint32_t* const was = before[i] + row * 4;
+                    if (shape.sums == Sums::Float) {
+                        made_here = (EightWords)(add ? *reinterpret_cast<const Eight*>(was) + sums[i] : sums[i]);
+                    } else if (shape.sums == Sums::Int) {
+                        const EightWords whole = (EightWords)__builtin_convertvector(sums[i], EightInts);
+                        made_here = add ? *reinterpret_cast<const EightWords*>(was) + whole : whole;
+                    } else
+                        for (unsigned l = 0; l < 8; l++) {
+                            const int64_t sum = (add ? int64_t(int32_t(was[l])) : 0) + int64_t(sums[i][l]);
+                            made_here[l] = uint32_t(std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX));
+                        }
                 }
             }
-            if (registers == 1)
-                for (unsigned l = 0; l < WARP; l++) made[0][l] |= made[1][l] << 16;
-            if (out.index == ZERO) continue;
-            for (unsigned i = 0; i < registers; i++) map(warp.r[out.index + number + i], lanes, [&](unsigned l) { return made[i][l]; });
+            if (direct || out.index == ZERO) continue;
+            for (unsigned i = 0; i < registers; i++)
+                map(warp.r[out.index + number + i], lanes, [&](unsigned l) { return made[i][l]; });
         }
 }
 
@@ -229,7 +274,8 @@ void spread(const Warp& warp, const Op& op, const Shape& shape, const Operand& p
     for (unsigned row = 0; row < 16; row++)
         for (unsigned k = 0; k < held; k++) {
             const unsigned group = k / per, lane = row % 8 * 4 + lanes_of_row * selector + group / 4;
-            const unsigned pair = warp.r[places.index][lane & 31] >> (row / 8 * 16 + group % 4 * 4) & 15, lower = pair & 3, upper = pair >> 2;
+            const unsigned pair = warp.r[places.index][lane & 31] >> (row / 8 * 16 + group % 4 * 4) & 15;
+            const unsigned lower = pair & 3, upper = pair >> 2;
             if (lower >= upper) fail(warp, "%s has places out of order", op.text.c_str());
             const unsigned at = per == 1 ? group * 2 + lower / 2 : group * 4 + (k % 2 ? upper : lower);
             whole[row * shape.depth + at] = left[row * held + k];
@@ -262,7 +308,8 @@ struct Matrix
     Matrix(const Warp& warp, uint64_t bits, bool across) : warp(warp), memory(warp.block->shared.data()), across(across)
     {
         static const unsigned CHUNKS[] = {1, 8, 4, 2};
-        start = unsigned(bits & 0x3fff) << 4, leading = unsigned(bits >> 16 & 0x3fff) << 4, stride = unsigned(bits >> 32 & 0x3fff) << 4;
+        start = unsigned(bits & 0x3fff) << 4, leading = unsigned(bits >> 16 & 0x3fff) << 4,
+        stride = unsigned(bits >> 32 & 0x3fff) << 4;
         chunks = CHUNKS[bits >> 62];
         if (bits >> 49 & 7) fail(warp, "a descriptor with a base offset is not executed");
     }
@@ -277,22 +324,23 @@ struct Matrix
         else at += chunk % chunks * 16 + chunk / chunks * leading + row / 8 * stride;
         for (unsigned r = 0; r < 8; r++, at += step) {
             const unsigned swizzled = at ^ (at >> 7 & (chunks - 1)) << 4;
-            if (swizzled + 16 > size) fail(warp, "byte %u is beyond the block's shared memory: a descriptor is wrong", swizzled - RESERVED_SHARED);
+            if (swizzled + 16 > size)
+                fail(warp, "byte %u is beyond the block's shared memory: a descriptor is wrong", swizzled - RESERVED_SHARED);
             rows[r] = memory + swizzled;
         }
     }
 
-    // [row][k] to `left`, or [k][row] to `right`.
+    // [row][k] to `left`, or for every eight rows [k][row] to `right`.
     void read(Number n, unsigned first, unsigned rows, unsigned depth, float* to, bool by_depth) const
     {
         const BlockReader reader = reader_of(n);
-        const unsigned per = each_of(n), step = by_depth ? rows : depth;
+        const unsigned per = each_of(n), step = by_depth ? 8 : depth;
         const uint8_t* from[8];
         for (unsigned row = 0; row < rows; row += across ? per : 8)
             for (unsigned k = 0; k < depth; k += across ? 8 : per) {
                 if (across) block(k, (first + row) / per, from);
                 else block(first + row, k / per, from);
-                reader(from, by_depth ? to + k * step + row : to + row * step + k, step, across != by_depth);
+                reader(from, to + row * depth + k * (by_depth ? 8 : 1), step, across != by_depth);
             }
     }
 };
@@ -310,7 +358,7 @@ void multiply_group(Warp& warp, const Op& op, uint32_t lanes)
     const unsigned held = shape.sparse ? shape.depth / 2 : shape.depth;
     if (registers) read_registers(warp, op.s[0], shape.a, 16, held, left, false);
     else matrix(matrices.descriptor, has("tnspA")).read(shape.a, warp.rank % 4 * 16, 16, held, left, false);
-    matrix(matrices.descriptor + (registers ? 0u : 2u), has("tnspB")).read(shape.b, 0, shape.columns, shape.depth, right, true);
+    matrix(matrices.descriptor + 2u, has("tnspB")).read(shape.b, 0, shape.columns, shape.depth, right, true);
     if (shape.sparse) spread(warp, op, shape, op.s[2 + registers], op.s[3 + registers].value);
     multiply(16, shape.columns, shape.depth);
     note(Event::Product, warp, 1);
@@ -334,7 +382,8 @@ void multiply_doubles(Warp& warp, const Op& op, uint32_t lanes)
         for (unsigned l = 0; l < WARP; l++) {
             sums[i][l] = value(op.s[2], i, l);
             for (unsigned k = 0; k < depth; k++)
-                sums[i][l] = fma(value(op.s[0], k / 4 * (rows / 8) + i / 2, l / 4 * 4 + k % 4), value(op.s[1], k / 4, (l % 4 * 2 + i % 2) * 4 + k % 4), sums[i][l]);
+                sums[i][l] = fma(value(op.s[0], k / 4 * (rows / 8) + i / 2, l / 4 * 4 + k % 4),
+                                 value(op.s[1], k / 4, (l % 4 * 2 + i % 2) * 4 + k % 4), sums[i][l]);
         }
     note(Event::Product, warp, 1);
     if (op.out.index == ZERO) return;
@@ -351,8 +400,12 @@ void multiply_doubles(Warp& warp, const Op& op, uint32_t lanes)
 
 bool number_named(const std::string& name, Number& n)
 {
-    static const struct { const char* name; Number n; } NAMES[] = {{"BF16", Number::Bfloat}, {"TF32", Number::Tf32}, {"E4M3", Number::E4m3},
-        {"E5M2", Number::E5m2}, {"S8", Number::S8}, {"U8", Number::U8}};
+    static const struct
+    {
+        const char* name;
+        Number n;
+    } NAMES[] = {{"BF16", Number::Bfloat}, {"TF32", Number::Tf32}, {"E4M3", Number::E4m3},
+                 {"E5M2", Number::E5m2},   {"S8", Number::S8},     {"U8", Number::U8}};
     for (const auto& entry : NAMES)
         if (name == entry.name) return n = entry.n, true;
     return false;

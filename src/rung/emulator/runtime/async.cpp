@@ -1,6 +1,5 @@
 // The queue of asynchronous copies that have not completed.
 #include "async.h"
-#include "counters.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -76,7 +75,6 @@ static void finish(Pending& operation)
         publish_of(thread, barrier.arriving);
         arrive_bytes(barrier, 1, false, operation.what, operation.site);
     } else {
-        count_event(Event::Arrived, *operation.thread, operation.bytes, operation.serial);
         if (!operation.read) read_sources(operation);
         write_targets(operation);
         for (ByteBarrier* barrier : operation.barriers) {

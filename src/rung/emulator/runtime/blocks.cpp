@@ -1,6 +1,5 @@
 // Blocks of a grid: one after the other, or all that must run together in turns, each with its own shared memory.
 #include "async.h"
-#include "counters.h"
 #include "races.h"
 
 #include <stdio.h>
@@ -38,7 +37,6 @@ void thread_main()
     ended++, progress++;
     me.turn->ready--;
     me.warp->alive &= ~(1u << me.lane);
-    if (!me.warp->alive) settle_last(*me.warp);
     block.alive--;
     leave(block.barrier);
     if (Meeting& meeting = block.cluster ? *block.cluster : block.alone; me.cluster_round == meeting.round) meeting.arrived--;
@@ -86,7 +84,7 @@ void allocate(Block& block, unsigned number)
 
 void free_block(Block& block)
 {
-    for (unsigned i = 0; i < block.warp_count; i++) free_products(block.warps[i]), free_counters(block.warps[i]);
+    for (unsigned i = 0; i < block.warp_count; i++) free_products(block.warps[i]);
     for (unsigned i = 0; i < block.thread_count; i++) free(block.threads[i].copies.list);
     free(block.past);
     forget_barriers(block);
@@ -126,7 +124,6 @@ void begin(Block& block, Index index, unsigned salt)
         thread.bulk_committed = thread.products_committed = thread.cluster_round = 0;
         thread.registers_ordered = thread.products_begun = thread.spinning = thread.of_block = thread.timed_out = false;
         thread.polls.used = thread.polls.next = 0;
-        thread.path = 0;
         start_at(thread, thread_main);
     }
 }
@@ -344,7 +341,6 @@ void run_grid()
     blocks = new Block[resident]();
     for (unsigned i = 0; i < resident; i++) allocate(blocks[i], i);
     watch(launch->races);
-    begin_counting();
 
     unsigned* order = new unsigned[resident];
     arrange(order, resident, 7);
@@ -369,7 +365,6 @@ void run_grid()
         run_resident(order);
     }
     unwatch();
-    end_counting();
     delete[] cluster_meetings;
     delete[] set_order;
     delete[] order;

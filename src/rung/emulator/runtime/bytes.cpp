@@ -1,6 +1,5 @@
 // Barriers of arrivals and bytes: mbarrier.
 #include "async.h"
-#include "counters.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -127,7 +126,6 @@ bool wait_bytes(ByteBarrier& barrier, bool by_parity, unsigned phase, const char
         Thread& me = *running;
         me.bytes = &barrier;
         me.phase = by_parity ? phase % 2 : phase;
-        count_event(Event::WaitBytes, *running, phase);
         wait_as(State::AtBytes, what, site);
         run_next();
     }

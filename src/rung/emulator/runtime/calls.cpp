@@ -1,6 +1,5 @@
 // The functions that kernels call, declared in runtime.h.
 #include "async.h"
-#include "counters.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -56,8 +55,7 @@ void copy_async(Place to, const void* from, int bytes, int taken, Site site, con
         copies.list = static_cast<Copy*>(realloc(copies.list, copies.room * sizeof(Copy)));
     }
     copies.list[copies.count++] = {to, from, bytes, taken, copies.committed, copies.issued++, place};
-    if (taken) note_access(from, size_t(taken), false, false, place, Way::AsyncCopy);
-    count_access(uintptr_t(memory_at(to)), size_t(bytes), true, Way::AsyncCopy, place);
+    if (taken) note_access(from, size_t(taken), false, false, place);
     note_copy(*running, to, bytes, place);  // until the wait, no other access is allowed
     poison(memory_at(to), size_t(bytes));   // in flight: neither the old data nor the new
 }
@@ -134,7 +132,6 @@ int rung_meet_block(int predicate, Vote vote, const char* what, Site site)
         fault(FaultKind::Barrier, "threads of one warp wait at different barriers, at %s:%d and at %s:%d; the lanes of a warp "
               "must reach the same __syncthreads", warp.barrier.file, warp.barrier.line, site.file, site.line);
     }
-    count_barrier(__builtin_return_address(0));
     block.count += predicate != 0;
     block.any |= predicate != 0;
     block.all &= predicate != 0;
@@ -174,16 +171,8 @@ void rung_copy_async(void* to, const void* from, int bytes, bool valid, Site sit
     copy_async(target, from, bytes, valid ? bytes : 0, site, __builtin_return_address(0));
 }
 
-void rung_copy_commit()
-{
-    count_event(Event::Group, *running);
-    running->copies.committed++;
-}
-void rung_copy_wait(int groups_left)
-{
-    count_event(Event::WaitGroup, *running, unsigned(groups_left));
-    finish_copies(*running, unsigned(groups_left));
-}
+void rung_copy_commit() { running->copies.committed++; }
+void rung_copy_wait(int groups_left) { finish_copies(*running, unsigned(groups_left)); }
 
 Index rung_cluster_dim() { return launch->cluster; }
 

@@ -19,7 +19,6 @@ struct Launch
     unsigned seed;
     int poison;      // 0: none, else the number of the pattern, from 1
     int races;       // check accesses for races; the kernel was compiled to report them
-    int counters;    // count accesses; the kernel was compiled to report them
     double seconds;  // time limit without any thread ending; the launch is then stopped
     unsigned (*next)();      // null: this process runs all sets of blocks; else the number of its next one, in their order
     bool (*others_go_on)();  // ... and whether other processes' blocks, which this one's may wait for, still run

@@ -1,6 +1,5 @@
 // Barriers: of a warp's lanes, blocks, clusters and grids.
 #include "async.h"
-#include "counters.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -43,7 +42,6 @@ bool complete_lanes(Warp& warp, unsigned mask, Collective collective)
     }
     // A lane that receives data from ldmatrix also learns that the row was read, whichever lane supplied its address.
     if (wanted && (!collective || strncmp(warp.lanes[__builtin_ctz(wanted)]->what, "ldmatrix", 8) == 0)) order_lanes(warp, wanted);
-    if (wanted == warp.alive) settle(warp);
     warp.waiting &= ~wanted;
     for (unsigned lane = 0; lane < WARP; lane++)
         if (wanted >> lane & 1) wake(*warp.lanes[lane]);
@@ -55,7 +53,6 @@ static void release(Meeting& meeting)
     order_blocks(meeting);
     for (unsigned b = 0; b < meeting.block_count; b++) {
         Block& block = meeting.blocks[b];
-        settle_block(block);
         for (unsigned i = 0; i < block.thread_count; i++)
             if (block.threads[i].state == meeting.state) wake(block.threads[i]);
         rewind(block);

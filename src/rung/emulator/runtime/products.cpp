@@ -1,6 +1,5 @@
 // Tensor cores: wgmma, which is asynchronous, and the synchronous mma.sync, ldmatrix and stmatrix. Each of the four warps
 // of a wgmma has 16 of the 64 rows, and a product of its own.
-#include "counters.h"
 #include "ptx.h"
 
 #include <math.h>
@@ -226,7 +225,6 @@ void issue_product(void* const* data, unsigned lanes)
     Machine& m = *first.machine;
     Warp& warp = *running->warp;
     if (lanes != ~0u) fault(FaultKind::Barrier, "wgmma (%s:%d) wants all 32 lanes of the warp", m.site.file, m.site.line);
-    count_product(true, 1);
     Product* p = new Product{};
     p->warp = &warp;
     p->site = m.site;
@@ -275,7 +273,7 @@ void issue_product(void* const* data, unsigned lanes)
         fault(FaultKind::Async, "wgmma (%s:%d) takes registers that the warp has written, with no wgmma.fence between", m.site.file, m.site.line);
     all.under_way.push_back(p);
     const unsigned agent = agent_of_warp(warp);
-    if (watching || counting) {  // every 16 bytes that are read
+    if (watching) {  // every 16 bytes that are read
         Block& block = *lane0.block;
         const unsigned origin = address_of({&block, 0}) & 0xffffff;
         const auto note = [&](const Descriptor& d, Number n, unsigned rows, unsigned from) {
@@ -307,7 +305,6 @@ struct Wait
 void finish_products(void* const* data, unsigned lanes)
 {
     Warp& warp = *running->warp;
-    count_event(Event::WaitProducts, *warp.lanes[__builtin_ctz(warp.alive)]);
     const unsigned left = static_cast<Wait*>(data[__builtin_ctz(lanes)])->left;
     if (!warp.products) return;
     WarpProducts& all = *warp.products;
@@ -375,7 +372,6 @@ void multiply_now(void* const* data, unsigned lanes)
     if (lanes != ~0u) fault(FaultKind::Barrier, "mma (%s:%d) wants all 32 lanes of the warp", m.site.file, m.site.line);
     const ProductKind& kind = i.product;
     const unsigned depth = kind.depth;
-    count_product(false, 1);
     const char result = kind.result;
     const unsigned bytes = bytes_of(kind.a), each = 4 / bytes;
     if (kind.rows != 16 || kind.columns != 8 || !depth || kind.numbers < 2 || !i.has("row"_w) || !i.has("col"_w)) m.refuse(i, "is not modelled");
@@ -487,7 +483,7 @@ void matrices(Machine& m, const Instruction& i)
     if (running->lane < 8 * rows.matrices) {
         rows.row = i.space == Space::Generic ? reinterpret_cast<char*>(m.address(at)) : memory_at(m.shared(at, 16, i));
         if (size_t(rows.row) % 16) fault(FaultKind::Bounds, "%s (%s:%d): a row begins at no multiple of 16 bytes", i.text.c_str(), m.site.file, m.site.line);
-        note_access(rows.row, 16, !loads, false, running->caller, Way::Matrix);
+        note_access(rows.row, 16, !loads, false, running->caller);
     }
     if (!loads)
         for (size_t k = 0; k < words.size(); k++) rows.words[k] = unsigned(m.number(words[k]));

@@ -468,7 +468,7 @@ void atomic(Machine& m, const Instruction& i)
     const Argument &where = i.args[returns], &with = i.args[returns + 1];
     const unsigned each = i.type.bytes, bytes = access_bytes(i);
     char* at = aligned_pointer(m, i, where, bytes);
-    note_access(at, bytes, true, strength(scope_of(i)), running->caller, Way::Atomic);
+    note_access(at, bytes, true, strength(scope_of(i)), running->caller);
     synchronize(at, true, true, order_of(i), scope_of(i));
     atomics++;
     Value old = {0, 0};

@@ -427,10 +427,9 @@ void touch_span(Cell* cells, uintptr_t first, size_t size, bool in_shared, bool 
 
 unsigned place_in_code(const void* caller) { return caller ? unsigned(static_cast<const char*>(caller) - code - 1) : 0; }
 
-void access(uintptr_t address, size_t size, bool write, unsigned char strong, const void* caller, Way way = Way::Plain)
+void access(uintptr_t address, size_t size, bool write, unsigned char strong, const void* caller)
 {
-    if (!guarding) return count_access(address, size, write, way, caller);
-    if (!running || meeting_lanes) return;  // for a whole warp: values that lanes exchange
+    if (!guarding || !running || meeting_lanes) return;  // for a whole warp: values that lanes exchange
     Thread& me = *running;
     if (address - uintptr_t(me.stack) < STACK_BYTES) return;  // its own variables
     const Index* index = launch->module->thread_index;
@@ -681,9 +680,9 @@ void synchronize(const void* address, bool load, bool store, Memory order, Scope
 
 // ---- what accesses ------------------------------------------------------------------------------------------------------
 
-void note_access(const void* address, size_t bytes, bool write, unsigned char strong, const void* place, Way way)
+void note_access(const void* address, size_t bytes, bool write, unsigned char strong, const void* place)
 {
-    access(uintptr_t(address), bytes, write, strong, place, way);
+    access(uintptr_t(address), bytes, write, strong, place);
 }
 
 void read_only(const void* address, size_t bytes, const void* place)
@@ -738,7 +737,7 @@ static void note_span(const Thread& issuer, const Span& span, bool write, unsign
 
 void note_operand(const Thread& issuer, Place from, unsigned bytes, unsigned agent, unsigned long serial)
 {
-    if (!watching) return count_bytes(uintptr_t(memory_at(from)), bytes, false, Way::Operand, issuer.caller);
+    if (!watching) return;
     Span span = {};
     span.shared = from, span.bytes = bytes;
     note_span(issuer, span, false, agent, serial);
@@ -752,7 +751,6 @@ unsigned writing_agent(const Pending& operation)
 
 void note_operation(Pending& operation)
 {
-    count_operation(operation);
     if (!guarding || operation.kind == Async::Arrive) return;
     const Thread& issuer = *operation.thread;
     if (!operation.barriers.empty()) operation.agent = operation.barriers[0]->agent;
@@ -795,16 +793,9 @@ void agent_known(unsigned agent, unsigned long serial)
 using namespace rung_emulator;
 #define HERE __builtin_return_address(0)
 
-static inline void plain(uintptr_t address, size_t size, bool write, const void* caller)
-{
-    if (counting) count_access(address, size, write, Way::Plain, caller);
-    else access(address, size, write, false, caller);
-}
-
 static inline void strong_access(void* address, size_t size, bool load, bool store, const void* caller)
 {
-    if (!guarding) return count_access(uintptr_t(address), size, store, load && store ? Way::Atomic : Way::Plain, caller);
-    if (!running) return;
+    if (!guarding || !running) return;
     if (launch->order == int(Order::Shuffled) && !meeting_lanes) progress++, pause(caller);  // other threads may run first
     const Scope scope = running->of_block ? Scope::Block : Scope::Gpu;
     access(uintptr_t(address), size, store, strength(scope), caller);
@@ -829,23 +820,23 @@ RUNG_API void rung_known_only(bool on) { known_only = on; }
 RUNG_API void rung_unknown_launch_ahead() { ahead = {}; }
 
 #define PLAIN(SIZE) \
-    RUNG_API void __tsan_read##SIZE(void* a) { plain(uintptr_t(a), SIZE, false, HERE); } \
-    RUNG_API void __tsan_write##SIZE(void* a) { plain(uintptr_t(a), SIZE, true, HERE); } \
+    RUNG_API void __tsan_read##SIZE(void* a) { access(uintptr_t(a), SIZE, false, false, HERE); } \
+    RUNG_API void __tsan_write##SIZE(void* a) { access(uintptr_t(a), SIZE, true, false, HERE); } \
     RUNG_API void __tsan_volatile_read##SIZE(void* a) \
     { \
         if (__builtin_expect(overdue, false)) yield_at_call(HERE); \
         strong_access(a, SIZE, true, false, HERE); \
     } \
     RUNG_API void __tsan_volatile_write##SIZE(void* a) { strong_access(a, SIZE, false, true, HERE); } \
-    RUNG_API void __tsan_unaligned_read##SIZE(void* a) { plain(uintptr_t(a), SIZE, false, HERE); } \
-    RUNG_API void __tsan_unaligned_write##SIZE(void* a) { plain(uintptr_t(a), SIZE, true, HERE); }
+    RUNG_API void __tsan_unaligned_read##SIZE(void* a) { access(uintptr_t(a), SIZE, false, false, HERE); } \
+    RUNG_API void __tsan_unaligned_write##SIZE(void* a) { access(uintptr_t(a), SIZE, true, false, HERE); }
 PLAIN(1)
 PLAIN(2)
 PLAIN(4)
 PLAIN(8)
 PLAIN(16)
-RUNG_API void __tsan_read_range(void* a, size_t size) { plain(uintptr_t(a), size, false, HERE); }
-RUNG_API void __tsan_write_range(void* a, size_t size) { plain(uintptr_t(a), size, true, HERE); }
+RUNG_API void __tsan_read_range(void* a, size_t size) { access(uintptr_t(a), size, false, false, HERE); }
+RUNG_API void __tsan_write_range(void* a, size_t size) { access(uintptr_t(a), size, true, false, HERE); }
 RUNG_API void __tsan_func_entry(void*) {}
 RUNG_API void __tsan_func_exit() {}
 RUNG_API void __tsan_vptr_read(void** a) { access(uintptr_t(a), sizeof *a, false, false, HERE); }

@@ -1,9 +1,10 @@
 // The race detector: finds two accesses to the same memory, at least one a write, that no barrier, fence or wait orders.
 #pragma once
-#include "counters.h"
+#include "scheduler.h"
 
 namespace rung_emulator {
 
+struct Pending;
 
 extern bool watching;  // accesses are checked; the kernel was compiled to report them
 extern unsigned repeats;  // stores of a warp's lanes to one address whose values are to be compared
@@ -33,7 +34,7 @@ enum class Memory { Relaxed, Acquire, Release, AcquireRelease };
 void synchronize(const void* address, bool load, bool store, Memory order, Scope widest);  // through an atomic or strong access
 
 // ---- accesses -------------------------------------------------------------------------------------------------------
-void note_access(const void* address, size_t bytes, bool write, unsigned char strong, const void* place, Way way = Way::Plain);
+void note_access(const void* address, size_t bytes, bool write, unsigned char strong, const void* place);
 void read_only(const void* address, size_t bytes, const void* place);  // refuses what this launch has written
 void note_copy(const Thread& thread, Place to, int bytes, const void* place);
 void note_barrier(Place place);

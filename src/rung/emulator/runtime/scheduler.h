@@ -40,7 +40,6 @@ struct Copies
 struct Warp;
 struct Block;
 struct ByteBarrier;
-struct WarpCounters;
 
 // Values that a thread has polled. As long as none of them changes, the thread is waiting.
 struct Polls
@@ -91,7 +90,6 @@ struct Thread : Fiber
     bool timed_out;           // one of its try_waits has
     bool of_block;            // its atomics are those of the block's scope
     bool products_begun;          // whether it has executed a wgmma.fence
-    unsigned long path;           // through its loops, while other threads run
     bool registers_ordered;       // whether it has executed one since wgmma last wrote registers
 };
 
@@ -103,7 +101,6 @@ struct Warp
     unsigned barrier_round;  // ... in this round of the block's barrier
     unsigned registers;      // per thread, as setmaxnreg last set them; 0: never
     struct WarpProducts* products;  // its pending wgmma
-    WarpCounters* counters;         // its open requests (counters.cpp)
 };
 
 // A barrier of all threads of some blocks.

@@ -1,5 +1,4 @@
 // Whose turn it is among the threads of a block, and the order in which turns come.
-#include "counters.h"
 #include "async.h"
 
 namespace rung_emulator {
@@ -124,7 +123,6 @@ void run_next()
         *launch->module->thread_index = next->index;
         fetch_stack_after(*next);
     }
-    exchange_paths(me, next);
     switch_fiber(*me, next ? static_cast<Fiber&>(*next) : scheduler_fiber);
 }
 
@@ -132,7 +130,6 @@ void run_first(Block& block)
 {
     running = next_ready(block);
     *launch->module->thread_index = running->index;
-    exchange_paths(nullptr, running);
     switch_fiber(scheduler_fiber, *running);
     running = nullptr;
 }
@@ -144,7 +141,6 @@ void leave_block()
     Thread* me = running;
     if (repeats) compare_repeats();
     running = nullptr;
-    exchange_paths(me, nullptr);
     switch_fiber(*me, scheduler_fiber);
 }
 

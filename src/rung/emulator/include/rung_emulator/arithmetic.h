@@ -1,9 +1,8 @@
 // CUDA's math functions. The fast intrinsics are the accurate functions here; their error is not modelled.
 #pragma once
 
-#if !defined(RUNG_PROGRAM) && !defined(RUNG_COUNTED)
-// fmaxf and fminf are inline, since glibc's are calls and limit softmax. With one NaN the result is the other operand. They
-// have no blocks of their own where these are counted.
+#ifndef RUNG_PROGRAM
+// fmaxf and fminf are inline, since glibc's are calls and limit softmax. With one NaN the result is the other operand.
 inline float rung_fmaxf(float a, float b) { return a > b || b != b ? a : b; }
 inline float rung_fminf(float a, float b) { return a < b || b != b ? a : b; }
 #define fmaxf rung_fmaxf
@@ -11,17 +10,6 @@ inline float rung_fminf(float a, float b) { return a < b || b != b ? a : b; }
 #else
 #define rung_fmaxf __builtin_fmaxf
 #define rung_fminf __builtin_fminf
-#endif
-
-#ifdef RUNG_COUNTED
-// What nvcc makes of expf ends with a product, which becomes one instruction with a sum of the result.
-inline float rung_expf(float x)
-{
-    float one = 1.0f;
-    asm("" : "+x"(one));
-    return __builtin_expf(x) * one;
-}
-#define expf rung_expf
 #endif
 
 #define RUNG_MINMAX(T) \
@@ -79,46 +67,40 @@ inline long abs(long x) { return x < 0 ? -x : x; }
 inline long long abs(long long x) { return x < 0 ? -x : x; }
 #endif
 
-// Where instructions are counted, such a function is a call: what nvcc makes of it is counted in its place.
-#ifdef RUNG_COUNTED
-#define RUNG_FUNCTION inline __attribute__((noinline))
-#else
-#define RUNG_FUNCTION inline
-#endif
-RUNG_FUNCTION float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 inline float rsqrt(float x) { return rsqrtf(x); }
-RUNG_FUNCTION float rcbrtf(float x) { return 1.0f / cbrtf(x); }
-RUNG_FUNCTION float exp10f(float x) { return float(__builtin_exp10(double(x))); }
-RUNG_FUNCTION float sinpif(float x) { return float(sin(M_PI * double(x))); }
-RUNG_FUNCTION float cospif(float x) { return float(cos(M_PI * double(x))); }
+inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }
+inline float exp10f(float x) { return float(__builtin_exp10(double(x))); }
+inline float sinpif(float x) { return float(sin(M_PI * double(x))); }
+inline float cospif(float x) { return float(cos(M_PI * double(x))); }
 inline void sincosf(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
 inline void sincos(double x, double* s, double* c) { *s = sin(x), *c = cos(x); }
 inline void sincospif(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
-RUNG_FUNCTION float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
-RUNG_FUNCTION float norm3df(float x, float y, float z) { return sqrtf(x * x + y * y + z * z); }
-RUNG_FUNCTION float fdividef(float x, float y) { return x / y; }
+inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
+inline float norm3df(float x, float y, float z) { return sqrtf(x * x + y * y + z * z); }
+inline float fdividef(float x, float y) { return x / y; }
 
-RUNG_FUNCTION float __expf(float x) { return __builtin_expf(x); }
-RUNG_FUNCTION float __exp10f(float x) { return exp10f(x); }
-RUNG_FUNCTION float __logf(float x) { return logf(x); }
-RUNG_FUNCTION float __log2f(float x) { return log2f(x); }
-RUNG_FUNCTION float __log10f(float x) { return log10f(x); }
-RUNG_FUNCTION float __powf(float x, float y) { return exp2f(y * log2f(x)); }  // NaN for negative numbers, as on a GPU
-RUNG_FUNCTION float __sinf(float x) { return sinf(x); }
-RUNG_FUNCTION float __cosf(float x) { return cosf(x); }
-RUNG_FUNCTION float __tanf(float x) { return tanf(x); }
+inline float __expf(float x) { return expf(x); }
+inline float __exp10f(float x) { return exp10f(x); }
+inline float __logf(float x) { return logf(x); }
+inline float __log2f(float x) { return log2f(x); }
+inline float __log10f(float x) { return log10f(x); }
+inline float __powf(float x, float y) { return exp2f(y * log2f(x)); }  // NaN for negative numbers, as on a GPU
+inline float __sinf(float x) { return sinf(x); }
+inline float __cosf(float x) { return cosf(x); }
+inline float __tanf(float x) { return tanf(x); }
 inline void __sincosf(float x, float* s, float* c) { sincosf(x, s, c); }
 // tanh.approx has a relative error of up to 2^-11 on a GPU. Here it has up to 2^-13, of either sign: float32's bounds refuse it,
 // and those of 16 bits do not.
-RUNG_FUNCTION float __tanhf(float x)
+inline float __tanhf(float x)
 {
     const float y = tanhf(x), off = y * (1.0f - y * y) * 0x1p-13f;
     return fmodf(truncf(x * 64.0f), 2.0f) == 0.0f ? y + off : y - off;
 }
-RUNG_FUNCTION float __fdividef(float x, float y) { return x / y; }
+inline float __fdividef(float x, float y) { return x / y; }
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
-RUNG_FUNCTION float __frsqrt_rn(float x) { return float(1.0 / sqrt(double(x))); }
+inline float __frsqrt_rn(float x) { return float(1.0 / sqrt(double(x))); }
 
 // Never part of a fused multiply-add, whatever the compiler's options: the assembly is opaque to it.
 namespace rung_emulator {
@@ -131,9 +113,9 @@ inline float rounded(float x)
 inline float __fadd_rn(float a, float b) { return rung_emulator::rounded(a + b); }
 inline float __fsub_rn(float a, float b) { return rung_emulator::rounded(a - b); }
 inline float __fmul_rn(float a, float b) { return rung_emulator::rounded(a * b); }
-RUNG_FUNCTION float __fdiv_rn(float a, float b) { return a / b; }
-RUNG_FUNCTION float __frcp_rn(float a) { return 1.0f / a; }
-RUNG_FUNCTION float __fsqrt_rn(float a) { return sqrtf(a); }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __frcp_rn(float a) { return 1.0f / a; }
+inline float __fsqrt_rn(float a) { return sqrtf(a); }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }

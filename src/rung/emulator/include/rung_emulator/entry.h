@@ -1,6 +1,5 @@
 // Symbols that the runtime looks up in a kernel's library: variables, and one entry per kernel.
 #pragma once
-#include "paths.h"
 
 namespace rung_emulator {
 
@@ -48,11 +47,6 @@ const rung_emulator::Module rung_module = {
     reinterpret_cast<rung_emulator::Index*>(&rung_emulator::now::grid_dim),
     []() -> void* { return &rung_emulator::marker; },
     []() -> void* { return rung_dynamic_shared; },
-#ifdef RUNG_COUNTED
-    &rung_path,
-#else
-    nullptr,
-#endif
 };
 
 #define RUNG_ENTRY(NUMBER, ...) \

@@ -13,11 +13,7 @@
 #define __shared__ __rung_shared__
 #define __cluster_dims__(...) __rung_cluster__(__VA_ARGS__)
 #else
-#ifdef RUNG_COUNTED
-#define __global__ __attribute__((noinline))  // its parameters then point to no __shared__ variable
-#else
 #define __global__
-#endif
 #define __shared__ thread_local
 #define __cluster_dims__(...)
 #ifdef RUNG_INLINED

@@ -59,24 +59,12 @@ inline void seen(T* address, T old)
 
 namespace rung_emulator {
 
-template <class T>
-__attribute__((noinline, no_sanitize("thread"))) T unreported(T* address)
-{
-    T old;
-    __atomic_load(address, &old, __ATOMIC_RELAXED);
-    return old;
-}
-
 // Atomically replaces *address by change(*address); returns the old value.
 template <class T, class Change>
 inline T update(T* address, Change change)
 {
     T old, fresh;
-#ifdef RUNG_COUNTED
-    old = unreported(address);  // one atomic, not a load and an atomic
-#else
     __atomic_load(address, &old, __ATOMIC_RELAXED);
-#endif
     do fresh = change(old);
     while (!__atomic_compare_exchange(address, &old, &fresh, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     seen(address, old);

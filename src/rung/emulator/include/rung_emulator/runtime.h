@@ -21,7 +21,6 @@ struct Module
     Index *thread_index, *block_index, *block_dim, *grid_dim;
     void* (*shared_base)();     // an address in the thread-local block; the call makes the loader allocate it
     void* (*dynamic_shared)();  // where `extern __shared__` arrays start
-    unsigned long* path;        // of the running thread through its loops; null unless the kernel is compiled to keep it
 };
 
 enum class FaultKind : int { None, Barrier, Deadlock, Bounds, Shared, Unsupported, Trap, Race, Async };
@@ -55,8 +54,6 @@ RUNG_API void rung_pause();  // yields; called by spinning threads
 RUNG_API void rung_poll(const void* address, unsigned long long value);  // a value read, perhaps in a polling loop
 RUNG_API void rung_atomic(const void* address, unsigned long long value);  // a read-modify-write, with the old value
 RUNG_API void rung_read_only(const void* address, unsigned bytes);  // a read through the read-only cache
-RUNG_API void rung_matrix_row(const void* address);  // is counted as read by ldmatrix
-RUNG_API void rung_count_products(unsigned count);  // products of 16 x 8 that the warp's tensor cores make
 RUNG_API unsigned long rung_atomics_ran();                                 // number of atomics in this process
 RUNG_API unsigned rung_shared_address(const void* address, rung_emulator::Site site);  // as a PTX shared address
 RUNG_API void* rung_shared_pointer(unsigned address, rung_emulator::Site site);
