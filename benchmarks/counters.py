@@ -36,7 +36,7 @@ def counted(row: Row) -> Row:
         found = emulated.count(subject, row.tuning or None)
     except RungError as error:
         return replace(made, verdict="failed", reason=str(error))
-    kernels = [{k: v for k, v in kernel.items() if k != "lines"} for kernel in found.as_json()["kernels"]]
+    kernels = [{k: v for k, v in kernel.items() if k not in ("lines", "mix")} for kernel in found.as_json()["kernels"]]
     detail = {"kernels": kernels, "sizes": list(found.sizes)}
     return replace(made, detail=detail, metrics={"count_s": time.process_time() - began})
 

@@ -1,6 +1,6 @@
 """What a rung asks of memory, counted on the emulator under the names of Nsight Compute's counters.
 
-A large shape is counted at small ones: each kernel's counts are affine in the number of batches and heads, as far as
+A large shape is counted at parts of it: each kernel's counts are affine in the number of batches and heads, as far as
 these only make the grid larger. Two sizes give the line, and a further size must lie on it.
 """
 
@@ -31,7 +31,8 @@ from rung.rungs import catalogue
 from rung.rungs.base import Rung, Subject, emulated_multiprocessors
 
 ALIGNED = 512  # as a GPU's allocator aligns memory
-MOST_WORK = 6e7  # operations and numbers of a shape that is counted as it is
+MOST_WORK = 2e8  # operations and numbers of a shape that is counted as it is
+PART_WORK = 5e7  # of a smaller shape that a larger one is counted at
 LITTLE_WORK = 1e6  # of a case that is counted after a check
 DRAWN_WORK = 4e6  # of a case that is drawn
 FIRST = ("B", "NH", "NKV", "T", "OC", "R")  # dimensions that are made smaller, in this order
@@ -169,22 +170,19 @@ def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: boo
 
 def count(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:
     """Counts at this shape, taken from smaller shapes if it is large."""
-    if work(subject, subject.values) <= MOST_WORK:
-        return run(subject, tuning)
-    small, changed = _smaller(subject, tuning)
-    if not changed:
+    parts = _parts(subject, tuning) if work(subject, subject.values) > MOST_WORK else {}
+    if not parts:
         return run(subject, tuning)
 
     def at(units: tuple[int, ...]) -> Counted:
-        sizes = {d: UNITS.get(d, 1) * n for d, n in zip(changed, units, strict=True)}
-        return run(replace(subject, values=_with(subject, small, sizes), shape=_name(sizes)), tuning)
+        sizes = {d: int(subject.values[d]) // parts[d] * n for d, n in zip(parts, units, strict=True)}
+        return run(replace(subject, values=_with(subject, subject.values, sizes), shape=_name(sizes)), tuning)
 
-    ones = (1,) * len(changed)
+    ones = (1,) * len(parts)
     base = at(ones)
-    steps = [at((*ones[:i], 2, *ones[i + 1 :])) for i in range(len(changed))]
-    further = tuple(2 for _ in changed) if len(changed) > 1 else (3,)
+    steps = [at((*ones[:i], 2, *ones[i + 1 :])) for i in range(len(parts))]
+    further = tuple(2 for _ in parts) if len(parts) > 1 else (3,)
     proof = at(further)
-    target = tuple(int(subject.values[d]) // UNITS.get(d, 1) for d in changed)
     predicted = _on_line(base, steps, further)
     for kernel, expected in zip(proof.kernels, predicted, strict=True):
         for figure, counted in figures(kernel).items():
@@ -192,10 +190,10 @@ def count(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:
             most = 1e-3 if figure in INSTRUCTIONS else 1e-9
             if not is_ratio(figure) and abs(counted - figures(expected).get(figure, 0.0)) > most * abs(counted) + 1e-9:
                 raise RungError(
-                    f"{base.rung}: {figure} of {kernel.kernel} is not affine in {', '.join(changed)}; count it "
+                    f"{base.rung}: {figure} of {kernel.kernel} is not affine in {', '.join(parts)}; count it "
                     "at a smaller --shape."
                 )
-    kernels = _on_line(base, steps, target)
+    kernels = _on_line(base, steps, tuple(parts.values()))
     planned = subject.rung.launches(subject.values, subject.dtype, tuning, emulated=False)  # type: ignore[attr-defined]
     if [k for k, _ in planned] == [k.kernel for k in kernels]:
         for kernel, (_, config) in zip(kernels, planned, strict=True):
@@ -226,24 +224,29 @@ def _with(subject: Subject, values: Values, sizes: Mapping[str, int]) -> Values:
     return operation.complete(given)
 
 
-def _smaller(subject: Subject, tuning: Mapping[str, int] | None) -> tuple[Values, list[str]]:
-    """Values at which the rung runs quickly, and the dimensions that differ."""
+def _parts(subject: Subject, tuning: Mapping[str, int] | None) -> dict[str, int]:
+    """By which numbers dimensions are divided so that the rung runs quickly: as small ones as suffice."""
+    parts: dict[str, int] = {}
     values: Values = dict(subject.values)
-    changed: list[str] = []
     for dim in FIRST:
-        unit, size = UNITS.get(dim, 1), values.get(dim)
-        if work(subject, values) <= MOST_WORK or not isinstance(size, int) or size % unit or size < 4 * unit:
-            continue
-        try:
-            fewer = _with(subject, values, {dim: unit})
-            works = [work(subject, _with(subject, values, {dim: unit * n})) for n in (1, 2, 3)]
-        except RungError:
-            continue
-        if abs(works[0] - 2 * works[1] + works[2]) > 1e-6 * works[2]:  # not affine, such as attention in T
-            continue
-        if subject.rung.refused_by_needs(fewer, subject.dtype, tuning) is None:
-            values, changed = fewer, [*changed, dim]
-    return values, changed
+        size = whole = values.get(dim)
+        while isinstance(size, int) and isinstance(whole, int) and work(subject, values) > PART_WORK:
+            factor = next((p for p in (2, 3, 5, 7) if size % (p * UNITS.get(dim, 1)) == 0), 0)
+            if not factor:
+                break
+            try:
+                fewer = _with(subject, values, {dim: size // factor})
+                works = [work(subject, _with(subject, values, {dim: size // factor * n})) for n in (1, 2, 3)]
+            except RungError:
+                break
+            # In some it is not affine, such as attention in T.
+            if abs(works[0] - 2 * works[1] + works[2]) > 1e-6 * works[2]:
+                break
+            if subject.rung.refused_by_needs(fewer, subject.dtype, tuning) is not None:
+                break
+            values, size = fewer, size // factor
+            parts[dim] = whole // size
+    return parts
 
 
 def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> list[Launched]:

@@ -410,13 +410,6 @@ void run_grid()
             }
             if (finished(unit)) resident.erase(resident.begin() + long(i));
             else i++;
-            if (seconds_now() - began > launch.seconds && getenv("RUNG_DBG")) {
-                for (auto& u : resident) for (auto& block : u->blocks) for (auto& warp : block->warps) {
-                    fprintf(stderr, "b%lu w%u alive %x clock %lu:", block->number, warp->rank, warp->alive, warp->clock);
-                    for (auto& sp : warp->splits) fprintf(stderr, " [%x @%u %s wait %d %x]", sp.lanes, sp.pc, launch.program->ops[sp.pc].text.c_str(), int(sp.wait), sp.wanted);
-                    fprintf(stderr, "\n");
-                }
-            }
             if (seconds_now() - began > launch.seconds) fail(*nobody(), "the kernel does not end: it ran for %.0f s", launch.seconds);
         }
         if (!did_anything && next == units && !resident.empty()) {

@@ -11,6 +11,7 @@
 namespace rung_machine {
 
 Program* decoded(const char* text);
+void begin_async();
 extern sigjmp_buf on_failure;
 extern char failure[512];
 extern const Op* executing;
@@ -22,7 +23,12 @@ extern size_t trace_room;
 
 namespace {
 
-constexpr uint32_t LOCAL_BASE = 0x20, STACK = 0x28, GRID_BARRIER_HIGH = 0x44, GRID_BARRIER_LOW = 0x48, PARAMETERS = 0x198;
+// Places in constant bank 0.
+enum : uint32_t {
+    BLOCK_SIZE = 0, GRID_SIZE = 0xc, LOCAL_BASE = 0x20, STACK = 0x28, GRID_BARRIER_HIGH = 0x44, GRID_BARRIER_LOW = 0x48, HAS_CLUSTERS = 0x140,
+    CLUSTER_SIZE = 0x144, CLUSTER_RECIPROCAL = 0x150, GRID_OF_CLUSTERS = 0x15c, CLUSTER_BLOCKS = 0x188, PARAMETERS = 0x198
+};
+uint32_t grid_barrier[16];  // cooperative groups'
 
 void touched_nothing(int, siginfo_t* info, void*)
 {
@@ -41,16 +47,17 @@ void prepare(const rung_machine_launch& l)
     }
     std::vector<uint8_t>& first = launch.bank[0];
     first.resize(std::max<size_t>(first.size(), l.parameters + 8));
-    memcpy(&first[0], l.block, 12), memcpy(&first[12], l.grid, 12);
-    const uint64_t local = LOCAL_WINDOW, parameters = uint64_t(first.data()) + l.parameters;
-    memcpy(&first[LOCAL_BASE], &local, 8), memcpy(&first[STACK], &l.local_bytes, 4), memcpy(&first[PARAMETERS], &parameters, 8);
-    static uint32_t grid_barrier[16];
-    if (launch.cooperative) {
-        std::fill(grid_barrier, grid_barrier + 16, 0);
-        const uint64_t at = uint64_t(grid_barrier);
-        const uint32_t high = uint32_t(at >> 32), low = uint32_t(at);
-        memcpy(&first[GRID_BARRIER_HIGH], &high, 4), memcpy(&first[GRID_BARRIER_LOW], &low, 4);
+    const auto put = [&](uint32_t at, auto value) { memcpy(&first[at], &value, sizeof value); };
+    put(LOCAL_BASE, LOCAL_WINDOW), put(STACK, l.local_bytes), put(PARAMETERS, uint64_t(first.data()) + l.parameters);
+    const uint32_t blocks = l.cluster[0] * l.cluster[1] * l.cluster[2];
+    put(HAS_CLUSTERS, uint32_t(blocks > 1)), put(CLUSTER_BLOCKS, blocks);
+    for (uint32_t axis = 0; axis < 3; axis++) {
+        put(BLOCK_SIZE + 4 * axis, l.block[axis]), put(GRID_SIZE + 4 * axis, l.grid[axis]), put(CLUSTER_SIZE + 4 * axis, l.cluster[axis]);
+        put(CLUSTER_RECIPROCAL + 4 * axis, 1.0f / float(l.cluster[axis])), put(GRID_OF_CLUSTERS + 4 * axis, l.grid[axis] / l.cluster[axis]);
     }
+    std::fill(grid_barrier, grid_barrier + 16, 0);
+    const uint64_t at = launch.cooperative ? uint64_t(grid_barrier) : 0;
+    put(GRID_BARRIER_HIGH, uint32_t(at >> 32)), put(GRID_BARRIER_LOW, uint32_t(at));
     Program& program = *launch.program;
     for (const auto& [operand, row] : program.constants) {
         const std::vector<uint8_t>& bank = launch.bank[operand->index];
@@ -62,6 +69,7 @@ void prepare(const rung_machine_launch& l)
     std::fill(program.memory.begin(), program.memory.end(), Memory());
     traced.clear(), happened.clear();
     trace_room = l.trace_room;
+    begin_async();
 }
 
 }  // namespace

@@ -269,6 +269,7 @@ bool prepare_memory(Op& op)
         if (op.has(size.name)) op.bytes = size.bytes;
     op.store = op.name == "STG" || op.name == "ST" || op.name == "STS" || op.name == "STL";
     op.flags = op.name == "LDS" || op.name == "STS" || op.name == "ATOMS" ? SHARED : op.name == "LDL" || op.name == "STL" ? LOCAL : GENERIC;
+    if (op.flags == GENERIC && op.has("E") && op.sources && op.s[0].base != ZERO) op.s[0].wide = true;  // also without ".64"
     if (op.has("STRONG")) op.flags |= STRONG;
     return op.sources && op.s[0].kind == Kind::Memory;
 }
