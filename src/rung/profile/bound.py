@@ -2,9 +2,10 @@
 
 No kernel can be faster than its counted work at the published rates: compulsory bytes over the bandwidth, operations
 over the arithmetic rate, stores over the width of the second cache, and on each multiprocessor, per clock, four
-instructions, special functions of 16 lanes, and one pass of the data path that shared memory and the first cache have
-together: one wavefront, or four sectors. Kernels run one after the other. A grid with fewer blocks than multiprocessors
-uses only so many of them. Latency, loads that miss the first cache and the time of a launch are not in it.
+instructions, so many lanes of each kind of instruction as the CUDA C++ Programming Guide's table of throughputs says,
+and one pass of the data path that shared memory, shuffles and the first cache have together: one wavefront, or four
+sectors. Kernels run one after the other. A grid with fewer blocks than multiprocessors uses only so many of them.
+Latency, loads that miss the first cache and the time of a launch are not in it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,19 @@ from rung.results.machine import DATASHEET
 from rung.rungs.base import Subject
 
 CLOCKS = {"NVIDIA H200": 1.98e9, "NVIDIA H100 80GB HBM3": 1.98e9}  # boost
-# Per clock and multiprocessor: instructions of warps, lanes of special functions, sectors and bytes of the data path.
-_ISSUED, _FUNCTIONS, _SECTORS, _WAVEFRONT = 4, 16, 4, 128
+# Per clock and multiprocessor: instructions of warps, sectors and bytes of the data path.
+_ISSUED, _SECTORS, _WAVEFRONT = 4, 4, 128
+# Clocks of a multiprocessor for an instruction of a warp, by the unit that executes it.
+_FLOATS = ("FADD", "FMUL", "FFMA", "HADD2", "HMUL2", "HFMA2")
+_INTEGERS = (
+    "IADD3", "VIADD", "LOP3", "LEA", "SHF", "ISETP", "SEL", "PRMT", "MOV", "IABS", "VIMNMX", "VIADDMNMX", "IMNMX",
+    "PLOP3", "FSETP", "FMNMX", "FSEL", "FSET", "SGXT", "BMSK", "F2FP", "I2FP", "P2R", "R2P", "HSETP2", "HMNMX2",
+)  # fmt: skip
+_CLOCKS = {
+    "integers": dict.fromkeys(_INTEGERS, 1 / 2),
+    "special functions": dict.fromkeys(("MUFU", "POPC", "FLO", "BREV"), 2.0),
+    "float64": dict.fromkeys(("DADD", "DMUL", "DFMA", "DSETP"), 1 / 2),
+}
 # Bytes per clock of the second cache (the A100's, since none is published for Hopper), and from it to a multiprocessor.
 _SECOND, _PORT = 5120, 64
 
@@ -48,10 +60,10 @@ def bound(subject: Subject, kernels: Iterable[Mapping[str, Any]], gpu: str = "NV
     slowest = 0.0
     for kernel in kernels:
         blocks = min(math.prod(kernel["grid"]), SMS)
-        parts, used = _inside(defaultdict(float, kernel["figures"]), blocks), blocks * clock
+        parts, used = _inside(kernel, blocks), blocks * clock
         inside.update({name: clocks / used for name, clocks in parts.items()})
         path = parts["first cache"] + parts["shared memory"]
-        slowest += max(path, *(parts[name] for name in ("instructions", "special functions", "second cache"))) / used
+        slowest += max(path, *parts.values()) / used
     units |= inside
     unit = max(units, key=lambda name: units[name])
     if slowest > max(units["memory"], units["arithmetic"]):
@@ -59,20 +71,22 @@ def bound(subject: Subject, kernels: Iterable[Mapping[str, Any]], gpu: str = "NV
     return Bound(max(slowest, units["memory"], units["arithmetic"]), unit, units)
 
 
-def _inside(found: Mapping[str, float], blocks: int) -> dict[str, float]:
+def _inside(kernel: Mapping[str, Any], blocks: int) -> dict[str, float]:
     """Clocks of one multiprocessor, if it did the work of so many."""
+    found, opcodes = defaultdict[str, float](float, kernel["figures"]), Counter[str](kernel["opcodes"])
     loads, stores = (
         max(found[f"global_{way}_requests"], found[f"global_{way}_bytes"] / 32 / _SECTORS) for way in ("read", "write")
     )
-    memory = sum(found[f"{where}_{way}"] for where in ("global", "shared") for way in ("loads", "stores"))
     written = found["global_write_bytes"] + found["bulk_write_bytes"]  # the first cache keeps no stores back
-    lanes = found["fadd"] + found["fmul"] + found["ffma"]
-    return {
+    floats, products = sum(opcodes[name] for name in _FLOATS), opcodes["IMAD"]  # half of the lanes multiply integers
+    shared = found["wavefronts_load"] + found["wavefronts_store"] + found["async_copy_bytes"] / _WAVEFRONT
+    units = {name: sum(opcodes[o] * each for o, each in clocks.items()) for name, clocks in _CLOCKS.items()}
+    return units | {
         "first cache": loads + stores + found["atomics"],
-        "shared memory": found["wavefronts_load"] + found["wavefronts_store"] + found["async_copy_bytes"] / _WAVEFRONT,
+        "shared memory": shared + opcodes["SHFL"],
         "second cache": written * max(blocks / _SECOND, 1 / _PORT),
-        "instructions": (lanes / 32 + memory + found["mufu"] + found["barriers"]) / _ISSUED,
-        "special functions": 32 * found["mufu"] / _FUNCTIONS,
+        "instructions": found["instructions"] / _ISSUED,
+        "multiply-adds": max(products / 2, (products + floats) / 4),
     }
 
 
