@@ -7,18 +7,19 @@ A launch under `Settings(counters=True)` executes the machine code that NVRTC ma
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
 from rung.cuda.launch import LaunchConfig
-from rung.cuda.sass import Instruction
+from rung.cuda.sass import Instruction, Stack
 from rung.emulator import machine
 
-WAYS = ("plain", "atomic", "matrix", "cp.async", "bulk", "operand", "barrier")
+WAYS = ("plain", "generic", "atomic", "matrix", "cp.async", "bulk", "operand", "barrier")
 EVENTS = ("copy", "arrived", "product", "barrier", "wait for bytes", "group", "wait for group", "wait for products")
 _LOAD, _STORE, _SHARED_LOAD, _SHARED_STORE = (
     ((memory, direction),) for memory in ("global", "shared") for direction in ("read", "write")
@@ -27,7 +28,7 @@ _EITHER: tuple[tuple[str, str], ...] = ()  # what its addresses or its copies te
 # How an opcode accesses memory, and which memory if that is always the same.
 _ACCESSES = {
     "LDG": ("plain", _LOAD), "STG": ("plain", _STORE), "LDS": ("plain", _SHARED_LOAD), "STS": ("plain", _SHARED_STORE),
-    "LD": ("plain", _EITHER), "ST": ("plain", _EITHER), "ATOMG": ("atomic", _STORE), "REDG": ("atomic", _STORE),
+    "LD": ("generic", _EITHER), "ST": ("generic", _EITHER), "ATOMG": ("atomic", _STORE), "REDG": ("atomic", _STORE),
     "ATOMS": ("atomic", _SHARED_STORE), "ATOM": ("atomic", _EITHER), "RED": ("atomic", _EITHER),
     "LDSM": ("matrix", _SHARED_LOAD), "STSM": ("matrix", _SHARED_STORE), "LDGSTS": ("cp.async", _LOAD + _SHARED_STORE),
     **dict.fromkeys(("STAS", "REDAS"), ("bulk", _EITHER)),
@@ -173,7 +174,7 @@ def collect(program: machine.Program, config: LaunchConfig) -> None:
     if _recorded is None:
         return
     launched = Launched(program.kernel, config)
-    places = _places(program.instructions, program.origin)
+    places = _places(program)
     tally = program.tally()
     for instruction, place, (executed, lanes) in zip(program.instructions, places, tally, strict=True):
         if not executed:
@@ -231,17 +232,18 @@ def _operands_in_shared(instruction: Instruction) -> bool:
     return instruction.text.partition(",")[2].strip().startswith("gdesc")
 
 
-def _places(instructions: Sequence[Instruction], origin: str) -> list[Place]:
+@functools.lru_cache(maxsize=64)
+def _places(program: machine.Program) -> list[Place]:
     """Each instruction's line: the innermost frame in the kernel's own file, else the innermost. Code that the compiler
     adds has the line of its call, if there is only one."""
     found: list[Place] = []
     calls: dict[int, set[Place]] = defaultdict(set)
-    for instruction in instructions:
-        found.append(_own(instruction.lines, origin) if instruction.lines else ("", 0))
+    for instruction in program.instructions:
+        found.append(_own(instruction.lines, program.origin) if instruction.lines else ("", 0))
         if instruction.name == "CALL" and (to := re.search(r"0x([0-9a-f]+)", instruction.text)):
             calls[int(to[1], 16)].add(found[-1])
     called = ("", 0)
-    for number, instruction in enumerate(instructions):
+    for number, instruction in enumerate(program.instructions):
         if instruction.address in calls:
             called = next(iter(calls[instruction.address])) if len(calls[instruction.address]) == 1 else ("", 0)
         if not instruction.lines:
@@ -249,6 +251,7 @@ def _places(instructions: Sequence[Instruction], origin: str) -> list[Place]:
     return found
 
 
-def _own(stack: Iterable[tuple[str, int]], origin: str) -> Place:
+@functools.lru_cache(maxsize=4096)
+def _own(stack: Stack, origin: str) -> Place:
     frames = [(Path(file).name, line) for file, line in stack]
     return next((frame for frame in frames if frame[0] == Path(origin).name), frames[0])

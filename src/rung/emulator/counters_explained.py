@@ -11,8 +11,9 @@ from rung.emulator.counters import Access, Counts, Launched, Place, Sample
 from rung.errors import RungError
 from rung.expressions import evaluate, names_in
 
-_READS, _WRITES = ("plain", "cp.async"), ("plain",)
-_COMPARED = ("plain", "cp.async", "matrix")
+_PLAIN = ("plain", "generic")
+_READS, _WRITES = (*_PLAIN, "cp.async"), _PLAIN
+_COMPARED = (*_READS, "matrix")
 # Opcodes that are counted by lane, and those counted by warp: so are Nsight Compute's.
 OF_LANES = {"fadd": "FADD", "fmul": "FMUL", "ffma": "FFMA"}
 OF_WARPS = {"mufu": ("MUFU",), "hmma": ("HMMA",), "imma": ("IMMA",), "gmma": ("HGMMA", "QGMMA", "IGMMA", "BGMMA")}
@@ -39,19 +40,18 @@ def summed(places: Mapping[Place, Counter[str]]) -> Counter[str]:
 def figures(kernel: Launched) -> dict[str, float]:
     """A launch's counts under this project's short names of Nsight Compute's counters (profile/counters.py)."""
     load, plain = kernel.total("global", "read", *_READS), kernel.total("global", "read", "plain")
-    store = kernel.total("global", "write", *_WRITES)
-    s_load, s_plain = kernel.total("shared", "read", "plain", "matrix"), kernel.total("shared", "read", "plain")
-    s_store = kernel.total("shared", "write", "plain", "matrix")
+    store, s_load = kernel.total("global", "write", *_WRITES), kernel.total("shared", "read", *_PLAIN, "matrix")
+    s_store = kernel.total("shared", "write", *_PLAIN, "matrix")
     bulk_in, bulk_out = kernel.total("global", "read", "bulk"), kernel.total("global", "write", "bulk")
     found: dict[str, float] = {
         "global_loads": plain.executed,
-        "global_stores": store.executed,
+        "global_stores": kernel.total("global", "write", "plain").executed,
         "global_read_requests": load.requests,
         "global_write_requests": store.requests,
         "global_read_bytes": 32 * load.sectors,
         "global_write_bytes": 32 * store.sectors,
-        "shared_loads": s_plain.executed,
-        "shared_stores": s_store.executed,
+        "shared_loads": kernel.total("shared", "read", "plain").executed,
+        "shared_stores": kernel.total("shared", "write", "plain").executed,
         "wavefronts_load": s_load.wavefronts,
         "wavefronts_store": s_store.wavefronts,
         "conflicts_load": s_load.wavefronts - s_load.ideal_wavefronts,
@@ -61,6 +61,7 @@ def figures(kernel: Launched) -> dict[str, float]:
         "bulk_read_bytes": bulk_in.bytes,
         "bulk_write_bytes": bulk_out.bytes,
         "ldmatrix": kernel.total("shared", "read", "matrix").requests,
+        "stmatrix": kernel.total("shared", "write", "matrix").requests,
         "operand_bytes": kernel.total("shared", "read", "operand").bytes,
         "barriers": kernel.total("shared", "read", "barrier").requests,
     }
@@ -78,8 +79,8 @@ def figures(kernel: Launched) -> dict[str, float]:
         "ways_load": (s_load.wavefronts, s_load.requests),
         "ways_store": (s_store.wavefronts, s_store.requests),
         "lanes_per_request": (
-            sum(c.lanes for a, c in kernel.accesses.items() if a.way == "plain"),
-            sum(c.requests for a, c in kernel.accesses.items() if a.way == "plain"),
+            sum(c.lanes for a, c in kernel.accesses.items() if a.way in _PLAIN),
+            sum(c.requests for a, c in kernel.accesses.items() if a.way in _PLAIN),
         ),
     }
     found |= {name: of / by for name, (of, by) in ratios.items() if by}
@@ -93,7 +94,7 @@ def is_ratio(figure: str) -> bool:
 
 def hottest(kernels: Iterable[Launched]) -> tuple[Launched, Access, Counts] | None:
     """The access with the most sectors and wavefronts beyond the ideal, if there is any."""
-    every = [(k, a, c) for k in kernels for a, c in k.accesses.items() if a.way in ("plain", "cp.async", "matrix")]
+    every = [(k, a, c) for k in kernels for a, c in k.accesses.items() if a.way in _COMPARED]
     worst = max(every, key=lambda found: found[2].waste, default=None)
     return worst if worst and worst[2].waste > 0 else None
 

@@ -209,7 +209,7 @@ def _line(access: Access, counts: Counts, sample: Sample, source: str, sizes: Ma
 
 
 def passes(sample: Sample) -> list[dict[int, list[int]]]:
-    """For each pass over the banks, the lanes that each bank serves (runtime/counters.cpp has the rule)."""
+    """For each pass over the banks, the lanes that each bank serves (machine/memory.cpp has the rule)."""
     found: list[dict[int, list[int]]] = []
     for lanes in _groups(sample):
         words: dict[int, list[int]] = {}

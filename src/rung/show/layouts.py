@@ -77,7 +77,8 @@ def work(counted: Counted) -> str:
 def tile(counted: Counted) -> str:
     """Shared memory of the first block: the warp that stores each word, the request that takes most passes, and the
     bank of each element of the tile that was copied there; empty without shared memory."""
-    kernel = max(counted.kernels, key=lambda k: k.total("shared", "write", "plain", "cp.async", "bulk").bytes)
+    ways = ("plain", "generic", "cp.async", "bulk")
+    kernel = max(counted.kernels, key=lambda k: k.total("shared", "write", *ways).bytes)
     shared = [r for r in kernel.trace if r.access.memory == "shared" and r.block == 0]
     writer: dict[int, int] = {}
     for request in shared:
@@ -183,7 +184,7 @@ def _copied(kernel: Launched, memory: Iterable[Tensor]) -> tuple[Tensor, dict[in
     requests = [r for r in kernel.trace if not r.block and r.access.direction in ("read", "write")]
     bulk = [r for r in requests if r.access.way == "bulk"]
     words, swizzle = _by_bulk(bulk), max((r.swizzle for r in bulk), default=0)
-    found = words or _by_threads(r for r in requests if r.access.way in ("plain", "cp.async"))
+    found = words or _by_threads(r for r in requests if r.access.way in ("plain", "generic", "cp.async"))
     filled: dict[Tensor, dict[int, int]] = defaultdict(dict)
     for word, address in (found or {}).items():
         for tensor in memory:

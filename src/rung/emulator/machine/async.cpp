@@ -196,6 +196,20 @@ bool prepare_lanes_copy(Op& op)
     return only(op, {"E", "BYPASS", "LTC64B", "LTC128B", "LTC256B", "32", "64", "128", "ZFILL", "CONSTANT", "EF", "EL", "LU"});
 }
 
+// Neighbouring lanes share a sector if they take it to one line of shared memory; so the hardware counts, also lanes that
+// fill with zeros.
+void count_sectors_of_copy(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* from, const uint64_t* to)
+{
+    unsigned count = 0;
+    uint64_t sector = ~0ull, line = ~0ull;
+    each(lanes, [&](unsigned l) {
+        count += sector != from[l] / 32 || line != to[l] / 128;
+        sector = from[l] / 32, line = to[l] / 128;
+    });
+    const Cost& cost = count_request(warp, op, lanes, from, op.bytes, false);
+    if (count > cost.sectors) op.memory->total[0].sectors += count - cost.sectors;
+}
+
 void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
 {
     const uint32_t read = lanes & (op.ins ? warp.predicate(op.in[0]) : ALL), mine = warp.block->in_cluster << 24;
@@ -206,8 +220,8 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
         if (offset % op.bytes) fail(warp, "an address in shared memory is no multiple of %u bytes", op.bytes);
         uint8_t* const target = shared_place(warp, offset | mine, op.bytes);
         unsigned taken = read >> l & 1 ? op.bytes : 0;
+        from[l] = address(warp, op.s[1], l);
         if (taken) {
-            from[l] = address(warp, op.s[1], l);
             const unsigned left = unsigned(from[l] % op.bytes);
             if (left && !op.flags) fail(warp, "an address is no multiple of %u bytes", op.bytes);
             from[l] -= left, taken -= left;
@@ -216,7 +230,7 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
         }
         memset(target + taken, 0, op.bytes - taken);
     });
-    if (read) count_request(warp, op, read, from, op.bytes, false);
+    count_sectors_of_copy(warp, op, lanes, from, to);
     count_request(warp, op, lanes, to, op.bytes, true);
 }
 

@@ -145,6 +145,10 @@ bool operand(std::string text, Operand& o)
     if (text.compare(0, 5, "desc[") == 0) {
         o.descriptor = uint16_t(row_of(inside(text, 4, after)));
         text = text.substr(after);
+        if (text.empty()) {
+            o.kind = Kind::Memory;
+            return true;
+        }
     }
     if (text[0] == '[') {
         o.kind = Kind::Memory;

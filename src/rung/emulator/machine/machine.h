@@ -210,7 +210,7 @@ inline const uint32_t* Warp::row(const Operand& o, Row& scratch) const
 // ---- counting and tracing -----------------------------------------------------------------------------------------
 
 // One request of a warp. Addresses in shared memory count from its start.
-void count_request(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared);
+const Cost& count_request(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared);
 // A copy of the copy engine: one request of one lane, in pieces that are contiguous.
 struct Piece { uint64_t at; unsigned bytes; bool shared; bool store; unsigned swizzle; };
 void count_copy(const Warp& warp, const Op& op, const std::vector<Piece>& pieces);

@@ -154,7 +154,7 @@ void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsi
 }  // namespace
 
 // Requests of one instruction mostly have the same pattern, which is then not counted anew.
-void count_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared)
+const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared)
 {
     Memory& memory = *op.memory;
     if (trace_room) trace(w, op, lanes, at, bytes, shared, shared ? op.store || op.name == "LDGSTS" : op.store, 0);
@@ -179,6 +179,7 @@ void count_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* 
     total.requests++, total.lanes += active, total.bytes += active * bytes;
     total.unique_bytes += last.unique_bytes, total.sectors += last.sectors, total.lines += last.lines;
     total.ideal_sectors += last.ideal_sectors, total.wavefronts += last.wavefronts, total.ideal_wavefronts += last.ideal_wavefronts;
+    return last;
 }
 
 void count_copy(const Warp& w, const Op& op, const std::vector<Piece>& pieces)
@@ -193,6 +194,14 @@ void count_copy(const Warp& w, const Op& op, const std::vector<Piece>& pieces)
         total.sectors += (piece.at + piece.bytes - 1) / SECTOR - piece.at / SECTOR + 1;
         total.ideal_sectors += (piece.bytes + SECTOR - 1) / SECTOR;
     }
+}
+
+// In another block's shared memory: it takes that block's data path, and no counter of this one shows its passes.
+static void count_remote(const Op& op, uint32_t lanes)
+{
+    Total& total = op.memory->total[1];
+    const unsigned active = unsigned(__builtin_popcount(lanes));
+    total.requests++, total.lanes += active, total.bytes += active * op.bytes;
 }
 
 void note(Event event, const Warp& w, uint32_t amount, uint32_t serial)
@@ -228,7 +237,8 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
     if (every & (op.bytes - 1)) fail(w, "an address is no multiple of %u bytes", op.bytes);
     if ((op.flags & SPACE) == GENERIC && !(every >> 48)) {
         memcpy(where, at, sizeof at);
-        return count_request(w, op, lanes, at, op.bytes, false);
+        count_request(w, op, lanes, at, op.bytes, false);
+        return;
     }
     uint32_t shared = 0, local = 0;
     if ((op.flags & SPACE) == SHARED) {
@@ -256,10 +266,14 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
         });
     const uint32_t global = lanes & ~shared & ~local;
     if (global) count_request(w, op, global, at, op.bytes, false);
-    if (shared) {
-        for (unsigned l = 0; l < WARP; l++) at[l] = (at[l] & 0xffffff) - RESERVED_SHARED;
-        count_request(w, op, shared, at, op.bytes, true);
+    if (!shared) return;
+    uint32_t own = 0;
+    for (unsigned l = 0; l < WARP; l++) {
+        own |= uint32_t((uint32_t(at[l]) >> 24) == w.block->in_cluster) << l;
+        at[l] = (at[l] & 0xffffff) - RESERVED_SHARED;
     }
+    if (shared & own) count_request(w, op, shared & own, at, op.bytes, true);
+    if (shared & ~own) count_remote(op, shared & ~own);
 }
 
 bool prepare_memory(Op& op)
