@@ -61,8 +61,9 @@ struct Cost
 
 struct Memory  // of an instruction that touches memory
 {
-    Total total[2] = {};  // in global memory, in shared memory
-    Cost last[4] = {}, worst = {};
+    Total total[2] = {};     // in global memory, in shared memory
+    std::vector<Cost> last;  // by the place of the first lane within a line of 128 bytes, in words
+    Cost worst = {};
 };
 
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);

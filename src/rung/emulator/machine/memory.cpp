@@ -160,7 +160,8 @@ const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uin
     if (trace_room) trace(w, op, lanes, at, bytes, shared, shared ? op.store || op.name == "LDGSTS" : op.store, 0);
     const unsigned first = unsigned(__builtin_ctz(lanes));
     const uint32_t phase = uint32_t(at[first] % (shared ? 4 : LINE));  // conflicts stay if all lanes move by some banks
-    Cost& last = memory.last[phase / SECTOR];
+    if (memory.last.empty()) memory.last.resize(LINE / 4);
+    Cost& last = memory.last[phase / 4];
     bool known = last.lanes == lanes && last.bytes == bytes && last.phase == phase && last.shared == shared;
     if (known) {
         uint64_t different = 0;
