@@ -196,8 +196,7 @@ bool prepare_lanes_copy(Op& op)
     return only(op, {"E", "BYPASS", "LTC64B", "LTC128B", "LTC256B", "32", "64", "128", "ZFILL", "CONSTANT", "EF", "EL", "LU"});
 }
 
-// Neighbouring lanes share a sector if they take it to one line of shared memory; so the hardware counts, also lanes that
-// fill with zeros.
+// Neighbouring lanes share a sector if they take it to one line of shared memory; so the hardware counts.
 void count_sectors_of_copy(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* from, const uint64_t* to)
 {
     unsigned count = 0;
@@ -230,7 +229,7 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
         }
         memset(target + taken, 0, op.bytes - taken);
     });
-    count_sectors_of_copy(warp, op, lanes, from, to);
+    if (read) count_sectors_of_copy(warp, op, read, from, to);
     count_request(warp, op, lanes, to, op.bytes, true);
 }
 
