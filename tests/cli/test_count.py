@@ -150,3 +150,19 @@ def test_the_first_block_of_an_asynchronous_kernel_is_told_in_order() -> None:
     svg = drawings.timeline(counted.kernels[0])
     assert svg.count("a copy of 3,072 bytes") == len(begun)
     assert ElementTree.fromstring(svg).tag.endswith("svg")
+
+
+# What Nsight Compute measured on an H200: (rung, shape, dtype, figure, of all launches).
+MEASURED = [
+    ("reduce/01_linear", "b8192n768", "f32", "global_loads", 196_608),
+    ("reduce/01_linear", "b65536n1024", "f32", "global_loads", 2_097_152),  # rows share a warp: not counted at few rows
+    ("matmul/23_tensor_stores", "b4t64 out", "bf16", "fadd", 196_608),  # a tile holds two texts: not counted at one
+    ("matmul/14_mma_pipeline", "decode", "bf16", "global_read_bytes", 9_486_336),  # cp.async of rows that are read twice
+    ("attention/24_output_in_registers", "n256", "f32", "global_read_bytes", 421_888),  # ... to rows of odd places
+    ("matmul/09_wmma_tf32", "decode", "tf32", "global_loads", 74_880),  # and others by generic addresses
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype", "figure", "measured"), MEASURED)
+def test_counts_are_those_of_the_hardware(name: str, shape: str, dtype: str, figure: str, measured: float) -> None:
+    assert emulated.figure(name, figure, shape=shape, dtype=dtype) == measured

@@ -1,6 +1,6 @@
 """Counts of the emulator beside Nsight Compute's of the same launches: docs/counters.md.
 
-A count differs for one of few reasons, which the hardware's own figures tell apart; what fits none is listed as such.
+What differs is listed.
 """
 
 from __future__ import annotations
@@ -201,28 +201,11 @@ def others(every: list[Pair]) -> str:
     ]
     if not lines:
         return "\nNone.\n\n"
-    return markdown.table(("rung", "kernel", "figure", "measured", "counted", "likely reason"), sorted(lines))
+    return markdown.table(("rung", "kernel", "figure", "measured", "counted", "reason"), sorted(lines))
 
 
 def reason(pair: Pair) -> str:
-    """Why a count may differ, as far as the figures tell."""
-    more = pair.measured > pair.counted
-    if pair.figure.startswith("conflicts"):
-        return "of loads that nvcc merges into wider ones" if not more else "waiting for other warps"
-    if pair.figure.startswith(("passes", "ideal")):
-        return "nvcc keeps values in registers, or merges loads, across unrolled loops" if not more else (
-            "copies make wavefronts too, or nvcc loads again in each copy of a loop"
-        )
-    if pair.figure in ("fadd", "ffma"):
-        return "nvcc unrolls a loop over registers and reuses what g++ computes again" if not more else (
-            "nvcc fuses a product with a sum that g++ leaves apart, or computes under a predicate"
-        )
-    if pair.figure == "mufu" and not more:
-        return "nvcc shares a reciprocal among divisions in different blocks, or makes none for a constant divisor"
-    if pair.figure.endswith("write_bytes") and pair.off < 0.05:
-        return "lanes of a loop that ends at different times store together or apart"
-    if pair.figure.startswith("shared"):
-        return "conditions that nvcc evaluates together, or ldmatrix" if more else "nvcc keeps values in registers"
-    return "nvcc unrolls or splits loops whose lanes end at different times" if more else (
-        "nvcc keeps values that g++ loads again"
-    )
+    """Why a count differs."""
+    if pair.figure == "instructions":
+        return "warps look again until copies or other warps have come; how often depends on time"
+    return "not explained"
