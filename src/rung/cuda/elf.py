@@ -118,6 +118,10 @@ def kernel_memory(cubin: bytes, symbol: str) -> KernelMemory:
     return KernelMemory(constants, start, in_order, parts.get(f".nv.constant2.{symbol}", b""), max(stacks))
 
 
+def code(cubin: bytes, symbol: str) -> bytes:
+    return next((part.data for part in sections(cubin) if part.name == f".text.{symbol}"), b"")
+
+
 def module_memory(cubin: bytes) -> ModuleMemory:
     parts = {part.name: part for part in sections(cubin)}
     listed = list(_symbols(cubin))

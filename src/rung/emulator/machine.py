@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import struct
 import weakref
 from collections.abc import Sequence
@@ -26,9 +27,11 @@ _TEXT = 1024
 _STACK = 1024  # bytes beyond the stack that the compiler knows of, as a thread of a GPU has
 _EVENTS = 4096
 _FAULTS: dict[str, FaultKind] = {  # by words of the text
-    "traps": "trap", "does not end": "deadlock", "waits": "deadlock", "not executed": "unsupported",
+    "traps": "trap", "assertion": "trap", "does not end": "deadlock", "waits": "deadlock", "not executed": "unsupported",
     "not part of the kernel": "unsupported", "arrivals": "async",
 }  # fmt: skip
+_DRIVER = {"vprintf": (3 << 48) + 1, "__assertfail": (3 << 48) + 2}  # functions of the driver, as machine.h numbers them
+_NOT_A_NUMBER = re.compile(r"[+-]QNAN")  # as nvdisasm writes any bits of one
 Bytes = ctypes.Array[ctypes.c_char]
 
 
@@ -105,7 +108,8 @@ class Program:
         self.instructions = _instructions(build)[kernel]
         self.resources: Resources = cubin.resources[kernel]
         self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
-        text = "\n".join(f"{i.address:04x} {i.text}" for i in self.instructions)
+        code = elf.code(cubin.path.read_bytes(), cubin.lowered[kernel])
+        text = "\n".join(f"{i.address:04x} {_exact(i, code)}" for i in self.instructions)
         self.handle = library().rung_machine_load(text.encode())
         weakref.finalize(self, library().rung_machine_free, self.handle)
         if problem := library().rung_machine_problem(self.handle):
@@ -162,6 +166,14 @@ def _instructions(build: Build) -> dict[str, list[sass.Instruction]]:
     return sass.instructions_of(nvrtc.compile_cubin(build.with_lines, ARCH))
 
 
+def _exact(instruction: sass.Instruction, code: bytes) -> str:
+    """Its text, with the bits of a number that is none: it may be half of a double."""
+    if "QNAN" not in instruction.text or instruction.name.startswith("D"):
+        return instruction.text
+    (bits,) = struct.unpack_from("<I", code, instruction.address + 4)
+    return _NOT_A_NUMBER.sub(hex(bits), instruction.text)
+
+
 class Variables:
     """The __constant__ and __device__ variables of a loaded module, which keep their values between launches."""
 
@@ -171,8 +183,10 @@ class Variables:
         self._known = memory.variables
         self._sections = {name: aligned(data) for name, data in memory.sections.items()}
         for section, offset, name, added in memory.placed:
-            if (address := self.address(name)) is not None:  # else a function of the driver
-                struct.pack_into("<Q", self._sections[section], offset, address + added)
+            address = self.address(name)
+            address = _DRIVER.get(name) if address is None else address + added
+            if address is not None:
+                struct.pack_into("<Q", self._sections[section], offset, address)
         self.constants, self.pointers = self._sections[".nv.constant3"], self._sections[".nv.constant4"]
 
     def address(self, name: str) -> int | None:

@@ -46,7 +46,7 @@ void remove_lanes(Warp& w, uint32_t lanes)  // of the split that executes
 // Splits that are at one instruction and wait for nothing any more become one.
 void join(Warp& w, uint32_t lanes, uint32_t pc)
 {
-    Split whole{0, pc, Wait::None, 0};
+    Split whole{0, pc, Wait::None, 0, 0};
     for (size_t i = 0; i < w.splits.size();) {
         Split& s = w.splits[i];
         if (s.pc == pc && s.wait == Wait::None && s.lanes & lanes) {
@@ -170,7 +170,7 @@ void go(Warp& w, uint32_t lanes, uint32_t target)
         return;
     }
     s.lanes &= ~lanes;
-    w.splits.push_back({lanes, target, Wait::None, 0});
+    w.splits.push_back({lanes, target, Wait::None, 0, 0});
 }
 
 uint32_t narrowed(const Warp& w, const Op& op, uint32_t lanes)  // by a predicate among the operands
@@ -199,28 +199,45 @@ void go_to(Warp& w, uint32_t lanes, uint32_t address)
     go(w, lanes, found->second);
 }
 
-void brx(Warp& w, const Op& op, uint32_t lanes)  // relative to the next instruction
+// Each lane to the address in its register, beyond what stands behind it.
+void go_to_registers(Warp& w, const Op& op, uint32_t lanes, uint32_t from)
 {
-    const size_t space = op.text.find(' ', op.text.find("BRX") + 4);
-    const long offset = space == std::string::npos ? 0 : strtol(op.text.c_str() + space, nullptr, 0);
+    const size_t space = op.text.find(' ', op.text.find(op.name) + op.name.size()), next = op.text.find(' ', space + 1);
+    const uint32_t offset = next == std::string::npos ? 0 : uint32_t(strtol(op.text.c_str() + next, nullptr, 0));
     Row scratch;
     const uint32_t* const a = w.row(op.every[0], scratch);
     while (lanes) {
         const uint32_t to = a[__builtin_ctz(lanes)];
         uint32_t same = 0;
         each(lanes, [&](unsigned l) { same |= uint32_t(a[l] == to) << l; });
-        go_to(w, same, uint32_t((w.pc()) * 16 + to + uint32_t(offset)));
+        go_to(w, same, from + to + offset);
         lanes &= ~same;
     }
 }
 
-void call(Warp& w, const Op& op, uint32_t lanes)
+void brx(Warp& w, const Op& op, uint32_t lanes) { go_to_registers(w, op, lanes, w.pc() * 16); }
+
+// Functions of the driver: what a kernel prints is not shown.
+void call_driver(Warp& w, uint64_t which, uint32_t lanes)
 {
-    if (op.every.empty() || op.every.back().kind != Kind::Number) fail(w, "a function that is not part of the kernel is called");
-    go_to(w, lanes, op.every.back().value);
+    const unsigned first = unsigned(__builtin_ctz(lanes));
+    if (which == DRIVER_WINDOW + ASSERTION_FAILS)
+        fail(w, "an assertion fails: %.200s", reinterpret_cast<const char*>(w.r[4][first] | uint64_t(w.r[5][first]) << 32));
+    if (which != DRIVER_WINDOW + PRINTS) fail(w, "a function that is not part of the kernel is called");
+    each(lanes, [&](unsigned l) { w.r[4][l] = 0; });
 }
 
-void ret(Warp& w, const Op& op, uint32_t lanes) { go_to(w, lanes, value_of(w, op.every[0], lanes)); }
+void call(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Operand* const to = op.every.empty() ? nullptr : &op.every.back();
+    if (to && to->kind == Kind::Number) return go_to(w, lanes, to->value);
+    if (!to || to->kind != Kind::Register) fail(w, "a function that is not part of the kernel is called");
+    const unsigned first = unsigned(__builtin_ctz(lanes));
+    if (!op.has("ABS")) go_to_registers(w, op, lanes, 0);
+    else call_driver(w, w.r[to->index][first] | uint64_t(w.r[to->index + 1][first]) << 32, lanes);
+}
+
+void ret(Warp& w, const Op& op, uint32_t lanes) { go_to_registers(w, op, lanes, 0); }
 
 void exit_lanes(Warp& w, const Op& op, uint32_t lanes)
 {
@@ -285,12 +302,37 @@ constexpr uint64_t TURN = 1024;  // instructions of a warp until the others have
 
 enum class Turn { Nothing, Waits, Ended };  // it executed nothing; it executed something and waits; the others have their turn
 
+// The next split has its turn. All of a warp share the uniform registers, which the compiler uses as if none were interrupted.
+void interrupt(Warp& w)
+{
+    if (w.splits.size() < 2) return w.kept.clear();
+    Split& s = w.split();
+    if (s.wait == Wait::None && !s.kept) {
+        uint64_t used = 0;
+        for (const Split& other : w.splits) used |= 1ull << other.kept;
+        const unsigned free = unsigned(__builtin_ctzll(~(used | 1)));
+        w.kept.resize(std::max<size_t>(w.kept.size(), free));
+        for (unsigned i = 0; i < UNIFORM; i++) w.kept[free - 1][i] = i < 63 ? w.r[FIRST_UNIFORM + i][0] : w.p[FIRST_UNIFORM_PREDICATE + i - 63];
+        s.kept = free;
+    }
+    w.now = unsigned((w.now + 1) % w.splits.size());
+}
+
+void resume(Warp& w, Split& s)
+{
+    const auto& kept = w.kept[s.kept - 1];
+    for (unsigned i = 0; i < UNIFORM; i++)
+        if (i < 63) std::fill(w.r[FIRST_UNIFORM + i], w.r[FIRST_UNIFORM + i] + WARP, kept[i]);
+        else w.p[FIRST_UNIFORM_PREDICATE + i - 63] = kept[i];
+    s.kept = 0;
+}
+
 Turn run_warp(Warp& w)
 {
     Program& program = *launch.program;
     const uint64_t began = w.clock;
     w.gives_way = w.pauses = false;
-    if (w.splits.size() > 1) w.now = unsigned((w.now + 1) % w.splits.size());
+    if (w.now < w.splits.size()) interrupt(w);
     while (w.clock - began < TURN) {
         if (w.now >= w.splits.size()) w.now = 0;
         if (w.splits.empty()) break;
@@ -302,6 +344,7 @@ Turn run_warp(Warp& w)
             w.now = unsigned(next);
         }
         Split& s = w.split();
+        if (s.kept) resume(w, s);
         if (s.pc >= program.ops.size()) fail(w, "the kernel's code ends without EXIT");
         const Op& op = program.ops[s.pc];
         const uint32_t guard = w.p[op.guard], lanes = s.lanes & (op.guard_inverted ? ~guard : guard);
@@ -353,7 +396,8 @@ void start(Unit& unit, uint64_t number)
             w.p[TRUE] = w.p[FIRST_UNIFORM_PREDICATE + TRUE] = ALL;
             w.alive = threads - first >= WARP ? ALL : (1u << (threads - first)) - 1;
             w.rank = first / WARP, w.block = &block, w.now = 0, w.clock = 0, w.polled = nullptr;
-            w.splits.assign(1, {w.alive, 0, Wait::None, 0});
+            w.splits.assign(1, {w.alive, 0, Wait::None, 0, 0});
+            w.kept.clear();
             w.local.clear();
         }
     }
@@ -382,6 +426,11 @@ double seconds_now()
     return double(now.tv_sec) + double(now.tv_nsec) * 1e-9;
 }
 
+void require_time(double began)
+{
+    if (seconds_now() - began > launch.seconds) fail(*nobody(), "the kernel does not end: it ran for %.0f s", launch.seconds);
+}
+
 }  // namespace
 
 void run_grid()
@@ -390,6 +439,7 @@ void run_grid()
     std::vector<std::unique_ptr<Unit>> resident;
     uint64_t next = 0;
     const double began = seconds_now();
+    unsigned rounds = 0;
     while (next < units || !resident.empty()) {
         do {
             if (next == units) break;
@@ -401,6 +451,7 @@ void run_grid()
             Unit& unit = *resident[i];
             for (bool again = true; again;) {
                 again = false;
+                if (++rounds % 1024 == 0) require_time(began);
                 for (auto& block : unit.blocks)
                     for (auto& warp : block->warps)
                         if (warp->alive) {
@@ -410,7 +461,7 @@ void run_grid()
             }
             if (finished(unit)) resident.erase(resident.begin() + long(i));
             else i++;
-            if (seconds_now() - began > launch.seconds) fail(*nobody(), "the kernel does not end: it ran for %.0f s", launch.seconds);
+            require_time(began);
         }
         if (!did_anything && next == units && !resident.empty()) {
             Unit& unit = *resident.front();

@@ -39,7 +39,7 @@ uint16_t float_to_bf16(float value)
 
 namespace {
 
-enum : uint32_t { FLUSHES = 1, SATURATES = 2, DOWN = 4, UP = 8, TO_ZERO = 16, SIMPLE = 32, NAN_WINS = 64 };
+enum : uint32_t { FLUSHES = 1, SATURATES = 2, DOWN = 4, UP = 8, TO_ZERO = 16, SIMPLE = 32, NAN_WINS = 64, SIGNS = 128 };
 
 inline float flushed(float x) { return as_bits(x) & 0x7f800000 ? x : as_float(as_bits(x) & 0x80000000); }
 inline float saturated(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }
@@ -53,6 +53,47 @@ struct Source
     float operator()(unsigned l) const { return as_float((at[l] & keep) ^ flip); }
     uint32_t bits(unsigned l) const { return (at[l] & keep) ^ flip; }
 };
+
+// A float that rounds to 16 bits as v does: what it lacks of v stands in its last bit.
+template <class T>
+float odd_float(T v)
+{
+    float f = float(v);
+    if (T(f) == v || v != v) return f;
+    if (fabsf(f) > (v < 0 ? -v : v)) f = as_float(as_bits(f) - 1);
+    return as_float(as_bits(f) | 1);
+}
+
+// The same of a sum that a double cannot hold.
+double odd_sum(double a, double b)
+{
+    double sum = a + b;
+    const double of_b = sum - a, lacks = (a - (sum - of_b)) + (b - of_b);
+    if (lacks == 0 || !(fabs(lacks) <= fabs(sum))) return sum;
+    uint64_t bits;
+    memcpy(&bits, &sum, 8);
+    bits = (bits - ((lacks < 0) != (sum < 0))) | 1;
+    memcpy(&sum, &bits, 8);
+    return sum;
+}
+
+// `f` in 16 bits, rounded as the flags say.
+uint16_t to_16_bits(float f, bool bf16, uint32_t how)
+{
+    if (!(how & (DOWN | UP | TO_ZERO)) || f != f || isinf(f)) return bf16 ? float_to_bf16(f) : float_to_half(f);
+    const bool negative = as_bits(f) >> 31;
+    const float size = fabsf(f);
+    uint32_t made = as_bits(size) >> 16;
+    bool rest = as_bits(size) & 0xffff;
+    if (!bf16) {
+        const float units = size * 0x1p24f;
+        if (size >= 65536.0f) made = 0x7bff, rest = true;
+        else if (size < 0x1p-14f) made = uint32_t(units), rest = float(made) != units;
+        else made = (as_bits(size) >> 13) - (112 << 10), rest = as_bits(size) & 0x1fff;
+    }
+    if (rest && how & (negative ? DOWN : UP)) made++;
+    return uint16_t(made | uint32_t(negative) << 15);
+}
 
 struct Rounding
 {
@@ -121,14 +162,15 @@ void fmnmx(Warp& w, const Op& op, uint32_t lanes)
         if (op.flags & FLUSHES) x = flushed(x), y = flushed(y);
         if (x != x || y != y) return op.flags & NAN_WINS || (x != x && y != y) ? 0x7fffffffu : as_bits(x != x ? y : x);
         const bool less = x < y || (x == y && as_bits(x) >> 31 && !(as_bits(y) >> 31));
-        return as_bits(less == bool(least >> l & 1) ? x : y);
+        const uint32_t made = as_bits(less == bool(least >> l & 1) ? x : y);
+        return op.flags & SIGNS ? made | ((a.at[l] ^ b.at[l]) & 0x80000000) : made;
     });
 }
 
 bool prepare_fmnmx(Op& op)
 {
-    op.flags = (op.has("FTZ") ? FLUSHES : 0) | (op.has("NAN") ? NAN_WINS : 0);
-    return only(op, {"FTZ", "NAN"}) && op.ins;
+    op.flags = (op.has("FTZ") ? FLUSHES : 0) | (op.has("NAN") ? NAN_WINS : 0) | (op.has("XORSIGN") ? SIGNS : 0);
+    return only(op, {"FTZ", "NAN", "XORSIGN"}) && op.ins;
 }
 
 void fsel(Warp& w, const Op& op, uint32_t lanes)
@@ -207,6 +249,7 @@ float special(uint32_t function, float x)
     case 0: return 1.0f / flushed(x);
     case 1: return float(1.0 / sqrt(double(flushed(x))));
     case 3: return log2f(flushed(x));
+    case 2: return flushed(exp2f(flushed(x)));
     case 4: return sqrtf(flushed(x));
     case 5: return float(sin(double(x) * 6.283185307179586));
     case 6: return float(cos(double(x) * 6.283185307179586));
@@ -230,7 +273,22 @@ void mufu(Warp& w, const Op& op, uint32_t lanes)
         return;
     }
     uint32_t* const d = w.target(op.out);
-    each(lanes, [&](unsigned l) { d[l] = as_bits(op.flags == 2 ? flushed(exp2f(flushed(a(l)))) : special(op.flags, a(l))); });
+    each(lanes, [&](unsigned l) { d[l] = as_bits(special(op.flags, a(l))); });
+}
+
+void mufu_of_16_bits(Warp& w, const Op& op, uint32_t lanes)
+{
+    Row scratch;
+    const uint32_t* const a = w.row(op.s[0], scratch);
+    const bool bf16 = op.has("BF16");
+    const unsigned by = op.s[0].parts.find("H1") == 0 ? 16 : 0;
+    uint32_t* const d = w.target(op.out);
+    each(lanes, [&](unsigned l) {
+        const uint16_t bits = uint16_t((a[l] >> by & (op.s[0].absolute ? 0x7fff : 0xffff)) ^ (op.s[0].negative ? 0x8000 : 0));
+        const float x = bf16 ? bf16_to_float(bits) : half_to_float(bits);
+        const float made = op.flags == 2 ? exp2f(x) : special(op.flags, x);
+        d[l] = bf16 ? float_to_bf16(made) : float_to_half(made);
+    });
 }
 
 bool prepare_mufu(Op& op)
@@ -239,7 +297,8 @@ bool prepare_mufu(Op& op)
     for (uint32_t i = 0; i < 10; i++)
         if (op.has(names[i])) {
             op.flags = i;
-            return only(op, {names[i]});
+            if (op.has("F16") || op.has("BF16")) op.run = mufu_of_16_bits;
+            return only(op, {names[i], "F16", "BF16"});
         }
     return false;
 }
@@ -322,33 +381,81 @@ void dsetp(Warp& w, const Op& op, uint32_t lanes)
     set_both(w, op, holds, lanes);
 }
 
-double rounded(double x, uint32_t how) { return how == TO_ZERO ? trunc(x) : how == DOWN ? floor(x) : how == UP ? ceil(x) : nearbyint(x); }
-uint32_t way_of(const Op& op) { return op.has("TRUNC") || op.has("RZ") ? TO_ZERO : op.has("FLOOR") || op.has("RM") ? DOWN : op.has("CEIL") || op.has("RP") ? UP : 0; }
-
-// A source of 16, 32 or 64 bits as a double.
-double real_source(const Warp& w, const Operand& o, unsigned bits, unsigned l)
+// Whether the first number is the least or the greatest one, and whether there is none.
+void dsetp_of_minimum(Warp& w, const Op& op, uint32_t lanes)
 {
-    if (bits == 64) return Double(w, o)(l);
+    const Double a(w, op.s[0]), b(w, op.s[1]);
+    const bool least = op.has("MIN");
+    uint32_t first = 0, neither = 0;
+    each(lanes, [&](unsigned l) {
+        const double x = least ? a(l) : -a(l), y = least ? b(l) : -b(l);
+        first |= uint32_t(x == x && (y != y || x < y || (x == y && (signbit(x) || !signbit(y))))) << l;
+        neither |= uint32_t(x != x && y != y) << l;
+    });
+    w.set(op.p[0], first, lanes);
+    if (op.outs > 1) w.set(op.p[1], neither, lanes);
+}
+
+bool prepare_dsetp(Op& op)
+{
+    if (!op.has("MIN") && !op.has("MAX")) return prepare_comparison(op);
+    op.run = dsetp_of_minimum;
+    return only(op, {"MIN", "MAX", "AND"}) && op.ins && op.in[0].index == TRUE && !op.in[0].inverted;
+}
+
+enum : uint32_t {
+    OF_DOUBLE = 1 << 8, OF_HALF = 1 << 9, OF_BF16 = 1 << 10, TO_DOUBLE = 1 << 11, TO_HALF = 1 << 12, TO_BF16 = 1 << 13, TO_WHOLE = 1 << 14
+};
+double rounded(double x, uint32_t how) { return how & TO_ZERO ? trunc(x) : how & DOWN ? floor(x) : how & UP ? ceil(x) : nearbyint(x); }
+
+// A source of the type that the flags name, as a double.
+double real_source(const Warp& w, const Op& op, unsigned l)
+{
+    const Operand& o = op.s[0];
+    if (op.flags & OF_DOUBLE) return Double(w, o)(l);
     const Source a(w, o);
-    if (bits == 32) return a(l);
-    const uint32_t v = a.bits(l);
-    const float x = half_to_float(uint16_t(o.parts.find("H1") == 0 ? v >> 16 : v));
-    return x;
+    if (!(op.flags & (OF_HALF | OF_BF16))) return op.flags & FLUSHES ? flushed(a(l)) : a(l);
+    const uint32_t v = a.at[l] >> (o.parts.find("H1") == 0 ? 16 : 0);
+    const uint16_t bits = uint16_t((v & (o.absolute ? 0x7fff : 0xffff)) ^ (o.negative ? 0x8000 : 0));
+    return op.flags & OF_HALF ? half_to_float(bits) : bf16_to_float(bits);
+}
+
+// The modifiers name the result, then the source; what is not named is a float32.
+bool prepare_conversion(Op& op)
+{
+    std::vector<std::string> types;
+    for (const std::string& m : op.modifiers)
+        if (m == "F16" || m == "F32" || m == "F64" || m == "BF16") types.push_back(m);
+    const bool one = op.name == "F2I" || op.name == "FRND", from_integer = op.name == "I2F" || op.name == "I2FP";
+    const std::string to = types.empty() || op.name == "F2I" ? "F32" : types[0];
+    const std::string from = from_integer ? "F32" : types.size() > 1 ? types[1] : one && !types.empty() ? types[0] : "F32";
+    op.flags = (op.has("TRUNC") || op.has("RZ") ? TO_ZERO : 0) | (op.has("FLOOR") || op.has("RM") ? DOWN : 0) | (op.has("CEIL") || op.has("RP") ? UP : 0) |
+               (op.has("FTZ") ? FLUSHES : 0) | (op.has("SAT") ? SATURATES : 0) | (from == "F64" ? OF_DOUBLE : 0) | (from == "F16" ? OF_HALF : 0) |
+               (from == "BF16" ? OF_BF16 : 0) | (to == "F64" ? TO_DOUBLE : 0) | (to == "F16" ? TO_HALF : 0) | (to == "BF16" ? TO_BF16 : 0) |
+               (op.has("TRUNC") || op.has("FLOOR") || op.has("CEIL") || op.has("RNI") || op.name == "FRND" || op.name == "F2I" ? TO_WHOLE : 0);
+    return only(op, {"F16", "F32", "F64", "BF16", "TRUNC", "FLOOR", "CEIL", "RNI", "RN", "RZ", "RM", "RP", "FTZ", "SAT", "NTZ", "ROUND",
+                     "U64", "S64", "U32", "S32", "U16", "S16", "U8", "S8"});
+}
+
+// A number in the type of the result.
+template <class T>
+void put_result(const Op& op, uint32_t* d, unsigned l, T v)
+{
+    if (op.flags & TO_DOUBLE) put(d, l, double(v));
+    else if (op.flags & (TO_HALF | TO_BF16)) d[l] = to_16_bits(odd_float(v), op.flags & TO_BF16, op.flags & TO_WHOLE ? 0 : op.flags);
+    else d[l] = as_bits(op.flags & SATURATES ? saturated(float(v)) : float(v));
 }
 
 void f2i(Warp& w, const Op& op, uint32_t lanes)
 {
-    const unsigned from = op.has("F64") ? 64 : op.has("F16") ? 16 : 32;
     const bool wide = op.has("U64") || op.has("S64"), natural = op.has("U64") || op.has("U32") || op.has("U16") || op.has("U8");
     const unsigned bits = wide ? 64 : op.has("U16") || op.has("S16") ? 16 : op.has("U8") || op.has("S8") ? 8 : 32;
     uint32_t* const d = w.target(op.out);
     uint64_t made[WARP] = {};
     each(lanes, [&](unsigned l) {
-        double x = real_source(w, op.s[0], from, l);
-        if (op.has("FTZ")) x = flushed(float(x));
-        x = rounded(x, way_of(op));
+        const double x = rounded(real_source(w, op, l), op.flags);
         const double most = ldexp(1.0, int(bits - !natural)), least = natural ? 0 : -most;
-        if (x != x) made[l] = op.has("NTZ") || bits < 64 ? 0 : 1ull << 63;
+        if (x != x) made[l] = op.has("NTZ") ? 0 : 1ull << (bits - 1);
         else if (x >= most) made[l] = natural ? ~0ull >> (64 - bits) : (1ull << (bits - 1)) - 1;
         else if (x <= least) made[l] = natural ? 0 : uint64_t(-(1ll << (bits - 1)));
         else made[l] = natural ? uint64_t(x) : uint64_t(int64_t(x));
@@ -368,54 +475,30 @@ void i2f(Warp& w, const Op& op, uint32_t lanes)
     const uint32_t* a = w.row(o, scratch);
     const unsigned by = o.parts == "H1" || o.parts == "B2" ? 16 : o.parts == "B1" ? 8 : o.parts == "B3" ? 24 : 0;
     uint32_t* const d = w.target(op.out);
-    const Rounding rounding(way_of(op));
     uint64_t source[WARP] = {};
     each(lanes, [&](unsigned l) {
         uint64_t v = wide ? a[l] | uint64_t(a == w.r[ZERO] ? 0 : a[WARP + l]) << 32 : a[l] >> by;
         if (bits < 64) v = natural ? v & ~(~0ull << bits) : uint64_t(int64_t(v << (64 - bits)) >> (64 - bits));
         source[l] = o.negative ? -v : v;
     });
+    const Rounding rounding(op.flags & (TO_HALF | TO_BF16) ? 0 : op.flags);
     each(lanes, [&](unsigned l) {
         const uint64_t v = source[l];
-        if (op.has("F64")) put(d, l, natural ? double(v) : double(int64_t(v)));
-        else if (op.has("F16")) d[l] = float_to_half(natural ? float(v) : float(int64_t(v)));
-        else d[l] = as_bits(natural ? float(v) : float(int64_t(v)));
+        if (op.flags & (TO_HALF | TO_BF16)) put_result(op, d, l, natural ? (long double)(v) : (long double)(int64_t(v)));
+        else natural ? put_result(op, d, l, v) : put_result(op, d, l, int64_t(v));
     });
 }
 
 void f2f(Warp& w, const Op& op, uint32_t lanes)
 {
     uint32_t* const d = w.target(op.out);
-    // The modifiers name the result, then the source.
-    std::vector<std::string> types;
-    for (const std::string& m : op.modifiers)
-        if (m == "F16" || m == "F32" || m == "F64" || m == "BF16") types.push_back(m);
-    const std::string to = types.empty() ? "F32" : types[0], from = types.size() > 1 ? types[1] : "F32";
-    const Rounding rounding(way_of(op));
     double made[WARP] = {};
     each(lanes, [&](unsigned l) {
-        made[l] = real_source(w, op.s[0], from == "F64" ? 64 : from == "F16" ? 16 : 32, l);
-        if (op.has("FTZ")) made[l] = flushed(float(made[l]));
-        if (op.has("TRUNC") || op.has("FLOOR") || op.has("CEIL") || op.has("RNI")) made[l] = rounded(made[l], way_of(op));
+        made[l] = real_source(w, op, l);
+        if (op.flags & TO_WHOLE) made[l] = rounded(made[l], op.flags);
     });
-    each(lanes, [&](unsigned l) {
-        if (to == "F64") put(d, l, made[l]);
-        else if (to == "F16") d[l] = float_to_half(float(made[l]));
-        else if (to == "BF16") d[l] = float_to_bf16(float(made[l]));
-        else d[l] = as_bits(op.has("SAT") ? saturated(float(made[l])) : float(made[l]));
-    });
-}
-
-void frnd(Warp& w, const Op& op, uint32_t lanes)
-{
-    uint32_t* const d = w.target(op.out);
-    const unsigned bits = op.has("F64") ? 64 : op.has("F16") ? 16 : 32;
-    double made[WARP] = {};
-    each(lanes, [&](unsigned l) { made[l] = rounded(real_source(w, op.s[0], bits, l), way_of(op)); });
-    each(lanes, [&](unsigned l) {
-        if (bits == 64) put(d, l, made[l]);
-        else d[l] = bits == 16 ? float_to_half(float(made[l])) : as_bits(float(made[l]));
-    });
+    const Rounding rounding(op.flags & (TO_HALF | TO_BF16) ? 0 : op.flags);
+    each(lanes, [&](unsigned l) { put_result(op, d, l, made[l]); });
 }
 
 float eight_bits(uint32_t bits, bool e5m2)
@@ -461,13 +544,13 @@ void f2fp(Warp& w, const Op& op, uint32_t lanes)
     const bool bf16 = op.has("BF16"), eight = e5m2 || op.has("E4M3");
     Row scratch, zero = {};
     const uint32_t* c = op.sources > 2 ? w.row(op.s[2], scratch) : zero;
-    const bool relu = op.has("RELU"), truncated = op.has("RZ");
+    const bool relu = op.has("RELU");
+    const uint32_t truncated = op.has("RZ") ? TO_ZERO : 0;
     map(d, lanes, [&](unsigned l) {
         float x = a(l), y = b(l);
         if (relu) x = x < 0 ? 0 : x, y = y < 0 ? 0 : y;
         if (eight) return c[l] << 16 | to_eight_bits(x, e5m2) << 8 | to_eight_bits(y, e5m2);
-        if (bf16 && truncated) return (as_bits(x) & 0xffff0000) | as_bits(y) >> 16;
-        return bf16 ? uint32_t(float_to_bf16(x)) << 16 | float_to_bf16(y) : uint32_t(float_to_half(x)) << 16 | float_to_half(y);
+        return uint32_t(to_16_bits(x, bf16, truncated)) << 16 | to_16_bits(y, bf16, truncated);
     });
 }
 
@@ -495,13 +578,14 @@ struct Halves
         at = w.row(o, scratch);
         if (o.absolute) keep = 0x7fff7fff;
         if (o.negative) flip = 0x80008000;
-        if (o.parts == "H0_H0" || o.parts == "H0" || o.parts == "H0_NH1") high = 0;
+        if (o.parts == "H0_NH1") flip ^= 0x80000000, low = 16, high = 0;  // the upper one is named first
+        if (o.parts == "H0_H0" || o.parts == "H0") high = 0;
         if (o.parts == "H1_H1" || o.parts == "H1") low = 16;
         if (o.parts == "F32") single = true;
     }
-    float half(unsigned l, unsigned upper, bool bf16) const
+    float half(unsigned l, unsigned upper, bool bf16, bool signs = true) const
     {
-        const uint32_t v = ((at ? at[l] : both) & keep) ^ flip;
+        const uint32_t of = at ? at[l] : both, v = signs ? (of & keep) ^ flip : of;
         const uint16_t bits = uint16_t(v >> (upper ? high : low));
         return bf16 ? bf16_to_float(bits) : half_to_float(bits);
     }
@@ -518,7 +602,7 @@ void pairs(Warp& w, const Op& op, uint32_t lanes)
     const bool three = op.flags == FUSED;
     const Halves c(w, op, three ? next : (next = 0, next), bf16);
     const uint32_t least = op.flags == LEAST ? w.predicate(op.in[0]) : 0;
-    const bool relu = op.has("RELU"), sat = op.has("SAT");
+    const bool relu = op.has("RELU"), sat = op.has("SAT"), nan_wins = op.has("NAN"), signs = op.has("XORSIGN");
     Row made;
     each(lanes, [&](unsigned l) {
         uint32_t bits = 0;
@@ -526,10 +610,13 @@ void pairs(Warp& w, const Op& op, uint32_t lanes)
             const float x = a.half(l, upper, bf16), y = b.half(l, upper, bf16);
             double v;
             switch (op.flags) {
-            case ADD: v = double(x) + y; break;
+            case ADD: v = odd_sum(x, y); break;
             case MULTIPLY: v = double(x) * y; break;
-            case FUSED: v = double(x) * y + c.half(l, upper, bf16); break;
-            default: v = x != x ? y : y != y ? x : (x < y) == bool(least >> l & 1) ? x : y;
+            case FUSED: v = odd_sum(double(x) * y, c.half(l, upper, bf16)); break;
+            default:
+                const bool less = x < y || (x == y && signbit(x));
+                v = x != x || y != y ? nan_wins ? NAN : x != x ? y : x : less == bool(least >> l & 1) ? x : y;
+                if (signs && (signbit(a.half(l, upper, bf16, false)) != signbit(b.half(l, upper, bf16, false)))) v = -fabs(v);
             }
             if (relu && v < 0) v = 0;
             if (sat) v = v > 0 ? std::min(v, 1.0) : 0;
@@ -537,12 +624,7 @@ void pairs(Warp& w, const Op& op, uint32_t lanes)
                 made[l] = as_bits(float(v));
                 return;
             }
-            // A double is rounded to float before it is rounded to 16 bits; to odd, so that the second rounding is right.
-            float f = float(v);
-            if (double(f) != v && v == v && !isinf(v) && !isinf(f)) {
-                if (fabs(double(f)) > fabs(v)) f = as_float(as_bits(f) - 1);
-                f = as_float(as_bits(f) | 1);
-            }
+            const float f = odd_float(v);
             bits |= uint32_t(bf16 ? float_to_bf16(f) : float_to_half(f)) << 16 * upper;
         }
         made[l] = bits;
@@ -568,7 +650,7 @@ bool prepare_pairs(Op& op)
         op.run = two_numbers;
         return true;
     }
-    return only(op, {"BF16_V2", "BF16", "F32", "MMA", "RELU", "SAT", "FTZ", "H0_H0", "H1_H1", "NAN"});
+    return only(op, {"BF16_V2", "BF16", "F32", "MMA", "RELU", "SAT", "FTZ", "H0_H0", "H1_H1", "NAN", "XORSIGN"});
 }
 
 void hsetp2(Warp& w, const Op& op, uint32_t lanes)
@@ -617,12 +699,11 @@ void add_floats(Table& t)
     t["DADD"] = {dadd, true, prepare_arithmetic};
     t["DMUL"] = {dmul, true, prepare_arithmetic};
     t["DFMA"] = {dfma, true, prepare_arithmetic};
-    t["DSETP"] = {dsetp, false, prepare_comparison};
-    t["F2I"] = t["F2IP"] = {f2i, true, nullptr};
-    t["I2F"] = t["I2FP"] = {i2f, true, nullptr};
-    t["F2F"] = {f2f, true, nullptr};
+    t["DSETP"] = {dsetp, false, prepare_dsetp};
+    t["F2I"] = {f2i, true, prepare_conversion};
+    t["I2F"] = t["I2FP"] = {i2f, true, prepare_conversion};
+    t["F2F"] = t["FRND"] = {f2f, true, prepare_conversion};
     t["F2FP"] = {f2fp, true, nullptr};
-    t["FRND"] = {frnd, true, nullptr};
     t["HADD2"] = {pairs, true, prepare_pairs<ADD>};
     t["HMUL2"] = {pairs, true, prepare_pairs<MULTIPLY>};
     t["HFMA2"] = {pairs, true, prepare_pairs<FUSED>};

@@ -1,7 +1,10 @@
 // Integers, predicates, moves and special registers.
 #include "machine.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
+#include <functional>
 
 namespace rung_machine {
 namespace {
@@ -40,7 +43,7 @@ struct Pair
     }
 };
 
-enum { X = 1, UNSIGNED = 2, HIGH = 4, WIDE = 8, SIGN_EXTENDED = 16, LEFT = 32, SIXTYFOUR = 64, WRAPS = 128, RELU = 256 };
+enum { X = 1, UNSIGNED = 2, HIGH = 4, WIDE = 8, SIGN_EXTENDED = 16, LEFT = 32, SIXTYFOUR = 64, WRAPS = 128, RELU = 256, HALVES = 512, THREE = 1024 };
 
 uint32_t carried_in(const Warp& w, const Op& op, unsigned i) { return op.flags & X && i < op.ins ? w.predicate(op.in[i]) : 0; }
 
@@ -88,8 +91,9 @@ void wide_product(Warp& w, const Op& op, uint32_t lanes)
     Row low, high, over;
     for (unsigned l = 0; l < WARP; l++) {
         const uint64_t product = UNSIGNED_PRODUCT ? uint64_t(a(l)) * b(l) : uint64_t(int64_t(int32_t(a(l))) * int32_t(b(l)));
-        const uint64_t sum = product + c(l) + (in >> l & 1);
-        low[l] = uint32_t(sum), high[l] = uint32_t(sum >> 32), over[l] = sum < product;
+        uint64_t sum;
+        over[l] = __builtin_add_overflow(product, c(l), &sum) | __builtin_add_overflow(sum, uint64_t(in >> l & 1), &sum);
+        low[l] = uint32_t(sum), high[l] = uint32_t(sum >> 32);
     }
     uint32_t* d = w.target(op.out);
     if (op.flags & WIDE) {
@@ -124,10 +128,19 @@ bool prepare_imad(Op& op)
     return only(op, {"X", "U32", "HI", "WIDE", "MOV", "SHL", "IADD", "S32"}) && op.sources == 3;
 }
 
+// f of the upper and of the lower halves.
+template <class F>
+uint32_t halves(uint32_t a, uint32_t b, F f)
+{
+    return uint32_t(f(a >> 16, b >> 16)) << 16 | (uint32_t(f(a & 0xffff, b & 0xffff)) & 0xffff);
+}
+
 void viadd(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), b(w, op.s[1]);
-    map(w.target(op.out), lanes, [&](unsigned l) { return a(l) + b(l); });
+    if (!(op.flags & HALVES)) return map(w.target(op.out), lanes, [&](unsigned l) { return a(l) + b(l); });
+    const auto half = [](const Source& s, unsigned l) { return s.add ? halves(0, s.at[l], std::minus<>()) : s.at[l]; };
+    map(w.target(op.out), lanes, [&](unsigned l) { return halves(half(a, l), half(b, l), std::plus<>()); });
 }
 
 // (a << n) + b, or with HI the upper half of (c:a) << n, plus b.
@@ -295,6 +308,14 @@ void mov(Warp& w, const Op& op, uint32_t lanes)
     map(w.target(op.out), lanes, [&](unsigned l) { return a(l); });
 }
 
+void lepc(Warp& w, const Op& op, uint32_t lanes)  // an address of the code, in a pair of registers
+{
+    const uint32_t at = op.s[0].value;
+    uint32_t* const d = w.target(op.out);
+    map(d, lanes, [&](unsigned) { return at; });
+    map(d + WARP, lanes, [&](unsigned) { return 0; });
+}
+
 void sel(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), b(w, op.s[1]);
@@ -322,34 +343,94 @@ void minimum(Warp& w, const Op& op, uint32_t lanes)
     });
 }
 
-bool prepare_minimum(Op& op)
+// The same of three numbers, of pairs of halves, and telling which one it is.
+void minimum_of_any(Warp& w, const Op& op, uint32_t lanes)
 {
-    op.flags = (op.has("U32") ? UNSIGNED : 0) | (op.has("RELU") ? RELU : 0);
-    return only(op, {"U32", "S32", "RELU"}) && op.ins;
+    const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[op.sources == 3 ? 2 : 1]);
+    const uint32_t least = w.predicate(op.in[0]), then = op.ins > 1 ? w.predicate(op.in[1]) : least;
+    const bool pairs = op.flags & HALVES;
+    uint32_t chosen[2] = {};
+    const auto of = [&](uint32_t x, uint32_t y, unsigned l, uint32_t how) {
+        const auto one = [&](unsigned part, uint32_t p, uint32_t q) {
+            const int64_t m = op.flags & UNSIGNED ? int64_t(p) : pairs ? int16_t(p) : int32_t(p);
+            const int64_t n = op.flags & UNSIGNED ? int64_t(q) : pairs ? int16_t(q) : int32_t(q);
+            const bool first = how >> l & 1 ? m <= n : m >= n;
+            chosen[part] |= uint32_t(first) << l;
+            const int64_t made = first ? m : n;
+            return uint32_t(op.flags & RELU && made < 0 ? 0 : made);
+        };
+        return pairs ? one(1, x >> 16, y >> 16) << 16 | (one(0, x & 0xffff, y & 0xffff) & 0xffff) : one(0, x, y);
+    };
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        if (op.flags & THREE) return of(of(a(l), b(l), l, least), c(l), l, then);
+        const uint32_t x = op.sources < 3 ? a(l) : pairs ? halves(a(l), b(l), std::plus<>()) : a(l) + b(l);
+        return of(x, c(l), l, least);
+    });
+    for (unsigned i = 0; i < op.outs; i++) w.set(op.p[i], chosen[i], lanes);
 }
 
-void minimum3(Warp& w, const Op& op, uint32_t lanes)
+bool prepare_minimum(Op& op)
+{
+    op.flags = (op.has("U32") || op.has("U16x2") ? UNSIGNED : 0) | (op.has("RELU") ? RELU : 0) | (op.has("S16x2") || op.has("U16x2") ? HALVES : 0) |
+               (op.name == "VIMNMX3" ? THREE : 0);
+    if (op.flags & (HALVES | THREE) || op.outs) op.run = minimum_of_any;
+    return only(op, {"U32", "S32", "S16x2", "U16x2", "RELU"}) && op.ins;
+}
+
+// |a - b| + c; of bytes each, or their sum.
+void difference(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
-    const uint32_t least = w.predicate(op.in[0]), then = op.ins > 1 ? w.predicate(op.in[1]) : least;
-    const auto of = [&](uint32_t x, uint32_t y, bool smaller) {
-        const bool less = op.flags & UNSIGNED ? x < y : int32_t(x) < int32_t(y);
-        return less == smaller ? x : y;
-    };
-    map(w.target(op.out), lanes, [&](unsigned l) { return of(of(a(l), b(l), least >> l & 1), c(l), then >> l & 1); });
+    const bool natural = op.flags & UNSIGNED;
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        if (op.name == "VABSDIFF") return uint32_t(natural ? llabs(int64_t(a(l)) - b(l)) : llabs(int64_t(int32_t(a(l))) - int32_t(b(l)))) + c(l);
+        uint32_t sum = c(l), bytes = 0;
+        for (unsigned i = 0; i < 32; i += 8) {
+            const int x = int(a(l) >> i & 255), y = int(b(l) >> i & 255), apart = natural ? abs(x - y) : abs(int8_t(x) - int8_t(y));
+            sum += uint32_t(apart), bytes |= uint32_t(apart) << i;
+        }
+        return op.flags & WIDE ? sum : bytes;
+    });
+}
+
+bool prepare_difference(Op& op)
+{
+    op.flags = (op.has("U8") || op.has("U32") ? UNSIGNED : 0) | (op.has("ACC") ? WIDE : 0);
+    return only(op, {"U8", "S8", "U32", "S32", "ACC"}) && op.sources == 3;
+}
+
+// A permutation that its mode makes from the selector's lowest two bits.
+uint32_t selector(uint32_t mode, uint32_t n)
+{
+    uint32_t made = 0;
+    n &= 3;
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t pick[] = {n + i, (n - i) & 7, n, std::max(i, n), std::min(i, n), (n & 1) * 2 + (i & 1)};
+        made |= pick[mode - 1] << 4 * i;
+    }
+    return made;
+}
+
+bool prepare_prmt(Op& op)
+{
+    static const char* const modes[] = {"F4E", "B4E", "RC8", "ECL", "ECR", "RC16"};
+    for (uint32_t i = 0; i < 6; i++)
+        if (op.has(modes[i])) op.flags = i + 1;
+    return op.modifiers.size() == (op.flags != 0);
 }
 
 void prmt(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), how(w, op.s[1]), b(w, op.s[2]);
-    const uint32_t fixed = op.s[1].kind == Kind::Number ? op.s[1].value : 0;
+    const uint32_t fixed = op.s[1].kind == Kind::Number && !op.flags ? op.s[1].value : 0;
     if (fixed == 0x5410) return map(w.target(op.out), lanes, [&](unsigned l) { return (a(l) & 0xffff) | b(l) << 16; });
     if (fixed == 0x7632) return map(w.target(op.out), lanes, [&](unsigned l) { return a(l) >> 16 | (b(l) & 0xffff0000); });
     map(w.target(op.out), lanes, [&](unsigned l) {
         const uint64_t bytes = uint64_t(b(l)) << 32 | a(l);
+        const uint32_t picks = op.flags ? selector(op.flags, how(l)) : how(l);
         uint32_t made = 0;
         for (unsigned i = 0; i < 4; i++) {
-            const unsigned pick = how(l) >> 4 * i & 15;
+            const unsigned pick = picks >> 4 * i & 15;
             uint32_t byte = uint32_t(bytes >> 8 * (pick & 7) & 255);
             if (pick & 8) byte = byte & 128 ? 255 : 0;
             made |= byte << 8 * i;
@@ -657,19 +738,20 @@ void add_integers(Table& t)
 {
     t["IADD3"] = {iadd3, true, prepare_iadd3};
     t["IMAD"] = {imad, true, prepare_imad};
-    t["VIADD"] = {viadd, true, plain};
-    t["IADD"] = {viadd, true, plain};
+    t["VIADD"] = t["IADD"] = {viadd, true, [](Op& op) { op.flags = op.has("16x2") ? HALVES : 0; return only(op, {"16x2"}); }};
     t["LEA"] = {lea, true, prepare_lea};
     t["LOP3"] = {lop3, true, [](Op& op) { return only(op, {"LUT"}); }};
     t["PLOP3"] = {plop3, false, [](Op& op) { return op.every.size() == 7; }};
     t["SHF"] = {shf, true, prepare_shf};
     t["ISETP"] = {isetp, false, prepare_isetp};
     t["MOV"] = {mov, true, plain};
+    t["LEPC"] = {lepc, true, [](Op& op) { return op.sources == 1 && op.s[0].kind == Kind::Number; }};
     t["SEL"] = {sel, true, plain};
     t["IABS"] = {iabs, true, plain};
     t["IMNMX"] = t["VIMNMX"] = t["VIADDMNMX"] = {minimum, true, prepare_minimum};
-    t["VIMNMX3"] = {minimum3, true, prepare_minimum};
-    t["PRMT"] = {prmt, true, plain};
+    t["VIMNMX3"] = {minimum_of_any, true, prepare_minimum};
+    t["VABSDIFF"] = t["VABSDIFF4"] = {difference, true, prepare_difference};
+    t["PRMT"] = {prmt, true, prepare_prmt};
     t["POPC"] = {popc, true, plain};
     t["FLO"] = {flo, true, prepare_flo};
     t["BREV"] = {brev, true, plain};

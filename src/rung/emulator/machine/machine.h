@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -13,9 +14,10 @@ namespace rung_machine {
 
 constexpr unsigned WARP = 32, ALL = ~0u;
 constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = 320, ROWS = 321;  // of a warp's registers; RZ and URZ read as 0
-constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16;
+constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16, UNIFORM = 63 + 7;
 constexpr unsigned RESERVED_SHARED = 1024;  // bytes before a block's own shared memory
 constexpr uint64_t SHARED_WINDOW = 1ull << 48, LOCAL_WINDOW = 2ull << 48;  // generic addresses; memory of the host lies below
+constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2;  // functions of the driver
 
 using Row = uint32_t[WARP];
 
@@ -115,6 +117,7 @@ struct Split
     uint32_t lanes, pc;
     Wait wait;
     uint32_t wanted;  // Converge: the barrier's number; Together: the lanes; Barrier: its number
+    uint32_t kept;    // where its uniform registers are in Warp::kept, counted from 1; 0: it was not interrupted
 };
 
 struct Warp
@@ -125,6 +128,7 @@ struct Warp
     uint32_t alive, rank;
     Block* block;
     std::vector<Split> splits;
+    std::vector<std::array<uint32_t, UNIFORM>> kept;  // of splits that were interrupted: uniform registers, then predicates
     unsigned now = 0;             // the split that executes
     bool gives_way = false;       // the instruction waits for something: it is executed again later, and counted then
     bool pauses = false;          // others have their turn

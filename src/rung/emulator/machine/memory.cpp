@@ -23,7 +23,8 @@ uint8_t* shared_place(Warp& w, uint32_t at, unsigned bytes)
         block = (*block->cluster)[rank];
     }
     const uint32_t offset = at & 0xffffff;
-    if (offset + bytes > block->shared.size()) fail(w, "byte %u is beyond the block's shared memory", offset - RESERVED_SHARED);
+    if (offset + bytes > block->shared.size()) 
+        fail(w, "byte %d is beyond the block's %u bytes of shared memory", int(offset) - int(RESERVED_SHARED), launch.shared_bytes);
     return block->shared.data() + offset;
 }
 
@@ -31,7 +32,7 @@ namespace {
 
 uint8_t* local_place(Warp& w, uint32_t at, unsigned lane, unsigned bytes)
 {
-    if (at + bytes > launch.local_bytes) fail(w, "byte %u is beyond the thread's stack", at);
+    if (uint64_t(at) + bytes > launch.local_bytes) fail(w, "byte %d is beyond the thread's stack of %u bytes", int(at), launch.local_bytes);
     if (w.local.empty()) w.local.resize(size_t(launch.local_bytes) * WARP);
     return w.local.data() + size_t(launch.local_bytes) * lane + at;
 }
