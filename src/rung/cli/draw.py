@@ -43,7 +43,7 @@ def draw(
         other = subject_of(str(beside), None, subject.shape, dtype or subject.dtype.name)
         subjects.insert(0, other)
         every.insert(0, emulated.run(other, trace=True))
-    sources = {s.rung.path.name: s.rung.source for s in subjects if s.rung.path is not None}
+    sources = {s.rung.full_name: drawings.sources_of(s.rung) for s in subjects}
     sizes = {n: v for n, v in subject.values.items() if isinstance(v, int)}
     write_whole(output, drawings.page(every, sources, sizes))
     print(f"written: {output}")
