@@ -34,6 +34,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def margin(most: int) -> int:
+    """How many characters may stand on the left of a source: fewer on a narrow terminal."""
+    return min(most, shutil.get_terminal_size().columns // 3) if is_terminal() else most
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output (numbers that JSON lacks become null)."""
     print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))

@@ -86,7 +86,8 @@ def _print(every: list[Counted], subject: Subject, lines: bool) -> None:
         how = "counted" if counted.exact else f"from counts at {'; '.join(counted.sizes)}"
         console.note(f"{counted.rung} {counted.dtype} {counted.shape}: {how}; caches are not modelled.")
     if lines:
-        print(tables.annotated(every[0], subject.rung.source, subject.rung.path.name if subject.rung.path else ""))
+        own = subject.rung.path.name if subject.rung.path else ""
+        print(tables.annotated(every[0], subject.rung.source, own, console.margin(tables.MARGIN)))
         return
     shown = tables.kernels(every)
     console.table(shown.columns, shown.rows, right=shown.right)
@@ -97,4 +98,4 @@ def _print(every: list[Counted], subject: Subject, lines: bool) -> None:
     costly = tables.expensive(every[0], sizes)
     if costly.rows:
         print()
-        console.table(costly.columns, costly.rows, right=costly.right)
+        console.table(costly.columns, costly.rows, right=costly.right, drop=(tables.WASTED,))

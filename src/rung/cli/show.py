@@ -91,7 +91,7 @@ def _counted(changes: list[str], parent: Rung, child: Rung) -> list[str]:
     for rung, counted in zip((parent, child), found, strict=True):
         files = [rung.path, *rung.path.parent.glob("*.cuh")] if rung.path else []
         marks.append(counts.of_texts(counted, {f.name: f.read_text(encoding="utf-8") for f in files}))
-    return counts.beside_changes(changes, *marks)
+    return counts.beside_changes(changes, marks[0], marks[1], console.margin(counts.MARGIN))
 
 
 def _header(rung: Rung) -> str:

@@ -153,13 +153,18 @@ def _in_sectors(sample: Sample) -> str:
 
 def _in_banks(sample: Sample, stride: int) -> str:
     words = abs(stride) // _WORD
-    banks = Counter(((sample.phase + d) // _WORD) % _BANKS for d in {*sample.lanes.values()})
-    most = max(banks.values())
-    if most == 1 or abs(stride) == sample.size > _WORD:
+    together = min(32, 32 * _WORD // sample.size)  # lanes of one part of a wide access
+    parts = itertools.groupby(sorted(sample.lanes), key=lambda lane: lane // together)
+    most = 0
+    for _, part in parts:
+        starts = [sample.phase + sample.lanes[lane] for lane in part]
+        asked = {word for at in starts for word in range(at // _WORD, (at + sample.size - 1) // _WORD + 1)}
+        most = max(most, *Counter(word % _BANKS for word in asked).values())
+    if most == 1:
         wide = f"accesses of {sample.size} bytes pass the banks in {sample.size // _WORD} parts"
         alone = f"neighbouring lanes are {words} words apart: each meets another bank" if words > 1 else ""
         return wide if sample.size > _WORD else alone
-    if words > 1 and words % 2 == 0:
+    if abs(stride) > sample.size and words % 2 == 0:
         power = words & -words
         multiple = "a multiple of the 32 banks" if power >= _BANKS else f"a multiple of {power}"
         return f"neighbouring lanes are {words} words apart, {multiple}: {most} lanes meet in one bank"
