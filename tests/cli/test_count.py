@@ -18,7 +18,7 @@ from rung.profile import emulated
 from rung.profile.bound import kendall
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
-from rung.show import drawings
+from rung.show import counts, drawings
 
 pytestmark = [needs_compiler, pytest.mark.skipif(bool(machine.unavailable()), reason=machine.unavailable())]
 
@@ -46,6 +46,13 @@ def test_lines_stand_beside_their_counts(capsys: pytest.CaptureFixture[str]) -> 
     source = catalogue.find("transpose/2").source.splitlines()
     assert len(text.splitlines()) == len(source)
     assert any("ld shared 128 x 32.00" in line for line in text.splitlines())
+
+
+def test_a_narrow_margin_keeps_short_marks_beside_lines_and_long_ones_above() -> None:
+    lines = [("ld shared 8 x 1.00", "| a"), ("ld shared 8 x 1.00; st shared 8 x 1.00", "| b"), ("", "| c")]
+    wide, narrow = (counts._beside(lines, margin) for margin in (60, 26))
+    assert [line.index("|") for line in wide] == [39] * 3
+    assert narrow == ["ld shared 8 x 1.00 | a", f"{lines[1][0]}\n{'':18} | b", f"{'':18} | c"]
 
 
 @pytest.mark.slow

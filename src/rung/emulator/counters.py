@@ -37,7 +37,7 @@ _COPIES = ("UBLKCP", "UBLKRED", "UTMALDG", "UTMASTG", "UTMAREDG")
 _ACCESSES |= dict.fromkeys(_COPIES, ("bulk", _EITHER))
 _PRODUCT = re.compile(r"HGMMA|QGMMA|IGMMA|BGMMA")
 _TILE = re.compile(r"\.64x(\d+)x\d+")
-TRACED = 1 << 15  # requests of a launch that are kept for drawings
+TRACED = 3 << 14  # requests of a launch that are kept for drawings
 _OPERAND, _WARP_GROUP = 32, 4  # bytes of a row of a product's operand; warps that make it together
 
 Place = tuple[str, int]  # a file's name and a line of it
@@ -149,7 +149,8 @@ def recorded() -> Iterator[list[Launched]]:
 
 @contextlib.contextmanager
 def traced(room: int = TRACED) -> Iterator[None]:
-    """Inside, launches keep so many requests: half of them stores to global memory, half others of the first block."""
+    """Inside, launches keep so many requests; a third each: stores to global memory of the first block, those of
+    other blocks, and what else the first block asks for."""
     global _room
     _room = room
     try:

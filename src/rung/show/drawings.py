@@ -125,14 +125,15 @@ class Costly(NamedTuple):
     instructions: int
 
 
+def accesses(counted: Counted) -> list[Costly]:
+    kernels = counted.kernels
+    return [Costly(a, c, k.worst[a], k.instructions[a]) for k in kernels for a, c in k.accesses.items() if a in k.worst]
+
+
 def costly(counted: Counted) -> list[Costly]:
     """The accesses that are drawn: those with most sectors and wavefronts, in the order of their lines."""
-    kernels = counted.kernels
-    every = [
-        Costly(a, c, k.worst[a], k.instructions[a]) for k in kernels for a, c in k.accesses.items() if a in k.worst
-    ]
-    most = sorted(every, key=lambda found: -(found[1].sectors + found[1].wavefronts))[:MOST_LINES]
-    return sorted(most, key=lambda found: found[0])
+    most = sorted(accesses(counted), key=lambda one: -(one.counts.sectors + one.counts.wavefronts))[:MOST_LINES]
+    return sorted(most, key=lambda one: one.access)
 
 
 def stored(rows: Iterable[Row]) -> dict[str, Row]:
@@ -212,11 +213,8 @@ def timeline(kernel: Launched) -> str:
 
 def costliest(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int]) -> str:
     """The line whose requests waste most, with its picture; empty if none wastes anything."""
-    drawn = [found for found in costly(counted) if found[1].waste]
-    if not drawn:
-        return ""
-    worst = max(drawn, key=lambda found: found[1].waste)
-    return _line(worst, sources, sizes)
+    worst = max(accesses(counted), key=lambda one: one.counts.waste, default=None)
+    return _line(worst, sources, sizes) if worst and worst.counts.waste else ""
 
 
 def _line(found: Costly, sources: Mapping[str, str], sizes: Mapping[str, int]) -> str:

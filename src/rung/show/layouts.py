@@ -34,7 +34,7 @@ def work(counted: Counted) -> str:
     blocks, threads = math.prod(kernel.config.grid), math.prod(kernel.config.block)
     block, each = ("program", "store") if kernel.programs else ("block", "warp")
     size = "" if kernel.programs else f" of {_many(threads, 'thread')}"
-    stored_all, read_all = _whole(kernel)
+    own_cut, others_cut, read_cut = _cuts(kernel)
     framed, where = ("", "") if kernel.programs else ("; framed: {} of thread 0", "; framed: where thread 0 reads")
     across = kernel.config.grid[0]
     first = {e for e, who in mine.items() if who[1:] == (0, 0) and not kernel.programs}
@@ -43,7 +43,8 @@ def work(counted: Counted) -> str:
     panels = [
         _figure(
             whole, lambda number: COLOURS[(number % across + 2 * (number // across)) % 4], _most(rows, columns, step),
-            f"{out.name} ({_shape(out)}): a colour for each {block}; {_many(blocks, block)}{size}{stored_all}",
+            f"{out.name} ({_shape(out)}): a colour for each {block}; {_many(blocks, block)}{size}"
+            f"{own_cut or others_cut}",
         )
     ]  # fmt: skip
     places = {e: divmod(e, columns) for e in mine}
@@ -53,7 +54,7 @@ def work(counted: Counted) -> str:
         _figure(
             {near[e]: mine[e][1] for e in near}, lambda warp: COLOURS[warp % 4],
             (min(len(at[0]), TALL), min(len(at[1]), WIDE)),
-            f"the {_many(len(mine), 'element')} of {block} 0{_cut(len(near), len(mine))}{stored_all}: "
+            f"the {_many(len(mine), 'element')} of {block} 0{_cut(len(near), len(mine))}{own_cut}: "
             f"a colour for each {each}" + framed.format(_many(len(first), "element")),
             frames={near[e] for e in first if e in near},
         )
@@ -70,7 +71,7 @@ def work(counted: Counted) -> str:
             _figure(
                 {_scaled(divmod(e, columns), step): 0 for e in times}, lambda _: "--p0", _most(rows, columns, step),
                 f"{tensor.name} ({_shape(tensor)}): {block} 0 reads {_many(len(times), 'element')}, each "
-                f"{_often(every / len(times))}{read_all}{'; thread 0 reads them all' if alone else where}",
+                f"{_often(every / len(times))}{read_cut}{'; thread 0 reads them all' if alone else where}",
                 frames=() if alone else own,
             )
         )  # fmt: skip
@@ -166,12 +167,15 @@ def _read(kernel: Launched, memory: Iterable[Tensor]) -> dict[Tensor, dict[int, 
     return found
 
 
-def _whole(kernel: Launched) -> tuple[str, str]:
-    """What is said of stores and loads if there were more than a trace has room for."""
-    stores = sum(r.access[2:4] == ("global", "write") for r in kernel.trace)
+def _cuts(kernel: Launched) -> tuple[str, str, str]:
+    """What is said of the first block's stores, of other blocks' and of its loads if there is no room for all."""
+    most = TRACED // 3
+    counts = Counter((r.block == 0, r.access[2:4] == ("global", "write")) for r in kernel.trace)
+    stores = f", by the first {most:,} stores of warps"
     return (
-        f"; the first {stores:,} stores of warps" if stores >= TRACED // 2 else "",
-        f" by its first {TRACED // 2:,} requests" if len(kernel.trace) - stores >= TRACED // 2 else "",
+        stores if counts[True, True] >= most else "",
+        stores if counts[False, True] >= most else "",
+        f" by its first {most:,} requests" if counts[True, False] >= most else "",
     )
 
 

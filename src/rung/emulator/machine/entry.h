@@ -13,7 +13,7 @@ struct rung_machine_launch
     const void* bank[8];    // constant memory; bank 0 holds the parameters, the rest of it is filled here
     uint32_t bank_bytes[8];
     uint32_t parameters;    // where they begin in bank 0
-    uint32_t trace_room;    // requests that are kept: half for stores to global memory, half for others of the first block; 0: none
+    uint32_t trace_room;    // requests that are kept; a third each: stores to global memory of the first block, of others, the first's other ones
     double seconds;         // of CPU time, until the launch is ended
 };
 

@@ -147,16 +147,17 @@ size_t trace_room;
 namespace {
 
 constexpr size_t MOST_EVENTS = 4096;
-size_t traced_stores;
+size_t kept[3];  // requests of the trace by their kind, each of which has a third of the room
 
-// Stores to global memory have one half of the room, the first block's other requests the other half.
+// Stores to global memory of the first block, of the others, and what else the first block asks for.
 void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared, bool store, unsigned swizzle)
 {
     const uint64_t block = w.block->number;
-    if (traced.empty()) traced_stores = 0;
+    if (traced.empty()) std::fill(kept, kept + 3, 0);
     const bool out = store && !shared;
-    if ((block && !out) || (out ? traced_stores : traced.size() - traced_stores) >= trace_room / 2) return;
-    traced_stores += out;
+    size_t& count = kept[!out ? 2 : block != 0];
+    if ((block && !out) || count >= trace_room / 3) return;
+    count++;
     traced.push_back({op.number, block, w.rank, lanes, bytes, uint64_t(shared) | uint64_t(store) << 1 | swizzle << 2, {}});
     each(lanes, [&](unsigned l) { traced.back().at[l] = at[l]; });
 }
