@@ -117,6 +117,8 @@ def test_the_tile_of_a_tensor_map_lies_as_its_swizzle_says() -> None:
 def test_instructions_of_an_unrolled_line_share_one_drawing_which_names_them(tmp_path: Path) -> None:
     path = tmp_path / "rows.cu"
     path.write_text("""/*---
+idea = "Unrolled."
+expect = "."
 [[launch]]
 kernel = "relu"
 grid = 1
