@@ -173,3 +173,12 @@ MEASURED = [
 @pytest.mark.parametrize(("name", "shape", "dtype", "figure", "measured"), MEASURED)
 def test_counts_are_those_of_the_hardware(name: str, shape: str, dtype: str, figure: str, measured: float) -> None:
     assert emulated.figure(name, figure, shape=shape, dtype=dtype) == measured
+
+
+def test_a_rung_whose_parent_has_another_format_is_drawn_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """attention/35 is of f32, the rung that it came from of halves."""
+    page = tmp_path / "page.html"
+    code, _ = run(capsys, "attention/35", "-o", str(page), verb="draw")
+    assert code == 0 and "attention/31_producer" not in page.read_text()

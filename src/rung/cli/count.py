@@ -44,7 +44,8 @@ def count(
     from rung.rungs import catalogue
 
     subject = subject_of(rung, file, shape, dtype)
-    every = [emulated.count(subject, options.parse_tuning(tune))]
+    with console.counting(subject.rung.full_name):
+        every = [emulated.count(subject, options.parse_tuning(tune))]
     if vs is not None:
         parent = catalogue.parent(subject.rung) if vs == "parent" else None
         if vs == "parent" and parent is None:
@@ -52,7 +53,8 @@ def count(
         other = subject_of(
             parent.full_name if parent else vs, None, shape or subject.shape, dtype or subject.dtype.name
         )
-        every.append(emulated.count(other))
+        with console.counting(other.rung.full_name):
+            every.append(emulated.count(other))
     goals = [(text, *met(text, every[0].kernels)) for text in goal or ()]
     least = bounds.bound(subject, every[0].as_json()["kernels"], bound) if bound else None
     missed = not all(ok for _, ok, _ in goals)
