@@ -245,7 +245,7 @@ def test_pieces_of_a_request_to_global_memory_are_described(size: int, apart: li
 def test_lanes_of_different_parts_of_a_wide_access_do_not_meet() -> None:
     """Rows of 36 words, of which each lane reads four: eight lanes fill the banks."""
     access = Access("test.cu", 1, "shared", "read", "plain")
-    assert "4 parts" in reason(access, Sample(16, 0, {lane: lane * 144 for lane in range(32)}))
+    assert "8 lanes at a time" in reason(access, Sample(16, 0, {lane: lane * 144 for lane in range(32)}))
     assert "8 lanes meet" in reason(access, Sample(16, 0, {lane: lane * 128 for lane in range(32)}))
 
 

@@ -161,7 +161,7 @@ def _in_banks(sample: Sample, stride: int) -> str:
         asked = {word for at in starts for word in range(at // _WORD, (at + sample.size - 1) // _WORD + 1)}
         most = max(most, *Counter(word % _BANKS for word in asked).values())
     if most == 1:
-        wide = f"accesses of {sample.size} bytes pass the banks in {sample.size // _WORD} parts"
+        wide = f"accesses of {sample.size} bytes pass the banks {together} lanes at a time"
         alone = f"neighbouring lanes are {words} words apart: each meets another bank" if words > 1 else ""
         return wide if sample.size > _WORD else alone
     if abs(stride) > sample.size and words % 2 == 0:

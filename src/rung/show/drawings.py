@@ -42,7 +42,7 @@ COLOURS = {
 }  # fmt: skip
 RULES = """
 .drawn pre { white-space: pre-wrap; overflow-wrap: anywhere; }
-.drawing { overflow-x: auto; } .drawing svg { min-width: 40rem; }
+.drawing { overflow-x: auto; } .drawing svg { min-width: 36rem; }
 .drawn svg { display: block; max-width: 100%; height: auto; }
 .drawn svg text { font: 10px system-ui, sans-serif; fill: var(--ink); } .drawn svg .soft { fill: var(--soft); }
 .drawn svg .box { fill: var(--box); stroke: var(--edge); } .drawn svg .lane { fill: var(--on); text-anchor: middle; }
@@ -54,6 +54,12 @@ RULES = """
 .drawn .panels svg .box { stroke: none; } .cells path { fill: none; stroke-width: .92; }
 .cells.apart path { stroke-dasharray: .9 .1; } .frames { fill: none; stroke: var(--ink); stroke-width: .18; }
 """
+_BANKS = (
+    '<p class="soft">Shared memory has 32 banks, each 4 bytes wide; neighbouring words of 4 bytes lie in '
+    "neighbouring banks. In one pass, a wavefront, each bank gives one word, to all lanes that ask for it. Different "
+    "words of one bank need a pass each: a bank conflict. At best a request needs 1 pass. Global memory is read in "
+    "whole sectors of 32 bytes: at best 4 for a warp of which each lane reads 4 bytes.</p>"
+)
 _STYLE = """
 :root { color-scheme: light dark; LIGHT }
 @media (prefers-color-scheme: dark) { :root { DARK } }
@@ -74,7 +80,8 @@ def variables(scheme: str) -> str:
 def page(every: Sequence[Counted], sources: Mapping[str, Mapping[str, str]], sizes: Mapping[str, int]) -> str:
     """The page of one or more rungs side by side; `sources` are each rung's `sources_of`."""
     title = ", after ".join(c.rung for c in reversed(every))
-    rungs = "".join(_rung(counted, sources.get(counted.rung, {}), sizes) for counted in every)
+    rungs = "".join(_rung(counted, sources.get(counted.rung, {}), sizes, named=len(every) > 1) for counted in every)
+    banks = "" if all(k.programs for counted in every for k in counted.kernels) else _BANKS
     style = _STYLE.replace("LIGHT", variables("light")).replace("DARK", variables("dark")) + RULES
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -84,11 +91,7 @@ def page(every: Sequence[Counted], sources: Mapping[str, Mapping[str, str]], siz
         "memory; then the lines that cost most. A request is one load or store of a warp, a lane one of its 32 threads."
         " The compiler may make several instructions of a line, as where it unrolls a loop. The text has averages over "
         "them all; the drawing is of the one request that wastes most, and a number in it is a lane.</p>"
-        '<p class="soft">Shared memory has 32 banks, each 4 bytes wide; neighbouring words of 4 bytes lie in '
-        "neighbouring banks. In one pass, a wavefront, each bank gives one word, to all lanes that ask for it. "
-        "Different words of one bank need a pass each: a bank conflict. At best a request needs 1 pass. Global memory "
-        "is read in whole sectors of 32 bytes: at best 4 for a warp of which each lane reads 4 bytes.</p>"
-        f'<main class="drawn">{rungs}</main></body></html>\n'
+        f'{banks}<main class="drawn">{rungs}</main></body></html>\n'
     )
 
 
@@ -100,7 +103,7 @@ def sources_of(rung: Rung) -> dict[str, str]:
     return {h.name: read_text(h) for h in headers} | {rung.path.name: rung.source}
 
 
-def _rung(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+def _rung(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int], *, named: bool) -> str:
     drawn = layouts.work(counted) + layouts.tile(counted)
     drawn += "".join(_line(found, sources, sizes) for found in costly(counted))
     drawn += "".join(
@@ -108,11 +111,12 @@ def _rung(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int]
         for k in counted.kernels
         if asynchronous(k)
     )
+    head = f"<h2>{escape(counted.rung)}</h2>" if named else ""
     where = escape(f"{counted.dtype} {counted.shape}")
     if any(kernel.programs for kernel in counted.kernels):
         where += "; accesses of whole programs, before the compiler's layout: which thread makes which is not known"
     return (
-        f'<section><h2>{escape(counted.rung)}</h2><p class="soft">{where}</p>{drawn or "<p>No access.</p>"}</section>'
+        f'<section>{head}<p class="soft">{where}</p>{drawn or "<p>No access.</p>"}</section>'
     )
 
 

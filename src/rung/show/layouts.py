@@ -7,8 +7,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from html import escape
+from typing import Any
 
 from rung.emulator.counters import TRACED, Launched, Request
 from rung.profile.emulated import Counted, Tensor
@@ -35,7 +36,7 @@ def work(counted: Counted) -> str:
     block, each = ("program", "store") if kernel.programs else ("block", "warp")
     size = "" if kernel.programs else f" of {_many(threads, 'thread')}"
     own_cut, others_cut, read_cut = _cuts(kernel)
-    framed, where = ("", "") if kernel.programs else ("; framed: {} of thread 0", "; framed: where thread 0 reads")
+    where = "; framed: where thread 0 reads"
     across = kernel.config.grid[0]
     first = {e for e, who in mine.items() if who[1:] == (0, 0) and not kernel.programs}
     step = (-(-rows // TALL), -(-columns // WIDE))
@@ -50,13 +51,15 @@ def work(counted: Counted) -> str:
     places = {e: divmod(e, columns) for e in mine}
     at = [{place: i for i, place in enumerate(sorted({p[axis] for p in places.values()}))} for axis in (0, 1)]
     near = {e: (at[0][r], at[1][c]) for e, (r, c) in places.items() if at[0][r] < TALL and at[1][c] < WIDE}
+    frames = {near[e] for e in first if e in near}
+    few = _few(frames, near)
     panels.append(
         _figure(
             {near[e]: mine[e][1] for e in near}, lambda warp: COLOURS[warp % 4],
             (min(len(at[0]), TALL), min(len(at[1]), WIDE)),
             f"the {_many(len(mine), 'element')} of {block} 0{_cut(len(near), len(mine))}{own_cut}: "
-            f"a colour for each {each}" + framed.format(_many(len(first), "element")),
-            frames={near[e] for e in first if e in near},
+            f"a colour for each {each}" + (f"; framed: {_many(len(first), 'element')} of thread 0" if few else ""),
+            frames=frames if few else (),
         )
     )  # fmt: skip
     read = _read(kernel, counted.memory)
@@ -65,14 +68,15 @@ def work(counted: Counted) -> str:
         rows, columns = _extent(tensor)
         step = (-(-rows // TALL), -(-columns // WIDE))
         own = {_scaled(divmod(e, columns), step) for e, who in times.items() if who[0, 0] and not kernel.programs}
+        cells = {_scaled(divmod(e, columns), step): 0 for e in times}
+        framed = _few(own, cells)
         every = sum(sum(who.values()) for who in times.values())
-        alone = own and all(who[0, 0] for who in times.values())
         panels.append(
             _figure(
-                {_scaled(divmod(e, columns), step): 0 for e in times}, lambda _: "--p0", _most(rows, columns, step),
+                cells, lambda _: "--p0", _most(rows, columns, step),
                 f"{tensor.name} ({_shape(tensor)}): {block} 0 reads {_many(len(times), 'element')}, each "
-                f"{_often(every / len(times))}{read_cut}{'; thread 0 reads them all' if alone else where}",
-                frames=() if alone else own,
+                f"{_often(every / len(times))}{read_cut}{where if framed else ''}",
+                frames=own if framed else (),
             )
         )  # fmt: skip
     return _row(panels, f"who computes what in {kernel.kernel}")
@@ -280,6 +284,11 @@ def _many(count: int, what: str) -> str:
 
 def _often(times: float) -> str:
     return "once" if (text := f"{times:.3g}") == "1" else f"{text} times"
+
+
+def _few(framed: Collection[Cell], cells: Collection[Any]) -> bool:
+    """Whether frames tell something: a thread that issues a whole copy would have them all."""
+    return 0 < 2 * len(framed) <= len(cells)
 
 
 def _cut(shown: int, every: int) -> str:
