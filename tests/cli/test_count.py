@@ -18,7 +18,7 @@ from rung.profile import emulated
 from rung.profile.bound import kendall
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
-from rung.show import drawings
+from rung.show import counts, drawings
 
 pytestmark = [needs_compiler, pytest.mark.skipif(bool(machine.unavailable()), reason=machine.unavailable())]
 
@@ -46,6 +46,13 @@ def test_lines_stand_beside_their_counts(capsys: pytest.CaptureFixture[str]) -> 
     source = catalogue.find("transpose/2").source.splitlines()
     assert len(text.splitlines()) == len(source)
     assert any("ld shared 128 x 32.00" in line for line in text.splitlines())
+
+
+def test_a_narrow_margin_keeps_short_marks_beside_lines_and_long_ones_above() -> None:
+    lines = [("ld shared 8 x 1.00", "| a"), ("ld shared 8 x 1.00; st shared 8 x 1.00", "| b"), ("", "| c")]
+    wide, narrow = (counts._beside(lines, margin) for margin in (60, 26))
+    assert [line.index("|") for line in wide] == [39] * 3
+    assert narrow == ["ld shared 8 x 1.00 | a", f"{lines[1][0]}\n{'':18} | b", f"{'':18} | c"]
 
 
 @pytest.mark.slow
@@ -166,3 +173,12 @@ MEASURED = [
 @pytest.mark.parametrize(("name", "shape", "dtype", "figure", "measured"), MEASURED)
 def test_counts_are_those_of_the_hardware(name: str, shape: str, dtype: str, figure: str, measured: float) -> None:
     assert emulated.figure(name, figure, shape=shape, dtype=dtype) == measured
+
+
+def test_a_rung_whose_parent_has_another_format_is_drawn_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """attention/35 is of f32, the rung that it came from of halves."""
+    page = tmp_path / "page.html"
+    code, _ = run(capsys, "attention/35", "-o", str(page), verb="draw")
+    assert code == 0 and "attention/31_producer" not in page.read_text()

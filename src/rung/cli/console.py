@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from rich.console import Console
@@ -32,6 +33,11 @@ PROSE = 24  # cells longer than this may be folded, in a column of at least this
 def is_terminal() -> bool:
     """Whether standard output is a terminal."""
     return sys.stdout.isatty()
+
+
+def margin(most: int) -> int:
+    """How many characters may stand on the left of a source: fewer on a narrow terminal."""
+    return min(most, shutil.get_terminal_size().columns // 3) if is_terminal() else most
 
 
 def print_json(value: Any) -> None:
@@ -122,3 +128,13 @@ def status(text: str) -> None:
     empty text clears the line."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def counting(what: str) -> Iterator[None]:
+    """Says on a terminal what is counted, as long as it is."""
+    status(f"counting {what}; the first time ever takes half a minute")
+    try:
+        yield
+    finally:
+        status("")

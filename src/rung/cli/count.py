@@ -44,7 +44,8 @@ def count(
     from rung.rungs import catalogue
 
     subject = subject_of(rung, file, shape, dtype)
-    every = [emulated.count(subject, options.parse_tuning(tune))]
+    with console.counting(subject.rung.full_name):
+        every = [emulated.count(subject, options.parse_tuning(tune))]
     if vs is not None:
         parent = catalogue.parent(subject.rung) if vs == "parent" else None
         if vs == "parent" and parent is None:
@@ -52,7 +53,8 @@ def count(
         other = subject_of(
             parent.full_name if parent else vs, None, shape or subject.shape, dtype or subject.dtype.name
         )
-        every.append(emulated.count(other))
+        with console.counting(other.rung.full_name):
+            every.append(emulated.count(other))
     goals = [(text, *met(text, every[0].kernels)) for text in goal or ()]
     least = bounds.bound(subject, every[0].as_json()["kernels"], bound) if bound else None
     missed = not all(ok for _, ok, _ in goals)
@@ -86,7 +88,8 @@ def _print(every: list[Counted], subject: Subject, lines: bool) -> None:
         how = "counted" if counted.exact else f"from counts at {'; '.join(counted.sizes)}"
         console.note(f"{counted.rung} {counted.dtype} {counted.shape}: {how}; caches are not modelled.")
     if lines:
-        print(tables.annotated(every[0], subject.rung.source, subject.rung.path.name if subject.rung.path else ""))
+        own = subject.rung.path.name if subject.rung.path else ""
+        print(tables.annotated(every[0], subject.rung.source, own, console.margin(tables.MARGIN)))
         return
     shown = tables.kernels(every)
     console.table(shown.columns, shown.rows, right=shown.right)
@@ -97,4 +100,4 @@ def _print(every: list[Counted], subject: Subject, lines: bool) -> None:
     costly = tables.expensive(every[0], sizes)
     if costly.rows:
         print()
-        console.table(costly.columns, costly.rows, right=costly.right)
+        console.table(costly.columns, costly.rows, right=costly.right, drop=(tables.WASTED,))

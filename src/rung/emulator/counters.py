@@ -37,6 +37,7 @@ _COPIES = ("UBLKCP", "UBLKRED", "UTMALDG", "UTMASTG", "UTMAREDG")
 _ACCESSES |= dict.fromkeys(_COPIES, ("bulk", _EITHER))
 _PRODUCT = re.compile(r"HGMMA|QGMMA|IGMMA|BGMMA")
 _TILE = re.compile(r"\.64x(\d+)x\d+")
+TRACED = 3 << 14  # requests of a launch that are kept for drawings
 _OPERAND, _WARP_GROUP = 32, 4  # bytes of a row of a product's operand; warps that make it together
 
 Place = tuple[str, int]  # a file's name and a line of it
@@ -79,7 +80,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Sample:
-    """The most expensive request of an instruction: each active lane's distance from the first one's address."""
+    """The request of an instruction that wastes most: each active lane's distance from the first one's address."""
 
     size: int  # bytes per lane
     phase: int  # of the first lane's address within 128 bytes
@@ -115,6 +116,7 @@ class Launched:
     config: LaunchConfig
     accesses: dict[Access, Counts] = field(default_factory=lambda: defaultdict(Counts))
     worst: dict[Access, Sample] = field(default_factory=dict)
+    instructions: Counter[Access] = field(default_factory=Counter)  # how many of the code make it
     # Of each opcode executions by warps, and by lanes whose predicate held.
     executed: dict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     lanes: dict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -146,8 +148,9 @@ def recorded() -> Iterator[list[Launched]]:
 
 
 @contextlib.contextmanager
-def traced(room: int = 1 << 15) -> Iterator[None]:
-    """Inside, launches keep so many requests, half of them the first block's."""
+def traced(room: int = TRACED) -> Iterator[None]:
+    """Inside, launches keep so many requests; a third each: stores to global memory of the first block, those of
+    other blocks, and what else the first block asks for."""
     global _room
     _room = room
     try:
@@ -202,7 +205,7 @@ def collect(program: machine.Program, config: LaunchConfig) -> None:
 
 def _add_requests(launched: Launched, program: machine.Program, places: Sequence[Place]) -> None:
     worst: dict[Access, tuple[int, int]] = {}
-    for (number, shared, store, *figures), (mask, size, phase, *apart) in program.requests():
+    for (number, shared, store, *figures), (mask, size, phase, bad, *apart) in program.requests():
         instruction = program.instructions[number]
         if instruction.name in _COPIES:  # a store is a copy to global memory, which reads shared memory
             store ^= shared
@@ -213,10 +216,11 @@ def _add_requests(launched: Launched, program: machine.Program, places: Sequence
         if not _ACCESSES[instruction.name][1]:
             counts.executed = counts.requests
         launched.accesses[access].add(counts)
+        launched.instructions[access] += 1
         lanes = {lane: apart[lane] for lane in range(machine.LANES) if mask >> lane & 1}
         # Of a line's requests the worst, and of equally bad ones that with most addresses.
-        if mask and (bad := (counts.waste, len({*lanes.values()}))) > worst.get(access, (-1, 0)):
-            worst[access], launched.worst[access] = bad, Sample(size, phase, lanes)
+        if mask and (rank := (bad, len({*lanes.values()}))) > worst.get(access, (-1, 0)):
+            worst[access], launched.worst[access] = rank, Sample(size, phase, lanes)
 
 
 def _access(instruction: Instruction, place: Place, shared: int, store: int) -> Access | None:

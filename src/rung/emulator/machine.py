@@ -20,7 +20,7 @@ from rung.errors import EmulatorFault, FaultKind, RungError
 from rung.processors import processors
 
 ARCH = "sm_90a"
-FIGURES, SAMPLE, LANES, TRACED = 12, 35, 32, 38
+FIGURES, SAMPLE, LANES, TRACED = 12, 36, 32, 38
 _SOURCES = toolchain.HERE / "machine"
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-fPIC")
 _TEXT = 1024

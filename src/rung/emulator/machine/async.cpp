@@ -152,7 +152,7 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
         const unsigned phase = done ? b.phase - 1 : b.phase;
         const auto comes = [&](const UnderWay& copy) { return copy.barrier == &b && copy.phase < b.phase; };
         const bool learns = done && std::any_of(under_way.begin(), under_way.end(), comes);
-        if ((!done || learns) && (before.barrier != &b || before.phase != phase)) {
+        if ((!done || b.phase) && (before.barrier != &b || before.phase != phase)) {  // not of a stage that was never full
             before = {&b, phase};
             note(Event::WaitBytes, warp, phase);
         }

@@ -12,6 +12,7 @@ namespace rung_machine {
 
 Program* decoded(const char* text);
 void begin_async();
+uint64_t badness(const Cost& cost);
 extern sigjmp_buf on_failure;
 extern char failure[512];
 extern const Op* executing;
@@ -109,7 +110,7 @@ EXPORTED void rung_machine_tally(void* program, uint64_t (*rows)[2])
     for (const Tally& tally : static_cast<Program*>(program)->tally) (*rows)[0] = tally.executed, (*rows++)[1] = tally.lanes;
 }
 
-EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[35], uint32_t room)
+EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[36], uint32_t room)
 {
     uint32_t count = 0;
     for (const Op& op : static_cast<Program*>(program)->ops)
@@ -122,8 +123,8 @@ EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64
                 std::copy(row, row + 12, rows[count]);
                 const Cost& worst = op.memory->worst;
                 samples[count][0] = worst.lanes && worst.shared == bool(shared) ? worst.lanes : 0;
-                samples[count][1] = worst.bytes, samples[count][2] = worst.phase;
-                std::copy(worst.apart, worst.apart + WARP, samples[count] + 3);
+                samples[count][1] = worst.bytes, samples[count][2] = worst.phase, samples[count][3] = int64_t(badness(worst));
+                std::copy(worst.apart, worst.apart + WARP, samples[count] + 4);
             }
             count++;
         }

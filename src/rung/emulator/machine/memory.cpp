@@ -130,9 +130,14 @@ void cost_of_sectors(const uint64_t* addresses, Cost& cost)
     cost.ideal_sectors = (cost.unique_bytes + SECTOR - 1) / SECTOR;
 }
 
-uint32_t waste(const Cost& cost) { return cost.shared ? cost.wavefronts - cost.ideal_wavefronts : cost.sectors - cost.ideal_sectors; }
-
 }  // namespace
+
+// What a request costs beyond the ideal; of equal ones the larger is worse.
+uint64_t badness(const Cost& cost)
+{
+    const uint32_t all = cost.shared ? cost.wavefronts : cost.sectors, ideal = cost.shared ? cost.ideal_wavefronts : cost.ideal_sectors;
+    return uint64_t(all - ideal) << 32 | all;
+}
 
 struct Traced { uint64_t instruction, block, warp, lanes, bytes, place, at[WARP]; };
 struct Happened { uint32_t event, warp, amount, serial; };
@@ -143,11 +148,17 @@ size_t trace_room;
 namespace {
 
 constexpr size_t MOST_EVENTS = 4096;
+size_t kept[3];  // requests of the trace by their kind, each of which has a third of the room
 
+// Stores to global memory of the first block, of the others, and what else the first block asks for.
 void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared, bool store, unsigned swizzle)
 {
     const uint64_t block = w.block->number;
-    if (block ? shared || !store || traced.size() >= trace_room : traced.size() >= trace_room / 2) return;
+    if (traced.empty()) std::fill(kept, kept + 3, 0);
+    const bool out = store && !shared;
+    size_t& count = kept[!out ? 2 : block != 0];
+    if ((block && !out) || count >= trace_room / 3) return;
+    count++;
     traced.push_back({op.number, block, w.rank, lanes, bytes, uint64_t(shared) | uint64_t(store) << 1 | swizzle << 2, {}});
     each(lanes, [&](unsigned l) { traced.back().at[l] = at[l]; });
 }
@@ -174,7 +185,7 @@ const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uin
         each(lanes, [&](unsigned l) { last.apart[l] = int64_t(at[l] - at[first]); });
         if (shared) cost_of_banks(at, last);
         else cost_of_sectors(at, last);
-        if (!memory.worst.lanes || waste(last) > waste(memory.worst)) memory.worst = last;
+        if (!memory.worst.lanes || badness(last) > badness(memory.worst)) memory.worst = last;
     }
     const unsigned active = unsigned(__builtin_popcount(lanes));
     Total& total = memory.total[shared];
