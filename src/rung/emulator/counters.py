@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
+from rung.cuda import limits
 from rung.cuda.launch import LaunchConfig
 from rung.cuda.sass import Instruction, Stack
 from rung.emulator import machine
@@ -122,6 +123,8 @@ class Launched:
     lanes: dict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     events: list[Event] = field(default_factory=list)  # of the first block, in order
     trace: list[Request] = field(default_factory=list)  # under `traced`
+    clocks: tuple[int, int] = (0, 0)  # of the longest block, and of all together: of instructions that need each other
+    resident: int = 0  # blocks that a multiprocessor holds at once
     programs: bool = False  # of Triton's interpreter: a request is an access of a whole block, of `warp`th such ones
 
     def total(self, memory: str, direction: str, *ways: str) -> Counts:
@@ -200,7 +203,15 @@ def collect(program: machine.Program, config: LaunchConfig) -> None:
             lanes_at = {lane: at[lane] for lane in range(machine.LANES) if mask >> lane & 1}
             launched.trace.append(Request(access, block, warp, size, lanes_at, kind >> 2))
     launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in machine.events()]
+    launched.clocks = machine.clocks()
+    shared = program.resources.static_shared + config.shared
+    launched.resident = limits.occupancy(machine.ARCH, config.threads, program.resources.registers, shared).blocks
     _recorded.append(launched)
+
+
+def timed() -> bool:
+    """Whether the next launch adds up clocks: not for drawings."""
+    return _recorded is not None and not _room
 
 
 def _add_requests(launched: Launched, program: machine.Program, places: Sequence[Place]) -> None:

@@ -50,6 +50,8 @@ def figures(kernel: Launched) -> dict[str, float]:
         "global_write_requests": store.requests,
         "global_read_bytes": 32 * load.sectors,
         "global_write_bytes": 32 * store.sectors,
+        "global_read_lines": load.lines,
+        "global_write_lines": store.lines,
         "shared_loads": kernel.total("shared", "read", "plain").executed,
         "shared_stores": kernel.total("shared", "write", "plain").executed,
         "wavefronts_load": s_load.wavefronts,

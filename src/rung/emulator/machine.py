@@ -47,6 +47,7 @@ class Launch(ctypes.Structure):
         ("bank_bytes", ctypes.c_uint * 8),
         ("parameters", ctypes.c_uint),
         ("trace_room", ctypes.c_uint),
+        ("timed", ctypes.c_uint),
         ("seconds", ctypes.c_double),
     )
 
@@ -62,6 +63,7 @@ def library() -> ctypes.CDLL:
         ("run", ctypes.c_int, pointer, ctypes.POINTER(Launch), ctypes.c_char_p, words),
         ("tally", None, pointer, pointer),
         ("memory", words, pointer, pointer, pointer, words),
+        ("clocks", None, pointer),
         ("events", words, pointer, words),
         ("trace", words, pointer, words),
     ):
@@ -201,7 +203,8 @@ class Variables:
 
 
 def run(
-    of: Program, config: LaunchConfig, variables: Variables, parameters: Sequence[Bytes], *, room: int, seconds: float
+    of: Program, config: LaunchConfig, variables: Variables, parameters: Sequence[Bytes], *, room: int, seconds: float,
+    timed: bool = False,
 ) -> None:
     """Runs the whole grid; the parameters' sizes are those of `of.memory`."""
     first = aligned(bytes(max(of.memory.constants, of.memory.start)))
@@ -217,6 +220,7 @@ def run(
         cooperative=config.cooperative,
         parameters=of.memory.start,
         trace_room=room,
+        timed=timed,
         seconds=seconds,
     )
     for number, data in banks.items():
@@ -226,6 +230,13 @@ def run(
         at, _, text = said.value.decode(errors="replace").partition(" ")
         kind: FaultKind = next((kind for words, kind in _FAULTS.items() if words in text), "bounds")
         raise EmulatorFault(kind, f"{of.place(int(at))}: {text}.")
+
+
+def clocks() -> tuple[int, int]:
+    """Of the longest block of the last launch, and of all its blocks together."""
+    both = (ctypes.c_uint64 * 2)()
+    library().rung_machine_clocks(both)
+    return both[0], both[1]
 
 
 def aligned(data: bytes, alignment: int = 512) -> Bytes:

@@ -75,6 +75,7 @@ class Counted:
                     "figures": figures(k),
                     "nsight": {SINGLE[name]: value for name, value in figures(k).items() if name in SINGLE},
                     "opcodes": dict(summed(k.executed)),
+                    "clocks": list(k.clocks), "resident": k.resident,
                     "mix": [{"file": f, "line": n, "executed": of} for (f, n), of in sorted(k.executed.items())],
                     "lines": [a._asdict() | vars(c) for a, c in sorted(k.accesses.items())],
                 }
@@ -268,7 +269,10 @@ def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> lis
         raise RungError(f"{base.rung} launches other kernels at other sizes; count it at a smaller --shape.")
     found = []
     for number, kernel in enumerate(base.kernels):
-        made = replace(kernel, accesses=defaultdict(Counts), executed=defaultdict(Counter), lanes=defaultdict(Counter))
+        each = [k.clocks for k in (kernel, *(step.kernels[number] for step in steps))]
+        clocks = max(one for one, _ in each), _extrapolated(each[0][1], [together for _, together in each[1:]], units)
+        made = replace(kernel, clocks=clocks, accesses=defaultdict(Counts))
+        made.executed, made.lanes = defaultdict(Counter), defaultdict(Counter)
         others = [step.kernels[number] for step in steps]
         for access in sorted({*kernel.accesses, *itertools.chain(*(o.accesses for o in others))}):
             further = [o.accesses.get(access, Counts()) for o in others]

@@ -73,7 +73,7 @@ void finish_phase(Warp& warp, BytesBarrier& b)
 {
     if (b.pending < 0) fail(warp, "a barrier of %d arrivals has one too many in phase %u", b.expected, b.phase);
     if (b.pending || b.bytes) return;
-    b.phase++;
+    b.phase++, b.complete = b.time;
     b.pending = b.expected;
 }
 
@@ -132,7 +132,7 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
             warp.r[out.index][l] = uint32_t(state), warp.r[out.index + 1][l] = uint32_t(state >> 32);
         }
         const int arrivals = op.flags & ARRIVALS ? 1 : op.flags & ARRIVALS_OF_REGISTER ? int(given) : 0;
-        b.pending -= arrivals;
+        b.pending -= arrivals, b.time = std::max(b.time, warp.time);
         if (op.flags & DROPS) b.expected -= arrivals;
         b.bytes += op.flags & EXPECTS ? long(given) : op.flags & COMPLETES ? -long(given) : long(bool(op.flags & EXPECTS_ONE));
         finish_phase(warp, b);
@@ -147,6 +147,7 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
         const BytesBarrier& b = barrier_at(warp, *warp.block, at);
         const bool done = (b.phase & 1) != parity;
         complete |= uint32_t(done) << l;
+        if (done) warp.time = std::max(warp.time, b.complete);
         if (warp.block->number) return;
         Waited& before = waited[warp.rank % WARP];
         const unsigned phase = done ? b.phase - 1 : b.phase;
@@ -356,7 +357,7 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
         pieces.push_back({(to & 0xffffff) - RESERVED_SHARED, bytes, true, true, swizzle});
         const uint32_t signalled = mask ? (at_barrier & 0xffffff) | rank << 24 : at_barrier;
         BytesBarrier& b = barrier_at(warp, block_of(warp, signalled), signalled);
-        b.bytes -= bytes;
+        b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
         finish_phase(warp, b);
         if (!mask) break;
     }
@@ -559,7 +560,7 @@ void store_and_signal(Warp& warp, const Op& op, uint32_t lanes)
         else reduce(how, type, target, reinterpret_cast<const uint8_t*>(words), bytes);
         to[l] = (at & 0xffffff) - RESERVED_SHARED;
         BytesBarrier& b = barrier_at(warp, block_of(warp, at_barrier), at_barrier);
-        b.bytes -= bytes;
+        b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
         finish_phase(warp, b);
     });
     count_request(warp, op, lanes, to, bytes, true);

@@ -14,6 +14,7 @@ struct rung_machine_launch
     uint32_t bank_bytes[8];
     uint32_t parameters;    // where they begin in bank 0
     uint32_t trace_room;    // requests that are kept; a third each: stores to global memory of the first block, of others, the first's other ones
+    uint32_t timed;       // whether clocks of dependent instructions are added up
     double seconds;         // of CPU time, until the launch is ended
 };
 
@@ -32,6 +33,8 @@ void rung_machine_tally(void* program, uint64_t (*rows)[2]);
 // in their order; `samples` are the worst requests: lanes, bytes of each, place within a line, how bad it is, distances from the first lane.
 // Returns how many there are.
 uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[36], uint32_t room);
+// Clocks of the longest block, and of all together; zero if they were not wanted.
+void rung_machine_clocks(uint64_t* both);
 // The first block's events: kind, warp, bytes or products, number of the copy.
 uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room);
 // Requests of the trace: instruction, block, warp, lanes, bytes of each, place (1 shared, 2 store, 4 times the swizzle), then
