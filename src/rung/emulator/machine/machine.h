@@ -17,7 +17,7 @@ constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = 320, ROWS = 321;  // 
 constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16, UNIFORM = 63 + 7;
 constexpr unsigned RESERVED_SHARED = 1024;  // bytes before a block's own shared memory
 constexpr uint64_t SHARED_WINDOW = 1ull << 48, LOCAL_WINDOW = 2ull << 48;  // generic addresses; memory of the host lies below
-constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2;  // functions of the driver
+constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2, ALLOCATES = 3, RELEASES = 4;  // functions of the driver
 
 using Row = uint32_t[WARP];
 
@@ -174,6 +174,9 @@ struct Launch
     bool cooperative;
     double seconds;  // of CPU time, until it is ended
     std::vector<uint8_t> bank[8];  // constant memory
+    bool prints;
+    void* (*allocate)(size_t bytes);
+    const char* (*release)(void* memory);
 };
 extern Launch launch;
 
@@ -245,6 +248,7 @@ bool only(const Op& op, std::initializer_list<const char*> known);
 // ---- scheduling ----------------------------------------------------------------------------------------------------
 
 void run_grid();
+void call_driver(Warp& warp, uint64_t function, uint32_t lanes);
 void reconverge(Warp& warp);  // splits that wait for each other and have all come go on
 
 template <class F>
