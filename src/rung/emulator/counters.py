@@ -10,7 +10,7 @@ import contextlib
 import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +42,7 @@ TRACED = 3 << 14  # requests of a launch that are kept for drawings
 _OPERAND, _WARP_GROUP = 32, 4  # bytes of a row of a product's operand; warps that make it together
 
 Place = tuple[str, int]  # a file's name and a line of it
+Requested = tuple[list[int], list[int]]  # a row of machine.Program.requests
 
 
 class Access(NamedTuple):
@@ -125,6 +126,7 @@ class Launched:
     trace: list[Request] = field(default_factory=list)  # under `traced`
     clocks: tuple[int, int] = (0, 0)  # of the longest block, and of all together: of instructions that need each other
     resident: int = 0  # blocks that a multiprocessor holds at once
+    launches: int = 1  # that are summed
     programs: bool = False  # of Triton's interpreter: a request is an access of a whole block, of `warp`th such ones
 
     def total(self, memory: str, direction: str, *ways: str) -> Counts:
@@ -179,9 +181,26 @@ def collect(program: machine.Program, config: LaunchConfig) -> None:
     """Keeps what the launch that has just ended counted."""
     if _recorded is None:
         return
+    launched = counted(program, config, program.tally(), program.requests())
+    places = _places(program)
+    for number, block, warp, mask, size, kind, *at in machine.trace(room()):
+        access = _access(program.instructions[number], places[number], kind & 1, kind >> 1 & 1)
+        if access:
+            lanes_at = {lane: at[lane] for lane in range(machine.LANES) if mask >> lane & 1}
+            launched.trace.append(Request(access, block, warp, size, lanes_at, kind >> 2))
+    launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in machine.events()]
+    launched.clocks = machine.clocks()
+    shared = program.resources.static_shared + config.shared
+    launched.resident = limits.occupancy(machine.ARCH, config.threads, program.resources.registers, shared).blocks
+    _recorded.append(launched)
+
+
+def counted(
+    program: machine.Program, config: LaunchConfig, tally: Sequence[tuple[int, int]], requests: Iterable[Requested]
+) -> Launched:
+    """The counts of instructions and requests by line."""
     launched = Launched(program.kernel, config)
     places = _places(program)
-    tally = program.tally()
     for instruction, place, (executed, lanes) in zip(program.instructions, places, tally, strict=True):
         if not executed:
             continue
@@ -196,17 +215,8 @@ def collect(program: machine.Program, config: LaunchConfig) -> None:
         elif tile := _PRODUCT.match(instruction.name) and _TILE.search(instruction.opcode):
             size = _OPERAND * (int(tile[1]) + 64 * _operands_in_shared(instruction)) * executed // _WARP_GROUP
             launched.accesses[Access(*place, "shared", "read", "operand")].add(Counts(bytes=size, unique_bytes=size))
-    _add_requests(launched, program, places)
-    for number, block, warp, mask, size, kind, *at in machine.trace(room()):
-        access = _access(program.instructions[number], places[number], kind & 1, kind >> 1 & 1)
-        if access:
-            lanes_at = {lane: at[lane] for lane in range(machine.LANES) if mask >> lane & 1}
-            launched.trace.append(Request(access, block, warp, size, lanes_at, kind >> 2))
-    launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in machine.events()]
-    launched.clocks = machine.clocks()
-    shared = program.resources.static_shared + config.shared
-    launched.resident = limits.occupancy(machine.ARCH, config.threads, program.resources.registers, shared).blocks
-    _recorded.append(launched)
+    _add_requests(launched, program, places, requests)
+    return launched
 
 
 def timed() -> bool:
@@ -214,9 +224,11 @@ def timed() -> bool:
     return _recorded is not None and not _room
 
 
-def _add_requests(launched: Launched, program: machine.Program, places: Sequence[Place]) -> None:
+def _add_requests(
+    launched: Launched, program: machine.Program, places: Sequence[Place], requests: Iterable[Requested]
+) -> None:
     worst: dict[Access, tuple[int, int]] = {}
-    for (number, shared, store, *figures), (mask, size, phase, bad, *apart) in program.requests():
+    for (number, shared, store, *figures), (mask, size, phase, bad, *apart) in requests:
         instruction = program.instructions[number]
         if instruction.name in _COPIES:  # a store is a copy to global memory, which reads shared memory
             store ^= shared

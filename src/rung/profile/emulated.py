@@ -72,6 +72,7 @@ class Counted:
             "kernels": [
                 {
                     "kernel": k.kernel, "grid": list(k.config.grid), "block": list(k.config.block),
+                    **({"launches": k.launches} if k.launches > 1 else {}),
                     "figures": figures(k),
                     "nsight": {SINGLE[name]: value for name, value in figures(k).items() if name in SINGLE},
                     "opcodes": dict(summed(k.executed)),

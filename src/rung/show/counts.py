@@ -60,6 +60,8 @@ def kernels(every: Sequence[Counted]) -> Table:
     found = [figures(k) for _, k in columns]
     rows: list[tuple[str, ...]] = [("grid", *(" x ".join(map(str, k.config.grid)) for _, k in columns))]
     rows.append(("block", *(" x ".join(map(str, k.config.block)) for _, k in columns)))
+    if any(k.launches > 1 for _, k in columns):
+        rows.append(("launches, summed", *(str(k.launches) for _, k in columns)))
     for title, figure in ROWS:
         if any(f.get(figure) for f in found):
             rows.append((title, *(number(f.get(figure)) for f in found)))

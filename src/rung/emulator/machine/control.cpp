@@ -219,16 +219,6 @@ void go_to_registers(Warp& w, const Op& op, uint32_t lanes, uint32_t from)
 
 void brx(Warp& w, const Op& op, uint32_t lanes) { go_to_registers(w, op, lanes, w.pc() * 16); }
 
-// Functions of the driver: what a kernel prints is not shown.
-void call_driver(Warp& w, uint64_t which, uint32_t lanes)
-{
-    const unsigned first = unsigned(__builtin_ctz(lanes));
-    if (which == DRIVER_WINDOW + ASSERTION_FAILS)
-        fail(w, "an assertion fails: %.200s", reinterpret_cast<const char*>(w.r[4][first] | uint64_t(w.r[5][first]) << 32));
-    if (which != DRIVER_WINDOW + PRINTS) fail(w, "a function that is not part of the kernel is called");
-    each(lanes, [&](unsigned l) { w.r[4][l] = 0; });
-}
-
 void call(Warp& w, const Op& op, uint32_t lanes)
 {
     const Operand* const to = op.every.empty() ? nullptr : &op.every.back();

@@ -42,6 +42,7 @@ void prepare(const rung_machine_launch& l)
     const auto copied = [](uint32_t* to, const uint32_t* from) { std::copy(from, from + 3, to); };
     copied(launch.grid, l.grid), copied(launch.block, l.block), copied(launch.cluster, l.cluster);
     launch.shared_bytes = l.shared_bytes, launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds;
+    launch.prints = l.prints, launch.allocate = l.allocate, launch.release = l.release;
     for (unsigned i = 0; i < 8; i++) {
         const uint8_t* const bytes = static_cast<const uint8_t*>(l.bank[i]);
         launch.bank[i].assign(bytes, bytes + l.bank_bytes[i]);

@@ -1,5 +1,6 @@
 // The C interface of this library, which emulator/machine.py declares again.
 #pragma once
+#include <stddef.h>
 #include <stdint.h>
 
 extern "C" {
@@ -16,6 +17,9 @@ struct rung_machine_launch
     uint32_t trace_room;    // requests that are kept; a third each: stores to global memory of the first block, of others, the first's other ones
     uint32_t timed;       // whether clocks of dependent instructions are added up
     double seconds;         // of CPU time, until the launch is ended
+    uint32_t prints;        // what kernels print is shown
+    void* (*allocate)(size_t bytes);  // malloc and free of kernels; null if there are none
+    const char* (*release)(void* memory);  // what is wrong, or null
 };
 
 // `text` has a line for each instruction: its address in hexadecimal digits, a space, the instruction with the addresses

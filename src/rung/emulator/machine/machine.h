@@ -17,7 +17,7 @@ constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = 320, ROWS = 321;  // 
 constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16, UNIFORM = 63 + 7;
 constexpr unsigned RESERVED_SHARED = 1024;  // bytes before a block's own shared memory
 constexpr uint64_t SHARED_WINDOW = 1ull << 48, LOCAL_WINDOW = 2ull << 48;  // generic addresses; memory of the host lies below
-constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2;  // functions of the driver
+constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2, ALLOCATES = 3, RELEASES = 4;  // functions of the driver
 
 using Row = uint32_t[WARP];
 
@@ -189,6 +189,9 @@ struct Launch
     std::vector<uint8_t> bank[8];  // constant memory
     bool timed;
     uint64_t longest, together;    // clocks of blocks: the longest, all of them
+    bool prints;
+    void* (*allocate)(size_t bytes);
+    const char* (*release)(void* memory);
 };
 extern Launch launch;
 
@@ -269,6 +272,7 @@ void time_of_memory(Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at
 // ---- scheduling ----------------------------------------------------------------------------------------------------
 
 void run_grid();
+void call_driver(Warp& warp, uint64_t function, uint32_t lanes);
 void reconverge(Warp& warp);  // splits that wait for each other and have all come go on
 
 template <class F>

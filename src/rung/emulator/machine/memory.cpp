@@ -416,7 +416,7 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
 {
     uint8_t* where[WARP];
     located(w, op, op.s[0], lanes, where);
-    const bool swaps = op.has("CAS") || op.has("CAST");
+    const bool tells = op.has("CAST"), swaps = tells || op.has("CAS");  // CAST: whether it has swapped, not the old value
     const auto value = [&](const Operand& o, unsigned l) {
         Row scratch;
         const uint32_t* const a = w.row(o, scratch);
@@ -434,8 +434,8 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
             made = same ? value(op.s[2], l) : old, swapped |= uint32_t(same) << l;
         } else made = combined(op, old, op.sources > 1 ? value(op.s[1], l) : 1);
         memcpy(where[l], &made, op.bytes);
-        d[l] = uint32_t(old);
-        if (op.bytes == 8 && d != w.r[SINK]) d[WARP + l] = uint32_t(old >> 32);
+        d[l] = tells ? swapped >> l & 1 : uint32_t(old);
+        if (op.bytes == 8 && !tells && d != w.r[SINK]) d[WARP + l] = uint32_t(old >> 32);
     });
     if (op.outs) w.set(op.p[0], swapped, lanes);
     if (swaps) look_for_polling(w, op, where[__builtin_ctz(lanes)]);
