@@ -92,7 +92,7 @@ def _print(every: list[Counted], subject: Subject, lines: bool) -> None:
         print(tables.annotated(every[0], subject.rung.source, own, console.margin(tables.MARGIN)))
         return
     shown = tables.kernels(every)
-    console.table(shown.columns, shown.rows, right=shown.right)
+    console.tables(shown.columns, shown.rows)
     if len(every) > 1:
         print()
         print("\n".join(tables.against(*every)))
