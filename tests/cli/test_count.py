@@ -11,7 +11,7 @@ import pytest
 
 import rung
 from emulation import needs_compiler
-from rung.cli import main
+from rung.cli import console, main
 from rung.dtypes import DTYPES
 from rung.emulator import machine
 from rung.profile import emulated
@@ -182,3 +182,18 @@ def test_a_rung_whose_parent_has_another_format_is_drawn_alone(
     page = tmp_path / "page.html"
     code, _ = run(capsys, "attention/35", "-o", str(page), verb="draw")
     assert code == 0 and "attention/31_producer" not in page.read_text()
+
+
+def test_kernels_that_do_not_fit_beside_each_other_are_below(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ("", *(f"kernel_number_{n}" for n in range(7)))
+    rows = [("grid", *map(str, range(1, 8))), ("only of the last", *["0"] * 6, "3")]
+    monkeypatch.setenv("COLUMNS", "80")
+    for terminal, tables in ((True, 3), (False, 1)):
+        monkeypatch.setattr(console, "is_terminal", lambda terminal=terminal: terminal)
+        console.tables(columns, rows)
+        out = capsys.readouterr().out
+        assert out.count("grid") == tables and all(name in out for name in columns)
+        assert out.count("only of the last") == 1
+        assert not terminal or max(map(len, out.splitlines())) <= 80

@@ -88,6 +88,22 @@ def table(
         console.print(Text(f"Not shown at this width: {names}.", style="dim"))
 
 
+def tables(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of numbers; on a terminal in parts, of as many columns as fit beside the first."""
+    need = [max(len(c), *(len(r[i]) for r in rows)) + 2 for i, c in enumerate(columns)]
+    left = shutil.get_terminal_size().columns if is_terminal() else sum(need)
+    parts: list[list[int]] = []
+    for i in range(1, len(columns)):
+        if not parts or need[0] + sum(need[j] for j in (*parts[-1], i)) - 2 > left:
+            parts.append([])
+        parts[-1].append(i)
+    for number, part in enumerate(parts):
+        if number:
+            print()
+        kept = [row for row in rows if any(row[i] not in ("", "0") for i in part)]
+        table([columns[i] for i in (0, *part)], [[r[i] for i in (0, *part)] for r in kept], right=columns[1:])
+
+
 def fitting(
     columns: Sequence[str], cells: Sequence[Sequence[str]], width: int, drop: Sequence[str] = ()
 ) -> tuple[list[int], list[int], list[int]]:

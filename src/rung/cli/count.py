@@ -180,7 +180,7 @@ def _tables(every: list[Counted], sizes: dict[str, int]) -> None:
     from rung.show import counts as tables
 
     shown = tables.kernels(every)
-    console.table(shown.columns, shown.rows, right=shown.right)
+    console.tables(shown.columns, shown.rows)
     if len(every) > 1:
         print()
         print("\n".join(tables.against(*every)))
