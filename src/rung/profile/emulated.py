@@ -19,7 +19,7 @@ import torch
 from rung.bench import race
 from rung.check.operands import Operands
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import counters, module
+from rung.emulator import counters, guard, module
 from rung.emulator.counters import Counts, Launched
 from rung.emulator.counters_explained import INSTRUCTIONS, figures, is_ratio, summed
 from rung.errors import RungError
@@ -141,8 +141,8 @@ def to_draw(subject: Subject) -> Subject:
 
 def _aligned(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
     size = math.prod(shape) * torch.empty(0, dtype=kind).element_size()
-    memory = torch.zeros(size + ALIGNED, dtype=torch.uint8)
-    return memory[-memory.data_ptr() % ALIGNED :][:size].view(kind).view(shape)
+    memory = guard.guarded_empty(-(-size // ALIGNED) * ALIGNED).zero_()  # before it and behind it are pages that fault
+    return memory[:size].view(kind).view(shape)
 
 
 def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: bool = False) -> Counted:

@@ -227,7 +227,7 @@ namespace {
 
 // ---- loads and stores ------------------------------------------------------------------------------------------------------
 
-enum Space : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, STRONG = 4 };
+enum Space : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, STRONG = 4, IS_SIGNED = 8 };
 
 void addresses(const Warp& w, const Operand& o, uint64_t* at)
 {
@@ -299,6 +299,7 @@ bool prepare_memory(Op& op)
     op.flags = op.name == "LDS" || op.name == "STS" || op.name == "ATOMS" ? SHARED : op.name == "LDL" || op.name == "STL" ? LOCAL : GENERIC;
     if (op.flags == GENERIC && op.has("E") && op.sources && op.s[0].base != ZERO) op.s[0].wide = true;  // also without ".64"
     if (op.has("STRONG")) op.flags |= STRONG;
+    if ((op.has("S8") || op.has("S16")) && !op.store) op.flags |= IS_SIGNED;
     return op.sources && op.s[0].kind == Kind::Memory;
 }
 
@@ -337,7 +338,7 @@ void load(Warp& w, const Op& op, uint32_t lanes)
             for (unsigned i = 0; i < words; i++) d[i * WARP + l] = v[i];
         });
     } else {
-        const bool is_signed = op.has("S8") || op.has("S16");
+        const bool is_signed = op.flags & IS_SIGNED;
         each(lanes, [&](unsigned l) {
             const uint32_t v = op.bytes == 1 ? *where[l] : uint32_t(where[l][0] | where[l][1] << 8);
             d[l] = is_signed ? op.bytes == 1 ? uint32_t(int8_t(v)) : uint32_t(int16_t(v)) : v;
@@ -391,61 +392,118 @@ uint64_t pair_sum(uint64_t x, uint64_t y, bool bf16)
     return made;
 }
 
-uint64_t combined(const Op& op, uint64_t old, uint64_t v)
+// An atomic's flags: its memory, then what it does and to which numbers, and how many of them a lane has.
+enum : uint32_t { ADD, MIN, MAX, INC, DEC, AND, OR, XOR, EXCH, CAS, CAST, POPC, HOW = 4, TYPE = 8, COUNT = 12, FLUSHES = 1 << 16, GLOBAL_ONLY = 1 << 17 };
+enum : uint32_t { U32, S32, U64, S64, F16x2, BF16x2, F32, F64 };
+
+uint64_t combined(uint32_t how, uint32_t type, bool flushes, uint64_t old, uint64_t v)
 {
-    const bool wide = op.bytes == 8;
-    if (op.has("F64")) return bits_of(as<double>(old) + as<double>(v));
-    if (op.has("F32")) return bits_of(as<float>(old) + as<float>(v));
-    if (op.has("F16x2") || op.has("BF16x2") || op.has("BF16_V2")) return pair_sum(old, v, !op.has("F16x2"));
-    if (op.has("EXCH")) return v;
-    if (op.has("AND")) return old & v;
-    if (op.has("OR")) return old | v;
-    if (op.has("XOR")) return old ^ v;
-    if (op.has("MIN") || op.has("MAX")) {
-        const bool is_signed = op.has("S32") || op.has("S64");
-        const bool less = is_signed ? wide ? int64_t(old) < int64_t(v) : int32_t(old) < int32_t(v) : old < v;
-        return less == op.has("MIN") ? old : v;
+    const auto flushed = [&](uint64_t bits) { return flushes && !(bits & 0x7f800000) ? bits & 0x80000000 : bits; };
+    switch (type) {
+    case F64: return bits_of(as<double>(old) + as<double>(v));
+    case F32: return flushed(bits_of(as<float>(flushed(old)) + as<float>(flushed(v))));
+    case F16x2: case BF16x2: return pair_sum(old, v, type == BF16x2);
     }
-    if (op.has("POPC")) return old + 1;
-    if (op.has("INC")) return old >= v ? 0 : old + 1;
-    if (op.has("DEC")) return !old || old > v ? v : old - 1;
+    const bool less = type == S32 ? int32_t(old) < int32_t(v) : type == S64 ? int64_t(old) < int64_t(v) : old < v;
+    switch (how) {
+    case MIN: return less ? old : v;
+    case MAX: return less ? v : old;
+    case INC: return old >= v ? 0 : old + 1;
+    case DEC: return !old || old > v ? v : old - 1;
+    case AND: return old & v;
+    case OR: return old | v;
+    case XOR: return old ^ v;
+    case EXCH: return v;
+    case POPC: return old + 1;
+    }
     return old + v;
+}
+
+// What an instruction of pairs of halves did not do, in another memory than the global one, the code behind it does.
+uint32_t in_global(const Warp& w, const Op& op, uint32_t lanes)
+{
+    uint64_t at[WARP];
+    addresses(w, op.s[0], at);
+    return lanes & where([&](unsigned l) { return !(at[l] >> 48); });
 }
 
 void atomic(Warp& w, const Op& op, uint32_t lanes)
 {
-    uint8_t* where[WARP];
-    located(w, op, op.s[0], lanes, where);
-    const bool tells = op.has("CAST"), swaps = tells || op.has("CAS");  // CAST: whether it has swapped, not the old value
-    const auto value = [&](const Operand& o, unsigned l) {
-        Row scratch;
-        const uint32_t* const a = w.row(o, scratch);
-        const bool pair = op.bytes == 8 && o.kind == Kind::Register && o.index != ZERO;
-        return a[l] | (pair ? uint64_t(a[WARP + l]) << 32 : 0);
-    };
-    uint32_t* const d = w.target(op.out);
-    uint32_t swapped = 0;
-    each(lanes, [&](unsigned l) {
-        uint64_t old = 0;
-        memcpy(&old, where[l], op.bytes);
-        uint64_t made;
-        if (swaps) {
-            const bool same = old == value(op.s[1], l);
-            made = same ? value(op.s[2], l) : old, swapped |= uint32_t(same) << l;
-        } else made = combined(op, old, op.sources > 1 ? value(op.s[1], l) : 1);
-        memcpy(where[l], &made, op.bytes);
-        d[l] = tells ? swapped >> l & 1 : uint32_t(old);
-        if (op.bytes == 8 && !tells && d != w.r[SINK]) d[WARP + l] = uint32_t(old >> 32);
-    });
-    if (op.outs) w.set(op.p[0], swapped, lanes);
-    if (swaps) look_for_polling(w, op, where[__builtin_ctz(lanes)]);
+    const uint32_t how = op.flags >> HOW & 15, type = op.flags >> TYPE & 15, count = op.flags >> COUNT & 15, all = lanes;
+    if (op.flags & GLOBAL_ONLY) lanes = in_global(w, op, lanes);
+    uint32_t done = lanes;
+    if (lanes) {
+        uint8_t* at[WARP];
+        located(w, op, op.s[0], lanes, at);
+        const bool swaps = how == CAS || how == CAST;
+        const unsigned size = op.bytes / count, words = size / 4;
+        Row first, second;
+        const uint32_t *const a = op.sources > 1 ? w.row(op.s[1], first) : nullptr, *const b = swaps ? w.row(op.s[2], second) : nullptr;
+        const auto value = [&](const uint32_t* from, const Operand& o, unsigned l, unsigned i) {
+            const bool registers = o.kind == Kind::Register && o.index != ZERO;
+            const uint32_t* const low = registers ? from + i * words * WARP : from;
+            return low[l] | (words == 2 && registers ? uint64_t(low[WARP + l]) << 32 : 0);
+        };
+        uint32_t* const d = w.target(op.out);
+        each(lanes, [&](unsigned l) {
+            for (unsigned i = 0; i < count; i++) {
+                uint64_t old = 0;
+                memcpy(&old, at[l] + i * size, size);
+                uint64_t made = old, given = a ? value(a, op.s[1], l, i) : 1;
+                if (!swaps) made = combined(how, type, op.flags & FLUSHES, old, given);
+                else if (old == given) made = value(b, op.s[2], l, i);
+                else done &= ~(1u << l);
+                memcpy(at[l] + i * size, &made, size);
+                if (how == CAST) old = done >> l & 1;  // whether it is done
+                if (d == w.r[SINK]) continue;
+                d[i * words * WARP + l] = uint32_t(old);
+                if (words == 2 && how != CAST) d[(i * words + 1) * WARP + l] = uint32_t(old >> 32);
+            }
+        });
+        if (swaps) look_for_polling(w, op, at[__builtin_ctz(lanes)]);
+    }
+    if (op.outs) w.set(op.p[0], done, all);
 }
 
 bool prepare_atomic(Op& op)
 {
+    static const char* const hows[] = {"ADD", "MIN", "MAX", "INC", "DEC", "AND", "OR", "XOR", "EXCH", "CAS", "CAST", "POPC"};
+    static const struct { const char* name; uint32_t type, count; uint8_t size; } types[] = {
+        {"S32", S32, 1, 4}, {"U64", U64, 1, 8}, {"S64", S64, 1, 8}, {"64", U64, 1, 8}, {"F64", F64, 1, 8}, {"F32", F32, 1, 4}, {"F32x2", F32, 2, 4},
+        {"F32x4", F32, 4, 4}, {"F16x2", F16x2, 1, 4}, {"F16x4", F16x2, 2, 4}, {"F16x8", F16x2, 4, 4}, {"BF16x2", BF16x2, 1, 4}, {"BF16_V2", BF16x2, 1, 4},
+        {"BF16x4", BF16x2, 2, 4}, {"BF16x8", BF16x2, 4, 4}};
     if (!prepare_memory(op)) return false;
-    if (op.has("F64") || op.has("U64") || op.has("S64")) op.bytes = 8;
-    return !op.has("128") && !op.has("U16") && !op.has("F16x4");
+    uint32_t how = ADD, type = U32, count = 1;
+    unsigned size = 4;
+    for (uint32_t i = 0; i < 12; i++)
+        if (op.has(hows[i])) how = i;
+    for (const auto& t : types)
+        if (op.has(t.name)) type = t.type, count = t.count, size = t.size;
+    op.bytes = uint8_t(size * count);
+    op.flags |= how << HOW | type << TYPE | count << COUNT | (op.has("FTZ") ? FLUSHES : 0);
+    if (op.name == "ATOM" && (type == F16x2 || type == BF16x2)) op.flags |= GLOBAL_ONLY;
+    if (type >= F16x2 && how != ADD && how != EXCH) return false;
+    return std::all_of(op.modifiers.begin(), op.modifiers.end(), [&](const std::string& m) {
+        const auto is = [&](const char* name) { return m == name; };
+        return std::any_of(hows, hows + 12, is) || std::any_of(std::begin(types), std::end(types), [&](const auto& t) { return m == t.name; }) ||
+               m == "E" || m == "STRONG" || m == "GPU" || m == "SYS" || m == "CTA" || m == "SM" || m == "FTZ" || m == "RN" ||
+               m == "SPIN" || m == "32" || m == "U32" || m == "EF" || m == "EL" || m == "LU" || m == "NA";
+    });
+}
+
+// Whether a generic address is in shared (S), local (L) or global (G) memory.
+void query_space(Warp& w, const Op& op, uint32_t lanes)
+{
+    uint64_t at[WARP];
+    addresses(w, op.s[0], at);
+    const uint64_t window = op.has("S") ? SHARED_WINDOW : op.has("L") ? LOCAL_WINDOW : 0;
+    w.set(op.p[0], where([&](unsigned l) { return at[l] >> 48 == window >> 48; }), lanes);
+}
+
+bool prepare_query(Op& op)
+{
+    op.s[0].wide = true;
+    return only(op, {"E", "S", "L", "G"}) && op.outs == 1 && op.out.index == ZERO && op.s[0].kind == Kind::Memory;
 }
 
 // ---- constants -----------------------------------------------------------------------------------------------------------------
@@ -490,6 +548,7 @@ void add_memory(Table& t)
     t["STG"] = t["ST"] = t["STS"] = t["STL"] = {store, false, prepare_memory};
     t["ATOM"] = t["ATOMG"] = t["ATOMS"] = {atomic, true, prepare_atomic};
     t["RED"] = t["REDG"] = {atomic, false, prepare_atomic};
+    t["QSPC"] = {query_space, true, prepare_query};
     t["LDC"] = {load_constant, true, prepare_constant};
 }
 
