@@ -45,10 +45,9 @@ def drawn(name: str) -> Row:
     try:
         counted = emulated.run(subject, trace=True)
         sizes = {n: v for n, v in subject.values.items() if isinstance(v, int)}
-        source = {rung.path.name: rung.source} if rung.path else {}
         detail = {
             "work": layouts.work(counted), "tile": layouts.tile(counted),
-            "line": drawings.costliest(counted, source, sizes),
+            "line": drawings.costliest(counted, drawings.sources_of(rung), sizes),
             "kernels": [{k: v for k, v in kernel.items() if k in ("kernel", "grid", "block", "figures")}
                         for kernel in counted.as_json()["kernels"]],
         }  # fmt: skip

@@ -11,15 +11,16 @@ import pytest
 
 import rung
 from emulation import needs_compiler
-from rung.cli import main
+from rung.cli import console, main
 from rung.dtypes import DTYPES
+from rung.emulator import machine
 from rung.profile import emulated
 from rung.profile.bound import kendall
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
-from rung.show import drawings
+from rung.show import counts, drawings
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.skipif(bool(machine.unavailable()), reason=machine.unavailable())]
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str, verb: str = "count") -> tuple[int, str]:
@@ -45,6 +46,13 @@ def test_lines_stand_beside_their_counts(capsys: pytest.CaptureFixture[str]) -> 
     source = catalogue.find("transpose/2").source.splitlines()
     assert len(text.splitlines()) == len(source)
     assert any("ld shared 128 x 32.00" in line for line in text.splitlines())
+
+
+def test_a_narrow_margin_keeps_short_marks_beside_lines_and_long_ones_above() -> None:
+    lines = [("ld shared 8 x 1.00", "| a"), ("ld shared 8 x 1.00; st shared 8 x 1.00", "| b"), ("", "| c")]
+    wide, narrow = (counts._beside(lines, margin) for margin in (60, 26))
+    assert [line.index("|") for line in wide] == [39] * 3
+    assert narrow == ["ld shared 8 x 1.00 | a", f"{lines[1][0]}\n{'':18} | b", f"{'':18} | c"]
 
 
 @pytest.mark.slow
@@ -83,7 +91,8 @@ def test_large_shapes_are_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch) 
     subject = Subject(one, "nine", values, DTYPES["f32"])
     direct = emulated.count(subject)
     assert direct.exact
-    monkeypatch.setattr(emulated, "MOST_WORK", 10000.0)
+    for limit in ("MOST_WORK", "PART_WORK"):  # then three rows of T are counted in place of nine
+        monkeypatch.setattr(emulated, limit, emulated.work(subject, values) / 2)
     shorter = emulated.count(subject)
     assert not shorter.exact
     assert [emulated.figures(k) for k in shorter.kernels] == [emulated.figures(k) for k in direct.kernels]
@@ -148,3 +157,43 @@ def test_the_first_block_of_an_asynchronous_kernel_is_told_in_order() -> None:
     svg = drawings.timeline(counted.kernels[0])
     assert svg.count("a copy of 3,072 bytes") == len(begun)
     assert ElementTree.fromstring(svg).tag.endswith("svg")
+
+
+# What Nsight Compute measured on an H200: (rung, shape, dtype, figure, of all launches).
+MEASURED = [
+    ("reduce/01_linear", "b8192n768", "f32", "global_loads", 196_608),
+    ("reduce/01_linear", "b65536n1024", "f32", "global_loads", 2_097_152),  # rows share a warp: not counted at few rows
+    ("matmul/23_tensor_stores", "b4t64 out", "bf16", "fadd", 196_608),  # a tile holds two texts: not counted at one
+    ("matmul/14_mma_pipeline", "decode", "bf16", "global_read_bytes", 9_486_336),  # cp.async of rows that are read twice
+    ("attention/24_output_in_registers", "n256", "f32", "global_read_bytes", 421_888),  # ... to rows of odd places
+    ("matmul/09_wmma_tf32", "decode", "tf32", "global_loads", 74_880),  # and others by generic addresses
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype", "figure", "measured"), MEASURED)
+def test_counts_are_those_of_the_hardware(name: str, shape: str, dtype: str, figure: str, measured: float) -> None:
+    assert emulated.figure(name, figure, shape=shape, dtype=dtype) == measured
+
+
+def test_a_rung_whose_parent_has_another_format_is_drawn_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """attention/35 is of f32, the rung that it came from of halves."""
+    page = tmp_path / "page.html"
+    code, _ = run(capsys, "attention/35", "-o", str(page), verb="draw")
+    assert code == 0 and "attention/31_producer" not in page.read_text()
+
+
+def test_kernels_that_do_not_fit_beside_each_other_are_below(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ("", *(f"kernel_number_{n}" for n in range(7)))
+    rows = [("grid", *map(str, range(1, 8))), ("only of the last", *["0"] * 6, "3")]
+    monkeypatch.setenv("COLUMNS", "80")
+    for terminal, tables in ((True, 3), (False, 1)):
+        monkeypatch.setattr(console, "is_terminal", lambda terminal=terminal: terminal)
+        console.tables(columns, rows)
+        out = capsys.readouterr().out
+        assert out.count("grid") == tables and all(name in out for name in columns)
+        assert out.count("only of the last") == 1
+        assert not terminal or max(map(len, out.splitlines())) <= 80

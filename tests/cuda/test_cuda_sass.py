@@ -63,3 +63,28 @@ def test_a_real_kernel_shows_what_its_source_does(
         assert mix[once] == 1, once
     assert "tensor" not in mix
     assert mix["total"] == sum(n for name, n in mix.items() if name != "total" and "." not in name)
+
+
+def test_labels_become_addresses_and_lines_are_those_of_the_last_comment() -> None:
+    listing = """
+kernel:
+.text.kernel:
+\t//## File "/a/sum.cuh", line 7 inlined at "/a/k.cu", line 3
+\t//## File "/a/k.cu", line 3
+        /*0000*/               @P0 BRA `(.L_x_1) ;
+        /*0010*/                   CALL.REL.NOINC `($__internal_0_$divide) ;
+\t//## File "/a/k.cu", line 4
+        /*0020*/                   BRX R2 -0x30                    (*"BRANCH_TARGETS .L_x_1"*);
+.L_x_1:
+        /*0030*/                   HGMMA.64x128x16.F32 R24, gdesc[UR4], RZ, !UPT ;
+$__internal_0_$divide:
+        /*0040*/                   RET.REL.NODEC R2 `(kernel) ;
+"""
+    stacks, functions = sass._functions(listing)
+    assert stacks == [(("/a/sum.cuh", 7), ("/a/k.cu", 3)), (("/a/k.cu", 4),), ()]
+    assert functions["kernel"] == [
+        (0x00, "@P0 BRA 0x30", 0), (0x10, "CALL.REL.NOINC 0x40", 0), (0x20, "BRX R2 -0x30", 1),
+        (0x30, "HGMMA.64x128x16.F32 R24, gdesc[UR4], RZ, !UPT", 1), (0x40, "RET.REL.NODEC R2 0x0", 2),
+    ]  # fmt: skip
+    branch = sass.Instruction(0, "@P0 BRA 0x30", stacks[0])
+    assert (branch.name, branch.opcode) == ("BRA", "BRA")

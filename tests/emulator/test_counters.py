@@ -13,7 +13,7 @@ from emulation import INCLUDE, load, needs_compiler, run
 from rung import emulator
 from rung.cuda.launch import Build, LaunchConfig
 from rung.emulator import counters, machine
-from rung.emulator.counters import Access, Launched
+from rung.emulator.counters import Access, Launched, Sample
 from rung.emulator.counters_explained import figures, met, reason, remark
 from rung.errors import RungError
 
@@ -222,6 +222,44 @@ __global__ void f(float4* out) {
     found = counted(source, aligned(128))
     access = next(a for a in found.worst if (a.memory, a.direction) == ("shared", "read"))
     assert "meet" not in reason(access, found.worst[access]) and "16 bytes" in reason(access, found.worst[access])
+
+
+@pytest.mark.parametrize(
+    ("size", "apart", "said"),
+    [
+        (16, [lane // 4 * 256 + lane % 4 * 16 for lane in range(32)], "8 pieces of 64 bytes, 256 bytes apart"),
+        (4, [lane // 4 * 272 + lane % 4 * 4 for lane in range(32)], "8 pieces of 16 bytes, 272 bytes apart; not all"),
+        (4, [lane % 4 * 4 for lane in range(32)], "only 4 different addresses"),
+        (16, [lane * 64 for lane in range(32)], "64 bytes apart"),
+        (4, [lane * 64 for lane in range(32)], "16 elements apart"),
+        (4, [-lane * 4 for lane in range(32)], "begin 4 bytes after"),
+        (4, [lane * 4 for lane in range(32)], ""),
+    ],
+)
+def test_pieces_of_a_request_to_global_memory_are_described(size: int, apart: list[int], said: str) -> None:
+    access = Access("test.cu", 1, "global", "read", "plain")
+    why = reason(access, Sample(size, 0, dict(enumerate(apart))))
+    assert said in why and bool(said) == bool(why)
+
+
+def test_lanes_of_different_parts_of_a_wide_access_do_not_meet() -> None:
+    """Rows of 36 words, of which each lane reads four: eight lanes fill the banks."""
+    access = Access("test.cu", 1, "shared", "read", "plain")
+    assert "8 lanes at a time" in reason(access, Sample(16, 0, {lane: lane * 144 for lane in range(32)}))
+    assert "8 lanes meet" in reason(access, Sample(16, 0, {lane: lane * 128 for lane in range(32)}))
+
+
+def test_of_requests_that_waste_the_same_the_largest_is_kept() -> None:
+    """One sector too many each: that of two lanes comes first, that of 32 lanes has five sectors."""
+    source = """
+__global__ void f(const float* x, float* out) {
+    for (int i = 0; i < 2; i++)
+        if (i || threadIdx.x < 2) out[i * 32 + threadIdx.x] = x[7 + threadIdx.x];
+}
+"""
+    found = counted(source, aligned(64), aligned(64))
+    (worst,) = [sample for access, sample in found.worst.items() if access.direction == "read"]
+    assert len(worst.lanes) == 32
 
 
 def test_goals_are_expressions_over_counters() -> None:

@@ -4,6 +4,7 @@ rungs of every kind; faults name the kernel and the line."""
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ import torch
 from emulation import load, needs_compiler, run
 from rung import emulator
 from rung.check.operands import Operands
+from rung.cuda import sass
 from rung.cuda.launch import LaunchConfig
 from rung.dtypes import DTYPES
 from rung.emulator import counters, machine
 from rung.emulator.counters_explained import figures
-from rung.errors import EmulatorFault
+from rung.errors import EmulatorFault, RungError
 from rung.rungs import catalogue
 
 pytestmark = [needs_compiler, pytest.mark.skipif(bool(machine.unavailable()), reason=machine.unavailable())]
@@ -127,6 +129,17 @@ __global__ void f(float* x, int n) {{
     x = torch.zeros(32)
     ran("__global__ void f(float* x) { x[threadIdx.x] = 1; }", x)  # later launches are unharmed
     assert x.sum() == 32
+
+
+def test_an_unknown_instruction_and_a_missing_disassembler_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = f"__global__ void f(float* x) {{ x[0] = {time.time()}f; }}"  # never disassembled before
+    with monkeypatch.context() as here, pytest.raises(RungError, match="nvdisasm"):
+        here.setattr(sass, "disassembler", lambda: None)
+        ran(source, torch.zeros(32))
+    unknown = sass.Instruction(0, "FROB R1, R2", (("test.cu", 7),))
+    monkeypatch.setattr(machine, "_instructions", lambda build: {"f": [unknown]})
+    with pytest.raises(RungError, match="kernel 'f', line 7: the instruction FROB R1, R2 is not executed here"):
+        ran(source, torch.zeros(32))
 
 
 def test_a_launch_with_pdl_must_wait() -> None:

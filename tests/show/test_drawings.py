@@ -13,7 +13,7 @@ import pytest
 from emulation import needs_compiler
 from rung.cli import main
 from rung.dtypes import DTYPES
-from rung.emulator.counters import Sample
+from rung.emulator.counters import TRACED, Sample
 from rung.profile import emulated
 from rung.profile.emulated import Counted
 from rung.results.row import Row
@@ -93,8 +93,8 @@ def test_the_load_of_most_passes_is_drawn_wherever_its_tile_lies(name: str, meet
     """The keys come after the queries in shared memory, and one line reads both."""
     counted = drawn(name, B=1, T=67, C=64, NH=2)
     assert f"32 words, at most {meet} in one bank" in captions(layouts.tile(counted))[1]
-    (found,) = [one for one in drawings.costly(counted) if one[0].line == {32: 86, 1: 73}[meet]]
-    assert len({*found[2].lanes.values()}) == 32  # not the broadcast of the query
+    (found,) = [one for one in drawings.costly(counted) if one.access.line == {32: 86, 1: 73}[meet]]
+    assert len({*found.worst.lanes.values()}) == 32  # not the broadcast of the query
 
 
 @needs_compiler
@@ -111,6 +111,42 @@ def test_the_tile_of_a_tensor_map_lies_as_its_swizzle_says() -> None:
     for columns in (0, 2, 62):
         assert {words[row * tensor.shape[-1] + columns] % 32 // 4 for row in range(8)} == set(range(8))
         assert len({words[row * tensor.shape[-1] + columns] % 4 for row in range(8)}) == 1
+
+
+@needs_compiler
+def test_instructions_of_an_unrolled_line_share_one_drawing_which_names_them(tmp_path: Path) -> None:
+    path = tmp_path / "rows.cu"
+    path.write_text("""/*---
+idea = "Unrolled."
+expect = "."
+[[launch]]
+kernel = "relu"
+grid = 1
+block = 32
+---*/
+#include "apart.cuh"
+__global__ void relu(const float* x, float* out, int N)
+{
+    #pragma unroll
+    for (int i = 0; i < 8; i++) out[i * 32 + threadIdx.x] = fmaxf(apart(x, threadIdx.x * (i + 1) % N), 0.0f);
+}
+""")
+    (tmp_path / "apart.cuh").write_text("__device__ float apart(const float* x, int at) { return x[at]; }\n")
+    (one,) = catalogue.select("relu", path)
+    counted = emulated.run(Subject(one, "", one.operation.complete({"N": 256}), DTYPES["f32"]), trace=True)
+    (load,) = [found for found in drawings.accesses(counted) if found.access.direction == "read"]
+    assert load.instructions == 8 and load.counts.requests == 8
+    assert len(drawings._by_sector(load.worst)) == 32  # of the last, with lanes eight elements apart
+    page = drawings.page([counted], {counted.rung: drawings.sources_of(one)}, {})
+    assert page.count("8 requests of 8 instructions") == 2 and "32 in the drawn one" in page
+
+
+@needs_compiler
+def test_stores_are_drawn_where_the_first_blocks_loads_fill_the_trace() -> None:
+    counted = drawn("token_logprob/1", B=1, T=67, C=31, V=251)
+    whole, mine, read, _ = captions(layouts.work(counted))
+    assert "1 block of 128 threads" in whole and "the 67 elements of block 0" in mine
+    assert f"by its first {TRACED // 3:,} requests" in read
 
 
 @needs_compiler

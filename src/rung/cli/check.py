@@ -295,11 +295,14 @@ def _counted(rung: Rung, dtype: str, goals: Sequence[str], file: TextIO) -> int:
         return 0
 
     def work() -> int:
+        import torch
+
         from rung.cli.sweep import subject_of
         from rung.emulator.counters_explained import met, remark
         from rung.profile import emulated
 
         signal.alarm(COUNTING)
+        torch.set_num_threads(1)  # a copy of a process has no other threads, and would wait for them
         subject = subject_of(rung.operation.name, rung.path, None, dtype)
         kernels = emulated.count(subject).kernels if goals else emulated.remarked(subject)
         if said := remark(kernels, {n: v for n, v in subject.values.items() if isinstance(v, int)}):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from rich.console import Console
@@ -32,6 +33,11 @@ PROSE = 24  # cells longer than this may be folded, in a column of at least this
 def is_terminal() -> bool:
     """Whether standard output is a terminal."""
     return sys.stdout.isatty()
+
+
+def margin(most: int) -> int:
+    """How many characters may stand on the left of a source: fewer on a narrow terminal."""
+    return min(most, shutil.get_terminal_size().columns // 3) if is_terminal() else most
 
 
 def print_json(value: Any) -> None:
@@ -82,6 +88,22 @@ def table(
         console.print(Text(f"Not shown at this width: {names}.", style="dim"))
 
 
+def tables(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of numbers; on a terminal in parts, of as many columns as fit beside the first."""
+    need = [max(len(c), *(len(r[i]) for r in rows)) + 2 for i, c in enumerate(columns)]
+    left = shutil.get_terminal_size().columns if is_terminal() else sum(need)
+    parts: list[list[int]] = []
+    for i in range(1, len(columns)):
+        if not parts or need[0] + sum(need[j] for j in (*parts[-1], i)) - 2 > left:
+            parts.append([])
+        parts[-1].append(i)
+    for number, part in enumerate(parts):
+        if number:
+            print()
+        kept = [row for row in rows if any(row[i] not in ("", "0") for i in part)]
+        table([columns[i] for i in (0, *part)], [[r[i] for i in (0, *part)] for r in kept], right=columns[1:])
+
+
 def fitting(
     columns: Sequence[str], cells: Sequence[Sequence[str]], width: int, drop: Sequence[str] = ()
 ) -> tuple[list[int], list[int], list[int]]:
@@ -122,3 +144,13 @@ def status(text: str) -> None:
     empty text clears the line."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def counting(what: str) -> Iterator[None]:
+    """Says on a terminal what is counted, as long as it is."""
+    status(f"counting {what}; the first time ever takes half a minute")
+    try:
+        yield
+    finally:
+        status("")

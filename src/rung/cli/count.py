@@ -1,8 +1,12 @@
-"""`rung count`: what a rung asks of memory, line by line, counted without a GPU."""
+"""`rung count`: what a rung, or a CUDA program, asks of memory, line by line, counted without a GPU."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,8 +19,13 @@ if TYPE_CHECKING:
 
 
 def count(
-    rung: Annotated[str, typer.Argument(metavar="OP/RUNG", help="A rung of a ladder; with a file, its operation.")],
-    file: options.File = None,
+    rung: Annotated[
+        str, typer.Argument(metavar="OP/RUNG", help="A rung; with a file, its operation; or a program's file.")
+    ],
+    rest: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]... [-- WORD...]", help="Your own kernel; of a program more files, arguments."),
+    ] = None,
     vs: Annotated[str | None, typer.Option(help="Another rung to compare with, or `parent`.")] = None,
     shape: options.Shape = None,
     dtype: options.Dtype = None,
@@ -28,6 +37,8 @@ def count(
     bound: Annotated[
         str | None, typer.Option(metavar="GPU", help="A lower bound of the time on this GPU: 'NVIDIA H200'.")
     ] = None,
+    include: Annotated[list[str] | None, typer.Option("-I", help="A program's folder of headers (repeatable).")] = None,
+    define: Annotated[list[str] | None, typer.Option("-D", help="A program's macro, NAME or NAME=VALUE.")] = None,
     json: options.Json = False,
 ) -> None:
     """Requests, sectors, bank conflicts, copies and barriers, counted without a GPU: the machine code runs on the CPU.
@@ -35,8 +46,27 @@ def count(
     The names are Nsight Compute's where they mean the same. Large shapes are counted at small ones and
     extrapolated, where that is exact.
 
-    Examples: rung count transpose/2 --vs transpose/3 · rung count gelu my_kernel.cu --lines
+    A program (a .cu file with main) runs as by `rung run`, and each launch is counted; its output comes first.
+
+    Examples: rung count transpose/2 --vs transpose/3 · rung count gelu my.cu --lines · rung count main.cu -- 1000
     """
+    words = rest or []
+    if rung.endswith(".cu"):
+        for name, given in (("--vs", vs), ("--shape", shape), ("--dtype", dtype), ("--tune", tune), ("--bound", bound)):
+            if given is not None:
+                raise RungError(f"{name} is of rungs: {rung} is a program.")
+        sys.exit(of_program([rung, *words], include or (), define or (), lines=lines, goals=goal or (), json=json))
+    if len(words) > 1:
+        raise RungError(f"{' '.join(words[1:])}: one file is counted as a rung of {rung}.")
+    file = Path(words[0]) if words else None
+    of_rung(rung, file, vs, shape, dtype, tune, lines=lines, goal=goal, bound=bound, json=json)
+
+
+def of_rung(
+    rung: str, file: Path | None, vs: str | None, shape: str | None, dtype: str | None, tune: list[str] | None,
+    *, lines: bool = False, goal: list[str] | None = None, bound: str | None = None, json: bool = False,
+) -> None:  # fmt: skip
+    """Counts a rung and prints it."""
     from rung.cli.sweep import subject_of
     from rung.emulator.counters_explained import met
     from rung.profile import bound as bounds
@@ -44,7 +74,8 @@ def count(
     from rung.rungs import catalogue
 
     subject = subject_of(rung, file, shape, dtype)
-    every = [emulated.count(subject, options.parse_tuning(tune))]
+    with console.counting(subject.rung.full_name):
+        every = [emulated.count(subject, options.parse_tuning(tune))]
     if vs is not None:
         parent = catalogue.parent(subject.rung) if vs == "parent" else None
         if vs == "parent" and parent is None:
@@ -52,7 +83,8 @@ def count(
         other = subject_of(
             parent.full_name if parent else vs, None, shape or subject.shape, dtype or subject.dtype.name
         )
-        every.append(emulated.count(other))
+        with console.counting(other.rung.full_name):
+            every.append(emulated.count(other))
     goals = [(text, *met(text, every[0].kernels)) for text in goal or ()]
     least = bounds.bound(subject, every[0].as_json()["kernels"], bound) if bound else None
     missed = not all(ok for _, ok, _ in goals)
@@ -79,22 +111,80 @@ def count(
         raise typer.Exit(1)
 
 
-def _print(every: list[Counted], subject: Subject, lines: bool) -> None:
+def of_program(
+    words: Sequence[str], include: Sequence[str], define: Sequence[str], standard: str = "c++17",
+    libraries: Sequence[str] = (), seen_gpu: str = "h100",
+    *, lines: bool = False, goals: Sequence[str] = (), json: bool = False,
+) -> int:  # fmt: skip
+    """Runs a program, prints what its kernels asked of memory; the exit code."""
+    from rung.emulator import counting, executable, running
+    from rung.emulator.counters_explained import met
+    from rung.profile.emulated import Counted
+    from rung.show import document
+
+    split = next((i for i, word in enumerate(words) if not word.endswith(running.SOURCES)), len(words))
+    files, arguments = [Path(word) for word in words[:split]], [*words[split:]]
+    if not any(re.search(r"\bmain\s*\(", file.read_text(errors="replace")) for file in files if file.is_file()):
+        raise RungError(f"{files[0]} has no main: name a kernel's operation, as in `rung count gelu {files[0]}`.")
+    built = executable.Options(tuple(include), tuple(define), standard, races=False, stubs=True)
+    kernels: list[counting.Kernels] = []
+    with running.built(files, built, libraries, kernels=kernels) as program:
+        how = running.How(races="no", gpu=seen_gpu, quiet=True, count=kernels[0])
+        ended = running.run(program, arguments, how, keep=json)
+        counted = Counted(str(files[0]), "", "", counting.counted(kernels[0]), {})
+    results = [(text, *met(text, counted.kernels)) for text in goals] if counted.kernels else []
+    code = ended.code or int(not all(ok for _, ok, _ in results))
+    if json:
+        repeat = ["count", *words[:split], *(["--", *arguments] if arguments else [])]
+        told = ended.report.get("findings", [])
+        found: list[dict[str, Any]] = [document.finding(**one, repeat=repeat) for one in told]
+        found += [document.finding("goal", f"missed: {text} ({n})") for text, ok, n in results if not ok]
+        if ended.code and not found:
+            found = [document.finding("exit", f"the program ends with exit code {ended.code}")]
+        notes = [f"met: {text} ({n})" for text, ok, n in results if ok]
+        command = [*map(str, files), *arguments]
+        more = {"command": command, "output": ended.output}
+        console.print_json(document.document("count", code, [counted.as_json()], found, notes, **more))
+        return code
+    if not counted.kernels:
+        console.note("no launch was counted.")
+    elif lines:
+        for file in files:
+            print(f"{file}:")
+            print(_annotated(counted, file.read_text(errors="replace"), file.name))
+    else:
+        print()
+        _tables([counted], {})
+    for text, ok, n in results:
+        print(f"{'met' if ok else 'missed'}: {text} ({n})")
+    return code
+
+
+def _annotated(counted: Counted, source: str, name: str) -> str:
     from rung.show import counts as tables
 
+    return tables.annotated(counted, source, name, console.margin(tables.MARGIN))
+
+
+def _print(every: list[Counted], subject: Subject, lines: bool) -> None:
     for counted in every:
         how = "counted" if counted.exact else f"from counts at {'; '.join(counted.sizes)}"
         console.note(f"{counted.rung} {counted.dtype} {counted.shape}: {how}; caches are not modelled.")
     if lines:
-        print(tables.annotated(every[0], subject.rung.source, subject.rung.path.name if subject.rung.path else ""))
+        print(_annotated(every[0], subject.rung.source, subject.rung.path.name if subject.rung.path else ""))
         return
+    _tables(every, {n: int(v) for n, v in subject.values.items() if isinstance(v, int)})
+
+
+def _tables(every: list[Counted], sizes: dict[str, int]) -> None:
+    from rung.show import counts as tables
+
     shown = tables.kernels(every)
-    console.table(shown.columns, shown.rows, right=shown.right)
+    console.tables(shown.columns, shown.rows)
     if len(every) > 1:
         print()
         print("\n".join(tables.against(*every)))
-    sizes = {n: int(v) for n, v in subject.values.items() if isinstance(v, int)}
     costly = tables.expensive(every[0], sizes)
     if costly.rows:
         print()
-        console.table(costly.columns, costly.rows, right=costly.right)
+        console.table(costly.columns, costly.rows, right=costly.right, drop=(tables.WASTED,))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rung.cli import options
+from rung.cli import console, options
 from rung.errors import RungError
 
 
@@ -36,14 +36,20 @@ def draw(
     subject = subject_of(rung, file, shape, dtype)
     if shape is None:
         subject = emulated.to_draw(subject)
-    subjects, every = [subject], [emulated.run(subject, options.parse_tuning(tune), trace=True)]
+    subjects = [subject]
+    with console.counting(subject.rung.full_name):
+        every = [emulated.run(subject, options.parse_tuning(tune), trace=True)]
     parent = catalogue.parent(subject.rung) if vs is None and file is None else None
+    if parent is not None and parent.kind == "cuda" and (why := parent.refusal(subject.values, subject.dtype)):
+        console.note(f"Not drawn beside it: {why}")
+        parent = None
     beside = parent.full_name if parent is not None and parent.kind == "cuda" else vs
     if beside not in (None, "none"):
         other = subject_of(str(beside), None, subject.shape, dtype or subject.dtype.name)
         subjects.insert(0, other)
-        every.insert(0, emulated.run(other, trace=True))
-    sources = {s.rung.path.name: s.rung.source for s in subjects if s.rung.path is not None}
+        with console.counting(other.rung.full_name):
+            every.insert(0, emulated.run(other, trace=True))
+    sources = {s.rung.full_name: drawings.sources_of(s.rung) for s in subjects}
     sizes = {n: v for n, v in subject.values.items() if isinstance(v, int)}
     write_whole(output, drawings.page(every, sources, sizes))
     print(f"written: {output}")

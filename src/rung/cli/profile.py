@@ -62,9 +62,9 @@ def profile(
         _all(limit, again, json)
         return
     if device == "emulator":
-        from rung.cli.count import count
+        from rung.cli.count import of_rung
 
-        count(rung, file, vs, shape, dtype, tune, json=json)
+        of_rung(rung, file, vs, shape, dtype, tune, json=json)
         return
     if device not in (None, "cuda"):
         raise RungError(f"--device {device} is for `rung profile generate`; a rung takes cuda or emulator.")

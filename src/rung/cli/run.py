@@ -44,6 +44,9 @@ def run(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes for a launch without race check (default: one per core).")
     ] = None,
+    count: Annotated[
+        bool, typer.Option("--count", help="Behind the output, what each kernel asks of memory (as `rung count`).")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document (docs/json.md) instead of the output.")
@@ -60,8 +63,8 @@ def run(
     """
     from rung.emulator import executable, gpu, running
 
-    count = next((i for i, word in enumerate(words) if not word.endswith(running.SOURCES)), len(words))
-    files, arguments = [Path(word) for word in words[:count]], words[count:]
+    split = next((i for i, word in enumerate(words) if not word.endswith(running.SOURCES)), len(words))
+    files, arguments = [Path(word) for word in words[:split]], words[split:]
     if not files:
         raise RungError(f"{words[0]} is not a source: name .cu or .cpp files first.")
     if order not in (*running.ORDERS, "all"):
@@ -73,6 +76,13 @@ def run(
     on_gpu = device == "cuda"
     if on_gpu and (order == "all" or races or workers):
         raise RungError("--order all, --races and --workers need the emulator, which looks for races.")
+    linked = [f"-l{name}" for name in library or ()]
+    if count:
+        from rung.cli.count import of_program
+
+        if on_gpu or order != "forward" or races or workers:
+            raise RungError("--count has one order, no race check and one process, and needs no GPU.")
+        sys.exit(of_program(words, include or (), define or (), standard, linked, seen_gpu, json=as_json))
     checked: Literal["auto", "yes", "no"] = "auto" if races is None else "yes" if races else "no"
     how = running.How(
         "forward" if order == "all" else order,
@@ -87,7 +97,7 @@ def run(
         tuple(include or ()), tuple(define or ()), standard, races is not False and not on_gpu, stubs=on_gpu
     )
     arch = gpu.architecture() if on_gpu else None
-    with running.built(files, built, [f"-l{name}" for name in library or ()], arch) as program:
+    with running.built(files, built, linked, arch) as program:
         used = how
         ended = running.run(program, arguments, how, keep=as_json)
         if order == "all" and not ended.code:

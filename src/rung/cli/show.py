@@ -85,13 +85,14 @@ def _counted(changes: list[str], parent: Rung, child: Rung) -> list[str]:
         raise RungError(f"{child.full_name} and {parent.full_name} have no number format in common.")
     largest = child.operation.complete(next(iter(child.operation.shapes.values())))
     subject = emulated.small(Subject(child, "", largest, DTYPES[both[0]]))
-    found = [emulated.run(replace(subject, rung=rung)) for rung in (parent, child)]
+    with console.counting(f"{parent.full_name} and {child.full_name}"):
+        found = [emulated.run(replace(subject, rung=rung)) for rung in (parent, child)]
     console.note(f"{subject.dtype.name} {subject.shape}: requests x sectors or passes, counted on the emulator.")
     marks = []
     for rung, counted in zip((parent, child), found, strict=True):
         files = [rung.path, *rung.path.parent.glob("*.cuh")] if rung.path else []
         marks.append(counts.of_texts(counted, {f.name: f.read_text(encoding="utf-8") for f in files}))
-    return counts.beside_changes(changes, *marks)
+    return counts.beside_changes(changes, marks[0], marks[1], console.margin(counts.MARGIN))
 
 
 def _header(rung: Rung) -> str:

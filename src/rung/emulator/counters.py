@@ -7,6 +7,7 @@ A launch under `Settings(counters=True)` executes the machine code that NVRTC ma
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,11 +15,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
+from rung.cuda import limits
 from rung.cuda.launch import LaunchConfig
-from rung.cuda.sass import Instruction
+from rung.cuda.sass import Instruction, Stack
 from rung.emulator import machine
 
-WAYS = ("plain", "atomic", "matrix", "cp.async", "bulk", "operand", "barrier")
+WAYS = ("plain", "generic", "atomic", "matrix", "cp.async", "bulk", "operand", "barrier")
 EVENTS = ("copy", "arrived", "product", "barrier", "wait for bytes", "group", "wait for group", "wait for products")
 _LOAD, _STORE, _SHARED_LOAD, _SHARED_STORE = (
     ((memory, direction),) for memory in ("global", "shared") for direction in ("read", "write")
@@ -27,7 +29,7 @@ _EITHER: tuple[tuple[str, str], ...] = ()  # what its addresses or its copies te
 # How an opcode accesses memory, and which memory if that is always the same.
 _ACCESSES = {
     "LDG": ("plain", _LOAD), "STG": ("plain", _STORE), "LDS": ("plain", _SHARED_LOAD), "STS": ("plain", _SHARED_STORE),
-    "LD": ("plain", _EITHER), "ST": ("plain", _EITHER), "ATOMG": ("atomic", _STORE), "REDG": ("atomic", _STORE),
+    "LD": ("generic", _EITHER), "ST": ("generic", _EITHER), "ATOMG": ("atomic", _STORE), "REDG": ("atomic", _STORE),
     "ATOMS": ("atomic", _SHARED_STORE), "ATOM": ("atomic", _EITHER), "RED": ("atomic", _EITHER),
     "LDSM": ("matrix", _SHARED_LOAD), "STSM": ("matrix", _SHARED_STORE), "LDGSTS": ("cp.async", _LOAD + _SHARED_STORE),
     **dict.fromkeys(("STAS", "REDAS"), ("bulk", _EITHER)),
@@ -36,9 +38,11 @@ _COPIES = ("UBLKCP", "UBLKRED", "UTMALDG", "UTMASTG", "UTMAREDG")
 _ACCESSES |= dict.fromkeys(_COPIES, ("bulk", _EITHER))
 _PRODUCT = re.compile(r"HGMMA|QGMMA|IGMMA|BGMMA")
 _TILE = re.compile(r"\.64x(\d+)x\d+")
+TRACED = 3 << 14  # requests of a launch that are kept for drawings
 _OPERAND, _WARP_GROUP = 32, 4  # bytes of a row of a product's operand; warps that make it together
 
 Place = tuple[str, int]  # a file's name and a line of it
+Requested = tuple[list[int], list[int]]  # a row of machine.Program.requests
 
 
 class Access(NamedTuple):
@@ -78,7 +82,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Sample:
-    """The most expensive request of an instruction: each active lane's distance from the first one's address."""
+    """The request of an instruction that wastes most: each active lane's distance from the first one's address."""
 
     size: int  # bytes per lane
     phase: int  # of the first lane's address within 128 bytes
@@ -114,11 +118,15 @@ class Launched:
     config: LaunchConfig
     accesses: dict[Access, Counts] = field(default_factory=lambda: defaultdict(Counts))
     worst: dict[Access, Sample] = field(default_factory=dict)
+    instructions: Counter[Access] = field(default_factory=Counter)  # how many of the code make it
     # Of each opcode executions by warps, and by lanes whose predicate held.
     executed: dict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     lanes: dict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     events: list[Event] = field(default_factory=list)  # of the first block, in order
     trace: list[Request] = field(default_factory=list)  # under `traced`
+    clocks: tuple[int, int] = (0, 0)  # of the longest block, and of all together: of instructions that need each other
+    resident: int = 0  # blocks that a multiprocessor holds at once
+    launches: int = 1  # that are summed
     programs: bool = False  # of Triton's interpreter: a request is an access of a whole block, of `warp`th such ones
 
     def total(self, memory: str, direction: str, *ways: str) -> Counts:
@@ -145,8 +153,9 @@ def recorded() -> Iterator[list[Launched]]:
 
 
 @contextlib.contextmanager
-def traced(room: int = 1 << 15) -> Iterator[None]:
-    """Inside, launches keep so many requests, half of them the first block's."""
+def traced(room: int = TRACED) -> Iterator[None]:
+    """Inside, launches keep so many requests; a third each: stores to global memory of the first block, those of
+    other blocks, and what else the first block asks for."""
     global _room
     _room = room
     try:
@@ -172,9 +181,26 @@ def collect(program: machine.Program, config: LaunchConfig) -> None:
     """Keeps what the launch that has just ended counted."""
     if _recorded is None:
         return
+    launched = counted(program, config, program.tally(), program.requests())
+    places = _places(program)
+    for number, block, warp, mask, size, kind, *at in machine.trace(room()):
+        access = _access(program.instructions[number], places[number], kind & 1, kind >> 1 & 1)
+        if access:
+            lanes_at = {lane: at[lane] for lane in range(machine.LANES) if mask >> lane & 1}
+            launched.trace.append(Request(access, block, warp, size, lanes_at, kind >> 2))
+    launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in machine.events()]
+    launched.clocks = machine.clocks()
+    shared = program.resources.static_shared + config.shared
+    launched.resident = limits.occupancy(machine.ARCH, config.threads, program.resources.registers, shared).blocks
+    _recorded.append(launched)
+
+
+def counted(
+    program: machine.Program, config: LaunchConfig, tally: Sequence[tuple[int, int]], requests: Iterable[Requested]
+) -> Launched:
+    """The counts of instructions and requests by line."""
     launched = Launched(program.kernel, config)
-    places = _places(program.instructions, program.origin)
-    tally = program.tally()
+    places = _places(program)
     for instruction, place, (executed, lanes) in zip(program.instructions, places, tally, strict=True):
         if not executed:
             continue
@@ -189,19 +215,20 @@ def collect(program: machine.Program, config: LaunchConfig) -> None:
         elif tile := _PRODUCT.match(instruction.name) and _TILE.search(instruction.opcode):
             size = _OPERAND * (int(tile[1]) + 64 * _operands_in_shared(instruction)) * executed // _WARP_GROUP
             launched.accesses[Access(*place, "shared", "read", "operand")].add(Counts(bytes=size, unique_bytes=size))
-    _add_requests(launched, program, places)
-    for number, block, warp, mask, size, kind, *at in machine.trace(room()):
-        access = _access(program.instructions[number], places[number], kind & 1, kind >> 1 & 1)
-        if access:
-            lanes_at = {lane: at[lane] for lane in range(machine.LANES) if mask >> lane & 1}
-            launched.trace.append(Request(access, block, warp, size, lanes_at, kind >> 2))
-    launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in machine.events()]
-    _recorded.append(launched)
+    _add_requests(launched, program, places, requests)
+    return launched
 
 
-def _add_requests(launched: Launched, program: machine.Program, places: Sequence[Place]) -> None:
+def timed() -> bool:
+    """Whether the next launch adds up clocks: not for drawings."""
+    return _recorded is not None and not _room
+
+
+def _add_requests(
+    launched: Launched, program: machine.Program, places: Sequence[Place], requests: Iterable[Requested]
+) -> None:
     worst: dict[Access, tuple[int, int]] = {}
-    for (number, shared, store, *figures), (mask, size, phase, *apart) in program.requests():
+    for (number, shared, store, *figures), (mask, size, phase, bad, *apart) in requests:
         instruction = program.instructions[number]
         if instruction.name in _COPIES:  # a store is a copy to global memory, which reads shared memory
             store ^= shared
@@ -212,10 +239,11 @@ def _add_requests(launched: Launched, program: machine.Program, places: Sequence
         if not _ACCESSES[instruction.name][1]:
             counts.executed = counts.requests
         launched.accesses[access].add(counts)
+        launched.instructions[access] += 1
         lanes = {lane: apart[lane] for lane in range(machine.LANES) if mask >> lane & 1}
         # Of a line's requests the worst, and of equally bad ones that with most addresses.
-        if mask and (bad := (counts.waste, len({*lanes.values()}))) > worst.get(access, (-1, 0)):
-            worst[access], launched.worst[access] = bad, Sample(size, phase, lanes)
+        if mask and (rank := (bad, len({*lanes.values()}))) > worst.get(access, (-1, 0)):
+            worst[access], launched.worst[access] = rank, Sample(size, phase, lanes)
 
 
 def _access(instruction: Instruction, place: Place, shared: int, store: int) -> Access | None:
@@ -231,17 +259,18 @@ def _operands_in_shared(instruction: Instruction) -> bool:
     return instruction.text.partition(",")[2].strip().startswith("gdesc")
 
 
-def _places(instructions: Sequence[Instruction], origin: str) -> list[Place]:
+@functools.lru_cache(maxsize=64)
+def _places(program: machine.Program) -> list[Place]:
     """Each instruction's line: the innermost frame in the kernel's own file, else the innermost. Code that the compiler
     adds has the line of its call, if there is only one."""
     found: list[Place] = []
     calls: dict[int, set[Place]] = defaultdict(set)
-    for instruction in instructions:
-        found.append(_own(instruction.lines, origin) if instruction.lines else ("", 0))
+    for instruction in program.instructions:
+        found.append(_own(instruction.lines, program.origin) if instruction.lines else ("", 0))
         if instruction.name == "CALL" and (to := re.search(r"0x([0-9a-f]+)", instruction.text)):
             calls[int(to[1], 16)].add(found[-1])
     called = ("", 0)
-    for number, instruction in enumerate(instructions):
+    for number, instruction in enumerate(program.instructions):
         if instruction.address in calls:
             called = next(iter(calls[instruction.address])) if len(calls[instruction.address]) == 1 else ("", 0)
         if not instruction.lines:
@@ -249,6 +278,7 @@ def _places(instructions: Sequence[Instruction], origin: str) -> list[Place]:
     return found
 
 
-def _own(stack: Iterable[tuple[str, int]], origin: str) -> Place:
+@functools.lru_cache(maxsize=4096)
+def _own(stack: Stack, origin: str) -> Place:
     frames = [(Path(file).name, line) for file, line in stack]
     return next((frame for frame in frames if frame[0] == Path(origin).name), frames[0])

@@ -11,8 +11,9 @@ from rung.emulator.counters import Access, Counts, Launched, Place, Sample
 from rung.errors import RungError
 from rung.expressions import evaluate, names_in
 
-_READS, _WRITES = ("plain", "cp.async"), ("plain",)
-_COMPARED = ("plain", "cp.async", "matrix")
+_PLAIN = ("plain", "generic")
+_READS, _WRITES = (*_PLAIN, "cp.async"), _PLAIN
+_COMPARED = (*_READS, "matrix")
 # Opcodes that are counted by lane, and those counted by warp: so are Nsight Compute's.
 OF_LANES = {"fadd": "FADD", "fmul": "FMUL", "ffma": "FFMA"}
 OF_WARPS = {"mufu": ("MUFU",), "hmma": ("HMMA",), "imma": ("IMMA",), "gmma": ("HGMMA", "QGMMA", "IGMMA", "BGMMA")}
@@ -39,19 +40,20 @@ def summed(places: Mapping[Place, Counter[str]]) -> Counter[str]:
 def figures(kernel: Launched) -> dict[str, float]:
     """A launch's counts under this project's short names of Nsight Compute's counters (profile/counters.py)."""
     load, plain = kernel.total("global", "read", *_READS), kernel.total("global", "read", "plain")
-    store = kernel.total("global", "write", *_WRITES)
-    s_load, s_plain = kernel.total("shared", "read", "plain", "matrix"), kernel.total("shared", "read", "plain")
-    s_store = kernel.total("shared", "write", "plain", "matrix")
+    store, s_load = kernel.total("global", "write", *_WRITES), kernel.total("shared", "read", *_PLAIN, "matrix")
+    s_store = kernel.total("shared", "write", *_PLAIN, "matrix")
     bulk_in, bulk_out = kernel.total("global", "read", "bulk"), kernel.total("global", "write", "bulk")
     found: dict[str, float] = {
         "global_loads": plain.executed,
-        "global_stores": store.executed,
+        "global_stores": kernel.total("global", "write", "plain").executed,
         "global_read_requests": load.requests,
         "global_write_requests": store.requests,
         "global_read_bytes": 32 * load.sectors,
         "global_write_bytes": 32 * store.sectors,
-        "shared_loads": s_plain.executed,
-        "shared_stores": s_store.executed,
+        "global_read_lines": load.lines,
+        "global_write_lines": store.lines,
+        "shared_loads": kernel.total("shared", "read", "plain").executed,
+        "shared_stores": kernel.total("shared", "write", "plain").executed,
         "wavefronts_load": s_load.wavefronts,
         "wavefronts_store": s_store.wavefronts,
         "conflicts_load": s_load.wavefronts - s_load.ideal_wavefronts,
@@ -61,6 +63,7 @@ def figures(kernel: Launched) -> dict[str, float]:
         "bulk_read_bytes": bulk_in.bytes,
         "bulk_write_bytes": bulk_out.bytes,
         "ldmatrix": kernel.total("shared", "read", "matrix").requests,
+        "stmatrix": kernel.total("shared", "write", "matrix").requests,
         "operand_bytes": kernel.total("shared", "read", "operand").bytes,
         "barriers": kernel.total("shared", "read", "barrier").requests,
     }
@@ -78,8 +81,8 @@ def figures(kernel: Launched) -> dict[str, float]:
         "ways_load": (s_load.wavefronts, s_load.requests),
         "ways_store": (s_store.wavefronts, s_store.requests),
         "lanes_per_request": (
-            sum(c.lanes for a, c in kernel.accesses.items() if a.way == "plain"),
-            sum(c.requests for a, c in kernel.accesses.items() if a.way == "plain"),
+            sum(c.lanes for a, c in kernel.accesses.items() if a.way in _PLAIN),
+            sum(c.requests for a, c in kernel.accesses.items() if a.way in _PLAIN),
         ),
     }
     found |= {name: of / by for name, (of, by) in ratios.items() if by}
@@ -93,7 +96,7 @@ def is_ratio(figure: str) -> bool:
 
 def hottest(kernels: Iterable[Launched]) -> tuple[Launched, Access, Counts] | None:
     """The access with the most sectors and wavefronts beyond the ideal, if there is any."""
-    every = [(k, a, c) for k in kernels for a, c in k.accesses.items() if a.way in ("plain", "cp.async", "matrix")]
+    every = [(k, a, c) for k in kernels for a, c in k.accesses.items() if a.way in _COMPARED]
     worst = max(every, key=lambda found: found[2].waste, default=None)
     return worst if worst and worst[2].waste > 0 else None
 
@@ -118,30 +121,52 @@ def reason(access: Access, sample: Sample, sizes: Mapping[str, int] | None = Non
     if access.memory == "shared":
         why = _in_banks(sample, stride)
         return why + partial if why else partial[2:]
-    steps = f"{abs(stride) // size:,} elements" if size and stride % size == 0 else f"{abs(stride):,} bytes"
-    named = next((n for n, v in (sizes or {}).items() if v > 1 and v * size == abs(stride)), "")
     if abs(stride) > size:
+        alone = size <= _WORD and stride % size == 0  # wider accesses have several elements
+        steps = f"{abs(stride) // size:,} elements" if alone else f"{abs(stride):,} bytes"
+        named = next((n for n, v in (sizes or {}).items() if v >= 8 and v * size == abs(stride)), "")
         return f"neighbouring lanes are {f'{named} = ' if named else ''}{steps} apart{partial}"
-    if abs(stride) == size and sample.phase % _SECTOR:
-        late = sample.phase % _SECTOR
-        return f"neighbouring lanes are contiguous, but begin {late} bytes after a sector's start{partial}"
-    jumps = [d for d in apart if abs(d) > max(size, abs(stride))]
-    if not jumps and abs(stride) == size:
-        return partial[2:]
-    if jumps:
-        return f"rows of lanes are {abs(jumps[0]) // max(size, 1):,} elements apart{partial}"
-    return f"lanes are scattered{partial}" if not partial else partial[2:]
+    why = _in_sectors(sample)
+    return why + partial if why else partial[2:]
+
+
+def _in_sectors(sample: Sample) -> str:
+    """Of lanes that mostly lie beside each other: the contiguous pieces that they ask for."""
+    at = sorted({sample.phase + d for d in sample.lanes.values()})
+    pieces = [[at[0], at[0] + sample.size]]
+    for address in at[1:]:
+        if address > pieces[-1][1]:
+            pieces.append([address, address])
+        pieces[-1][1] = address + sample.size
+    late = pieces[0][0] % _SECTOR
+    if len(pieces) == 1:
+        if late:
+            return f"neighbouring lanes are contiguous, but begin {late} bytes after a sector's start"
+        return f"the lanes have only {len(at)} different addresses" if len(at) < len(sample.lanes) else ""
+    long = {end - begin for begin, end in pieces}
+    if long == {sample.size} and len(at) > len(sample.lanes) // 2:
+        return "lanes are scattered"
+    gaps = {after[0] - before[0] for before, after in itertools.pairwise(pieces)}
+    size = f"{'' if len(long) == 1 else 'up to '}{max(long)} bytes"
+    far = f", {min(gaps):,} bytes apart" if len(gaps) == 1 else ""
+    whole = all(begin % _SECTOR == end % _SECTOR == 0 for begin, end in pieces)
+    return f"the lanes ask for {len(pieces)} pieces of {size}{far}" + ("" if whole else "; not all are whole sectors")
 
 
 def _in_banks(sample: Sample, stride: int) -> str:
     words = abs(stride) // _WORD
-    banks = Counter(((sample.phase + d) // _WORD) % _BANKS for d in {*sample.lanes.values()})
-    most = max(banks.values())
-    if most == 1 or abs(stride) == sample.size > _WORD:
-        wide = f"accesses of {sample.size} bytes pass the banks in {sample.size // _WORD} parts"
+    together = min(32, 32 * _WORD // sample.size)  # lanes of one part of a wide access
+    parts = itertools.groupby(sorted(sample.lanes), key=lambda lane: lane // together)
+    most = 0
+    for _, part in parts:
+        starts = [sample.phase + sample.lanes[lane] for lane in part]
+        asked = {word for at in starts for word in range(at // _WORD, (at + sample.size - 1) // _WORD + 1)}
+        most = max(most, *Counter(word % _BANKS for word in asked).values())
+    if most == 1:
+        wide = f"accesses of {sample.size} bytes pass the banks {together} lanes at a time"
         alone = f"neighbouring lanes are {words} words apart: each meets another bank" if words > 1 else ""
         return wide if sample.size > _WORD else alone
-    if words > 1 and words % 2 == 0:
+    if abs(stride) > sample.size and words % 2 == 0:
         power = words & -words
         multiple = "a multiple of the 32 banks" if power >= _BANKS else f"a multiple of {power}"
         return f"neighbouring lanes are {words} words apart, {multiple}: {most} lanes meet in one bank"

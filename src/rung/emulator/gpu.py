@@ -10,8 +10,10 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rung.cuda import headers, host_code, nvrtc
+from rung.cuda.cubin_cache import Cubin
 from rung.cuda.launch import Build
 from rung.cuda.source import code_only, kernels_in
 from rung.emulator import executable, toolchain
@@ -21,6 +23,7 @@ HERE = toolchain.HERE / "gpu"
 _DECLARED = re.compile(r"^RUNG_HOST ((?:cudaError_t|const char\*) (\w+)\(([^;]*)\));", re.MULTILINE)
 _QUOTED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
 _VARIABLE = re.compile(r"__(?:device|constant)__\s[^;{}()=]*?\b(\w+)\s*(?:\[[^;={]*\]\s*)*(?==|;|\{)")
+_MANAGED = re.compile(_VARIABLE.pattern.replace("device|constant", "managed"))
 _RUNTIME = re.compile(r"\b(cuda[A-Z]\w*)\s*\(")
 _ALIGNED = re.compile(r"\b(?:__align__|alignas|__attribute__|__launch_bounds__)\s*\((?:[^()]|\([^()]*\))*\)")
 
@@ -98,23 +101,51 @@ def architecture() -> str:
     return "sm_" + "".join(str(int(value)) for _, value in found)
 
 
+class Symbol(NamedTuple):
+    """A kernel or a variable: its address and size in the program, in hexadecimal digits, and its name in the cubin."""
+
+    kind: str
+    address: str
+    size: str
+    name: str
+    expression: str
+
+
 def cubins(
     sources: Sequence[Path], objects: Sequence[Path], program: Path, options: executable.Options, arch: str
 ) -> Path:
     """Compiles each file's kernels; a list of the cubins, with the program's addresses of their symbols."""
-    placed = {name: (address, size) for address, size, _, name in _symbols(program)}
     lines = []
+    for _, cubin, symbols in compiled(sources, objects, program, options, arch):
+        lines.append(f"cubin {cubin.path}")
+        lines += [" ".join(symbol[:4]) for symbol in symbols]
+    listed = program.with_name(f"{program.name}.cubins")
+    listed.write_text("\n".join(lines) + "\n")
+    return listed
+
+
+def compiled(
+    sources: Sequence[Path], objects: Sequence[Path], program: Path, options: executable.Options, arch: str,
+    *, emulated: bool = False,
+) -> Iterator[tuple[Path, Cubin, list[Symbol]]]:
+    """The cubin of each file with kernels; `emulated`: the host library is the emulator's."""  # fmt: skip
+    placed = {name: (address, size) for address, size, _, name in _symbols(program)}
+    where = "when its kernels are counted" if emulated else "with --device cuda"
     for source, made in zip(sources, objects, strict=True):
         if source.suffix not in executable.CUDA_SUFFIXES:
             continue
         whole = _with_headers(source, options.include)
-        if calls := re.search(r"#\s*include\s*<(cu(?:blas|rand|fft|sparse|solver|dnn))", whole):
-            raise RungError(f"{source}: {calls[1]} is not linked with --device cuda.")
+        if not emulated and (calls := re.search(r"#\s*include\s*<(cu(?:blas|rand|fft|sparse|solver|dnn))", whole)):
+            raise RungError(f"{source}: {calls[1]} is not linked {where}.")
         text = host_code.device_part(whole)
         code = code_only(text)
-        if "__managed__" in code:
-            raise RungError(f"{source}: __managed__ variables are refused with --device cuda: use cudaMallocManaged.")
+        for name in ("thrust", "cub") if emulated else ():  # what only the host's part calls runs there
+            if f"{name}::" not in code:
+                whole = re.sub(rf"^[ \t]*#[ \t]*include[ \t]*<{name}/.*$", "", whole, flags=re.MULTILINE)
+        if not emulated and "__managed__" in code:
+            raise RungError(f"{source}: __managed__ variables are refused {where}: use cudaMallocManaged.")
         kernels, variables = set(kernels_in(text)), set(_VARIABLE.findall(_ALIGNED.sub("", code)))
+        managed = set(_MANAGED.findall(_ALIGNED.sub("", code)))  # their names are no expressions for NVRTC
         wanted: dict[str, tuple[str, str]] = {}
         for _, _, kind, mangled in _symbols(made):
             plain = _demangled(mangled)
@@ -122,14 +153,15 @@ def cubins(
             last = re.sub(r"<.*", "", expression, flags=re.DOTALL).rpartition("::")[2]
             if last in kernels and kind in "tTwWuiI":
                 if "{lambda" in plain:
-                    raise RungError(f"{source}: kernel '{last}' takes a lambda, which --device cuda refuses.")
+                    raise RungError(f"{source}: kernel '{last}' takes a lambda, which is refused {where}.")
                 wanted[mangled] = ("kernel", expression)
-            elif expression in variables and kind in "bBdDgGsSuVrR":
-                wanted[mangled] = ("variable", f"&{expression}")
-        if not wanted:
+            elif expression in variables | managed and kind in "bBdDgGsSuVrR":
+                wanted[mangled] = ("variable", mangled if expression in managed else f"&{expression}")
+        if not wanted or (emulated and all(kind != "kernel" for kind, _ in wanted.values())):
             continue
         expressions = [expression for _, expression in wanted.values()]
-        names = tuple(name for name in expressions if expressions.count(name) == 1)  # an overload has its mangled name
+        names = tuple(name for name in expressions if expressions.count(name) == 1 and name not in managed)
+        # an overload has its mangled name
         options_of = (f"--std={options.standard}", "--lineinfo")
         defines = tuple((name, value or "1") for name, _, value in (word.partition("=") for word in options.defines))
         needed = frozenset(word for name in names for word in re.findall(r"[A-Za-z_]\w*", name))
@@ -139,14 +171,11 @@ def cubins(
         text = f'#include <cuda_device_runtime_api.h>\n{declared}#line 1 "{source}"\n{text}'
         build = Build(text, str(source), names, defines, options_of, include=options.include, arch_specific=True)
         cubin = nvrtc.compile_cubin(build, arch)
-        lines.append(f"cubin {cubin.path}")
-        for mangled, (kind, expression) in wanted.items():
-            if mangled in placed:
-                address, size = placed[mangled]
-                lines.append(f"{kind} {address} {size} {cubin.lowered.get(expression, mangled)}")
-    listed = program.with_name(f"{program.name}.cubins")
-    listed.write_text("\n".join(lines) + "\n")
-    return listed
+        found = ((*placed[mangled], mangled, *of) for mangled, of in wanted.items() if mangled in placed)
+        yield source, cubin, [
+            Symbol(kind, address, size, cubin.lowered.get(expression, mangled), expression)
+            for address, size, mangled, kind, expression in found
+        ]
 
 
 def _device_runtime() -> set[str]:

@@ -14,23 +14,26 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rung.cuda import elf, kept, nvrtc, sass
+from rung.cuda.cubin_cache import Cubin
 from rung.cuda.launch import Build, LaunchConfig, Resources
 from rung.emulator import toolchain
 from rung.errors import EmulatorFault, FaultKind, RungError
 from rung.processors import processors
 
 ARCH = "sm_90a"
-FIGURES, SAMPLE, LANES, TRACED = 12, 35, 32, 38
+FIGURES, SAMPLE, LANES, TRACED = 12, 36, 32, 38
 _SOURCES = toolchain.HERE / "machine"
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-fPIC")
 _TEXT = 1024
 _STACK = 1024  # bytes beyond the stack that the compiler knows of, as a thread of a GPU has
 _EVENTS = 4096
 _FAULTS: dict[str, FaultKind] = {  # by words of the text
-    "traps": "trap", "assertion": "trap", "does not end": "deadlock", "waits": "deadlock", "not executed": "unsupported",
-    "not part of the kernel": "unsupported", "arrivals": "async",
+    "traps": "trap", "assertion": "trap", "does not end": "deadlock", "waits": "deadlock",
+    "not executed": "unsupported", "not part of the kernel": "unsupported", "arrivals": "async",
 }  # fmt: skip
-_DRIVER = {"vprintf": (3 << 48) + 1, "__assertfail": (3 << 48) + 2}  # functions of the driver, as machine.h numbers them
+DRIVER = {  # functions of the driver, as machine.h numbers them
+    name: (3 << 48) + number for number, name in enumerate(("vprintf", "__assertfail", "malloc", "free"), 1)
+}
 _NOT_A_NUMBER = re.compile(r"[+-]QNAN")  # as nvdisasm writes any bits of one
 Bytes = ctypes.Array[ctypes.c_char]
 
@@ -47,13 +50,17 @@ class Launch(ctypes.Structure):
         ("bank_bytes", ctypes.c_uint * 8),
         ("parameters", ctypes.c_uint),
         ("trace_room", ctypes.c_uint),
+        ("timed", ctypes.c_uint),
         ("seconds", ctypes.c_double),
+        ("prints", ctypes.c_uint),
+        ("allocate", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
     )
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    found = ctypes.CDLL(str(_compiled()))
+    found = ctypes.CDLL(str(compiled()))
     words, pointer = ctypes.c_uint, ctypes.c_void_p
     for name, result, *arguments in (
         ("load", pointer, ctypes.c_char_p),
@@ -62,6 +69,7 @@ def library() -> ctypes.CDLL:
         ("run", ctypes.c_int, pointer, ctypes.POINTER(Launch), ctypes.c_char_p, words),
         ("tally", None, pointer, pointer),
         ("memory", words, pointer, pointer, pointer, words),
+        ("clocks", None, pointer),
         ("events", words, pointer, words),
         ("trace", words, pointer, words),
     ):
@@ -70,7 +78,7 @@ def library() -> ctypes.CDLL:
     return found
 
 
-def _compiled() -> Path:
+def compiled() -> Path:
     """The library, compiled once for this machine and g++."""
     flags = [*_FLAGS, *toolchain.machine_flags()]
 
@@ -102,21 +110,19 @@ def unavailable() -> str:
 class Program:
     """A kernel, ready to run."""
 
-    def __init__(self, build: Build, kernel: str) -> None:
-        cubin = nvrtc.compile_cubin(build.with_lines, ARCH)
-        self.kernel, self.origin = kernel, build.origin
-        self.instructions = _instructions(build)[kernel]
+    def __init__(self, cubin: Cubin, instructions: list[sass.Instruction], kernel: str, origin: str) -> None:
+        self.kernel, self.origin, self.instructions = kernel, origin, instructions
         self.resources: Resources = cubin.resources[kernel]
         self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
         code = elf.code(cubin.path.read_bytes(), cubin.lowered[kernel])
-        text = "\n".join(f"{i.address:04x} {_exact(i, code)}" for i in self.instructions)
-        self.handle = library().rung_machine_load(text.encode())
+        self.text = "\n".join(f"{i.address:04x} {_exact(i, code)}" for i in self.instructions)
+        self.handle = library().rung_machine_load(self.text.encode())
         weakref.finalize(self, library().rung_machine_free, self.handle)
         if problem := library().rung_machine_problem(self.handle):
             number, _, instruction = problem.decode().partition(" ")
             raise RungError(f"{self.place(int(number))}: the instruction {instruction} is not executed here.")
         touches = any(i.name in ("LDL", "STL") for i in self.instructions)
-        self.local_bytes = self.memory.stack + _STACK if touches or self.memory.stack else 0
+        self.local_bytes = -(-self.memory.stack // 16) * 16 + _STACK if touches or self.memory.stack else 0
 
     def place(self, number: int) -> str:
         """The kernel, and the line of an instruction if it is known."""
@@ -158,7 +164,8 @@ def resources(build: Build) -> dict[str, Resources]:
 
 @functools.lru_cache(maxsize=64)
 def program(build: Build, kernel: str) -> Program:
-    return Program(build, kernel)
+    cubin = nvrtc.compile_cubin(build.with_lines, ARCH)
+    return Program(cubin, _instructions(build)[kernel], kernel, build.origin)
 
 
 @functools.lru_cache(maxsize=64)
@@ -184,7 +191,7 @@ class Variables:
         self._sections = {name: aligned(data) for name, data in memory.sections.items()}
         for section, offset, name, added in memory.placed:
             address = self.address(name)
-            address = _DRIVER.get(name) if address is None else address + added
+            address = DRIVER.get(name) if address is None else address + added
             if address is not None:
                 struct.pack_into("<Q", self._sections[section], offset, address)
         self.constants, self.pointers = self._sections[".nv.constant3"], self._sections[".nv.constant4"]
@@ -201,7 +208,8 @@ class Variables:
 
 
 def run(
-    of: Program, config: LaunchConfig, variables: Variables, parameters: Sequence[Bytes], *, room: int, seconds: float
+    of: Program, config: LaunchConfig, variables: Variables, parameters: Sequence[Bytes], *, room: int, seconds: float,
+    timed: bool = False,
 ) -> None:
     """Runs the whole grid; the parameters' sizes are those of `of.memory`."""
     first = aligned(bytes(max(of.memory.constants, of.memory.start)))
@@ -217,6 +225,7 @@ def run(
         cooperative=config.cooperative,
         parameters=of.memory.start,
         trace_room=room,
+        timed=timed,
         seconds=seconds,
     )
     for number, data in banks.items():
@@ -226,6 +235,13 @@ def run(
         at, _, text = said.value.decode(errors="replace").partition(" ")
         kind: FaultKind = next((kind for words, kind in _FAULTS.items() if words in text), "bounds")
         raise EmulatorFault(kind, f"{of.place(int(at))}: {text}.")
+
+
+def clocks() -> tuple[int, int]:
+    """Of the longest block of the last launch, and of all its blocks together."""
+    both = (ctypes.c_uint64 * 2)()
+    library().rung_machine_clocks(both)
+    return both[0], both[1]
 
 
 def aligned(data: bytes, alignment: int = 512) -> Bytes:

@@ -339,7 +339,8 @@ class EmulatedModule:
         program = machine.program(self._build, kernel)
         with _one_at_a_time:
             room, seconds = counters.room(), self.settings.seconds
-            machine.run(program, config, self._own_variables(), values, room=room, seconds=seconds)
+            timed = counters.timed()
+            machine.run(program, config, self._own_variables(), values, room=room, seconds=seconds, timed=timed)
             counters.collect(program, config)
         executed = zip(program.instructions, program.tally(), strict=True)
         self._require_wait(kernel, config, any(warps for i, (warps, _) in executed if i.name == "ACQBULK"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rung.emulator import executable, gpu
+from rung.emulator import counting, executable, gpu
 from rung.errors import RungError
 
 ORDERS = ("forward", "reverse", "shuffled")
@@ -33,6 +33,7 @@ class How:
     workers: int | None = None
     quiet: bool = False
     device: Literal["emulator", "cuda"] = "emulator"
+    count: counting.Kernels | None = None  # executes their machine code
 
     def environment(self, program: Path, report: Path | None = None) -> dict[str, str]:
         """What the program's process reads (host/report.cpp, gpu/runtime.cpp)."""
@@ -49,7 +50,7 @@ class How:
             chosen["RUNG_WORKERS"] = str(self.workers)
         if report is not None:
             chosen["RUNG_REPORT"] = str(report)
-        return os.environ | chosen
+        return os.environ | chosen | (self.count.environment() if self.count else {})
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,14 @@ class Ended:
 
 @contextmanager
 def built(
-    files: Sequence[Path], options: executable.Options, libraries: Sequence[str] = (), arch: str | None = None
+    files: Sequence[Path],
+    options: executable.Options,
+    libraries: Sequence[str] = (),
+    arch: str | None = None,
+    kernels: list[counting.Kernels] | None = None,
 ) -> Iterator[Path]:
-    """The program of these files, until the block ends: for the emulator, or for a GPU of this architecture."""
+    """The program of these files, until the block ends: for the emulator, or for a GPU of this architecture. With a
+    list of `kernels` it is built to be counted, and they are appended."""
     with tempfile.TemporaryDirectory(prefix="rung-run-") as folder:
         objects = []
         for number, source in enumerate(files):
@@ -76,6 +82,8 @@ def built(
         executable.link(objects, program, libraries, gpu.library() if arch else None)
         if arch:
             gpu.cubins(files, objects, program, options, arch)
+        if kernels is not None:
+            kernels.append(counting.prepared(files, objects, program, options))
         yield program
 
 

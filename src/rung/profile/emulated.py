@@ -33,10 +33,11 @@ from rung.rungs.base import Rung, Subject, emulated_multiprocessors
 ALIGNED = 512  # as a GPU's allocator aligns memory
 MOST_WORK = 2e8  # operations and numbers of a shape that is counted as it is
 PART_WORK = 5e7  # of a smaller shape that a larger one is counted at
+WHOLE_WORK = 4e9  # of a shape that is counted as it is if that fails
 LITTLE_WORK = 1e6  # of a case that is counted after a check
 DRAWN_WORK = 4e6  # of a case that is drawn
 FIRST = ("B", "NH", "NKV", "T", "OC", "R")  # dimensions that are made smaller, in this order
-UNITS = {"T": 128, "OC": 128, "R": 128}
+UNITS = {"T": 128, "OC": 256, "R": 128}
 SMS = 132  # multiprocessors of the GPU that persistent kernels are launched for: an H100's or H200's
 PATIENCE = 120.0  # seconds of CPU time without a thread that ends: blocks of a persistent kernel all end last
 FEW_SMS = 8  # ... for a drawing
@@ -71,9 +72,11 @@ class Counted:
             "kernels": [
                 {
                     "kernel": k.kernel, "grid": list(k.config.grid), "block": list(k.config.block),
+                    **({"launches": k.launches} if k.launches > 1 else {}),
                     "figures": figures(k),
                     "nsight": {SINGLE[name]: value for name, value in figures(k).items() if name in SINGLE},
                     "opcodes": dict(summed(k.executed)),
+                    "clocks": list(k.clocks), "resident": k.resident,
                     "mix": [{"file": f, "line": n, "executed": of} for (f, n), of in sorted(k.executed.items())],
                     "lines": [a._asdict() | vars(c) for a, c in sorted(k.accesses.items())],
                 }
@@ -173,6 +176,16 @@ def count(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:
     parts = _parts(subject, tuning) if work(subject, subject.values) > MOST_WORK else {}
     if not parts:
         return run(subject, tuning)
+    try:
+        return _extended(subject, parts, tuning)
+    except RungError:
+        if work(subject, subject.values) > WHOLE_WORK:
+            raise
+        return run(subject, tuning)
+
+
+def _extended(subject: Subject, parts: Mapping[str, int], tuning: Mapping[str, int] | None) -> Counted:
+    """The counts at this shape from those at its parts, which must be affine in the numbers of parts."""
 
     def at(units: tuple[int, ...]) -> Counted:
         sizes = {d: int(subject.values[d]) // parts[d] * n for d, n in zip(parts, units, strict=True)}
@@ -181,7 +194,7 @@ def count(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:
     ones = (1,) * len(parts)
     base = at(ones)
     steps = [at((*ones[:i], 2, *ones[i + 1 :])) for i in range(len(parts))]
-    further = tuple(2 for _ in parts) if len(parts) > 1 else (3,)
+    further = tuple(min(3, n) for n in parts.values())
     proof = at(further)
     predicted = _on_line(base, steps, further)
     for kernel, expected in zip(proof.kernels, predicted, strict=True):
@@ -195,9 +208,11 @@ def count(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:
                 )
     kernels = _on_line(base, steps, tuple(parts.values()))
     planned = subject.rung.launches(subject.values, subject.dtype, tuning, emulated=False)  # type: ignore[attr-defined]
-    if [k for k, _ in planned] == [k.kernel for k in kernels]:
-        for kernel, (_, config) in zip(kernels, planned, strict=True):
-            kernel.config = config
+    for number, (kernel, (name, config)) in enumerate(zip(kernels, planned, strict=True)):
+        one, *others = (c.kernels[number].config.blocks for c in (base, *steps))
+        if name != kernel.kernel or config.blocks != _extrapolated(one, others, tuple(parts.values())):
+            raise RungError(f"{base.rung}: {name} has another number of blocks there; count it at a smaller --shape.")
+        kernel.config = config
     sizes = tuple(c.shape for c in (base, *steps, proof))
     return Counted(base.rung, base.dtype, subject.shape, kernels, base.tuning, exact=False, sizes=sizes)
 
@@ -255,7 +270,10 @@ def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> lis
         raise RungError(f"{base.rung} launches other kernels at other sizes; count it at a smaller --shape.")
     found = []
     for number, kernel in enumerate(base.kernels):
-        made = replace(kernel, accesses=defaultdict(Counts), executed=defaultdict(Counter), lanes=defaultdict(Counter))
+        each = [k.clocks for k in (kernel, *(step.kernels[number] for step in steps))]
+        clocks = max(one for one, _ in each), _extrapolated(each[0][1], [together for _, together in each[1:]], units)
+        made = replace(kernel, clocks=clocks, accesses=defaultdict(Counts))
+        made.executed, made.lanes = defaultdict(Counter), defaultdict(Counter)
         others = [step.kernels[number] for step in steps]
         for access in sorted({*kernel.accesses, *itertools.chain(*(o.accesses for o in others))}):
             further = [o.accesses.get(access, Counts()) for o in others]

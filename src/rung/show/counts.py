@@ -42,6 +42,8 @@ ROWS = (
     ("wgmma of warps", "gmma"),
     ("active lanes per request", "lanes_per_request"),
 )
+WASTED = "beyond the ideal"
+MARGIN = 60  # characters beside a source that say what its lines ask of memory
 
 
 def number(value: float | None) -> str:
@@ -58,6 +60,8 @@ def kernels(every: Sequence[Counted]) -> Table:
     found = [figures(k) for _, k in columns]
     rows: list[tuple[str, ...]] = [("grid", *(" x ".join(map(str, k.config.grid)) for _, k in columns))]
     rows.append(("block", *(" x ".join(map(str, k.config.block)) for _, k in columns)))
+    if any(k.launches > 1 for _, k in columns):
+        rows.append(("launches, summed", *(str(k.launches) for _, k in columns)))
     for title, figure in ROWS:
         if any(f.get(figure) for f in found):
             rows.append((title, *(number(f.get(figure)) for f in found)))
@@ -84,27 +88,31 @@ def short(access: Access, counts: Counts) -> str:
     return f"{verb} {access.memory}{way} {counts.requests:,} x {cost:.2f}"
 
 
-def annotated(counted: Counted, source: str, own: str) -> str:
+def annotated(counted: Counted, source: str, own: str, margin: int = MARGIN) -> str:
     """The source, with what each line asks of memory on its left."""
     lines = of_lines(counted, own)
     marks = {n: "; ".join(short(a, c) for a, c in found) for n, found in lines.items()}
-    width = min(60, max((len(m) for m in marks.values()), default=0))
-    out = []
-    for n, text in enumerate(source.splitlines(), 1):
-        mark = marks.get(n, "")
-        out.append(
-            f"{mark:>{width}} |{n:4} {text}".rstrip() if len(mark) <= width else f"{mark}\n{'':>{width}} |{n:4} {text}"
-        )
-    return "\n".join(out)
+    numbered = [(marks.get(n, ""), f"|{n:4} {text}") for n, text in enumerate(source.splitlines(), 1)]
+    return "\n".join(_beside(numbered, margin))
 
 
-def beside_changes(changes: Sequence[str], parent: Mapping[str, str], child: Mapping[str, str]) -> list[str]:
+def _beside(lines: Sequence[tuple[str, str]], margin: int) -> list[str]:
+    """Lines with their marks on their left; a mark that is wider than the margin stands above its line."""
+    width = max((len(mark) for mark, _ in lines if len(mark) <= margin), default=0)
+    return [
+        f"{mark:>{width}} {text}".rstrip() if len(mark) <= width else f"{mark}\n{'':>{width}} {text}".rstrip()
+        for mark, text in lines
+    ]
+
+
+def beside_changes(
+    changes: Sequence[str], parent: Mapping[str, str], child: Mapping[str, str], margin: int = MARGIN
+) -> list[str]:
     """A difference with what each changed line asks of memory on its left, as `of_texts` says it of both rungs; then
     the lines that cost otherwise though they did not change."""
     marks = {"-": parent, "+": child}
     found = [marks.get(line[:1], {}).get(line[1:].strip(), "") for line in changes]
-    width = max(map(len, found), default=0)
-    out = [f"{mark:>{width}} | {line}".rstrip() for mark, line in zip(found, changes, strict=True)]
+    out = _beside([(mark, f"| {line}") for mark, line in zip(found, changes, strict=True)], margin)
     changed = {line[1:].strip() for line in changes if line[:1] in marks}
     others = [text for text in parent if parent[text] != child.get(text, parent[text]) and text not in changed]
     if others:
@@ -134,10 +142,9 @@ def expensive(counted: Counted, sizes: Mapping[str, int], most: int = 5) -> Tabl
         cost, unit = per_request(access, counts)
         why = reason(access, kernel.worst[access], sizes) if access in kernel.worst else ""
         verb = {"read": "load", "write": "store"}[access.direction]
-        rows.append(
-            (f"{access.file}:{access.line}", f"{access.memory} {verb}", f"{cost:.2f} {unit}", f"{counts.waste:,}", why)
-        )
-    return Table(("line", "access", "cost", "beyond the ideal", "why"), rows, right=("beyond the ideal",))
+        asked = f"{access.memory} {verb}, {cost:.2f} {unit}"
+        rows.append((f"{access.file}:{access.line}", asked, f"{counts.waste:,}", why))
+    return Table(("line", "access", WASTED, "why"), rows, right=(WASTED,))
 
 
 def against(child: Counted, parent: Counted) -> list[str]:

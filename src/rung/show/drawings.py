@@ -1,4 +1,4 @@
-"""Pictures of a warp's accesses, from the most expensive request of each line: lanes over sectors of global memory, and
+"""Pictures of a warp's accesses, from the most wasteful request of each line: lanes over sectors of global memory, and
 over the banks of shared memory, pass by pass. One HTML file without scripts, for light and dark screens.
 """
 
@@ -7,12 +7,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from typing import NamedTuple
 
 from rung.emulator.counters import Access, Counts, Launched, Sample
 from rung.emulator.counters_explained import per_request, reason
+from rung.files import read_text
+from rung.operation import LADDERS
 from rung.profile.emulated import Counted
 from rung.results import codes
 from rung.results.row import Row, newest
+from rung.rungs.base import Rung
 from rung.show import counts, layouts
 
 BANKS, SECTOR, WORD = 32, 32, 4
@@ -25,7 +29,7 @@ _EVENTS = {  # their colour, and what is said of them
     "group": ("--p0", "closes a group of cp.async"),
     "product": ("--p2", "issues a product of tensor cores"),
     "barrier": ("--p3", "arrives at a barrier of the block"),
-    "wait for bytes": ("--p1", "waits until copies have arrived"),
+    "wait for bytes": ("--p1", "waits at a barrier of arrivals and bytes"),
     "wait for group": ("--p1", "waits for a group of cp.async"),
     "wait for products": ("--p1", "waits for products"),
 }
@@ -38,7 +42,7 @@ COLOURS = {
 }  # fmt: skip
 RULES = """
 .drawn pre { white-space: pre-wrap; overflow-wrap: anywhere; }
-.drawing { overflow-x: auto; } .drawing svg { min-width: 28rem; }
+.drawing { overflow-x: auto; } .drawing svg { min-width: 36rem; }
 .drawn svg { display: block; max-width: 100%; height: auto; }
 .drawn svg text { font: 10px system-ui, sans-serif; fill: var(--ink); } .drawn svg .soft { fill: var(--soft); }
 .drawn svg .box { fill: var(--box); stroke: var(--edge); } .drawn svg .lane { fill: var(--on); text-anchor: middle; }
@@ -50,6 +54,12 @@ RULES = """
 .drawn .panels svg .box { stroke: none; } .cells path { fill: none; stroke-width: .92; }
 .cells.apart path { stroke-dasharray: .9 .1; } .frames { fill: none; stroke: var(--ink); stroke-width: .18; }
 """
+_BANKS = (
+    '<p class="soft">Shared memory has 32 banks, each 4 bytes wide; neighbouring words of 4 bytes lie in '
+    "neighbouring banks. In one pass, a wavefront, each bank gives one word, to all lanes that ask for it. Different "
+    "words of one bank need a pass each: a bank conflict. At best a request needs 1 pass. Global memory is read in "
+    "whole sectors of 32 bytes: at best 4 for a warp of which each lane reads 4 bytes.</p>"
+)
 _STYLE = """
 :root { color-scheme: light dark; LIGHT }
 @media (prefers-color-scheme: dark) { :root { DARK } }
@@ -67,10 +77,11 @@ def variables(scheme: str) -> str:
     return " ".join(f"--{name}: {colour};" for name, colour in COLOURS[scheme].items())
 
 
-def page(every: Sequence[Counted], sources: Mapping[str, str], sizes: Mapping[str, int]) -> str:
-    """The page of one or more rungs side by side; `sources` are their files' texts by name."""
+def page(every: Sequence[Counted], sources: Mapping[str, Mapping[str, str]], sizes: Mapping[str, int]) -> str:
+    """The page of one or more rungs side by side; `sources` are each rung's `sources_of`."""
     title = ", after ".join(c.rung for c in reversed(every))
-    rungs = "".join(_rung(counted, sources, sizes) for counted in every)
+    rungs = "".join(_rung(counted, sources.get(counted.rung, {}), sizes, named=len(every) > 1) for counted in every)
+    banks = "" if all(k.programs for counted in every for k in counted.kernels) else _BANKS
     style = _STYLE.replace("LIGHT", variables("light")).replace("DARK", variables("dark")) + RULES
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -78,38 +89,55 @@ def page(every: Sequence[Counted], sources: Mapping[str, str], sizes: Mapping[st
         f"<h1>{escape(title)}</h1>"
         '<p class="soft">Counted on the emulator, not measured. First who computes what, and what lies where in shared '
         "memory; then the lines that cost most. A request is one load or store of a warp, a lane one of its 32 threads."
-        " The text has averages; the drawing is of the line's most expensive request, and a number in it is a lane.</p>"
-        '<p class="soft">Shared memory has 32 banks, each 4 bytes wide; neighbouring words of 4 bytes lie in '
-        "neighbouring banks. In one pass, a wavefront, each bank gives one word, to all lanes that ask for it. "
-        "Different words of one bank need a pass each: a bank conflict. At best a request needs 1 pass. Global memory "
-        "is read in whole sectors of 32 bytes: at best 4 for a warp of which each lane reads 4 bytes.</p>"
-        f'<main class="drawn">{rungs}</main></body></html>\n'
+        " The compiler may make several instructions of a line, as where it unrolls a loop. The text has averages over "
+        "them all; the drawing is of the one request that wastes most, and a number in it is a lane.</p>"
+        f'{banks}<main class="drawn">{rungs}</main></body></html>\n'
     )
 
 
-def _rung(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+def sources_of(rung: Rung) -> dict[str, str]:
+    """The texts of the headers that a rung may include, and last of its own file, by their names."""
+    if rung.path is None:
+        return {}
+    headers = [*(LADDERS / "include").glob("*.cuh"), *rung.path.parent.glob("*.cuh")]
+    return {h.name: read_text(h) for h in headers} | {rung.path.name: rung.source}
+
+
+def _rung(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int], *, named: bool) -> str:
     drawn = layouts.work(counted) + layouts.tile(counted)
-    drawn += "".join(
-        _line(access, counts, sample, sources.get(access.file, ""), sizes) for access, counts, sample in costly(counted)
-    )
+    drawn += "".join(_line(found, sources, sizes) for found in costly(counted))
     drawn += "".join(
         f'<p>The first block of {escape(k.kernel)}:</p><div class="drawing">{timeline(k)}</div>'
         for k in counted.kernels
         if asynchronous(k)
     )
+    head = f"<h2>{escape(counted.rung)}</h2>" if named else ""
     where = escape(f"{counted.dtype} {counted.shape}")
     if any(kernel.programs for kernel in counted.kernels):
         where += "; accesses of whole programs, before the compiler's layout: which thread makes which is not known"
     return (
-        f'<section><h2>{escape(counted.rung)}</h2><p class="soft">{where}</p>{drawn or "<p>No access.</p>"}</section>'
+        f'<section>{head}<p class="soft">{where}</p>{drawn or "<p>No access.</p>"}</section>'
     )
 
 
-def costly(counted: Counted) -> list[tuple[Access, Counts, Sample]]:
+class Costly(NamedTuple):
+    """An access of a line with its most wasteful request, and the number of instructions that make it."""
+
+    access: Access
+    counts: Counts
+    worst: Sample
+    instructions: int
+
+
+def accesses(counted: Counted) -> list[Costly]:
+    kernels = counted.kernels
+    return [Costly(a, c, k.worst[a], k.instructions[a]) for k in kernels for a, c in k.accesses.items() if a in k.worst]
+
+
+def costly(counted: Counted) -> list[Costly]:
     """The accesses that are drawn: those with most sectors and wavefronts, in the order of their lines."""
-    every = [(a, c, k.worst[a]) for k in counted.kernels for a, c in k.accesses.items() if a in k.worst]
-    most = sorted(every, key=lambda found: -(found[1].sectors + found[1].wavefronts))[:MOST_LINES]
-    return sorted(most, key=lambda found: found[0])
+    most = sorted(accesses(counted), key=lambda one: -(one.counts.sectors + one.counts.wavefronts))[:MOST_LINES]
+    return sorted(most, key=lambda one: one.access)
 
 
 def stored(rows: Iterable[Row]) -> dict[str, Row]:
@@ -144,6 +172,7 @@ def asynchronous(kernel: Launched) -> bool:
 def timeline(kernel: Launched) -> str:
     """The first block, event by event: copies under way, and what each warp does. The order is the emulator's."""
     events = kernel.events[:MOST_EVENTS]
+    every = "" if len(events) == len(kernel.events) else "the first "
     warps = sorted({event.warp for event in events})[:MOST_WARPS]
     begun = {event.copy: at for at, event in enumerate(events) if event.what == "copy"}
     ended = {event.copy: at for at, event in enumerate(events) if event.what == "arrived"}
@@ -180,36 +209,40 @@ def timeline(kernel: Launched) -> str:
         parts.append(f'<rect style="fill: var({colour})" x="{x}" y="{bottom - 9}" width="10" height="10"/>')
         parts.append(f'<text x="{x + 14}" y="{bottom}">{title}</text>')
     head = (
-        f'<text class="soft" x="0" y="12">block 0 of {kernel.kernel}, {len(events):,} events from left to right</text>'
+        f'<text class="soft" x="0" y="12">{every}{len(events):,} events of block 0, in the order in which '
+        "they are emulated, not in time</text>"
     )
     return _svg(860, bottom + 8, [head, *parts], f"what the first block of {kernel.kernel} does")
 
 
 def costliest(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int]) -> str:
     """The line whose requests waste most, with its picture; empty if none wastes anything."""
-    drawn = [found for found in costly(counted) if found[1].waste]
-    if not drawn:
-        return ""
-    access, counts, sample = max(drawn, key=lambda found: found[1].waste)
-    return _line(access, counts, sample, sources.get(access.file, ""), sizes)
+    worst = max(accesses(counted), key=lambda one: one.counts.waste, default=None)
+    return _line(worst, sources, sizes) if worst and worst.counts.waste else ""
 
 
-def _line(access: Access, counts: Counts, sample: Sample, source: str, sizes: Mapping[str, int]) -> str:
-    lines = source.splitlines()
-    text = lines[access.line - 1].strip() if 0 < access.line <= len(lines) else access.file
+def _line(found: Costly, sources: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+    access, counts, sample, instructions = found
+    lines = sources.get(access.file, "").splitlines()
+    own = next(reversed([*sources]), access.file)
+    text = lines[access.line - 1].strip() if 0 < access.line <= len(lines) else ""
+    where = "" if access.file == own else f" of {access.file}"
     cost, unit = per_request(access, counts)
     verb = {"read": "load from", "write": "store to"}[access.direction]
     worst = len(passes(sample)) if access.memory == "shared" else len(_by_sector(sample))
-    most = f" on average, {worst} at worst" if abs(worst - cost) > 0.005 else ""
-    head = f"Line {access.line}, {verb} {access.memory} memory: {counts.requests:,} requests, {cost:.2f} {unit}{most}."
+    most = f" on average, {worst} in the drawn one" if abs(worst - cost) > 0.005 else ""
+    made = f" of {instructions} instructions" if instructions > 1 else ""
+    asked = f"{counts.requests:,} request{'s' * (counts.requests != 1)}{made}"
+    head = f"Line {access.line}{where}, {verb} {access.memory} memory: {asked}, {cost:.2f} {unit}{most}."
     why = reason(access, sample, sizes)
     said = f"{head} {why[:1].upper()}{why[1:]}." if why else head
     drawing = banks(sample) if access.memory == "shared" else sectors(sample)
-    return f'<pre>{escape(text)}</pre><p>{escape(said)}</p><div class="drawing">{drawing}</div>'
+    code = f"<pre>{escape(text)}</pre>" if text else ""
+    return f'{code}<p>{escape(said)}</p><div class="drawing">{drawing}</div>'
 
 
 def passes(sample: Sample) -> list[dict[int, list[int]]]:
-    """For each pass over the banks, the lanes that each bank serves (runtime/counters.cpp has the rule)."""
+    """For each pass over the banks, the lanes that each bank serves (machine/memory.cpp has the rule)."""
     found: list[dict[int, list[int]]] = []
     for lanes in _groups(sample):
         words: dict[int, list[int]] = {}
@@ -287,7 +320,8 @@ def sectors(sample: Sample) -> str:
     """Every sector that is touched, four in a row; what is asked for is filled, from the lanes that are named."""
     used = _by_sector(sample)
     wide, tall, gap = 160, 34, 8
-    parts = [f'<text class="soft" x="0" y="14">{len(used)} sectors of 32 bytes; filled: what lanes ask for</text>']
+    many = "1 sector" if len(used) == 1 else f"{len(used)} sectors"
+    parts = [f'<text class="soft" x="0" y="14">{many} of 32 bytes; filled: what lanes ask for</text>']
     for number, (sector, lanes) in enumerate(itertools.islice(sorted(used.items()), MOST_SECTORS)):
         x, y = number % 4 * (wide + gap), 24 + number // 4 * (tall + gap)
         parts.append(f'<rect class="box" x="{x}" y="{y}" width="{wide}" height="{tall / 2}"/>')
@@ -302,7 +336,7 @@ def sectors(sample: Sample) -> str:
         some = f"lane {lanes[0]}" if len(lanes) == 1 else f"lanes {lanes[0]} to {lanes[-1]}"
         parts.append(f'<text class="soft" x="{x}" y="{y + tall - 4}">{some}</text>')
     rows = -(-min(len(used), MOST_SECTORS) // 4)
-    return _svg(4 * (wide + gap), 24 + rows * (tall + gap), parts, f"{len(used)} sectors")
+    return _svg(4 * (wide + gap), 24 + rows * (tall + gap), parts, many)
 
 
 def _svg(width: float, height: float, parts: Iterable[str], label: str) -> str:

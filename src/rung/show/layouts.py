@@ -7,10 +7,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from html import escape
+from typing import Any
 
-from rung.emulator.counters import Launched, Request
+from rung.emulator.counters import TRACED, Launched, Request
 from rung.profile.emulated import Counted, Tensor
 
 WIDE, TALL = 40, 32  # most cells of a figure
@@ -34,7 +35,8 @@ def work(counted: Counted) -> str:
     blocks, threads = math.prod(kernel.config.grid), math.prod(kernel.config.block)
     block, each = ("program", "store") if kernel.programs else ("block", "warp")
     size = "" if kernel.programs else f" of {_many(threads, 'thread')}"
-    framed, where = ("", "") if kernel.programs else ("; framed: {} of thread 0", "; framed: where thread 0 reads")
+    own_cut, others_cut, read_cut = _cuts(kernel)
+    where = "; framed: where thread 0 reads"
     across = kernel.config.grid[0]
     first = {e for e, who in mine.items() if who[1:] == (0, 0) and not kernel.programs}
     step = (-(-rows // TALL), -(-columns // WIDE))
@@ -42,33 +44,39 @@ def work(counted: Counted) -> str:
     panels = [
         _figure(
             whole, lambda number: COLOURS[(number % across + 2 * (number // across)) % 4], _most(rows, columns, step),
-            f"{out.name} ({_shape(out)}): a colour for each {block}; {_many(blocks, block)}{size}",
+            f"{out.name} ({_shape(out)}): a colour for each {block}; {_many(blocks, block)}{size}"
+            f"{own_cut or others_cut}",
         )
     ]  # fmt: skip
     places = {e: divmod(e, columns) for e in mine}
     at = [{place: i for i, place in enumerate(sorted({p[axis] for p in places.values()}))} for axis in (0, 1)]
     near = {e: (at[0][r], at[1][c]) for e, (r, c) in places.items() if at[0][r] < TALL and at[1][c] < WIDE}
+    frames = {near[e] for e in first if e in near}
+    few = _few(frames, near)
     panels.append(
         _figure(
             {near[e]: mine[e][1] for e in near}, lambda warp: COLOURS[warp % 4],
             (min(len(at[0]), TALL), min(len(at[1]), WIDE)),
-            f"the {_many(len(mine), 'element')} of {block} 0{_cut(len(near), len(mine))}: a colour for each {each}"
-            + framed.format(_many(len(first), "element")),
-            frames={near[e] for e in first if e in near},
+            f"the {_many(len(mine), 'element')} of {block} 0{_cut(len(near), len(mine))}{own_cut}: "
+            f"a colour for each {each}" + (f"; framed: {_many(len(first), 'element')} of thread 0" if few else ""),
+            frames=frames if few else (),
         )
     )  # fmt: skip
     read = _read(kernel, counted.memory)
-    for tensor, times in sorted(read.items(), key=lambda item: -len(item[1]))[:MOST_INPUTS]:
+    many = sorted(read.items(), key=lambda item: (-len(item[1]), counted.memory.index(item[0])))
+    for tensor, times in many[:MOST_INPUTS]:
         rows, columns = _extent(tensor)
         step = (-(-rows // TALL), -(-columns // WIDE))
         own = {_scaled(divmod(e, columns), step) for e, who in times.items() if who[0, 0] and not kernel.programs}
+        cells = {_scaled(divmod(e, columns), step): 0 for e in times}
+        framed = _few(own, cells)
         every = sum(sum(who.values()) for who in times.values())
         panels.append(
             _figure(
-                {_scaled(divmod(e, columns), step): 0 for e in times}, lambda _: "--p0", _most(rows, columns, step),
+                cells, lambda _: "--p0", _most(rows, columns, step),
                 f"{tensor.name} ({_shape(tensor)}): {block} 0 reads {_many(len(times), 'element')}, each "
-                f"{_often(every / len(times))}{where}",
-                frames=own,
+                f"{_often(every / len(times))}{read_cut}{where if framed else ''}",
+                frames=own if framed else (),
             )
         )  # fmt: skip
     return _row(panels, f"who computes what in {kernel.kernel}")
@@ -77,8 +85,10 @@ def work(counted: Counted) -> str:
 def tile(counted: Counted) -> str:
     """Shared memory of the first block: the warp that stores each word, the request that takes most passes, and the
     bank of each element of the tile that was copied there; empty without shared memory."""
-    kernel = max(counted.kernels, key=lambda k: k.total("shared", "write", "plain", "cp.async", "bulk").bytes)
+    ways = ("plain", "generic", "cp.async", "bulk")
+    kernel = max(counted.kernels, key=lambda k: k.total("shared", "write", *ways).bytes)
     shared = [r for r in kernel.trace if r.access.memory == "shared" and r.block == 0]
+    loads = [r for r in shared if r.access.direction == "read" and r.access.way != "bulk"]
     writer: dict[int, int] = {}
     for request in shared:
         if request.access.direction == "write":
@@ -86,8 +96,8 @@ def tile(counted: Counted) -> str:
                 writer.setdefault(word, request.warp)
     if not writer:
         return ""
-    reads = [(r, {*_words(r)}) for r in shared if r.access.direction == "read"]
-    deepest = [(max(Counter(word % BANKS for word in words).values()), len(words)) for _, words in reads]
+    reads = [(r, {*_words(r)}) for r in loads]
+    deepest = [(max(Counter(word % BANKS for word in words).values()), len(words), -r.warp) for r, words in reads]
     worst, read = reads[max(range(len(reads)), key=deepest.__getitem__)] if reads else (None, {min(writer)})
     first, last = min(writer) // BANKS, max(writer) // BANKS
     low = max(first, min(min(read) // BANKS, last + 1 - BANKS))  # the rows that are drawn contain that load's first
@@ -161,6 +171,18 @@ def _read(kernel: Launched, memory: Iterable[Tensor]) -> dict[Tensor, dict[int, 
     return found
 
 
+def _cuts(kernel: Launched) -> tuple[str, str, str]:
+    """What is said of the first block's stores, of other blocks' and of its loads if there is no room for all."""
+    most = TRACED // 3
+    counts = Counter((r.block == 0, r.access[2:4] == ("global", "write")) for r in kernel.trace)
+    stores = f", by the first {most:,} stores of warps"
+    return (
+        stores if counts[True, True] >= most else "",
+        stores if counts[False, True] >= most else "",
+        f" by its first {most:,} requests" if counts[True, False] >= most else "",
+    )
+
+
 def _elements(request: Request, memory: Iterable[Tensor]) -> Iterator[tuple[Tensor, int, int]]:
     for lane, address in request.lanes.items():
         for tensor in memory:
@@ -183,7 +205,7 @@ def _copied(kernel: Launched, memory: Iterable[Tensor]) -> tuple[Tensor, dict[in
     requests = [r for r in kernel.trace if not r.block and r.access.direction in ("read", "write")]
     bulk = [r for r in requests if r.access.way == "bulk"]
     words, swizzle = _by_bulk(bulk), max((r.swizzle for r in bulk), default=0)
-    found = words or _by_threads(r for r in requests if r.access.way in ("plain", "cp.async"))
+    found = words or _by_threads(r for r in requests if r.access.way in ("plain", "generic", "cp.async"))
     filled: dict[Tensor, dict[int, int]] = defaultdict(dict)
     for word, address in (found or {}).items():
         for tensor in memory:
@@ -198,6 +220,8 @@ def _by_bulk(requests: Iterable[Request]) -> dict[int, int]:
     words: dict[int, int] = {}
     pieces: list[int] = []
     for request in requests:
+        if len(request.lanes) > 1:  # stores of lanes to another block's shared memory
+            continue
         (address,) = request.lanes.values()
         if (request.access.memory, request.access.direction) == ("global", "read"):
             pieces += range(address, address + request.size, WORD)
@@ -225,6 +249,8 @@ def _by_threads(requests: Iterable[Request]) -> dict[int, int] | None:
             if (access.memory, access.direction) == ("global", "read"):
                 queue.append((address, request.size))
             elif (access.memory, access.direction) == ("shared", "write"):
+                if not queue and access.way == "cp.async":  # filled with zeros
+                    continue
                 if not queue or queue[0][1] != request.size:
                     return None
                 source, _ = queue.popleft()
@@ -258,6 +284,11 @@ def _many(count: int, what: str) -> str:
 
 def _often(times: float) -> str:
     return "once" if (text := f"{times:.3g}") == "1" else f"{text} times"
+
+
+def _few(framed: Collection[Cell], cells: Collection[Any]) -> bool:
+    """Whether frames tell something: a thread that issues a whole copy would have them all."""
+    return 0 < 2 * len(framed) <= len(cells)
 
 
 def _cut(shown: int, every: int) -> str:

@@ -57,14 +57,21 @@ extern "C" RUNG_HOST void* rung_heap_malloc(size_t bytes)
     return memset(header + 1, 0xff, bytes);
 }
 
-extern "C" RUNG_HOST void rung_heap_free(void* pointer, const void* caller)
+// What is wrong with the pointer, or null.
+extern "C" const char* rung_heap_release(void* pointer)
 {
-    if (!pointer) return;
+    if (!pointer) return nullptr;
     Header* const header = static_cast<Header*>(pointer) - 1;
     if (!in_heap(header) || (header->mark != HELD && header->mark != ENDED))
-        rung_fault_at(rung_emulator::FaultKind::Trap, caller, "free or delete is given a pointer that no malloc or new of a kernel has returned");
-    if (header->mark == ENDED) rung_fault_at(rung_emulator::FaultKind::Trap, caller, "free or delete is given memory that was freed");
+        return "free or delete is given a pointer that no malloc or new of a kernel has returned";
+    if (header->mark == ENDED) return "free or delete is given memory that was freed";
     header->mark = ENDED;
     state().live -= header->bytes;
     memset(pointer, 0xff, header->bytes);
+    return nullptr;
+}
+
+extern "C" RUNG_HOST void rung_heap_free(void* pointer, const void* caller)
+{
+    if (const char* wrong = rung_heap_release(pointer)) rung_fault_at(rung_emulator::FaultKind::Trap, caller, wrong);
 }

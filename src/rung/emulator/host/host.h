@@ -70,6 +70,12 @@ cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNo
 cudaError_t prepare(Call call, const Configuration& configuration, std::function<void()>& work);
 bool call_of(const void* kernel, void** arguments, Call& call);
 
+// ---- counting.cpp ---------------------------------------------------------------------------------------------------
+bool counting();
+void begin_counting();
+void run_machine_code(const Call& call, const Configuration& how);
+void write_counts();
+
 // ---- device.cpp -----------------------------------------------------------------------------------------------------
 const cudaDeviceProp& device();
 

@@ -235,6 +235,21 @@ cudaError_t error_of(const Report& report)
 
 void run(const Call& call, const Configuration& how)
 {
+    const unsigned long blocks = (unsigned long)how.grid.x * how.grid.y * how.grid.z, threads = blocks * how.block.x * how.block.y * how.block.z;
+    timespec begun, ended;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    const auto done = [&](bool checked) {
+        clock_gettime(CLOCK_MONOTONIC, &ended);
+        const double seconds = double(ended.tv_sec - begun.tv_sec) + 1e-9 * double(ended.tv_nsec - begun.tv_nsec);
+        note_launch({call.name, blocks, threads, seconds, checked});
+        return seconds;
+    };
+    if (counting()) {
+        begin_heap();
+        run_machine_code(call, how);
+        done(false);
+        return check_tails(call.name);
+    }
     Launch launch = {};
     launch.module = module;
     launch.entry = call.enter;
@@ -257,17 +272,12 @@ void run(const Call& call, const Configuration& how)
     launch.seconds = settings().seconds;
 
     static Report report;
-    const unsigned long blocks = (unsigned long)how.grid.x * how.grid.y * how.grid.z, threads = blocks * how.block.x * how.block.y * how.block.z;
     const bool alone = launch.races || how.cooperative || how.dependent || how.cluster.x * how.cluster.y * how.cluster.z > 1;
-    timespec begun, ended;
-    clock_gettime(CLOCK_MONOTONIC, &begun);
     const int workers = int(std::min((unsigned long)settings().workers, blocks / 4));
     if (alone || workers < 2 || threads < 100000) rung_launch(&launch, &report);
     else run_in_workers(launch, report, std::min(workers, MOST_WORKERS));
-    clock_gettime(CLOCK_MONOTONIC, &ended);
-    const double seconds = double(ended.tv_sec - begun.tv_sec) + 1e-9 * double(ended.tv_nsec - begun.tv_nsec);
+    const double seconds = done(launch.races && !report.unwatched);
     if (launch.races) race_seconds += seconds;
-    note_launch({call.name, blocks, threads, seconds, launch.races && !report.unwatched});
     if (report.unwatched)
         note_once("races: kernel '" + std::string(call.name) + "' has " + std::to_string(report.unwatched) + " threads at once, too many to look for races");
     if (report.fault) {
@@ -479,6 +489,7 @@ extern "C" RUNG_HOST void rung_program_begins(const rung_emulator::Module* own)
     const uintptr_t first = uintptr_t(image) / 4096 * 4096, past = (uintptr_t(image_end) + 4095) / 4096 * 4096;
     rung_tensor(first, first, past, past, 0);
     rung_known_only(true);
+    if (counting()) begin_counting();
 }
 
 extern "C" [[noreturn]] RUNG_HOST void rung_assert_failed(const char* condition, const char* file, unsigned line, const char* function)

@@ -72,6 +72,7 @@ void at_end(int status, void*)
     if (const unsigned long count = kept_allocations(&bytes))
         note_once(std::to_string(count) + (count == 1 ? " allocation" : " allocations") + " of " + std::to_string(bytes) + " bytes in all not freed");
     fflush(nullptr);
+    if (counting()) write_counts();
     if (!settings().quiet) {
         if (!told.empty() || names.empty() == false) fprintf(stderr, "rung: ");
         Tally all = {};

@@ -73,7 +73,7 @@ void finish_phase(Warp& warp, BytesBarrier& b)
 {
     if (b.pending < 0) fail(warp, "a barrier of %d arrivals has one too many in phase %u", b.expected, b.phase);
     if (b.pending || b.bytes) return;
-    b.phase++;
+    b.phase++, b.complete = b.time;
     b.pending = b.expected;
 }
 
@@ -132,7 +132,7 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
             warp.r[out.index][l] = uint32_t(state), warp.r[out.index + 1][l] = uint32_t(state >> 32);
         }
         const int arrivals = op.flags & ARRIVALS ? 1 : op.flags & ARRIVALS_OF_REGISTER ? int(given) : 0;
-        b.pending -= arrivals;
+        b.pending -= arrivals, b.time = std::max(b.time, warp.time);
         if (op.flags & DROPS) b.expected -= arrivals;
         b.bytes += op.flags & EXPECTS ? long(given) : op.flags & COMPLETES ? -long(given) : long(bool(op.flags & EXPECTS_ONE));
         finish_phase(warp, b);
@@ -147,12 +147,13 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
         const BytesBarrier& b = barrier_at(warp, *warp.block, at);
         const bool done = (b.phase & 1) != parity;
         complete |= uint32_t(done) << l;
+        if (done) warp.time = std::max(warp.time, b.complete);
         if (warp.block->number) return;
         Waited& before = waited[warp.rank % WARP];
         const unsigned phase = done ? b.phase - 1 : b.phase;
         const auto comes = [&](const UnderWay& copy) { return copy.barrier == &b && copy.phase < b.phase; };
         const bool learns = done && std::any_of(under_way.begin(), under_way.end(), comes);
-        if ((!done || learns) && (before.barrier != &b || before.phase != phase)) {
+        if ((!done || b.phase) && (before.barrier != &b || before.phase != phase)) {  // not of a stage that was never full
             before = {&b, phase};
             note(Event::WaitBytes, warp, phase);
         }
@@ -196,6 +197,19 @@ bool prepare_lanes_copy(Op& op)
     return only(op, {"E", "BYPASS", "LTC64B", "LTC128B", "LTC256B", "32", "64", "128", "ZFILL", "CONSTANT", "EF", "EL", "LU"});
 }
 
+// Neighbouring lanes share a sector if they take it to one line of shared memory; so the hardware counts.
+void count_sectors_of_copy(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* from, const uint64_t* to)
+{
+    unsigned count = 0;
+    uint64_t sector = ~0ull, line = ~0ull;
+    each(lanes, [&](unsigned l) {
+        count += sector != from[l] / 32 || line != to[l] / 128;
+        sector = from[l] / 32, line = to[l] / 128;
+    });
+    const Cost& cost = count_request(warp, op, lanes, from, op.bytes, false);
+    if (count > cost.sectors) op.memory->total[0].sectors += count - cost.sectors;
+}
+
 void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
 {
     const uint32_t read = lanes & (op.ins ? warp.predicate(op.in[0]) : ALL), mine = warp.block->in_cluster << 24;
@@ -206,8 +220,8 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
         if (offset % op.bytes) fail(warp, "an address in shared memory is no multiple of %u bytes", op.bytes);
         uint8_t* const target = shared_place(warp, offset | mine, op.bytes);
         unsigned taken = read >> l & 1 ? op.bytes : 0;
+        from[l] = address(warp, op.s[1], l);
         if (taken) {
-            from[l] = address(warp, op.s[1], l);
             const unsigned left = unsigned(from[l] % op.bytes);
             if (left && !op.flags) fail(warp, "an address is no multiple of %u bytes", op.bytes);
             from[l] -= left, taken -= left;
@@ -216,7 +230,7 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
         }
         memset(target + taken, 0, op.bytes - taken);
     });
-    if (read) count_request(warp, op, read, from, op.bytes, false);
+    if (read) count_sectors_of_copy(warp, op, read, from, to);
     count_request(warp, op, lanes, to, op.bytes, true);
 }
 
@@ -343,7 +357,7 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
         pieces.push_back({(to & 0xffffff) - RESERVED_SHARED, bytes, true, true, swizzle});
         const uint32_t signalled = mask ? (at_barrier & 0xffffff) | rank << 24 : at_barrier;
         BytesBarrier& b = barrier_at(warp, block_of(warp, signalled), signalled);
-        b.bytes -= bytes;
+        b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
         finish_phase(warp, b);
         if (!mask) break;
     }
@@ -546,7 +560,7 @@ void store_and_signal(Warp& warp, const Op& op, uint32_t lanes)
         else reduce(how, type, target, reinterpret_cast<const uint8_t*>(words), bytes);
         to[l] = (at & 0xffffff) - RESERVED_SHARED;
         BytesBarrier& b = barrier_at(warp, block_of(warp, at_barrier), at_barrier);
-        b.bytes -= bytes;
+        b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
         finish_phase(warp, b);
     });
     count_request(warp, op, lanes, to, bytes, true);

@@ -102,13 +102,14 @@ void look_at_barrier(Block& block, unsigned number)
     }
     if ((!waiting && !barrier.arrived) || arrived < (barrier.count ? barrier.count : alive)) return;
     block.reduced = barrier.sum;
+    const uint32_t time = barrier.time;
     barrier = NamedBarrier();
     for (const auto& warp : block.warps) {
         Warp& w = *warp;
         uint32_t here = 0, pc = 0;
         for (Split& s : w.splits)
             if (s.wait == Wait::Barrier && s.wanted == number) s.wait = Wait::None, here |= s.lanes, pc = s.pc;
-        if (here) join(w, here, pc);
+        if (here) join(w, here, pc), w.time = std::max(w.time, time);
     }
 }
 
@@ -145,6 +146,7 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
         else if (op.has("OR")) barrier.sum |= yes ? ALL : 0;
         else barrier.sum = (barrier.arrived || barrier.sum ? barrier.sum : ALL) & (yes == lanes ? ALL : 1);
     }
+    barrier.time = std::max(barrier.time, w.time);
     if (op.has("ARV")) barrier.arrived += WARP;
     else {
         barrier.of_warp[w.rank] |= lanes;
@@ -216,16 +218,6 @@ void go_to_registers(Warp& w, const Op& op, uint32_t lanes, uint32_t from)
 }
 
 void brx(Warp& w, const Op& op, uint32_t lanes) { go_to_registers(w, op, lanes, w.pc() * 16); }
-
-// Functions of the driver: what a kernel prints is not shown.
-void call_driver(Warp& w, uint64_t which, uint32_t lanes)
-{
-    const unsigned first = unsigned(__builtin_ctz(lanes));
-    if (which == DRIVER_WINDOW + ASSERTION_FAILS)
-        fail(w, "an assertion fails: %.200s", reinterpret_cast<const char*>(w.r[4][first] | uint64_t(w.r[5][first]) << 32));
-    if (which != DRIVER_WINDOW + PRINTS) fail(w, "a function that is not part of the kernel is called");
-    each(lanes, [&](unsigned l) { w.r[4][l] = 0; });
-}
 
 void call(Warp& w, const Op& op, uint32_t lanes)
 {
@@ -347,6 +339,7 @@ Turn run_warp(Warp& w)
 {
     Program& program = *launch.program;
     const uint64_t began = w.clock;
+    const bool timed = launch.timed;
     w.gives_way = w.pauses = false;
     if (w.now < w.splits.size()) interrupt(w);
     while (w.clock - began < TURN) {
@@ -366,11 +359,13 @@ Turn run_warp(Warp& w)
         const uint32_t guard = w.p[op.guard], lanes = s.lanes & (op.guard_inverted ? ~guard : guard);
         executing = &op;
         s.pc++, w.clock++;
+        if (timed) before(w, op);
         if (lanes) op.run(w, op, op.uniform ? ALL : lanes);
         if (w.gives_way) {
             w.split().pc--;
             break;
         }
+        if (timed) after(w, op);
         Tally& tally = program.tally[op.number];
         tally.executed++, tally.lanes += unsigned(__builtin_popcount(lanes));
         if (w.pauses) break;
@@ -415,6 +410,7 @@ void start(Unit& unit, uint64_t number)
             w.splits.assign(1, {w.alive, 0, Wait::None, 0, 0});
             w.kept.clear();
             w.local.clear();
+            if (launch.timed) begin_timing(w);
         }
     }
     for (auto& block : unit.blocks) block->cluster = &unit.cluster;
@@ -424,8 +420,11 @@ bool finished(Unit& unit)
 {
     for (auto& block : unit.blocks)
         if (!block->done()) return false;
-    for (auto& block : unit.blocks)
-        for (auto& warp : block->warps) spare.push_back(std::move(warp));
+    for (auto& block : unit.blocks) {
+        uint64_t length = 0;
+        for (auto& warp : block->warps) length = std::max<uint64_t>(length, warp->time), spare.push_back(std::move(warp));
+        launch.longest = std::max(launch.longest, length), launch.together += length;
+    }
     return true;
 }
 

@@ -145,6 +145,10 @@ bool operand(std::string text, Operand& o)
     if (text.compare(0, 5, "desc[") == 0) {
         o.descriptor = uint16_t(row_of(inside(text, 4, after)));
         text = text.substr(after);
+        if (text.empty()) {
+            o.kind = Kind::Memory;
+            return true;
+        }
     }
     if (text[0] == '[') {
         o.kind = Kind::Memory;
@@ -260,6 +264,7 @@ Program* decoded(const char* text)
     program->memory.resize(program->ops.size());
     for (Op& op : program->ops) {
         op.memory = &program->memory[op.number];
+        prepare_timing(op);
         for (Operand* o : {&op.s[0], &op.s[1], &op.s[2], &op.s[3], &op.s[4]}) widen(*program, *o);
         if (!op.every.empty() && op.every.back().kind == Kind::Number) {
             const auto target = program->at.find(op.every.back().value);

@@ -12,6 +12,7 @@ namespace rung_machine {
 
 Program* decoded(const char* text);
 void begin_async();
+uint64_t badness(const Cost& cost);
 extern sigjmp_buf on_failure;
 extern char failure[512];
 extern const Op* executing;
@@ -41,6 +42,7 @@ void prepare(const rung_machine_launch& l)
     const auto copied = [](uint32_t* to, const uint32_t* from) { std::copy(from, from + 3, to); };
     copied(launch.grid, l.grid), copied(launch.block, l.block), copied(launch.cluster, l.cluster);
     launch.shared_bytes = l.shared_bytes, launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds;
+    launch.prints = l.prints, launch.allocate = l.allocate, launch.release = l.release;
     for (unsigned i = 0; i < 8; i++) {
         const uint8_t* const bytes = static_cast<const uint8_t*>(l.bank[i]);
         launch.bank[i].assign(bytes, bytes + l.bank_bytes[i]);
@@ -69,6 +71,7 @@ void prepare(const rung_machine_launch& l)
     std::fill(program.memory.begin(), program.memory.end(), Memory());
     traced.clear(), happened.clear();
     trace_room = l.trace_room;
+    launch.timed = l.timed, launch.longest = launch.together = 0;
     begin_async();
 }
 
@@ -109,7 +112,7 @@ EXPORTED void rung_machine_tally(void* program, uint64_t (*rows)[2])
     for (const Tally& tally : static_cast<Program*>(program)->tally) (*rows)[0] = tally.executed, (*rows++)[1] = tally.lanes;
 }
 
-EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[35], uint32_t room)
+EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[36], uint32_t room)
 {
     uint32_t count = 0;
     for (const Op& op : static_cast<Program*>(program)->ops)
@@ -122,13 +125,15 @@ EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64
                 std::copy(row, row + 12, rows[count]);
                 const Cost& worst = op.memory->worst;
                 samples[count][0] = worst.lanes && worst.shared == bool(shared) ? worst.lanes : 0;
-                samples[count][1] = worst.bytes, samples[count][2] = worst.phase;
-                std::copy(worst.apart, worst.apart + WARP, samples[count] + 3);
+                samples[count][1] = worst.bytes, samples[count][2] = worst.phase, samples[count][3] = int64_t(badness(worst));
+                std::copy(worst.apart, worst.apart + WARP, samples[count] + 4);
             }
             count++;
         }
     return count;
 }
+
+EXPORTED void rung_machine_clocks(uint64_t* both) { both[0] = launch.longest, both[1] = launch.together; }
 
 EXPORTED uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room)
 {

@@ -1,5 +1,6 @@
 // The C interface of this library, which emulator/machine.py declares again.
 #pragma once
+#include <stddef.h>
 #include <stdint.h>
 
 extern "C" {
@@ -13,8 +14,12 @@ struct rung_machine_launch
     const void* bank[8];    // constant memory; bank 0 holds the parameters, the rest of it is filled here
     uint32_t bank_bytes[8];
     uint32_t parameters;    // where they begin in bank 0
-    uint32_t trace_room;    // requests that are kept, half of them the first block's; 0: none
+    uint32_t trace_room;    // requests that are kept; a third each: stores to global memory of the first block, of others, the first's other ones
+    uint32_t timed;       // whether clocks of dependent instructions are added up
     double seconds;         // of CPU time, until the launch is ended
+    uint32_t prints;        // what kernels print is shown
+    void* (*allocate)(size_t bytes);  // malloc and free of kernels; null if there are none
+    const char* (*release)(void* memory);  // what is wrong, or null
 };
 
 // `text` has a line for each instruction: its address in hexadecimal digits, a space, the instruction with the addresses
@@ -29,9 +34,11 @@ int rung_machine_run(void* program, const rung_machine_launch* launch, char* err
 // What the last launch counted. [instruction]: executions by warps, and by lanes whose predicate held.
 void rung_machine_tally(void* program, uint64_t (*rows)[2]);
 // A row for each instruction and memory that was touched: instruction, memory (1: shared), store, then the figures of Total
-// in their order; `samples` are the worst requests: lanes, bytes of each, place within a line, distances from the first lane.
+// in their order; `samples` are the worst requests: lanes, bytes of each, place within a line, how bad it is, distances from the first lane.
 // Returns how many there are.
-uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[35], uint32_t room);
+uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[36], uint32_t room);
+// Clocks of the longest block, and of all together; zero if they were not wanted.
+void rung_machine_clocks(uint64_t* both);
 // The first block's events: kind, warp, bytes or products, number of the copy.
 uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room);
 // Requests of the trace: instruction, block, warp, lanes, bytes of each, place (1 shared, 2 store, 4 times the swizzle), then

@@ -17,9 +17,17 @@ constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = 320, ROWS = 321;  // 
 constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16, UNIFORM = 63 + 7;
 constexpr unsigned RESERVED_SHARED = 1024;  // bytes before a block's own shared memory
 constexpr uint64_t SHARED_WINDOW = 1ull << 48, LOCAL_WINDOW = 2ull << 48;  // generic addresses; memory of the host lies below
-constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2;  // functions of the driver
+constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2, ALLOCATES = 3, RELEASES = 4;  // functions of the driver
 
 using Row = uint32_t[WARP];
+
+constexpr unsigned READY = ROWS + PREDICATES;  // registers and predicates, for timing.cpp
+struct Rows { uint16_t first, count; };
+struct Timing  // what an instruction reads and writes, and after how many clocks others may read it
+{
+    std::vector<Rows> reads, writes;
+    uint16_t latency = 4;
+};
 
 struct Warp;
 struct Block;
@@ -63,8 +71,9 @@ struct Cost
 
 struct Memory  // of an instruction that touches memory
 {
-    Total total[2] = {};  // in global memory, in shared memory
-    Cost last[4] = {}, worst = {};
+    Total total[2] = {};     // in global memory, in shared memory
+    std::vector<Cost> last;  // by the place of the first lane within a line of 128 bytes, in words
+    Cost worst = {};
 };
 
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
@@ -87,6 +96,7 @@ struct Op
     uint32_t target = 0;                // the index of the instruction that a branch goes to
     uint32_t number = 0;                // its own index
     mutable Memory* memory = nullptr;
+    Timing timing;
 
     bool has(const char* modifier) const
     {
@@ -134,7 +144,10 @@ struct Warp
     const Op* polled = nullptr;   // the last instruction that read what others may have written, and what it read
     uint32_t polled_value = 0;
     std::vector<uint8_t> local;   // [lane][bytes]
-    uint64_t clock = 0;
+    uint64_t clock = 0;           // instructions that it has executed
+    uint32_t time = 0, waited = 0;  // timing.cpp: clocks; those that the memory of this instruction takes
+    std::vector<uint32_t> ready;  // clocks at which a register or a predicate may be read
+    std::vector<uint32_t> groups = {0};  // clocks at which the copies of each group of cp.async have come
 
     Split& split() { return splits[now]; }
     uint32_t pc() const { return splits[now].pc; }
@@ -148,9 +161,9 @@ struct Warp
     }
 };
 
-struct BytesBarrier { int pending, expected; long bytes; unsigned phase; };  // mbarrier
+struct BytesBarrier { int pending, expected; long bytes; unsigned phase; uint32_t time, complete; };  // mbarrier
 
-struct NamedBarrier { unsigned arrived = 0, count = 0, sum = 0; uint32_t of_warp[WARP] = {}; };
+struct NamedBarrier { unsigned arrived = 0, count = 0, sum = 0, time = 0; uint32_t of_warp[WARP] = {}; };
 
 struct Block
 {
@@ -162,6 +175,7 @@ struct Block
     std::vector<Block*>* cluster;
     unsigned cluster_arrived = 0, cluster_phase = 0, reduced = 0;
     uint64_t number;  // in the grid
+    std::vector<uint64_t> lines;  // timing.cpp: of 128 bytes, that the first cache holds
     bool done() const;
 };
 
@@ -173,6 +187,11 @@ struct Launch
     bool cooperative;
     double seconds;  // of CPU time, until it is ended
     std::vector<uint8_t> bank[8];  // constant memory
+    bool timed;
+    uint64_t longest, together;    // clocks of blocks: the longest, all of them
+    bool prints;
+    void* (*allocate)(size_t bytes);
+    const char* (*release)(void* memory);
 };
 extern Launch launch;
 
@@ -214,7 +233,7 @@ inline const uint32_t* Warp::row(const Operand& o, Row& scratch) const
 // ---- counting and tracing -----------------------------------------------------------------------------------------
 
 // One request of a warp. Addresses in shared memory count from its start.
-void count_request(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared);
+const Cost& count_request(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared);
 // A copy of the copy engine: one request of one lane, in pieces that are contiguous.
 struct Piece { uint64_t at; unsigned bytes; bool shared; bool store; unsigned swizzle; };
 void count_copy(const Warp& warp, const Op& op, const std::vector<Piece>& pieces);
@@ -241,9 +260,19 @@ void add_async(Table& table);   // SYNCS, UBLKCP, UTMALDG, UTMASTG, LDGSTS, STAS
 // Takes the modifiers that are named out of the op's list of those not yet read.
 bool only(const Op& op, std::initializer_list<const char*> known);
 
+// ---- the longest chain of dependent instructions ---------------------------------------------------------------------
+
+constexpr uint32_t COPY_CLOCKS = 263;  // of the copy engine: as a load from the second cache
+void prepare_timing(Op& op);
+void begin_timing(Warp& warp);
+void before(Warp& warp, const Op& op);  // waits for what the instruction reads
+void after(Warp& warp, const Op& op);
+void time_of_memory(Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, bool shared);
+
 // ---- scheduling ----------------------------------------------------------------------------------------------------
 
 void run_grid();
+void call_driver(Warp& warp, uint64_t function, uint32_t lanes);
 void reconverge(Warp& warp);  // splits that wait for each other and have all come go on
 
 template <class F>

@@ -131,9 +131,14 @@ void cost_of_sectors(const uint64_t* addresses, Cost& cost)
     cost.ideal_sectors = (cost.unique_bytes + SECTOR - 1) / SECTOR;
 }
 
-uint32_t waste(const Cost& cost) { return cost.shared ? cost.wavefronts - cost.ideal_wavefronts : cost.sectors - cost.ideal_sectors; }
-
 }  // namespace
+
+// What a request costs beyond the ideal; of equal ones the larger is worse.
+uint64_t badness(const Cost& cost)
+{
+    const uint32_t all = cost.shared ? cost.wavefronts : cost.sectors, ideal = cost.shared ? cost.ideal_wavefronts : cost.ideal_sectors;
+    return uint64_t(all - ideal) << 32 | all;
+}
 
 struct Traced { uint64_t instruction, block, warp, lanes, bytes, place, at[WARP]; };
 struct Happened { uint32_t event, warp, amount, serial; };
@@ -144,11 +149,17 @@ size_t trace_room;
 namespace {
 
 constexpr size_t MOST_EVENTS = 4096;
+size_t kept[3];  // requests of the trace by their kind, each of which has a third of the room
 
+// Stores to global memory of the first block, of the others, and what else the first block asks for.
 void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared, bool store, unsigned swizzle)
 {
     const uint64_t block = w.block->number;
-    if (block ? shared || !store || traced.size() >= trace_room : traced.size() >= trace_room / 2) return;
+    if (traced.empty()) std::fill(kept, kept + 3, 0);
+    const bool out = store && !shared;
+    size_t& count = kept[!out ? 2 : block != 0];
+    if ((block && !out) || count >= trace_room / 3) return;
+    count++;
     traced.push_back({op.number, block, w.rank, lanes, bytes, uint64_t(shared) | uint64_t(store) << 1 | swizzle << 2, {}});
     each(lanes, [&](unsigned l) { traced.back().at[l] = at[l]; });
 }
@@ -156,13 +167,15 @@ void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsi
 }  // namespace
 
 // Requests of one instruction mostly have the same pattern, which is then not counted anew.
-void count_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared)
+const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared)
 {
     Memory& memory = *op.memory;
+    if (launch.timed) time_of_memory(const_cast<Warp&>(w), op, lanes, at, shared);
     if (trace_room) trace(w, op, lanes, at, bytes, shared, shared ? op.store || op.name == "LDGSTS" : op.store, 0);
     const unsigned first = unsigned(__builtin_ctz(lanes));
     const uint32_t phase = uint32_t(at[first] % (shared ? 4 : LINE));  // conflicts stay if all lanes move by some banks
-    Cost& last = memory.last[phase / SECTOR];
+    if (memory.last.empty()) memory.last.resize(LINE / 4);
+    Cost& last = memory.last[phase / 4];
     bool known = last.lanes == lanes && last.bytes == bytes && last.phase == phase && last.shared == shared;
     if (known) {
         uint64_t different = 0;
@@ -174,13 +187,14 @@ void count_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* 
         each(lanes, [&](unsigned l) { last.apart[l] = int64_t(at[l] - at[first]); });
         if (shared) cost_of_banks(at, last);
         else cost_of_sectors(at, last);
-        if (!memory.worst.lanes || waste(last) > waste(memory.worst)) memory.worst = last;
+        if (!memory.worst.lanes || badness(last) > badness(memory.worst)) memory.worst = last;
     }
     const unsigned active = unsigned(__builtin_popcount(lanes));
     Total& total = memory.total[shared];
     total.requests++, total.lanes += active, total.bytes += active * bytes;
     total.unique_bytes += last.unique_bytes, total.sectors += last.sectors, total.lines += last.lines;
     total.ideal_sectors += last.ideal_sectors, total.wavefronts += last.wavefronts, total.ideal_wavefronts += last.ideal_wavefronts;
+    return last;
 }
 
 void count_copy(const Warp& w, const Op& op, const std::vector<Piece>& pieces)
@@ -195,6 +209,14 @@ void count_copy(const Warp& w, const Op& op, const std::vector<Piece>& pieces)
         total.sectors += (piece.at + piece.bytes - 1) / SECTOR - piece.at / SECTOR + 1;
         total.ideal_sectors += (piece.bytes + SECTOR - 1) / SECTOR;
     }
+}
+
+// In another block's shared memory: it takes that block's data path, and no counter of this one shows its passes.
+static void count_remote(const Op& op, uint32_t lanes)
+{
+    Total& total = op.memory->total[1];
+    const unsigned active = unsigned(__builtin_popcount(lanes));
+    total.requests++, total.lanes += active, total.bytes += active * op.bytes;
 }
 
 void note(Event event, const Warp& w, uint32_t amount, uint32_t serial)
@@ -230,7 +252,8 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
     if (every & (op.bytes - 1)) fail(w, "an address is no multiple of %u bytes", op.bytes);
     if ((op.flags & SPACE) == GENERIC && !(every >> 48)) {
         memcpy(where, at, sizeof at);
-        return count_request(w, op, lanes, at, op.bytes, false);
+        count_request(w, op, lanes, at, op.bytes, false);
+        return;
     }
     uint32_t shared = 0, local = 0;
     if ((op.flags & SPACE) == SHARED) {
@@ -258,10 +281,14 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
         });
     const uint32_t global = lanes & ~shared & ~local;
     if (global) count_request(w, op, global, at, op.bytes, false);
-    if (shared) {
-        for (unsigned l = 0; l < WARP; l++) at[l] = (at[l] & 0xffffff) - RESERVED_SHARED;
-        count_request(w, op, shared, at, op.bytes, true);
+    if (!shared) return;
+    uint32_t own = 0;
+    for (unsigned l = 0; l < WARP; l++) {
+        own |= uint32_t((uint32_t(at[l]) >> 24) == w.block->in_cluster) << l;
+        at[l] = (at[l] & 0xffffff) - RESERVED_SHARED;
     }
+    if (shared & own) count_request(w, op, shared & own, at, op.bytes, true);
+    if (shared & ~own) count_remote(op, shared & ~own);
 }
 
 bool prepare_memory(Op& op)
@@ -431,7 +458,7 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
                 if (how == CAST) old = done >> l & 1;  // whether it is done
                 if (d == w.r[SINK]) continue;
                 d[i * words * WARP + l] = uint32_t(old);
-                if (words == 2) d[(i * words + 1) * WARP + l] = uint32_t(old >> 32);
+                if (words == 2 && how != CAST) d[(i * words + 1) * WARP + l] = uint32_t(old >> 32);
             }
         });
         if (swaps) look_for_polling(w, op, at[__builtin_ctz(lanes)]);

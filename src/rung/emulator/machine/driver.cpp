@@ -1,0 +1,70 @@
+// Functions of the driver that a kernel calls: their arguments lie in registers from R4 on, and so does the result.
+#include "machine.h"
+
+#include <stdio.h>
+
+namespace rung_machine {
+namespace {
+
+uint64_t argument(const Warp& w, unsigned row, unsigned lane) { return w.r[row][lane] | uint64_t(w.r[row + 1][lane]) << 32; }
+
+const char* text_at(Warp& w, uint64_t generic, unsigned lane)
+{
+    bool shared;
+    return reinterpret_cast<const char*>(place(w, generic, lane, 1, shared));
+}
+
+// Arguments lie one behind the other, each at a multiple of its size.
+uint32_t print(Warp& w, unsigned lane, const char* format, const char* arguments)
+{
+    size_t at = 0;
+    uint32_t count = 0;
+    const auto next = [&](auto value) {
+        at = (at + sizeof value - 1) / sizeof value * sizeof value;
+        memcpy(&value, arguments + at, sizeof value);
+        at += sizeof value, count++;
+        return value;
+    };
+    for (const char* c = format; *c; c++) {
+        if (*c != '%' || c[1] == '%') {
+            putchar(*c);
+            c += *c == '%';
+            continue;
+        }
+        std::string how;
+        bool wide = false;
+        for (; *c && (c[0] == '%' || strchr("-+ #0123456789.*hlLqjzt", *c)); c++) {
+            if (*c == '*') how += std::to_string(next(int()));
+            else how += *c;
+            wide |= strchr("lqjzt", *c) != nullptr;
+        }
+        if (!*c) break;
+        how += *c;
+        if (strchr("eEfFgGaA", *c)) printf(how.c_str(), next(double()));
+        else if (*c == 's') printf(how.c_str(), text_at(w, next(uint64_t()), lane));
+        else if (*c == 'p' || wide) printf(how.c_str(), next(uint64_t()));
+        else printf(how.c_str(), next(int()));
+    }
+    return count;
+}
+
+}  // namespace
+
+void call_driver(Warp& w, uint64_t function, uint32_t lanes)
+{
+    each(lanes, [&](unsigned lane) {
+        const uint64_t first = argument(w, 4, lane);
+        uint64_t result = 0;
+        if (function == DRIVER_WINDOW + ASSERTION_FAILS) fail(w, "an assertion fails: %.200s", text_at(w, first, lane));
+        else if (function == DRIVER_WINDOW + PRINTS) {
+            if (launch.prints) result = print(w, lane, text_at(w, first, lane), text_at(w, argument(w, 6, lane), lane));
+        } else if (function == DRIVER_WINDOW + ALLOCATES && launch.allocate) result = uint64_t(launch.allocate(first));
+        else if (function == DRIVER_WINDOW + RELEASES && launch.release) {
+            if (const char* wrong = launch.release(reinterpret_cast<void*>(first))) fail(w, "the kernel traps: %s", wrong);
+        } else fail(w, "a function that is not part of the kernel is called");
+        w.r[4][lane] = uint32_t(result);
+        if (function == DRIVER_WINDOW + ALLOCATES) w.r[5][lane] = uint32_t(result >> 32);
+    });
+}
+
+}  // namespace rung_machine

@@ -1,0 +1,121 @@
+// The clocks that a block takes at least: the longest chain of instructions of which each waits for what another computes,
+// at the latencies that microbenchmarks of an H100 found. Units that several warps share are not in it, as if each warp had
+// its own: a lower bound, but for a line that another block has brought into the first cache.
+#include "machine.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+
+namespace rung_machine {
+namespace {
+
+constexpr uint32_t ARITHMETIC = 4, FUNCTION = 10, SHARED = 29, FIRST_CACHE = 40, SECOND_CACHE = COPY_CLOCKS, PRODUCT = 33, CONSTANT = 8, SHUFFLE = 23;
+constexpr size_t LINES = 2048;  // of 128 bytes: the first cache, as if all of it held one block's lines
+
+uint16_t width(const Op& op, bool of_source, unsigned source)
+{
+    const std::string& name = op.name;
+    if (name == "HMMA" || name == "IMMA") {
+        const bool small = op.has("1684") || op.has("1688");
+        return !of_source || source == 2 ? 4 : source == 0 ? (small ? 2 : 4) : (small ? 1 : 2);
+    }
+    if (name == "HGMMA" || name == "QGMMA") {
+        const size_t n = op.modifiers.empty() ? 0 : op.modifiers[0].find('x');
+        const uint16_t registers = n == std::string::npos ? 4 : uint16_t(atoi(op.modifiers[0].c_str() + n + 1) / 2);
+        return !of_source || source + 1 == op.sources ? registers : 4;
+    }
+    if (name == "LDSM") return op.has("4") ? 4 : op.has("2") ? 2 : 1;
+    if (name == "LDG" || name == "LDS" || name == "LD" || name == "LDL" || name == "LDC" || name == "ULDC" || (op.store && of_source))
+        return std::max(1, op.bytes / 4);
+    if (name[0] == 'D' && (name == "DADD" || name == "DMUL" || name == "DFMA" || name == "DSETP")) return 2;
+    const bool pair = op.has("WIDE") || op.has("64") || op.has("U64") || op.has("S64") || op.has("F64") || (name == "CS2R" && !op.has("32"));
+    return pair && (!of_source || source == 2 || !op.has("WIDE")) ? 2 : 1;
+}
+
+}  // namespace
+
+void prepare_timing(Op& op)
+{
+    Timing& t = op.timing;
+    const auto row = [&](std::vector<Rows>& rows, uint16_t index, uint16_t count) {
+        if (index == ZERO || index == FIRST_UNIFORM + 63) return;
+        rows.push_back({index, uint16_t(std::min<unsigned>(count, ROWS - index))});
+    };
+    const auto predicate = [&](std::vector<Rows>& rows, const Operand& o) {
+        if (o.kind == Kind::Predicate && (o.index & 7) != TRUE) rows.push_back({uint16_t(ROWS + o.index), 1});
+    };
+    for (unsigned i = 0; i < op.sources; i++) {
+        const Operand& o = op.s[i];
+        if (o.kind == Kind::Register) row(t.reads, o.index, width(op, true, i));
+        if (o.kind == Kind::Memory || o.kind == Kind::Constant) row(t.reads, o.base, o.wide ? 2 : 1), row(t.reads, o.uniform, o.uniform_wide ? 2 : 1);
+    }
+    const bool only_predicates = op.name == "PLOP3" || op.name == "BRA" || op.name == "EXIT" || op.name == "VOTE" || op.name == "VOTEU";
+    for (size_t i = op.name == "PLOP3" ? 2 : 0; only_predicates && i < op.every.size(); i++) predicate(t.reads, op.every[i]);
+    for (const Operand& o : op.in) predicate(t.reads, o);
+    Operand guard;
+    guard.kind = Kind::Predicate, guard.index = op.guard;
+    predicate(t.reads, guard);
+    if (op.out.kind == Kind::Register) row(t.writes, op.out.index, width(op, false, 0));
+    for (const Operand& o : op.p) predicate(t.writes, o);
+    if (op.name == "PLOP3")
+        for (size_t i = 0; i < 2 && i < op.every.size(); i++) predicate(t.writes, op.every[i]);
+    const std::string& n = op.name;
+    if (n == "MUFU" || n == "F2I" || n == "I2F" || n == "F2F" || n == "FRND" || n == "POPC" || n == "FLO") t.latency = FUNCTION;
+    if (n == "SHFL" || n == "VOTE" || n == "REDUX" || n == "MATCH") t.latency = SHUFFLE;
+    if (n == "HMMA" || n == "IMMA") t.latency = PRODUCT;
+    if (n == "HGMMA" || n == "QGMMA") t.latency = uint16_t(width(op, false, 0) / 2 + 16);
+    if (n == "LDC" || n == "ULDC" || n == "S2R" || n == "S2UR") t.latency = CONSTANT;
+    if (n == "LDSM") t.latency = SHARED;
+}
+
+void begin_timing(Warp& w)
+{
+    w.time = w.waited = 0;
+    w.ready.assign(READY, 0);
+    w.groups.assign(1, 0);
+}
+
+void before(Warp& w, const Op& op)
+{
+    uint32_t at = w.time;
+    for (const Rows& rows : op.timing.reads)
+        for (unsigned i = 0; i < rows.count; i++) at = std::max(at, w.ready[rows.first + i]);
+    w.time = at, w.waited = 0;
+}
+
+void after(Warp& w, const Op& op)
+{
+    const uint32_t at = w.time + std::max<uint32_t>(op.timing.latency, w.waited);
+    for (const Rows& rows : op.timing.writes)
+        for (unsigned i = 0; i < rows.count; i++) w.ready[rows.first + i] = at;
+    if (op.name == "LDGSTS") w.groups.back() = std::max(w.groups.back(), at);
+    if (op.name == "LDGDEPBAR") w.groups.push_back(0);
+    if (op.name == "DEPBAR" && op.has("LE") && op.s[0].parts == "SB0")
+        for (size_t i = 0; i + 1 + op.s[1].value < w.groups.size(); i++) w.time = std::max(w.time, w.groups[i]);
+    w.time++;
+}
+
+void time_of_memory(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, bool shared)
+{
+    if (op.store && op.name != "LDGSTS") return;
+    if (shared) {
+        w.waited = std::max(w.waited, SHARED);
+        return;
+    }
+    std::vector<uint64_t>& lines = w.block->lines;
+    if (lines.empty()) lines.assign(LINES, 0);
+    bool known = op.name != "ATOMG" && op.name != "LDGSTS";  // these pass the first cache
+    uint64_t last = 0;
+    each(lanes, [&](unsigned l) {
+        const uint64_t line = at[l] / 128;
+        if (line == last) return;
+        last = line;
+        uint64_t& kept = lines[line % LINES];
+        known &= kept == line;
+        kept = line;
+    });
+    w.waited = std::max(w.waited, known ? FIRST_CACHE : SECOND_CACHE);
+}
+
+}  // namespace rung_machine
