@@ -276,11 +276,27 @@ void bmov(Warp& w, const Op& op, uint32_t lanes)
     }
 }
 
+// Lanes wait for those of their mask. With EXCLUSIVE the masks' lanes go on apart from each other.
 void warpsync(Warp& w, const Op& op, uint32_t lanes)
 {
+    Row scratch;
+    const uint32_t* const masks = op.has("ALL") || op.every.empty() ? nullptr : w.row(op.every[0], scratch);
+    const uint32_t wanted = masks ? masks[__builtin_ctz(lanes)] : w.alive, whole = w.split().lanes;
+    uint32_t others = 0, lacking = 0;
+    if (masks) each(whole, [&](unsigned l) { others |= uint32_t(masks[l] != wanted) << l, lacking |= masks[l] & w.alive & ~whole; });
+    if (others && (lacking || op.has("EXCLUSIVE"))) {
+        w.split().lanes &= ~others;
+        while (others) {
+            const uint32_t theirs = masks[__builtin_ctz(others)];
+            uint32_t same = 0;
+            each(others, [&](unsigned l) { same |= uint32_t(masks[l] == theirs) << l; });
+            w.splits.push_back({same, w.pc(), theirs & w.alive & ~same ? Wait::Together : Wait::None, theirs, 0});
+            others &= ~same;
+        }
+    }
     Split& s = w.split();
-    s.wait = Wait::Together, s.wanted = op.has("ALL") || op.every.empty() ? w.alive : value_of(w, op.every[0], lanes);
-    if (!(s.wanted & w.alive & ~s.lanes)) s.wait = Wait::None;
+    s.wait = Wait::Together, s.wanted = wanted;
+    if (!(s.wanted & w.alive & ~whole)) s.wait = Wait::None;
     else reconverge(w);
 }
 

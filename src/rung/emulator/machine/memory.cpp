@@ -44,6 +44,7 @@ uint8_t* place(Warp& w, uint64_t generic, unsigned lane, unsigned bytes, bool& s
     shared = generic >> 48 == SHARED_WINDOW >> 48;
     if (shared) return shared_place(w, uint32_t(generic), bytes);
     if (generic >> 48 == LOCAL_WINDOW >> 48) return local_place(w, uint32_t(generic), lane, bytes);
+    if (generic >> 48) fail(w, "touches memory that belongs to no argument (address %#llx)", (unsigned long long)generic);
     return reinterpret_cast<uint8_t*>(generic);
 }
 
