@@ -70,6 +70,7 @@ def library() -> ctypes.CDLL:
         ("tally", None, pointer, pointer),
         ("memory", words, pointer, pointer, pointer, words),
         ("clocks", None, pointer),
+        ("cold", None),
         ("events", words, pointer, words),
         ("trace", words, pointer, words),
     ):

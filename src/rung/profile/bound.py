@@ -6,8 +6,8 @@ instructions, so many lanes of each kind of instruction as the CUDA C++ Programm
 and one pass of the data path that shared memory, shuffles and the first cache have together: one wavefront, or one line
 of 128 bytes. No block ends before its longest chain of instructions that need each other, at the latencies of the H100
 that microbenchmarks found (machine/timing.cpp), and a multiprocessor holds so many blocks at once. Kernels run one
-after the other. A grid with fewer blocks than multiprocessors uses only so many of them. What misses the second cache
-and the time of a launch are not in it.
+after the other. A grid with fewer blocks than multiprocessors uses only so many of them. The time of a launch is not in
+it.
 """
 
 from __future__ import annotations

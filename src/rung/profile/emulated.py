@@ -19,7 +19,7 @@ import torch
 from rung.bench import race
 from rung.check.operands import Operands
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import counters, guard, module
+from rung.emulator import counters, guard, machine, module
 from rung.emulator.counters import Counts, Launched
 from rung.emulator.counters_explained import INSTRUCTIONS, figures, is_ratio, summed
 from rung.errors import RungError
@@ -166,6 +166,7 @@ def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: boo
         launches.clear()
         if trace:
             here.enter_context(counters.traced())
+        machine.library().rung_machine_cold()
         prepared.run()
     sizes = (subject.shape,)
     return Counted(rung.full_name, dtype.name, subject.shape, launches, rung.tuned(tuning), sizes=sizes, memory=memory)

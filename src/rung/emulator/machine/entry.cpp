@@ -71,6 +71,7 @@ void prepare(const rung_machine_launch& l)
     std::fill(program.memory.begin(), program.memory.end(), Memory());
     traced.clear(), happened.clear();
     trace_room = l.trace_room;
+    if (l.timed && !launch.timed) empty_second_cache();
     launch.timed = l.timed, launch.longest = launch.together = 0;
     begin_async();
 }
@@ -133,6 +134,7 @@ EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64
     return count;
 }
 
+EXPORTED void rung_machine_cold() { empty_second_cache(); }
 EXPORTED void rung_machine_clocks(uint64_t* both) { both[0] = launch.longest, both[1] = launch.together; }
 
 EXPORTED uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room)

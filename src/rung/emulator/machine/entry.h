@@ -37,6 +37,8 @@ void rung_machine_tally(void* program, uint64_t (*rows)[2]);
 // in their order; `samples` are the worst requests: lanes, bytes of each, place within a line, how bad it is, distances from the first lane.
 // Returns how many there are.
 uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[36], uint32_t room);
+// The second cache holds nothing: for the clocks of the launches that follow.
+void rung_machine_cold();
 // Clocks of the longest block, and of all together; zero if they were not wanted.
 void rung_machine_clocks(uint64_t* both);
 // The first block's events: kind, warp, bytes or products, number of the copy.

@@ -264,6 +264,7 @@ bool only(const Op& op, std::initializer_list<const char*> known);
 
 constexpr uint32_t COPY_CLOCKS = 263;  // of the copy engine: as a load from the second cache
 void prepare_timing(Op& op);
+void empty_second_cache();
 void begin_timing(Warp& warp);
 void before(Warp& warp, const Op& op);  // waits for what the instruction reads
 void after(Warp& warp, const Op& op);

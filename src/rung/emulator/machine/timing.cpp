@@ -1,5 +1,6 @@
 // The clocks that a block takes at least: the longest chain of instructions of which each waits for what another computes,
-// at the latencies that microbenchmarks of an H100 found. Units that several warps share are not in it, as if each warp had
+// at the latencies that microbenchmarks of an H100 found; data that no earlier instruction of the run has touched comes from
+// memory. Units that several warps share are not in it, as if each warp had
 // its own: a lower bound, but for a line that another block has brought into the first cache.
 #include "machine.h"
 
@@ -10,8 +11,10 @@
 namespace rung_machine {
 namespace {
 
-constexpr uint32_t ARITHMETIC = 4, FUNCTION = 10, SHARED = 29, FIRST_CACHE = 40, SECOND_CACHE = COPY_CLOCKS, PRODUCT = 33, CONSTANT = 8, SHUFFLE = 23;
-constexpr size_t LINES = 2048;  // of 128 bytes: the first cache, as if all of it held one block's lines
+constexpr uint32_t ARITHMETIC = 4, FUNCTION = 10, SHARED = 29, FIRST_CACHE = 40, SECOND_CACHE = COPY_CLOCKS, MEMORY = 479, PRODUCT = 33, CONSTANT = 8, SHUFFLE = 23;
+constexpr size_t LINES = 2048;       // of 128 bytes: the first cache, as if all of it held one block's lines
+constexpr size_t ALL_LINES = 1 << 19;  // the second cache
+std::vector<uint64_t> second_cache;
 
 uint16_t width(const Op& op, bool of_source, unsigned source)
 {
@@ -98,24 +101,27 @@ void after(Warp& w, const Op& op)
 
 void time_of_memory(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, bool shared)
 {
-    if (op.store && op.name != "LDGSTS") return;
+    const bool stores = op.store && op.name != "LDGSTS";
     if (shared) {
-        w.waited = std::max(w.waited, SHARED);
+        if (!stores) w.waited = std::max(w.waited, SHARED);
         return;
     }
     std::vector<uint64_t>& lines = w.block->lines;
     if (lines.empty()) lines.assign(LINES, 0);
-    bool known = op.name != "ATOMG" && op.name != "LDGSTS";  // these pass the first cache
+    bool known = op.name != "ATOMG" && op.name != "LDGSTS", near = true;  // these pass the first cache
     uint64_t last = 0;
     each(lanes, [&](unsigned l) {
         const uint64_t line = at[l] / 128;
         if (line == last) return;
         last = line;
-        uint64_t& kept = lines[line % LINES];
-        known &= kept == line;
-        kept = line;
+        uint64_t &kept = lines[line % LINES], &further = second_cache[line % ALL_LINES];
+        near &= further == line, further = line;
+        if (stores) return;
+        known &= kept == line, kept = line;
     });
-    w.waited = std::max(w.waited, known ? FIRST_CACHE : SECOND_CACHE);
+    if (!stores) w.waited = std::max(w.waited, known ? FIRST_CACHE : near ? SECOND_CACHE : MEMORY);
 }
+
+void empty_second_cache() { second_cache.assign(ALL_LINES, 0); }
 
 }  // namespace rung_machine
