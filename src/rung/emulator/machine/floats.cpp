@@ -613,11 +613,6 @@ struct Halves
         const unsigned by = upper ? high : low;
         for (unsigned l = 0; l < WARP; l++) made[l] = widened<BF16>(((at[l] & kept) ^ flipped) >> by & 0xffff);
     }
-    float half(unsigned l, unsigned upper, bool bf16) const
-    {
-        const uint16_t bits = uint16_t(((at[l] & keep) ^ flip) >> (upper ? high : low));
-        return bf16 ? bf16_to_float(bits) : half_to_float(bits);
-    }
 };
 
 // A sum that rounds to 16 bits as the exact one does.
@@ -700,14 +695,22 @@ bool prepare_pairs(Op& op)
     return only(op, {"BF16_V2", "BF16", "F32", "MMA", "RELU", "SAT", "FTZ", "H0_H0", "H1_H1", "NAN", "XORSIGN"});
 }
 
-void hsetp2(Warp& w, const Op& op, uint32_t lanes)
+void compared_halves(const Warp& w, const Op& op, bool bf16, uint32_t* holds)
 {
-    const bool bf16 = op.has("BF16_V2");
     unsigned next = 0;
     const Halves a(w, op, next, bf16), b(w, op, next, bf16);
-    uint32_t holds[2] = {};
-    for (unsigned upper = 0; upper < 2; upper++)
-        each(lanes, [&](unsigned l) { holds[upper] |= uint32_t(related(op.flags, a.half(l, upper, bf16), b.half(l, upper, bf16))) << l; });
+    for (unsigned upper = 0; upper < 2; upper++) {
+        float x[WARP], y[WARP];
+        if (bf16) a.get<true>(x, upper), b.get<true>(y, upper);
+        else a.get<false>(x, upper), b.get<false>(y, upper);
+        holds[upper] = where([&](unsigned l) { return bool(related(op.flags, x[l], y[l])); });
+    }
+}
+
+void hsetp2(Warp& w, const Op& op, uint32_t lanes)
+{
+    uint32_t holds[2];
+    compared_halves(w, op, op.has("BF16_V2"), holds);
     const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL;
     if (op.has("H0_AND")) holds[1] = ~holds[0];
     w.set(op.p[0], combined(op.flags, holds[0], other), lanes);
@@ -716,18 +719,12 @@ void hsetp2(Warp& w, const Op& op, uint32_t lanes)
 
 void hset2(Warp& w, const Op& op, uint32_t lanes)
 {
-    const bool bf16 = op.has("BF16_V2"), as_number = op.has("BF");
-    unsigned next = 0;
-    const Halves a(w, op, next, bf16), b(w, op, next, bf16);
-    const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL, yes = !as_number ? 0xffff : bf16 ? 0x3f80 : 0x3c00;
-    Row made = {};
-    for (unsigned upper = 0; upper < 2; upper++)
-        each(lanes, [&](unsigned l) {
-            const bool holds = related(op.flags, a.half(l, upper, bf16), b.half(l, upper, bf16));
-            if (combined(op.flags, holds ? ALL : 0, other) >> l & 1) made[l] |= yes << 16 * upper;
-        });
-    uint32_t* const d = w.target(op.out);
-    each(lanes, [&](unsigned l) { d[l] = made[l]; });
+    const bool bf16 = op.has("BF16_V2");
+    const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL, yes = !(op.flags & AS_FLOAT) ? 0xffff : bf16 ? 0x3f80 : 0x3c00;
+    uint32_t holds[2];
+    compared_halves(w, op, bf16, holds);
+    const uint32_t low = combined(op.flags, holds[0], other), high = combined(op.flags, holds[1], other);
+    map(w.target(op.out), lanes, [&](unsigned l) { return (low >> l & 1) * yes | (high >> l & 1) * yes << 16; });
 }
 
 }  // namespace
