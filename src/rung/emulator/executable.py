@@ -111,7 +111,8 @@ def libraries() -> Libraries:
         made([*command, "-L.", "-lrung_runtime", "-Wl,-rpath,$ORIGIN", "-ldl", "-lpthread"], target)
         made([*flags, *headers(), "-c", str(HOST / "module.cpp"), "-o", "module.o"], target)
 
-    key = toolchain.key(flags, runtime.name, folders=(toolchain.INCLUDE, toolchain.RUNTIME, HOST))
+    interface = (toolchain.HERE / "machine/entry.h").read_text()  # of counting.cpp
+    key = toolchain.key(flags, interface, runtime.name, folders=(toolchain.INCLUDE, toolchain.RUNTIME, HOST))
     folder = toolchain.cached_folder(f"host-{key}", make)
     return Libraries(folder / "librung_runtime.so", folder / "librung_host.so", folder / "module.o")
 
