@@ -49,7 +49,9 @@ __global__ void f(const {of}* A, const {of}* B, const {of}* C, {to}* out) {{
 
 def integers(bits: int) -> list[torch.Tensor]:
     random = np.random.default_rng(0)
-    special = np.array([0, 1, 2, -1, -2, 31, 32, 33, 63, 64, -(1 << (bits - 1)), (1 << (bits - 1)) - 1, 255, 65535], dtype=np.int64)
+    special = np.array(
+        [0, 1, 2, -1, -2, 31, 32, 33, 63, 64, -(1 << (bits - 1)), (1 << (bits - 1)) - 1, 255, 65535], dtype=np.int64
+    )
     made = []
     for _ in range(3):
         values = random.integers(-(1 << 62), 1 << 62, N) >> random.integers(62 - bits + 1, 61, N)
@@ -65,7 +67,9 @@ def reals(kind: type) -> list[torch.Tensor]:
     made = []
     for _ in range(3):
         values = (random.standard_normal(N) * np.exp(random.standard_normal(N) * 2)).astype(kind)
-        made.append(torch.from_numpy(np.where(random.random(N) < 0.4, special[random.integers(0, len(special), N)], values)))
+        made.append(
+            torch.from_numpy(np.where(random.random(N) < 0.4, special[random.integers(0, len(special), N)], values))
+        )
     return made
 
 
@@ -123,14 +127,19 @@ INTEGERS: Row = {
     "__vsub2(a, b)": lambda a, b, c: halves(lambda x, y: x - y, a, b),
     "__vmaxs2(a, b)": lambda a, b, c: halves(max, a, b),
     "__vminu2(a, b)": lambda a, b, c: halves(min, a, b, natural=True),
-    "__vabsdiffu4(a, b)": lambda a, b, c: joined((abs(x - y) for x, y in zip(parts(a, 8, True), parts(b, 8, True), strict=True)), 8),
-    "__vsadu4(a, b)": lambda a, b, c: sum(abs(x - y) for x, y in zip(parts(a, 8, True), parts(b, 8, True), strict=True)),
+    "__vabsdiffu4(a, b)": lambda a, b, c: joined(
+        (abs(x - y) for x, y in zip(parts(a, 8, True), parts(b, 8, True), strict=True)), 8
+    ),
+    "__vsadu4(a, b)": lambda a, b, c: sum(
+        abs(x - y) for x, y in zip(parts(a, 8, True), parts(b, 8, True), strict=True)
+    ),
     "__viaddmax_s16x2(a, b, c)": lambda a, b, c: halves(lambda x, y, z: max(signed(x + y, 16), z), a, b, c),
     "__vimax3_s32_relu(a, b, c)": lambda a, b, c: max(a, b, c, 0),
     "__vimin3_u16x2(a, b, c)": lambda a, b, c: halves(min, a, b, c, natural=True),
     "__vimax_s16x2_relu(a, b)": lambda a, b, c: halves(lambda x, y: max(x, y, 0), a, b),
-    "bool h, l; int r = __vibmax_s16x2(a, b, &h, &l); r ^ (h * 2 + l)": lambda a, b, c: halves(max, a, b)
-    ^ ((parts(a, 16)[1] >= parts(b, 16)[1]) * 2 + (parts(a, 16)[0] >= parts(b, 16)[0])),
+    "bool h, l; int r = __vibmax_s16x2(a, b, &h, &l); r ^ (h * 2 + l)": lambda a, b, c: (
+        halves(max, a, b) ^ ((parts(a, 16)[1] >= parts(b, 16)[1]) * 2 + (parts(a, 16)[0] >= parts(b, 16)[0]))
+    ),
     asm("prmt.b32.f4e %0, %1, %2, %3"): lambda a, b, c: permuted(a, b, [(c & 3) + i for i in range(4)]),
     asm("prmt.b32.b4e %0, %1, %2, %3"): lambda a, b, c: permuted(a, b, [(c & 3) - i & 7 for i in range(4)]),
     asm("prmt.b32.ecl %0, %1, %2, %3"): lambda a, b, c: permuted(a, b, [max(c & 3, i) for i in range(4)]),
@@ -148,7 +157,9 @@ LONGS: Row = {
     "a >> (b & 63)": lambda a, b, c: a >> (b & 63),
     "a << (b & 63)": lambda a, b, c: a << (b & 63),
     "a < b ? min(b, c) : max(a, c)": lambda a, b, c: min(b, c) if a < b else max(a, c),
-    "__clzll(a) * 128 + __ffsll(b)": lambda a, b, c: (64 - (a & LONG).bit_length()) * 128 + (b & -b & LONG).bit_length(),
+    "__clzll(a) * 128 + __ffsll(b)": lambda a, b, c: (
+        (64 - (a & LONG).bit_length()) * 128 + (b & -b & LONG).bit_length()
+    ),
 }
 
 
@@ -222,7 +233,9 @@ def test_roundings_to_16_bits(to: str, name: str) -> None:
     kind = TENSORS[to]
     for of, word, given in (("float", "float", reals(np.float32)), ("int", "int", integers(32))):
         rows: Row = {f"__{word}2{name}_{way}(a)": lambda a, b, c: a for way in ("rn", "rz", "rd", "ru")}
-        for (expression, got), down in zip(results(of, to, rows, given).items(), (None, None, True, False), strict=True):
+        for (expression, got), down in zip(
+            results(of, to, rows, given).items(), (None, None, True, False), strict=True
+        ):
             exact = given[0].double()
             want = given[0].to(kind)
             if "_rn" not in expression:
@@ -231,8 +244,8 @@ def test_roundings_to_16_bits(to: str, name: str) -> None:
 
 
 def test_halves() -> None:
-    given = [t for t in reals(np.float16)]
-    a, b, c = (t.double() for t in given)
+    given = list(reals(np.float16))
+    a, b, _c = (t.double() for t in given)
     product = a * b
     rows: dict[str, Any] = {
         "__hadd(a, b)": a + b, "__hmul(a, b)": product, "__hmin(a, b)": torch.fmin(a, b), "__hmax(a, b)": torch.fmax(a, b),
@@ -245,7 +258,9 @@ def test_halves() -> None:
     for expression, want in rows.items():
         if want is None:
             continue
-        near = torch.isclose(got[expression].double(), want.to(torch.float16).double(), rtol=2e-3, atol=1e-6, equal_nan=True)
+        near = torch.isclose(
+            got[expression].double(), want.to(torch.float16).double(), rtol=2e-3, atol=1e-6, equal_nan=True
+        )
         assert bool(near.all()), (expression, a[~near], b[~near], got[expression][~near])
     last = got[next(e for e in rows if "hcmadd" in e)].double()  # imaginary part of (a + b i)(b + a i) + 1 + i
     calm = (a.abs() < 100) & (b.abs() < 100)
@@ -254,7 +269,7 @@ def test_halves() -> None:
 
 def test_doubles() -> None:
     given = reals(np.float64)
-    a, b, c = given
+    a, b, _c = given
     rows: dict[str, Any] = {
         "fmin(a, b)": torch.fmin(a, b), "fmax(a, b)": torch.fmax(a, b), "log2(a)": a.log2(), "exp2(a)": a.exp2(), "tanh(a)": a.tanh(),
         "a / b": a / b, "sqrt(a)": a.sqrt(), "sin(a)": a.sin(), "pow(fabs(a), b)": a.abs().pow(b), "log1p(a)": a.log1p(),
@@ -268,7 +283,7 @@ def test_doubles() -> None:
 
 def test_floats() -> None:
     given = reals(np.float32)
-    a, b, c = (t.double() for t in given)
+    a, b, _c = (t.double() for t in given)
     rows: dict[str, Any] = {
         "a / b": a / b, "1.0f / a": 1 / a, "sqrtf(a)": a.sqrt(), "rsqrtf(a)": a.rsqrt(), "fminf(a, b)": torch.fmin(a, b),
         "expf(a)": a.exp(), "logf(a)": a.log(), "sinf(a * 1e5f)": (given[0] * 1e5).double().sin(), "tanhf(a)": a.tanh(),
@@ -277,7 +292,9 @@ def test_floats() -> None:
     }  # fmt: skip
     for expression, got in results("float", "float", rows, given).items():
         want = rows[expression].float().double()
-        near = torch.isclose(got.double(), want, rtol=1e-6, atol=0, equal_nan=True) | (want.abs() < 2e-38) & (got.abs() < 2e-38)
+        near = torch.isclose(got.double(), want, rtol=1e-6, atol=0, equal_nan=True) | (want.abs() < 2e-38) & (
+            got.abs() < 2e-38
+        )
         if "sinf" in expression:
             near |= (got.double() - want).abs() < 1e-6
         if "1e5" in expression:

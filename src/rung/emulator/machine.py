@@ -23,7 +23,16 @@ from rung.processors import processors
 ARCH = "sm_90a"
 FIGURES, SAMPLE, LANES, TRACED = 12, 36, 32, 38
 _SOURCES = toolchain.HERE / "machine"
-_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-fPIC")
+_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fwrapv",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+)
 _TEXT = 1024
 _STACK = 1024  # bytes beyond the stack that the compiler knows of, as a thread of a GPU has
 _EVENTS = 4096
@@ -209,7 +218,13 @@ class Variables:
 
 
 def run(
-    of: Program, config: LaunchConfig, variables: Variables, parameters: Sequence[Bytes], *, room: int, seconds: float,
+    of: Program,
+    config: LaunchConfig,
+    variables: Variables,
+    parameters: Sequence[Bytes],
+    *,
+    room: int,
+    seconds: float,
     timed: bool = False,
 ) -> None:
     """Runs the whole grid; the parameters' sizes are those of `of.memory`."""

@@ -54,6 +54,25 @@ struct Source
     uint32_t bits(unsigned l) const { return (at[l] & keep) ^ flip; }
 };
 
+// Without branches, so that the compiler makes vectors of them: 16 bits to a float, and a float to the nearest of 16 bits.
+template <bool BF16>
+inline float widened(uint32_t bits)
+{
+    if (BF16) return as_float(bits << 16);
+    const uint32_t size = (bits & 0x7fff) << 13, scaled = as_bits(as_float(size) * 0x1p112f);
+    return as_float((size >= 0x0f800000 ? size | 0x7f800000 : scaled) | (bits & 0x8000) << 16);
+}
+
+template <bool BF16>
+inline uint32_t narrowed(float f)
+{
+    const uint32_t bits = as_bits(f), size = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
+    if (BF16) return size > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    const uint32_t normal = ((size + 0xfff + (size >> 13 & 1)) >> 13) - (112 << 10), small = as_bits(as_float(size) + 0.5f) - as_bits(0.5f);
+    const uint32_t made = size >= 0x477ff000 ? 0x7c00 : size < 0x38800000 ? small : normal;
+    return size > 0x7f800000 ? 0x7fff : made | sign;
+}
+
 // A float that rounds to 16 bits as v does: what it lacks of v stands in its last bit.
 template <class T>
 float odd_float(T v)
@@ -546,6 +565,10 @@ void f2fp(Warp& w, const Op& op, uint32_t lanes)
     const uint32_t* c = op.sources > 2 ? w.row(op.s[2], scratch) : zero;
     const bool relu = op.has("RELU");
     const uint32_t truncated = op.has("RZ") ? TO_ZERO : 0;
+    if (!relu && !eight && !truncated) {
+        if (bf16) return map(d, lanes, [&](unsigned l) { return narrowed<true>(a(l)) << 16 | narrowed<true>(b(l)); });
+        return map(d, lanes, [&](unsigned l) { return narrowed<false>(a(l)) << 16 | narrowed<false>(b(l)); });
+    }
     map(d, lanes, [&](unsigned l) {
         float x = a(l), y = b(l);
         if (relu) x = x < 0 ? 0 : x, y = y < 0 ? 0 : y;
@@ -561,18 +584,19 @@ struct Halves
 {
     Row scratch;
     const uint32_t* at = nullptr;
-    uint32_t both = 0, keep = ALL, flip = 0;
+    uint32_t keep = ALL, flip = 0;
     unsigned low = 0, high = 16;  // where the two halves are taken from
-    bool single = false;          // the source is one float32
 
     Halves(const Warp& w, const Op& op, unsigned& next, bool bf16)
     {
         const Operand& o = op.s[next++];
         if (o.kind == Kind::Number) {
             const auto bits = [&](const Operand& n) { return uint32_t(bf16 ? float_to_bf16(float(n.exact)) : float_to_half(float(n.exact))); };
-            both = o.real ? bits(o) << 16 : o.value;
+            uint32_t both = o.real ? bits(o) << 16 : o.value;
             if (o.real && next < op.sources && op.s[next].kind == Kind::Number) both |= bits(op.s[next++]);
             else if (o.real) both |= both >> 16;
+            std::fill(scratch, scratch + WARP, both);
+            at = scratch;
             return;
         }
         at = w.row(o, scratch);
@@ -581,57 +605,71 @@ struct Halves
         if (o.parts == "H0_NH1") flip ^= 0x80000000, low = 16, high = 0;  // the upper one is named first
         if (o.parts == "H0_H0" || o.parts == "H0") high = 0;
         if (o.parts == "H1_H1" || o.parts == "H1") low = 16;
-        if (o.parts == "F32") single = true;
     }
-    float half(unsigned l, unsigned upper, bool bf16, bool signs = true) const
+    template <bool BF16>
+    void get(float* made, unsigned upper, bool signs = true) const
     {
-        const uint32_t of = at ? at[l] : both, v = signs ? (of & keep) ^ flip : of;
-        const uint16_t bits = uint16_t(v >> (upper ? high : low));
-        return bf16 ? bf16_to_float(bits) : half_to_float(bits);
+        const uint32_t kept = signs ? keep : ALL, flipped = signs ? flip : 0;
+        const unsigned by = upper ? high : low;
+        for (unsigned l = 0; l < WARP; l++) made[l] = widened<BF16>(((at[l] & kept) ^ flipped) >> by & 0xffff);
     }
 };
 
-// f(a, b, c) of both halves, rounded once; HFMA2's third source and HMUL2's lack of it are in `kind`.
-enum : uint32_t { ADD, MULTIPLY, FUSED, LEAST };
-
-void pairs(Warp& w, const Op& op, uint32_t lanes)
+// A sum that rounds to 16 bits as the exact one does.
+template <bool BF16>
+inline float sum_of(float a, float b, float c)  // a * b + c
 {
-    const bool bf16 = op.has("BF16_V2") || op.has("BF16"), whole = op.has("F32");
+    if (BF16) return odd_float(odd_sum(double(a) * b, c));
+    const float product = a * b, sum = product + c, of_c = sum - product, lacks = (product - (sum - of_c)) + (c - of_c);
+    const uint32_t bits = as_bits(sum), odd = (bits - ((as_bits(lacks) ^ bits) >> 31)) | 1;
+    return as_float((lacks != 0) & ((bits & 0x7f800000) != 0x7f800000) ? odd : bits);
+}
+
+enum : uint32_t { PLUS, TIMES, FUSED, LEAST, KIND = 3, WHOLE = 8, RELU = 16, SAT = 32, NAN_FIRST = 64, XORS = 128, LOWER = 256, UPPER = 512 };
+
+template <bool BF16>
+void pairs_of(Warp& w, const Op& op, uint32_t lanes)
+{
+    const uint32_t kind = op.flags & KIND;
     unsigned next = 0;
-    const Halves a(w, op, next, bf16), b(w, op, next, bf16);
-    const bool three = op.flags == FUSED;
-    const Halves c(w, op, three ? next : (next = 0, next), bf16);
-    const uint32_t least = op.flags == LEAST ? w.predicate(op.in[0]) : 0;
-    const bool relu = op.has("RELU"), sat = op.has("SAT"), nan_wins = op.has("NAN"), signs = op.has("XORSIGN");
-    Row made;
-    each(lanes, [&](unsigned l) {
-        uint32_t bits = 0;
-        for (unsigned upper = 0; upper < 2; upper++) {
-            const float x = a.half(l, upper, bf16), y = b.half(l, upper, bf16);
-            double v;
-            switch (op.flags) {
-            case ADD: v = odd_sum(x, y); break;
-            case MULTIPLY: v = double(x) * y; break;
-            case FUSED: v = odd_sum(double(x) * y, c.half(l, upper, bf16)); break;
-            default:
-                const bool less = x < y || (x == y && signbit(x));
-                v = x != x || y != y ? nan_wins ? NAN : x != x ? y : x : less == bool(least >> l & 1) ? x : y;
-                if (signs && (signbit(a.half(l, upper, bf16, false)) != signbit(b.half(l, upper, bf16, false)))) v = -fabs(v);
+    const Halves a(w, op, next, BF16), b(w, op, next, BF16);
+    const Halves c(w, op, kind == FUSED ? next : (next = 0, next), BF16);
+    const uint32_t least = kind == LEAST ? w.predicate(op.in[0]) : 0;
+    Row made = {};
+    for (unsigned upper = 0; upper < (op.flags & WHOLE ? 1u : 2u); upper++) {
+        alignas(64) float x[WARP], y[WARP], z[WARP], v[WARP];
+        a.get<BF16>(x, upper), b.get<BF16>(y, upper);
+        if (kind == FUSED) c.get<BF16>(z, upper);
+        if (op.flags & WHOLE) {
+            for (unsigned l = 0; l < WARP; l++) v[l] = kind == PLUS ? x[l] + y[l] : kind == TIMES ? x[l] * y[l] : __builtin_fmaf(x[l], y[l], z[l]);
+        } else if (kind == PLUS) {
+            for (unsigned l = 0; l < WARP; l++) v[l] = sum_of<BF16>(x[l], 1.0f, y[l]);
+        } else if (kind == TIMES) {
+            for (unsigned l = 0; l < WARP; l++) v[l] = BF16 ? odd_float(double(x[l]) * y[l]) : x[l] * y[l];
+        } else if (kind == FUSED) {
+            for (unsigned l = 0; l < WARP; l++) v[l] = sum_of<BF16>(x[l], y[l], z[l]);
+        } else {
+            for (unsigned l = 0; l < WARP; l++) {
+                const bool less = (x[l] < y[l]) | ((x[l] == y[l]) & bool(as_bits(x[l]) >> 31)), none = (x[l] != x[l]) | (y[l] != y[l]);
+                const float other = op.flags & NAN_FIRST ? NAN : x[l] != x[l] ? y[l] : x[l];
+                v[l] = none ? other : less == bool(least >> l & 1) ? x[l] : y[l];
             }
-            if (relu && v < 0) v = 0;
-            if (sat) v = v > 0 ? std::min(v, 1.0) : 0;
-            if (whole) {
-                made[l] = as_bits(float(v));
-                return;
+            if (op.flags & XORS) {
+                a.get<BF16>(x, upper, false), b.get<BF16>(y, upper, false);
+                for (unsigned l = 0; l < WARP; l++) v[l] = as_float(as_bits(v[l]) | ((as_bits(x[l]) ^ as_bits(y[l])) & 0x80000000));
             }
-            const float f = odd_float(v);
-            bits |= uint32_t(bf16 ? float_to_bf16(f) : float_to_half(f)) << 16 * upper;
         }
-        made[l] = bits;
-    });
+        if (op.flags & RELU)
+            for (float& n : v) n = n < 0 ? 0 : n;
+        if (op.flags & SAT)
+            for (float& n : v) n = saturated(n);
+        if (op.flags & WHOLE) memcpy(made, v, sizeof made);
+        else
+            for (unsigned l = 0; l < WARP; l++) made[l] |= narrowed<BF16>(v[l]) << 16 * upper;
+    }
     uint32_t* const d = w.target(op.out);
-    const bool lower = op.out.parts == "H0_H0" || op.has("H0_H0"), upper = op.out.parts == "H1_H1" || op.has("H1_H1");
-    each(lanes, [&](unsigned l) { d[l] = lower ? (d[l] & 0xffff0000) | (made[l] & 0xffff) : upper ? (d[l] & 0xffff) | (made[l] & 0xffff0000) : made[l]; });
+    const uint32_t kept = op.flags & LOWER ? 0xffff0000 : op.flags & UPPER ? 0xffff : 0;
+    map(d, lanes, [&](unsigned l) { return (d[l] & kept) | (made[l] & ~kept); });
 }
 
 void two_numbers(Warp& w, const Op& op, uint32_t lanes)  // x * 0 + (a, b): a constant, which needs no further unit
@@ -640,27 +678,39 @@ void two_numbers(Warp& w, const Op& op, uint32_t lanes)  // x * 0 + (a, b): a co
     map(w.target(op.out), lanes, [&](unsigned) { return both; });
 }
 
-template <uint32_t KIND>
+template <uint32_t WHAT>
 bool prepare_pairs(Op& op)
 {
-    op.flags = KIND;
     const auto zero = [&](unsigned i) { return op.s[i].kind == Kind::Register && (op.s[i].index == ZERO || op.s[i].index == FIRST_UNIFORM + 63); };
-    if (KIND == FUSED && op.sources == 4 && zero(0) && zero(1) && op.s[2].real && op.s[3].real && op.modifiers.size() <= 1 && !op.has("BF16_V2")) {
+    if (WHAT == FUSED && op.sources == 4 && zero(0) && zero(1) && op.s[2].real && op.s[3].real && op.modifiers.size() <= 1 && !op.has("BF16_V2")) {
         op.flags = uint32_t(float_to_half(float(op.s[2].exact))) << 16 | float_to_half(float(op.s[3].exact));
         op.run = two_numbers;
         return true;
     }
+    const bool bf16 = op.has("BF16_V2") || op.has("BF16");
+    op.flags = WHAT | (op.has("F32") ? +WHOLE : 0) | (op.has("RELU") ? +RELU : 0) | (op.has("SAT") ? +SAT : 0) | (op.has("NAN") ? +NAN_FIRST : 0) |
+               (op.has("XORSIGN") ? +XORS : 0) | (op.out.parts == "H0_H0" || op.has("H0_H0") ? +LOWER : 0) |
+               (op.out.parts == "H1_H1" || op.has("H1_H1") ? +UPPER : 0);
+    op.run = bf16 ? pairs_of<true> : pairs_of<false>;
     return only(op, {"BF16_V2", "BF16", "F32", "MMA", "RELU", "SAT", "FTZ", "H0_H0", "H1_H1", "NAN", "XORSIGN"});
+}
+
+void compared_halves(const Warp& w, const Op& op, bool bf16, uint32_t* holds)
+{
+    unsigned next = 0;
+    const Halves a(w, op, next, bf16), b(w, op, next, bf16);
+    for (unsigned upper = 0; upper < 2; upper++) {
+        float x[WARP], y[WARP];
+        if (bf16) a.get<true>(x, upper), b.get<true>(y, upper);
+        else a.get<false>(x, upper), b.get<false>(y, upper);
+        holds[upper] = where([&](unsigned l) { return bool(related(op.flags, x[l], y[l])); });
+    }
 }
 
 void hsetp2(Warp& w, const Op& op, uint32_t lanes)
 {
-    const bool bf16 = op.has("BF16_V2");
-    unsigned next = 0;
-    const Halves a(w, op, next, bf16), b(w, op, next, bf16);
-    uint32_t holds[2] = {};
-    for (unsigned upper = 0; upper < 2; upper++)
-        each(lanes, [&](unsigned l) { holds[upper] |= uint32_t(related(op.flags, a.half(l, upper, bf16), b.half(l, upper, bf16))) << l; });
+    uint32_t holds[2];
+    compared_halves(w, op, op.has("BF16_V2"), holds);
     const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL;
     if (op.has("H0_AND")) holds[1] = ~holds[0];
     w.set(op.p[0], combined(op.flags, holds[0], other), lanes);
@@ -669,18 +719,12 @@ void hsetp2(Warp& w, const Op& op, uint32_t lanes)
 
 void hset2(Warp& w, const Op& op, uint32_t lanes)
 {
-    const bool bf16 = op.has("BF16_V2"), as_number = op.has("BF");
-    unsigned next = 0;
-    const Halves a(w, op, next, bf16), b(w, op, next, bf16);
-    const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL, yes = !as_number ? 0xffff : bf16 ? 0x3f80 : 0x3c00;
-    Row made = {};
-    for (unsigned upper = 0; upper < 2; upper++)
-        each(lanes, [&](unsigned l) {
-            const bool holds = related(op.flags, a.half(l, upper, bf16), b.half(l, upper, bf16));
-            if (combined(op.flags, holds ? ALL : 0, other) >> l & 1) made[l] |= yes << 16 * upper;
-        });
-    uint32_t* const d = w.target(op.out);
-    each(lanes, [&](unsigned l) { d[l] = made[l]; });
+    const bool bf16 = op.has("BF16_V2");
+    const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL, yes = !(op.flags & AS_FLOAT) ? 0xffff : bf16 ? 0x3f80 : 0x3c00;
+    uint32_t holds[2];
+    compared_halves(w, op, bf16, holds);
+    const uint32_t low = combined(op.flags, holds[0], other), high = combined(op.flags, holds[1], other);
+    map(w.target(op.out), lanes, [&](unsigned l) { return (low >> l & 1) * yes | (high >> l & 1) * yes << 16; });
 }
 
 }  // namespace
@@ -704,10 +748,10 @@ void add_floats(Table& t)
     t["I2F"] = t["I2FP"] = {i2f, true, prepare_conversion};
     t["F2F"] = t["FRND"] = {f2f, true, prepare_conversion};
     t["F2FP"] = {f2fp, true, nullptr};
-    t["HADD2"] = {pairs, true, prepare_pairs<ADD>};
-    t["HMUL2"] = {pairs, true, prepare_pairs<MULTIPLY>};
-    t["HFMA2"] = {pairs, true, prepare_pairs<FUSED>};
-    t["HMNMX2"] = {pairs, true, prepare_pairs<LEAST>};
+    t["HADD2"] = {pairs_of<false>, true, prepare_pairs<PLUS>};
+    t["HMUL2"] = {pairs_of<false>, true, prepare_pairs<TIMES>};
+    t["HFMA2"] = {pairs_of<false>, true, prepare_pairs<FUSED>};
+    t["HMNMX2"] = {pairs_of<false>, true, prepare_pairs<LEAST>};
     t["HSETP2"] = {hsetp2, false, prepare_comparison};
     t["HSET2"] = {hset2, true, prepare_comparison};
 }

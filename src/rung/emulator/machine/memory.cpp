@@ -455,10 +455,10 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
                 else if (old == given) made = value(b, op.s[2], l, i);
                 else done &= ~(1u << l);
                 memcpy(at[l] + i * size, &made, size);
-                if (how == CAST) old = done >> l & 1;  // whether it is done
+                if (how == CAST) old = done >> l & 1;  // whether it is done; the upper word is read, too
                 if (d == w.r[SINK]) continue;
                 d[i * words * WARP + l] = uint32_t(old);
-                if (words == 2 && how != CAST) d[(i * words + 1) * WARP + l] = uint32_t(old >> 32);
+                if (words == 2) d[(i * words + 1) * WARP + l] = uint32_t(old >> 32);
             }
         });
         if (swaps) look_for_polling(w, op, at[__builtin_ctz(lanes)]);
