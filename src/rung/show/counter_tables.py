@@ -41,6 +41,7 @@ COMPARED = (
     ("HMMA", "hmma"),
 )
 BOUNDS = (0.0, 0.01, 0.05)
+_OTHERS = ("async_copy_bytes", "bulk_read_bytes", "bulk_write_bytes", "gmma", "atomics")
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,9 @@ def compared(
     # The hardware's counter of HMMA contains moves of constants by that pipe.
     warps = {"mufu": opcodes.get("MUFU", 0.0), "hmma": opcodes.get("HMMA", 0.0)}
     hardware, emulated = _of_shared(measured) | warps, _of_shared(counted, ours=True)
-    # The hardware's counters of wavefronts leave out matrices, and those of ideal ones contain copies and operands.
+    # The hardware's counters of wavefronts leave out matrices; those of ideal ones contain copies, operands and atomics.
     matrices = counted.get("ldmatrix") or counted.get("stmatrix")
-    copies = any(counted.get(name) for name in ("async_copy_bytes", "bulk_read_bytes", "bulk_write_bytes", "gmma"))
+    copies = any(counted.get(name) for name in _OTHERS)
     for _, figure in COMPARED:
         if figure.startswith("passes") and matrices:
             continue
