@@ -144,7 +144,7 @@ def compared(
     # The hardware's counter of HMMA contains moves of constants by that pipe.
     warps = {"mufu": opcodes.get("MUFU", 0.0), "hmma": opcodes.get("HMMA", 0.0)}
     hardware, emulated = _of_shared(measured) | warps, _of_shared(counted, ours=True)
-    # The hardware's counters of wavefronts leave out matrices; those of ideal ones contain copies, operands and atomics.
+    # The hardware's wavefronts leave out matrices; its ideal ones contain copies, operands and atomics.
     matrices = counted.get("ldmatrix") or counted.get("stmatrix")
     copies = any(counted.get(name) for name in _OTHERS)
     for _, figure in COMPARED:
