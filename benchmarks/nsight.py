@@ -2,7 +2,8 @@
 
 On a GPU: the twenty kernels of unseen.cu, compared at once, and every CUDA rung at two shapes that has no such row yet,
 kernels that use shared memory first. ncu collects only what is compared, several rungs in one process. Rows go to
-profile.jsonl in the folder; counters.py counts them, which needs no GPU.
+profile.jsonl in the folder; counters.py counts them, which needs no GPU. They lack a profile's other figures: do not
+publish them over rows that have these.
 """
 
 from __future__ import annotations
