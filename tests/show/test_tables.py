@@ -305,8 +305,9 @@ def test_conflicts_are_compared_with_wavefronts_without_waits_where_a_row_has_th
 
     def off(*profiles: Row) -> dict[str, float]:
         found = counter_tables.pairs([*profiles, of("count", counted, "")])
-        return {p.figure: p.measured - p.counted for p in found if p.figure.endswith("load")}
+        return {p.figure: p.measured - p.counted for p in found if p.figure.endswith(("load", "conflicts"))}
 
-    old, new = of("profile", waits, "A"), of("profile", waits | {"passes_load": 96.0}, "B")
-    assert off(old) == {"ideal_load": 0, "conflicts_load": 104}
-    assert off(new, old) == off(old, new) == {"passes_load": 0, "ideal_load": 0, "conflicts_load": 0}
+    without = {"passes_load": 97.0, "passes_store": 0.0, "ideal_passes": 64.0}
+    old, new = of("profile", waits, "A"), of("profile", waits | without, "B")
+    assert off(old) == {"ideal_load": 0}
+    assert off(new, old) == off(old, new) == {"passes_load": 1, "conflicts": 1}

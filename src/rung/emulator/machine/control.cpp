@@ -454,14 +454,17 @@ void run_grid()
     std::vector<std::unique_ptr<Unit>> resident;
     uint64_t next = 0;
     const double began = seconds_now();
-    unsigned rounds = 0;
+    unsigned rounds = 0, busy_rounds = 0;
+    bool busy = false;  // a block computes: further ones, which take memory, begin where blocks wait, and now and then
     while (next < units || !resident.empty()) {
-        do {
-            if (next == units) break;
-            resident.emplace_back(new Unit());
-            start(*resident.back(), next++);
-        } while (launch.cooperative);
-        bool did_anything = false;
+        if (launch.cooperative || resident.empty() || !busy || ++busy_rounds % 64 == 0) {
+            do {
+                if (next == units) break;
+                resident.emplace_back(new Unit());
+                start(*resident.back(), next++);
+            } while (launch.cooperative);
+        }
+        bool did_anything = busy = false;
         for (size_t i = 0; i < resident.size();) {
             Unit& unit = *resident[i];
             for (bool again = true; again;) {
@@ -472,6 +475,7 @@ void run_grid()
                         if (warp->alive) {
                             const Turn turn = run_warp(*warp);
                             did_anything |= turn != Turn::Nothing, again |= turn == Turn::Waits;
+                            busy |= turn == Turn::Ended && !warp->pauses;
                         }
             }
             if (finished(unit)) resident.erase(resident.begin() + long(i));
