@@ -122,8 +122,7 @@ def of_program(
     from rung.profile.emulated import Counted
     from rung.show import document
 
-    split = next((i for i, word in enumerate(words) if not word.endswith(running.SOURCES)), len(words))
-    files, arguments = [Path(word) for word in words[:split]], [*words[split:]]
+    files, arguments = running.split(words)
     if not any(re.search(r"\bmain\s*\(", file.read_text(errors="replace")) for file in files if file.is_file()):
         raise RungError(f"{files[0]} has no main: name a kernel's operation, as in `rung count gelu {files[0]}`.")
     built = executable.Options(tuple(include), tuple(define), standard, races=False, stubs=True)
@@ -135,7 +134,7 @@ def of_program(
     results = [(text, *met(text, counted.kernels)) for text in goals] if counted.kernels else []
     code = ended.code or int(not all(ok for _, ok, _ in results))
     if json:
-        repeat = ["count", *words[:split], *(["--", *arguments] if arguments else [])]
+        repeat = ["count", *map(str, files), *(["--", *arguments] if arguments else [])]
         told = ended.report.get("findings", [])
         found: list[dict[str, Any]] = [document.finding(**one, repeat=repeat) for one in told]
         found += [document.finding("goal", f"missed: {text} ({n})") for text, ok, n in results if not ok]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -63,8 +62,7 @@ def run(
     """
     from rung.emulator import executable, gpu, running
 
-    split = next((i for i, word in enumerate(words) if not word.endswith(running.SOURCES)), len(words))
-    files, arguments = [Path(word) for word in words[:split]], words[split:]
+    files, arguments = running.split(words)
     if not files:
         raise RungError(f"{words[0]} is not a source: name .cu or .cpp files first.")
     if order not in (*running.ORDERS, "all"):

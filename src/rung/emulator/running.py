@@ -63,6 +63,12 @@ class Ended:
     errors: str = ""
 
 
+def split(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """A program's files, and the arguments behind them."""
+    at = next((i for i, word in enumerate(words) if not word.endswith(SOURCES)), len(words))
+    return [Path(word) for word in words[:at]], [*words[at:]]
+
+
 @contextmanager
 def built(
     files: Sequence[Path],

@@ -166,7 +166,8 @@ def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: boo
         launches.clear()
         if trace:
             here.enter_context(counters.traced())
-        machine.library().rung_machine_cold()
+        if rung.kind == "cuda":
+            machine.library().rung_machine_cold()
         prepared.run()
     sizes = (subject.shape,)
     return Counted(rung.full_name, dtype.name, subject.shape, launches, rung.tuned(tuning), sizes=sizes, memory=memory)

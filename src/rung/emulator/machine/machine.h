@@ -27,6 +27,8 @@ struct Timing  // what an instruction reads and writes, and after how many clock
 {
     std::vector<Rows> reads, writes;
     uint16_t latency = 4;
+    enum Kind : uint8_t { PLAIN, STORES, COPIES, PASSES, CLOSES, WAITS } kind = PLAIN;  // cp.async: a copy, a group's end, a wait; an atomic
+    uint16_t left = 0;  // WAITS: groups that may be under way
 };
 
 struct Warp;
@@ -173,7 +175,7 @@ struct Block
     std::unordered_map<uint32_t, BytesBarrier> bytes_barriers;  // by their place in shared memory
     NamedBarrier barriers[16];
     std::vector<Block*>* cluster;
-    unsigned cluster_arrived = 0, cluster_phase = 0, reduced = 0;
+    unsigned cluster_arrived = 0, reduced = 0;
     uint64_t number;  // in the grid
     std::vector<uint64_t> lines;  // timing.cpp: of 128 bytes, that the first cache holds
     bool done() const;

@@ -70,6 +70,11 @@ void prepare_timing(Op& op)
     if (n == "HGMMA" || n == "QGMMA") t.latency = uint16_t(width(op, false, 0) / 2 + 16);
     if (n == "LDC" || n == "ULDC" || n == "S2R" || n == "S2UR") t.latency = CONSTANT;
     if (n == "LDSM") t.latency = SHARED;
+    if (n == "LDGSTS") t.kind = Timing::COPIES;
+    else if (n == "LDGDEPBAR") t.kind = Timing::CLOSES;
+    else if (n == "DEPBAR" && op.has("LE") && op.s[0].parts == "SB0") t.kind = Timing::WAITS, t.left = uint16_t(op.s[1].value);
+    else if (n == "ATOMG") t.kind = Timing::PASSES;
+    else if (op.store) t.kind = Timing::STORES;
 }
 
 void begin_timing(Warp& w)
@@ -92,23 +97,23 @@ void after(Warp& w, const Op& op)
     const uint32_t at = w.time + std::max<uint32_t>(op.timing.latency, w.waited);
     for (const Rows& rows : op.timing.writes)
         for (unsigned i = 0; i < rows.count; i++) w.ready[rows.first + i] = at;
-    if (op.name == "LDGSTS") w.groups.back() = std::max(w.groups.back(), at);
-    if (op.name == "LDGDEPBAR") w.groups.push_back(0);
-    if (op.name == "DEPBAR" && op.has("LE") && op.s[0].parts == "SB0")
-        for (size_t i = 0; i + 1 + op.s[1].value < w.groups.size(); i++) w.time = std::max(w.time, w.groups[i]);
+    if (op.timing.kind == Timing::COPIES) w.groups.back() = std::max(w.groups.back(), at);
+    if (op.timing.kind == Timing::CLOSES) w.groups.push_back(0);
+    if (op.timing.kind == Timing::WAITS)
+        for (size_t i = 0; i + 1 + op.timing.left < w.groups.size(); i++) w.time = std::max(w.time, w.groups[i]);
     w.time++;
 }
 
 void time_of_memory(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, bool shared)
 {
-    const bool stores = op.store && op.name != "LDGSTS";
+    const bool stores = op.timing.kind == Timing::STORES;
     if (shared) {
         if (!stores) w.waited = std::max(w.waited, SHARED);
         return;
     }
     std::vector<uint64_t>& lines = w.block->lines;
     if (lines.empty()) lines.assign(LINES, 0);
-    bool known = op.name != "ATOMG" && op.name != "LDGSTS", near = true;  // these pass the first cache
+    bool known = op.timing.kind == Timing::PLAIN, near = true;  // copies and atomics pass the first cache
     uint64_t last = 0;
     each(lanes, [&](unsigned l) {
         const uint64_t line = at[l] / 128;
