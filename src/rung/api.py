@@ -98,21 +98,20 @@ def check(
     seed: int = 0,
     tuning: Mapping[str, int] | None = None,
     quick: bool = False,
-    races: bool = False,
     thorough: bool = False,
     libraries: bool = False,
     jobs: int | None = None,
 ) -> Reports:
     """Is it right? Checks every case and number format against a float64 reference, on a GPU or on the emulator. `what`
     is a ladder ("gelu"), a rung ("gelu/2"), or a file, which needs its `operation`; a file runs in a process of its
-    own. `device` is cuda or emulator (default: the GPU if there is one). `quick` runs only the first case, `races`
-    checks every access for races, `thorough` tries many more shapes and tunings of a single rung.
+    own. `device` is cuda or emulator (default: the GPU if there is one). `quick` runs only the first case, `thorough`
+    tries many more shapes and tunings of a single rung.
     """
     rungs = chosen(what, operation)
     rungs = [r for r in rungs if libraries or r.kind != "library"] or rungs
     effort = QUICK if quick else THOROUGH if thorough else LADDER
     asked = CheckRequest(
-        device=device_named(device), seed=seed, case=case, tuning=tuple(sorted((tuning or {}).items())), races=races,
+        device=device_named(device), seed=seed, case=case, tuning=tuple(sorted((tuning or {}).items())),
         effort=effort,
     )  # fmt: skip
     work = requests(rungs, asked, [dtypes] if isinstance(dtypes, str) else dtypes)

@@ -120,7 +120,7 @@ def _judged_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Repor
         return report
     effort = ALONE if asked.quick else asked.effort
     with Sandbox("emulator", rung) as host:
-        emulated = judge(rung, replace(asked, device="emulator", races=True, effort=effort), host, say=say)
+        emulated = judge(rung, replace(asked, device="emulator", effort=effort), host, say=say)
     if emulated.verdict == "failed":
         report.verdict, report.case = "failed", emulated.case
         report.reason = f"right on the GPU, but on the emulator: {emulated.reason}"
@@ -194,7 +194,6 @@ def judge(
     trials = Trials(rung, dtype, device, report, host, asked)
     if asked.coverage:
         host.unreached()  # of the rungs before it
-    host.unwatched()  # likewise
     procedure = Procedure(trials, asked.seed, asked.effort, tell)
     for_a_gpu = compiled and asked.effort.alone and device == "emulator" and isinstance(rung, CudaRung)
     ahead = _CompiledForAGpu(rung, dtype, asked.tuned, report) if for_a_gpu else nullcontext()
@@ -221,7 +220,6 @@ def _failed(failure: Failure | RungError, procedure: Procedure, cases: Sequence[
     report = procedure.report
     report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
     if failure.kind in WRONG:
-        procedure.trials.explain()
         procedure.separate(cases)
     report.failure = report.failure or procedure.trials.last_call()
 
@@ -246,7 +244,6 @@ def _in_a_copy(
                     work()
                 except (Failure, RungError) as failure:
                     _failed(failure, procedure, cases)
-                _note_unwatched(report, trials.host.unwatched())
             found = report
         except BaseException as error:
             found = f"{type(error).__name__}: {error}"
@@ -277,7 +274,6 @@ def _conclude(
     host = trials.host
     if rung.operation.custom_check is not None:
         report.notes.append("judged by the problem's own check_implementation; the error figures are rung's")
-    _note_unwatched(report, max(host.unwatched(), procedure.unwatched))
     if asked.coverage:
         report.unreached = host.unreached()
     if host.library_calls:
@@ -292,14 +288,6 @@ def _conclude(
     if report.verdict == "ok" and asked.device == "emulator" and (file := _differs_on_a_gpu(rung)):
         report.verdict = "arithmetic only"
         report.reason = f"{file} has different code for the emulator and for a GPU; the GPU's code was not tried"
-    if report.verdict == "ok" and procedure.unwatched and not procedure.watched:
-        report.verdict = "arithmetic only"
-        report.reason = "every case launches more threads at once than the race check can take"
-
-
-def _note_unwatched(report: Report, threads: int) -> None:
-    if threads:
-        report.notes.append(f"not checked for races with {threads} threads at once, too many for the emulator")
 
 
 class _CompiledForAGpu(AbstractContextManager["_CompiledForAGpu"]):

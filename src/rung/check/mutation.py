@@ -138,7 +138,7 @@ def _first_failure(rung: Rung, device: Device, effort: Effort) -> Report:
         with host if isinstance(host, Sandbox) else contextlib.nullcontext():
             report = check(rung, dtype, device=device, effort=effort, host=host)
         if report.verdict == "ok" and device == "cuda" and isinstance(rung, CudaRung) and not rung.emulate:
-            report = check(rung, dtype, device="emulator", races=True, effort=effort)
+            report = check(rung, dtype, device="emulator", effort=effort)
         if not _right(report, device):
             break
     return report

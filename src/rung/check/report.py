@@ -62,7 +62,6 @@ class CheckRequest:
     seed: int = 0
     case: str | None = None
     tuning: tuple[tuple[str, int], ...] = ()
-    races: bool = False  # the emulator checks every access for races, not only the results of different orders
     coverage: bool = False  # branches that no case has taken are reported
     effort: Effort = LADDER
 

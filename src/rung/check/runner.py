@@ -33,11 +33,9 @@ STALLS = (6_000_000, 50_000_000)  # cycles; the second if the host was still que
 
 @dataclass(frozen=True)
 class How:
-    """How a call is bound: tunables; when emulated, the number of multiprocessors, and how kernels are compiled."""
+    """How a call is bound: tunables; when emulated, the number of multiprocessors, and what is looked for."""
 
     tuning: dict[str, int] | None = None
-    races: bool = False  # every access is checked
-    fused: bool = False  # products and sums are fused multiply-adds
     coverage: bool = False  # branches are counted
     sms: int | None = None
     cap: int = 0  # replaces the numbers that cap a grid
@@ -85,8 +83,8 @@ class Host(Protocol):
         ...
 
     @property
-    def switches(self) -> int:
-        """Switches between emulated threads so far."""
+    def steps(self) -> int:
+        """Instructions of emulated warps so far."""
         ...
 
     def storage(
@@ -98,11 +96,6 @@ class Host(Protocol):
 
     def unreached(self) -> list[Unreached]:
         """Branch outcomes that no emulated launch has taken since the last call, if branches were counted."""
-        ...
-
-    def unwatched(self) -> int:
-        """The most co-resident threads of an emulated launch that had too many for the race check, since the last
-        call; 0 if there was none."""
         ...
 
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call: ...
@@ -122,8 +115,8 @@ class LocalRunner:
         return atomics_ran(self.device) != self._atomics_before
 
     @property
-    def switches(self) -> int:
-        return switches(self.device)
+    def steps(self) -> int:
+        return steps(self.device)
 
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
@@ -135,10 +128,7 @@ class LocalRunner:
         return GuardedStorage(self.device, alignment=alignment, placement=placement, addresses=slab)
 
     def unreached(self) -> list[Unreached]:
-        return coverage.unreached(coverage.counted())
-
-    def unwatched(self) -> int:
-        return unwatched(self.device)
+        return coverage.take_unreached()
 
     def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call:
         prepared = prepare(rung, operands, how, self.device, scratch)
@@ -206,9 +196,8 @@ def emulated(
         return nullcontext()
     from rung import emulator
 
-    counted = how.coverage and not how.races and not how.fused
     seconds = min(UNKNOWN, max(LEAST_SECONDS, LONGER * took)) if took else UNKNOWN
-    settings = {"check_races": how.races, "fused": how.fused, "coverage": counted, "programs": how.programs}
+    settings = {"check_races": True, "coverage": how.coverage, "programs": how.programs}
     return emulator.under(order=order, seed=SEED, seconds=seconds, **settings)
 
 
@@ -219,18 +208,11 @@ def atomics_ran(device: Device) -> int:
     return emulator.atomics_ran() if device != "cuda" and emulator.available() is None else 0
 
 
-def switches(device: Device) -> int:
-    """Switches between emulated threads in this process."""
+def steps(device: Device) -> int:
+    """Instructions of emulated warps in this process."""
     from rung import emulator
 
-    return emulator.switches() if device != "cuda" and emulator.available() is None else 0
-
-
-def unwatched(device: Device) -> int:
-    """The most co-resident threads of a launch not checked for races, since the last call."""
-    from rung import emulator
-
-    return emulator.unwatched() if device != "cuda" else 0
+    return int(emulator.steps()) if device != "cuda" and emulator.available() is None else 0
 
 
 class LocalCall:

@@ -41,8 +41,7 @@ class Sandbox:
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()
         self.atomics = False
-        self.switches = 0
-        self._unwatched = 0
+        self.steps = 0
         self._slow = False
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
         self._child = taken(device, rung.operation.name, str(rung.path), mirrored)
@@ -64,10 +63,6 @@ class Sandbox:
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
     ) -> GuardedStorage:
         return GuardedStorage(self.device, alignment=alignment, raw=self._memory, placement=placement)
-
-    def unwatched(self) -> int:
-        most, self._unwatched = self._unwatched, 0
-        return most
 
     def unreached(self) -> list[Unreached]:
         lines = self.ask({"do": "unreached"}, RUN_SECONDS).get("unreached", [])
@@ -134,8 +129,7 @@ class Sandbox:
             raise
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
         self.atomics = self.atomics or bool(answer.get("atomics"))
-        self.switches = max(self.switches, int(answer.get("switches", 0)))
-        self._unwatched = max(self._unwatched, int(answer.get("unwatched", 0)))
+        self.steps = max(self.steps, int(answer.get("steps", 0)))
         if answer.get("error"):
             text, kind = str(answer["error"])[:2000], answer.get("kind")
             if kind in FAULTS:

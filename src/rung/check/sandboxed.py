@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
 from rung.check.report import RAISED
-from rung.check.runner import How, Order, atomics_ran, emulated, prepare, run_late, switches, unwatched, wait
+from rung.check.runner import How, Order, atomics_ran, emulated, prepare, run_late, steps, wait
 from rung.cuda import triton_compile
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import coverage, launches_ran, within_a_launch, without_launches
@@ -187,7 +187,7 @@ class _Judged:
         library = sorted(elsewhere)
         if call.listed and not library and self.device != "cuda" and launches_ran() == launched:
             library = ["Python, without a kernel"]
-        told = {"atomics": atomics_ran, "unwatched": unwatched, "switches": switches}
+        told = {"atomics": atomics_ran, "steps": steps}
         return {"library": library, **{name: of(self.device) for name, of in told.items()}}
 
     def unlaunched(self, call: _Bound) -> dict[str, Any]:
@@ -246,7 +246,7 @@ class _Judged:
         if what["do"] == "compiles":
             return self.compiles(self.calls[what["call"]])
         if what["do"] == "unreached":
-            return {"unreached": [dataclasses.astuple(place) for place in coverage.unreached(coverage.counted())]}
+            return {"unreached": [dataclasses.astuple(place) for place in coverage.take_unreached()]}
         call = self.calls[what["call"]]
         if what["do"] == "run":
             return self.run(call, what["times"], what["order"])
@@ -300,7 +300,7 @@ def main(settings: dict[str, Any]) -> None:
             answer = {"error": first_line(f"{type(error).__name__}: {error}")}
             if traceback.extract_tb(error.__traceback__)[-1].filename == str(judged.file):
                 answer["kind"] = RAISED
-        answer.setdefault("switches", switches(judged.device))
+        answer.setdefault("steps", steps(judged.device))
         try:
             os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
         except OSError:  # the rung has closed it: an end without an answer is a failure

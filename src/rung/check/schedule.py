@@ -68,15 +68,13 @@ class Procedure:
         self.emulated = trials.device == "emulator"
         self.interpreted = self.emulated and not trials.cuda and effort != THOROUGH
         self.ran: list[Ran] = []
-        self.watched = False  # whether a case had the race check
-        self.unwatched = 0  # the most threads of a case that could not have it
 
     def follow(self, cases: Sequence[tuple[Case, Values]], beside: Beside = afterwards) -> None:
         self._every_case(cases)
         if self.effort == QUICK:
             return
         with beside(self._at_other_shapes) if self.effort.alone else nullcontext():
-            self.tell(f"{len(self.ran)} cases are right; now races, other GPUs, seeds and many runs")
+            self.tell(f"{len(self.ran)} cases are right; now other GPUs, seeds and many runs")
             most = largest(self.ran, self.effort.affordable)
             self._at_the_cases(most)
         if self.effort.alone and self.emulated and not self.trials.cuda:
@@ -163,7 +161,7 @@ class Procedure:
             if pace * cost.flops > effort.patience:
                 self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.1f} s per run"
                 continue
-            how = How(trials.tuning, races=trials.races, programs=PROGRAMS if self.interpreted and self.ran else None)
+            how = How(trials.tuning, programs=PROGRAMS if self.interpreted and self.ran else None)
             trial = trials.at(case, values, self.seed + index, how, only_run=True)
             if index == 0:
                 self.tell("names, types and compilation are right; now the cases")
@@ -205,8 +203,6 @@ class Procedure:
         if self.emulated and grid_depends_on_gpu(self.rung):
             self._on_a_small_gpu(most)
             self._on_a_large_gpu()
-        if self.emulated and not self.trials.races:
-            self._watch()
         if not self.effort.alone:
             return
         if count := self.effort.later_runs:
@@ -215,8 +211,6 @@ class Procedure:
         for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
             few = max(FEW_LATER // 5, round(LATER_SECONDS / max(one.seconds, 1e-6)))
             self._at(one).later_runs(FEW_LATER if self.effort.shapes == 1.0 else min(FEW_LATER, few))
-        if self.emulated and not self.trials.races:
-            self._fused()
         if not self.trials.tuning:
             if any(len(choices) > 1 for choices in self.rung.tune.values()):
                 self.tell("now other values of tunables")
@@ -236,45 +230,8 @@ class Procedure:
     def _at(self, one: Ran, how: How | None = None, names: list[str] | None = None) -> Trial:
         return self.trials.at(one.case, one.values, self.seed, how, names)
 
-    def _how(self, *, races: bool = False, fused: bool = False, sms: int | None = None) -> How:
-        return How(self.trials.tuning, races=races, fused=fused, sms=sms)
-
-    def _watch(self) -> None:
-        """The race check; for a rung that is checked alone at every case, since a race may occur in one case only."""
-        if self.effort.alone:  # the cases with most blocks, and the quick ones
-            taken = quick(self.ran, self.effort.watched)
-            most = {one.index for one in widest(self.trials, taken)} if self.trials.cuda else set()
-            chosen = [one for one in taken if one.seconds <= self.effort.always_watched or one.index in most]
-        elif self.trials.dtype.name == self.rung.dtypes[0]:  # the other dtypes have the same source
-            chosen = [largest(self.ran, self.effort.watched)]
-        else:
-            return
-        host = self.trials.host
-        for one in chosen:  # in the shuffled order, blocks switch at their atomics
-            self._at(one, self._how(races=True)).once("shuffled" if self.effort.alone else "forward")
-            too_many = host.unwatched()
-            self.unwatched = max(self.unwatched, too_many)
-            self.watched |= not too_many
-
-    def _fused(self) -> None:
-        """Extreme numbers with products and sums fused, as a GPU's compiler fuses them. Results that are rounded to 16
-        bits afterwards do not show the difference."""
-        if not isinstance(self.rung, CudaRung) or self.trials.dtype.stored != "f32":
-            return
-        if UNFUSED & set(self.rung.header.options):
-            return
-        for one in self.ran:
-            if one.seconds <= self.effort.affordable and one.case.change:
-                trial = self.trials.at(one.case, one.values, self.seed + one.index, self._how(fused=True))
-                figures = self.report.element, self.report.norm
-                try:
-                    trial.once()
-                except Failure as failure:
-                    if failure.kind == "values" and 1 < trial.worst < FUSED:
-                        self.report.element, self.report.norm = figures
-                        continue
-                    more = ", with products and sums fused as a GPU's compiler does"
-                    raise Failure(f"{failure}{more}", failure.kind) from failure
+    def _how(self, sms: int) -> How:
+        return How(self.trials.tuning, sms=sms)
 
     def _numbers_refused(self) -> None:
         """Try the numbers of cases whose shapes it refuses, and their scale or eps, at a shape that it takes."""
@@ -333,7 +290,7 @@ class Procedure:
         best = max(found)
         alike = [each for each in found if each[:2] == best[:2]] if best[0] > 1.0 and best[1] else [best]
         for *_, few, one in alike:
-            self._at(one, self._how(sms=few)).once(self.trials.next_order())
+            self._at(one, self._how(few)).once(self.trials.next_order())
 
     def _on_a_large_gpu(self) -> None:
         """With an H200's multiprocessors, if that launches more blocks; cooperative grids would take too long."""
@@ -346,7 +303,7 @@ class Procedure:
             found.append((max(b / a for a, b in zip(usual, many, strict=False)), -one.work, one.index, one))
         more, *_, one = max(found)
         if more > 1.0:
-            self._at(one, self._how(sms=LARGE)).once()
+            self._at(one, self._how(LARGE)).once()
 
     def _blocks(self, one: Ran, multiprocessors: int) -> list[int]:
         return [math.prod(grid) for grid in self.trials.grids(one.values, multiprocessors=multiprocessors)]
@@ -422,9 +379,6 @@ class Procedure:
         for one in self.ran:
             if one.seconds <= OFTEN:
                 self._at(one, names=names).once(self.trials.next_order())
-        if self.emulated and self.trials.cuda and not self.trials.races:
-            for one in widest(self.trials, quick(self.ran, OFTEN)):
-                self._at(one, self._how(races=True), names).once("shuffled")
 
     def _further_shapes(self) -> None:
         """A number in the rung's own source may be a size at which it behaves differently."""
@@ -503,16 +457,12 @@ FURTHER = 48  # settings beyond every pair of values
 
 
 class Tunables:
-    """Every setting runs at the largest case that it takes and at the quick ones; each value of a tunable gets a race
-    check."""
+    """Every setting runs at the largest case that it takes and at the quick ones."""
 
     def __init__(self, trials: Trials, ran: Sequence[Ran], largest: Ran, seed: int) -> None:
         self.trials, self.seed = trials, seed
         self.ran = [largest, *(one for one in ran if one is not largest)]
         self.quick = quick(ran, OFTEN)
-        self.races = trials.device == "emulator" and trials.cuda and not trials.races
-        self.axes = {axis for one in self.quick for axis in self._several(one.values)} if self.races else set()
-        self.seen: set[tuple[str, int]] = set()  # values of tunables that had the race check
 
     def all(self) -> None:
         tune = self.trials.rung.tune
@@ -542,19 +492,9 @@ class Tunables:
         for one in others:
             if one in self.quick and self._same_code(one.values, first.values, setting):
                 self._at(one, How(setting)).once(self.trials.next_order())
-        if self.races and set(setting.items()) - self.seen:
-            chosen = widest(self.trials, quick(usable, OFTEN), setting)
-            for one in chosen:
-                self._at(one, How(setting, races=True)).once("shuffled")
-            if self.axes <= {axis for one in chosen for axis in self._several(one.values, setting)}:
-                self.seen |= set(setting.items())  # otherwise a race may be hidden: blocks shared nothing
 
     def _at(self, one: Ran, how: How) -> Trial:
         return self.trials.at(one.case, one.values, self.seed, how)
-
-    def _several(self, values: Values, tuning: Setting | None = None) -> set[int]:
-        """The grid axes along which it launches more than one block."""
-        return {axis for grid in self.trials.grids(values, tuning) for axis in range(3) if grid[axis] > 1}
 
     def _same_code(self, one: Values, other: Values, setting: Setting) -> bool:
         """Whether both use the same compiled code."""

@@ -27,9 +27,9 @@ from rung.rungs.python import PythonRung
 MOST_ONES = 12  # choices of dimensions of one
 MOST_VALUES = 2  # of a scalar beside them
 TURNS = 3  # base cases in which each size is tried
-# The budgets: one unit per trial, COMPILED units per build, one unit per THREADS threads, SWITCHES fiber switches, ...
+# The budgets: one unit per trial, COMPILED units per build, one unit per THREADS threads, STEPS instructions of warps, ...
 WORK, WORK_DRAWN = 400.0, 1000.0
-COMPILED, THREADS, SWITCHES, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6
+COMPILED, THREADS, STEPS, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6
 GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; with at most FEW results, one may be near zero
 FUSED = 4.0  # times the bound, where only fused arithmetic exceeds it: a right kernel may cancel, too
 MOST_FLOPS, MOST_BYTES, MOST_THREADS = 3e7, 2e7, 2_000_000  # per trial; the bytes of a layer of gpt2
@@ -49,8 +49,6 @@ FLAG = 2  # scalars up to this value select a variant of the formula
 ATTEMPTS = 40  # to find a shape that the operation and the rung support
 DRAWN = 100  # the most random shapes
 SMALLER = 2  # they have fewer FLOPs than others by this factor, and their bytes cost as much more
-WATCHED, LOOKING = 5, 4  # one in WATCHED has the race check, which costs LOOKING times as much
-WORK_LOOKED_AT = 200.0  # of one such shape, as a share like that of the budgets
 
 
 class Shapes:
@@ -126,17 +124,15 @@ class Shapes:
             return
         draws = random.Random(f"drawn {self.rung.source}")
         self.spent, self.smaller = 0.0, SMALLER
-        # Where all blocks wait for each other, the race check takes far longer than the work tells: only cases have it.
-        together = isinstance(self.rung, CudaRung) and any(one.cooperative for one in self.rung.header.launches)
         for number in range(DRAWN):
             self.left = self.scale * self.share * WORK_DRAWN - self.spent
-            large, races = self.dims[number % len(self.dims)], number % WATCHED == 0 and not together
+            large = self.dims[number % len(self.dims)]
             for _ in range(ATTEMPTS):
                 if self.left <= 0:
                     return
                 changed = {dim: draws.choice(draws.choice((SMALL, SMALL, MEDIUM))) for dim in self.dims}
                 changed |= {large: draws.choice(LARGE)} | self._scalars(draws)
-                if self._tried([draws.choice(self.bases)], changed, races=races):
+                if self._tried([draws.choice(self.bases)], changed):
                     break
 
     def _scalars(self, draws: random.Random) -> dict[str, int]:
@@ -150,17 +146,17 @@ class Shapes:
     def _dims(self, values: Values) -> tuple[object, ...]:
         return tuple(sorted(values.items()))
 
-    def _tried(self, bases: Sequence[tuple[Case, Values]], changed: dict[str, int], *, races: bool = False) -> bool:
+    def _tried(self, bases: Sequence[tuple[Case, Values]], changed: dict[str, int]) -> bool:
         """Runs the first of these cases that has a result with these changes; false if none has."""
         host = self.trials.host
-        before = host.switches
-        trial = next(self._changed(bases, changed, races), None)
+        before = host.steps
+        trial = next(self._changed(bases, changed), None)
         if trial is None:
             return False
         try:
-            trial.once("shuffled" if races else self.trials.next_order())
+            trial.once(self.trials.next_order())
         except TooLarge:
-            self.spent += 1 + (host.switches - before) / SWITCHES
+            self.spent += 1 + (host.steps - before) / STEPS
             return True
         except (Failure, EmulatorFault) as failure:
             if failure.kind == RAISED:
@@ -174,10 +170,10 @@ class Shapes:
                 raise
             if not (_by_chance(trial) if trial.integers_differ else 1 < trial.worst < _gross(trial)):
                 raise
-        self.spent += (host.switches - before) / SWITCHES
+        self.spent += (host.steps - before) / STEPS
         return True
 
-    def _changed(self, bases: Sequence[tuple[Case, Values]], changed: dict[str, int], races: bool) -> Iterator[Trial]:
+    def _changed(self, bases: Sequence[tuple[Case, Values]], changed: dict[str, int]) -> Iterator[Trial]:
         operation, trials = self.rung.operation, self.trials
         for case, values in bases:
             try:
@@ -186,17 +182,16 @@ class Shapes:
                     continue
                 if trials.refuses(given) or (work := self._work(given)) is None:
                     continue
-                races = races and work * LOOKING <= self.scale * WORK_LOOKED_AT
                 if work > self.left:
                     continue
                 self.known.add(key)
                 named = ", ".join(f"{d}={n}" for d, n in changed.items())
-                how = How(trials.tuning, races=races, programs=None if self.share == 1.0 else PROGRAMS)
+                how = How(trials.tuning, programs=None if self.share == 1.0 else PROGRAMS)
                 trial = trials.at(replace(case, name=f"{case.name}, with {named}", values=given), given, self.seed, how)
                 usable = _has_results(trial)
             except Exception:  # dimensions that do not fit together
                 continue
-            self.spent += work * (LOOKING if races else 1) if usable else min(work, 1 + COMPILED)
+            self.spent += work if usable else min(work, 1 + COMPILED)
             if usable:
                 yield trial
 

@@ -42,7 +42,7 @@ class Trials:
         self, rung: Rung, dtype: Dtype, device: Device, report: Report, host: Host, asked: CheckRequest
     ) -> None:
         self.rung, self.dtype, self.device, self.tuning = rung, dtype, device, asked.tuned
-        self.report, self.races, self.coverage, self.host = report, asked.races, asked.coverage, host
+        self.report, self.coverage, self.host = report, asked.coverage, host
         self.before_first_run: Callable[[], None] | None = None  # called once, when the first case is bound
         self.operation = rung.operation
         self.cuda = isinstance(rung, CudaRung)
@@ -68,7 +68,7 @@ class Trials:
         names = names or self.names()
         self._last = (case, values, seed, names)
         self.report.case = case.name
-        how = replace(how or How(self.tuning, races=self.races), coverage=self.coverage)
+        how = replace(how or How(self.tuning), coverage=self.coverage)
         return Trial(self, case, values, how, names, seed, only_run, placement)
 
     def call_facts(self, values: Values, names: Sequence[str]) -> dict[str, Any]:
@@ -103,11 +103,10 @@ class Trials:
         self._orders += 1
         return "forward" if self.device == "cuda" else ORDERS[1 + self._orders % 2]
 
-    def next_placement(self, *, looked_at: bool) -> Placement:
-        """Different addresses from the last time. The data mostly ends at an unmapped page, which adds nothing when
-        every access is checked."""
+    def next_placement(self) -> Placement:
+        """Different addresses from the last time."""
         self._bound += 1
-        kind: Kind = "end" if not looked_at else ("odd", "page")[self._bound // 2 % 2]
+        kind: Kind = ("odd", "page")[self._bound // 2 % 2]
         return Placement(kind, below=self._bound % 2 == 1)
 
     def names(self) -> list[str]:
@@ -134,31 +133,6 @@ class Trials:
         names = self.names()
         fewer = [n for n in names if not self.operation.operand(n).nullable or n in self.rung.needs]
         return fewer if fewer != names else None
-
-    def explain(self) -> None:
-        """A wrong value was often read before it was written: report the race if there is one."""
-        if self.report.cause != "values" or not self.cuda:
-            return
-        if not any("__shared__" in text for text in identity.texts(self.rung)):
-            return
-        if self.device == "cuda":
-            self.report.reason += "; a missing barrier looks like this too: the emulator's race check would name it"
-            return
-        reason = self.report.reason
-        try:
-            self.look_for_races()
-        except EmulatorFault as fault:
-            self.report.reason = f"a race: {fault} The result: {reason}"
-
-    def look_for_races(self) -> None:
-        """Run the last trial's case with the race check; a race raises a fault, other failures are already known."""
-        if self.races or self._last is None:
-            return
-        try:
-            self.at(*self._last[:3], How(self.tuning, races=True), self._last[3]).once()
-        except (Failure, RungError) as fault:
-            if fault.kind == "race":
-                raise
 
 
 class Trial:
@@ -191,7 +165,7 @@ class Trial:
             multiple = _alignment(of.rung, values, of.dtype, how.tuning, of.device)
             self.storage = of.host.storage(
                 multiple,
-                placement or of.next_placement(looked_at=how.races),
+                placement or of.next_placement(),
                 small=small,
                 sizes=sizes if placement else (),
             )
@@ -270,7 +244,6 @@ class Trial:
         if order != "forward":
             self._once(before=first)
             if not self.moved:
-                self.of.look_for_races()
                 if not self.of.host.atomics:  # which may add in any order
                     raise Failure(f"a race: {moved[0]} depends on the order in which threads run ({order})")
         self.report.nondeterministic = True

@@ -57,7 +57,6 @@ def check(
         bool, typer.Option("--thorough", help="Many more shapes, tunings and runs of each rung (minutes).")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Check the file again at each save, until ^C.")] = False,
-    races: Annotated[bool, typer.Option("--races", help="Emulated: check every access for races (slower).")] = False,
     coverage: Annotated[bool, typer.Option("--coverage", help="Emulated: show branches that no case reaches.")] = False,
     libraries: Annotated[bool, typer.Option(help="Check the library calls as well.")] = True,
     sanitize: Annotated[
@@ -99,7 +98,7 @@ def check(
         raise RungError("branches are counted on the emulator; add --device emulator.")
     effort = QUICK if quick else THOROUGH if thorough else LADDER
     tuning = tuple(sorted((options.parse_tuning(tune) or {}).items()))
-    asked = CheckRequest(seed=seed, case=case, tuning=tuning, races=races, coverage=coverage, effort=effort)
+    asked = CheckRequest(seed=seed, case=case, tuning=tuning, coverage=coverage, effort=effort)
 
     def work() -> int:
         if call:
@@ -235,7 +234,7 @@ def _check(
         asked = next(t for t in work if (t.rung, t.dtype) == (r.rung, r.dtype))
         tuned = (word for name, value in asked.tuning for word in ("--tune", f"{name}={value}"))
         known = r.case in [case.name for case in by_name[r.rung].operation.cases]
-        asks = ("--races", asked.races), ("--quick", asked.quick), ("--thorough", asked.effort == THOROUGH)
+        asks = ("--quick", asked.quick), ("--thorough", asked.effort == THOROUGH)
         rest = [*tuned, *(word for word, on in asks if on), *(["--case", r.case] if known else [])]
         return [*(again or ["check", r.rung]), "--dtype", r.dtype, "--seed", asked.seed, *rest]
 

@@ -36,10 +36,10 @@ def mcp() -> None:
 
 async def check(
     operation: Operation, file: File | None = None, dtype: str | None = None, case: str | None = None, seed: int = 0,
-    quick: bool = False, races: bool = False,
+    quick: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Is a kernel right? Every case against a float64 reference, with bounds; `quick` takes the first case."""
-    asked = {"dtype": dtype, "case": case, "seed": seed, "quick": quick, "races": races, "no-libraries": True}
+    asked = {"dtype": dtype, "case": case, "seed": seed, "quick": quick, "no-libraries": True}
     return await _document("check", operation, file, **asked)
 
 

@@ -117,6 +117,11 @@ class Instruction:
     def name(self) -> str:
         return self.opcode.partition(".")[0]
 
+    @property
+    def atomic(self) -> bool:
+        """Whether it reads and writes memory at once."""
+        return _CLASS_OF.get(self.name) == "atomic"
+
 
 def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
     """The instructions of each kernel, with the functions that it calls behind it; the code must be compiled with line

@@ -1,4 +1,4 @@
-"""Runs CUDA C++ on the CPU: compiled by g++, threads as fibers, faults reported with kernel, block and thread.
+"""Runs kernels on the CPU: the machine code that a GPU would run, with faults reported by kernel, block, thread and line.
 
 docs/emulator.md says what it models, what it catches and what it cannot.
 """
@@ -11,9 +11,8 @@ from rung.emulator.module import (
     begin,
     launches_ran,
     load,
-    switches,
+    steps,
     under,
-    unwatched,
     within_a_launch,
     without_launches,
 )
@@ -33,9 +32,8 @@ __all__ = [
     "launches_ran",
     "load",
     "mark_data",
-    "switches",
+    "steps",
     "under",
-    "unwatched",
     "within_a_launch",
     "without_launches",
 ]

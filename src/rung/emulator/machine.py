@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from rung.cuda import elf, kept, nvrtc, sass
 from rung.cuda.cubin_cache import Cubin
@@ -217,15 +218,39 @@ class Variables:
         return (address, found.size) if found and address and found.section == ".nv.constant3" else None
 
 
+class Region(NamedTuple):
+    """Memory that a launch may touch: a tensor, or an allocation."""
+
+    start: int
+    end: int
+    name: str  # of the parameter
+    element: int  # bytes
+    written: bool = True  # whether kernels may write to it
+    constant: bool = False  # no kernel ever writes to it
+
+
+class Asked(NamedTuple):
+    """How a launch runs, and what is looked for."""
+
+    order: int = 0  # of warps and blocks: forward, reverse, shuffled by the seed
+    seed: int = 0
+    races: bool = False
+    seconds: float = 6.0  # of CPU time, until it is ended
+    poison: int = 0  # the pattern that unwritten shared memory holds
+    dependent: bool = False  # it begins while the launch ahead may still run
+    ahead: bool = False  # an unknown kernel may still run when it begins
+    counts: bool = False
+    room: int = 0  # for requests that are kept
+    timed: bool = False
+
+
 def run(
     of: Program,
     config: LaunchConfig,
     variables: Variables,
     parameters: Sequence[Bytes],
-    *,
-    room: int,
-    seconds: float,
-    timed: bool = False,
+    asked: Asked,
+    regions: Sequence[Region] = (),
 ) -> None:
     """Runs the whole grid; the parameters' sizes are those of `of.memory`."""
     first = aligned(bytes(max(of.memory.constants, of.memory.start)))
@@ -240,9 +265,9 @@ def run(
         local_bytes=of.local_bytes,
         cooperative=config.cooperative,
         parameters=of.memory.start,
-        trace_room=room,
-        timed=timed,
-        seconds=seconds,
+        trace_room=asked.room,
+        timed=asked.timed,
+        seconds=asked.seconds,
     )
     for number, data in banks.items():
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)

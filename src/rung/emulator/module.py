@@ -1,39 +1,30 @@
-"""Emulated kernels behind the interface of a loaded CUDA module: compiled by g++, or their machine code, to count."""
+"""Kernels executed on a CPU behind the interface of a loaded CUDA module: the machine code that a GPU would run."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import math
-import re
 import struct
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from rung.cuda import limits, tensor_map
-from rung.cuda.elf import shared_symbols
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.source import kernel_parameters
-from rung.emulator import counters, machine, native
-from rung.emulator.guard import mapping_of
-from rung.emulator.translation import LIMITS, Variant, translate
-from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
+from rung.emulator import counters, coverage, guard, machine
+from rung.errors import EmulatorFault, RungError
 from rung.lazy import torch
 
 Order = Literal["forward", "reverse", "shuffled"]
 _ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
-_one_at_a_time = threading.Lock()  # the runtime's state is global
-_NOWHERE = 0xFFFFFFFF
-SIZES = {"float": 4, "int": 4, "unsigned": 4, "double": 8, "half": 2, "__half": 2, "float2": 8, "float4": 16}
-_SHARED_ROOM = 1 << 20
-MOST_BLOCKS = 1 << 26  # of a launch; the runtime keeps their order, and they take a minute at least
-STEP, ELEMENTS = 4000, 10  # switches that take as long as a step of the interpreter; elements in the time of one
+_one_at_a_time = threading.Lock()  # counts and traces are those of the last launch
+LIMITS = limits.limits(machine.ARCH)
+MOST_BLOCKS = 1 << 26  # of a launch; the machine keeps their order, and they take a minute at least
+STEP, ELEMENTS = 4000, 10  # instructions that take as long as a step of the interpreter; elements in the time of one
 _PATTERNS = 5  # patterns of unwritten memory: NaN first, then others from launch to launch
 CONSTANT_ROOM = 64 * 1024  # bytes of __constant__ memory that a module has
 
@@ -46,11 +37,10 @@ class Settings:
     seed: int = 0
     poison: bool = True  # at the start of every block, shared memory holds a pattern that no kernel has written
     seconds: float = 6.0  # of CPU time without any thread ending, until the launch is stopped
-    check_races: bool = False  # every access to shared memory is checked; several times slower
-    fused: bool = False  # products and sums become fused multiply-adds, as a GPU's compiler makes them
+    check_races: bool = False  # accesses that nothing orders are looked for; takes twice as long
     programs: int | None = None  # a launch of more programs of an interpreted kernel is not run, nor of many steps
-    counters: bool = False  # the machine code runs, and what it does is counted; counters.py reports it by line
-    coverage: bool = False  # conditions and loop iterations are counted; coverage.py reports them by line
+    counters: bool = False  # what the instructions do is counted; counters.py reports it by line
+    coverage: bool = False  # branches are counted; coverage.py reports them by line
 
 
 _ambient = Settings()
@@ -120,19 +110,13 @@ def launches_ran() -> int:
     return _launched
 
 
+_ahead = False  # whether an unknown kernel may still run when the next launch begins
+
+
 def begin() -> None:
     """The next launch may start while an unknown kernel still runs: one of another part of the model."""
-    native.runtime().rung_unknown_launch_ahead()
-
-
-_unwatched = 0
-
-
-def unwatched() -> int:
-    """The most co-resident threads of a launch that had too many to be checked for races, since the last call."""
-    global _unwatched
-    most, _unwatched = _unwatched, 0
-    return most
+    global _ahead
+    _ahead = True
 
 
 def ambient() -> Settings:
@@ -140,7 +124,7 @@ def ambient() -> Settings:
     return _ambient
 
 
-_atomics, _steps = 0, 0.0  # of interpreted kernels
+_atomics, _steps = 0, 0.0  # read-modify-writes; instructions of warps
 
 
 def note_atomics(count: int) -> None:
@@ -156,80 +140,18 @@ def note_steps(elements: int) -> None:
 
 
 def steps() -> float:
-    """What the steps of interpreted kernels in this process count, in switches."""
+    """Instructions of warps in this process; the steps of interpreted kernels count as many as take as long."""
     return _steps
 
 
 def atomics_ran() -> int:
     """How many read-modify-writes kernels have done in this process."""
-    return int(native.runtime().rung_atomics_ran()) + _atomics
-
-
-def switches() -> int:
-    """Switches between threads in this process, which are most of the time of kernels that exchange much data; the
-    steps of interpreted kernels count as many switches as take as long."""
-    return int(native.runtime().rung_switches()) + int(_steps)
+    return _atomics
 
 
 def load(build: Build, *, settings: Settings | None = None) -> EmulatedModule:
-    """Compiles `build` with g++ (or takes it from the cache) and loads it; without settings, see `under`."""
+    """Compiles `build` (or takes it from the cache) and loads it; without settings, see `under`."""
     return EmulatedModule(build, settings)
-
-
-class Library:
-    """A source, compiled in one way."""
-
-    counting: ClassVar[list[Library]] = []  # those that count
-
-    def __init__(self, build: Build, variant: Variant) -> None:
-        native.runtime()
-        translation = translate(build, variant)
-        self.path, self.static_shared = translation.library, translation.static_shared
-        self.code = ctypes.CDLL(str(self.path))
-        self.module = ctypes.addressof(ctypes.c_char.in_dll(self.code, "rung_module"))
-        self.origin = build.origin
-        if variant.coverage:
-            self.counting.append(self)
-        self.entries = [
-            ctypes.cast(getattr(self.code, f"rung_entry_{number}"), ctypes.c_void_p)
-            for number in range(len(build.kernels))
-        ]
-
-    @property
-    def base(self) -> int | None:
-        """Its address in memory."""
-        return _base_of(self.path)
-
-    def line_of(self, counter: int) -> str:
-        """The line of an instruction, through addr2line if binutils are installed."""
-        base = self.base
-        if not counter or base is None or counter < base:
-            return ""
-        try:
-            result = subprocess.run(
-                ["addr2line", "-i", "-e", str(self.path), hex(counter - base)],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-        except (OSError, subprocess.CalledProcessError):
-            return ""
-        for line in result.stdout.splitlines():
-            file, _, number = line.partition(" ")[0].rpartition(":")
-            if file.endswith(Path(self.origin).name) and number.isdigit():
-                return f", line {number}"
-        return ""
-
-    def variable(self, offset: int, source: str) -> str:
-        """The `__shared__` variable at an offset in a block's shared memory, and its element where that is plain."""
-        symbols = [s for s in shared_symbols(self.path) if s.offset <= offset and s.plain != "rung_dynamic_shared"]
-        if not symbols:
-            return "shared memory"
-        nearest = max(symbols, key=lambda s: s.offset)
-        within, name = offset - nearest.offset, nearest.plain
-        declared = re.search(rf"__shared__\s+(\w+)\s[^;]*?\b{re.escape(name)}\s*\[[^\]]*\](?!\s*\[)", source)
-        size = SIZES.get(declared[1]) if declared else None
-        return f"shared variable '{name}', " + (f"element {within // size}" if size else f"byte {within}")
 
 
 class EmulatedModule:
@@ -239,7 +161,6 @@ class EmulatedModule:
         self._build, self._own = build, settings
         if self.settings.order not in _ORDERS:
             raise RungError(f"Thread order '{self.settings.order}' is not known: take one of {', '.join(_ORDERS)}.")
-        self._libraries: dict[Variant, Library] = {}
         self._variables: machine.Variables | None = None
         _ = self.resources  # what does not compile is refused now
         self._ready: set[tuple[str, LaunchConfig]] = set()
@@ -250,25 +171,20 @@ class EmulatedModule:
     def settings(self) -> Settings:
         return self._own or _ambient
 
-    def _library(self, settings: Settings) -> Library:
-        variant = Variant(settings.check_races, settings.coverage, settings.fused)
-        if variant not in self._libraries:
-            self._libraries[variant] = Library(self._build, variant)
-        return self._libraries[variant]
-
     @property
     def resources(self) -> Mapping[str, Resources]:
-        """What the compiler reports: g++ only the static shared memory."""
-        if self.settings.counters:
-            return machine.resources(self._build)
-        static = self._library(self.settings).static_shared
-        return {kernel: Resources(0, size, 0, 0, 0) for kernel, size in static.items()}
+        """What the compiler reports."""
+        return machine.resources(self._build)
 
     def prepare(self, kernel: str, config: LaunchConfig) -> None:
         """Checks the launch against the limits of an sm_90."""
         if (kernel, config) in self._ready:
             return
-        self._number(kernel)
+        if kernel not in self._build.kernels:
+            raise RungError(
+                f"Kernel '{kernel}' was not built from {self._build.origin}; "
+                f"built are {', '.join(self._build.kernels)}."
+            )
         name, static = f"{self._build.origin}, kernel '{kernel}'", self.resources[kernel].static_shared
         if static > limits.DEFAULT_SHARED:
             raise EmulatorFault(
@@ -290,41 +206,59 @@ class EmulatedModule:
     def bind(self, kernel: str, config: LaunchConfig, args: Sequence[Argument]) -> Callable[[], None]:
         """The same launch, packed once, for repeated calls."""
         self.prepare(kernel, config)
-        number = self._number(kernel)
-        values = self._pack(kernel, number, args)
-        pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
-        launch = native.Launch(
-            args=ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p)),
-            grid=native.Index(*config.grid),
-            block=native.Index(*config.block),
-            cluster=native.Index(*(config.cluster or (1, 1, 1))),
-            dynamic_bytes=config.shared,
-            cooperative=config.cooperative,
-            dependent=config.pdl,
-        )
+        values = self._pack(kernel, args)
+        program, variables = machine.program(self._build, kernel), self._own_variables()
 
-        def go(references: tuple[Any, ...] = (values, pointers, args)) -> None:
-            global _unwatched
-            report, settings = native.Report(), self.settings
+        def go() -> None:
+            global _ahead, _atomics, _steps
+            settings = self.settings
             if not launching():
                 return
-            if settings.counters:
-                self._count(kernel, config, values)
-                return
-            library = self._library(settings)
             with _one_at_a_time:
-                launch.module, launch.entry = library.module, library.entries[number]
-                launch.order, launch.seed = _ORDERS.index(settings.order), settings.seed & 0xFFFFFFFF
-                launch.races, launch.seconds = settings.check_races, settings.seconds
-                launch.poison = 1 + (settings.seed + self._launches) % _PATTERNS if settings.poison else 0
+                asked = machine.Asked(
+                    order=_ORDERS.index(settings.order),
+                    seed=settings.seed & 0xFFFFFFFF,
+                    races=settings.check_races,
+                    seconds=settings.seconds,
+                    poison=1 + (settings.seed + self._launches) % _PATTERNS if settings.poison else 0,
+                    dependent=config.pdl,
+                    ahead=_ahead,
+                    counts=settings.counters,
+                    room=counters.room() if settings.counters else 0,
+                    timed=settings.counters and counters.timed(),
+                )
                 self._launches += 1
-                native.runtime().rung_launch(ctypes.byref(launch), ctypes.byref(report))
-                _unwatched = max(_unwatched, report.unwatched)
-            if report.fault:
-                raise self._fault(kernel, report, args, library)
-            self._require_wait(kernel, config, report.waits > 0)
+                _ahead = False
+                try:
+                    machine.run(program, config, variables, values, asked, self._regions(kernel, args))
+                finally:
+                    tally = program.tally()
+                    for instruction, (warps, lanes) in zip(program.instructions, tally, strict=True):
+                        _steps += warps
+                        _atomics += lanes if instruction.atomic else 0
+                if settings.coverage:
+                    coverage.add(program, tally)
+                if settings.counters:
+                    counters.collect(program, config)
+            executed = zip(program.instructions, tally, strict=True)
+            self._require_wait(kernel, config, any(warps for i, (warps, _) in executed if i.name == "ACQBULK"))
 
         return go
+
+    def _regions(self, kernel: str, args: Sequence[Argument]) -> list[machine.Region]:
+        """The memory that a launch may touch: guarded tensors, and the storage of arguments."""
+        found = []
+        names = [p.name for p in kernel_parameters(self._build.source, kernel, self._build.origin)]
+        for number, (kind, value) in enumerate(args):
+            if kind == "pointer" and value is not None:
+                start, storage = value.data_ptr(), value.untyped_storage()
+                data = guard.data_at(start)
+                end = data.end if data else storage.data_ptr() + storage.nbytes()
+                first = data.start if data else storage.data_ptr()
+                name = names[number] if number < len(names) else f"{number + 1}"
+                writable, constant = (data.written, data.constant) if data else (True, False)
+                found.append(machine.Region(first, end, name, value.element_size(), writable, constant))
+        return found
 
     def _require_wait(self, kernel: str, config: LaunchConfig, waits: bool) -> None:
         if config.pdl and not waits:
@@ -334,17 +268,6 @@ class EmulatedModule:
                 "before it (pdl_wait).",
             )
 
-    def _count(self, kernel: str, config: LaunchConfig, values: Sequence[machine.Bytes]) -> None:
-        """Runs the machine code of the whole grid."""
-        program = machine.program(self._build, kernel)
-        with _one_at_a_time:
-            room, seconds = counters.room(), self.settings.seconds
-            timed = counters.timed()
-            machine.run(program, config, self._own_variables(), values, room=room, seconds=seconds, timed=timed)
-            counters.collect(program, config)
-        executed = zip(program.instructions, program.tally(), strict=True)
-        self._require_wait(kernel, config, any(warps for i, (warps, _) in executed if i.name == "ACQBULK"))
-
     def _own_variables(self) -> machine.Variables:
         if self._variables is None:
             self._variables = machine.Variables(self._build)
@@ -352,12 +275,7 @@ class EmulatedModule:
 
     def _constant(self, symbol: str) -> tuple[int, int] | None:
         """The address and the size of a __constant__ variable."""
-        if self.settings.counters:
-            return self._own_variables().constant(symbol)
-        capacity = ctypes.c_ulonglong()
-        library = self._library(self.settings).code
-        address = native.runtime().rung_symbol(library._handle, symbol.encode(), ctypes.byref(capacity))
-        return (address, capacity.value) if address else None
+        return self._own_variables().constant(symbol)
 
     def set_constant(self, symbol: str, tensor: torch.Tensor) -> None:
         """Copies a tensor into a `__constant__` array."""
@@ -382,17 +300,8 @@ class EmulatedModule:
             )
         ctypes.memmove(address, source.data_ptr(), size)
 
-    def _number(self, kernel: str) -> int:
-        try:
-            return self._build.kernels.index(kernel)
-        except ValueError:
-            raise RungError(
-                f"Kernel '{kernel}' was not built from {self._build.origin}; "
-                f"built are {', '.join(self._build.kernels)}."
-            ) from None
-
-    def _pack(self, kernel: str, number: int, args: Sequence[Argument]) -> list[machine.Bytes]:
-        sizes = self._sizes(kernel, number)
+    def _pack(self, kernel: str, args: Sequence[Argument]) -> list[machine.Bytes]:
+        sizes = self._sizes(kernel)
         if len(sizes) != len(args):
             raise RungError(
                 f"{self._build.origin}: kernel '{kernel}' has {len(sizes)} parameters, and {len(args)} were given."
@@ -408,66 +317,12 @@ class EmulatedModule:
             packed.append(machine.aligned(data, 64))
         return packed
 
-    def _sizes(self, kernel: str, number: int) -> list[int]:
+    def _sizes(self, kernel: str) -> list[int]:
         """Bytes of each parameter, negative for a pointer."""
-        if self.settings.counters:
-            sizes = [size for _, size in machine.program(self._build, kernel).memory.parameters]
-            named = kernel_parameters(self._build.source, kernel, self._build.origin)
-            pointers = [p.pointer for p in named] if len(named) == len(sizes) else [False] * len(sizes)
-            return [-size if pointer else size for size, pointer in zip(sizes, pointers, strict=True)]
-        shape_of = getattr(self._library(self.settings).code, f"rung_shape_{number}")
-        shape_of.restype = ctypes.POINTER(ctypes.c_int)
-        shape = shape_of()
-        return list(shape[1 : 1 + shape[0]])
-
-    # ---- what went wrong --------------------------------------------------------------------------------------
-
-    def _fault(self, kernel: str, report: native.Report, args: Sequence[Argument], library: Library) -> EmulatorFault:
-        kind: FaultKind = FAULTS[report.fault - 1]
-        text = report.text.decode(errors="replace")
-        text = re.sub(r"\{([0-9a-f]+)\}", lambda place: library.line_of(int(place[1], 16) - 1)[2:] or "some line", text)
-        where = f"kernel '{kernel}', block ({report.block.x}, {report.block.y}, {report.block.z})"
-        if report.thread.x != _NOWHERE:
-            where += f", thread ({report.thread.x}, {report.thread.y}, {report.thread.z})"
-        if report.counter:
-            where += library.line_of(report.counter)
-        if kind == "race":
-            line = library.line_of(report.other_counter).replace(", line", " at line") if report.other_counter else ""
-            what, _, lacks = text.partition("|")
-            text = f"{what}{line}, {lacks}: {self._place(kernel, report.address, args, library)}"
-        elif not text:
-            text = self._touched(kernel, report.address, args)
-        return EmulatorFault(kind, f"{self._build.origin}: {where}: {text}.")
-
-    def _touched(self, kernel: str, address: int, args: Sequence[Argument]) -> str:
-        if address < 1 << 16:
-            return f"a null pointer is followed (address {address:#x})"
-        mapping = mapping_of(address)
-        for i, (kind, value) in enumerate(args):
-            if kind != "pointer" or value is None or mapping is None or mapping_of(value.data_ptr()) != mapping:
-                continue
-            name = kernel_parameters(self._build.source, kernel, self._build.origin)[i].name
-            start = value.data_ptr()
-            index = (address - start) // value.element_size()
-            count = value.untyped_storage().nbytes() // value.element_size() if value.dim() else 1
-            if 0 <= index < (value.numel() or count):
-                return f"writes to parameter '{name}', which is an input: element {index}"
-            side = "past the end" if address >= start else "before the start"
-            return f"touches parameter '{name}' {side}: element {index} (a tensor of {value.numel() or count} elements)"
-        return f"touches memory that belongs to no argument (address {address:#x})"
-
-    def _place(self, kernel: str, address: int, args: Sequence[Argument], library: Library) -> str:
-        """What is at an address, or at an offset in shared memory, which is smaller than any address."""
-        if address < _SHARED_ROOM:
-            return library.variable(address, self._build.source)
-        for i, (kind, value) in enumerate(args):
-            if kind != "pointer" or value is None:
-                continue
-            start, size = value.data_ptr(), value.element_size()
-            if start <= address < start + value.untyped_storage().nbytes() - value.storage_offset() * size:
-                name = kernel_parameters(self._build.source, kernel, self._build.origin)[i].name
-                return f"parameter '{name}', element {(address - start) // size}"
-        return "global memory"
+        sizes = [size for _, size in machine.program(self._build, kernel).memory.parameters]
+        named = kernel_parameters(self._build.source, kernel, self._build.origin)
+        pointers = [p.pointer for p in named] if len(named) == len(sizes) else [False] * len(sizes)
+        return [-size if pointer else size for size, pointer in zip(sizes, pointers, strict=True)]
 
 
 def _bytes_of(kind: str, value: Any) -> bytes:
@@ -487,10 +342,3 @@ def _bytes_of(kind: str, value: Any) -> bytes:
     except (struct.error, OverflowError) as problem:
         raise RungError(f"{value!r} does not fit a parameter of kind {kind}: {problem}.") from None
 
-
-@functools.cache
-def _base_of(path: Path) -> int | None:
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        if line.endswith(str(path)):
-            return int(line.partition("-")[0], 16)
-    return None

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rung.emulator.guard import operand_at
+from rung.emulator.guard import data_at
 from rung.errors import EmulatorFault
 
 MOST = 1 << 24  # addresses recorded per launch; a launch with more is not judged
@@ -37,9 +37,10 @@ class Parameters:
             tensor = getattr(tensor, "base", tensor)  # a descriptor's
             if hasattr(tensor, "untyped_storage") and tensor.numel():
                 storage = tensor.untyped_storage()
-                operand = operand_at(tensor.data_ptr())
+                operand = data_at(tensor.data_ptr())
                 first, last = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-                self._ranges.append((*(operand or (first, last, True)), name))
+                kept = (operand.start, operand.end, operand.written) if operand else (first, last, True)
+                self._ranges.append((*kept, name))
 
     def require_inside(self, kind: int, width: int, addresses: Numbers, mask: Numbers, place: tuple[int, ...]) -> None:
         some = addresses if mask.all() else addresses[np.broadcast_to(mask, addresses.shape)]

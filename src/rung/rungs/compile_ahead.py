@@ -7,13 +7,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 from rung.cuda import nvrtc
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import toolchain, translation
 from rung.errors import CompileError, RungError
 from rung.expressions import Number
 from rung.operation import Values
@@ -79,25 +78,14 @@ def _compile(rung: str, values: dict[str, Number], dtype: str, tuning: dict[str,
 
 
 def require_compiled(rung: CudaRung, values: Values, dtype: Dtype, archs: tuple[str, ...]) -> None:
-    """A CompileError with what the emulator's compiler and NVRTC refuse. The check itself reports a missing compiler,
-    and code that the emulator does not model."""
+    """A CompileError with what NVRTC refuses. The check itself reports a missing compiler."""
     if rung.emulate:
         return
     build = rung.build(values, dtype)
-
-    def refused(arch: str) -> str:
+    for arch in archs:
         try:
-            if arch:
-                nvrtc.compile_cubin(build.with_lines, arch)  # a right kernel's lines are counted
-            elif toolchain.available() is None:
-                translation.translate(build)
-        except CompileError as error:
-            return str(error)
+            nvrtc.compile_cubin(build.with_lines, arch)  # with lines, as the machine takes it
+        except CompileError:
+            raise
         except RungError:
-            return ""
-        return ""
-
-    with ThreadPoolExecutor(len(archs) + 1) as pool:
-        errors = [text for text in pool.map(refused, ("", *archs)) if text]
-    if errors:
-        raise CompileError("\n".join(errors))
+            continue

@@ -150,11 +150,12 @@ void lea(Warp& w, const Op& op, uint32_t lanes)
     const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[with_c ? 2 : 0]);
     const unsigned shift = op.s[with_c ? 3 : 2].value & 31;
     if (!high && !op.outs) return map(w.target(op.out), lanes, [&](unsigned l) { return (a(l) << shift) + b(l); });
-    const uint32_t in = carried_in(w, op, 0), more = op.flags & X ? 0 : b.add;
+    const uint32_t in = carried_in(w, op, 0), more = (op.flags & X ? 0 : b.add) + (high ? 0 : a.add);
     Row made, over;
     for (unsigned l = 0; l < WARP; l++) {
         const uint32_t above = with_c ? c(l) : uint32_t(int32_t(a(l)) >> 31);
-        const uint32_t shifted = !high ? a(l) << shift : uint32_t((uint64_t(above) << 32 | a(l)) << shift >> 32);
+        // A negative term is the complement and one more, so that -0 carries.
+        const uint32_t shifted = !high ? a.add ? ~(~uint32_t(a.bits(l)) << shift) : a(l) << shift : uint32_t((uint64_t(above) << 32 | a(l)) << shift >> 32);
         const uint64_t sum = uint64_t(shifted) + uint32_t(b.bits(l)) + more + (in >> l & 1);
         made[l] = uint32_t(sum), over[l] = uint32_t(sum >> 32);
     }
