@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 
 class RungError(Exception):
@@ -34,16 +35,24 @@ class TooLarge(RungError):
 
 
 class EmulatorFault(RungError):
-    """A fault inside an emulated kernel; the process and later launches are unharmed.
+    """A fault inside an emulated kernel; the process and later launches are unharmed. `place` and `related` say where, as
+    the findings of a document do: file, line, kernel, block and thread as far as they are known.
 
     `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared
     memory, something that the emulator does not model, a trap (a failed assert, a division by zero), a race, or a
     mistake in asynchronous work (an uninitialised byte barrier, one arrival too many, a missing fence).
     """
 
-    def __init__(self, kind: FaultKind, message: str) -> None:
+    def __init__(
+        self,
+        kind: FaultKind,
+        message: str,
+        place: Mapping[str, Any] | None = None,
+        related: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         super().__init__(message)
         self.kind: FaultKind = kind
+        self.place, self.related = dict(place or {}), [dict(one) for one in related]
 
 
 def with_extra(name: str) -> str:

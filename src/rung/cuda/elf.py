@@ -169,6 +169,32 @@ class SharedSymbol:
         return self.name
 
 
+_SHARED = re.compile(r"\.shared\s+\.align\s+(\d+)\s+\.b8\s+([\w$]+)\[(\d*)\]")
+
+
+def kernel_shared(cubin: bytes, symbol: str) -> tuple[SharedSymbol, ...]:
+    """The `__shared__` variables of a kernel, which ptxas lays out in the order of the PTX that a cubin with lines holds;
+    dynamic memory lies behind them."""
+    text = next((part.data for part in sections(cubin) if part.name == ".nv_debug_ptx_txt"), b"")
+    ptx = text.replace(b"\0", b"\n").decode(errors="replace")
+    start = ptx.find(f".entry {symbol}(")
+    following = re.compile(r"^\.?(?:visible |weak )?\.entry ", re.MULTILINE).search(ptx, start + 1)
+    body = ptx[start : following.start() if following else len(ptx)]
+    found, at, dynamic = [], 0, []
+    for align, name, size in _SHARED.findall(ptx):
+        if not re.search(rf"\b{re.escape(name)}\b", body):
+            continue
+        if not size:
+            dynamic.append((int(align), name))
+            continue
+        at = -(-at // int(align)) * int(align)
+        found.append(SharedSymbol(name, int(size), False, at))
+        at += int(size)
+    for align, name in dynamic:
+        found.append(SharedSymbol(name, 0, True, -(-at // align) * align))
+    return tuple(found)
+
+
 def shared_symbols(path: Path) -> tuple[SharedSymbol, ...]:
     found = []
     for name, section, value, size, kind in _symbols(path.read_bytes()):

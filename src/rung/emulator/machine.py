@@ -12,13 +12,13 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rung.cuda import elf, kept, nvrtc, sass
 from rung.cuda.cubin_cache import Cubin
 from rung.cuda.launch import Build, LaunchConfig, Resources
 from rung.emulator import toolchain
-from rung.errors import EmulatorFault, FaultKind, RungError
+from rung.errors import FAULTS, EmulatorFault, RungError
 from rung.processors import processors
 
 ARCH = "sm_90a"
@@ -33,19 +33,52 @@ _FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fPIC",
+    "-fnon-call-exceptions",  # a signal becomes a fault
 )
-_TEXT = 1024
+_TEXT = 2048
 _STACK = 1024  # bytes beyond the stack that the compiler knows of, as a thread of a GPU has
 _EVENTS = 4096
-_FAULTS: dict[str, FaultKind] = {  # by words of the text
-    "traps": "trap", "assertion": "trap", "does not end": "deadlock", "waits": "deadlock",
-    "not executed": "unsupported", "not part of the kernel": "unsupported", "arrivals": "async",
-}  # fmt: skip
+NEAR = 1 << 24  # bytes from a tensor within which an access is still taken for one of it
 DRIVER = {  # functions of the driver, as machine.h numbers them
     name: (3 << 48) + number for number, name in enumerate(("vprintf", "__assertfail", "malloc", "free"), 1)
 }
 _NOT_A_NUMBER = re.compile(r"[+-]QNAN")  # as nvdisasm writes any bits of one
 Bytes = ctypes.Array[ctypes.c_char]
+
+
+class Where(ctypes.Structure):
+    _fields_ = (
+        ("instruction", ctypes.c_int),
+        ("block", ctypes.c_uint * 3),
+        ("thread", ctypes.c_uint),
+        ("lane", ctypes.c_uint),
+    )
+
+
+class Fault(ctypes.Structure):
+    """machine/fault.h"""
+
+    _fields_ = (
+        ("kind", ctypes.c_uint),
+        ("space", ctypes.c_uint),
+        ("at", Where),
+        ("other", Where),
+        ("address", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint),
+        ("writes", ctypes.c_uint),
+        ("other_wrote", ctypes.c_uint),
+        ("misaligned", ctypes.c_uint),
+        ("text", ctypes.c_char * 1024),
+        ("lacks", ctypes.c_char * 160),
+    )
+
+
+GLOBAL_SPACE, SHARED_SPACE = 1, 2
+RESERVED = 1024  # bytes before a block's own shared memory
+
+
+class _Region(ctypes.Structure):
+    _fields_ = (("start", ctypes.c_uint64), ("end", ctypes.c_uint64), ("flags", ctypes.c_uint))
 
 
 class Launch(ctypes.Structure):
@@ -65,6 +98,16 @@ class Launch(ctypes.Structure):
         ("prints", ctypes.c_uint),
         ("allocate", ctypes.c_void_p),
         ("release", ctypes.c_void_p),
+        ("regions", ctypes.c_void_p),
+        ("region_count", ctypes.c_uint),
+        ("order", ctypes.c_uint),
+        ("seed", ctypes.c_uint),
+        ("poison", ctypes.c_uint),
+        ("races", ctypes.c_uint),
+        ("strict", ctypes.c_uint),
+        ("dependent", ctypes.c_uint),
+        ("ahead", ctypes.c_uint),
+        ("followed", ctypes.c_uint),
     )
 
 
@@ -76,7 +119,9 @@ def library() -> ctypes.CDLL:
         ("load", pointer, ctypes.c_char_p),
         ("problem", ctypes.c_char_p, pointer),
         ("free", None, pointer),
-        ("run", ctypes.c_int, pointer, ctypes.POINTER(Launch), ctypes.c_char_p, words),
+        ("run", ctypes.c_int, pointer, ctypes.POINTER(Launch), ctypes.POINTER(Fault)),
+        ("name", None, pointer, ctypes.c_char_p, ctypes.c_char_p),
+        ("sentence", None, pointer, ctypes.POINTER(Fault), pointer, ctypes.c_char_p, ctypes.c_char_p, words),
         ("tally", None, pointer, pointer),
         ("memory", words, pointer, pointer, pointer, words),
         ("clocks", None, pointer),
@@ -126,20 +171,56 @@ class Program:
         self.resources: Resources = cubin.resources[kernel]
         self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
         code = elf.code(cubin.path.read_bytes(), cubin.lowered[kernel])
+        self.shared = elf.kernel_shared(cubin.path.read_bytes(), cubin.lowered[kernel])
         self.text = "\n".join(f"{i.address:04x} {_exact(i, code)}" for i in self.instructions)
         self.handle = library().rung_machine_load(self.text.encode())
         weakref.finalize(self, library().rung_machine_free, self.handle)
         if problem := library().rung_machine_problem(self.handle):
             number, _, instruction = problem.decode().partition(" ")
             raise RungError(f"{self.place(int(number))}: the instruction {instruction} is not executed here.")
+        places = (f"line {line}" if (line := self.line(n)) else "" for n in range(len(self.instructions)))
+        library().rung_machine_name(self.handle, kernel.encode(), "\n".join(places).encode())
         touches = any(i.name in ("LDL", "STL") for i in self.instructions)
         self.local_bytes = -(-self.memory.stack // 16) * 16 + _STACK if touches or self.memory.stack else 0
 
+    def line(self, number: int) -> int:
+        """The line of an instruction in the kernel's own file; 0 if it is not known."""
+        lines = self.instructions[number].lines if 0 <= number < len(self.instructions) else ()
+        return next((n for file, n in lines if Path(file).name == Path(self.origin).name), 0)
+
     def place(self, number: int) -> str:
         """The kernel, and the line of an instruction if it is known."""
-        lines = self.instructions[number].lines if 0 <= number < len(self.instructions) else ()
-        line = next((n for file, n in lines if Path(file).name == Path(self.origin).name), 0)
-        return f"{self.origin}: kernel '{self.kernel}'" + (f", line {line}" if line else "")
+        return f"{self.origin}: kernel '{self.kernel}'" + (f", line {line}" if (line := self.line(number)) else "")
+
+    def told(self, fault: Fault, block: tuple[int, int, int], operand: str) -> EmulatorFault:
+        """A fault as an error; `operand` says what lies at its address."""
+        said = ctypes.create_string_buffer(_TEXT)
+        sizes = (ctypes.c_uint * 3)(*block)
+        library().rung_machine_sentence(self.handle, fault, sizes, operand.encode(), said, _TEXT)
+        kind = FAULTS[fault.kind - 1]
+        place, other = self._where(fault.at, block), self._where(fault.other, block)
+        text = f"{self.origin}: {said.value.decode(errors='replace')}."
+        return EmulatorFault(kind, text, place, [other] if kind == "race" and "line" in other else [])
+
+    def _where(self, at: Where, block: tuple[int, int, int]) -> dict[str, Any]:
+        found: dict[str, Any] = {"file": self.origin, "kernel": self.kernel}
+        if line := self.line(at.instruction):
+            found["line"] = line
+        if at.instruction >= 0:
+            found["block"] = list(at.block)
+        if at.lane < LANES:
+            x, y, _ = block
+            found["thread"] = [at.thread % x, at.thread // x % y, at.thread // (x * y)]
+        return found
+
+    def shared_variable(self, at: int) -> str:
+        """The `__shared__` variable at an offset."""
+        at -= RESERVED
+        found = [v for v in self.shared if v.offset <= at]
+        if not found:
+            return "shared memory"
+        nearest = max(found, key=lambda v: v.offset)
+        return f"shared variable '{nearest.plain}', byte {at - nearest.offset}"
 
     def tally(self) -> list[tuple[int, int]]:
         """For each instruction its executions by warps, and by lanes whose predicate held, in the last launch."""
@@ -205,6 +286,11 @@ class Variables:
             address = DRIVER.get(name) if address is None else address + added
             if address is not None:
                 struct.pack_into("<Q", self._sections[section], offset, address)
+        self.regions = [
+            Region(ctypes.addressof(data), ctypes.addressof(data) + len(data), "", 1)
+            for data in self._sections.values()
+            if len(data)
+        ]
         self.constants, self.pointers = self._sections[".nv.constant3"], self._sections[".nv.constant4"]
 
     def address(self, name: str) -> int | None:
@@ -237,7 +323,8 @@ class Asked(NamedTuple):
     races: bool = False
     seconds: float = 6.0  # of CPU time, until it is ended
     poison: int = 0  # the pattern that unwritten shared memory holds
-    dependent: bool = False  # it begins while the launch ahead may still run
+    strict: bool = True  # a barrier of all threads wants those that have returned, too
+    followed: bool = False  # a dependent launch may follow
     ahead: bool = False  # an unknown kernel may still run when it begins
     counts: bool = False
     room: int = 0  # for requests that are kept
@@ -268,14 +355,51 @@ def run(
         trace_room=asked.room,
         timed=asked.timed,
         seconds=asked.seconds,
+        order=asked.order,
+        seed=asked.seed,
+        poison=asked.poison,
+        races=asked.races,
+        strict=asked.strict,
+        dependent=config.pdl,
+        ahead=asked.ahead,
+        followed=asked.followed,
     )
+    known = [*regions, *variables.regions] if regions else []
+    rows = (_Region * max(1, len(known)))(
+        *(_Region(r.start, r.end, int(not r.written or r.constant) | 2 * int(r.constant)) for r in known)
+    )
+    launch.regions, launch.region_count = ctypes.addressof(rows), len(known)
     for number, data in banks.items():
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
-    said = ctypes.create_string_buffer(_TEXT)
-    if library().rung_machine_run(of.handle, ctypes.byref(launch), said, _TEXT):
-        at, _, text = said.value.decode(errors="replace").partition(" ")
-        kind: FaultKind = next((kind for words, kind in _FAULTS.items() if words in text), "bounds")
-        raise EmulatorFault(kind, f"{of.place(int(at))}: {text}.")
+    fault = Fault()
+    if library().rung_machine_run(of.handle, ctypes.byref(launch), ctypes.byref(fault)):
+        raise of.told(fault, config.block, operand_of(of, fault, known))
+
+
+def operand_of(of: Program, fault: Fault, regions: Sequence[Region]) -> str:
+    """What lies at the address of a fault."""
+    at = fault.address
+    race = FAULTS[fault.kind - 1] == "race"
+    if fault.space == SHARED_SPACE:
+        return of.shared_variable(at)
+    if fault.space != GLOBAL_SPACE:
+        return ""
+    inside = next((r for r in regions if r.start <= at < r.end), None)
+    if race or fault.misaligned:
+        return f"parameter '{inside.name}', element {(at - inside.start) // inside.element}" if inside and inside.name else ""
+    if inside:
+        return f"writes to parameter '{inside.name}', which is an input: element {(at - inside.start) // inside.element}"
+    if at < 1 << 16:
+        return f"a null pointer is followed (address {at:#x})"
+    named = [r for r in regions if r.name]
+    near = min(named, key=lambda r: max(r.start - at, at - r.end + 1), default=None)
+    if near is None or max(near.start - at, at - near.end + 1) > NEAR:
+        return f"touches memory that belongs to no argument (address {at:#x})"
+    side, count = ("past the end" if at >= near.end else "before the start"), (near.end - near.start) // near.element
+    return (
+        f"touches parameter '{near.name}' {side}: element {(at - near.start) // near.element} "
+        f"(a tensor of {count} elements)"
+    )
 
 
 def clocks() -> tuple[int, int]:

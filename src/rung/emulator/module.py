@@ -110,6 +110,7 @@ def launches_ran() -> int:
     return _launched
 
 
+_followed = False  # whether a dependent launch has been bound: those ahead of such keep what they touch
 _ahead = False  # whether an unknown kernel may still run when the next launch begins
 
 
@@ -205,7 +206,9 @@ class EmulatedModule:
 
     def bind(self, kernel: str, config: LaunchConfig, args: Sequence[Argument]) -> Callable[[], None]:
         """The same launch, packed once, for repeated calls."""
+        global _followed
         self.prepare(kernel, config)
+        _followed |= config.pdl
         values = self._pack(kernel, args)
         program, variables = machine.program(self._build, kernel), self._own_variables()
 
@@ -221,8 +224,8 @@ class EmulatedModule:
                     races=settings.check_races,
                     seconds=settings.seconds,
                     poison=1 + (settings.seed + self._launches) % _PATTERNS if settings.poison else 0,
-                    dependent=config.pdl,
                     ahead=_ahead,
+                    followed=_followed,
                     counts=settings.counters,
                     room=counters.room() if settings.counters else 0,
                     timed=settings.counters and counters.timed(),

@@ -4,6 +4,8 @@
 
 #include "../include/rung_emulator/tensor_map.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
 
 namespace rung_machine {
@@ -48,7 +50,7 @@ Block& block_of(Warp& warp, uint32_t at)
     Block& own = *warp.block;
     const uint32_t rank = at >> 24;
     if (rank == own.in_cluster) return own;
-    if (!own.cluster || rank >= own.cluster->size()) fail(warp, "there is no block %u in the cluster", rank);
+    if (!own.cluster || rank >= own.cluster->size()) fail(warp, RUNG_BOUNDS, "there is no block %u in the cluster", rank);
     return *(*own.cluster)[rank];
 }
 
@@ -56,7 +58,7 @@ BytesBarrier& barrier_at(Warp& warp, Block& block, uint32_t at)
 {
     const auto found = block.bytes_barriers.find(at & 0xffffff);
     if (found == block.bytes_barriers.end())
-        fail(warp, "there is no barrier at byte %d of shared memory", int(at & 0xffffff) - int(RESERVED_SHARED));
+        fail(warp, RUNG_ASYNC, "there is no barrier at byte %d of shared memory", int(at & 0xffffff) - int(RESERVED_SHARED));
     return found->second;
 }
 
@@ -71,10 +73,11 @@ uint64_t state_of(const BytesBarrier& b)
 
 void finish_phase(Warp& warp, BytesBarrier& b)
 {
-    if (b.pending < 0) fail(warp, "a barrier of %d arrivals has one too many in phase %u", b.expected, b.phase);
+    if (b.pending < 0) fail(warp, RUNG_ASYNC, "a barrier of %d arrivals has one too many in phase %u", b.expected, b.phase);
     if (b.pending || b.bytes) return;
     b.phase++, b.complete = b.time;
     b.pending = b.expected;
+    complete_phase(b);
 }
 
 // What SYNCS does; of an arrival how many, and how many bytes are expected or complete.
@@ -117,9 +120,9 @@ void exchange(Warp& warp, const Op& op, unsigned lane)
 {
     const uint32_t at = uint32_t(address(warp, op.s[1], lane)), low = op.s[2].index == ZERO ? 0 : warp.r[op.s[2].index][lane];
     const int count = int(MOST_ARRIVALS - (low >> 1 & (MOST_ARRIVALS - 1)));
-    if (at % 8) fail(warp, "a barrier is at no multiple of 8 bytes");
+    if (at % 8) fail(warp, RUNG_BOUNDS, "a barrier is at no multiple of 8 bytes");
     shared_place(warp, (at & 0xffffff) | warp.block->in_cluster << 24, 8);
-    warp.block->bytes_barriers[at & 0xffffff] = {count, count, 0, 0};
+    warp.block->bytes_barriers[at & 0xffffff] = {count, count, 0, 0, 0, 0, new_agent(*warp.block), {}, {}};
 }
 
 void arrive(Warp& warp, const Op& op, uint32_t lanes)
@@ -133,10 +136,12 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
         }
         const int arrivals = op.flags & ARRIVALS ? 1 : op.flags & ARRIVALS_OF_REGISTER ? int(given) : 0;
         b.pending -= arrivals, b.time = std::max(b.time, warp.time);
+        if (arrivals) release_to(warp, b.collecting);
         if (op.flags & DROPS) b.expected -= arrivals;
         b.bytes += op.flags & EXPECTS ? long(given) : op.flags & COMPLETES ? -long(given) : long(bool(op.flags & EXPECTS_ONE));
         finish_phase(warp, b);
     });
+    step(warp);
 }
 
 void check(Warp& warp, const Op& op, uint32_t lanes)
@@ -147,7 +152,7 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
         const BytesBarrier& b = barrier_at(warp, *warp.block, at);
         const bool done = (b.phase & 1) != parity;
         complete |= uint32_t(done) << l;
-        if (done) warp.time = std::max(warp.time, b.complete);
+        if (done) warp.time = std::max(warp.time, b.complete), acquire_from(warp, b.complete_clock);
         if (warp.block->number) return;
         Waited& before = waited[warp.rank % WARP];
         const unsigned phase = done ? b.phase - 1 : b.phase;
@@ -181,6 +186,7 @@ void arrive_after_copies(Warp& warp, const Op& op, uint32_t lanes)
         BytesBarrier& b = barrier_at(warp, *warp.block, uint32_t(address(warp, op.s[0], l)));
         if (op.has("ARVCNT")) b.pending--;
         else b.bytes--;
+        release_copies_to(warp, b.collecting);
         finish_phase(warp, b);
     });
 }
@@ -217,35 +223,45 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
     each(lanes, [&](unsigned l) {
         const uint32_t offset = uint32_t(address(warp, op.s[0], l)) & 0xffffff;
         to[l] = offset - RESERVED_SHARED;
-        if (offset % op.bytes) fail(warp, "an address in shared memory is no multiple of %u bytes", op.bytes);
+        if (offset % op.bytes) fail(warp, RUNG_BOUNDS, "an address in shared memory is no multiple of %u bytes", op.bytes);
         uint8_t* const target = shared_place(warp, offset | mine, op.bytes);
         unsigned taken = read >> l & 1 ? op.bytes : 0;
         from[l] = address(warp, op.s[1], l);
         if (taken) {
             const unsigned left = unsigned(from[l] % op.bytes);
-            if (left && !op.flags) fail(warp, "an address is no multiple of %u bytes", op.bytes);
+            if (left && !op.flags) fail(warp, RUNG_BOUNDS, "an address is no multiple of %u bytes", op.bytes);
             from[l] -= left, taken -= left;
             bool shared;
-            memcpy(target, place(warp, from[l], l, taken, shared), taken);
+            const uint8_t* const source = place(warp, from[l], l, taken, shared);
+            if (!shared && taken) require_inside(warp, op, 1u << l, from, taken, false), look_as(warp, op, Agent::Copy, from[l], taken, nullptr, false, l);
+            memcpy(target, source, taken);
         }
+        look_as(warp, op, Agent::Copy, offset, op.bytes, warp.block, true, l);
         memset(target + taken, 0, op.bytes - taken);
     });
     if (read) count_sectors_of_copy(warp, op, read, from, to);
     count_request(warp, op, lanes, to, op.bytes, true);
 }
 
-void close_group(Warp& warp, const Op&, uint32_t) { note(Event::Group, warp); }
+void close_group(Warp& warp, const Op&, uint32_t)
+{
+    note(Event::Group, warp);
+    close_group_of(warp, Agent::Copy);
+}
 
 void close_bulk_group(Warp& warp, const Op&, uint32_t)
 {
     note(Event::Group, warp);
+    close_group_of(warp, Agent::Out);
     if (!warp.block->number) groups[warp.rank % WARP]++;
 }
 
 void wait_for_group(Warp& warp, const Op& op, uint32_t)
 {
-    if (warp.block->number || !op.flags) return;
+    if (!op.flags) return;
     const unsigned left = op.s[1].value;
+    wait_for_group_of(warp, Agent::Copy, left), wait_for_group_of(warp, Agent::Out, left);
+    if (warp.block->number) return;
     note(Event::WaitGroup, warp, left);
     arrived([&](const UnderWay& copy) {
         return copy.warp == &warp && !copy.barrier && copy.phase + left < groups[warp.rank % WARP];
@@ -336,6 +352,12 @@ uint32_t uniform(const Warp& warp, const Operand& o, unsigned k)
 }
 uint64_t uniform64(const Warp& warp, const Operand& o) { return uniform(warp, o, 0) | uint64_t(uniform(warp, o, 1)) << 32; }
 
+void require_inside_of_copy(Warp& warp, const Op& op, uint64_t at, unsigned bytes, bool write)
+{
+    uint64_t places[WARP] = {at};
+    require_inside(warp, op, 1, places, bytes, write);
+}
+
 // Data for a place in shared memory, of one block or, by a mask, of several, and for the same barrier in each.
 void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t* data, unsigned bytes, unsigned copied,
              unsigned swizzle, uint32_t to, uint32_t at_barrier, uint32_t mask, Reduction how = Reduction::None,
@@ -357,6 +379,11 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
         pieces.push_back({(to & 0xffffff) - RESERVED_SHARED, bytes, true, true, swizzle});
         const uint32_t signalled = mask ? (at_barrier & 0xffffff) | rank << 24 : at_barrier;
         BytesBarrier& b = barrier_at(warp, block_of(warp, signalled), signalled);
+        look_as_barrier(warp, op, b, start & 0xffffff, bytes, &block_of(warp, start), true);
+        if (rank == (mask ? unsigned(__builtin_ctz(mask)) : to >> 24))
+            for (const Piece& piece : pieces)
+                if (!piece.store && !piece.shared) look_as_barrier(warp, op, b, piece.at, piece.bytes, nullptr, false);
+                else if (!piece.store) look_as_barrier(warp, op, b, piece.at + RESERVED_SHARED, piece.bytes, warp.block, false);
         b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
         finish_phase(warp, b);
         if (!mask) break;
@@ -375,16 +402,19 @@ void bulk(Warp& warp, const Op& op, uint32_t)
     Type type;
     reduction_of(op, how, type);
     if (!bytes || to % 16 || from % 16)
-        fail(warp, "a copy of %u bytes, from 0x%llx to 0x%llx: all must be multiples of 16", bytes, (unsigned long long)from,
+        fail(warp, RUNG_BOUNDS, "a copy of %u bytes, from 0x%llx to 0x%llx: all must be multiples of 16", bytes, (unsigned long long)from,
              (unsigned long long)to);
     bool shared = from_shared;
     const uint8_t* const data = from_shared ? shared_place(warp, (from & 0xffffff) | warp.block->in_cluster << 24, bytes)
                                             : place(warp, from, 0, bytes, shared);
+    if (!shared) require_inside_of_copy(warp, op, from, bytes, false);
     std::vector<Piece> pieces = {{from_shared ? (from & 0xffffff) - RESERVED_SHARED : from, bytes, from_shared, false, 0}};
     if (!out)
         return deliver(warp, op, pieces, data, bytes, bytes, 0, uint32_t(to), uniform(warp, op.s[0], 1),
                        op.has("MULTICAST") ? amount >> 16 : 0, how, type);
     uint8_t* const target = place(warp, to, 0, bytes, shared);
+    require_inside_of_copy(warp, op, to, bytes, true);
+    look_as(warp, op, Agent::Out, from & 0xffffff, bytes, warp.block, false), look_as(warp, op, Agent::Out, to, bytes, nullptr, true);
     if (how == Reduction::None) memcpy(target, data, bytes);
     else reduce(how, type, target, data, bytes);
     pieces.push_back({to, bytes, false, true, 0});
@@ -457,11 +487,11 @@ Box box_at(Warp& warp, const Op& op, unsigned coordinates, const TensorMapFields
     const uint64_t at = uniform64(warp, op.s[1]);
     map = reinterpret_cast<const TensorMapFields*>(place(warp, at, 0, sizeof(TensorMapFields), shared));
     if (map->magic != rung_emulator::TENSOR_MAP_MAGIC || map->rank < 1 || map->rank > 5)
-        fail(warp, "there is no tensor map at 0x%llx", (unsigned long long)at);
-    if (map->rank != op.flags) fail(warp, "a tensor map of %u dimensions", map->rank);
+        fail(warp, RUNG_BOUNDS, "there is no tensor map at 0x%llx", (unsigned long long)at);
+    if (map->rank != op.flags) fail(warp, RUNG_BOUNDS, "a tensor map of %u dimensions", map->rank);
     const unsigned inner = map->box[0] * map->element_bytes;
     if (inner % 16 || (map->swizzle && inner != 16u << map->swizzle))
-        fail(warp, "a box of %u bytes in the first dimension, with swizzle %u, is not executed", inner, map->swizzle);
+        fail(warp, RUNG_UNSUPPORTED, "a box of %u bytes in the first dimension, with swizzle %u, is not executed", inner, map->swizzle);
     int64_t first[5] = {};
     for (unsigned d = 0; d < map->rank; d++) first[d] = int32_t(uniform(warp, op.s[0], coordinates + d));
     return box_of(*map, first);
@@ -479,6 +509,7 @@ void load_tile(Warp& warp, const Op& op, uint32_t)  // [UR, the barrier, coordin
     for (const Box::Row& row : box.rows) {
         bool shared;
         if (row.inside) {
+            require_inside_of_copy(warp, op, row.at, row.bytes, false);
             memcpy(to, place(warp, row.at, 0, row.bytes, shared), row.bytes);
             pieces.push_back({row.at, row.bytes, false, false, 0});
         } else
@@ -488,7 +519,7 @@ void load_tile(Warp& warp, const Op& op, uint32_t)  // [UR, the barrier, coordin
     if (map->is_float == 2)
         for (uint32_t& word : data) word = (word + 0x1000) & 0xffffe000;
     const uint32_t target = uniform(warp, op.s[0], 0);
-    if (target % 128) fail(warp, "a tile begins at no multiple of 128 bytes");
+    if (target % 128) fail(warp, RUNG_BOUNDS, "a tile begins at no multiple of 128 bytes");
     deliver(warp, op, pieces, reinterpret_cast<const uint8_t*>(data.data()), box.bytes, box.inside, map->swizzle, target,
             uniform(warp, op.s[0], 1), op.has("MULTICAST") ? value(warp, op.s[2], 0) >> 16 : 0);
 }
@@ -498,8 +529,9 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
     const TensorMapFields* map;
     const Box box = box_at(warp, op, 1, map);
     const uint32_t start = (uniform(warp, op.s[0], 0) & 0xffffff) | warp.block->in_cluster << 24;
-    if (start % 128) fail(warp, "a tile begins at no multiple of 128 bytes");
+    if (start % 128) fail(warp, RUNG_BOUNDS, "a tile begins at no multiple of 128 bytes");
     std::vector<uint8_t> data(box.bytes);
+    look_as(warp, op, Agent::Out, start & 0xffffff, box.bytes, warp.block, false);
     for (unsigned i = 0; i < box.bytes; i += 16) {
         const uint32_t at = start + i, swizzled = at ^ (at >> 7 & ((1u << map->swizzle) - 1)) << 4;
         memcpy(data.data() + i, shared_place(warp, swizzled, 16), std::min(16u, box.bytes - i));
@@ -516,6 +548,8 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
         if (row.inside) {
             bool shared;
             uint8_t* const to = place(warp, row.at, 0, row.bytes, shared);
+            require_inside_of_copy(warp, op, row.at, row.bytes, true);
+            look_as(warp, op, Agent::Out, row.at, row.bytes, nullptr, true);
             if (how == Reduction::None) memcpy(to, from, row.bytes);
             else reduce(how, type, to, from, row.bytes);
             pieces.push_back({row.at, row.bytes, false, true, 0});
@@ -552,7 +586,7 @@ void store_and_signal(Warp& warp, const Op& op, uint32_t lanes)
     }
     each(lanes, [&](unsigned l) {
         const uint32_t at = uint32_t(address(warp, where, l)), at_barrier = warp.r[where.base + 1][l];
-        if (at % bytes) fail(warp, "an address is no multiple of %u bytes", bytes);
+        if (at % bytes) fail(warp, RUNG_BOUNDS, "an address is no multiple of %u bytes", bytes);
         uint32_t words[4];
         for (unsigned i = 0; i < bytes / 4; i++) words[i] = from.index == ZERO ? 0 : warp.r[from.index + i][l];
         uint8_t* const target = shared_place(warp, at, bytes);
@@ -560,6 +594,7 @@ void store_and_signal(Warp& warp, const Op& op, uint32_t lanes)
         else reduce(how, type, target, reinterpret_cast<const uint8_t*>(words), bytes);
         to[l] = (at & 0xffffff) - RESERVED_SHARED;
         BytesBarrier& b = barrier_at(warp, block_of(warp, at_barrier), at_barrier);
+        look_as_barrier(warp, op, b, at & 0xffffff, bytes, &block_of(warp, at), true, l);
         b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
         finish_phase(warp, b);
     });
@@ -582,7 +617,10 @@ void nothing(Warp&, const Op&, uint32_t) {}
 
 void warp_group(Warp& warp, const Op& op, uint32_t)
 {
-    if (op.has("DEPBAR")) note(Event::WaitProducts, warp);
+    if (!op.has("DEPBAR")) return;
+    note(Event::WaitProducts, warp);
+    const size_t at = op.text.find("gsb0, ");
+    wait_for_group_of(warp, Agent::Product, at == std::string::npos ? 0 : unsigned(strtoul(op.text.c_str() + at + 6, nullptr, 0)));
 }
 
 // A warp's bit in cluster_arrived is set from its arrival until all of the cluster have arrived.
@@ -591,13 +629,20 @@ void look_at_cluster(Block& block)
     for (const Block* other : *block.cluster)
         for (const auto& warp : other->warps)
             if (warp->alive && !(other->cluster_arrived >> warp->rank & 1)) return;
-    for (Block* other : *block.cluster) other->cluster_arrived = 0;
+    Block& first = *block.cluster->front();
+    for (Block* other : *block.cluster) {
+        other->cluster_arrived = 0;
+        for (const auto& warp : other->warps)
+            if (warp->alive) acquire_from(*warp, first.cluster_clock), step(*warp), meet(*warp, warp->alive);
+    }
+    first.cluster_clock = Clock(), first.cluster_met = true;
 }
 
 void arrive_in_cluster(Warp& warp, const Op&, uint32_t)
 {
-    if (warp.split().lanes != warp.alive) fail(warp, "a part of a warp arrives at the cluster's barrier, which is not executed");
+    if (warp.split().lanes != warp.alive) fail(warp, RUNG_UNSUPPORTED, "a part of a warp arrives at the cluster's barrier, which is not executed");
     warp.block->cluster_arrived |= 1u << warp.rank;
+    release_to(warp, warp.block->cluster->front()->cluster_clock), step(warp);
 }
 
 void wait_for_cluster(Warp& warp, const Op&, uint32_t)
@@ -605,6 +650,14 @@ void wait_for_cluster(Warp& warp, const Op&, uint32_t)
     look_at_cluster(*warp.block);
     warp.gives_way = warp.block->cluster_arrived >> warp.rank & 1;
 }
+
+void fence_view(Warp& warp, const Op& op, uint32_t)
+{
+    if (op.has("ASYNC")) fence_proxy(warp);
+}
+
+void wait_for_launch(Warp& warp, const Op&, uint32_t) { wait_for_launch_ahead(warp); }
+void start_next(Warp& warp, const Op&, uint32_t) { let_next_start(warp); }
 
 void registers(Warp& warp, const Op& op, uint32_t) { if (op.outs) warp.set(op.p[0], ALL, ALL); }
 
@@ -633,8 +686,10 @@ void add_async(Table& t)
     t["USETMAXREG"] = {registers, false};
     t["UCGABAR_ARV"] = {arrive_in_cluster, false};
     t["UCGABAR_WAIT"] = {wait_for_cluster, false};
-    for (const char* name : {"UBLKPF", "UTMAPF", "UTMACCTL", "FENCE", "WARPGROUPSET", "ACQBULK", "PREEXIT"})
-        t[name] = {nothing, false};
+    for (const char* name : {"UBLKPF", "UTMAPF", "UTMACCTL", "WARPGROUPSET"}) t[name] = {nothing, false};
+    t["FENCE"] = {fence_view, false};
+    t["ACQBULK"] = {wait_for_launch, false};
+    t["PREEXIT"] = {start_next, false};
 }
 
 }  // namespace rung_machine

@@ -1,8 +1,6 @@
 // Branches, convergence, barriers, and the order in which warps and blocks run.
 #include "machine.h"
 
-#include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <time.h>
@@ -12,17 +10,33 @@
 namespace rung_machine {
 
 Launch launch;
-sigjmp_buf on_failure;
-char failure[512];
 const Op* executing;
+const Warp* executing_warp;
 
-void fail(const Warp&, const char* format, ...)
+void fail(const Warp& warp, rung_fault_kind kind, const char* format, ...)
 {
+    Fault fault(kind);
+    if (executing) fault.at = where(warp, *executing, WARP);
     va_list rest;
     va_start(rest, format);
-    vsnprintf(failure, sizeof failure, format, rest);
+    vsnprintf(fault.text, sizeof fault.text, format, rest);
     va_end(rest);
-    siglongjmp(on_failure, 1);
+    throw fault;
+}
+
+rung_where where(const Warp& warp, const Op& op, unsigned lane)
+{
+    rung_where found = {int32_t(op.number), {}, warp.rank * WARP + (lane < WARP ? lane : 0), lane};
+    if (warp.block) memcpy(found.block, warp.block->index, sizeof found.block);
+    return found;
+}
+
+void block_index(uint32_t unit, unsigned rank, uint32_t* index)
+{
+    const uint32_t *const c = launch.cluster, *const g = launch.grid;
+    const uint64_t across = g[0] / c[0], down = g[1] / c[1];
+    index[0] = uint32_t(unit % across * c[0] + rank % c[0]), index[1] = uint32_t(unit / across % down * c[1] + rank / c[0] % c[1]);
+    index[2] = uint32_t(unit / (across * down) * c[2] + rank / (c[0] * c[1]));
 }
 
 bool Block::done() const
@@ -70,6 +84,7 @@ bool converged(Warp& w, size_t i)
     if ((here & wanted) != wanted) return false;
     for (Split& s : w.splits)
         if (waits(s)) s.wait = Wait::None;
+    if (at.wait == Wait::Together) meet(w, here);
     join(w, here, at.pc);
     return true;
 }
@@ -89,6 +104,35 @@ namespace {
 
 // ---- barriers of a block -------------------------------------------------------------------------------------------------
 
+// A barrier of all threads wants each of them, at one place in their warp.
+void require_all(const Block& block, const NamedBarrier& barrier, unsigned number)
+{
+    const unsigned threads = launch.block[0] * launch.block[1] * launch.block[2];
+    for (const auto& warp : block.warps) {
+        const unsigned first = warp->rank * WARP;
+        const uint32_t all = threads - first >= WARP ? ALL : (1u << (threads - first)) - 1;
+        const Split* one = nullptr;
+        for (const Split& s : warp->splits) {
+            if (s.wait != Wait::Barrier || s.wanted != number) continue;
+            if (one && one->pc != s.pc) {
+                executing = &launch.program->ops[s.pc - 1];
+                fail(*warp, RUNG_BARRIER, "lanes of one warp wait at different barriers: %08x and %08x", one->lanes, s.lanes);
+            }
+            one = &s;
+        }
+        if (barrier.count || !launch.strict || warp->alive == all) continue;
+        for (const auto& other : block.warps)
+            for (const Split& s : other->splits)
+                if (s.wait == Wait::Barrier && s.wanted == number) {
+                    executing = &launch.program->ops[s.pc - 1];
+                    const unsigned gone = first + unsigned(__builtin_ctz(all & ~warp->alive));
+                    const uint32_t* const size = launch.block;
+                    fail(*other, RUNG_BARRIER, "a __syncthreads that not every thread reaches: thread (%u, %u, %u) has returned", gone % size[0],
+                         gone / size[0] % size[1], gone / (size[0] * size[1]));
+                }
+    }
+}
+
 void look_at_barrier(Block& block, unsigned number)
 {
     NamedBarrier& barrier = block.barriers[number];
@@ -101,15 +145,18 @@ void look_at_barrier(Block& block, unsigned number)
         if (mine && (mine & warp->alive) == warp->alive) arrived += WARP;
     }
     if ((!waiting && !barrier.arrived) || arrived < (barrier.count ? barrier.count : alive)) return;
+    require_all(block, barrier, number);
     block.reduced = barrier.sum;
-    const uint32_t time = barrier.time;
+    const NamedBarrier complete = std::move(barrier);
     barrier = NamedBarrier();
     for (const auto& warp : block.warps) {
         Warp& w = *warp;
         uint32_t here = 0, pc = 0;
         for (Split& s : w.splits)
             if (s.wait == Wait::Barrier && s.wanted == number) s.wait = Wait::None, here |= s.lanes, pc = s.pc;
-        if (here) join(w, here, pc), w.time = std::max(w.time, time);
+        if (!here) continue;
+        join(w, here, pc), w.time = std::max(w.time, complete.time);
+        acquire_from(w, complete.clock), acquire_pending(w, OF_BLOCK), step(w), meet(w, here);
     }
 }
 
@@ -147,7 +194,8 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
         else barrier.sum = (barrier.arrived || barrier.sum ? barrier.sum : ALL) & (yes == lanes ? ALL : 1);
     }
     barrier.time = std::max(barrier.time, w.time);
-    if (op.has("ARV")) barrier.arrived += WARP;
+    release_to(w, barrier.clock);
+    if (op.has("ARV")) barrier.arrived += WARP, step(w);
     else {
         barrier.of_warp[w.rank] |= lanes;
         w.split().wait = Wait::Barrier, w.split().wanted = number;
@@ -197,7 +245,7 @@ void bra(Warp& w, const Op& op, uint32_t lanes)
 void go_to(Warp& w, uint32_t lanes, uint32_t address)
 {
     const auto found = launch.program->at.find(address);
-    if (found == launch.program->at.end()) fail(w, "a branch goes to %#x, where there is no instruction", address);
+    if (found == launch.program->at.end()) fail(w, RUNG_BOUNDS, "a branch goes to %#x, where there is no instruction", address);
     go(w, lanes, found->second);
 }
 
@@ -223,7 +271,7 @@ void call(Warp& w, const Op& op, uint32_t lanes)
 {
     const Operand* const to = op.every.empty() ? nullptr : &op.every.back();
     if (to && to->kind == Kind::Number) return go_to(w, lanes, to->value);
-    if (!to || to->kind != Kind::Register) fail(w, "a function that is not part of the kernel is called");
+    if (!to || to->kind != Kind::Register) fail(w, RUNG_UNSUPPORTED, "a function that is not part of the kernel is called");
     const unsigned first = unsigned(__builtin_ctz(lanes));
     if (!op.has("ABS")) go_to_registers(w, op, lanes, 0);
     else call_driver(w, w.r[to->index][first] | uint64_t(w.r[to->index + 1][first]) << 32, lanes);
@@ -296,15 +344,30 @@ void warpsync(Warp& w, const Op& op, uint32_t lanes)
     }
     Split& s = w.split();
     s.wait = Wait::Together, s.wanted = wanted;
-    if (!(s.wanted & w.alive & ~whole)) s.wait = Wait::None;
+    if (!(s.wanted & w.alive & ~whole)) s.wait = Wait::None, meet(w, wanted);
     else reconverge(w);
+}
+
+// ptxas leaves a NOP where the lanes of a __syncwarp have come together.
+void no_operation(Warp& w, const Op&, uint32_t) { meet(w, w.split().lanes); }
+
+Scope scope_of(const Op& op) { return op.has("CTA") ? OF_BLOCK : OF_GPU; }
+void memory_barrier(Warp& w, const Op& op, uint32_t) { fence(w, scope_of(op)); }
+
+void invalidate(Warp& w, const Op& op, uint32_t)
+{
+    if (op.has("IVALL")) acquire_pending(w, OF_GPU);
 }
 
 void nothing(Warp&, const Op&, uint32_t) {}
 void sleep(Warp& w, const Op&, uint32_t) { w.pauses = true; }
-void trap(Warp& w, const Op&, uint32_t) { fail(w, "the kernel traps"); }
+void trap(Warp& w, const Op&, uint32_t) { fail(w, RUNG_TRAP, "the kernel traps"); }
 
 // ---- the order of execution ------------------------------------------------------------------------------------------------
+
+uint32_t drawn;
+
+uint32_t draw() { return drawn = drawn * 1664525u + 1013904223u, drawn ^ drawn >> 15; }
 
 constexpr uint64_t TURN = 1024;  // instructions of a warp until the others have their turn
 
@@ -342,7 +405,8 @@ Turn run_warp(Warp& w)
     const bool timed = launch.timed;
     w.gives_way = w.pauses = false;
     if (w.now < w.splits.size()) interrupt(w);
-    while (w.clock - began < TURN) {
+    const uint64_t most = launch.order == 2 ? 1 + draw() % TURN : TURN;  // other orders within a warp's turn, too
+    while (w.clock - began < most) {
         if (w.now >= w.splits.size()) w.now = 0;
         if (w.splits.empty()) break;
         if (w.split().wait != Wait::None) {
@@ -354,10 +418,10 @@ Turn run_warp(Warp& w)
         }
         Split& s = w.split();
         if (s.kept) resume(w, s);
-        if (s.pc >= program.ops.size()) fail(w, "the kernel's code ends without EXIT");
+        if (s.pc >= program.ops.size()) fail(w, RUNG_BOUNDS, "the kernel's code ends without EXIT");
         const Op& op = program.ops[s.pc];
         const uint32_t guard = w.p[op.guard], lanes = s.lanes & (op.guard_inverted ? ~guard : guard);
-        executing = &op;
+        executing = &op, executing_warp = &w;
         s.pc++, w.clock++;
         if (timed) before(w, op);
         if (lanes) op.run(w, op, op.uniform ? ALL : lanes);
@@ -371,7 +435,7 @@ Turn run_warp(Warp& w)
         if (w.pauses) break;
     }
     if (w.clock - began == (w.gives_way ? 1 : 0)) return Turn::Nothing;
-    return w.pauses || w.clock - began >= TURN ? Turn::Ended : Turn::Waits;
+    return w.pauses || w.clock - began >= most ? Turn::Ended : Turn::Waits;
 }
 
 struct Unit  // the blocks of a cluster, which run together
@@ -381,6 +445,21 @@ struct Unit  // the blocks of a cluster, which run together
 };
 
 std::vector<std::unique_ptr<Warp>> spare;
+std::vector<std::vector<Cell>> spare_cells;
+std::vector<uint32_t> pattern;  // what memory holds that nothing has written
+// NaN in every format; huge values of either sign; negative zero; random bits.
+void make_pattern(size_t bytes)
+{
+    static const uint32_t PATTERNS[] = {0xffffffffu, 0x7f7f7f7fu, 0xff7fff7fu, 0x80008000u};
+    const unsigned number = launch.poison ? (launch.poison - 1) % 5 : 0;
+    pattern.resize(bytes / 4 + 1);
+    for (uint32_t& word : pattern) word = number < 4 ? PATTERNS[number] : draw();
+}
+
+void poison(uint8_t* memory, size_t bytes)
+{
+    if (launch.poison) memcpy(memory, pattern.data(), bytes);
+}
 
 void start(Unit& unit, uint64_t number)
 {
@@ -395,8 +474,10 @@ void start(Unit& unit, uint64_t number)
         block.index[0] = uint32_t(x * c[0] + rank % c[0]), block.index[1] = uint32_t(y * c[1] + rank / c[0] % c[1]);
         block.index[2] = uint32_t(z * c[2] + rank / (c[0] * c[1]));
         block.number = (uint64_t(block.index[2]) * launch.grid[1] + block.index[1]) * launch.grid[0] + block.index[0];
-        block.in_cluster = rank;
+        block.in_cluster = rank, block.unit = uint32_t(number);
         block.shared.resize(RESERVED_SHARED + launch.shared_bytes);
+        poison(block.shared.data() + RESERVED_SHARED, launch.shared_bytes);
+        if (!spare_cells.empty()) block.cells = std::move(spare_cells.back()), spare_cells.pop_back();
         for (unsigned first = 0; first < threads; first += WARP) {
             if (spare.empty()) spare.emplace_back(new Warp());
             block.warps.push_back(std::move(spare.back()));
@@ -413,7 +494,11 @@ void start(Unit& unit, uint64_t number)
             if (launch.timed) begin_timing(w);
         }
     }
-    for (auto& block : unit.blocks) block->cluster = &unit.cluster;
+    for (auto& block : unit.blocks) {
+        block->cluster = &unit.cluster;
+        for (auto& warp : block->warps)
+            if (launch.races) begin_order(*warp, unsigned(block->warps.size()) * block->in_cluster + warp->rank);
+    }
 }
 
 bool finished(Unit& unit)
@@ -423,6 +508,7 @@ bool finished(Unit& unit)
     for (auto& block : unit.blocks) {
         uint64_t length = 0;
         for (auto& warp : block->warps) length = std::max<uint64_t>(length, warp->time), spare.push_back(std::move(warp));
+        if (!block->cells.empty()) spare_cells.push_back(std::move(block->cells));
         launch.longest = std::max(launch.longest, length), launch.together += length;
     }
     return true;
@@ -441,27 +527,64 @@ double seconds_now()
     return double(now.tv_sec) + double(now.tv_nsec) * 1e-9;
 }
 
-void require_time(double began)
+}  // namespace
+
+// What each warp of the resident blocks waits for; polling is a wait, too.
+[[noreturn]] void tell_deadlock(const Unit& unit, const char* what)
 {
-    if (seconds_now() - began > launch.seconds) fail(*nobody(), "the kernel does not end: it ran for %.0f s", launch.seconds);
+    Fault fault(RUNG_DEADLOCK);
+    std::string text = what;
+    unsigned told = 0;
+    for (const auto& block : unit.blocks)
+        for (const auto& warp : block->warps)
+            for (const Split& s : warp->splits) {
+                const Op& op = launch.program->ops[std::min<size_t>(s.wait == Wait::Barrier || s.wait == Wait::Converge ? s.pc - 1 : s.pc, launch.program->ops.size() - 1)];
+                if (!told++) fault.at = where(*warp, op, WARP);
+                if (told > 4) continue;
+                char one[120];
+                snprintf(one, sizeof one, "%s warp %u of block (%u, %u, %u), lanes %08x, %s {%u}", told > 1 ? ";" : ":", warp->rank, block->index[0],
+                         block->index[1], block->index[2], s.lanes,
+                         s.wait == Wait::Barrier ? "waits at the barrier" : s.wait == Wait::None ? "polls or waits" : "waits for other lanes", op.number);
+                text += one;
+            }
+    snprintf(fault.text, sizeof fault.text, "%s", text.c_str());
+    throw fault;
 }
 
-}  // namespace
+void require_time(double began, const std::vector<std::unique_ptr<Unit>>& resident)
+{
+    if (seconds_now() - began <= launch.seconds) return;
+    char text[100];
+    snprintf(text, sizeof text, "the kernel does not end: it ran for %.0f s of CPU time", launch.seconds);
+    if (!resident.empty()) tell_deadlock(*resident.front(), text);
+    fail(*nobody(), RUNG_DEADLOCK, "%s", text);
+}
 
 void run_grid()
 {
     const uint64_t units = uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2] / (launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
+    const bool shuffles = launch.order == 2;
+    std::vector<uint32_t> places(shuffles ? units : 0);
+    drawn = launch.seed * 2654435761u + 12345u;
+    make_pattern(std::max(launch.shared_bytes, launch.local_bytes * WARP));
+    spare_cells.clear();
+    for (uint32_t i = 0; i < places.size(); i++) {
+        const uint32_t j = uint32_t(draw() % (i + 1));
+        places[i] = i, std::swap(places[i], places[j]);
+    }
+    const auto place = [&](uint64_t n) { return shuffles ? places[n] : launch.order == 1 ? units - 1 - n : n; };
     std::vector<std::unique_ptr<Unit>> resident;
     uint64_t next = 0;
     const double began = seconds_now();
     unsigned rounds = 0, busy_rounds = 0;
     bool busy = false;  // a block computes: further ones, which take memory, begin where blocks wait, and now and then
+    std::vector<Warp*> turns;
     while (next < units || !resident.empty()) {
         if (launch.cooperative || resident.empty() || !busy || ++busy_rounds % 64 == 0) {
             do {
                 if (next == units) break;
                 resident.emplace_back(new Unit());
-                start(*resident.back(), next++);
+                start(*resident.back(), place(next++));
             } while (launch.cooperative);
         }
         bool did_anything = busy = false;
@@ -469,26 +592,24 @@ void run_grid()
             Unit& unit = *resident[i];
             for (bool again = true; again;) {
                 again = false;
-                if (++rounds % 1024 == 0) require_time(began);
+                if (++rounds % 1024 == 0) require_time(began, resident);
+                turns.clear();
                 for (auto& block : unit.blocks)
-                    for (auto& warp : block->warps)
-                        if (warp->alive) {
-                            const Turn turn = run_warp(*warp);
-                            did_anything |= turn != Turn::Nothing, again |= turn == Turn::Waits;
-                            busy |= turn == Turn::Ended && !warp->pauses;
-                        }
+                    for (auto& warp : block->warps) turns.push_back(warp.get());
+                if (launch.order == 1) std::reverse(turns.begin(), turns.end());
+                for (size_t k = turns.size(); shuffles && k > 1; k--) std::swap(turns[k - 1], turns[draw() % k]);
+                for (Warp* warp : turns)
+                    if (warp->alive) {
+                        const Turn turn = run_warp(*warp);
+                        did_anything |= turn != Turn::Nothing, again |= turn == Turn::Waits;
+                        busy |= turn == Turn::Ended && !warp->pauses;
+                    }
             }
             if (finished(unit)) resident.erase(resident.begin() + long(i));
             else i++;
-            require_time(began);
+            require_time(began, resident);
         }
-        if (!did_anything && next == units && !resident.empty()) {
-            Unit& unit = *resident.front();
-            for (auto& block : unit.blocks)
-                for (auto& warp : block->warps)
-                    if (warp->alive) executing = &launch.program->ops[std::min<size_t>(warp->splits.front().pc, launch.program->ops.size() - 1)];
-            fail(*nobody(), "every warp waits: the kernel does not go on");
-        }
+        if (!did_anything && next == units && !resident.empty()) tell_deadlock(*resident.front(), "no thread can go on");
     }
 }
 
@@ -508,7 +629,10 @@ void add_control(Table& t)
     t["B2R"] = {b2r, true, nullptr};
     t["BPT"] = {trap, false, nullptr};
     t["NANOSLEEP"] = {sleep, false, nullptr};
-    for (const char* name : {"NOP", "YIELD", "ENDCOLLECTIVE", "MEMBAR", "ERRBAR", "CGAERRBAR", "CCTL", "CCTLL", "ACQBULK", "PREEXIT", "PMTRIG", "DEPBAR",
+    t["NOP"] = {no_operation, false, nullptr};
+    t["MEMBAR"] = {memory_barrier, false, nullptr};
+    t["CCTL"] = {invalidate, false, nullptr};
+    for (const char* name : {"YIELD", "ENDCOLLECTIVE", "ERRBAR", "CGAERRBAR", "CCTLL", "PMTRIG",
                              "BARRIER", "KILL", "UCCTL"})
         t[name] = {nothing, false, nullptr};
 }

@@ -55,13 +55,13 @@ void call_driver(Warp& w, uint64_t function, uint32_t lanes)
     each(lanes, [&](unsigned lane) {
         const uint64_t first = argument(w, 4, lane);
         uint64_t result = 0;
-        if (function == DRIVER_WINDOW + ASSERTION_FAILS) fail(w, "an assertion fails: %.200s", text_at(w, first, lane));
+        if (function == DRIVER_WINDOW + ASSERTION_FAILS) fail(w, RUNG_TRAP, "an assertion fails: %.200s", text_at(w, first, lane));
         else if (function == DRIVER_WINDOW + PRINTS) {
             if (launch.prints) result = print(w, lane, text_at(w, first, lane), text_at(w, argument(w, 6, lane), lane));
         } else if (function == DRIVER_WINDOW + ALLOCATES && launch.allocate) result = uint64_t(launch.allocate(first));
         else if (function == DRIVER_WINDOW + RELEASES && launch.release) {
-            if (const char* wrong = launch.release(reinterpret_cast<void*>(first))) fail(w, "the kernel traps: %s", wrong);
-        } else fail(w, "a function that is not part of the kernel is called");
+            if (const char* wrong = launch.release(reinterpret_cast<void*>(first))) fail(w, RUNG_TRAP, "the kernel traps: %s", wrong);
+        } else fail(w, RUNG_UNSUPPORTED, "a function that is not part of the kernel is called");
         w.r[4][lane] = uint32_t(result);
         if (function == DRIVER_WINDOW + ALLOCATES) w.r[5][lane] = uint32_t(result >> 32);
     });

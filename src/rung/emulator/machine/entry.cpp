@@ -2,7 +2,6 @@
 
 #include "machine.h"
 
-#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -13,9 +12,8 @@ namespace rung_machine {
 Program* decoded(const char* text);
 void begin_async();
 uint64_t badness(const Cost& cost);
-extern sigjmp_buf on_failure;
-extern char failure[512];
 extern const Op* executing;
+extern const Warp* executing_warp;
 struct Traced { uint64_t instruction, block, warp, lanes, bytes, place, at[WARP]; };
 struct Happened { uint32_t event, warp, amount, serial; };
 extern std::vector<Traced> traced;
@@ -33,8 +31,10 @@ uint32_t grid_barrier[16];  // cooperative groups'
 
 void touched_nothing(int, siginfo_t* info, void*)
 {
-    snprintf(failure, sizeof failure, "touches memory that belongs to no argument (address %p)", info->si_addr);
-    siglongjmp(on_failure, 1);
+    Fault fault(RUNG_BOUNDS);
+    fault.space = RUNG_GLOBAL_SPACE, fault.address = uint64_t(info->si_addr);
+    if (executing && executing_warp) fault.at = where(*executing_warp, *executing, WARP), fault.writes = executing->store;
+    throw fault;
 }
 
 void prepare(const rung_machine_launch& l)
@@ -42,6 +42,10 @@ void prepare(const rung_machine_launch& l)
     const auto copied = [](uint32_t* to, const uint32_t* from) { std::copy(from, from + 3, to); };
     copied(launch.grid, l.grid), copied(launch.block, l.block), copied(launch.cluster, l.cluster);
     launch.shared_bytes = l.shared_bytes, launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds;
+    launch.regions.clear();
+    for (uint32_t i = 0; i < l.region_count; i++) launch.regions.push_back({l.regions[i].from, l.regions[i].to, l.regions[i].flags});
+    launch.order = l.order, launch.seed = l.seed, launch.poison = l.poison, launch.races = l.races;
+    launch.strict = l.strict, launch.dependent = l.dependent, launch.ahead = l.ahead, launch.followed = l.followed;
     launch.prints = l.prints, launch.allocate = l.allocate, launch.release = l.release;
     for (unsigned i = 0; i < 8; i++) {
         const uint8_t* const bytes = static_cast<const uint8_t*>(l.bank[i]);
@@ -58,6 +62,12 @@ void prepare(const rung_machine_launch& l)
         put(CLUSTER_RECIPROCAL + 4 * axis, 1.0f / float(l.cluster[axis])), put(GRID_OF_CLUSTERS + 4 * axis, l.grid[axis] / l.cluster[axis]);
     }
     std::fill(grid_barrier, grid_barrier + 16, 0);
+    if (!launch.regions.empty()) {  // the machine's own
+        for (const std::vector<uint8_t>& bank : launch.bank)
+            if (!bank.empty()) launch.regions.push_back({uint64_t(bank.data()), uint64_t(bank.data()) + bank.size(), 0});
+        launch.regions.push_back({uint64_t(grid_barrier), uint64_t(grid_barrier + 16), 0});
+        std::sort(launch.regions.begin(), launch.regions.end(), [](const Region& a, const Region& b) { return a.from < b.from; });
+    }
     const uint64_t at = launch.cooperative ? uint64_t(grid_barrier) : 0;
     put(GRID_BARRIER_HIGH, uint32_t(at >> 32)), put(GRID_BARRIER_LOW, uint32_t(at));
     Program& program = *launch.program;
@@ -74,6 +84,7 @@ void prepare(const rung_machine_launch& l)
     if (l.timed && !launch.timed) empty_second_cache();
     launch.timed = l.timed, launch.longest = launch.together = 0;
     begin_async();
+    begin_races();
 }
 
 }  // namespace
@@ -93,17 +104,20 @@ EXPORTED const char* rung_machine_problem(void* program)
 }
 EXPORTED void rung_machine_free(void* program) { delete static_cast<Program*>(program); }
 
-EXPORTED int rung_machine_run(void* program, const rung_machine_launch* l, char* error, uint32_t room)
+EXPORTED int rung_machine_run(void* program, const rung_machine_launch* l, rung_machine_fault* fault)
 {
     launch.program = static_cast<Program*>(program);
     prepare(*l);
-    executing = nullptr;
+    executing = nullptr, executing_warp = nullptr;
     struct sigaction now = {}, before[2];
     now.sa_sigaction = touched_nothing, now.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
     sigaction(SIGSEGV, &now, &before[0]), sigaction(SIGBUS, &now, &before[1]);
-    const int failed = sigsetjmp(on_failure, 1);
-    if (!failed) run_grid();
-    else snprintf(error, room, "%d %s", executing ? int(executing->number) : -1, failure);
+    int failed = 0;
+    try {
+        run_grid();
+    } catch (const Fault& found) {
+        *fault = found, failed = 1;
+    }
     sigaction(SIGSEGV, &before[0], nullptr), sigaction(SIGBUS, &before[1], nullptr);
     return failed;
 }

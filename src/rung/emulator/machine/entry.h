@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fault.h"
+
 extern "C" {
 
 struct rung_machine_launch
@@ -20,6 +22,21 @@ struct rung_machine_launch
     uint32_t prints;        // what kernels print is shown
     void* (*allocate)(size_t bytes);  // malloc and free of kernels; null if there are none
     const char* (*release)(void* memory);  // what is wrong, or null
+    const struct rung_machine_region* regions;  // memory that the kernel may touch; none: all
+    uint32_t region_count;
+    uint32_t order, seed;  // of blocks and warps: forward, reverse, drawn by the seed
+    uint32_t poison;       // of memory that nothing has written: 0 zeros, 1 to 5 a pattern
+    uint32_t races;        // whether accesses that nothing orders are looked for
+    uint32_t strict;       // a barrier of all threads wants those that have returned, too
+    uint32_t dependent;    // it may begin before the launch ahead has ended
+    uint32_t ahead;        // an unknown kernel may still run when it begins
+    uint32_t followed;     // a dependent launch may follow
+};
+
+struct rung_machine_region
+{
+    uint64_t from, to;
+    uint32_t flags;  // 1: nothing may write it; 2: and no launch ahead writes it
 };
 
 // `text` has a line for each instruction: its address in hexadecimal digits, a space, the instruction with the addresses
@@ -28,8 +45,14 @@ void* rung_machine_load(const char* text);
 const char* rung_machine_problem(void* program);  // null, or the instruction that cannot be executed, and why
 void rung_machine_free(void* program);
 
-// Runs a launch; 0, or 1 with a reason in `error`, which then begins with the index of the instruction or -1 and a space.
-int rung_machine_run(void* program, const rung_machine_launch* launch, char* error, uint32_t room);
+// The kernel's name, and a line for each instruction with its place in the source, or an empty one.
+void rung_machine_name(void* program, const char* kernel, const char* places);
+
+// Runs a launch; 0, or 1 with what went wrong.
+int rung_machine_run(void* program, const rung_machine_launch* launch, struct rung_machine_fault* fault);
+
+// A fault in a sentence; `operand` is what lies at its address.
+void rung_machine_sentence(void* program, const struct rung_machine_fault* fault, const uint32_t* block, const char* operand, char* out, uint32_t room);
 
 // What the last launch counted. [instruction]: executions by warps, and by lanes whose predicate held.
 void rung_machine_tally(void* program, uint64_t (*rows)[2]);

@@ -10,6 +10,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fault.h"
+#include "races.h"
+
 namespace rung_machine {
 
 constexpr unsigned WARP = 32, ALL = ~0u;
@@ -119,6 +122,8 @@ struct Program
     std::vector<std::unique_ptr<Row>> wide;     // values of numbers and constants
     std::vector<std::pair<Operand*, Row*>> constants;
     std::string problem;                        // why it cannot be executed
+    std::string kernel;                         // for sentences
+    std::vector<std::string> places;            // of each instruction: a line, or nothing
 };
 
 // Lanes of a warp that are at one instruction.
@@ -149,6 +154,7 @@ struct Warp
     uint64_t clock = 0;           // instructions that it has executed
     uint32_t time = 0, waited = 0;  // timing.cpp: clocks; those that the memory of this instruction takes
     std::vector<uint32_t> ready;  // clocks at which a register or a predicate may be read
+    std::unique_ptr<Order> order;
     std::vector<uint32_t> groups = {0};  // clocks at which the copies of each group of cp.async have come
 
     Split& split() { return splits[now]; }
@@ -163,9 +169,23 @@ struct Warp
     }
 };
 
-struct BytesBarrier { int pending, expected; long bytes; unsigned phase; uint32_t time, complete; };  // mbarrier
+struct BytesBarrier  // mbarrier
+{
+    int pending, expected;
+    long bytes;
+    unsigned phase;
+    uint32_t time, complete;
+    uint16_t agent;
+    Clock collecting, complete_clock;  // of the arrivals in this phase, and in those before it
+};
 
-struct NamedBarrier { unsigned arrived = 0, count = 0, sum = 0, time = 0; uint32_t of_warp[WARP] = {}; };
+struct NamedBarrier
+{
+    unsigned arrived = 0, count = 0, sum = 0, time = 0;
+    uint32_t of_warp[WARP] = {};
+    Clock clock;
+};
+
 
 struct Block
 {
@@ -177,13 +197,25 @@ struct Block
     std::vector<Block*>* cluster;
     unsigned cluster_arrived = 0, reduced = 0;
     uint64_t number;  // in the grid
+    uint32_t unit;    // its cluster's number
+    unsigned agents = 0;  // of a cluster's first block: byte barriers that have been made in the cluster
+    std::vector<Cell> cells;  // of shared memory, for races.cpp
+    Clock cluster_clock;      // of a cluster's first block: what arrivals at the cluster's barrier release
+    bool cluster_met = false;
     std::vector<uint64_t> lines;  // timing.cpp: of 128 bytes, that the first cache holds
     bool done() const;
 };
 
+struct Region { uint64_t from, to; uint32_t flags; };
+constexpr uint32_t INPUT_REGION = 1, CONSTANT_REGION = 2;  // nothing may write it; and no launch ahead writes it
+
 struct Launch
 {
     Program* program;
+    std::vector<Region> regions;  // memory that may be touched; none: all
+    uint32_t order, seed, poison;
+    bool strict;  // a barrier of all threads wants those that have returned, too
+    bool races, dependent, ahead, followed;  // an unknown kernel may still run when it begins; a dependent launch may follow
     uint32_t grid[3], block[3], cluster[3];
     uint32_t shared_bytes, local_bytes;
     bool cooperative;
@@ -197,8 +229,17 @@ struct Launch
 };
 extern Launch launch;
 
-// An error ends the launch.
-[[noreturn]] void fail(const Warp& warp, const char* format, ...);
+// A fault ends the launch.
+struct Fault : rung_machine_fault
+{
+    explicit Fault(rung_fault_kind kind) : rung_machine_fault() { this->kind = kind, at.instruction = other.instruction = -1, at.lane = other.lane = WARP; }
+};
+[[noreturn]] void fail(const Warp& warp, rung_fault_kind kind, const char* format, ...);
+rung_where where(const Warp& warp, const Op& op, unsigned lane);  // of a lane, or of none (WARP)
+void block_index(uint32_t unit, unsigned rank, uint32_t* index);
+const Region& region_of(uint64_t address);  // an empty one where there is none
+// An access of lanes to global memory, which must be inside a region.
+void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool write);
 
 // ---- operands ---------------------------------------------------------------------------------------------------
 

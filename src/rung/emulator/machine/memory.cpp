@@ -1,6 +1,8 @@
 // Loads, stores, atomics, constants; and what they cost: a request is one execution of an instruction by a warp.
 #include "machine.h"
 
+#include <stdio.h>
+
 #include <algorithm>
 
 namespace rung_machine {
@@ -19,12 +21,12 @@ uint8_t* shared_place(Warp& w, uint32_t at, unsigned bytes)
 {
     Block* block = w.block;
     if (const uint32_t rank = at >> 24; rank != block->in_cluster) {
-        if (rank >= block->cluster->size()) fail(w, "there is no block %u in the cluster", rank);
+        if (rank >= block->cluster->size()) fail(w, RUNG_BOUNDS, "there is no block %u in the cluster", rank);
         block = (*block->cluster)[rank];
     }
     const uint32_t offset = at & 0xffffff;
-    if (offset + bytes > block->shared.size()) 
-        fail(w, "byte %d is beyond the block's %u bytes of shared memory", int(offset) - int(RESERVED_SHARED), launch.shared_bytes);
+    if (offset + bytes > block->shared.size())
+        fail(w, RUNG_BOUNDS, "byte %d is beyond the block's %u bytes of shared memory", int(offset) - int(RESERVED_SHARED), launch.shared_bytes);
     return block->shared.data() + offset;
 }
 
@@ -32,8 +34,8 @@ namespace {
 
 uint8_t* local_place(Warp& w, uint32_t at, unsigned lane, unsigned bytes)
 {
-    if (uint64_t(at) + bytes > launch.local_bytes) fail(w, "byte %d is beyond the thread's stack of %u bytes", int(at), launch.local_bytes);
-    if (w.local.empty()) w.local.resize(size_t(launch.local_bytes) * WARP);
+    if (uint64_t(at) + bytes > launch.local_bytes) fail(w, RUNG_BOUNDS, "byte %d is beyond the thread's stack of %u bytes", int(at), launch.local_bytes);
+    if (w.local.empty()) w.local.resize(size_t(launch.local_bytes) * WARP, launch.poison == 1 ? 0xff : 0);
     return w.local.data() + size_t(launch.local_bytes) * lane + at;
 }
 
@@ -44,8 +46,39 @@ uint8_t* place(Warp& w, uint64_t generic, unsigned lane, unsigned bytes, bool& s
     shared = generic >> 48 == SHARED_WINDOW >> 48;
     if (shared) return shared_place(w, uint32_t(generic), bytes);
     if (generic >> 48 == LOCAL_WINDOW >> 48) return local_place(w, uint32_t(generic), lane, bytes);
-    if (generic >> 48) fail(w, "touches memory that belongs to no argument (address %#llx)", (unsigned long long)generic);
+    if (generic >> 48 && launch.regions.empty()) fail(w, RUNG_BOUNDS, "touches memory that belongs to no argument (address %#llx)", (unsigned long long)generic);
     return reinterpret_cast<uint8_t*>(generic);
+}
+
+const Region& region_of(uint64_t address)
+{
+    static const Region NONE = {0, 0, 0}, ALL_MEMORY = {0, ~0ull, 0};
+    static const Region* last = &NONE;
+    const std::vector<Region>& regions = launch.regions;
+    if (regions.empty()) return ALL_MEMORY;
+    if (last >= regions.data() && last < regions.data() + regions.size() && address >= last->from && address < last->to) return *last;
+    const auto after = std::upper_bound(regions.begin(), regions.end(), address, [](uint64_t at, const Region& r) { return at < r.from; });
+    if (after == regions.begin() || address >= (after - 1)->to) return NONE;
+    return *(last = &*(after - 1));
+}
+
+void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool write)
+{
+    if (launch.regions.empty()) return;
+    uint64_t low = ~0ull, high = 0;
+    for (unsigned l = 0; l < WARP; l++)
+        if (lanes >> l & 1) low = std::min(low, at[l]), high = std::max(high, at[l]);
+    const Region& all = region_of(low);
+    if (low >= all.from && high + bytes <= all.to && high + bytes > high && !(write && all.flags & INPUT_REGION)) return;
+    each(lanes, [&](unsigned l) {
+        const Region& one = region_of(at[l]);
+        const bool inside = at[l] >= one.from && at[l] + bytes <= one.to && at[l] + bytes > at[l];
+        if (inside && !(write && one.flags & INPUT_REGION)) return;
+        Fault fault(RUNG_BOUNDS);
+        fault.space = RUNG_GLOBAL_SPACE, fault.bytes = bytes, fault.writes = write, fault.at = where(w, op, l);
+        fault.address = !inside && at[l] >= one.from && at[l] < one.to ? one.to : at[l];
+        throw fault;
+    });
 }
 
 const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made)
@@ -228,7 +261,7 @@ namespace {
 
 // ---- loads and stores ------------------------------------------------------------------------------------------------------
 
-enum Space : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, STRONG = 4, IS_SIGNED = 8 };
+enum Space : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, STRONG = 4, IS_SIGNED = 8, WITHIN_BLOCK = 1 << 18, ALWAYS_STRONG = 1 << 19 };
 
 void addresses(const Warp& w, const Operand& o, uint64_t* at)
 {
@@ -242,16 +275,59 @@ void addresses(const Warp& w, const Operand& o, uint64_t* at)
         for (unsigned l = 0; l < WARP; l++) at[l] = address(w, o, l);
 }
 
+// 0 for a plain access; else the scope that it is strong for, and one more.
+unsigned strength(const Op& op)
+{
+    if (!(op.flags & STRONG)) return op.flags & ALWAYS_STRONG ? OF_BLOCK + 1 : 0;
+    return op.flags & WITHIN_BLOCK ? OF_BLOCK + 1 : OF_GPU + 1;
+}
+
+void publish_each(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, bool write)
+{
+    if (!launch.races) return;
+    uint64_t last = ~0ull;
+    each(lanes, [&](unsigned l) {
+        if (at[l] != last) publish(w, last = at[l], strength(op), !write || op.flags & ALWAYS_STRONG, write);
+    });
+}
+
+// In its own block's shared memory, or another's of the cluster.
+void look_at_shared(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, bool write, const uint32_t* data, unsigned step)
+{
+    while (lanes) {
+        const uint64_t rank = uint32_t(at[__builtin_ctz(lanes)]) >> 24;
+        uint32_t same = 0;
+        uint64_t from[WARP] = {}, place[WARP] = {};
+        Block* const block = (*w.block->cluster)[rank];
+        each(lanes, [&](unsigned l) {
+            if (uint32_t(at[l]) >> 24 == rank) same |= 1u << l, from[l] = at[l] & 0xffffff, place[l] = uint64_t(block->shared.data()) + from[l];
+        });
+        look(w, op, same, from, op.bytes, block, write, strength(op), data, step);
+        if (strength(op)) publish_each(w, op, same, place, write);
+        lanes &= ~same;
+    }
+}
+
 // The memory that each lane's access is in, and its request or requests: a generic instruction may touch two memories.
-void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** where)
+void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** places, bool write, const uint32_t* data = nullptr, unsigned step = 0)
 {
     uint64_t at[WARP];
     addresses(w, o, at);
     uint64_t every = 0;  // bits that any address has
     for (unsigned l = 0; l < WARP; l++) every |= at[l] & -uint64_t(lanes >> l & 1);
-    if (every & (op.bytes - 1)) fail(w, "an address is no multiple of %u bytes", op.bytes);
+    if (every & (op.bytes - 1)) {
+        Fault fault(RUNG_BOUNDS);
+        const unsigned lane = unsigned(__builtin_ctz(lanes & rung_machine::where([&](unsigned l) { return (at[l] & (op.bytes - 1)) != 0; })));
+        fault.misaligned = fault.bytes = op.bytes, fault.address = at[lane], fault.writes = write, fault.at = rung_machine::where(w, op, lane);
+        snprintf(fault.text, sizeof fault.text, "an address is no multiple of %u bytes", op.bytes);
+        throw fault;
+    }
+    const unsigned strong = strength(op);
     if ((op.flags & SPACE) == GENERIC && !(every >> 48)) {
-        memcpy(where, at, sizeof at);
+        memcpy(places, at, sizeof at);
+        require_inside(w, op, lanes, at, op.bytes, write);
+        look(w, op, lanes, at, op.bytes, nullptr, write, strong, data, step);
+        if (strong) publish_each(w, op, lanes, at, write);
         count_request(w, op, lanes, at, op.bytes, false);
         return;
     }
@@ -260,29 +336,35 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
         shared = lanes;
         Block& block = *w.block;
         const uint64_t mine = uint64_t(block.in_cluster) << 24, size = block.shared.size();
-        uint8_t* const data = block.shared.data();
+        uint8_t* const memory = block.shared.data();
         uint64_t outside = 0;
         for (unsigned l = 0; l < WARP; l++) {
             const uint64_t offset = at[l] - mine;
             outside |= (offset + op.bytes > size) & (lanes >> l & 1);
-            where[l] = data + offset;
+            places[l] = memory + offset;
         }
-        if (outside) each(lanes, [&](unsigned l) { where[l] = shared_place(w, uint32_t(at[l]), op.bytes); });
+        if (outside) each(lanes, [&](unsigned l) { places[l] = shared_place(w, uint32_t(at[l]), op.bytes); });
     } else if ((op.flags & SPACE) == LOCAL) {
         local = lanes;
-        each(lanes, [&](unsigned l) { where[l] = local_place(w, uint32_t(at[l]), l, op.bytes); });
+        each(lanes, [&](unsigned l) { places[l] = local_place(w, uint32_t(at[l]), l, op.bytes); });
     } else
         each(lanes, [&](unsigned l) {
             bool is_shared = false;
             if (at[l] >> 48) {
-                where[l] = place(w, at[l], l, op.bytes, is_shared);
+                places[l] = place(w, at[l], l, op.bytes, is_shared);
                 (is_shared ? shared : local) |= 1u << l;
-            } else where[l] = reinterpret_cast<uint8_t*>(at[l]);
+            } else places[l] = reinterpret_cast<uint8_t*>(at[l]);
         });
     const uint32_t global = lanes & ~shared & ~local;
-    if (global) count_request(w, op, global, at, op.bytes, false);
+    if (global) {
+        require_inside(w, op, global, at, op.bytes, write);
+        look(w, op, global, at, op.bytes, nullptr, write, strong, data, step);
+        if (strong) publish_each(w, op, global, at, write);
+        count_request(w, op, global, at, op.bytes, false);
+    }
     if (!shared) return;
     uint32_t own = 0;
+    if (launch.races) look_at_shared(w, op, shared, at, write, data, step);
     for (unsigned l = 0; l < WARP; l++) {
         own |= uint32_t((uint32_t(at[l]) >> 24) == w.block->in_cluster) << l;
         at[l] = (at[l] & 0xffffff) - RESERVED_SHARED;
@@ -300,6 +382,7 @@ bool prepare_memory(Op& op)
     op.flags = op.name == "LDS" || op.name == "STS" || op.name == "ATOMS" ? SHARED : op.name == "LDL" || op.name == "STL" ? LOCAL : GENERIC;
     if (op.flags == GENERIC && op.has("E") && op.sources && op.s[0].base != ZERO) op.s[0].wide = true;  // also without ".64"
     if (op.has("STRONG")) op.flags |= STRONG;
+    if (op.has("CTA") || op.has("SM")) op.flags |= WITHIN_BLOCK;
     if ((op.has("S8") || op.has("S16")) && !op.store) op.flags |= IS_SIGNED;
     return op.sources && op.s[0].kind == Kind::Memory;
 }
@@ -325,7 +408,7 @@ void look_for_polling(Warp& w, const Op& op, const uint8_t* where)
 void load(Warp& w, const Op& op, uint32_t lanes)
 {
     uint8_t* where[WARP];
-    located(w, op, op.s[0], lanes, where);
+    located(w, op, op.s[0], lanes, where, false);
     if (op.flags & STRONG) look_for_polling(w, op, where[__builtin_ctz(lanes)]);
     uint32_t* const d = w.target(op.out);
     if (op.bytes == 4) {
@@ -350,10 +433,10 @@ void load(Warp& w, const Op& op, uint32_t lanes)
 void store(Warp& w, const Op& op, uint32_t lanes)
 {
     uint8_t* where[WARP];
-    located(w, op, op.s[0], lanes, where);
     const Operand& from = op.s[1];
     Row scratch;
     const uint32_t* const a = w.row(from, scratch);
+    located(w, op, op.s[0], lanes, where, true, a, from.kind == Kind::Register && from.index != ZERO ? WARP : 0);
     if (op.bytes == 4) {
         if (contiguous(where, lanes, 4)) memcpy(where[0], a, sizeof(Row));
         else each(lanes, [&](unsigned l) { memcpy(where[l], &a[l], 4); });
@@ -435,7 +518,7 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
     uint32_t done = lanes;
     if (lanes) {
         uint8_t* at[WARP];
-        located(w, op, op.s[0], lanes, at);
+        located(w, op, op.s[0], lanes, at, true);
         const bool swaps = how == CAS || how == CAST;
         const unsigned size = op.bytes / count, words = size / 4;
         Row first, second;
@@ -481,7 +564,7 @@ bool prepare_atomic(Op& op)
     for (const auto& t : types)
         if (op.has(t.name)) type = t.type, count = t.count, size = t.size;
     op.bytes = uint8_t(size * count);
-    op.flags |= how << HOW | type << TYPE | count << COUNT | (op.has("FTZ") ? FLUSHES : 0);
+    op.flags |= how << HOW | type << TYPE | count << COUNT | (op.has("FTZ") ? FLUSHES : 0) | ALWAYS_STRONG;
     if (op.name == "ATOM" && (type == F16x2 || type == BF16x2)) op.flags |= GLOBAL_ONLY;
     if (type >= F16x2 && how != ADD && how != EXCH) return false;
     return std::all_of(op.modifiers.begin(), op.modifiers.end(), [&](const std::string& m) {

@@ -276,7 +276,7 @@ void spread(const Warp& warp, const Op& op, const Shape& shape, const Operand& p
             const unsigned group = k / per, lane = row % 8 * 4 + lanes_of_row * selector + group / 4;
             const unsigned pair = warp.r[places.index][lane & 31] >> (row / 8 * 16 + group % 4 * 4) & 15;
             const unsigned lower = pair & 3, upper = pair >> 2;
-            if (lower >= upper) fail(warp, "%s has places out of order", op.text.c_str());
+            if (lower >= upper) fail(warp, RUNG_UNSUPPORTED, "%s has places out of order", op.text.c_str());
             const unsigned at = per == 1 ? group * 2 + lower / 2 : group * 4 + (k % 2 ? upper : lower);
             whole[row * shape.depth + at] = left[row * held + k];
         }
@@ -300,18 +300,19 @@ void multiply_warp(Warp& warp, const Op& op, uint32_t lanes)
 // An operand in shared memory: where its blocks of 8 rows of 16 bytes lie.
 struct Matrix
 {
-    const Warp& warp;
+    Warp& warp;
+    const Op& op;
     const uint8_t* memory;
     unsigned start, leading, stride, chunks;  // chunks of 16 bytes in a row of the swizzle's pattern; 1: none
     bool across;                              // "transposed": rows of 16 bytes run along the other dimension
 
-    Matrix(const Warp& warp, uint64_t bits, bool across) : warp(warp), memory(warp.block->shared.data()), across(across)
+    Matrix(Warp& warp, const Op& op, uint64_t bits, bool across) : warp(warp), op(op), memory(warp.block->shared.data()), across(across)
     {
         static const unsigned CHUNKS[] = {1, 8, 4, 2};
         start = unsigned(bits & 0x3fff) << 4, leading = unsigned(bits >> 16 & 0x3fff) << 4,
         stride = unsigned(bits >> 32 & 0x3fff) << 4;
         chunks = CHUNKS[bits >> 62];
-        if (bits >> 49 & 7) fail(warp, "a descriptor with a base offset is not executed");
+        if (bits >> 49 & 7) fail(warp, RUNG_UNSUPPORTED, "a descriptor with a base offset is not executed");
     }
 
     // The block from this row of the operand on, and from this chunk of 16 bytes on; or from this row of 16 bytes, across.
@@ -325,7 +326,8 @@ struct Matrix
         for (unsigned r = 0; r < 8; r++, at += step) {
             const unsigned swizzled = at ^ (at >> 7 & (chunks - 1)) << 4;
             if (swizzled + 16 > size)
-                fail(warp, "byte %u is beyond the block's shared memory: a descriptor is wrong", swizzled - RESERVED_SHARED);
+                fail(warp, RUNG_BOUNDS, "byte %u is beyond the block's shared memory: a descriptor is wrong", swizzled - RESERVED_SHARED);
+            look_as(warp, op, Agent::Product, swizzled, 16, warp.block, false);
             rows[r] = memory + swizzled;
         }
     }
@@ -352,7 +354,7 @@ void multiply_group(Warp& warp, const Op& op, uint32_t lanes)
     const Operand &matrices = op.s[registers], &old = op.s[1 + registers];
     const auto has = [&](const char* part) { return matrices.parts.find(part) != std::string::npos; };
     const auto matrix = [&](unsigned row, bool across) {
-        return Matrix(warp, warp.r[row][0] | uint64_t(warp.r[row + 1][0]) << 32, across);
+        return Matrix(warp, op, warp.r[row][0] | uint64_t(warp.r[row + 1][0]) << 32, across);
     };
     const bool add = op.ins ? warp.predicate(op.in[0]) & lanes : old.index != ZERO;
     const unsigned held = shape.sparse ? shape.depth / 2 : shape.depth;
@@ -362,6 +364,7 @@ void multiply_group(Warp& warp, const Op& op, uint32_t lanes)
     if (shape.sparse) spread(warp, op, shape, op.s[2 + registers], op.s[3 + registers].value);
     multiply(16, shape.columns, shape.depth);
     note(Event::Product, warp, 1);
+    if (op.text.find("gsb0") != std::string::npos) close_group_of(warp, Agent::Product);
     const bool negative = (registers ? op.s[0].negative : has("negA")) != has("negB");
     add_products(warp, lanes, shape, op.out, old, add, negative ? -1.0f : 1.0f);
 }
@@ -471,11 +474,13 @@ void rows_of_matrices(Warp& warp, const Op& op, const Operand& o, uint8_t** wher
     uint64_t at[WARP];
     for (unsigned l = 0; l < rows; l++) {
         const uint32_t offset = uint32_t(address(warp, o, l)) & 0xffffff;
-        if (offset % 16) fail(warp, "the address of a row is no multiple of 16");
+        if (offset % 16) fail(warp, RUNG_BOUNDS, "the address of a row is no multiple of 16");
         where[l] = shared_place(warp, offset | warp.block->in_cluster << 24, 16);
-        at[l] = offset - RESERVED_SHARED;
+        at[l] = offset;
     }
-    for (unsigned l = rows; l < WARP; l++) at[l] = 0;
+    for (unsigned l = rows; l < WARP; l++) at[l] = RESERVED_SHARED;
+    look(warp, op, rows == WARP ? ALL : (1u << rows) - 1, at, 16, warp.block, op.store, 0);
+    for (uint64_t& place : at) place -= RESERVED_SHARED;
     count_request(warp, op, rows == WARP ? ALL : (1u << rows) - 1, at, 16, true);
 }
 

@@ -1,0 +1,502 @@
+// Looks for accesses of the same bytes, one of them a write, that nothing orders. Barriers order their threads, __syncwarp its
+// lanes; shuffles and votes order nothing. A fence releases what came before it through the atomics and strong stores behind it,
+// and acquires what those before it have read, within the scopes of both (a barrier acquires within its block). A byte barrier
+// releases what came before its arrivals. Asynchronous work is an agent's: it is ordered before those that have waited for it.
+#include "races.h"
+
+#include <stdio.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "machine.h"
+
+namespace rung_machine {
+namespace {
+
+constexpr size_t MOST_PAGES = 1 << 14, MOST_READERS = 256, PAGE_CELLS = 1024;
+
+struct Page { Cell cells[PAGE_CELLS]; };
+std::unordered_map<uint64_t, std::unique_ptr<Page>> pages;
+std::vector<std::unique_ptr<Page>> spare_pages;
+uint64_t last_number = ~0ull;
+Page* last_page;
+std::vector<std::vector<Access>> crowds(1);
+std::unordered_map<uint64_t, std::vector<std::pair<uint64_t, Clock>>> locations;  // what atomics release, by domain
+
+// Lines of 128 bytes that a launch touched, for dependent launches behind it.
+struct Touched { std::unordered_map<uint64_t, unsigned> lines; };  // 1: read, 2: written
+Touched present, ahead;
+bool unknown_ahead, lets_start_early;  // the last: the present launch, before its own wait
+
+struct Who
+{
+    Warp& w;
+    const Op& op;
+    Order& order;
+    uint32_t unit, clock;
+    uint16_t index;
+    bool agent, by_proxy;  // of asynchronous work; which sees generic writes after a fence only
+};
+
+unsigned warps_of(const Block& block) { return unsigned(block.warps.size()); }
+unsigned all_warps(const Block& block) { return warps_of(block) * unsigned(block.cluster->size()); }
+
+void join(std::vector<uint32_t>& to, const std::vector<uint32_t>& from)
+{
+    if (to.size() < from.size()) to.resize(from.size());
+    for (size_t i = 0; i < from.size(); i++) to[i] = std::max(to[i], from[i]);
+}
+
+void join(Clock& to, const Clock& from)
+{
+    join(to.own, from.own), join(to.proxied, from.proxied);
+    for (const auto& [who, clock] : from.others) to.others[who] = std::max(to.others[who], clock);
+    to.waited |= from.waited, to.any = true;
+}
+
+// Of another cluster's warps.
+void join_foreign(Clock& to, uint32_t to_unit, const Clock& from, uint32_t from_unit)
+{
+    if (to_unit == from_unit) return join(to, from);
+    for (size_t i = 0; i < from.own.size(); i++)
+        if (from.own[i]) {
+            uint32_t& known = to.others[uint64_t(from_unit) << 16 | i];
+            known = std::max(known, from.own[i]);
+        }
+    for (const auto& [who, clock] : from.others)
+        if (who >> 16 == to_unit) {
+            const size_t index = who & 0xffff;
+            if (to.own.size() <= index) to.own.resize(index + 1);
+            to.own[index] = std::max(to.own[index], clock);
+        } else to.others[who] = std::max(to.others[who], clock);
+    to.waited |= from.waited, to.any = true;
+}
+
+Order& order_of(Warp& w) { return *w.order; }
+
+uint32_t& count_of(Order& o) { return o.known.own[o.index]; }
+
+bool knows(const std::vector<uint32_t>& clocks, const Access& was) { return was.index < clocks.size() && clocks[was.index] >= was.clock; }
+
+bool ordered(const Who& who, unsigned lane, const Access& was)
+{
+    const Order& o = who.order;
+    if (was.unit != who.unit) {
+        const auto found = o.known.others.find(uint64_t(was.unit) << 16 | was.index);
+        return found != o.known.others.end() && found->second >= was.clock;
+    }
+    if (was.index != o.index) return knows(o.known.own, was);
+    if (was.tick <= o.met || was.lanes == 1u << lane) return true;
+    if (o.meetings.empty()) return false;
+    bool all = true;
+    each(was.lanes, [&](unsigned l) { all &= l == lane || o.meetings[lane * WARP + l] >= was.tick; });
+    return all;
+}
+
+bool both_strong(const Who& who, unsigned strong, const Access& was)
+{
+    const unsigned narrower = std::min<unsigned>(strong, was.strong);
+    if (!narrower || narrower > OF_GPU) return narrower;
+    if (was.unit != who.unit) return false;
+    const unsigned per = warps_of(*who.w.block);
+    return narrower > OF_BLOCK + 1 || was.index / per == who.order.index / per;
+}
+
+rung_where where_of(const Access& was, const Warp& w)
+{
+    rung_where found = {int32_t(was.instruction), {}, 0, WARP};
+    const unsigned per = warps_of(*w.block), all = all_warps(*w.block);
+    block_index(was.unit, unsigned(was.index) % all / per, found.block);
+    if (was.index < all) found.lane = unsigned(__builtin_ctz(was.lanes | 1u << 31)), found.thread = was.index % per * WARP + found.lane;
+    return found;
+}
+
+[[noreturn]] void race(const Who& who, unsigned lane, uint64_t at, Block* shared, bool write, const Access& was, bool was_write, const char* lacks)
+{
+    Fault fault(RUNG_RACE);
+    fault.space = shared ? RUNG_SHARED_SPACE : RUNG_GLOBAL_SPACE, fault.address = at, fault.bytes = 4;
+    fault.writes = write, fault.other_wrote = was_write;
+    fault.at = where(who.w, who.op, lane), fault.other = where_of(was, who.w);
+    const unsigned all = all_warps(*who.w.block);
+    const bool was_agent = was.index >= all, elsewhere = memcmp(fault.at.block, fault.other.block, sizeof fault.at.block);
+    if (was_agent) {
+        snprintf(fault.text, sizeof fault.text, "%s%s what a copy or product under way %s", write ? "writes" : "reads",
+                 who.agent ? " asynchronously" : "", was_write ? "writes" : "reads");
+        snprintf(fault.lacks, sizeof fault.lacks, "%s, or the wait is for another one (wait_group, byte barrier)", lacks);
+    } else {
+        const uint32_t *const b = fault.other.block, *const size = launch.block, t = fault.other.thread;
+        char of[80] = "";
+        if (elsewhere) snprintf(of, sizeof of, " of block (%u, %u, %u)", b[0], b[1], b[2]);
+        snprintf(fault.text, sizeof fault.text, "%s%s what thread (%u, %u, %u)%s has %s", write ? "writes" : "reads",
+                 who.agent ? " asynchronously" : "", t % size[0], t / size[0] % size[1], t / (size[0] * size[1]), of, was_write ? "written" : "read");
+        snprintf(fault.lacks, sizeof fault.lacks, "%s%s", lacks,
+                 elsewhere ? " (of blocks: a __threadfence before the flag or counter that tells of it)" : "");
+    }
+    throw fault;
+}
+
+Cell* page_cells(uint64_t word)
+{
+    const uint64_t number = word / PAGE_CELLS;
+    if (number == last_number) return last_page->cells;
+    auto found = pages.find(number);
+    if (found == pages.end()) {
+        if (pages.size() >= MOST_PAGES) return nullptr;
+        std::unique_ptr<Page> made;
+        if (spare_pages.empty()) made.reset(new Page());
+        else made = std::move(spare_pages.back()), spare_pages.pop_back(), memset(static_cast<void*>(made.get()), 0, sizeof(Page));
+        found = pages.emplace(number, std::move(made)).first;
+    }
+    last_number = number, last_page = found->second.get();
+    return last_page->cells;
+}
+
+void test_reads(const Who& who, unsigned lane, const Cell& cell, uint64_t at, Block* shared, unsigned mask, unsigned strong)
+{
+    const auto test = [&](const Access& read) {
+        if (read.clock && read.mask & mask && !both_strong(who, strong, read) && !ordered(who, lane, read) && !(read.index == who.index && who.agent))
+            race(who, lane, at, shared, true, read, false, "with no barrier between");
+    };
+    test(cell.read);
+    if (cell.others) {
+        Access other = cell.read;
+        const unsigned per = warps_of(*who.w.block);
+        each(cell.others, [&](unsigned i) {
+            other.index = uint16_t(cell.read.index / per * per + i), other.lanes = ALL;
+            if (other.index != who.order.index || other.unit != who.unit) test(other);
+        });
+    }
+    if (cell.crowd)
+        for (const Access& read : crowds[cell.crowd]) test(read);
+}
+
+// A later write that is ordered after `mine` is then ordered after `was`, too.
+bool stands_for(const Who& who, unsigned lane, const Access& mine, const Access& was)
+{
+    return !(was.mask & ~mine.mask) && mine.strong <= was.strong && (!who.agent || was.index == mine.index) && ordered(who, lane, was);
+}
+
+void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine)
+{
+    Access& first = cell.read;
+    if (!first.clock) {
+        first = mine;
+        return;
+    }
+    const bool alone = !cell.others && !cell.crowd;
+    if (first.unit == mine.unit && first.index == mine.index && first.clock == mine.clock && first.tick == mine.tick && first.strong == mine.strong) {
+        first.lanes |= mine.lanes, first.mask |= mine.mask;
+        return;
+    }
+    const unsigned per = warps_of(*who.w.block), all = all_warps(*who.w.block);
+    if (stands_for(who, lane, mine, first)) {
+        if (!alone) {  // those of the same count in the same block are ordered likewise, where a barrier ordered them
+            bool covered = !cell.crowd;
+            each(cell.others, [&](unsigned i) {
+                Access other = first;
+                other.index = uint16_t(first.index / per * per + i);
+                covered &= other.index == who.order.index || knows(who.order.known.own, other);
+            });
+            if (covered && first.unit == mine.unit) cell.others = 0;
+        }
+        if (!cell.others) {
+            first = mine;
+            return;
+        }
+    }
+    const bool beside = first.unit == mine.unit && mine.index < all && first.index < all && first.index / per == mine.index / per &&
+                        first.clock == mine.clock && first.strong == mine.strong && first.mask == mine.mask;
+    if (beside) {
+        cell.others |= 1u << mine.index % per;
+        return;
+    }
+    if (!cell.crowd) cell.crowd = uint32_t(crowds.size()), crowds.emplace_back();
+    std::vector<Access>& crowd = crowds[cell.crowd];
+    for (Access& read : crowd)
+        if (stands_for(who, lane, mine, read)) {
+            read = mine;
+            return;
+        }
+    if (crowd.size() < MOST_READERS) crowd.push_back(mine);
+    else crowd.back() = mine;
+}
+
+// `same`: whether the lane that wrote it before, by the same instruction, wrote the same value.
+template <class F>
+inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block* shared, unsigned mask, bool write, unsigned strong, F same)
+{
+    if (shared && cell.write.unit != who.unit) cell.write.clock = 0;  // of a block that had this memory before
+    if (shared && cell.read.unit != who.unit) cell.read.clock = 0, cell.others = 0, cell.crowd = 0;
+    Access& last = cell.write;
+    const Access mine = {who.clock, who.unit, who.order.tick, who.op.number, 1u << lane, who.index, uint8_t(mask), uint8_t(strong)};
+    if (last.clock && last.mask & mask && !both_strong(who, strong, last)) {
+        const bool pieces = who.agent && last.index == who.index && last.unit == who.unit;  // of one operation, or of one barrier's
+        if (!pieces && !ordered(who, lane, last)) {
+            const bool repeats = write && !strong && !last.strong && last.unit == who.unit && last.index == who.index && last.instruction == who.op.number;
+            if (!repeats || !same(unsigned(__builtin_ctz(last.lanes))))
+                race(who, lane, at, shared, write, last, true, repeats ? "by the same instruction, with another value" : "with no barrier between");
+        } else if (!write && who.by_proxy && last.index < all_warps(*who.w.block) && last.unit == who.unit && !knows(who.order.known.proxied, last))
+            race(who, lane, at, shared, write, last, true, "with no fence.proxy.async between");
+    }
+    if (!write) return remember_read(who, lane, cell, mine);
+    test_reads(who, lane, cell, at, shared, mask, strong);
+    if (last.clock == mine.clock && last.index == mine.index && last.unit == mine.unit && last.strong == mine.strong && last.tick == mine.tick)
+        last.mask |= uint8_t(mask), last.lanes = mine.lanes, last.instruction = mine.instruction;
+    else last = mine;
+    cell.read.clock = 0, cell.others = 0;  // ordered before this write, by whatever orders the write itself
+    if (cell.crowd) crowds[cell.crowd].clear(), cell.crowd = 0;
+}
+
+template <class F>
+void touch_span(const Who& who, unsigned lane, uint64_t first, unsigned bytes, Block* shared, bool write, unsigned strong, F same)
+{
+    Cell* const cells = shared ? shared->cells.data() : nullptr;
+    for (uint64_t at = first, end = first + bytes; at < end;) {
+        const uint64_t next = std::min(at / 4 * 4 + 4, end);
+        const unsigned mask = ((1u << (next - at)) - 1) << at % 4;
+        Cell* const here = shared ? cells : page_cells(at / 4);
+        if (!here) return;
+        const unsigned word = unsigned(at / 4 - first / 4);
+        touch(who, lane, here[shared ? at / 4 : at / 4 % PAGE_CELLS], at, shared, mask, write, strong, [&](unsigned other) { return same(other, word); });
+        at = next;
+    }
+}
+
+void need_cells(Block* shared)
+{
+    if (shared && shared->cells.empty()) shared->cells.resize(shared->shared.size() / 4 + 1);
+}
+
+// Before a dependent launch waits for the launch ahead, it may read only what that does not write, and write only what that
+// does not touch.
+void stay_behind(Warp& w, const Op& op, unsigned lane, uint64_t at, unsigned bytes, bool write)
+{
+    if (region_of(at).flags & CONSTANT_REGION) return;
+    if (launch.followed) present.lines[at / 128] |= write ? 2 : 1;
+    if (!launch.dependent || order_of(w).known.waited) return;
+    unsigned by_it = 0;
+    if (unknown_ahead) by_it = region_of(at).flags & INPUT_REGION && !write ? 2 : 3;
+    else if (const auto found = ahead.lines.find(at / 128); found != ahead.lines.end()) by_it = found->second;
+    if (!(by_it & 2) && !(write && by_it)) return;
+    Fault fault(RUNG_RACE);
+    fault.space = RUNG_GLOBAL_SPACE, fault.address = at, fault.bytes = bytes, fault.writes = write, fault.other_wrote = by_it & 2;
+    fault.at = where(w, op, lane);
+    snprintf(fault.text, sizeof fault.text, "%s what the launch ahead may still %s", write ? "writes" : "reads", by_it & 2 ? "write" : "read");
+    snprintf(fault.lacks, sizeof fault.lacks, "before it waits for that launch (pdl_wait)");
+    throw fault;
+}
+
+uint64_t domain_of(const Warp& w, unsigned scope)
+{
+    if (scope == OF_GPU) return 0;
+    return 1 + (uint64_t(w.block->unit) << 16 | (scope == OF_CLUSTER ? 0xffff : w.block->in_cluster));
+}
+
+void begin_agent(Order& o, unsigned index)
+{
+    if (o.known.own.size() <= index) o.known.own.resize(index + 1);
+}
+
+}  // namespace
+
+void begin_races()
+{
+    for (auto& [_, page] : pages)
+        if (spare_pages.size() < 4096) spare_pages.push_back(std::move(page));
+    pages.clear(), locations.clear(), crowds.resize(1);
+    last_number = ~0ull;
+    if (!launch.dependent || !lets_start_early) ahead.lines.clear();
+    if (launch.dependent)
+        for (const auto& [line, how] : present.lines) ahead.lines[line] |= how;
+    present.lines.clear();
+    unknown_ahead = launch.ahead, lets_start_early = false;
+}
+
+void begin_order(Warp& w, unsigned index)
+{
+    if (!w.order) w.order.reset(new Order());
+    *w.order = Order();
+    w.order->index = uint16_t(index);
+    w.order->known.own.assign(index + 1, 0);
+    count_of(*w.order) = 1;
+}
+
+void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, Block* shared, bool write, unsigned strong,
+          const uint32_t* data, unsigned step)
+{
+    if (!launch.races) return;
+    Order& o = order_of(w);
+    need_cells(shared);
+    const Who who = {w, op, o, w.block->unit, count_of(o), o.index, false, false};
+    each(lanes, [&](unsigned l) {
+        if (!shared) {
+            stay_behind(w, op, l, at[l], bytes, write);
+            if (region_of(at[l]).flags & INPUT_REGION) return;
+        }
+        touch_span(who, l, at[l], bytes, shared, write, strong,
+                   [&](unsigned other, unsigned word) { return data && data[word * step + l] == data[word * step + other]; });
+    });
+}
+
+static void look_as_index(Warp& w, const Op& op, uint16_t index, uint32_t clock, bool by_proxy, uint64_t at, unsigned bytes, Block* shared, bool write,
+                          unsigned lane)
+{
+    need_cells(shared);
+    if (!shared) {
+        stay_behind(w, op, lane, at, bytes, write);
+        if (region_of(at).flags & INPUT_REGION) return;
+    }
+    const Who who = {w, op, order_of(w), w.block->unit, clock, index, true, by_proxy};
+    touch_span(who, lane, at, bytes, shared, write, 0, [](unsigned, unsigned) { return false; });
+}
+
+void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Block* shared, bool write, unsigned lane)
+{
+    if (!launch.races) return;
+    Order& o = order_of(w);
+    const uint32_t clock = agent == Agent::Copy ? o.copies : agent == Agent::Out ? o.out : o.products;
+    const unsigned index = o.index + all_warps(*w.block) * (1 + unsigned(agent));
+    look_as_index(w, op, uint16_t(index), clock, agent != Agent::Copy, at, bytes, shared, write, lane);
+}
+
+void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared, bool write, unsigned lane)
+{
+    if (launch.races) look_as_index(w, op, b.agent, b.phase + 1, true, at, bytes, shared, write, lane);
+}
+
+uint16_t new_agent(Block& block) { return uint16_t(4 * all_warps(block) + block.cluster->front()->agents++); }
+
+void meet(Warp& w, uint32_t lanes)
+{
+    if (!launch.races) return;
+    Order& o = order_of(w);
+    const uint32_t tick = o.tick++;
+    if ((lanes & w.alive) == w.alive) {
+        o.met = tick, o.meetings.clear();
+        return;
+    }
+    if (o.meetings.empty()) o.meetings.resize(WARP * WARP);
+    uint32_t known[WARP] = {};
+    each(lanes, [&](unsigned i) {
+        for (unsigned j = 0; j < WARP; j++) known[j] = std::max(known[j], o.meetings[i * WARP + j]);
+    });
+    each(lanes, [&](unsigned i) {
+        for (unsigned j = 0; j < WARP; j++) o.meetings[i * WARP + j] = std::max(o.meetings[i * WARP + j], lanes >> j & 1 ? tick : known[j]);
+    });
+}
+
+void release_to(Warp& w, Clock& clock)
+{
+    if (launch.races) join(clock, order_of(w).known);
+}
+
+void acquire_from(Warp& w, const Clock& clock)
+{
+    if (launch.races && clock.any) join(order_of(w).known, clock);
+}
+
+void step(Warp& w)
+{
+    if (launch.races) count_of(order_of(w))++;
+}
+
+void acquire_pending(Warp& w, Scope widest)
+{
+    if (!launch.races) return;
+    Order& o = order_of(w);
+    for (unsigned s = 0; s <= widest; s++)
+        if (o.pending[s].any) join(o.known, o.pending[s]), o.pending[s] = Clock();
+}
+
+void fence(Warp& w, Scope scope)
+{
+    if (!launch.races) return;
+    acquire_pending(w, scope);
+    Order& o = order_of(w);
+    for (unsigned s = 0; s <= scope; s++) o.released[s] = o.known, o.released[s].any = true;
+    count_of(o)++;
+}
+
+void publish(Warp& w, uint64_t address, unsigned strong, bool reads, bool writes)
+{
+    if (!launch.races || !strong) return;
+    Order& o = order_of(w);
+    const uint32_t unit = w.block->unit;
+    std::vector<std::pair<uint64_t, Clock>>* place = nullptr;
+    if (const auto found = locations.find(address); found != locations.end()) place = &found->second;
+    for (unsigned s = 0; s < strong; s++) {
+        const uint64_t domain = domain_of(w, s);
+        // A clock at a location is kept as seen by no cluster: all of it stands in `others`.
+        if (reads && place)
+            for (auto& [of, clock] : *place)
+                if (of == domain && clock.any) join_foreign(o.pending[s], unit, clock, ~0u);
+        if (writes && o.released[s].any) {
+            if (!place) place = &locations[address];
+            auto entry = std::find_if(place->begin(), place->end(), [&](const auto& one) { return one.first == domain; });
+            if (entry == place->end()) place->emplace_back(domain, Clock()), entry = place->end() - 1;
+            join_foreign(entry->second, ~0u, o.released[s], unit);
+        }
+    }
+}
+
+void fence_proxy(Warp& w)
+{
+    if (!launch.races) return;
+    Order& o = order_of(w);
+    join(o.known.proxied, o.known.own);
+    count_of(o)++;
+}
+
+static void wait_for(Warp& w, Agent agent, uint32_t filling, unsigned left)
+{
+    Order& o = order_of(w);
+    const unsigned index = o.index + all_warps(*w.block) * (1 + unsigned(agent));
+    begin_agent(o, index);
+    const uint32_t done = filling - 1 > left ? filling - 1 - left : 0;
+    o.known.own[index] = std::max(o.known.own[index], done);
+}
+
+void close_group_of(Warp& w, Agent agent)
+{
+    if (!launch.races) return;
+    Order& o = order_of(w);
+    (agent == Agent::Copy ? o.copies : agent == Agent::Out ? o.out : o.products)++;
+}
+
+void wait_for_group_of(Warp& w, Agent agent, unsigned left)
+{
+    if (!launch.races) return;
+    const Order& o = order_of(w);
+    wait_for(w, agent, agent == Agent::Copy ? o.copies : agent == Agent::Out ? o.out : o.products, left);
+}
+
+void release_copies_to(Warp& w, Clock& clock)  // those begun so far
+{
+    if (!launch.races) return;
+    const unsigned index = order_of(w).index + all_warps(*w.block);
+    if (clock.own.size() <= index) clock.own.resize(index + 1);
+    clock.own[index] = std::max(clock.own[index], order_of(w).copies), clock.any = true;
+    close_group_of(w, Agent::Copy);
+}
+
+void complete_phase(BytesBarrier& b)
+{
+    if (!launch.races) return;
+    join(b.complete_clock, b.collecting);
+    b.collecting = Clock();
+    if (b.complete_clock.own.size() <= b.agent) b.complete_clock.own.resize(b.agent + 1u);
+    b.complete_clock.own[b.agent] = b.phase;
+}
+
+void wait_for_launch_ahead(Warp& w)
+{
+    if (launch.races) order_of(w).known.waited = true;
+}
+
+void let_next_start(Warp& w)
+{
+    if (launch.races && !order_of(w).known.waited) lets_start_early = true;
+}
+
+}  // namespace rung_machine
