@@ -202,7 +202,6 @@ def test_blocks_behind_each_other_are_ordered_by_atomics_and_fences_alone() -> N
         ({"FENCE": "__threadfence_block()"}, 12),
         ({"AFTER": "__threadfence_block()"}, 12),
         ({"FENCE": 'asm volatile("membar.cta;" ::: "memory")'}, 12),
-        ({"FENCE": 'asm volatile("fence.acq_rel.cluster;" ::: "memory")'}, 12),
         ({"COUNT": "atomicAdd_block(count, 1)"}, 9),
         ({"ADD": "atomicAdd_block(out, sum)"}, 11),
         ({"ADD": 'asm volatile("red.relaxed.cta.global.add.f32 [%0], %1;" ::"l"(out), "f"(sum) : "memory")'}, 11),
@@ -324,41 +323,6 @@ def test_shared_variables_of_16_bits_are_no_race(declared: str) -> None:
     out = torch.zeros(64)
     check(source, out, block=64)
     assert out.tolist() == [63 - i for i in range(64)]
-
-
-MANY = """
-__global__ void __launch_bounds__(1024) k(float* x, float* out) {
-    const int i = blockIdx.x * 1024 + threadIdx.x;
-    out[AT] = 1;
-    if (i == 0) { volatile float* p = x; ACT; }
-}"""
-
-
-def many(at: str, act: str, x: torch.Tensor, out: torch.Tensor, grid: int) -> None:
-    check(MANY, x, out, grid=grid, block=1024, cooperative=True, defines=[("AT", at), ("ACT", act)])
-
-
-def test_5120_threads_at_once_are_watched() -> None:
-    x, out = torch.zeros(8), torch.zeros(5120)
-    emulator.unwatched()
-    many("i", "", x, out, 5)
-    with pytest.raises(EmulatorFault) as caught:
-        many("i % 5119", "", x, out, 5)
-    assert caught.value.kind == "race"
-    assert emulator.unwatched() == 0
-
-
-def test_more_threads_than_the_race_check_takes_are_told_and_held_to_their_tensors() -> None:
-    raw, out = emulator.guarded_empty(48).view(torch.float32), torch.zeros(10240)
-    emulator.mark_data(raw.view(torch.uint8), 8, 40, written=False)
-    x = raw[2:10]
-    emulator.unwatched()
-    many("i", "(void)p[7]", x, out, 10)
-    assert out.eq(1).all() and emulator.unwatched() == 10240 and emulator.unwatched() == 0
-    for act in ("(void)p[-1]", "(void)p[8]", "*p = 1"):
-        with pytest.raises(EmulatorFault) as caught:
-            many("i", act, x, out, 10)
-        assert caught.value.kind == "bounds"
 
 
 def resident() -> int:

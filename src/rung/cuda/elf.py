@@ -169,7 +169,7 @@ class SharedSymbol:
         return self.name
 
 
-_SHARED = re.compile(r"\.shared\s+\.align\s+(\d+)\s+\.b8\s+([\w$]+)\[(\d*)\]")
+_SHARED = re.compile(r"\.shared\s+\.align\s+(\d+)\s+\.[bfsu](\d+)\s+([\w$]+)(\[\d*\])?;")
 
 
 def kernel_shared(cubin: bytes, symbol: str) -> tuple[SharedSymbol, ...]:
@@ -181,15 +181,16 @@ def kernel_shared(cubin: bytes, symbol: str) -> tuple[SharedSymbol, ...]:
     following = re.compile(r"^\.?(?:visible |weak )?\.entry ", re.MULTILINE).search(ptx, start + 1)
     body = ptx[start : following.start() if following else len(ptx)]
     found, at, dynamic = [], 0, []
-    for align, name, size in _SHARED.findall(ptx):
-        if not re.search(rf"\b{re.escape(name)}\b", body):
+    for align, bits, name, count in _SHARED.findall(ptx):
+        if not re.search(rf"{re.escape(name)}\b", body):
             continue
-        if not size:
+        if count == "[]":
             dynamic.append((int(align), name))
             continue
+        size = int(bits) // 8 * int(count.strip("[]") or 1)
         at = -(-at // int(align)) * int(align)
-        found.append(SharedSymbol(name, int(size), False, at))
-        at += int(size)
+        found.append(SharedSymbol(name, size, False, at))
+        at += size
     for align, name in dynamic:
         found.append(SharedSymbol(name, 0, True, -(-at // align) * align))
     return tuple(found)

@@ -104,6 +104,7 @@ class Launch(ctypes.Structure):
         ("seed", ctypes.c_uint),
         ("poison", ctypes.c_uint),
         ("races", ctypes.c_uint),
+        ("registers", ctypes.c_uint),
         ("strict", ctypes.c_uint),
         ("dependent", ctypes.c_uint),
         ("ahead", ctypes.c_uint),
@@ -213,14 +214,16 @@ class Program:
             found["thread"] = [at.thread % x, at.thread // x % y, at.thread // (x * y)]
         return found
 
-    def shared_variable(self, at: int) -> str:
+    def shared_variable(self, at: int, size: int = 0) -> str:
         """The `__shared__` variable at an offset."""
         at -= RESERVED
         found = [v for v in self.shared if v.offset <= at]
         if not found:
             return "shared memory"
         nearest = max(found, key=lambda v: v.offset)
-        return f"shared variable '{nearest.plain}', byte {at - nearest.offset}"
+        return f"shared variable '{nearest.plain}', " + (
+            f"element {(at - nearest.offset) // size}" if size and not (at - nearest.offset) % size else f"byte {at - nearest.offset}"
+        )
 
     def tally(self) -> list[tuple[int, int]]:
         """For each instruction its executions by warps, and by lanes whose predicate held, in the last launch."""
@@ -323,7 +326,7 @@ class Asked(NamedTuple):
     races: bool = False
     seconds: float = 6.0  # of CPU time, until it is ended
     poison: int = 0  # the pattern that unwritten shared memory holds
-    strict: bool = True  # a barrier of all threads wants those that have returned, too
+    strict: bool = True  # no block may count on another to run, and a barrier wants threads that have returned, too
     followed: bool = False  # a dependent launch may follow
     ahead: bool = False  # an unknown kernel may still run when it begins
     counts: bool = False
@@ -359,6 +362,7 @@ def run(
         seed=asked.seed,
         poison=asked.poison,
         races=asked.races,
+        registers=of.resources.registers,
         strict=asked.strict,
         dependent=config.pdl,
         ahead=asked.ahead,
@@ -381,7 +385,7 @@ def operand_of(of: Program, fault: Fault, regions: Sequence[Region]) -> str:
     at = fault.address
     race = FAULTS[fault.kind - 1] == "race"
     if fault.space == SHARED_SPACE:
-        return of.shared_variable(at)
+        return of.shared_variable(at, fault.bytes)
     if fault.space != GLOBAL_SPACE:
         return ""
     inside = next((r for r in regions if r.start <= at < r.end), None)

@@ -142,6 +142,7 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
         finish_phase(warp, b);
     });
     step(warp);
+    launch.changes++;
 }
 
 void check(Warp& warp, const Op& op, uint32_t lanes)
@@ -166,7 +167,8 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
     });
     warp.set(op.p[0], complete, lanes);
     if (complete == lanes) return;
-    if (!complete && op.flags & TRIES) warp.gives_way = true;
+    if (!complete && op.flags & TRIES && launch.races && !warp.timed_out) warp.timed_out = warp.pauses = true;
+    else if (!complete && op.flags & TRIES) warp.gives_way = true;
     else warp.pauses = true;
 }
 
@@ -388,6 +390,7 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
         finish_phase(warp, b);
         if (!mask) break;
     }
+    launch.changes++;
     count_copy(warp, op, pieces);
 }
 
@@ -659,7 +662,16 @@ void fence_view(Warp& warp, const Op& op, uint32_t)
 void wait_for_launch(Warp& warp, const Op&, uint32_t) { wait_for_launch_ahead(warp); }
 void start_next(Warp& warp, const Op&, uint32_t) { let_next_start(warp); }
 
-void registers(Warp& warp, const Op& op, uint32_t) { if (op.outs) warp.set(op.p[0], ALL, ALL); }
+// setmaxnreg: a block has 65,536 registers; what asks for more waits for ever.
+void registers(Warp& warp, const Op& op, uint32_t)
+{
+    if (op.outs) warp.set(op.p[0], ALL, ALL);
+    for (const Operand& o : op.every)
+        if (o.kind == Kind::Number) warp.registers = o.value;
+    unsigned all = 0;
+    for (const auto& other : warp.block->warps) all += (other->registers ? other->registers : launch.registers) * WARP;
+    if (all > 65536 && op.has("TRY_ALLOC")) fail(warp, RUNG_DEADLOCK, "the block's warps have asked for %u registers, and it has 65536", all);
+}
 
 }  // namespace
 

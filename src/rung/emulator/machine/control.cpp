@@ -369,6 +369,7 @@ uint32_t drawn;
 
 uint32_t draw() { return drawn = drawn * 1664525u + 1013904223u, drawn ^ drawn >> 15; }
 
+constexpr uint64_t MOST_IDLE = 4096;  // polls of each warp, between which nothing changes, until they are for ever
 constexpr uint64_t TURN = 1024;  // instructions of a warp until the others have their turn
 
 enum class Turn { Nothing, Waits, Ended };  // it executed nothing; it executed something and waits; the others have their turn
@@ -491,6 +492,7 @@ void start(Unit& unit, uint64_t number)
             w.splits.assign(1, {w.alive, 0, Wait::None, 0, 0});
             w.kept.clear();
             w.local.clear();
+            w.registers = 0, w.timed_out = false;
             if (launch.timed) begin_timing(w);
         }
     }
@@ -534,11 +536,14 @@ double seconds_now()
 {
     Fault fault(RUNG_DEADLOCK);
     std::string text = what;
-    unsigned told = 0;
+    unsigned told = 0, at_barriers = 0, elsewhere = 0, mixed = 0;
     for (const auto& block : unit.blocks)
         for (const auto& warp : block->warps)
             for (const Split& s : warp->splits) {
                 const Op& op = launch.program->ops[std::min<size_t>(s.wait == Wait::Barrier || s.wait == Wait::Converge ? s.pc - 1 : s.pc, launch.program->ops.size() - 1)];
+                (s.wait == Wait::Barrier ? at_barriers : elsewhere)++;
+                if (s.wait == Wait::Barrier)
+                    for (const Split& other : warp->splits) mixed += other.wait == Wait::Together;
                 if (!told++) fault.at = where(*warp, op, WARP);
                 if (told > 4) continue;
                 char one[120];
@@ -547,6 +552,7 @@ double seconds_now()
                          s.wait == Wait::Barrier ? "waits at the barrier" : s.wait == Wait::None ? "polls or waits" : "waits for other lanes", op.number);
                 text += one;
             }
+    if (mixed || (at_barriers && !elsewhere)) fault.kind = RUNG_BARRIER;
     snprintf(fault.text, sizeof fault.text, "%s", text.c_str());
     throw fault;
 }
@@ -577,10 +583,11 @@ void run_grid()
     uint64_t next = 0;
     const double began = seconds_now();
     unsigned rounds = 0, busy_rounds = 0;
+    uint64_t idle = 0, changes = 0;  // turns of warps that only polled, since something changed
     bool busy = false;  // a block computes: further ones, which take memory, begin where blocks wait, and now and then
     std::vector<Warp*> turns;
     while (next < units || !resident.empty()) {
-        if (launch.cooperative || resident.empty() || !busy || ++busy_rounds % 64 == 0) {
+        if (launch.cooperative || resident.empty() || (!launch.strict && (!busy || ++busy_rounds % 64 == 0))) {
             do {
                 if (next == units) break;
                 resident.emplace_back(new Unit());
@@ -603,13 +610,17 @@ void run_grid()
                         const Turn turn = run_warp(*warp);
                         did_anything |= turn != Turn::Nothing, again |= turn == Turn::Waits;
                         busy |= turn == Turn::Ended && !warp->pauses;
+                        idle = turn == Turn::Ended && warp->pauses && launch.changes == changes ? idle + 1 : turn == Turn::Nothing ? idle : 0;
+                        changes = launch.changes;
+                        if (idle > MOST_IDLE * turns.size() * resident.size() && (next == units || launch.strict))
+                            tell_deadlock(unit, "all threads that go on poll what no longer changes");
                     }
             }
             if (finished(unit)) resident.erase(resident.begin() + long(i));
             else i++;
             require_time(began, resident);
         }
-        if (!did_anything && next == units && !resident.empty()) tell_deadlock(*resident.front(), "no thread can go on");
+        if (!did_anything && (next == units || launch.strict) && !resident.empty()) tell_deadlock(*resident.front(), "no thread can go on");
     }
 }
 

@@ -27,7 +27,8 @@ struct rung_machine_launch
     uint32_t order, seed;  // of blocks and warps: forward, reverse, drawn by the seed
     uint32_t poison;       // of memory that nothing has written: 0 zeros, 1 to 5 a pattern
     uint32_t races;        // whether accesses that nothing orders are looked for
-    uint32_t strict;       // a barrier of all threads wants those that have returned, too
+    uint32_t registers;    // of each thread
+    uint32_t strict;       // no block may count on another to run, and a barrier wants threads that have returned, too
     uint32_t dependent;    // it may begin before the launch ahead has ended
     uint32_t ahead;        // an unknown kernel may still run when it begins
     uint32_t followed;     // a dependent launch may follow

@@ -81,6 +81,8 @@ struct Memory  // of an instruction that touches memory
     Cost worst = {};
 };
 
+constexpr uint32_t READ_ONLY_CACHE = 1 << 20;  // of the flags of a load
+
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
 
 // Operands by their part: `out` and `p` are written, `s` are read, `in` are predicates that are read behind them.
@@ -155,6 +157,8 @@ struct Warp
     uint32_t time = 0, waited = 0;  // timing.cpp: clocks; those that the memory of this instruction takes
     std::vector<uint32_t> ready;  // clocks at which a register or a predicate may be read
     std::unique_ptr<Order> order;
+    uint32_t registers = 0;   // of each thread, as setmaxnreg leaves them
+    bool timed_out = false;   // a wait of a limited time has ended once without what it waited for
     std::vector<uint32_t> groups = {0};  // clocks at which the copies of each group of cp.async have come
 
     Split& split() { return splits[now]; }
@@ -214,7 +218,8 @@ struct Launch
     Program* program;
     std::vector<Region> regions;  // memory that may be touched; none: all
     uint32_t order, seed, poison;
-    bool strict;  // a barrier of all threads wants those that have returned, too
+    uint32_t registers;  // of each thread
+    bool strict;  // no block may count on another to run at the same time, and a barrier of all wants those that have returned
     bool races, dependent, ahead, followed;  // an unknown kernel may still run when it begins; a dependent launch may follow
     uint32_t grid[3], block[3], cluster[3];
     uint32_t shared_bytes, local_bytes;
@@ -222,6 +227,7 @@ struct Launch
     double seconds;  // of CPU time, until it is ended
     std::vector<uint8_t> bank[8];  // constant memory
     bool timed;
+    uint64_t changes;              // of memory
     uint64_t longest, together;    // clocks of blocks: the longest, all of them
     bool prints;
     void* (*allocate)(size_t bytes);

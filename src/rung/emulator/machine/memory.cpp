@@ -25,7 +25,7 @@ uint8_t* shared_place(Warp& w, uint32_t at, unsigned bytes)
         block = (*block->cluster)[rank];
     }
     const uint32_t offset = at & 0xffffff;
-    if (offset + bytes > block->shared.size())
+    if (offset + bytes > block->shared.size() || offset < RESERVED_SHARED)
         fail(w, RUNG_BOUNDS, "byte %d is beyond the block's %u bytes of shared memory", int(offset) - int(RESERVED_SHARED), launch.shared_bytes);
     return block->shared.data() + offset;
 }
@@ -299,6 +299,14 @@ void look_at_shared(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, b
         uint32_t same = 0;
         uint64_t from[WARP] = {}, place[WARP] = {};
         Block* const block = (*w.block->cluster)[rank];
+        if (block != w.block && !w.block->cluster->front()->cluster_met) {
+            Fault fault(RUNG_RACE);
+            fault.space = RUNG_SHARED_SPACE, fault.address = at[__builtin_ctz(lanes)] & 0xffffff, fault.writes = write;
+            fault.at = rung_machine::where(w, op, unsigned(__builtin_ctz(lanes)));
+            snprintf(fault.text, sizeof fault.text, "%s the shared memory of another block of the cluster", write ? "writes" : "reads");
+            snprintf(fault.lacks, sizeof fault.lacks, "before a barrier of the cluster has shown that it has started");
+            throw fault;
+        }
         each(lanes, [&](unsigned l) {
             if (uint32_t(at[l]) >> 24 == rank) same |= 1u << l, from[l] = at[l] & 0xffffff, place[l] = uint64_t(block->shared.data()) + from[l];
         });
@@ -340,7 +348,7 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
         uint64_t outside = 0;
         for (unsigned l = 0; l < WARP; l++) {
             const uint64_t offset = at[l] - mine;
-            outside |= (offset + op.bytes > size) & (lanes >> l & 1);
+            outside |= ((offset + op.bytes > size) | (offset < RESERVED_SHARED)) & (lanes >> l & 1);
             places[l] = memory + offset;
         }
         if (outside) each(lanes, [&](unsigned l) { places[l] = shared_place(w, uint32_t(at[l]), op.bytes); });
@@ -383,6 +391,7 @@ bool prepare_memory(Op& op)
     if (op.flags == GENERIC && op.has("E") && op.sources && op.s[0].base != ZERO) op.s[0].wide = true;  // also without ".64"
     if (op.has("STRONG")) op.flags |= STRONG;
     if (op.has("CTA") || op.has("SM")) op.flags |= WITHIN_BLOCK;
+    if (op.name == "LDG" && op.has("CONSTANT")) op.flags |= READ_ONLY_CACHE;
     if ((op.has("S8") || op.has("S16")) && !op.store) op.flags |= IS_SIGNED;
     return op.sources && op.s[0].kind == Kind::Memory;
 }
@@ -436,6 +445,7 @@ void store(Warp& w, const Op& op, uint32_t lanes)
     const Operand& from = op.s[1];
     Row scratch;
     const uint32_t* const a = w.row(from, scratch);
+    launch.changes++;
     located(w, op, op.s[0], lanes, where, true, a, from.kind == Kind::Register && from.index != ZERO ? WARP : 0);
     if (op.bytes == 4) {
         if (contiguous(where, lanes, 4)) memcpy(where[0], a, sizeof(Row));
@@ -537,6 +547,7 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
                 if (!swaps) made = combined(how, type, op.flags & FLUSHES, old, given);
                 else if (old == given) made = value(b, op.s[2], l, i);
                 else done &= ~(1u << l);
+                launch.changes += made != old;
                 memcpy(at[l] + i * size, &made, size);
                 if (how == CAST) old = done >> l & 1;  // whether it is done; the upper word is read, too
                 if (d == w.r[SINK]) continue;

@@ -129,7 +129,7 @@ rung_where where_of(const Access& was, const Warp& w)
         char of[80] = "";
         if (elsewhere) snprintf(of, sizeof of, " of block (%u, %u, %u)", b[0], b[1], b[2]);
         snprintf(fault.text, sizeof fault.text, "%s%s what thread (%u, %u, %u)%s has %s", write ? "writes" : "reads",
-                 who.agent ? " asynchronously" : "", t % size[0], t / size[0] % size[1], t / (size[0] * size[1]), of, was_write ? "written" : "read");
+                 who.agent ? " asynchronously" : who.op.flags & READ_ONLY_CACHE && !write ? " through the read-only cache" : "", t % size[0], t / size[0] % size[1], t / (size[0] * size[1]), of, was_write ? "written" : "read");
         snprintf(fault.lacks, sizeof fault.lacks, "%s%s", lacks,
                  elsewhere ? " (of blocks: a __threadfence before the flag or counter that tells of it)" : "");
     }
@@ -236,7 +236,9 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
             const bool repeats = write && !strong && !last.strong && last.unit == who.unit && last.index == who.index && last.instruction == who.op.number;
             if (!repeats || !same(unsigned(__builtin_ctz(last.lanes))))
                 race(who, lane, at, shared, write, last, true, repeats ? "by the same instruction, with another value" : "with no barrier between");
-        } else if (!write && who.by_proxy && last.index < all_warps(*who.w.block) && last.unit == who.unit && !knows(who.order.known.proxied, last))
+        } else if (!write && who.op.flags & READ_ONLY_CACHE && !shared && last.index < all_warps(*who.w.block))
+            race(who, lane, at, shared, write, last, true, "which the cache of constants may not see");
+        else if (!write && who.by_proxy && last.index < all_warps(*who.w.block) && last.unit == who.unit && !knows(who.order.known.proxied, last))
             race(who, lane, at, shared, write, last, true, "with no fence.proxy.async between");
     }
     if (!write) return remember_read(who, lane, cell, mine);

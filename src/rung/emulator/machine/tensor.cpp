@@ -291,6 +291,7 @@ void multiply_warp(Warp& warp, const Op& op, uint32_t lanes)
     read_registers(warp, b, shape.b, 8, shape.depth, right, true);
     if (shape.sparse) spread(warp, op, shape, op.s[3], op.s[4].value);
     multiply(shape.rows, 8, shape.depth);
+    if (lanes != ALL) fail(warp, RUNG_BARRIER, "a product by a part of the warp (lanes %08x): all its lanes must make it together", lanes);
     note(Event::Product, warp, 1);
     add_products(warp, lanes, shape, op.out, old, old.index != ZERO, a.negative != b.negative ? -1.0f : 1.0f);
 }
