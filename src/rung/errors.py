@@ -27,12 +27,6 @@ FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "t
 FAULTS: tuple[FaultKind, ...] = ("barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async")
 
 
-class TooLarge(RungError):
-    """A launch that has more programs than are to be interpreted."""
-
-    kind = "too large"
-
-
 class EmulatorFault(RungError):
     """A fault inside an emulated kernel; the process and later launches are unharmed.
 

@@ -18,7 +18,7 @@ from rung.check.report import RAISED, SLOW, Failure
 from rung.check.runner import How
 from rung.check.trial import SEEDS, Trial, Trials
 from rung.cuda.source import without_comments
-from rung.errors import EmulatorFault, TooLarge
+from rung.errors import EmulatorFault
 from rung.operation import Case, Values
 from rung.rungs.cuda import CudaRung
 from rung.rungs.header import DESCRIPTIVE
@@ -39,12 +39,12 @@ LARGE = (
     *(200, 256, 257, 300, 320, 384, 500, 512, 514, 600, 640, 768, 1000, 1024, 1028, 1280, 1536, 1600, 2050, 2304, 3000),
     *(4096, 5000),
 )
-# Of that work, what a rung of Python gets: most of its time is the interpreter's, and all dtypes have the same text.
+# Of that work, what a rung of Python gets: new sizes may need a new compilation, and all dtypes have the same text.
 SHARE, SHARE_AGAIN = 0.05, 0.015
 TOO_SLOW, STILL_RUNNING = 20, "no thread has ended"  # work of a shape that was stopped, and how that is told
 LEAST_THREADS = 0.2  # of the threads of a trial, what the default check keeps
 LEAST_PYTHON = 0.5  # of that, what the default check keeps
-MOST_BYTES_PYTHON, PROGRAMS = 4e6, 500  # of a trial and of each of its launches
+MOST_BYTES_PYTHON = 4e6  # of a trial
 FLAG = 2  # scalars up to this value select a variant of the formula
 ATTEMPTS = 40  # to find a shape that the operation and the rung support
 DRAWN = 100  # the most random shapes
@@ -159,9 +159,6 @@ class Shapes:
             return False
         try:
             trial.once("shuffled" if races else self.trials.next_order())
-        except TooLarge:
-            self.spent += 1 + (host.switches - before) / SWITCHES
-            return True
         except (Failure, EmulatorFault) as failure:
             if failure.kind == RAISED:
                 self.raised.append(f"{trial.report.case} ({failure})")
@@ -191,7 +188,7 @@ class Shapes:
                     continue
                 self.known.add(key)
                 named = ", ".join(f"{d}={n}" for d, n in changed.items())
-                how = How(trials.tuning, races=races, programs=None if self.share == 1.0 else PROGRAMS)
+                how = How(trials.tuning, races=races)
                 trial = trials.at(replace(case, name=f"{case.name}, with {named}", values=given), given, self.seed, how)
                 usable = _has_results(trial)
             except Exception:  # dimensions that do not fit together

@@ -347,12 +347,6 @@ class Trial:
         finally:
             self.operands.restore()
 
-    def compiles(self) -> None:
-        """Triton's compiler must take what its interpreter runs. The outputs are right ones, if the rung reads them."""
-        with self.report.phase("compile_and_bind"):
-            self.call.run()
-            self.call.compiles()
-
     def later_runs(self, count: int) -> None:
         """Later runs must be as right as the first."""
         try:

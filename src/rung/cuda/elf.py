@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rung.cuda.launch import Resources
+
 # Attributes of .nv.info: the threads that __launch_bounds__ allows, and those that __block_size__ requires; where the
 # parameters lie in constant bank 0, and each one's place there; the bytes of a function's stack.
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
 _PARAMETERS, _PARAMETER, _FRAME, _STACK = 0x0A, 0x17, 0x11, 0x12
 _SYMBOL_TABLE, _NO_DATA = 2, 8  # kinds of sections
 _OBJECT, _TLS = 1, 6  # and of symbols
+_RESERVED_SHARED = 1024  # bytes of a block that the system takes since sm_90, and a kernel's section counts
 _SIZED = 4  # the format of an attribute with a size and that many bytes; the others have two bytes
 
 
@@ -27,6 +30,7 @@ class Section:
     entry: int  # bytes of an entry
     data: bytes
     size: int  # also of a section that the file has no data of
+    info: int = 0
 
 
 def sections(data: bytes) -> list[Section]:
@@ -37,11 +41,11 @@ def sections(data: bytes) -> list[Section]:
     rows = [struct.unpack_from("<IIQQQQIIQQ", data, start + i * size) for i in range(count)]
     texts = rows[names][4] if rows else 0
     found = []
-    for name, kind, _, _, offset, length, link, _, _, entry in rows:
+    for name, kind, _, _, offset, length, link, info, _, entry in rows:
         at = texts + name
         text = data[at : data.index(b"\0", at)].decode()
         own = b"" if kind == _NO_DATA else data[offset : offset + length]
-        found.append(Section(text, kind, link, entry, own, length))
+        found.append(Section(text, kind, link, entry, own, length, info))
     return found
 
 
@@ -116,6 +120,20 @@ def kernel_memory(cubin: bytes, symbol: str) -> KernelMemory:
     constants = len(parts.get(f".nv.constant0.{symbol}", b""))
     in_order = tuple(found[number] for number in sorted(found))
     return KernelMemory(constants, start, in_order, parts.get(f".nv.constant2.{symbol}", b""), max(stacks))
+
+
+def resources(cubin: bytes, symbol: str) -> Resources:
+    """What the file itself tells of a kernel: not how much of its stack are spills."""
+    parts = {part.name: part for part in sections(cubin)}
+    text, shared = parts.get(f".text.{symbol}"), parts.get(f".nv.shared.{symbol}")
+    static = max(0, shared.size - _RESERVED_SHARED) if shared else 0
+    return Resources(text.info >> 24 if text else 0, static, 0, 0, kernel_memory(cubin, symbol).stack)
+
+
+def kernels(cubin: bytes) -> list[str]:
+    """The symbols of its kernels."""
+    found = [part.name.removeprefix(".nv.info.") for part in sections(cubin) if part.name.startswith(".nv.info.")]
+    return [name for name in found if code(cubin, name)]
 
 
 def code(cubin: bytes, symbol: str) -> bytes:

@@ -14,7 +14,6 @@ from rung.emulator.module import (
     switches,
     under,
     unwatched,
-    within_a_launch,
     without_launches,
 )
 from rung.emulator.toolchain import available
@@ -36,6 +35,5 @@ __all__ = [
     "switches",
     "under",
     "unwatched",
-    "within_a_launch",
     "without_launches",
 ]

@@ -127,7 +127,6 @@ class Launched:
     clocks: tuple[int, int] = (0, 0)  # of the longest block, and of all together: of instructions that need each other
     resident: int = 0  # blocks that a multiprocessor holds at once
     launches: int = 1  # that are summed
-    programs: bool = False  # of Triton's interpreter: a request is an access of a whole block, of `warp`th such ones
 
     def total(self, memory: str, direction: str, *ways: str) -> Counts:
         found = Counts()
@@ -167,14 +166,6 @@ def traced(room: int = TRACED) -> Iterator[None]:
 def room() -> int:
     """How many requests the next launch keeps."""
     return _room if _recorded is not None else 0
-
-
-def programs(kernel: str) -> Launched | None:
-    """The trace of an interpreted kernel that is launched now; None if none is kept."""
-    if _recorded is None or not _room:
-        return None
-    _recorded.append(Launched(kernel, LaunchConfig((1, 1, 1), (1, 1, 1)), programs=True))
-    return _recorded[-1]
 
 
 def collect(program: machine.Program, config: LaunchConfig) -> None:

@@ -194,9 +194,8 @@ def _exact(instruction: sass.Instruction, code: bytes) -> str:
 class Variables:
     """The __constant__ and __device__ variables of a loaded module, which keep their values between launches."""
 
-    def __init__(self, build: Build) -> None:
-        cubin = nvrtc.compile_cubin(build.with_lines, ARCH)
-        memory = elf.module_memory(cubin.path.read_bytes())
+    def __init__(self, cubin: bytes) -> None:
+        memory = elf.module_memory(cubin)
         self._known = memory.variables
         self._sections = {name: aligned(data) for name, data in memory.sections.items()}
         for section, offset, name, added in memory.placed:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from rung.cuda import limits, tensor_map
+from rung.cuda import limits, nvrtc, tensor_map
 from rung.cuda.elf import shared_symbols
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.source import kernel_parameters
@@ -33,7 +33,7 @@ _NOWHERE = 0xFFFFFFFF
 SIZES = {"float": 4, "int": 4, "unsigned": 4, "double": 8, "half": 2, "__half": 2, "float2": 8, "float4": 16}
 _SHARED_ROOM = 1 << 20
 MOST_BLOCKS = 1 << 26  # of a launch; the runtime keeps their order, and they take a minute at least
-STEP, ELEMENTS = 4000, 10  # switches that take as long as a step of the interpreter; elements in the time of one
+INSTRUCTION = 8  # switches that take as long as an instruction of a warp on the machine
 _PATTERNS = 5  # patterns of unwritten memory: NaN first, then others from launch to launch
 CONSTANT_ROOM = 64 * 1024  # bytes of __constant__ memory that a module has
 
@@ -48,7 +48,6 @@ class Settings:
     seconds: float = 6.0  # of CPU time without any thread ending, until the launch is stopped
     check_races: bool = False  # every access to shared memory is checked; several times slower
     fused: bool = False  # products and sums become fused multiply-adds, as a GPU's compiler makes them
-    programs: int | None = None  # a launch of more programs of an interpreted kernel is not run, nor of many steps
     counters: bool = False  # the machine code runs, and what it does is counted; counters.py reports it by line
     coverage: bool = False  # conditions and loop iterations are counted; coverage.py reports them by line
 
@@ -67,7 +66,7 @@ def under(**changes: Any) -> Iterator[None]:
         _ambient = before
 
 
-_launched = 0  # kernels, interpreted ones included
+_launched = 0  # kernels
 
 
 def launching() -> bool:
@@ -97,24 +96,6 @@ def without_launches(most: int = 10_000) -> Iterator[None]:
         _left_out = None
 
 
-_within = 0
-
-
-@contextlib.contextmanager
-def a_launch() -> Iterator[None]:
-    """A launch of an interpreted kernel runs: its torch operators are the interpreter's."""
-    global _within
-    _within += 1
-    try:
-        yield
-    finally:
-        _within -= 1
-
-
-def within_a_launch() -> bool:
-    return _within > 0
-
-
 def launches_ran() -> int:
     """How many kernels have been launched in this process, Triton's included."""
     return _launched
@@ -140,24 +121,7 @@ def ambient() -> Settings:
     return _ambient
 
 
-_atomics, _steps = 0, 0.0  # of interpreted kernels
-
-
-def note_atomics(count: int) -> None:
-    """Counts read-modify-writes of an interpreted kernel."""
-    global _atomics
-    _atomics += count
-
-
-def note_steps(elements: int) -> None:
-    """Counts a step of an interpreted kernel, on so many elements."""
-    global _steps
-    _steps += STEP + elements / ELEMENTS
-
-
-def steps() -> float:
-    """What the steps of interpreted kernels in this process count, in switches."""
-    return _steps
+_atomics, _instructions = 0, 0  # that warps of machine code have executed
 
 
 def atomics_ran() -> int:
@@ -166,9 +130,9 @@ def atomics_ran() -> int:
 
 
 def switches() -> int:
-    """Switches between threads in this process, which are most of the time of kernels that exchange much data; the
-    steps of interpreted kernels count as many switches as take as long."""
-    return int(native.runtime().rung_switches()) + int(_steps)
+    """Switches between threads in this process, which are most of the time of kernels that exchange much data; an
+    instruction of a warp counts as many switches as take as long."""
+    return int(native.runtime().rung_switches()) + INSTRUCTION * _instructions
 
 
 def load(build: Build, *, settings: Settings | None = None) -> EmulatedModule:
@@ -337,17 +301,14 @@ class EmulatedModule:
     def _count(self, kernel: str, config: LaunchConfig, values: Sequence[machine.Bytes]) -> None:
         """Runs the machine code of the whole grid."""
         program = machine.program(self._build, kernel)
-        with _one_at_a_time:
-            room, seconds = counters.room(), self.settings.seconds
-            timed = counters.timed()
-            machine.run(program, config, self._own_variables(), values, room=room, seconds=seconds, timed=timed)
-            counters.collect(program, config)
+        execute(program, config, self._own_variables(), values, self.settings)
         executed = zip(program.instructions, program.tally(), strict=True)
         self._require_wait(kernel, config, any(warps for i, (warps, _) in executed if i.name == "ACQBULK"))
 
     def _own_variables(self) -> machine.Variables:
         if self._variables is None:
-            self._variables = machine.Variables(self._build)
+            cubin = nvrtc.compile_cubin(self._build.with_lines, machine.ARCH)
+            self._variables = machine.Variables(cubin.path.read_bytes())
         return self._variables
 
     def _constant(self, symbol: str) -> tuple[int, int] | None:
@@ -468,6 +429,31 @@ class EmulatedModule:
                 name = kernel_parameters(self._build.source, kernel, self._build.origin)[i].name
                 return f"parameter '{name}', element {(address - start) // size}"
         return "global memory"
+
+
+def execute(
+    program: machine.Program,
+    config: LaunchConfig,
+    variables: machine.Variables,
+    values: Sequence[machine.Bytes],
+    settings: Settings | None = None,
+) -> None:
+    """Runs a kernel's machine code on the whole grid; what it counts is kept where counts are recorded."""
+    settings = settings or _ambient
+    with _one_at_a_time:
+        room, seconds = counters.room(), settings.seconds
+        machine.run(program, config, variables, values, room=room, seconds=seconds, timed=counters.timed())
+        counters.collect(program, config)
+        _note(program)
+
+
+def _note(program: machine.Program) -> None:
+    """Adds up what the launch that has just ended has executed."""
+    global _atomics, _instructions
+    for instruction, (executed, _) in zip(program.instructions, program.tally(), strict=True):
+        _instructions += executed
+        if instruction.name.startswith(("ATOM", "RED")) and instruction.name != "REDUX":
+            _atomics += executed
 
 
 def _bytes_of(kind: str, value: Any) -> bytes:

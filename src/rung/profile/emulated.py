@@ -18,6 +18,8 @@ import torch
 
 from rung.bench import race
 from rung.check.operands import Operands
+from rung.cuda import pretended
+from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import counters, guard, machine, module
 from rung.emulator.counters import Counts, Launched
@@ -25,10 +27,12 @@ from rung.emulator.counters_explained import INSTRUCTIONS, figures, is_ratio, su
 from rung.errors import RungError
 from rung.expressions import evaluate
 from rung.operation import Values
+from rung.profile import inspect_triton
 from rung.profile.counters import SINGLE
 from rung.profile.inspect import DEFAULT_SHAPE
 from rung.rungs import catalogue
 from rung.rungs.base import Rung, Subject, emulated_multiprocessors
+from rung.rungs.cuda import CudaRung
 
 ALIGNED = 512  # as a GPU's allocator aligns memory
 MOST_WORK = 2e8  # operations and numbers of a shape that is counted as it is
@@ -148,8 +152,8 @@ def _aligned(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tens
 def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: bool = False) -> Counted:
     """Counts at this very shape; with a trace of requests, if wanted."""
     rung, values, dtype = subject.rung, subject.values, subject.dtype
-    if rung.kind != "cuda" and not (trace and rung.kind == "triton"):
-        raise RungError(f"{rung.full_name} is a {rung.kind} rung: only CUDA kernels are counted on the emulator.")
+    if rung.kind not in ("cuda", "triton"):
+        raise RungError(f"{rung.full_name} is a {rung.kind} rung: only kernels in CUDA C++ and Triton are counted.")
     memory: list[Tensor] = []
 
     def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
@@ -166,8 +170,7 @@ def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: boo
         launches.clear()
         if trace:
             here.enter_context(counters.traced())
-        if rung.kind == "cuda":
-            machine.library().rung_machine_cold()
+        machine.library().rung_machine_cold()
         prepared.run()
     sizes = (subject.shape,)
     return Counted(rung.full_name, dtype.name, subject.shape, launches, rung.tuned(tuning), sizes=sizes, memory=memory)
@@ -209,7 +212,7 @@ def _extended(subject: Subject, parts: Mapping[str, int], tuning: Mapping[str, i
                     "at a smaller --shape."
                 )
     kernels = _on_line(base, steps, tuple(parts.values()))
-    planned = subject.rung.launches(subject.values, subject.dtype, tuning, emulated=False)  # type: ignore[attr-defined]
+    planned = _planned(subject, tuning)
     for number, (kernel, (name, config)) in enumerate(zip(kernels, planned, strict=True)):
         one, *others = (c.kernels[number].config.blocks for c in (base, *steps))
         if name != kernel.kernel or config.blocks != _extrapolated(one, others, tuple(parts.values())):
@@ -217,6 +220,17 @@ def _extended(subject: Subject, parts: Mapping[str, int], tuning: Mapping[str, i
         kernel.config = config
     sizes = tuple(c.shape for c in (base, *steps, proof))
     return Counted(base.rung, base.dtype, subject.shape, kernels, base.tuning, exact=False, sizes=sizes)
+
+
+def _planned(subject: Subject, tuning: Mapping[str, int] | None) -> list[tuple[str, LaunchConfig]]:
+    """The launches at this shape, which are not made."""
+    rung, values, dtype = subject.rung, subject.values, subject.dtype
+    if isinstance(rung, CudaRung):
+        return rung.launches(values, dtype, tuning, emulated=False)
+    found: list[pretended.Kernel] = []
+    with emulated_multiprocessors(SMS), pretended.gpu(found.append, multiprocessors=SMS, device="meta"):
+        inspect_triton.called(rung, values, dtype, tuning)
+    return [(kernel.name, kernel.config) for kernel in found]
 
 
 def work(subject: Subject, values: Values) -> float:

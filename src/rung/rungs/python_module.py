@@ -140,9 +140,9 @@ def load(path: Path, *, interpret: bool = False) -> ModuleType:
         before, _interpreted = _interpreted, interpret
         try:
             if interpret and b"triton" in text:
-                from rung.emulator import triton as triton_interpreter
+                from rung.emulator import triton
 
-                with triton_interpreter.enabled():
+                with triton.enabled():
                     _loaded[key] = _execute(path, f"rung_file_{digest}_interpreted")
             else:
                 name = f"rung_file_{digest}" + ("_interpreted" if interpret else "")
