@@ -127,6 +127,7 @@ class Launched:
     clocks: tuple[int, int] = (0, 0)  # of the longest block, and of all together: of instructions that need each other
     resident: int = 0  # blocks that a multiprocessor holds at once
     launches: int = 1  # that are summed
+    code: str = ""
 
     def total(self, memory: str, direction: str, *ways: str) -> Counts:
         found = Counts()
@@ -190,7 +191,7 @@ def counted(
     program: machine.Program, config: LaunchConfig, tally: Sequence[tuple[int, int]], requests: Iterable[Requested]
 ) -> Launched:
     """The counts of instructions and requests by line."""
-    launched = Launched(program.kernel, config)
+    launched = Launched(program.kernel, config, code=program.text)
     places = _places(program)
     for instruction, place, (executed, lanes) in zip(program.instructions, places, tally, strict=True):
         if not executed:

@@ -21,7 +21,7 @@ from rung.check.operands import Operands
 from rung.cuda import pretended
 from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import counters, guard, machine, module
+from rung.emulator import counters, cubins, guard, machine, module
 from rung.emulator.counters import Counts, Launched
 from rung.emulator.counters_explained import INSTRUCTIONS, figures, is_ratio, summed
 from rung.errors import RungError
@@ -213,8 +213,10 @@ def _extended(subject: Subject, parts: Mapping[str, int], tuning: Mapping[str, i
                 )
     kernels = _on_line(base, steps, tuple(parts.values()))
     planned = _planned(subject, tuning)
-    for number, (kernel, (name, config)) in enumerate(zip(kernels, planned, strict=True)):
+    for number, (kernel, (name, config, code)) in enumerate(zip(kernels, planned, strict=True)):
         one, *others = (c.kernels[number].config.blocks for c in (base, *steps))
+        if code and any(c.kernels[number].code != code for c in (base, *steps, proof)):
+            raise RungError(f"{base.rung}: {name} is compiled to other code there; count it at a smaller --shape.")
         if name != kernel.kernel or config.blocks != _extrapolated(one, others, tuple(parts.values())):
             raise RungError(f"{base.rung}: {name} has another number of blocks there; count it at a smaller --shape.")
         kernel.config = config
@@ -222,15 +224,15 @@ def _extended(subject: Subject, parts: Mapping[str, int], tuning: Mapping[str, i
     return Counted(base.rung, base.dtype, subject.shape, kernels, base.tuning, exact=False, sizes=sizes)
 
 
-def _planned(subject: Subject, tuning: Mapping[str, int] | None) -> list[tuple[str, LaunchConfig]]:
-    """The launches at this shape, which are not made."""
+def _planned(subject: Subject, tuning: Mapping[str, int] | None) -> list[tuple[str, LaunchConfig, str]]:
+    """The launches at this shape, which are not made, with their code where it depends on the shape."""
     rung, values, dtype = subject.rung, subject.values, subject.dtype
     if isinstance(rung, CudaRung):
-        return rung.launches(values, dtype, tuning, emulated=False)
+        return [(*launch, "") for launch in rung.launches(values, dtype, tuning, emulated=False)]
     found: list[pretended.Kernel] = []
     with emulated_multiprocessors(SMS), pretended.gpu(found.append, multiprocessors=SMS, device="meta"):
         inspect_triton.called(rung, values, dtype, tuning)
-    return [(kernel.name, kernel.config) for kernel in found]
+    return [(k.name, k.config, cubins.loaded(k.cubin, k.file).program(k.name).text) for k in found]
 
 
 def work(subject: Subject, values: Values) -> float:
@@ -276,8 +278,9 @@ def _parts(subject: Subject, tuning: Mapping[str, int] | None) -> dict[str, int]
             if subject.rung.refused_by_needs(fewer, subject.dtype, tuning) is not None:
                 break
             values, size = fewer, size // factor
-            parts[dim] = whole // size
-    return parts
+            # A size of one may be a constant in the code, as Triton compiles it.
+            parts[dim] = whole // size if size > 1 or whole % 2 or isinstance(subject.rung, CudaRung) else whole // 2
+    return {dim: count for dim, count in parts.items() if count > 1}
 
 
 def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> list[Launched]:
