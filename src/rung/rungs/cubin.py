@@ -22,8 +22,8 @@ _LAUNCH = {"kernel", "grid", "block", "shared", "cluster", "cooperative", "args"
 
 
 class CubinRung(Rung):
-    """A `.toml` file: `cubin`, keys of a header, and each `[[launch]]` with grid, block, shared, and `args` in the order
-    of the kernel's parameters: an operand, a buffer, or a number as "i32 = B * T"."""
+    """A `.toml` file: `cubin`, keys of a header, and each `[[launch]]` with grid, block, shared, and `args` in the
+    order of the kernel's parameters: an operand, a buffer, or a number as "i32 = B * T"."""
 
     kind = "cubin"
 
