@@ -13,9 +13,9 @@ from pathlib import Path
 from rung.cuda.launch import Resources
 
 # Attributes of .nv.info: the threads that __launch_bounds__ allows, and those that __block_size__ requires; where the
-# parameters lie in constant bank 0, and each one's place there; the bytes of a function's stack.
+# parameters lie in constant bank 0, and each one's place there; the bytes of a function's stack, its registers.
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
-_PARAMETERS, _PARAMETER, _FRAME, _STACK = 0x0A, 0x17, 0x11, 0x12
+_PARAMETERS, _PARAMETER, _FRAME, _STACK, _REGISTERS = 0x0A, 0x17, 0x11, 0x12, 0x2F
 _SYMBOL_TABLE, _NO_DATA = 2, 8  # kinds of sections
 _OBJECT, _TLS = 1, 6  # and of symbols
 _RESERVED_SHARED = 1024  # bytes of a block that the system takes since sm_90, and a kernel's section counts
@@ -30,7 +30,6 @@ class Section:
     entry: int  # bytes of an entry
     data: bytes
     size: int  # also of a section that the file has no data of
-    info: int = 0
 
 
 def sections(data: bytes) -> list[Section]:
@@ -41,11 +40,11 @@ def sections(data: bytes) -> list[Section]:
     rows = [struct.unpack_from("<IIQQQQIIQQ", data, start + i * size) for i in range(count)]
     texts = rows[names][4] if rows else 0
     found = []
-    for name, kind, _, _, offset, length, link, info, _, entry in rows:
+    for name, kind, _, _, offset, length, link, _, _, entry in rows:
         at = texts + name
         text = data[at : data.index(b"\0", at)].decode()
         own = b"" if kind == _NO_DATA else data[offset : offset + length]
-        found.append(Section(text, kind, link, entry, own, length, info))
+        found.append(Section(text, kind, link, entry, own, length))
     return found
 
 
@@ -125,9 +124,13 @@ def kernel_memory(cubin: bytes, symbol: str) -> KernelMemory:
 def resources(cubin: bytes, symbol: str) -> Resources:
     """What the file itself tells of a kernel: not how much of its stack are spills."""
     parts = {part.name: part for part in sections(cubin)}
-    text, shared = parts.get(f".text.{symbol}"), parts.get(f".nv.shared.{symbol}")
+    shared = parts.get(f".nv.shared.{symbol}")
     static = max(0, shared.size - _RESERVED_SHARED) if shared else 0
-    return Resources(text.info >> 24 if text else 0, static, 0, 0, kernel_memory(cubin, symbol).stack)
+    named, registers = [name for name, *_ in _symbols(cubin)], 0
+    for attribute, value in _attributes(parts[".nv.info"].data if ".nv.info" in parts else b""):
+        if attribute == _REGISTERS and named[struct.unpack_from("<I", value)[0]] == symbol:
+            registers = struct.unpack_from("<I", value, 4)[0]
+    return Resources(registers, static, 0, 0, kernel_memory(cubin, symbol).stack)
 
 
 def kernels(cubin: bytes) -> list[str]:

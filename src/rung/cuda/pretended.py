@@ -109,7 +109,7 @@ class _Stream:
     cuda_stream = 0
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        self.query, self.elapsed_time = _Constant(True), _Constant(1.0)
+        self.query, self.elapsed_time = _Constant(True), _Constant(1e6)  # so long that nobody measures it often
         self.synchronize = self.record = self.wait = _Constant()
         self.wait_stream = self.wait_event = _Constant()
         self.record_event = _Constant(self)
@@ -148,7 +148,7 @@ class _Memory(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        if func is torch.Tensor.is_cuda.__get__:
+        if func == torch.Tensor.is_cuda.__get__:  # each look at it makes another wrapper
             return True
         if func is torch.Tensor.cuda:
             return args[0]
@@ -242,7 +242,7 @@ class _Trials:
 
 
 def _loaded(name: str, cubin: bytes, shared: int, device: int) -> tuple[None, bytes, int, int, int]:
-    most = elf.most_threads(cubin, name) or THREADS_BLOCK
+    most = min(elf.most_threads(cubin, name) or THREADS_BLOCK, THREADS_BLOCK)
     found = elf.resources(cubin, name)
     return None, cubin, found.registers, found.stack // 4, most
 

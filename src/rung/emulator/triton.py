@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rung.cuda import pretended
 from rung.emulator import cubins, module
+from rung.errors import CompileError, RungError
 
 MULTIPROCESSORS = 4
+_HERE = str(Path(__file__).parents[1])
 
 
 @contextmanager
@@ -18,7 +22,45 @@ def enabled(multiprocessors: int = MULTIPROCESSORS) -> Iterator[None]:
         yield
         return
     with pretended.gpu(_launch, multiprocessors=multiprocessors):
-        yield
+        try:
+            yield
+        except RungError:
+            raise
+        except Exception as problem:
+            if told := _of_the_compiler(problem):
+                raise CompileError(told) from problem
+            raise
+
+
+def _of_the_compiler(problem: BaseException) -> str:
+    """What Triton's compiler refuses, and where; empty for an error of other code."""
+    import triton
+
+    package = str(Path(triton.__file__).parent)
+    frames = traceback.extract_tb(problem.__traceback__)
+    if not any(frame.filename.startswith(package) for frame in frames) or "allocator" in str(problem):
+        return ""
+    chain = [problem]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    line = next(filter(None, map(_line, reversed(chain))), "")
+    text = [words for part in str(chain[-1]).splitlines() if (words := part.strip(" ^"))]
+    caller = next((f for f in reversed(frames) if not f.filename.startswith((package, _HERE))), None)
+    where = line or (f"{Path(caller.filename).name}, line {caller.lineno}" if caller else "")
+    return f"{where}: does not compile for sm_90: {text[-1] if text else type(problem).__name__}"
+
+
+def _line(problem: BaseException) -> str:
+    """The file and the line of an error of Triton's compiler, which counts lines from the kernel's `def`."""
+    from triton.runtime.jit import _triton_jit_function_registry
+
+    source, node = getattr(problem, "src", None), getattr(problem, "node", None)
+    for function in _triton_jit_function_registry.values():
+        if source and hasattr(node, "lineno") and function.src == source:
+            decorators = "".join(function.raw_src).partition("def ")[0].count("\n")
+            file = Path(function.fn.__code__.co_filename).name
+            return f"{file}, line {function.starting_line_number + decorators + node.lineno - 1}"
+    return ""
 
 
 def _launch(kernel: pretended.Kernel) -> None:

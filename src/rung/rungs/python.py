@@ -42,7 +42,7 @@ class PythonRung(Rung):
     def load(self, device: Device) -> ModuleType:
         """The module itself, as Triton compiles it for a GPU that is not there, if there is none."""
         assert self.path is not None
-        return python_module.load(self.path, interpret=device != "cuda")
+        return python_module.load(self.path, emulated=device != "cuda")
 
     def bound(self, call: Call) -> Prepared:
         arguments, run = self.arguments(call), getattr(self.load(call.device), self.facts.entry)
