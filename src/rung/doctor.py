@@ -199,7 +199,8 @@ def _triton() -> Iterator[Finding]:
     from rung.operation import LADDERS
     from rung.rungs import python_module
 
-    places = [("a Triton kernel's machine code", "cpu"), *([("a Triton kernel", "cuda")] if torch.cuda.is_available() else [])]
+    here = [("a Triton kernel", "cuda")] if torch.cuda.is_available() else []
+    places = [("a Triton kernel's machine code", "cpu"), *here]
     for name, device in places:
         try:
             rung = python_module.load(LADDERS / "relu" / "03_triton.py", emulated=device == "cpu")
