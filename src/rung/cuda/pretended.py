@@ -67,6 +67,7 @@ def gpu(
     with contextlib.ExitStack() as here:
         here.enter_context(mock.patch.multiple(torch.cuda, create=True, **_answers(of, multiprocessors)))
         here.enter_context(_Memory(device))
+        here.enter_context(mock.patch.object(torch, "Generator", _Generator))
         with contextlib.suppress(ImportError):
             here.enter_context(_driver(_Driver(launch, of, multiprocessors, device, trials)))
         yield
@@ -137,6 +138,11 @@ def _answers(of: Limits, multiprocessors: int) -> dict[str, Any]:
         "stream": nullcontext(), **dict.fromkeys(("synchronize", "set_device", "set_stream", "empty_cache", "init")),
     }  # fmt: skip
     return {name: _Constant(value) for name, value in constants.items()} | {"Stream": _Stream, "Event": _Stream}
+
+
+class _Generator(torch.Generator):
+    def __new__(cls, device: Any = "cpu") -> _Generator:
+        return super().__new__(cls, "cpu" if _is_gpu(device) else device)  # type: ignore[call-arg]
 
 
 class _Memory(TorchFunctionMode):
