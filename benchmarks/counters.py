@@ -1,7 +1,7 @@
 """Counts on the emulator what Nsight Compute has measured, and compares: python3 benchmarks/counters.py [OP[/RUNG] ...]
 
-Every stored profile of a CUDA rung is counted at its shape and tuning; rows go to the store ($RUNG_RESULTS, or -o). A
-row that exists for the present code is not counted again. No GPU is needed.
+Every stored profile of a rung in CUDA C++ or Triton is counted at its shape and tuning; rows go to the store
+($RUNG_RESULTS, or -o). A row that exists for the present code is not counted again. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> int:
     for row in profiled:
         if chosen.rungs and not row.what.startswith(tuple(chosen.rungs)):
             continue
-        if catalogue.find(row.what).kind != "cuda" or time.monotonic() - began > chosen.limit:
+        if catalogue.find(row.what).kind not in ("cuda", "triton") or time.monotonic() - began > chosen.limit:
             continue
         asked = replace(row, kind="count", options=_options(row), machine=machine.facts())
         if asked.question in known:

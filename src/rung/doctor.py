@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
@@ -194,16 +195,19 @@ def _triton() -> Iterator[Finding]:
         yield Finding("Triton", "missing", "not installed", "pip install triton (Linux), for the Triton rungs.")
         return
     yield Finding("Triton", "works", found)
+    from rung.emulator import triton
     from rung.operation import LADDERS
     from rung.rungs import python_module
 
-    places = [("Triton's interpreter", "cpu"), *([("a Triton kernel", "cuda")] if torch.cuda.is_available() else [])]
+    here = [("a Triton kernel", "cuda")] if torch.cuda.is_available() else []
+    places = [("a Triton kernel's machine code", "cpu"), *here]
     for name, device in places:
         try:
-            rung = python_module.load(LADDERS / "relu" / "03_triton.py", interpret=device == "cpu")
+            rung = python_module.load(LADDERS / "relu" / "03_triton.py", emulated=device == "cpu")
             x = torch.arange(-20, 20, dtype=torch.float32, device=device)
             out = torch.empty_like(x)
-            rung.run(x, out, N=40, BLOCK=32, NUM_WARPS=4)
+            with triton.enabled() if device == "cpu" else nullcontext():
+                rung.run(x, out, N=40, BLOCK=32, NUM_WARPS=4)
             right = bool((out == x.clamp(min=0)).all())
             yield Finding(name, "works" if right else "broken", "a kernel ran" + (", right" if right else ", wrong"))
         except Exception as problem:  # Triton raises many kinds of errors

@@ -28,15 +28,9 @@ FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "t
 FAULTS: tuple[FaultKind, ...] = ("barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async")
 
 
-class TooLarge(RungError):
-    """A launch that has more programs than are to be interpreted."""
-
-    kind = "too large"
-
-
 class EmulatorFault(RungError):
-    """A fault inside an emulated kernel; the process and later launches are unharmed. `place` and `related` say where, as
-    the findings of a document do: file, line, kernel, block and thread as far as they are known.
+    """A fault inside an emulated kernel; the process and later launches are unharmed. `place` and `related` say where,
+    as the findings of a document do: file, line, kernel, block and thread as far as they are known.
 
     `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared
     memory, something that the emulator does not model, a trap (a failed assert, a division by zero), a race, or a

@@ -210,7 +210,7 @@ def test_named_barriers_let_producers_go_on(settings: dict[str, Any]) -> None:
         assert torch.equal(out, torch.arange(31.0, -1, -1).repeat(2))
     if settings["order"] == "forward":  # in other orders waiting threads complete the work themselves
         fault = fault_of(source.replace("COUNT", "64"), torch.zeros(64), block=96, **settings)
-        assert fault.kind == "barrier" 
+        assert fault.kind == "barrier"
 
 
 @pytest.mark.parametrize("settings", ORDERS)

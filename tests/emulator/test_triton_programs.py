@@ -19,7 +19,7 @@ HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 def launched(tmp_path: Path, text: str, grid: int, *args: object, order: str = "forward", races: bool = True) -> None:
     path = tmp_path / "kernels.py"
     path.write_text(HEAD + text)
-    kernel = python_module.load(path, interpret=True).kernel
+    kernel = python_module.load(path, emulated=True).kernel
     with emulator.under(check_races=races, order=order):
         kernel[(grid,)](*args)
 

@@ -39,7 +39,7 @@ def emulated(
 
 def loaded(path: Path) -> ModuleType:
     """An exported file, to run without a GPU."""
-    module = python_module.load(path, interpret="triton" in path.read_text())
+    module = python_module.load(path, emulated="triton" in path.read_text())
     if hasattr(module, "_launch"):
         module._launch = emulated
     return module

@@ -14,6 +14,7 @@ def add_tiles(a_ptr, b_ptr, out_ptr, rows, cols, BLOCK_M: tl.constexpr, BLOCK_N:
 
 
 NEEDS = "C % 4 == 0"
+triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
 
 
 def residual(a, b):

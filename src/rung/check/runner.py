@@ -39,7 +39,6 @@ class How:
     coverage: bool = False  # branches are counted
     sms: int | None = None
     cap: int = 0  # replaces the numbers that cap a grid
-    programs: int | None = None  # of an interpreted kernel, at most: more are not run (TooLarge)
 
 
 Seconds = Callable[[], float]  # known once the work is complete
@@ -64,11 +63,6 @@ class Call(Protocol):
 
     def unlaunched(self) -> bool:
         """Run with launches that do nothing; false if the rung is trusted, and nothing was run."""
-        ...
-
-    def compiles(self) -> None:
-        """Compile the Triton kernels that it launches for a GPU, where Triton's compiler is installed, and unless the
-        rung is trusted; an error if one is refused."""
         ...
 
 
@@ -187,9 +181,7 @@ def _begun(prepared: Prepared) -> Prepared:
     return replace(prepared, run=begun)
 
 
-def emulated(
-    device: Device, how: How, order: Order = "forward", took: float = 0.0
-) -> AbstractContextManager[None]:
+def emulated(device: Device, how: How, order: Order = "forward", took: float = 0.0) -> AbstractContextManager[None]:
     """Settings of the emulator for modules loaded and launched inside. A run that took so long before, in seconds, is
     stopped early if its threads wait for each other in this order."""
     if device == "cuda":
@@ -197,7 +189,7 @@ def emulated(
     from rung import emulator
 
     seconds = min(UNKNOWN, max(LEAST_SECONDS, LONGER * took)) if took else UNKNOWN
-    settings = {"check_races": True, "coverage": how.coverage, "programs": how.programs}
+    settings = {"check_races": True, "coverage": how.coverage}
     return emulator.under(order=order, seed=SEED, seconds=seconds, **settings)
 
 
@@ -283,9 +275,6 @@ class LocalCall:
 
     def unlaunched(self) -> bool:
         return False
-
-    def compiles(self) -> None:
-        return
 
 
 def _cpu_time() -> float:

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,13 @@ from torch.utils._pytree import tree_leaves
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
 from rung.check.report import RAISED
 from rung.check.runner import How, Order, atomics_ran, emulated, prepare, run_late, steps, wait
-from rung.cuda import triton_compile
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import coverage, launches_ran, within_a_launch, without_launches
+from rung.emulator import coverage, launches_ran, without_launches
 from rung.errors import RungError, first_line
 from rung.operation import Operand, Tensors
 from rung.rungs import catalogue
 from rung.rungs.base import Device, Prepared, Rung
 from rung.rungs.cuda import CudaRung
-from rung.rungs.python import PythonRung
 
 MEMORY = 8 << 30  # bytes of private memory, on the emulator; a GPU's driver maps far more than it uses
 PR_SET_PDEATHSIG = 1
@@ -49,7 +47,6 @@ class _Bound:
     listed: bool
     exact: bool
     how: How
-    for_a_gpu: Callable[[], None] | None  # the same call of the file's kernels as Triton compiles them
     graph: Any = None
     took: float = 0.0  # seconds of its last run
 
@@ -81,8 +78,6 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if within_a_launch():  # the interpreter's own
-            return result
         name = func.overloadpacket.__name__
         harmless = name in HARMLESS or name.removesuffix("_copy") in HARMLESS
         if not harmless or func.namespace != "aten" or (self.exact and name in COPIES):
@@ -147,16 +142,8 @@ class _Judged:
             scratch.repaint()
         outputs = {n: tensors[n] for n in what["outputs"]}
 
-        def for_a_gpu() -> None:
-            assert isinstance(rung, PythonRung)
-            given = rung.call(tensors, what["values"], dtype, self.device, how.tuning)
-            rung.bound(dataclasses.replace(given, device="cuda")).run()
-
         self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # to return to
-        compiled = for_a_gpu if python else None
-        self.calls[what["call"]] = _Bound(
-            prepared, raw, shared, outputs, scratch, python, operation.exact, how, compiled
-        )
+        self.calls[what["call"]] = _Bound(prepared, raw, shared, outputs, scratch, python, operation.exact, how)
 
     def _map(self, block: dict[str, Any], file: int, operand: Operand, near: int) -> torch.Tensor:
         if self.device == "emulator" and not self.mirrored:
@@ -198,12 +185,6 @@ class _Judged:
         self._leave(call)
         return {}
 
-    def compiles(self, call: _Bound) -> dict[str, Any]:
-        """Compile the kernels of a call for a GPU that is not here, and launch none."""
-        if call.for_a_gpu is not None and triton_compile.available():
-            triton_compile.compiles(call.for_a_gpu)
-        return {}
-
     def late(self, call: _Bound, cycles: int) -> dict[str, Any]:
         fresh: Tensors = {}
         seen, _ = run_late(
@@ -243,8 +224,6 @@ class _Judged:
         if what["do"] == "bind":
             self.bind(what)
             return {}
-        if what["do"] == "compiles":
-            return self.compiles(self.calls[what["call"]])
         if what["do"] == "unreached":
             return {"unreached": [dataclasses.astuple(place) for place in coverage.take_unreached()]}
         call = self.calls[what["call"]]

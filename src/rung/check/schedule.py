@@ -24,9 +24,9 @@ from dataclasses import replace
 from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import How, capped
-from rung.check.shapes import FUSED, MOST_BYTES, MOST_FLOPS, SHARE_AGAIN, Shapes
+from rung.check.shapes import MOST_BYTES, MOST_FLOPS, SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
-from rung.errors import RungError, TooLarge
+from rung.errors import RungError
 from rung.expressions import Number, names_in
 from rung.operation import Case, Operation, Values
 from rung.processors import available_memory
@@ -42,9 +42,8 @@ FAILED_RUN = 0.1  # what such a run counts that fails
 FIRST_CASES = 3
 STEPS = (128, 64, 32, 16, 8, 4, 2)
 FEW_BLOCKS = 2
-PROGRAMS = 1000  # of an interpreted launch
-LATER_INTERPRETED = 150  # an interpreted launch takes some ten milliseconds
-SLOW_INTERPRETED, SLOW_EMULATED = 0.1, 0.4  # seconds of a run from which one run of a case is enough
+LATER_PYTHON = 150  # later runs of a Python file: its own code takes time, too
+SLOW_EMULATED = 0.4  # seconds of a run from which one run of a case is enough
 FEW_LATER, LATER_SECONDS = 20, 0.1  # runs of the cases with most blocks
 LARGEST_BYTES, LARGEST_SECONDS = 8e8, 6.0  # of operands at a shape of the model, and of a run there, as forecast
 COPIES = 12  # of the operands, in float64 for example, that a run and its comparison need
@@ -66,7 +65,7 @@ class Procedure:
         self.trials, self.seed, self.effort, self.tell = trials, seed, effort, tell
         self.rung, self.operation, self.report = trials.rung, trials.operation, trials.report
         self.emulated = trials.device == "emulator"
-        self.interpreted = self.emulated and not trials.cuda and effort != THOROUGH
+        self.python = self.emulated and not trials.cuda and effort != THOROUGH
         self.ran: list[Ran] = []
 
     def follow(self, cases: Sequence[tuple[Case, Values]], beside: Beside = afterwards) -> None:
@@ -78,8 +77,6 @@ class Procedure:
             most = largest(self.ran, self.effort.affordable)
             self._at_the_cases(most)
         if self.effort.alone and self.emulated and not self.trials.cuda:
-            if self.rung.kind == "triton" and not self.trials.host.library_calls:
-                self._at(self.ran[0]).compiles()
             for one in _each(self.ran[0], most):  # last, since it may discard what a rung keeps between calls
                 self._at(one).unlaunched()
 
@@ -161,15 +158,12 @@ class Procedure:
             if pace * cost.flops > effort.patience:
                 self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.1f} s per run"
                 continue
-            how = How(trials.tuning, programs=PROGRAMS if self.interpreted and self.ran else None)
+            how = How(trials.tuning)
             trial = trials.at(case, values, self.seed + index, how, only_run=True)
             if index == 0:
                 self.tell("names, types and compilation are right; now the cases")
             try:
                 trial.twice(slow)
-            except TooLarge as large:
-                self.report.left_out[case.name] = f"{self.rung.full_name} {large}; --thorough runs it"
-                continue
             except Failure as failure:
                 if failure.kind != SLOW or not self.ran:  # the first is small: it does not end
                     raise
@@ -190,8 +184,6 @@ class Procedure:
 
     def _slow(self) -> float:
         """Seconds of a run from which one run of a case is enough."""
-        if self.interpreted:
-            return SLOW_INTERPRETED
         if self.emulated:
             return math.inf if self.effort == THOROUGH else SLOW_EMULATED
         return self.effort.slow if self.trials.cuda else math.inf
@@ -207,7 +199,7 @@ class Procedure:
             return
         if count := self.effort.later_runs:
             fastest = min(self.ran, key=lambda one: one.seconds)
-            self._at(fastest).later_runs(min(count, LATER_INTERPRETED) if self.interpreted else count)
+            self._at(fastest).later_runs(min(count, LATER_PYTHON) if self.python else count)
         for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
             few = max(FEW_LATER // 5, round(LATER_SECONDS / max(one.seconds, 1e-6)))
             self._at(one).later_runs(FEW_LATER if self.effort.shapes == 1.0 else min(FEW_LATER, few))

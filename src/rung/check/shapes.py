@@ -18,7 +18,7 @@ from rung.check.report import RAISED, SLOW, Failure
 from rung.check.runner import How
 from rung.check.trial import SEEDS, Trial, Trials
 from rung.cuda.source import without_comments
-from rung.errors import EmulatorFault, TooLarge
+from rung.errors import EmulatorFault
 from rung.operation import Case, Values
 from rung.rungs.cuda import CudaRung
 from rung.rungs.header import DESCRIPTIVE
@@ -27,7 +27,7 @@ from rung.rungs.python import PythonRung
 MOST_ONES = 12  # choices of dimensions of one
 MOST_VALUES = 2  # of a scalar beside them
 TURNS = 3  # base cases in which each size is tried
-# The budgets: one unit per trial, COMPILED units per build, one unit per THREADS threads, STEPS instructions of warps, ...
+# The budgets: one unit per trial, COMPILED units per build, one unit per THREADS threads, STEPS instructions, ...
 WORK, WORK_DRAWN = 400.0, 1000.0
 COMPILED, THREADS, STEPS, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6
 GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; with at most FEW results, one may be near zero
@@ -39,12 +39,12 @@ LARGE = (
     *(200, 256, 257, 300, 320, 384, 500, 512, 514, 600, 640, 768, 1000, 1024, 1028, 1280, 1536, 1600, 2050, 2304, 3000),
     *(4096, 5000),
 )
-# Of that work, what a rung of Python gets: most of its time is the interpreter's, and all dtypes have the same text.
+# Of that work, what a rung of Python gets: new sizes may need a new compilation, and all dtypes have the same text.
 SHARE, SHARE_AGAIN = 0.05, 0.015
 TOO_SLOW, STILL_RUNNING = 20, "no thread has ended"  # work of a shape that was stopped, and how that is told
 LEAST_THREADS = 0.2  # of the threads of a trial, what the default check keeps
 LEAST_PYTHON = 0.5  # of that, what the default check keeps
-MOST_BYTES_PYTHON, PROGRAMS = 4e6, 500  # of a trial and of each of its launches
+MOST_BYTES_PYTHON = 4e6  # of a trial
 FLAG = 2  # scalars up to this value select a variant of the formula
 ATTEMPTS = 40  # to find a shape that the operation and the rung support
 DRAWN = 100  # the most random shapes
@@ -155,9 +155,6 @@ class Shapes:
             return False
         try:
             trial.once(self.trials.next_order())
-        except TooLarge:
-            self.spent += 1 + (host.steps - before) / STEPS
-            return True
         except (Failure, EmulatorFault) as failure:
             if failure.kind == RAISED:
                 self.raised.append(f"{trial.report.case} ({failure})")
@@ -186,7 +183,7 @@ class Shapes:
                     continue
                 self.known.add(key)
                 named = ", ".join(f"{d}={n}" for d, n in changed.items())
-                how = How(trials.tuning, programs=None if self.share == 1.0 else PROGRAMS)
+                how = How(trials.tuning)
                 trial = trials.at(replace(case, name=f"{case.name}, with {named}", values=given), given, self.seed, how)
                 usable = _has_results(trial)
             except Exception:  # dimensions that do not fit together

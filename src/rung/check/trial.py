@@ -20,7 +20,6 @@ from rung.dtypes import Dtype
 from rung.emulator import EmulatorFault
 from rung.errors import RungError
 from rung.operation import Case, Tensors, Values
-from rung.rungs import identity
 from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
@@ -243,9 +242,8 @@ class Trial:
             return
         if order != "forward":
             self._once(before=first)
-            if not self.moved:
-                if not self.of.host.atomics:  # which may add in any order
-                    raise Failure(f"a race: {moved[0]} depends on the order in which threads run ({order})")
+            if not self.moved and not self.of.host.atomics:  # which may add in any order
+                raise Failure(f"a race: {moved[0]} depends on the order in which threads run ({order})")
         self.report.nondeterministic = True
 
     def _because_of(self, order: Order, failure: Failure) -> Failure:
@@ -319,12 +317,6 @@ class Trial:
                     self.of.host.library_calls.add(f"{name} comes out right without its kernels")
         finally:
             self.operands.restore()
-
-    def compiles(self) -> None:
-        """Triton's compiler must take what its interpreter runs. The outputs are right ones, if the rung reads them."""
-        with self.report.phase("compile_and_bind"):
-            self.call.run()
-            self.call.compiles()
 
     def later_runs(self, count: int) -> None:
         """Later runs must be as right as the first."""

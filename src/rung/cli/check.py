@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from rung.cli import console, options, reported
+from rung.cli import console, cubins, options, reported
 from rung.errors import RungError
 
 if TYPE_CHECKING:
@@ -73,6 +73,12 @@ def check(
     goal: Annotated[
         list[str] | None, typer.Option(help="Of a file: fail unless 'sectors_per_request(ld) <= 1.1' (repeatable).")
     ] = None,
+    grid: options.Grid = None,
+    block: options.Block = None,
+    shared: options.Shared = 0,
+    cluster: options.Cluster = None,
+    kernel: options.Kernel = None,
+    args: options.Args = "",
     write: Annotated[bool, typer.Option("--write", help="Put the header that was proposed into the file.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -83,9 +89,15 @@ def check(
     Exit code 0: all right; 1: a rung failed; 2: invalid arguments; 3: a rung was not judged.
 
     Examples: rung check · rung check softmax/3 --dtype bf16 · rung check layernorm mine.cu
+    · rung check k.cubin --grid 4 --block 256 --args 'x:f32[1024] out:f32[1024]=unset n:i32=1024'
     · rung check --problem ./vectoradd submission.py
     · rung check layernorm prog.cu --call 'layernorm_forward*' --with block_size=128
     """
+    launch = cubins.Launch(grid, block, shared, cluster, kernel, args)
+    if rung is not None and rung.endswith(".cubin"):
+        raise typer.Exit(cubins.check(Path(rung), launch, json=json))
+    if launch.given:
+        raise RungError(f"{launch.given[0]} is of a cubin by itself, as in `rung check k.cubin --grid 4 --block 256`.")
     from rung.check import child
     from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest
     from rung.dtypes import dtype as dtype_named

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rung.cli import console, options
+from rung.cli import console, cubins, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
@@ -39,6 +39,12 @@ def count(
     ] = None,
     include: Annotated[list[str] | None, typer.Option("-I", help="A program's folder of headers (repeatable).")] = None,
     define: Annotated[list[str] | None, typer.Option("-D", help="A program's macro, NAME or NAME=VALUE.")] = None,
+    grid: options.Grid = None,
+    block: options.Block = None,
+    shared: options.Shared = 0,
+    cluster: options.Cluster = None,
+    kernel: options.Kernel = None,
+    args: options.Args = "",
     json: options.Json = False,
 ) -> None:
     """Requests, sectors, bank conflicts, copies and barriers, counted without a GPU: the machine code runs on the CPU.
@@ -48,9 +54,18 @@ def count(
 
     A program (a .cu file with main) runs as by `rung run`, and each launch is counted; its output comes first.
 
+    So is a launch of a kernel in a .cubin, whatever compiler has made it.
+
     Examples: rung count transpose/2 --vs transpose/3 · rung count gelu my.cu --lines · rung count main.cu -- 1000
+    · rung count k.cubin --grid 4 --block 256 --args 'x:f32[1024] out:f32[1024] n:i32=1024'
     """
     words = rest or []
+    launch = cubins.Launch(grid, block, shared, cluster, kernel, args)
+    if rung.endswith(".cubin"):
+        _shown(cubins.count(Path(rung), launch), goal or (), ["count", rung, *launch.words()], json=json)
+        return
+    if launch.given:
+        raise RungError(f"{launch.given[0]} is of a cubin: {rung} says itself how its kernels are launched.")
     if rung.endswith(".cu"):
         for name, given in (("--vs", vs), ("--shape", shape), ("--dtype", dtype), ("--tune", tune), ("--bound", bound)):
             if given is not None:
@@ -109,6 +124,25 @@ def of_rung(
         print(f"{'met' if ok else 'missed'}: {text} ({figures})")
     if missed:
         raise typer.Exit(1)
+
+
+def _shown(counted: Counted, goals: Sequence[str], repeat: Sequence[str], *, json: bool) -> None:
+    """Prints the counts of a launch; a missed goal is an exit of 1."""
+    from rung.emulator.counters_explained import met
+    from rung.show import document
+
+    results = [(text, *met(text, counted.kernels)) for text in goals]
+    code = int(not all(ok for _, ok, _ in results))
+    if json:
+        found = [document.finding("goal", f"missed: {text} ({n})", repeat) for text, ok, n in results if not ok]
+        notes = [f"met: {text} ({n})" for text, ok, n in results if ok]
+        console.print_json(document.document("count", code, [counted.as_json()], found, notes))
+    else:
+        _tables([counted], {})
+        for text, ok, n in results:
+            print(f"{'met' if ok else 'missed'}: {text} ({n})")
+    if code:
+        raise typer.Exit(code)
 
 
 def of_program(

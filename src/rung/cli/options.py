@@ -33,6 +33,15 @@ Measured = Annotated[
     list[Path] | None, typer.Argument(help="Results files or folders (default: your store and the published ones).")
 ]
 
+# ---- a kernel in a cubin ---------------------------------------------------------------------------------------------
+
+Grid = Annotated[str | None, typer.Option(help="Of a .cubin: blocks, 4 or 4,2,1.")]
+Block = Annotated[str | None, typer.Option(help="Of a .cubin: threads, 256 or 32,8.")]
+Shared = Annotated[int, typer.Option(min=0, help="Of a .cubin: bytes of dynamic shared memory.")]
+Cluster = Annotated[str | None, typer.Option(help="Of a .cubin: blocks of a cluster, 2 or 2,1,1.")]
+Kernel = Annotated[str | None, typer.Option(help="Of a .cubin: which of its kernels.")]
+Args = Annotated[str, typer.Option(help="Of a .cubin: 'x:f32[16,64] out:f32[64]=unset n:i32=64', in order.")]
+
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 Model = Annotated[

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rung.cuda.launch import Resources
+
 # Attributes of .nv.info: the threads that __launch_bounds__ allows, and those that __block_size__ requires; where the
-# parameters lie in constant bank 0, and each one's place there; the bytes of a function's stack.
+# parameters lie in constant bank 0, and each one's place there; the bytes of a function's stack, its registers.
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
-_PARAMETERS, _PARAMETER, _FRAME, _STACK = 0x0A, 0x17, 0x11, 0x12
+_PARAMETERS, _PARAMETER, _FRAME, _STACK, _REGISTERS = 0x0A, 0x17, 0x11, 0x12, 0x2F
 _SYMBOL_TABLE, _NO_DATA = 2, 8  # kinds of sections
 _OBJECT, _TLS = 1, 6  # and of symbols
+_RESERVED_SHARED = 1024  # bytes of a block that the system takes since sm_90, and a kernel's section counts
 _SIZED = 4  # the format of an attribute with a size and that many bytes; the others have two bytes
 
 
@@ -118,6 +121,24 @@ def kernel_memory(cubin: bytes, symbol: str) -> KernelMemory:
     return KernelMemory(constants, start, in_order, parts.get(f".nv.constant2.{symbol}", b""), max(stacks))
 
 
+def resources(cubin: bytes, symbol: str) -> Resources:
+    """What the file itself tells of a kernel: not how much of its stack are spills."""
+    parts = {part.name: part for part in sections(cubin)}
+    shared = parts.get(f".nv.shared.{symbol}")
+    static = max(0, shared.size - _RESERVED_SHARED) if shared else 0
+    named, registers = [name for name, *_ in _symbols(cubin)], 0
+    for attribute, value in _attributes(parts[".nv.info"].data if ".nv.info" in parts else b""):
+        if attribute == _REGISTERS and named[struct.unpack_from("<I", value)[0]] == symbol:
+            registers = struct.unpack_from("<I", value, 4)[0]
+    return Resources(registers, static, 0, 0, kernel_memory(cubin, symbol).stack)
+
+
+def kernels(cubin: bytes) -> list[str]:
+    """The symbols of its kernels."""
+    found = [part.name.removeprefix(".nv.info.") for part in sections(cubin) if part.name.startswith(".nv.info.")]
+    return [name for name in found if code(cubin, name)]
+
+
 def code(cubin: bytes, symbol: str) -> bytes:
     return next((part.data for part in sections(cubin) if part.name == f".text.{symbol}"), b"")
 
@@ -173,8 +194,8 @@ _SHARED = re.compile(r"\.shared\s+\.align\s+(\d+)\s+\.[bfsu](\d+)\s+([\w$]+)(\[\
 
 
 def kernel_shared(cubin: bytes, symbol: str) -> tuple[SharedSymbol, ...]:
-    """The `__shared__` variables of a kernel, which ptxas lays out in the order of the PTX that a cubin with lines holds;
-    dynamic memory lies behind them."""
+    """The `__shared__` variables of a kernel, which ptxas lays out in the order of the PTX that a cubin with lines
+    holds; dynamic memory lies behind them."""
     text = next((part.data for part in sections(cubin) if part.name == ".nv_debug_ptx_txt"), b"")
     ptx = text.replace(b"\0", b"\n").decode(errors="replace")
     start = ptx.find(f".entry {symbol}(")

@@ -95,14 +95,10 @@ class TensorMap:
 
     def emulated(self) -> bytes:
         """The emulator's form: `TensorMapFields` in its headers."""
-        size, rank = self.tensor.element_size(), len(self.dims)
-        more = (1,) * (_MOST_RANK - rank)
-        strides = [n * size for n in reversed(self.strides)] + [0] * (_MOST_RANK - rank)
         floats = 2 if self._rounds else int(self.tensor.dtype.is_floating_point)
-        return _EMULATED.pack(
-            _MAGIC, self.address, *strides, *reversed(self.dims), *more, *reversed(self.box), *more,
-            *[1] * _MOST_RANK, rank, size, SWIZZLES.index(self.swizzle), FILLS.index(self.fill), floats,
-        )  # fmt: skip
+        swizzle, fill = SWIZZLES.index(self.swizzle), FILLS.index(self.fill)
+        size = self.tensor.element_size()
+        return packed(self.address, self.dims, self.strides, self.box, size, swizzle, fill, floats)
 
     @property
     def _rounds(self) -> bool:
@@ -134,6 +130,20 @@ class TensorMap:
         if self.fill == "nan" and not self.tensor.dtype.is_floating_point:
             return f"elements of {self.tensor.dtype} cannot be filled with nan"
         return None
+
+
+def packed(
+    address: int, dims: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...],
+    size: int, swizzle: int, fill: int, floats: int,
+) -> bytes:  # fmt: skip
+    """The emulator's form; `strides` in elements of `size` bytes, `swizzle` and `fill` by their numbers."""
+    rank = len(dims)
+    more = (1,) * (_MOST_RANK - rank)
+    in_bytes = [n * size for n in reversed(strides)] + [0] * (_MOST_RANK - rank)
+    return _EMULATED.pack(
+        _MAGIC, address, *in_bytes, *reversed(dims), *more, *reversed(box), *more,
+        *[1] * _MOST_RANK, rank, size, swizzle, fill, floats,
+    )  # fmt: skip
 
 
 def packed_strides(dims: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Runs kernels on the CPU: the machine code that a GPU would run, with faults reported by kernel, block, thread and line.
+"""Runs kernels on the CPU: the machine code that a GPU would run; faults are reported by kernel, block, thread, line.
 
 docs/emulator.md says what it models, what it catches and what it cannot.
 """
@@ -13,7 +13,6 @@ from rung.emulator.module import (
     load,
     steps,
     under,
-    within_a_launch,
     without_launches,
 )
 from rung.emulator.toolchain import available
@@ -34,6 +33,5 @@ __all__ = [
     "mark_data",
     "steps",
     "under",
-    "within_a_launch",
     "without_launches",
 ]

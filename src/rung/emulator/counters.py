@@ -127,7 +127,7 @@ class Launched:
     clocks: tuple[int, int] = (0, 0)  # of the longest block, and of all together: of instructions that need each other
     resident: int = 0  # blocks that a multiprocessor holds at once
     launches: int = 1  # that are summed
-    programs: bool = False  # of Triton's interpreter: a request is an access of a whole block, of `warp`th such ones
+    code: str = ""
 
     def total(self, memory: str, direction: str, *ways: str) -> Counts:
         found = Counts()
@@ -169,14 +169,6 @@ def room() -> int:
     return _room if _recorded is not None else 0
 
 
-def programs(kernel: str) -> Launched | None:
-    """The trace of an interpreted kernel that is launched now; None if none is kept."""
-    if _recorded is None or not _room:
-        return None
-    _recorded.append(Launched(kernel, LaunchConfig((1, 1, 1), (1, 1, 1)), programs=True))
-    return _recorded[-1]
-
-
 def collect(program: machine.Program, config: LaunchConfig) -> None:
     """Keeps what the launch that has just ended counted."""
     if _recorded is None:
@@ -199,7 +191,7 @@ def counted(
     program: machine.Program, config: LaunchConfig, tally: Sequence[tuple[int, int]], requests: Iterable[Requested]
 ) -> Launched:
     """The counts of instructions and requests by line."""
-    launched = Launched(program.kernel, config)
+    launched = Launched(program.kernel, config, code=program.text)
     places = _places(program)
     for instruction, place, (executed, lanes) in zip(program.instructions, places, tally, strict=True):
         if not executed:

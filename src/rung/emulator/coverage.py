@@ -1,7 +1,7 @@
 """Which lines of a kernel's source no launch has run, over all builds of it that ran in this process.
 
-Launches under `Settings(coverage=True)` add what each instruction did. A line has been run when any lane has executed an
-instruction that comes from it, in any build; code that a build leaves out is not missed.
+Launches under `Settings(coverage=True)` add what each instruction did. A line has been run when any lane has executed
+an instruction that comes from it, in any build; code that a build leaves out is not missed.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ class Guarded:
 
 @dataclass(frozen=True)
 class Data:
-    """A tensor's place in it. `constant` memory is never written by a kernel, and may be read before the launch ahead has
-    ended."""
+    """A tensor's place in it. `constant` memory is never written by a kernel, and may be read before the launch ahead
+    has ended."""
 
     start: int
     end: int
@@ -59,9 +59,8 @@ def guarded_file(file: int, nbytes: int, near: int = 0) -> torch.Tensor:
 
 
 def _map(file: int, room: int, nbytes: int, near: int) -> tuple[int, int]:
-    libc = _libc()
-    length = room + 2 * GUARD
-    mapped = libc.mmap(near - GUARD if near else None, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    libc, length, wanted = _libc(), room + 2 * GUARD, near - GUARD if near else None
+    mapped = libc.mmap(wanted, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
     if mapped == ctypes.c_void_p(-1).value:
         raise RungError(f"No memory for a guarded tensor of {nbytes} bytes: use a smaller case.")
     how = MAP_FIXED | (MAP_SHARED if file >= 0 else MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
@@ -106,6 +105,11 @@ def data_at(address: int) -> Data | None:
     """The tensor whose mapping contains an address."""
     mapping = mapping_of(address)
     return _data.get(mapping.start) if mapping else None
+
+
+def alive() -> list[Data]:
+    """All guarded tensors."""
+    return [*_data.values()]
 
 
 def mapping_of(address: int) -> Guarded | None:

@@ -221,9 +221,9 @@ class Program:
         if not found:
             return "shared memory"
         nearest = max(found, key=lambda v: v.offset)
-        return f"shared variable '{nearest.plain}', " + (
-            f"element {(at - nearest.offset) // size}" if size and not (at - nearest.offset) % size else f"byte {at - nearest.offset}"
-        )
+        within = at - nearest.offset
+        place = f"element {within // size}" if size and not within % size else f"byte {within}"
+        return f"shared variable '{nearest.plain}', {place}"
 
     def tally(self) -> list[tuple[int, int]]:
         """For each instruction its executions by warps, and by lanes whose predicate held, in the last launch."""
@@ -279,9 +279,8 @@ def _exact(instruction: sass.Instruction, code: bytes) -> str:
 class Variables:
     """The __constant__ and __device__ variables of a loaded module, which keep their values between launches."""
 
-    def __init__(self, build: Build) -> None:
-        cubin = nvrtc.compile_cubin(build.with_lines, ARCH)
-        memory = elf.module_memory(cubin.path.read_bytes())
+    def __init__(self, cubin: bytes) -> None:
+        memory = elf.module_memory(cubin)
         self._known = memory.variables
         self._sections = {name: aligned(data) for name, data in memory.sections.items()}
         for section, offset, name, added in memory.placed:
@@ -389,10 +388,11 @@ def operand_of(of: Program, fault: Fault, regions: Sequence[Region]) -> str:
     if fault.space != GLOBAL_SPACE:
         return ""
     inside = next((r for r in regions if r.start <= at < r.end), None)
+    element = f"element {(at - inside.start) // inside.element}" if inside else ""
     if race or fault.misaligned:
-        return f"parameter '{inside.name}', element {(at - inside.start) // inside.element}" if inside and inside.name else ""
+        return f"parameter '{inside.name}', {element}" if inside and inside.name else "global memory" if race else ""
     if inside:
-        return f"writes to parameter '{inside.name}', which is an input: element {(at - inside.start) // inside.element}"
+        return f"writes to parameter '{inside.name}', which is an input: {element}"
     if at < 1 << 16:
         return f"a null pointer is followed (address {at:#x})"
     named = [r for r in regions if r.name]

@@ -7,11 +7,11 @@ import ctypes
 import math
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rung.cuda import limits, tensor_map
+from rung.cuda import limits, nvrtc, tensor_map
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.source import kernel_parameters
 from rung.emulator import counters, coverage, guard, machine
@@ -21,10 +21,10 @@ from rung.lazy import torch
 Order = Literal["forward", "reverse", "shuffled"]
 _ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
+_POINTING = ("pointer", "tensor_map")
 _one_at_a_time = threading.Lock()  # counts and traces are those of the last launch
 LIMITS = limits.limits(machine.ARCH)
 MOST_BLOCKS = 1 << 26  # of a launch; the machine keeps their order, and they take a minute at least
-STEP, ELEMENTS = 4000, 10  # instructions that take as long as a step of the interpreter; elements in the time of one
 _PATTERNS = 5  # patterns of unwritten memory: NaN first, then others from launch to launch
 CONSTANT_ROOM = 64 * 1024  # bytes of __constant__ memory that a module has
 
@@ -38,7 +38,6 @@ class Settings:
     poison: bool = True  # at the start of every block, shared memory holds a pattern that no kernel has written
     seconds: float = 6.0  # of CPU time without any thread ending, until the launch is stopped
     check_races: bool = False  # accesses that nothing orders are looked for; takes twice as long
-    programs: int | None = None  # a launch of more programs of an interpreted kernel is not run, nor of many steps
     counters: bool = False  # what the instructions do is counted; counters.py reports it by line
     coverage: bool = False  # branches are counted; coverage.py reports them by line
 
@@ -57,7 +56,7 @@ def under(**changes: Any) -> Iterator[None]:
         _ambient = before
 
 
-_launched = 0  # kernels, interpreted ones included
+_launched = 0  # kernels
 
 
 def launching() -> bool:
@@ -87,24 +86,6 @@ def without_launches(most: int = 10_000) -> Iterator[None]:
         _left_out = None
 
 
-_within = 0
-
-
-@contextlib.contextmanager
-def a_launch() -> Iterator[None]:
-    """A launch of an interpreted kernel runs: its torch operators are the interpreter's."""
-    global _within
-    _within += 1
-    try:
-        yield
-    finally:
-        _within -= 1
-
-
-def within_a_launch() -> bool:
-    return _within > 0
-
-
 def launches_ran() -> int:
     """How many kernels have been launched in this process, Triton's included."""
     return _launched
@@ -125,23 +106,11 @@ def ambient() -> Settings:
     return _ambient
 
 
-_atomics, _steps = 0, 0.0  # read-modify-writes; instructions of warps
+_atomics, _steps = 0, 0
 
 
-def note_atomics(count: int) -> None:
-    """Counts read-modify-writes of an interpreted kernel."""
-    global _atomics
-    _atomics += count
-
-
-def note_steps(elements: int) -> None:
-    """Counts a step of an interpreted kernel, on so many elements."""
-    global _steps
-    _steps += STEP + elements / ELEMENTS
-
-
-def steps() -> float:
-    """Instructions of warps in this process; the steps of interpreted kernels count as many as take as long."""
+def steps() -> int:
+    """Instructions of warps that have run in this process."""
     return _steps
 
 
@@ -166,7 +135,6 @@ class EmulatedModule:
         _ = self.resources  # what does not compile is refused now
         self._ready: set[tuple[str, LaunchConfig]] = set()
         self._constants: dict[str, int] = {}
-        self._launches = 0
 
     @property
     def settings(self) -> Settings:
@@ -213,55 +181,19 @@ class EmulatedModule:
         program, variables = machine.program(self._build, kernel), self._own_variables()
 
         def go() -> None:
-            global _ahead, _atomics, _steps
-            settings = self.settings
             if not launching():
                 return
-            with _one_at_a_time:
-                asked = machine.Asked(
-                    order=_ORDERS.index(settings.order),
-                    seed=settings.seed & 0xFFFFFFFF,
-                    races=settings.check_races,
-                    seconds=settings.seconds,
-                    poison=1 + (settings.seed + self._launches) % _PATTERNS if settings.poison else 0,
-                    ahead=_ahead,
-                    followed=_followed,
-                    counts=settings.counters,
-                    room=counters.room() if settings.counters else 0,
-                    timed=settings.counters and counters.timed(),
-                )
-                self._launches += 1
-                _ahead = False
-                try:
-                    machine.run(program, config, variables, values, asked, self._regions(kernel, args))
-                finally:
-                    tally = program.tally()
-                    for instruction, (warps, lanes) in zip(program.instructions, tally, strict=True):
-                        _steps += warps
-                        _atomics += lanes if instruction.atomic else 0
-                if settings.coverage:
-                    coverage.add(program, tally)
-                if settings.counters:
-                    counters.collect(program, config)
-            executed = zip(program.instructions, tally, strict=True)
+            execute(program, config, variables, values, self._regions(kernel, args), self.settings)
+            executed = zip(program.instructions, program.tally(), strict=True)
             self._require_wait(kernel, config, any(warps for i, (warps, _) in executed if i.name == "ACQBULK"))
 
         return go
 
     def _regions(self, kernel: str, args: Sequence[Argument]) -> list[machine.Region]:
-        """The memory that a launch may touch: guarded tensors, and the storage of arguments."""
-        found = []
         names = [p.name for p in kernel_parameters(self._build.source, kernel, self._build.origin)]
-        for number, (kind, value) in enumerate(args):
-            if kind == "pointer" and value is not None:
-                start, storage = value.data_ptr(), value.untyped_storage()
-                data = guard.data_at(start)
-                end = data.end if data else storage.data_ptr() + storage.nbytes()
-                first = data.start if data else storage.data_ptr()
-                name = names[number] if number < len(names) else f"{number + 1}"
-                writable, constant = (data.written, data.constant) if data else (True, False)
-                found.append(machine.Region(first, end, name, value.element_size(), writable, constant))
-        return found
+        named = zip(names if len(names) == len(args) else [""] * len(args), args, strict=True)
+        tensors = ((name, getattr(value, "tensor", value)) for name, (kind, value) in named if kind in _POINTING)
+        return regions_of(tensors)
 
     def _require_wait(self, kernel: str, config: LaunchConfig, waits: bool) -> None:
         if config.pdl and not waits:
@@ -273,7 +205,8 @@ class EmulatedModule:
 
     def _own_variables(self) -> machine.Variables:
         if self._variables is None:
-            self._variables = machine.Variables(self._build)
+            cubin = nvrtc.compile_cubin(self._build.with_lines, machine.ARCH)
+            self._variables = machine.Variables(cubin.path.read_bytes())
         return self._variables
 
     def _constant(self, symbol: str) -> tuple[int, int] | None:
@@ -326,6 +259,57 @@ class EmulatedModule:
         named = kernel_parameters(self._build.source, kernel, self._build.origin)
         pointers = [p.pointer for p in named] if len(named) == len(sizes) else [False] * len(sizes)
         return [-size if pointer else size for size, pointer in zip(sizes, pointers, strict=True)]
+
+
+def regions_of(tensors: Iterable[tuple[str, torch.Tensor | None]]) -> list[machine.Region]:
+    """The memory that a launch on these may touch: the data of a guarded tensor, else the storage."""
+    found = {}
+    for name, tensor in tensors:
+        if tensor is None or not tensor.untyped_storage().nbytes():
+            continue
+        storage, data = tensor.untyped_storage(), guard.data_at(tensor.data_ptr())
+        place = data or guard.Data(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+        size = tensor.element_size()
+        found[place.start] = machine.Region(place.start, place.end, name, size, place.written, place.constant)
+    for place in guard.alive() if found else ():  # behind pointers that lie in memory
+        found.setdefault(place.start, machine.Region(place.start, place.end, "", 1, place.written, place.constant))
+    return [*found.values()]
+
+
+def execute(
+    program: machine.Program,
+    config: LaunchConfig,
+    variables: machine.Variables,
+    values: Sequence[machine.Bytes],
+    regions: Sequence[machine.Region],
+    settings: Settings | None = None,
+) -> None:
+    """Runs a kernel's machine code on the whole grid; what it counts is kept where counts are recorded."""
+    global _ahead, _atomics, _steps
+    settings = settings or _ambient
+    with _one_at_a_time:
+        asked = machine.Asked(
+            order=_ORDERS.index(settings.order),
+            seed=settings.seed & 0xFFFFFFFF,
+            races=settings.check_races,
+            seconds=settings.seconds,
+            poison=1 + (settings.seed + _launched) % _PATTERNS if settings.poison else 0,
+            ahead=_ahead,
+            followed=_followed,
+            counts=settings.counters,
+            room=counters.room() if settings.counters else 0,
+            timed=settings.counters and counters.timed(),
+        )
+        _ahead = False
+        machine.run(program, config, variables, values, asked, regions)
+        tally = program.tally()
+        for instruction, (warps, lanes) in zip(program.instructions, tally, strict=True):
+            _steps += warps
+            _atomics += lanes if instruction.atomic else 0
+        if settings.coverage:
+            coverage.add(program, tally)
+        if settings.counters:
+            counters.collect(program, config)
 
 
 def _bytes_of(kind: str, value: Any) -> bytes:

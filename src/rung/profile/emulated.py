@@ -18,17 +18,21 @@ import torch
 
 from rung.bench import race
 from rung.check.operands import Operands
+from rung.cuda import pretended
+from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import counters, guard, machine, module
+from rung.emulator import counters, cubins, guard, machine, module
 from rung.emulator.counters import Counts, Launched
 from rung.emulator.counters_explained import INSTRUCTIONS, figures, is_ratio, summed
 from rung.errors import RungError
 from rung.expressions import evaluate
 from rung.operation import Values
+from rung.profile import inspect_triton
 from rung.profile.counters import SINGLE
 from rung.profile.inspect import DEFAULT_SHAPE
 from rung.rungs import catalogue
 from rung.rungs.base import Rung, Subject, emulated_multiprocessors
+from rung.rungs.cuda import CudaRung
 
 ALIGNED = 512  # as a GPU's allocator aligns memory
 MOST_WORK = 2e8  # operations and numbers of a shape that is counted as it is
@@ -148,8 +152,8 @@ def _aligned(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tens
 def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: bool = False) -> Counted:
     """Counts at this very shape; with a trace of requests, if wanted."""
     rung, values, dtype = subject.rung, subject.values, subject.dtype
-    if rung.kind != "cuda" and not (trace and rung.kind == "triton"):
-        raise RungError(f"{rung.full_name} is a {rung.kind} rung: only CUDA kernels are counted on the emulator.")
+    if rung.kind not in ("cuda", "triton"):
+        raise RungError(f"{rung.full_name} is a {rung.kind} rung: only kernels in CUDA C++ and Triton are counted.")
     memory: list[Tensor] = []
 
     def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
@@ -166,8 +170,7 @@ def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: boo
         launches.clear()
         if trace:
             here.enter_context(counters.traced())
-        if rung.kind == "cuda":
-            machine.library().rung_machine_cold()
+        machine.library().rung_machine_cold()
         prepared.run()
     sizes = (subject.shape,)
     return Counted(rung.full_name, dtype.name, subject.shape, launches, rung.tuned(tuning), sizes=sizes, memory=memory)
@@ -209,14 +212,27 @@ def _extended(subject: Subject, parts: Mapping[str, int], tuning: Mapping[str, i
                     "at a smaller --shape."
                 )
     kernels = _on_line(base, steps, tuple(parts.values()))
-    planned = subject.rung.launches(subject.values, subject.dtype, tuning, emulated=False)  # type: ignore[attr-defined]
-    for number, (kernel, (name, config)) in enumerate(zip(kernels, planned, strict=True)):
+    planned = _planned(subject, tuning)
+    for number, (kernel, (name, config, code)) in enumerate(zip(kernels, planned, strict=True)):
         one, *others = (c.kernels[number].config.blocks for c in (base, *steps))
+        if code and any(c.kernels[number].code != code for c in (base, *steps, proof)):
+            raise RungError(f"{base.rung}: {name} is compiled to other code there; count it at a smaller --shape.")
         if name != kernel.kernel or config.blocks != _extrapolated(one, others, tuple(parts.values())):
             raise RungError(f"{base.rung}: {name} has another number of blocks there; count it at a smaller --shape.")
         kernel.config = config
     sizes = tuple(c.shape for c in (base, *steps, proof))
     return Counted(base.rung, base.dtype, subject.shape, kernels, base.tuning, exact=False, sizes=sizes)
+
+
+def _planned(subject: Subject, tuning: Mapping[str, int] | None) -> list[tuple[str, LaunchConfig, str]]:
+    """The launches at this shape, which are not made, with their code where it depends on the shape."""
+    rung, values, dtype = subject.rung, subject.values, subject.dtype
+    if isinstance(rung, CudaRung):
+        return [(*launch, "") for launch in rung.launches(values, dtype, tuning, emulated=False)]
+    found: list[pretended.Kernel] = []
+    with emulated_multiprocessors(SMS), pretended.gpu(found.append, multiprocessors=SMS, device="meta"):
+        inspect_triton.called(rung, values, dtype, tuning)
+    return [(k.name, k.config, cubins.loaded(k.cubin, k.file).program(k.name).text) for k in found]
 
 
 def work(subject: Subject, values: Values) -> float:
@@ -262,8 +278,9 @@ def _parts(subject: Subject, tuning: Mapping[str, int] | None) -> dict[str, int]
             if subject.rung.refused_by_needs(fewer, subject.dtype, tuning) is not None:
                 break
             values, size = fewer, size // factor
-            parts[dim] = whole // size
-    return parts
+            # A size of one may be a constant in the code, as Triton compiles it.
+            parts[dim] = whole // size if size > 1 or whole % 2 or isinstance(subject.rung, CudaRung) else whole // 2
+    return {dim: count for dim, count in parts.items() if count > 1}
 
 
 def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> list[Launched]:

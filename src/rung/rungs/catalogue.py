@@ -11,6 +11,7 @@ from rung.files import shown, whole
 from rung.operation import LADDERS, Operation, folders
 from rung.rungs import python_module
 from rung.rungs.base import Rung
+from rung.rungs.cubin import CubinRung
 from rung.rungs.cuda import CudaRung
 from rung.rungs.library import LibraryRung
 from rung.rungs.python import PythonRung
@@ -81,8 +82,10 @@ def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
         raise RungError(f"{path} is a folder; name one .cu or .py file in it.")
     if not path.exists():
         raise RungError(f"there is no file {path}; `rung new {of.name} {path.stem}` writes one to start from.")
-    if path.suffix not in (".cu", ".py"):
-        raise RungError(f"{path} is neither a .cu nor a .py file, so it cannot be a rung.")
+    if path.suffix not in (".cu", ".py", ".toml"):
+        raise RungError(f"{path} is neither a .cu, a .py nor a .toml file, so it cannot be a rung.")
+    if path.suffix == ".toml":
+        return (_of_its_ladder(CubinRung(of, path)),)
     if path.suffix == ".py":
         return (_of_its_ladder(PythonRung(of, path)),)
     first = CudaRung(of, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +13,7 @@ from rung.errors import RungError
 from rung.lazy import torch
 from rung.operation import Operation
 from rung.rungs import python_module
-from rung.rungs.base import Call, Device, Prepared, Rung
+from rung.rungs.base import Call, Device, Prepared, Rung, device_facts
 
 
 class PythonRung(Rung):
@@ -40,9 +40,9 @@ class PythonRung(Rung):
         return frozenset(self.facts.parameters) & operands | (returned if self.facts.entry != "run" else set())
 
     def load(self, device: Device) -> ModuleType:
-        """The module itself, with Triton's interpreter in place of its compiler if there is no GPU."""
+        """The module itself, as Triton compiles it for a GPU that is not there, if there is none."""
         assert self.path is not None
-        return python_module.load(self.path, interpret=device != "cuda")
+        return python_module.load(self.path, emulated=device != "cuda")
 
     def bound(self, call: Call) -> Prepared:
         arguments, run = self.arguments(call), getattr(self.load(call.device), self.facts.entry)
@@ -54,7 +54,8 @@ class PythonRung(Rung):
         def zeroed_run() -> None:
             for zero in call.zeroed:
                 zero()
-            returned = run(**arguments)
+            with self._gpu(call.device):
+                returned = run(**arguments)
             if self.facts.entry != "run":
                 made = returned if isinstance(returned, tuple) else (returned,)
                 for name, value in zip(results, made, strict=False):
@@ -62,6 +63,14 @@ class PythonRung(Rung):
                         _deliver(value, call.tensors[name], arguments)
 
         return Prepared(self, zeroed_run, call.tuning, buffers=call.buffers)
+
+    def _gpu(self, device: Device) -> AbstractContextManager[None]:
+        """What the file's own code sees: a GPU, whose kernels are Triton's, where there is none."""
+        if device == "cuda" or not self.facts.triton:
+            return nullcontext()
+        from rung.emulator import triton
+
+        return triton.enabled(device_facts(device)[1])
 
     def arguments(self, call: Call) -> dict[str, Any]:
         """The arguments of `run`, by name."""

@@ -119,36 +119,36 @@ def _imported(node: ast.stmt) -> set[str]:
 
 
 _loaded: dict[tuple[str, str, bool], ModuleType] = {}
-_interpreted = False  # whether the module being executed was requested with the interpreter
+_emulated = False  # whether the module being executed is to see a GPU that is not there
 
 
 def beside(path: str, name: str) -> ModuleType:
     """The module `name` next to the rung at `path`, for a rung that changes a part of it and is being imported."""
-    return load(Path(path).with_name(name), interpret=_interpreted)
+    return load(Path(path).with_name(name), emulated=_emulated)
 
 
-def load(path: Path, *, interpret: bool = False) -> ModuleType:
-    """The module at `path`; with `interpret`, Triton's kernels in it run in the interpreter."""
+def load(path: Path, *, emulated: bool = False) -> ModuleType:
+    """The module at `path`; with `emulated`, its kernels are compiled for a GPU that is not there."""
     try:
         text = read_bytes(path)
     except OSError as error:
         raise RungError(f"{path} cannot be read: {error.strerror}.") from None
     digest = hashlib.sha256(text).hexdigest()[:12]
-    key = (str(path.resolve()), digest, interpret)
+    key = (str(path.resolve()), digest, emulated)
     if key not in _loaded:
-        global _interpreted
-        before, _interpreted = _interpreted, interpret
+        global _emulated
+        before, _emulated = _emulated, emulated
         try:
-            if interpret and b"triton" in text:
-                from rung.emulator import triton as triton_interpreter
+            if emulated and b"triton" in text:
+                from rung.emulator import triton
 
-                with triton_interpreter.enabled():
-                    _loaded[key] = _execute(path, f"rung_file_{digest}_interpreted")
+                with triton.enabled():
+                    _loaded[key] = _execute(path, f"rung_file_{digest}_emulated")
             else:
-                name = f"rung_file_{digest}" + ("_interpreted" if interpret else "")
+                name = f"rung_file_{digest}" + ("_emulated" if emulated else "")
                 _loaded[key] = _execute(path, name)
         finally:
-            _interpreted = before
+            _emulated = before
     return _loaded[key]
 
 

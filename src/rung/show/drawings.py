@@ -81,7 +81,6 @@ def page(every: Sequence[Counted], sources: Mapping[str, Mapping[str, str]], siz
     """The page of one or more rungs side by side; `sources` are each rung's `sources_of`."""
     title = ", after ".join(c.rung for c in reversed(every))
     rungs = "".join(_rung(counted, sources.get(counted.rung, {}), sizes, named=len(every) > 1) for counted in every)
-    banks = "" if all(k.programs for counted in every for k in counted.kernels) else _BANKS
     style = _STYLE.replace("LIGHT", variables("light")).replace("DARK", variables("dark")) + RULES
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -91,7 +90,7 @@ def page(every: Sequence[Counted], sources: Mapping[str, Mapping[str, str]], siz
         "memory; then the lines that cost most. A request is one load or store of a warp, a lane one of its 32 threads."
         " The compiler may make several instructions of a line, as where it unrolls a loop. The text has averages over "
         "them all; the drawing is of the one request that wastes most, and a number in it is a lane.</p>"
-        f'{banks}<main class="drawn">{rungs}</main></body></html>\n'
+        f'{_BANKS}<main class="drawn">{rungs}</main></body></html>\n'
     )
 
 
@@ -113,11 +112,7 @@ def _rung(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int]
     )
     head = f"<h2>{escape(counted.rung)}</h2>" if named else ""
     where = escape(f"{counted.dtype} {counted.shape}")
-    if any(kernel.programs for kernel in counted.kernels):
-        where += "; accesses of whole programs, before the compiler's layout: which thread makes which is not known"
-    return (
-        f'<section>{head}<p class="soft">{where}</p>{drawn or "<p>No access.</p>"}</section>'
-    )
+    return f'<section>{head}<p class="soft">{where}</p>{drawn or "<p>No access.</p>"}</section>'
 
 
 class Costly(NamedTuple):

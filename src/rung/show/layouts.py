@@ -33,19 +33,17 @@ def work(counted: Counted) -> str:
     rows, columns = _extent(out)
     mine = {e: who for e, who in stores.items() if who[0] == 0}
     blocks, threads = math.prod(kernel.config.grid), math.prod(kernel.config.block)
-    block, each = ("program", "store") if kernel.programs else ("block", "warp")
-    size = "" if kernel.programs else f" of {_many(threads, 'thread')}"
     own_cut, others_cut, read_cut = _cuts(kernel)
     where = "; framed: where thread 0 reads"
     across = kernel.config.grid[0]
-    first = {e for e, who in mine.items() if who[1:] == (0, 0) and not kernel.programs}
+    first = {e for e, who in mine.items() if who[1:] == (0, 0)}
     step = (-(-rows // TALL), -(-columns // WIDE))
     whole = {_scaled(divmod(e, columns), step): block for e, (block, *_) in sorted(stores.items(), reverse=True)}
     panels = [
         _figure(
             whole, lambda number: COLOURS[(number % across + 2 * (number // across)) % 4], _most(rows, columns, step),
-            f"{out.name} ({_shape(out)}): a colour for each {block}; {_many(blocks, block)}{size}"
-            f"{own_cut or others_cut}",
+            f"{out.name} ({_shape(out)}): a colour for each block; {_many(blocks, 'block')} of "
+            f"{_many(threads, 'thread')}{own_cut or others_cut}",
         )
     ]  # fmt: skip
     places = {e: divmod(e, columns) for e in mine}
@@ -57,8 +55,8 @@ def work(counted: Counted) -> str:
         _figure(
             {near[e]: mine[e][1] for e in near}, lambda warp: COLOURS[warp % 4],
             (min(len(at[0]), TALL), min(len(at[1]), WIDE)),
-            f"the {_many(len(mine), 'element')} of {block} 0{_cut(len(near), len(mine))}{own_cut}: "
-            f"a colour for each {each}" + (f"; framed: {_many(len(first), 'element')} of thread 0" if few else ""),
+            f"the {_many(len(mine), 'element')} of block 0{_cut(len(near), len(mine))}{own_cut}: "
+            "a colour for each warp" + (f"; framed: {_many(len(first), 'element')} of thread 0" if few else ""),
             frames=frames if few else (),
         )
     )  # fmt: skip
@@ -67,14 +65,14 @@ def work(counted: Counted) -> str:
     for tensor, times in many[:MOST_INPUTS]:
         rows, columns = _extent(tensor)
         step = (-(-rows // TALL), -(-columns // WIDE))
-        own = {_scaled(divmod(e, columns), step) for e, who in times.items() if who[0, 0] and not kernel.programs}
+        own = {_scaled(divmod(e, columns), step) for e, who in times.items() if who[0, 0]}
         cells = {_scaled(divmod(e, columns), step): 0 for e in times}
         framed = _few(own, cells)
         every = sum(sum(who.values()) for who in times.values())
         panels.append(
             _figure(
                 cells, lambda _: "--p0", _most(rows, columns, step),
-                f"{tensor.name} ({_shape(tensor)}): {block} 0 reads {_many(len(times), 'element')}, each "
+                f"{tensor.name} ({_shape(tensor)}): block 0 reads {_many(len(times), 'element')}, each "
                 f"{_often(every / len(times))}{read_cut}{where if framed else ''}",
                 frames=own if framed else (),
             )

@@ -484,11 +484,36 @@ Box box_of(const TensorMapFields& map, const int64_t* first)
     return box;
 }
 
+// A map that a kernel has made: the instructions of tensormap.replace write these bits.
+TensorMapFields map_of(const uint8_t* bits)
+{
+    const auto word = [&](unsigned at) { uint32_t found; return memcpy(&found, bits + at, 4), found; };
+    const uint32_t kind = word(8) >> 7 & 15;
+    static const uint8_t BYTES[] = {1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4};
+    TensorMapFields map = {};
+    if (kind >= sizeof BYTES || word(8) >> 11 & 3) return map;  // an element of 4 bits, or interleaved
+    map.magic = rung_emulator::TENSOR_MAP_MAGIC;
+    memcpy(&map.address, bits, 8);
+    map.rank = uint8_t((word(8) >> 4 & 7) + 1), map.element_bytes = BYTES[kind], map.is_float = kind > 10 ? 2 : kind > 5;
+    map.swizzle = uint8_t(word(8) >> 13 & 3), map.fill = uint8_t(word(8) >> 15 & 1);
+    for (unsigned d = 0; d < 5; d++) {
+        if (d < 4) map.strides[d] = (uint64_t(word(12 + 4 * d)) | uint64_t(word(28) >> 4 * d & 15) << 32) << 4;
+        map.dims[d] = word(32 + 4 * d) + 1;
+        map.box[d] = uint16_t(bits[0x37 + d] + 1), map.element_strides[d] = uint8_t((word(0x34) >> 3 * d & 7) + 1);
+    }
+    return map;
+}
+
 Box box_at(Warp& warp, const Op& op, unsigned coordinates, const TensorMapFields*& map)
 {
     bool shared;
     const uint64_t at = uniform64(warp, op.s[1]);
-    map = reinterpret_cast<const TensorMapFields*>(place(warp, at, 0, sizeof(TensorMapFields), shared));
+    const uint8_t* const bits = place(warp, at, 0, sizeof(TensorMapFields), shared);
+    map = reinterpret_cast<const TensorMapFields*>(bits);
+    if (map->magic != rung_emulator::TENSOR_MAP_MAGIC) {
+        static TensorMapFields made;
+        made = map_of(bits), map = &made;
+    }
     if (map->magic != rung_emulator::TENSOR_MAP_MAGIC || map->rank < 1 || map->rank > 5)
         fail(warp, RUNG_BOUNDS, "there is no tensor map at 0x%llx", (unsigned long long)at);
     if (map->rank != op.flags) fail(warp, RUNG_BOUNDS, "a tensor map of %u dimensions", map->rank);
@@ -662,15 +687,19 @@ void fence_view(Warp& warp, const Op& op, uint32_t)
 void wait_for_launch(Warp& warp, const Op&, uint32_t) { wait_for_launch_ahead(warp); }
 void start_next(Warp& warp, const Op&, uint32_t) { let_next_start(warp); }
 
-// setmaxnreg: a block has 65,536 registers; what asks for more waits for ever.
+// setmaxnreg: a block has 65,536 registers; a warp that asks for more waits until others have given some back.
 void registers(Warp& warp, const Op& op, uint32_t)
 {
-    if (op.outs) warp.set(op.p[0], ALL, ALL);
+    uint32_t wanted = warp.registers;
     for (const Operand& o : op.every)
-        if (o.kind == Kind::Number) warp.registers = o.value;
-    unsigned all = 0;
-    for (const auto& other : warp.block->warps) all += (other->registers ? other->registers : launch.registers) * WARP;
-    if (all > 65536 && op.has("TRY_ALLOC")) fail(warp, RUNG_DEADLOCK, "the block's warps have asked for %u registers, and it has 65536", all);
+        if (o.kind == Kind::Number) wanted = o.value;
+    uint64_t all = wanted * WARP;
+    for (const auto& other : warp.block->warps)
+        if (other.get() != &warp) all += (other->registers ? other->registers : launch.registers) * WARP;
+    const bool fits = all <= 65536 || !launch.races;
+    if (fits) warp.registers = wanted, launch.changes++;
+    else warp.pauses = true;
+    if (op.outs) warp.set(op.p[0], fits ? ALL : 0, ALL);
 }
 
 }  // namespace
