@@ -174,8 +174,8 @@ def test_a_stored_drawing_shows_counters_beside_the_parents() -> None:
     assert "02_tiled" not in alone and "<p>w</p>" in alone
 
 
-def test_a_triton_rung_is_drawn_by_programs(tmp_path: Path) -> None:
-    """Each of 4 programs stores a tile of 64 by 64, cut at the edges; no thread is named, and nothing is counted."""
+def test_a_triton_rung_is_drawn_by_its_code() -> None:
+    """Each of 4 blocks stores a tile of 64 by 64, cut at the edges."""
     pytest.importorskip("triton")
     counted = drawn("transpose/5", R=67, C=101)
     (kernel,) = counted.kernels
@@ -183,11 +183,10 @@ def test_a_triton_rung_is_drawn_by_programs(tmp_path: Path) -> None:
     stored = Counter(
         (address - out.at) // 4
         for request in kernel.trace
-        if request.access.direction == "write"
+        if (request.access.memory, request.access.direction) == ("global", "write")
         for address in request.lanes.values()
     )
     assert stored == Counter(range(67 * 101)) and {r.block for r in kernel.trace} == set(range(4))
-    whole, _, read = captions(layouts.work(counted))
-    assert "4 programs" in whole and "program 0 reads 4,096 elements, each once" in read
-    page = drawings.page([counted], {}, {})
-    assert "before the compiler's layout" in page and "thread 0" not in page
+    whole, _, read, *_ = captions(layouts.work(counted))
+    assert "4 blocks of 128 threads" in whole and "block 0 reads 4,096 elements, each once" in read
+    assert "bank" in drawings.page([counted], {}, {})

@@ -76,7 +76,7 @@ def count(path: Path, launch: Launch) -> Any:
     from rung.profile.emulated import PATIENCE, Counted
 
     of, kernel, given = _read(path, launch)
-    arrays = [one.made(torch.Generator().manual_seed(0)) for one in given]
+    arrays = [one.made(torch.Generator().manual_seed(0), aligned=True) for one in given]
     with counters.recorded() as launches, module.under(counters=True, poison=False, seconds=PATIENCE):
         arguments = [one.argument(array) for one, array in zip(given, arrays, strict=True)]
         of.launch(kernel, launch.config(path), arguments)

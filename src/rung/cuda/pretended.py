@@ -81,12 +81,14 @@ def within() -> bool:
 @contextmanager
 def _driver(stand_in: _Driver) -> Iterator[None]:
     os.environ.pop("TRITON_INTERPRET", None)
+    import triton.testing
     from triton.runtime import driver
 
     before = driver._active
     driver.set_active(stand_in)
     try:
-        yield
+        with mock.patch.object(triton.testing.Mark, "run"):  # there is nothing to measure, and files do it on import
+            yield
     finally:
         driver._active = before
 
@@ -145,16 +147,19 @@ class _Generator(torch.Generator):
         return super().__new__(cls, "cpu" if _is_gpu(device) else device)  # type: ignore[call-arg]
 
 
+_IS_CUDA: Any = torch.Tensor.is_cuda
+
+
 class _Memory(TorchFunctionMode):
     """Tensors that are requested on a GPU lie in the memory of `device`, and all are taken for a GPU's."""
 
     def __init__(self, device: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.device = device
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        if func == torch.Tensor.is_cuda.__get__:  # each look at it makes another wrapper
+        if func == _IS_CUDA.__get__:  # each look at it makes another wrapper
             return True
         if func is torch.Tensor.cuda:
             return args[0]
@@ -230,8 +235,9 @@ class _Trials:
         self._rounds, self._ran = -1, 0
 
     def __call__(self, call: Callable[[], object], quantiles: Any = None, **_: object) -> list[float]:
-        known = inspect.getclosurevars(call).nonlocals
-        tuner, config = known.get("self"), known.get("config")
+        known: dict[str, Any] = dict(inspect.getclosurevars(call).nonlocals)
+        tuner: Any = known.get("self")
+        config = known.get("config")
         if not hasattr(tuner, "configs"):  # of a tuner that is not Triton's
             call()
             return [1.0, 1.0, 1.0]

@@ -82,8 +82,10 @@ class Loaded:
 
     def program(self, kernel: str) -> machine.Program:
         if kernel not in self._programs:
-            made = machine.Program(self._cubin, self._instructions[kernel], kernel, self.origin)
-            self._programs[kernel] = made
+            instructions = self._instructions[kernel]
+            stacks = (i.lines for i in instructions if self.origin.endswith(".cubin"))
+            origin = next((stack[-1][0] for stack in stacks if stack), self.origin)
+            self._programs[kernel] = machine.Program(self._cubin, instructions, kernel, origin)
         return self._programs[kernel]
 
     def launch(self, kernel: str, config: LaunchConfig, arguments: Sequence[Argument]) -> None:
@@ -138,17 +140,16 @@ class Given:
         shape = tuple(int(size) for size in re.split(r"[,x ]+", found[3])) if found[3] else None
         return cls(found[1] or f"argument {number}", found[2], shape, found[4])
 
-    def made(self, random: torch.Generator) -> torch.Tensor | None:
-        """The array, which ends where its memory does; None for a number."""
+    def made(self, random: torch.Generator, *, aligned: bool = False) -> torch.Tensor | None:
+        """The array, which ends where its memory does, or begins as a GPU's allocator aligns it; None for a number."""
         if self.shape is None:
             return None
         kind = _kind(self.kind)
         size = math.prod(self.shape) * kind.itemsize
-        raw = guard.guarded_empty(-(-size // 16) * 16)
-        start = len(raw) - size // 16 * 16 if size % 16 == 0 else 0
-        data = raw[start : start + size]
-        guard.mark_data(raw, start, start + size)
-        tensor = data.view(kind).view(self.shape)
+        multiple = guard.PAGE if aligned else 16
+        raw = guard.guarded_empty(-(-size // multiple) * multiple)
+        guard.mark_data(raw, 0, size)
+        tensor = raw[:size].view(kind).view(self.shape)
         if self.value is None:
             numbers = torch.randn(self.shape, generator=random)
             tensor.copy_(numbers if kind.is_floating_point else (numbers * 8).abs())

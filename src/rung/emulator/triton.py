@@ -54,7 +54,7 @@ def _line(problem: BaseException) -> str:
     """The file and the line of an error of Triton's compiler, which counts lines from the kernel's `def`."""
     from triton.runtime.jit import _triton_jit_function_registry
 
-    source, node = getattr(problem, "src", None), getattr(problem, "node", None)
+    source, node = getattr(problem, "src", ""), getattr(problem, "node", object())
     for function in _triton_jit_function_registry.values():
         if source and hasattr(node, "lineno") and function.src == source:
             decorators = "".join(function.raw_src).partition("def ")[0].count("\n")

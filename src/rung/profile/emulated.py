@@ -33,6 +33,7 @@ from rung.profile.inspect import DEFAULT_SHAPE
 from rung.rungs import catalogue
 from rung.rungs.base import Rung, Subject, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
+from rung.rungs.python import PythonRung
 
 ALIGNED = 512  # as a GPU's allocator aligns memory
 MOST_WORK = 2e8  # operations and numbers of a shape that is counted as it is
@@ -229,6 +230,7 @@ def _planned(subject: Subject, tuning: Mapping[str, int] | None) -> list[tuple[s
     rung, values, dtype = subject.rung, subject.values, subject.dtype
     if isinstance(rung, CudaRung):
         return [(*launch, "") for launch in rung.launches(values, dtype, tuning, emulated=False)]
+    assert isinstance(rung, PythonRung)
     found: list[pretended.Kernel] = []
     with emulated_multiprocessors(SMS), pretended.gpu(found.append, multiprocessors=SMS, device="meta"):
         inspect_triton.called(rung, values, dtype, tuning)

@@ -45,6 +45,13 @@ class CubinRung(Rung):
             operation, path.stem, path, of_constants(given, given.get("idea", f"{self._cubin.name}."), str(path))
         )
 
+        known = [*(o.name for o in operation.operands), *self.header.buffers]
+        for word in (word for launch in self._launches for word in launch.get("args", ())):
+            if "=" not in str(word) and word not in known:
+                raise RungError(
+                    f"{path}: args has {word!r}; it names {', '.join(known)}, or a number as 'i32 = B * T'."
+                )
+
     @cached_property
     def code(self) -> bytes:
         data = read_bytes(self._cubin)
@@ -88,13 +95,10 @@ class CubinRung(Rung):
             )
             arguments = []
             for word in launch.get("args", ()):
-                if word in tensors:
-                    arguments.append(cubins.of_tensor(word, tensors[word]))
+                if "=" not in str(word):
+                    arguments.append(cubins.of_tensor(word, tensors.get(word)))
                     continue
                 kind, _, expression = (part.strip() for part in str(word).partition("="))
-                if not expression:
-                    known = ", ".join(tensors)
-                    raise RungError(f"{self.path}: args has {word!r}; it names {known}, or a number as 'i32 = B * T'.")
                 arguments.append(cubins.of_number(expression, kind, evaluate(expression, call.names)))
             made.append((kernel, config, arguments))
 
