@@ -88,8 +88,10 @@ class Loaded:
             self._programs[kernel] = machine.Program(self._cubin, instructions, kernel, origin)
         return self._programs[kernel]
 
-    def launch(self, kernel: str, config: LaunchConfig, arguments: Sequence[Argument]) -> None:
-        """Runs the whole grid before it returns."""
+    def launch(
+        self, kernel: str, config: LaunchConfig, arguments: Sequence[Argument], *, lockstep: bool = False
+    ) -> None:
+        """Runs the whole grid before it returns; `lockstep`: as module.execute says."""
         program = self.program(kernel)
         name = f"{self.origin}, kernel '{kernel}'"
         if reason := refusal(module.LIMITS, config, static_shared=program.resources.static_shared):
@@ -100,7 +102,7 @@ class Loaded:
             raise RungError(f"{name} takes parameters of {sizes} bytes, and these were given: {given}.")
         values = [machine.aligned(one.data, 64) for one in arguments]
         regions = module.regions_of((one.name, one.tensor) for one in arguments)
-        module.execute(program, config, self._variables, values, regions)
+        module.execute(program, config, self._variables, values, regions, lockstep=lockstep)
 
 
 @functools.lru_cache(maxsize=64)

@@ -68,4 +68,4 @@ def _launch(kernel: pretended.Kernel) -> None:
         return
     loaded = cubins.loaded(kernel.cubin, kernel.file)
     parameters = [cubins.Argument(name, data, tensor) for name, data, tensor in kernel.parameters]
-    loaded.launch(kernel.name, kernel.config, parameters)
+    loaded.launch(kernel.name, kernel.config, parameters, lockstep=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import ChainMap
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -66,7 +67,7 @@ class PythonRung(Rung):
 
     def _gpu(self, device: Device) -> AbstractContextManager[None]:
         """What the file's own code sees: a GPU, whose kernels are Triton's, where there is none."""
-        if device == "cuda" or not self.facts.triton:
+        if device == "cuda" or not (self.facts.triton or "triton" in sys.modules):  # a file that it imports may use it
             return nullcontext()
         from rung.emulator import triton
 

@@ -24,9 +24,9 @@ Page* last_page;
 std::vector<std::vector<Access>> crowds(1);
 std::unordered_map<uint64_t, std::vector<std::pair<uint64_t, Clock>>> locations;  // what atomics release, by domain
 
-// Lines of 128 bytes that a launch touched, for dependent launches behind it.
-struct Touched { std::unordered_map<uint64_t, unsigned> lines; };  // 1: read, 2: written
-Touched present, ahead;
+struct Touched { uint32_t read, written; };  // words of a line of 128 bytes
+using Lines = std::unordered_map<uint64_t, Touched>;
+Lines present, ahead;  // of this launch, and of those that may still run beside a dependent one behind it
 bool unknown_ahead, lets_start_early;  // the last: the present launch, before its own wait
 
 struct Who
@@ -87,7 +87,7 @@ bool ordered(const Who& who, unsigned lane, const Access& was)
         return found != o.known.others.end() && found->second >= was.clock;
     }
     if (was.index != o.index) return knows(o.known.own, was);
-    if (was.tick <= o.met || was.lanes == 1u << lane) return true;
+    if (was.tick <= o.met || was.lanes == 1u << lane || launch.lockstep) return true;
     if (o.meetings.empty()) return false;
     bool all = true;
     each(was.lanes, [&](unsigned l) { all &= l == lane || o.meetings[lane * WARP + l] >= was.tick; });
@@ -275,11 +275,16 @@ void need_cells(Block* shared)
 void stay_behind(Warp& w, const Op& op, unsigned lane, uint64_t at, unsigned bytes, bool write)
 {
     if (region_of(at).flags & CONSTANT_REGION) return;
-    if (launch.followed) present.lines[at / 128] |= write ? 2 : 1;
+    const uint32_t words = bytes < 4 ? 1 : (1u << bytes / 4) - 1, mask = words << at / 4 % 32;
+    if (launch.followed) {
+        Touched& line = present[at / 128];
+        (write ? line.written : line.read) |= mask;
+    }
     if (!launch.dependent || order_of(w).known.waited) return;
     unsigned by_it = 0;
     if (unknown_ahead) by_it = region_of(at).flags & INPUT_REGION && !write ? 2 : 3;
-    else if (const auto found = ahead.lines.find(at / 128); found != ahead.lines.end()) by_it = found->second;
+    else if (const auto found = ahead.find(at / 128); found != ahead.end())
+        by_it = (found->second.written & mask ? 2 : 0) | (found->second.read & mask ? 1 : 0);
     if (!(by_it & 2) && !(write && by_it)) return;
     Fault fault(RUNG_RACE);
     fault.space = RUNG_GLOBAL_SPACE, fault.address = at, fault.bytes = bytes, fault.writes = write, fault.other_wrote = by_it & 2;
@@ -308,10 +313,10 @@ void begin_races()
         if (spare_pages.size() < 4096) spare_pages.push_back(std::move(page));
     pages.clear(), locations.clear(), crowds.resize(1);
     last_number = ~0ull;
-    if (!launch.dependent || !lets_start_early) ahead.lines.clear();
+    if (!launch.dependent || !lets_start_early) ahead.clear();
     if (launch.dependent)
-        for (const auto& [line, how] : present.lines) ahead.lines[line] |= how;
-    present.lines.clear();
+        for (const auto& [line, how] : present) ahead[line].read |= how.read, ahead[line].written |= how.written;
+    present.clear();
     unknown_ahead = launch.ahead, lets_start_early = false;
 }
 

@@ -157,7 +157,7 @@ class Step:
         self.launches.append(self.module.bind(name, config, arguments))
 
     def _multiply(self, x, w, out):
-        call = multiply if x.is_cuda else multiply_on_cpu
+        call = multiply if x.device.type == "cuda" else multiply_on_cpu
         self.launches.append(lambda: call(x, w, out))
 
     def _multiply_parts(self, x, w, out):
@@ -168,7 +168,7 @@ class Step:
         self._multiply(x, w, out)
 
     def _affine(self, x, w, bias, out, act=None):
-        call = affine if x.is_cuda else affine_on_cpu
+        call = affine if x.device.type == "cuda" else affine_on_cpu
         self.launches.append(lambda: call(x, w, bias, out, act))
 
 

@@ -8,7 +8,7 @@ dtypes = ["tf32", "f16"]
 M    = "B * T"
 C16  = "round_up(C, 16)"
 OC16 = "round_up(OC, 16)"
-[buffers.weight_t]
+[buffers.weight_turned]
 shape = ["C", "OC"]
 [buffers.weight_half]
 shape = ["round_up(C, 16)", "round_up(OC, 16)"]
@@ -24,7 +24,7 @@ block  = [32, 8]
 kernel = "convert"
 grid   = ["ceil_div(round_up(OC, 16), 256)", "min(round_up(C, 16), max_grid_y)"]
 block  = 256
-bind   = { from = "weight_t", to = "weight_half", rows = "C", cols = "OC", padded_rows = "round_up(C, 16)", padded_cols = "round_up(OC, 16)" }
+bind   = { from = "weight_turned", to = "weight_half", rows = "C", cols = "OC", padded_rows = "round_up(C, 16)", padded_cols = "round_up(OC, 16)" }
 [[launch]]
 kernel = "convert"
 grid   = ["ceil_div(round_up(C, 16), 256)", "min(round_up(B * T, 16), max_grid_y)"]
@@ -42,7 +42,7 @@ using namespace nvcuda;
 
 constexpr int TILE = 16;
 
-extern "C" __global__ void transpose(const Real* weight, Real* weight_t, int OC, int C)
+extern "C" __global__ void transpose(const Real* weight, Real* weight_turned, int OC, int C)
 {
     __shared__ Real tile[32][33];
     const int c0 = blockIdx.x * 32, n0 = blockIdx.y * 32;
@@ -55,7 +55,7 @@ extern "C" __global__ void transpose(const Real* weight, Real* weight_t, int OC,
     // never skipped: the block has 8 rows; never one turn: the tile has 32
     for (int i = threadIdx.y; i < 32; i += blockDim.y) {
         const int c = c0 + i, n = n0 + threadIdx.x;
-        if (n < OC && c < C) weight_t[size_t(c) * OC + n] = tile[threadIdx.x][i];
+        if (n < OC && c < C) weight_turned[size_t(c) * OC + n] = tile[threadIdx.x][i];
     }
 }
 
