@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from emulation import needs_compiler, orders, run
+from rung.errors import EmulatorFault
 
 pytestmark = needs_compiler
 SIXTEEN = [("__half", torch.float16), ("__nv_bfloat16", torch.bfloat16)]
@@ -181,7 +182,7 @@ extern "C" __global__ void k(const float* x, float* out) {
 
 def test_data_of_cp_async_may_be_read_after_the_wait_alone() -> None:
     x, out = torch.randn(3, 32, 4), torch.zeros(5, 32)
-    with pytest.raises(emulator.EmulatorFault) as fault:
+    with pytest.raises(EmulatorFault) as fault:
         run(CP_ASYNC, x, out, settings={"check_races": True})
     assert fault.value.kind == "race"
     run(CP_ASYNC, x, out)
@@ -219,6 +220,6 @@ def test_cp_async_without_commit_is_not_waited_for() -> None:
         cp_async_wait<0>();
         out[threadIdx.x] = s[threadIdx.x];
     }"""
-    with pytest.raises(emulator.EmulatorFault) as fault:
+    with pytest.raises(EmulatorFault) as fault:
         run(source, torch.randn(32), torch.zeros(32), settings={"check_races": True})
     assert fault.value.kind == "race"

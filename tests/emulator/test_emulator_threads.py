@@ -250,7 +250,7 @@ def test_constant_memory_is_set_and_too_much_is_refused() -> None:
 
 
 def test_constants_that_do_not_fit_together_are_refused() -> None:
-    with pytest.raises(RungError, match="too much|constant"):
+    with pytest.raises(RungError, match="constant"):
         load("""
     __constant__ float weight[9000], bias[9000];
     __global__ void k(float* out) { out[0] = weight[0] + bias[0]; }""")

@@ -23,18 +23,8 @@ HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 RUNTIME = HERE / "runtime"
 
-# No contraction: a fused multiply-add would round differently from machine to machine, and hide the effect of a
-# kernel's own order of operations. Kernels routinely break C++'s aliasing rules, and rely on wrapping integers.
-COMMON = (
-    *("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-nostdinc++", "-w"),
-    *("-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-delete-null-pointer-checks"),
-    *("-fno-extern-tls-init", "-fno-asynchronous-unwind-tables", "-U_FORTIFY_SOURCE"),
-    "-fno-gnu-unique",  # a static variable of an inline function belongs to one library
-)
-HEADER = "rung_emulator.h"
 _WHOLE = "whole.json"  # the digests of a cached folder's files
 _looked_at: set[tuple[tuple[Path, int, int], ...]] = set()
-_C_HEADERS = [f"{name}.h" for name in ("float", "limits", "math", "stddef", "stdint", "stdio", "stdlib", "string")]
 RUNTIME_FLAGS = (
     *("-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared"),
     *("-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-U_FORTIFY_SOURCE"),
@@ -106,8 +96,7 @@ def machine_flags() -> tuple[str, ...]:
 
 @functools.cache
 def sources_digest(*folders: Path) -> str:
-    """A digest of the emulator's own files. Kernels are compiled with its headers, and linked to the runtime when
-    loaded."""
+    """A digest of the emulator's own files."""
     digest = hashlib.sha256()
     for path in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
         digest.update(str(path.relative_to(HERE)).encode() + b"\0" + path.read_bytes())
@@ -175,31 +164,6 @@ def run(arguments: list[str], work: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [require(), *arguments], capture_output=True, text=True, cwd=work, env=environment, errors="replace"
     )
-
-
-def headers(flags: tuple[str, ...]) -> Path:
-    """One header that includes all of the emulator's, precompiled for these flags."""
-
-    def make(target: Path) -> None:
-        header = target / HEADER
-        header.write_text(f'#include "{INCLUDE / "rung_emulator" / "everything.h"}"\n')
-        result = run([*flags, "-x", "c++-header", str(header), "-o", f"{header}.gch"], target)
-        if result.returncode:
-            raise RungError(f"The emulator's headers do not compile with {compiler()}: {result.stderr.strip()[:800]}")
-
-    return cached_folder(f"headers-{key(flags, str(INCLUDE))}", make) / HEADER
-
-
-def stand_ins() -> Path:
-    """Empty files named as the headers that every kernel has already, for preprocessing a source on its own."""
-
-    def make(target: Path) -> None:
-        for name in (*(str(path.relative_to(INCLUDE)) for path in INCLUDE.rglob("*.h")), *_C_HEADERS):
-            path = target / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("")
-
-    return cached_folder(f"stand-ins-{key()}", make)
 
 
 def runtime_library() -> Path:

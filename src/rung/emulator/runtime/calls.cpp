@@ -216,7 +216,6 @@ void rung_atomic(const void* address, unsigned long long value)
     atomics++;
     if (running) poll(address, value, __builtin_return_address(0));
 }
-RUNG_API void rung_of_block(bool on) { running->of_block = on; }  // declared in scopes.h
 unsigned long rung_atomics_ran() { return atomics; }
 
 void rung_read_only(const void* address, unsigned bytes) { if (running) read_only(address, bytes, __builtin_return_address(0)); }
