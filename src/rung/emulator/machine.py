@@ -68,6 +68,7 @@ class Fault(ctypes.Structure):
         ("writes", ctypes.c_uint),
         ("other_wrote", ctypes.c_uint),
         ("misaligned", ctypes.c_uint),
+        ("asserts", ctypes.c_uint),
         ("text", ctypes.c_char * 1024),
         ("lacks", ctypes.c_char * 160),
     )

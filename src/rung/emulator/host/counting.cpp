@@ -52,6 +52,18 @@ using Form = std::array<unsigned, 12>;  // kernel, grid, block, cluster, shared 
 std::vector<std::pair<Form, Sum>>& sums() { static auto& all = *new std::vector<std::pair<Form, Sum>>; return all; }
 thread_local Pending pending;
 
+const char* const KINDS[] = {"", "barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async"};
+
+cudaError_t error_of(const rung_machine_fault& fault)
+{
+    switch (fault.kind) {
+        case RUNG_BOUNDS: return fault.misaligned ? cudaErrorMisalignedAddress : cudaErrorIllegalAddress;
+        case RUNG_DEADLOCK: case RUNG_BARRIER: return cudaErrorLaunchTimeout;
+        case RUNG_TRAP: return fault.asserts ? cudaErrorAssert : cudaErrorLaunchFailure;
+        default: return cudaErrorLaunchFailure;
+    }
+}
+
 template <class F> F* machine(F*, const char* name)
 {
     static void* const library = dlopen(getenv("RUNG_MACHINE"), RTLD_NOW);
@@ -99,14 +111,15 @@ void add_counts(const Code& code, Sum& sum)
 
 void execute(Code& code, const Call& call, const Configuration& how, void** parameters)
 {
-    const auto fault = [&](const char* kind, const std::string& text, cudaError_t error) {
-        tell(FAULTED, kind, "kernel '" + std::string(call.name) + "'" + text, place_of_call(call.site));
-        stick(error);
-    };
-    if (!code.refused.empty()) return fault("unsupported", code.refused, cudaErrorLaunchFailure);
+    const std::string site = place_of_call(call.site);
+    if (!code.refused.empty()) {
+        tell(FAULTED, "unsupported", "kernel '" + std::string(call.name) + "'" + code.refused, site);
+        return stick(cudaErrorLaunchFailure);
+    }
     if (!code.program) {
         const std::string text = contents(code.text);
         code.program = MACHINE(load)(text.c_str()), code.instructions = size_t(std::count(text.begin(), text.end(), '\n'));
+        MACHINE(name)(code.program, call.name, contents(code.text + ".lines").c_str());
     }
     Module& module = *code.module;
     for (const Constant& one : module.constants) memcpy(module.sections[0] + one.offset, one.value, one.size);
@@ -122,21 +135,16 @@ void execute(Code& code, const Call& call, const Configuration& how, void** para
     for (size_t i = 0; i < 5; i++) launch.bank[i] = banks[i].first, launch.bank_bytes[i] = unsigned(banks[i].second);
     launch.parameters = code.start, launch.seconds = settings().seconds, launch.prints = true;
     launch.allocate = rung_heap_malloc, launch.release = rung_heap_release;
-    char said[1024] = "";
-    const int failed = MACHINE(run)(code.program, &launch, said, sizeof said);
+    rung_machine_fault fault = {};
+    const int failed = MACHINE(run)(code.program, &launch, &fault);
     free(bank);
     if (failed) {
-        char* text = nullptr;
-        const long number = strtol(said, &text, 10);
-        std::ifstream lines(code.text + ".lines");
-        std::string line;
-        for (long i = 0; i <= number; i++) std::getline(lines, line);
-        void* at = nullptr;
-        if (const char* found = strstr(text, "(address ")) sscanf(found, "(address %p", &at);
-        const std::string what = !at ? text : (size_t(at) < 1 << 16 ? " " : " touches ") + describe(at);
-        const bool traps = strstr(text, "traps") || strstr(text, "assertion"), hangs = strstr(text, "does not end") || strstr(text, "waits");
-        return fault(traps ? "trap" : hangs ? "deadlock" : strstr(text, "not part of") ? "unsupported" : "bounds", (line.empty() ? "" : ", " + line) + ":" + what,
-                     traps ? strstr(text, "assertion") ? cudaErrorAssert : cudaErrorLaunchFailure : hangs ? cudaErrorLaunchTimeout : cudaErrorIllegalAddress);
+        const void* const at = reinterpret_cast<void*>(fault.address);
+        const std::string operand = fault.space != RUNG_GLOBAL_SPACE ? "" : (fault.address < 1 << 16 ? "" : "touches ") + describe(at);
+        char said[2048] = "";
+        MACHINE(sentence)(code.program, &fault, launch.block, operand.c_str(), said, sizeof said);
+        tell(fault.kind == RUNG_RACE ? RACED : FAULTED, KINDS[fault.kind], said, site);
+        return stick(error_of(fault));
     }
     const dim3 &g = how.grid, &b = how.block, &c = how.cluster;
     const Form form = {code.number, g.x, g.y, g.z, b.x, b.y, b.z, c.x, c.y, c.z, unsigned(how.shared), how.cooperative};

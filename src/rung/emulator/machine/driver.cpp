@@ -55,8 +55,13 @@ void call_driver(Warp& w, uint64_t function, uint32_t lanes)
     each(lanes, [&](unsigned lane) {
         const uint64_t first = argument(w, 4, lane);
         uint64_t result = 0;
-        if (function == DRIVER_WINDOW + ASSERTION_FAILS) fail(w, RUNG_TRAP, "an assertion fails: %.200s", text_at(w, first, lane));
-        else if (function == DRIVER_WINDOW + PRINTS) {
+        if (function == DRIVER_WINDOW + ASSERTION_FAILS) {
+            Fault fault(RUNG_TRAP);
+            fault.at = where(w, *executing, lane), fault.asserts = 1;
+            snprintf(fault.text, sizeof fault.text, "an assertion fails: %.200s", text_at(w, first, lane));
+            throw fault;
+        }
+        if (function == DRIVER_WINDOW + PRINTS) {
             if (launch.prints) result = print(w, lane, text_at(w, first, lane), text_at(w, argument(w, 6, lane), lane));
         } else if (function == DRIVER_WINDOW + ALLOCATES && launch.allocate) result = uint64_t(launch.allocate(first));
         else if (function == DRIVER_WINDOW + RELEASES && launch.release) {

@@ -12,7 +12,6 @@ namespace rung_machine {
 Program* decoded(const char* text);
 void begin_async();
 uint64_t badness(const Cost& cost);
-extern const Op* executing;
 extern const Warp* executing_warp;
 struct Traced { uint64_t instruction, block, warp, lanes, bytes, place, at[WARP]; };
 struct Happened { uint32_t event, warp, amount, serial; };

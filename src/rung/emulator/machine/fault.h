@@ -25,6 +25,7 @@ struct rung_machine_fault
     uint32_t writes;     // the access; 2: it is an atomic one
     uint32_t other_wrote;
     uint32_t misaligned; // the multiple that the address should be
+    uint32_t asserts;    // a trap: an assertion failed
     char text[1024];     // what happened, in words without places
     char lacks[160];     // of a race: what would have ordered the accesses
 };

@@ -235,6 +235,7 @@ struct Launch
     const char* (*release)(void* memory);
 };
 extern Launch launch;
+extern const Op* executing;
 
 // A fault ends the launch.
 struct Fault : rung_machine_fault
