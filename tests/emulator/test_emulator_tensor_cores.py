@@ -179,10 +179,12 @@ extern "C" __global__ void k(const float* x, float* out) {
 }"""
 
 
-def test_cp_async_data_appear_at_the_wait_and_not_before() -> None:
+def test_data_of_cp_async_may_be_read_after_the_wait_alone() -> None:
     x, out = torch.randn(3, 32, 4), torch.zeros(5, 32)
+    with pytest.raises(emulator.EmulatorFault) as fault:
+        run(CP_ASYNC, x, out, settings={"check_races": True})
+    assert fault.value.kind == "race"
     run(CP_ASYNC, x, out)
-    assert out[0].isnan().all() and out[2].isnan().all()
     assert torch.equal(out[1], x[0, :, 1]) and torch.equal(out[3], x[1, :, 2])
     assert torch.equal(out[4], torch.where(torch.arange(32) < 16, x[2, :, 3], 0))
 
@@ -217,6 +219,6 @@ def test_cp_async_without_commit_is_not_waited_for() -> None:
         cp_async_wait<0>();
         out[threadIdx.x] = s[threadIdx.x];
     }"""
-    out = torch.zeros(32)
-    run(source, torch.randn(32), out)
-    assert out.isnan().all()
+    with pytest.raises(emulator.EmulatorFault) as fault:
+        run(source, torch.randn(32), torch.zeros(32), settings={"check_races": True})
+    assert fault.value.kind == "race"

@@ -109,23 +109,23 @@ def test_functions_agree_with_those_of_torch(function: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "said"),
+    ("body", "kind"),
     [
-        ("x[1 << 30] = 1;", "bounds", "line 3.*belongs to no argument"),
-        ("__trap();", "trap", "line 3"),
-        ("while (((volatile float*)x)[0] == 0) {}", "deadlock", "does not end"),
-        ("extern __shared__ float s[]; s[threadIdx.x + n] = 1; x[0] = s[n];", "bounds", "line 3.*shared memory"),
+        ("x[1 << 30] = 1;", "bounds"),
+        ("__trap();", "trap"),
+        ("while (((volatile float*)x)[0] == 0) {}", "deadlock"),
+        ("extern __shared__ float s[]; s[threadIdx.x + n] = 1; x[0] = s[n];", "bounds"),
     ],
 )
-def test_faults_name_the_kernel_and_the_line(body: str, kind: str, said: str) -> None:
+def test_faults_name_the_kernel_and_the_line(body: str, kind: str) -> None:
     source = f"""
 __global__ void f(float* x, int n) {{
     {body}
 }}
 """
-    with pytest.raises(EmulatorFault, match=f"kernel 'f'.*{said}") as raised:
+    with pytest.raises(EmulatorFault, match="kernel 'f'") as raised:
         run(source, torch.zeros(32), 4096, settings=COUNTING | {"seconds": 1.0})
-    assert raised.value.kind == kind
+    assert raised.value.kind == kind and raised.value.place["line"] == 3
     x = torch.zeros(32)
     ran("__global__ void f(float* x) { x[threadIdx.x] = 1; }", x)  # later launches are unharmed
     assert x.sum() == 32

@@ -178,13 +178,12 @@ def test_a_wrong_name_is_told_before_torch_is_imported(parameters: str, named: s
 
 
 @needs_compiler
-def test_both_compilers_tell_an_error_before_anything_runs(tmp_path: Path) -> None:
+def test_the_compiler_tells_an_error_before_anything_runs(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     kernel = "__global__ void k(const float* x, float* out, int C) { out[0] = undefined_thing; }"
     path.write_text(WRONG + kernel)
     result = rung_line("check", "gelu", str(path))
     assert result.returncode == 1
-    assert "for the emulator" in result.stdout
     assert "sm_90" in result.stdout
     assert "H200" not in result.stdout
 

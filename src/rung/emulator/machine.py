@@ -357,6 +357,7 @@ def run(
         local_bytes=of.local_bytes,
         cooperative=config.cooperative,
         parameters=of.memory.start,
+        prints=2,
         trace_room=asked.room,
         timed=asked.timed,
         seconds=asked.seconds,

@@ -17,6 +17,7 @@ const char* text_at(Warp& w, uint64_t generic, unsigned lane)
 // Arguments lie one behind the other, each at a multiple of its size.
 uint32_t print(Warp& w, unsigned lane, const char* format, const char* arguments)
 {
+    FILE* const out = launch.prints == 2 ? stderr : stdout;
     size_t at = 0;
     uint32_t count = 0;
     const auto next = [&](auto value) {
@@ -27,7 +28,7 @@ uint32_t print(Warp& w, unsigned lane, const char* format, const char* arguments
     };
     for (const char* c = format; *c; c++) {
         if (*c != '%' || c[1] == '%') {
-            putchar(*c);
+            fputc(*c, out);
             c += *c == '%';
             continue;
         }
@@ -40,10 +41,10 @@ uint32_t print(Warp& w, unsigned lane, const char* format, const char* arguments
         }
         if (!*c) break;
         how += *c;
-        if (strchr("eEfFgGaA", *c)) printf(how.c_str(), next(double()));
-        else if (*c == 's') printf(how.c_str(), text_at(w, next(uint64_t()), lane));
-        else if (*c == 'p' || wide) printf(how.c_str(), next(uint64_t()));
-        else printf(how.c_str(), next(int()));
+        if (strchr("eEfFgGaA", *c)) fprintf(out, how.c_str(), next(double()));
+        else if (*c == 's') fprintf(out, how.c_str(), text_at(w, next(uint64_t()), lane));
+        else if (*c == 'p' || wide) fprintf(out, how.c_str(), next(uint64_t()));
+        else fprintf(out, how.c_str(), next(int()));
     }
     return count;
 }

@@ -19,7 +19,7 @@ struct rung_machine_launch
     uint32_t trace_room;    // requests that are kept; a third each: stores to global memory of the first block, of others, the first's other ones
     uint32_t timed;       // whether clocks of dependent instructions are added up
     double seconds;         // of CPU time, until the launch is ended
-    uint32_t prints;        // what kernels print is shown
+    uint32_t prints;        // what kernels print is shown: 1 as output, 2 as errors
     void* (*allocate)(size_t bytes);  // malloc and free of kernels; null if there are none
     const char* (*release)(void* memory);  // what is wrong, or null
     const struct rung_machine_region* regions;  // memory that the kernel may touch; none: all

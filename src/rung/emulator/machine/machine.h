@@ -230,7 +230,7 @@ struct Launch
     bool timed;
     uint64_t changes;              // of memory
     uint64_t longest, together;    // clocks of blocks: the longest, all of them
-    bool prints;
+    uint32_t prints;  // 1: to standard output; 2: to that of errors
     void* (*allocate)(size_t bytes);
     const char* (*release)(void* memory);
 };
