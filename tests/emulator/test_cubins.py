@@ -123,7 +123,7 @@ def description(cubin: Path, kernel: str, **changes: str) -> Path:
 def test_a_described_cubin_is_judged_as_a_rung(cubin: Path) -> None:
     assert ran("check", "residual", description(cubin, "add"))[0] == 0
     code, text = ran("check", "residual", description(cubin, "one_further"))
-    assert code == 1 and "out" in text
+    assert code == 1 and "past the end" in text
 
 
 def test_a_description_that_says_nonsense_is_refused(cubin: Path) -> None:

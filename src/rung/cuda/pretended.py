@@ -4,13 +4,12 @@ kernels as for that GPU and hands each launch to a function."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import inspect
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -46,7 +45,6 @@ class Kernel:
     file: str  # of its source
     config: LaunchConfig
     parameters: Sequence[Parameter]
-    kept: Any = field(default=None, compare=False)  # memory that the launch uses
 
 
 Launch = Callable[[Kernel], None]
@@ -287,11 +285,9 @@ class _Launcher:
         for name, kind, value in zip(self._names, self._signature, args, strict=True):
             parameters += _laid_out(str(name), kind, value, maps)
         clusters = getattr(of, "num_ctas", 1)
-        scratch = [
-            _scratch(getattr(of, f"{which}_scratch_size", 0) * x * y * z * clusters, allocator, stream)
-            for which, allocator in _allocators()
-        ]
-        parameters += [Parameter("", struct.pack("<Q", at)) for at, _ in scratch]
+        for which, allocator in _allocators():
+            size = getattr(of, f"{which}_scratch_size", 0) * x * y * z * clusters
+            parameters.append(_scratch(f"{which} scratch memory", size, allocator, stream))
         config = LaunchConfig(
             (x * clusters, y, z),
             (WARP * of.num_warps, 1, 1),
@@ -302,7 +298,7 @@ class _Launcher:
         )
         if enter is not None:
             enter(about)
-        self._launch(Kernel(of.name, cubin, self._file, config, parameters, scratch))
+        self._launch(Kernel(of.name, cubin, self._file, config, parameters))
         if leave is not None:
             leave(about)
 
@@ -345,10 +341,11 @@ def _allocators() -> tuple[tuple[str, Any], ...]:
     return ("global", _allocation._allocator.get), ("profile", lambda: _allocation._profile_allocator)
 
 
-def _scratch(size: int, allocator: Callable[[], Any], stream: int) -> tuple[int, Any]:
-    """The address of memory for a launch, aligned as a GPU's allocators do, and what keeps it."""
+def _scratch(name: str, size: int, allocator: Callable[[], Any], stream: int) -> Parameter:
+    """Memory for a launch, aligned as a GPU's allocators do."""
     if not size:
-        return 0, None
+        return Parameter(name, bytes(8))
     allocator()(size, tensor_map.SIZE, stream)  # without one, a GPU refuses the launch as well
-    memory = (ctypes.c_char * (size + 512))()
-    return -(-ctypes.addressof(memory) // 512) * 512, memory
+    memory = torch.zeros(size + 512, dtype=torch.uint8)
+    memory = memory[-memory.data_ptr() % 512 :]
+    return Parameter(name, struct.pack("<Q", memory.data_ptr()), memory)

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -19,19 +19,12 @@ from rung.cuda import elf, kept, sass
 from rung.cuda.cubin_cache import Cubin
 from rung.cuda.launch import LaunchConfig
 from rung.cuda.limits import refusal
+from rung.cuda.pretended import Parameter
 from rung.emulator import guard, machine, module
 from rung.errors import EmulatorFault, RungError
 
 ORDERS: tuple[module.Order, ...] = ("forward", "reverse", "shuffled")
 SEED = 17
-
-
-class Argument(NamedTuple):
-    """A kernel's argument: its name, its bytes, and the tensor that it points to."""
-
-    name: str
-    data: bytes
-    tensor: torch.Tensor | None = None
 
 
 FORMATS = {
@@ -40,15 +33,15 @@ FORMATS = {
 }  # fmt: skip
 
 
-def of_tensor(name: str, tensor: torch.Tensor | None) -> Argument:
-    return Argument(name, struct.pack("<Q", 0 if tensor is None else tensor.data_ptr()), tensor)
+def of_tensor(name: str, tensor: torch.Tensor | None) -> Parameter:
+    return Parameter(name, struct.pack("<Q", 0 if tensor is None else tensor.data_ptr()), tensor)
 
 
-def of_number(name: str, kind: str, value: float) -> Argument:
+def of_number(name: str, kind: str, value: float) -> Parameter:
     if kind not in FORMATS:
         raise RungError(f"a number of type {kind!r} is not known; there are {', '.join(FORMATS)}.")
     try:
-        return Argument(name, struct.pack(f"<{FORMATS[kind]}", value if kind.startswith("f") else int(value)))
+        return Parameter(name, struct.pack(f"<{FORMATS[kind]}", value if kind.startswith("f") else int(value)))
     except struct.error as problem:
         raise RungError(f"{value!r} does not fit {kind}: {problem}.") from None
 
@@ -89,9 +82,11 @@ class Loaded:
         return self._programs[kernel]
 
     def launch(
-        self, kernel: str, config: LaunchConfig, arguments: Sequence[Argument], *, lockstep: bool = False
+        self, kernel: str, config: LaunchConfig, arguments: Sequence[Parameter], *, tiles: bool = False
     ) -> None:
-        """Runs the whole grid before it returns; `lockstep`: as module.execute says."""
+        """Runs the whole grid before it returns; `tiles`: as module.execute says."""
+        if not module.launching():
+            return
         program = self.program(kernel)
         name = f"{self.origin}, kernel '{kernel}'"
         if reason := refusal(module.LIMITS, config, static_shared=program.resources.static_shared):
@@ -102,7 +97,7 @@ class Loaded:
             raise RungError(f"{name} takes parameters of {sizes} bytes, and these were given: {given}.")
         values = [machine.aligned(one.data, 64) for one in arguments]
         regions = module.regions_of((one.name, one.tensor) for one in arguments)
-        module.execute(program, config, self._variables, values, regions, lockstep=lockstep)
+        module.execute(program, config, self._variables, values, regions, tiles=tiles)
 
 
 @functools.lru_cache(maxsize=64)
@@ -159,7 +154,7 @@ class Given:
             tensor.fill_(float(self.value))
         return tensor
 
-    def argument(self, tensor: torch.Tensor | None) -> Argument:
+    def argument(self, tensor: torch.Tensor | None) -> Parameter:
         if tensor is not None:
             return of_tensor(self.name, tensor)
         value = float(str(self.value)) if self.kind in ("f16", "bf16", "f32", "f64") else int(str(self.value), 0)

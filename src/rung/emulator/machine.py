@@ -107,7 +107,7 @@ class Launch(ctypes.Structure):
         ("races", ctypes.c_uint),
         ("registers", ctypes.c_uint),
         ("strict", ctypes.c_uint),
-        ("lockstep", ctypes.c_uint),
+        ("tiles", ctypes.c_uint),
         ("dependent", ctypes.c_uint),
         ("ahead", ctypes.c_uint),
         ("followed", ctypes.c_uint),
@@ -329,7 +329,7 @@ class Asked(NamedTuple):
     poison: int = 0  # the pattern that unwritten shared memory holds
     strict: bool = True  # no block may count on another to run, and a barrier wants threads that have returned, too
     followed: bool = False  # a dependent launch may follow
-    lockstep: bool = False  # the compiler counts on lanes of a warp to execute together
+    tiles: bool = False  # Triton's code: lanes share memory in their warp's order; threads hold copies of an element
     ahead: bool = False  # an unknown kernel may still run when it begins
     counts: bool = False
     room: int = 0  # for requests that are kept
@@ -367,7 +367,7 @@ def run(
         races=asked.races,
         registers=of.resources.registers,
         strict=asked.strict,
-        lockstep=asked.lockstep,
+        tiles=asked.tiles,
         dependent=config.pdl,
         ahead=asked.ahead,
         followed=asked.followed,

@@ -284,10 +284,10 @@ def execute(
     regions: Sequence[machine.Region],
     settings: Settings | None = None,
     *,
-    lockstep: bool = False,
+    tiles: bool = False,
 ) -> None:
-    """Runs a kernel's machine code on the whole grid; what it counts is kept where counts are recorded. `lockstep`: the
-    compiler counts on lanes of a warp to execute together."""
+    """Runs a kernel's machine code on the whole grid; what it counts is kept where counts are recorded. `tiles`: the
+    code is Triton's, whose threads hold elements of tiles."""
     global _ahead, _atomics, _steps
     settings = settings or _ambient
     with _one_at_a_time:
@@ -299,7 +299,7 @@ def execute(
             poison=1 + (settings.seed + _launched) % _PATTERNS if settings.poison else 0,
             ahead=_ahead,
             followed=_followed,
-            lockstep=lockstep,
+            tiles=tiles,
             counts=settings.counters,
             room=counters.room() if settings.counters else 0,
             timed=settings.counters and counters.timed(),

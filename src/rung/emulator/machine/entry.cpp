@@ -45,7 +45,7 @@ void prepare(const rung_machine_launch& l)
     for (uint32_t i = 0; i < l.region_count; i++) launch.regions.push_back({l.regions[i].from, l.regions[i].to, l.regions[i].flags});
     launch.order = l.order, launch.seed = l.seed, launch.poison = l.poison, launch.races = l.races;
     launch.registers = l.registers;
-    launch.strict = l.strict, launch.lockstep = l.lockstep, launch.dependent = l.dependent, launch.ahead = l.ahead, launch.followed = l.followed;
+    launch.strict = l.strict, launch.tiles = l.tiles, launch.dependent = l.dependent, launch.ahead = l.ahead, launch.followed = l.followed;
     launch.prints = l.prints, launch.allocate = l.allocate, launch.release = l.release;
     for (unsigned i = 0; i < 8; i++) {
         const uint8_t* const bytes = static_cast<const uint8_t*>(l.bank[i]);

@@ -29,7 +29,7 @@ struct rung_machine_launch
     uint32_t races;        // whether accesses that nothing orders are looked for
     uint32_t registers;    // of each thread
     uint32_t strict;       // no block may count on another to run, and a barrier wants threads that have returned, too
-    uint32_t lockstep;     // the compiler counts on lanes of a warp to execute together
+    uint32_t tiles;     // Triton's code: lanes of a warp share memory in the order of its instructions; threads hold copies of an element
     uint32_t dependent;    // it may begin before the launch ahead has ended
     uint32_t ahead;        // an unknown kernel may still run when it begins
     uint32_t followed;     // a dependent launch may follow

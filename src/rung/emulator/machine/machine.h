@@ -220,7 +220,7 @@ struct Launch
     uint32_t order, seed, poison;
     uint32_t registers;  // of each thread
     bool strict;  // no block may count on another to run at the same time, and a barrier of all wants those that have returned
-    bool lockstep;  // the compiler counts on lanes of a warp to execute together
+    bool tiles;  // Triton's code: lanes of a warp share memory in the order of its instructions; threads hold copies of an element
     bool races, dependent, ahead, followed;  // an unknown kernel may still run when it begins; a dependent launch may follow
     uint32_t grid[3], block[3], cluster[3];
     uint32_t shared_bytes, local_bytes;

@@ -24,6 +24,11 @@ Page* last_page;
 std::vector<std::vector<Access>> crowds(1);
 std::unordered_map<uint64_t, std::vector<std::pair<uint64_t, Clock>>> locations;  // what atomics release, by domain
 
+// With tiles: by which instructions the threads of the present unit have loaded a word.
+struct Load { uint32_t instruction, lanes; uint16_t index; };
+struct Loads { uint32_t unit; std::vector<Load> of; };
+std::unordered_map<uint64_t, Loads> loads;
+
 struct Touched { uint32_t read, written; };  // words of a line of 128 bytes
 using Lines = std::unordered_map<uint64_t, Touched>;
 Lines present, ahead;  // of this launch, and of those that may still run beside a dependent one behind it
@@ -79,7 +84,7 @@ uint32_t& count_of(Order& o) { return o.known.own[o.index]; }
 
 bool knows(const std::vector<uint32_t>& clocks, const Access& was) { return was.index < clocks.size() && clocks[was.index] >= was.clock; }
 
-bool ordered(const Who& who, unsigned lane, const Access& was)
+bool ordered(const Who& who, unsigned lane, const Access& was, bool shared)
 {
     const Order& o = who.order;
     if (was.unit != who.unit) {
@@ -87,7 +92,7 @@ bool ordered(const Who& who, unsigned lane, const Access& was)
         return found != o.known.others.end() && found->second >= was.clock;
     }
     if (was.index != o.index) return knows(o.known.own, was);
-    if (was.tick <= o.met || was.lanes == 1u << lane || launch.lockstep) return true;
+    if (was.tick <= o.met || was.lanes == 1u << lane || (launch.tiles && shared)) return true;
     if (o.meetings.empty()) return false;
     bool all = true;
     each(was.lanes, [&](unsigned l) { all &= l == lane || o.meetings[lane * WARP + l] >= was.tick; });
@@ -101,6 +106,34 @@ bool both_strong(const Who& who, unsigned strong, const Access& was)
     if (was.unit != who.unit) return false;
     const unsigned per = warps_of(*who.w.block);
     return narrower > OF_BLOCK + 1 || was.index / per == who.order.index / per;
+}
+
+void note_load(const Who& who, unsigned lane, uint64_t word)
+{
+    Loads& here = loads[word];
+    if (here.unit != who.unit || here.of.empty()) here.unit = who.unit, here.of.clear();
+    for (Load& l : here.of)
+        if (l.index == who.index && l.instruction == who.op.number) {
+            l.lanes |= 1u << lane;
+            return;
+        }
+    here.of.push_back({who.op.number, 1u << lane, who.index});
+}
+
+// A tile with fewer elements than threads is held in copies, and one of the threads that hold an element stores it: whether this
+// thread and the other one have loaded the word by the same instruction.
+bool holds_a_copy(const Who& who, unsigned lane, uint64_t word, const Access& was)
+{
+    const unsigned per = warps_of(*who.w.block);
+    if (!launch.tiles || who.agent || was.unit != who.unit || was.index / per != who.order.index / per) return false;
+    const auto found = loads.find(word);
+    if (found == loads.end() || found->second.unit != who.unit) return false;
+    uint32_t left = was.lanes;
+    for (const Load& own : found->second.of)
+        if (own.index == who.index && own.lanes >> lane & 1)
+            for (const Load& other : found->second.of)
+                if (other.index == was.index && other.instruction == own.instruction) left &= was.lanes == ALL ? 0 : ~other.lanes;
+    return !left;
 }
 
 rung_where where_of(const Access& was, const Warp& w)
@@ -155,7 +188,8 @@ Cell* page_cells(uint64_t word)
 void test_reads(const Who& who, unsigned lane, const Cell& cell, uint64_t at, Block* shared, unsigned mask, unsigned strong)
 {
     const auto test = [&](const Access& read) {
-        if (read.clock && read.mask & mask && !both_strong(who, strong, read) && !ordered(who, lane, read) && !(read.index == who.index && who.agent))
+        if (read.clock && read.mask & mask && !both_strong(who, strong, read) && !ordered(who, lane, read, shared) && !(read.index == who.index && who.agent) &&
+            (shared || !holds_a_copy(who, lane, at / 4, read)))
             race(who, lane, at, shared, true, read, false, "with no barrier between");
     };
     test(cell.read);
@@ -172,12 +206,12 @@ void test_reads(const Who& who, unsigned lane, const Cell& cell, uint64_t at, Bl
 }
 
 // A later write that is ordered after `mine` is then ordered after `was`, too.
-bool stands_for(const Who& who, unsigned lane, const Access& mine, const Access& was)
+bool stands_for(const Who& who, unsigned lane, const Access& mine, const Access& was, bool shared)
 {
-    return !(was.mask & ~mine.mask) && mine.strong <= was.strong && (!who.agent || was.index == mine.index) && ordered(who, lane, was);
+    return !(was.mask & ~mine.mask) && mine.strong <= was.strong && (!who.agent || was.index == mine.index) && ordered(who, lane, was, shared);
 }
 
-void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine)
+void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine, bool shared)
 {
     Access& first = cell.read;
     if (!first.clock) {
@@ -190,7 +224,7 @@ void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
         return;
     }
     const unsigned per = warps_of(*who.w.block), all = all_warps(*who.w.block);
-    if (stands_for(who, lane, mine, first)) {
+    if (stands_for(who, lane, mine, first, shared)) {
         if (!alone) {  // those of the same count in the same block are ordered likewise, where a barrier ordered them
             bool covered = !cell.crowd;
             each(cell.others, [&](unsigned i) {
@@ -214,7 +248,7 @@ void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
     if (!cell.crowd) cell.crowd = uint32_t(crowds.size()), crowds.emplace_back();
     std::vector<Access>& crowd = crowds[cell.crowd];
     for (Access& read : crowd)
-        if (stands_for(who, lane, mine, read)) {
+        if (stands_for(who, lane, mine, read, shared)) {
             read = mine;
             return;
         }
@@ -228,11 +262,12 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
 {
     if (shared && cell.write.unit != who.unit) cell.write.clock = 0;  // of a block that had this memory before
     if (shared && cell.read.unit != who.unit) cell.read.clock = 0, cell.others = 0, cell.crowd = 0;
+    if (launch.tiles && !shared && !write && !who.agent) note_load(who, lane, at / 4);
     Access& last = cell.write;
     const Access mine = {who.clock, who.unit, who.order.tick, who.op.number, 1u << lane, who.index, uint8_t(mask), uint8_t(strong)};
     if (last.clock && last.mask & mask && !both_strong(who, strong, last)) {
         const bool pieces = who.agent && last.index == who.index && last.unit == who.unit;  // of one operation, or of one barrier's
-        if (!pieces && !ordered(who, lane, last)) {
+        if (!pieces && !ordered(who, lane, last, shared) && (write || shared || !holds_a_copy(who, lane, at / 4, last))) {
             const bool repeats = write && !strong && !last.strong && last.unit == who.unit && last.index == who.index && last.instruction == who.op.number;
             if (!repeats || !same(unsigned(__builtin_ctz(last.lanes))))
                 race(who, lane, at, shared, write, last, true, repeats ? "by the same instruction, with another value" : "with no barrier between");
@@ -241,7 +276,7 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
         else if (!write && who.by_proxy && last.index < all_warps(*who.w.block) && last.unit == who.unit && !knows(who.order.known.proxied, last))
             race(who, lane, at, shared, write, last, true, "with no fence.proxy.async between");
     }
-    if (!write) return remember_read(who, lane, cell, mine);
+    if (!write) return remember_read(who, lane, cell, mine, shared);
     test_reads(who, lane, cell, at, shared, mask, strong);
     if (last.clock == mine.clock && last.index == mine.index && last.unit == mine.unit && last.strong == mine.strong && last.tick == mine.tick)
         last.mask |= uint8_t(mask), last.lanes = mine.lanes, last.instruction = mine.instruction;
@@ -311,7 +346,7 @@ void begin_races()
 {
     for (auto& [_, page] : pages)
         if (spare_pages.size() < 4096) spare_pages.push_back(std::move(page));
-    pages.clear(), locations.clear(), crowds.resize(1);
+    pages.clear(), locations.clear(), crowds.resize(1), loads.clear();
     last_number = ~0ull;
     if (!launch.dependent || !lets_start_early) ahead.clear();
     if (launch.dependent)
