@@ -48,7 +48,7 @@ def test_registers_of_a_block_are_counted(consumers: int, fits: bool) -> None:
         assert out.eq(1).all()
     else:
         with pytest.raises(emulator.EmulatorFault, match="polls"):
-            run(source, out, block=384)
+            run(source, out, block=384, settings=RACES)
 
 
 GENERIC = "cooperative_groups::this_cluster().map_shared_rank(&mine, (rank + 1) % 2)[0] = rank + 1;"

@@ -236,7 +236,8 @@ void bra(Warp& w, const Op& op, uint32_t lanes)
     lanes = narrowed(w, op, lanes);
     if (op.has("DIV")) {
         const uint32_t whole = value_of(w, op.every[0], lanes) & w.alive;
-        if ((w.split().lanes & whole) == whole) return;
+        if ((lanes & whole) == whole) return;
+        lanes = w.split().lanes;  // lanes whose masks differ have a false guard: then all go
     } else if (op.has("ANY")) lanes = lanes ? w.split().lanes : 0;
     else if (op.has("U")) lanes = lanes == w.split().lanes ? lanes : 0;
     if (lanes) go(w, lanes, op.target);
@@ -332,7 +333,7 @@ void warpsync(Warp& w, const Op& op, uint32_t lanes)
     const uint32_t wanted = masks ? masks[__builtin_ctz(lanes)] : w.alive, whole = w.split().lanes;
     uint32_t others = 0, lacking = 0;
     if (masks) each(whole, [&](unsigned l) { others |= uint32_t(masks[l] != wanted) << l, lacking |= masks[l] & w.alive & ~whole; });
-    if (others && (lacking || op.has("EXCLUSIVE"))) {
+    if (others && (lacking || op.has("EXCLUSIVE") || op.has("COLLECTIVE"))) {
         w.split().lanes &= ~others;
         while (others) {
             const uint32_t theirs = masks[__builtin_ctz(others)];
@@ -406,8 +407,8 @@ Turn run_warp(Warp& w)
     const bool timed = launch.timed;
     w.gives_way = w.pauses = false;
     if (w.now < w.splits.size()) interrupt(w);
-    const uint64_t most = launch.order == 2 ? 1 + draw() % TURN : TURN;  // other orders within a warp's turn, too
-    while (w.clock - began < most) {
+    uint64_t most = launch.order == 2 ? 1 + draw() % TURN : TURN;
+    while (w.clock - began < most || (w.splits.size() > 1 && w.clock - began < (most = TURN))) {  // lanes apart are not interrupted at once
         if (w.now >= w.splits.size()) w.now = 0;
         if (w.splits.empty()) break;
         if (w.split().wait != Wait::None) {
