@@ -726,6 +726,6 @@ def logits_after(engine: Engine, prompts: Sequence[Sequence[int]], texts: Sequen
             t["history"][row, len(prompt) + at] = tokens[row]  # rungs without a cache read it there again
         sent([len(prompt) + at for prompt in prompts], t["lengths"])
         t["done"].zero_()
-        session.step()
+        session.step(logits=True)
         found.append(t["logits"].clone())
     return torch.stack(found, 1)
