@@ -16,7 +16,7 @@ import rung
 from rung import emulator
 from rung.errors import RungError
 from rung.models import family
-from rung.models.gpu import recorded
+from rung.models.gpu import engine, recorded, slots
 from rung.models.gpu.recorded import StepPass
 from rung.models.operations import step_rungs
 
@@ -188,6 +188,36 @@ def test_the_rungs_of_a_gpu_write_few_texts_and_many(
     model = rung.load(folder, device="emulator", plan="best", dtype=dtype)
     assert_likely(folder, model, prompts, 1e-4 if dtype == "float32" else 0.1)
     assert used and all(found == own | {"rope_cached_attention"} for found in used)
+
+
+@emulated
+def test_rows_grow_with_their_texts_and_the_newest_wait_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[int, int]] = []
+    waited: list[int] = []
+
+    class Small(slots.GpuBackend):
+        def __init__(self, transformer: Any, engine: Any, count: int, **given: Any) -> None:
+            super().__init__(transformer, engine, 8, exact=False, room=128)
+
+        def _open(self, rows: int, reach: int = 0) -> Any:
+            opened.append((rows, self._engine.capacity(reach)))
+            return super()._open(rows, reach)
+
+        def _set_back(self, bank: Any) -> None:
+            waited.append(len(bank.active))
+            super()._set_back(bank)
+
+    monkeypatch.setattr(slots, "GpuBackend", Small)
+    monkeypatch.setattr(slots, "LEAST_TOKENS", 16)
+    monkeypatch.setattr(slots, "GROWN_AHEAD", 16)
+    monkeypatch.setattr(engine, "GRANULE", 16)
+    folder, ids = models.saved("qwen3", num_hidden_layers=1), ids_of(20, 3)
+    model = rung.load(folder, device="emulator", plan="best", dtype="float32")
+    prompts = [ids[: 4 + i] for i in range(6)]
+    for prompt, text in zip(prompts, model.generate(prompts, max_new_tokens=30, temperature=0), strict=True):
+        assert_greedy(folder, prompt, text.tokens)
+    assert max(rows * tokens for rows, tokens in opened) <= 128
+    assert len({tokens for _, tokens in opened}) > 1 and waited
 
 
 @emulated
