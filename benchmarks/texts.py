@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import itertools
 import os
 import statistics
@@ -105,6 +106,8 @@ def main() -> int:
                 print(f"{name} {rows} rows")
                 kernels(ours, rows)
         del ours
+        gc.collect()  # what an earlier model leaves would take slots from the next
+        torch.cuda.empty_cache()
     for row in bench.rows:
         print(f"{row.what:14} {row.part:5} {row.options['texts']:4}", {k: round(v, 2) for k, v in row.metrics.items()})
     return min(bench.failed, 1)

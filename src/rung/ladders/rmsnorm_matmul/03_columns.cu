@@ -1,7 +1,7 @@
 /*---
 idea   = "For 2 to 16 rows: 16 rows of weights are the rows of a tensor core's product, and the rows of x its columns; weights are loaded once, into the registers that the product reads, tile after tile."
 expect = "Eight rows at the price of one: rung 2 multiplies on CUDA cores, eight times as much for eight rows, and its blocks hold x in floats. Here a chunk of weights costs two mma, and x stays in registers."
-found  = "Not measured yet."
+found  = "On an H100 a step of eight texts takes 454 us instead of 953 (SmolLM2-135M, bf16), 800 instead of 1,433 (Qwen3-0.6B), 1,061 instead of 1,885 (Llama-3.2-1B), together with matmul_residual/7; one text takes 366, 629 and 934. x times the gain has two parts: rounded alone, gated sums of 2,048 terms were off by 1.02 of the bound."
 from   = "rmsnorm_matmul/2"
 dtypes = ["bf16"]
 needs  = ["sm >= 80", "2 <= B * T <= 16", "C % 32 == 0", "ROUNDS == 1", "TALL * DEPTH <= 8", "SHARED <= 200000"]

@@ -26,7 +26,8 @@ def decode_rungs(
     and `cache` is int8 if keys and values of many rows are kept in 8 bits."""
     wide, eight, full = channels >= MIN_CHANNELS_ONE_KERNEL, dtype == "int8", dtype in ("float32", "tf32")
     few = few_rows_rung(dtype)
-    if dtype == "bfloat16" and (2 if wide else MAX_FEW_ROWS + 1) <= rows <= (MAX_FEW_ROWS if wide else MAX_ROWS_COLUMNS):
+    least, most = (2, MAX_FEW_ROWS) if wide else (MAX_FEW_ROWS + 1, MAX_ROWS_COLUMNS)
+    if dtype == "bfloat16" and least <= rows <= most:
         return (BY_OPERATIONS, *decode_rungs(rows, channels, "float16", tuned, cache))
     # Untuned it is faster from two texts on, in float32 from three; wide models were measured up to four.
     wins = (3 if full else 2) <= rows <= (MAX_ROWS_GEMV if wide else MAX_FEW_ROWS) and not (wide and full)

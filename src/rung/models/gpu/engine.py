@@ -20,8 +20,8 @@ from rung.models.cpu.engine import Column
 from rung.models.family import Config
 from rung.models.gpu.device_copy import refuse, sent
 from rung.models.gpu.loading import Arrival, arrival
-from rung.models.gpu.scoring import GpuScorer
 from rung.models.gpu.recorded import StepPass
+from rung.models.gpu.scoring import GpuScorer
 from rung.models.gpu.session import Session, Work, dims
 from rung.models.operations import find
 from rung.models.plan import Service, TorchPlan, WrappedPlan

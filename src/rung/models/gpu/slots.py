@@ -474,7 +474,8 @@ class GpuBackend(Backend):
 
     def _needed(self, active: Sequence[RunningText]) -> int:
         """Tokens of a row after the steps that are launched until this is asked again."""
-        return max(_cached(live) + min(GROWN_AHEAD, live.limit - live.at.session.enqueued) for live in active if live.at)
+        enqueued = max(live.at.session.enqueued for live in active if live.at is not None)  # of one session
+        return max(_cached(live) + min(GROWN_AHEAD, live.limit - enqueued) for live in active)
 
     def _set_back(self, bank: _SessionRows) -> None:
         """The newest text waits, and is read again with the tokens that have been seen."""
