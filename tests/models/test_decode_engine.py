@@ -11,6 +11,7 @@ import torch
 from rung.dtypes import dtype as named
 from rung.errors import RungError
 from rung.expressions import Number
+from rung.models.gpt2.rungs import BY_OPERATIONS
 from rung.models.gpu import engine as engine_module
 from rung.models.gpu.engine import Engine
 from rung.models.gpu.slots import logits_after
@@ -176,7 +177,8 @@ def served(
     monkeypatch.setattr(engine_module.tunings, "best", best)
     monkeypatch.setattr(engine, "device", "cuda")
     monkeypatch.setattr(CudaRung, "unfit", lambda rung, *_: "does not fit" if short(rung) in unfit else None)
-    return short(engine.rung({**DECODE.shapes[shape], "B": rows}))
+    rung = engine.rung({**DECODE.shapes[shape], "B": rows})
+    return BY_OPERATIONS if rung is None else short(rung)
 
 
 def of(model: Model, weights: Weights, dtype: str) -> Engine:
@@ -219,17 +221,22 @@ def test_a_wide_model_is_served_by_one_kernel_whatever_is_tuned(
         ("int8", "gpt2-xl", {}, "pacing_int8"),
         ("int8", "gpt2-xl", {"rows": 2}, "few_rows_int8"),
         ("float32", "gpt2", {"rows": 2, "tuned": ("pacing",)}, "dependent_launch"),  # and is for one sequence
-        ("bfloat16", "gpt2", {"rows": 2, "tuned": ("pacing",)}, "few_rows"),
-        ("bfloat16", "gpt2", {"rows": 4, "tuned": ("streamed", "pacing")}, "few_rows"),
-        ("bfloat16", "gpt2-xl", {"rows": 2}, "few_rows"),
+        ("float16", "gpt2", {"rows": 2, "tuned": ("pacing",)}, "few_rows"),
+        ("float16", "gpt2", {"rows": 4, "tuned": ("streamed", "pacing")}, "few_rows"),
+        ("float16", "gpt2-xl", {"rows": 2}, "few_rows"),
         (
-            "bfloat16",
+            "float16",
             "gpt2-xl",
             {"rows": 2, "unfit": ("few_rows",)},
             "streamed",
         ),  # its compiled code needs more than there is
-        ("bfloat16", "gpt2", {"rows": 8, "tuned": ("streamed", "pacing")}, "few_rows"),
-        ("bfloat16", "gpt2", {"rows": 9, "tuned": ("streamed", "pacing")}, "batch"),
+        ("float16", "gpt2", {"rows": 8, "tuned": ("streamed", "pacing")}, "few_rows"),
+        ("float16", "gpt2", {"rows": 9, "tuned": ("streamed", "pacing")}, "batch"),
+        ("bfloat16", "gpt2", {"rows": 8, "tuned": ("pacing",)}, "few_rows"),
+        ("bfloat16", "gpt2", {"rows": 9}, BY_OPERATIONS),
+        ("bfloat16", "gpt2-xl", {"rows": 2}, BY_OPERATIONS),
+        ("bfloat16", "gpt2-xl", {"rows": 16}, "batch"),
+        ("bfloat16", "gpt2", {"rows": 17, "tuned": ("streamed", "pacing")}, "batch"),
         ("bfloat16", "gpt2-xl", {"rows": 32}, "batch"),
         ("bfloat16", "gpt2-xl", {"rows": 33}, "library_products"),
         (

@@ -155,7 +155,9 @@ FEW_TOKENS = 256  # up to this many, float32 products are fastest as three produ
 FULL_GRID = 2048  # from this many, attention's tiles fill a GPU without dividing the keys among a block's warpgroups
 OVERLAPPED = 256  # rows up to which dependent launch is faster, tuned or not; beyond, only if it is tuned
 LONGEST_OVERLAPPED = 1024  # tokens up to which 16-bit kernels use dependent launch
-FEW_ROWS = 8  # of a step, up to which products are limited by their weights' bytes
+FEW_ROWS = 8  # of a step, up to which CUDA cores keep up with the weights' bytes
+COLUMNS = 16  # of a step, up to which rows are the columns of products whose rows are the weights', in bf16
+MANY_TEXTS = 32  # of a step, from which attention is limited by instructions, and tensor cores take them over
 MANY_ROWS = 4096  # from this many, our own product with GELU is faster than the library's
 MANY_TOKENS = 768  # and again from this many
 
@@ -215,8 +217,14 @@ def prefill_rungs(device: Device, dtype: str, tokens: int) -> Rungs:
 def step_rungs(device: Device, dtype: str, rows: int) -> Rungs:
     """Operation -> rungs for a step of this many rows that is made of the operations."""
     table = dict(prefill_rungs(device, dtype, rows))
-    if rows <= FEW_ROWS:
-        table |= {"rmsnorm_matmul": ("2", "1"), "matmul_residual": ("6", *table.get("matmul_residual", ()))}
+    columns, few = dtype == "bf16" and 1 < rows <= COLUMNS, rows <= FEW_ROWS
+    if columns or few:
+        table["rmsnorm_matmul"] = ("3",) * columns + ("2", "1") * few
+        table["matmul_residual"] = ("7",) * columns + ("6",) * few + table.get("matmul_residual", ())
+    if columns:
+        table["layernorm_matmul"] = ("5",)
+    if rows >= MANY_TEXTS:
+        table["rope_cached_attention"] = ("3", "2", "1")
     return {**table, "cached_attention": ("4", "3", "sdpa")} if device == "cuda" else table
 
 

@@ -8,6 +8,7 @@ inherit = ["tune", "define", "bind"]
 rewrite = "Of the parent's main loop only the parts in include/ stay: each thread now normalises between a copy's arrival and its use."
 dtypes = ["bf16", "f16", "tf32"]
 needs  = [
+  "gelu == 0",
   "sm >= 80",
   "BM % WM == 0 and BN % WN == 0",
   "BK * sizeof_real == 64 or BK * sizeof_real == 128",

@@ -19,6 +19,7 @@ FOUND = (
 PROVENANCE = "ours; on rung 17 of matmul"
 FROM = "matmul/17"
 DTYPES = ("bf16", "f16", "tf32")
+NEEDS = ("gelu == 0",)
 TUNE = {
     "BM": (128, 64, 32, 16),
     "BN": (128, 256, 64),

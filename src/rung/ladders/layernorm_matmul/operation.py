@@ -14,7 +14,9 @@ def reference(t: Tensors, v: Values) -> Tensors:
     centred = t["x"] - t["x"].mean(-1, keepdim=True)
     rstd = (centred.square().mean(-1, keepdim=True) + v["eps"]).rsqrt()
     out = (centred * rstd * t["ln_weight"] + t["ln_bias"]) @ t["weight"].T
-    return {"out": out + t["bias"] if "bias" in t else out}
+    if "bias" in t:
+        out = out + t["bias"]
+    return {"out": F.gelu(out, approximate="tanh") if v["gelu"] else out}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -38,18 +40,20 @@ def torch_separate(
     *,
     C: int,
     eps: float,
+    gelu: int,
     dtype: str,
 ) -> torch.Tensor:
     with float32_products(dtype):
-        return F.linear(F.layer_norm(x, (C,), ln_weight, ln_bias, eps), weight, bias)
+        out = F.linear(F.layer_norm(x, (C,), ln_weight, ln_bias, eps), weight, bias)
+    return F.gelu(out, approximate="tanh") if gelu else out
 
 
 OPERATION = Operation(
     name="layernorm_matmul",
-    summary="out = layernorm(x) · weightᵀ + bias",
+    summary="out = layernorm(x) · weightᵀ + bias; with gelu = 1, GELU of that",
     story="A prologue instead of an epilogue: the left operand is computed while it is loaded.",
     dims=("B", "T", "C", "OC"),
-    scalars={"eps": 1e-5},
+    scalars={"eps": 1e-5, "gelu": 0},
     operands=(
         Operand("x", ("B", "T", "C"), make=off_centre),
         Operand("ln_weight", ("C",), constant=True),
@@ -65,6 +69,10 @@ OPERATION = Operation(
         Case("odd", {"B": 1, "T": 7, "C": 37, "OC": 13}),
         Case("one column", {"B": 1, "T": 9, "C": 3, "OC": 1}),
         Case("one row", {"B": 1, "T": 1, "C": 2, "OC": 9}),
+        Case("two rows of whole chunks", {"B": 2, "T": 1, "C": 64, "OC": 24}),
+        Case("five rows of whole chunks", {"B": 5, "T": 1, "C": 96, "OC": 45}),
+        Case("sixteen rows, GELU", {"B": 16, "T": 1, "C": 544, "OC": 70, "gelu": 1}),
+        Case("eleven rows of few numbers", {"B": 11, "T": 1, "C": 32, "OC": 37, "gelu": 1}),
         Case("aligned", {"B": 2, "T": 33, "C": 72, "OC": 136}),
         Case("large values", {"B": 1, "T": 17, "C": 33, "OC": 31}, magnitude=10.0),
         Case("small and large variances", {"B": 2, "T": 10, "C": 40, "OC": 24}, change={"x": rows_scaled(*ROW_SCALES)}),
@@ -76,6 +84,7 @@ OPERATION = Operation(
         Case("three batches", {"B": 3, "T": 65, "C": 16, "OC": 352}),
         Case("more than 2048 columns", {"B": 1, "T": 2, "C": 2504, "OC": 30}, change={"x": raised_from(1024, 4.0)}),
         Case("300 rows", {"B": 3, "T": 100, "C": 8, "OC": 16}, where="alone"),
+        Case("eight rows, GPT-2", {"B": 8, "T": 1, "C": 768, "OC": 3072, "gelu": 1}, where="cuda"),
         Case("decode", {"B": 1, "T": 1, "C": 768, "OC": 2304}, where="cuda"),
         Case("primes", {"B": 3, "T": 67, "C": 251, "OC": 509}, where="cuda"),
         Case("one above a power of two", {"B": 1, "T": 129, "C": 1025, "OC": 257}, where="cuda"),
@@ -91,6 +100,7 @@ OPERATION = Operation(
     ),
     shapes={
         "decode": {"B": 1, "T": 1, "C": 768, "OC": 2304},
+        "eight rows": {"B": 8, "T": 1, "C": 768, "OC": 3072, "gelu": 1},
         "b4t64": {"B": 4, "T": 64, "C": 768, "OC": 2304},
         "4096": {"B": 4, "T": 1024, "C": 768, "OC": 2304},
         "b8t1024": {"B": 8, "T": 1024, "C": 768, "OC": 2304},

@@ -49,8 +49,12 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
                 GpuBackend(transformer, engine, slots, exact=False),
                 lambda text: proposing is None or text.options.sampling.temperature == 0,
             )
-        slots = slots or _gpu_slots(transformer, engine)
-        return GpuBackend(transformer, engine, slots, exact=engine.real.name == "f32")
+        exact = engine.real.name == "f32"
+        room = None
+        if not exact and engine.config.family.steps is None:
+            room = int(SHARE * _free(transformer)) * transformer.config.context // slot_bytes(transformer)
+        slots = slots or (_gpu_slots(transformer, engine) if room is None else MOST_GPU_SLOTS)
+        return GpuBackend(transformer, engine, slots, exact=exact, room=room)
     step = transformer.service.stepper
     native = step.engine if isinstance(step, NativeStep) else None
     return HostBackend(transformer, slots or _slots(transformer), native, transformer.drafting)

@@ -7,7 +7,11 @@ from collections.abc import Callable
 MAX_ROWS_GEMV = 4  # up to this many sequences, the kernels for one row are used
 MAX_FEW_ROWS = 8  # up to this many, one kernel takes all rows at once
 MAX_ROWS_OWN_MMA = 32  # up to this many, our own tensor-core kernels are used; for more the library is faster
+MAX_ROWS_COLUMNS = 16  # up to this many, products that load weights once for all rows win over whole steps of few rows
 MIN_CHANNELS_ONE_KERNEL = 1024  # from this many, one kernel for the whole step is faster even untuned
+
+
+BY_OPERATIONS = "operations"  # instead of a rung: the operations one by one
 
 
 def few_rows_rung(dtype: str) -> str:
@@ -22,6 +26,9 @@ def decode_rungs(
     and `cache` is int8 if keys and values of many rows are kept in 8 bits."""
     wide, eight, full = channels >= MIN_CHANNELS_ONE_KERNEL, dtype == "int8", dtype in ("float32", "tf32")
     few = few_rows_rung(dtype)
+    least, most = (2, MAX_FEW_ROWS) if wide else (MAX_FEW_ROWS + 1, MAX_ROWS_COLUMNS)
+    if dtype == "bfloat16" and least <= rows <= most:
+        return (BY_OPERATIONS, *decode_rungs(rows, channels, "float16", tuned, cache))
     # Untuned it is faster from two texts on, in float32 from three; wide models were measured up to four.
     wins = (3 if full else 2) <= rows <= (MAX_ROWS_GEMV if wide else MAX_FEW_ROWS) and not (wide and full)
     takes_few = 1 < rows <= MAX_FEW_ROWS and (tuned(few) or wins)

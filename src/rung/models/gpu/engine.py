@@ -20,6 +20,7 @@ from rung.models.cpu.engine import Column
 from rung.models.family import Config
 from rung.models.gpu.device_copy import refuse, sent
 from rung.models.gpu.loading import Arrival, arrival
+from rung.models.gpu.recorded import StepPass
 from rung.models.gpu.scoring import GpuScorer
 from rung.models.gpu.session import Session, Work, dims
 from rung.models.operations import find
@@ -134,7 +135,7 @@ class Engine:
         return self._latest() if self._latest is not None else None
 
     def rung(self, values: Mapping[str, Number]) -> Rung | None:
-        """The decode rung that serves a batch of this shape; None for families without a decode ladder."""
+        """The decode rung that serves a batch of this shape; None if its step is made of the operations."""
         if self.config.family.steps is None:
             return None
         if self._rung is not None:
@@ -145,6 +146,10 @@ class Engine:
         for name in steps.decode_rungs(
             rows, channels, self.dtype, lambda name: self._tuned(name, complete), self.cache
         ):
+            if name == steps.BY_OPERATIONS:
+                if StepPass.fits(self.config):
+                    return None
+                continue
             rung = find("decode", name)
             if self._refusal(rung, values) is None:
                 return rung
@@ -163,8 +168,7 @@ class Engine:
             rung = self.rung(values := dims(self.config, rows, self.config.context))
         except RungError:
             return False
-        assert rung is not None
-        return rung.refusal(rung.operation.complete(values), self.real, device=self.device) is None
+        return rung is None or rung.refusal(rung.operation.complete(values), self.real, device=self.device) is None
 
     def _tuned(self, name: str, values: Mapping[str, Number]) -> bool:
         rung = find("decode", name)

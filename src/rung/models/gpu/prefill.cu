@@ -73,16 +73,35 @@ extern "C" __global__ void embed(const int* tokens, const Real* wte, Real* out, 
     for (int c = threadIdx.x; c < C; c += blockDim.x) to[c] = from[c];
 }
 
-// SwiGLU of neighbours: x (N, 2), a gate and its factor.
-extern "C" __global__ void gate(const Real* x, Real* out, int N)
+// The same, and the rows of wpe of the tokens' places.
+extern "C" __global__ void embed_placed(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, Real* out, int C)
 {
     pdl_wait();
     pdl_launch_dependents();
-    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    const Real* from = wte + int64_t(__ldcg(tokens + blockIdx.x)) * C;
+    const Real* place = wpe + int64_t(__ldcg(lengths + blockIdx.x)) * C;
+    Real* to = out + int64_t(blockIdx.x) * C;
+    for (int c = threadIdx.x; c < C; c += blockDim.x) to[c] = from_float<Real>(to_float(from[c]) + to_float(place[c]));
+}
+
+__device__ __forceinline__ float gated(float g, float x) { return g / (1.0f + __expf(-g)) * x; }
+
+// SwiGLU of neighbours: x (N, 2), a gate and its factor; `each` results of a thread, 1 or those of 16 bytes.
+extern "C" __global__ void gate(const Real* x, Real* out, int N, int each)
+{
+    pdl_launch_dependents();
+    pdl_wait();
+    const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * each;
     if (i >= N) return;
-    const Vec<Real, 2> both = reinterpret_cast<const Vec<Real, 2>*>(x)[i];
-    const float g = to_float(both[0]);
-    out[i] = from_float<Real>(g / (1.0f + __expf(-g)) * to_float(both[1]));
+    if (each == 1) {
+        out[i] = from_float<Real>(gated(to_float(x[2 * i]), to_float(x[2 * i + 1])));
+        return;
+    }
+    const Vec16<Real> both = load_vec(x + 2 * i);
+    Vec<Real, VEC / 2> found;
+#pragma unroll
+    for (int j = 0; j < VEC / 2; j++) found[j] = from_float<Real>(gated(to_float(both[2 * j]), to_float(both[2 * j + 1])));
+    *reinterpret_cast<Vec<Real, VEC / 2>*>(out + i) = found;
 }
 
 // The larger of two logits; of equal ones the token that comes first.
@@ -106,18 +125,27 @@ __device__ __forceinline__ void best_of_block(float& best, int& at)
         for (int w = 1; w < block_threads() / WARP_SIZE; w++) take_better(best, at, values[w], places[w]);
 }
 
-// A part of a row of logits, in float32, and its likeliest token; `parts` blocks for each row.
-extern "C" __global__ void best_of_parts(const Real* narrow, float* logits, float* best, int* at, int V, int parts)
+// The likeliest token of a part of a row of logits, which are also written in float32 if they are kept; `parts` blocks for each row.
+extern "C" __global__ void best_of_parts(const Real* narrow, float* logits, float* best, int* at, int V, int parts, int keep)
 {
     pdl_wait();
     pdl_launch_dependents();
-    const int row = blockIdx.x / parts, part = blockIdx.x % parts, each = ceil_div(V, parts), end = min(V, (part + 1) * each);
+    const int step = V % VEC == 0 ? VEC : 1, each = ceil_div(V, parts * step) * step;
+    const int row = blockIdx.x / parts, first = blockIdx.x % parts * each, end = min(V, first + each);
     float own = -INFINITY;
     int place = INT_MAX;
-    for (int v = part * each + threadIdx.x; v < end; v += blockDim.x) {
-        const float logit = to_float(narrow[int64_t(row) * V + v]);
-        logits[int64_t(row) * V + v] = logit;
-        take_better(own, place, logit, v);
+    for (int v = first + threadIdx.x * step; v < end; v += blockDim.x * step) {
+        const Real* from = narrow + int64_t(row) * V + v;
+        Vec16<Real> some;
+        if (step == VEC) some = load_vec(from);
+        else some[0] = *from;
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            if (i >= step) break;
+            const float logit = to_float(some[i]);
+            if (keep) logits[int64_t(row) * V + v + i] = logit;
+            take_better(own, place, logit, v + i);
+        }
     }
     best_of_block(own, place);
     if (threadIdx.x == 0) best[blockIdx.x] = own, at[blockIdx.x] = place;

@@ -212,22 +212,25 @@ class RecordedPass(LadderPlan):
         dims: Mapping[str, Number],
     ) -> None:  # fmt: skip
         """Records an operation that turns queries and keys as `rotate` said, or not at all."""
-        c, S, r = self.config, k.shape[2], self._rotation
-        if r is None:
+        c, S = self.config, k.shape[2]
+        if self._rotation is None:
             still = torch.ones(S, c.HS // 2, dtype=torch.float32, device=k.device)
-            r = Rotation(c.NH, c.NKV, still, torch.zeros_like(still), None, None, c.eps)
+            self._rotation = Rotation(c.NH, c.NKV, still, torch.zeros_like(still), None, None, c.eps)
+        r = self._rotation
         norms = {n: norm.weight for n, norm in (("q_weight", r.q_norm), ("k_weight", r.k_norm)) if norm is not None}
         given = {"qkv": qkv, "cosines": r.cosines[:S], "sines": r.sines[:S], "k_cache": k, "v_cache": v, **norms}
         sizes = {"B": self.B, "NH": c.NH, "NKV": c.NKV, "HS": c.HS, "S": S, "eps": r.eps}
         self._settle()
-        recorded = self._record(operation, ("2", "1"), {**given, **more}, {**sizes, **dims})
+        names = self._rungs.get(operation, ("2", "1"))
+        recorded = self._record(operation, names, {**given, **more}, {**sizes, **dims})
         assert recorded, f"no rung of {operation} takes {sizes}"
 
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
         if name == "swiglu":
             out = self._take((*x.shape[:-1], x.shape[-1] // 2))
             self._settle()
-            self._launch("gate", -(-out.numel() // THREADS), [alias(x), alias(out)], (out.numel(),))
+            each = 8 // self._real.size if out.numel() % 4 == 0 else 1  # of a thread, from 16 bytes
+            self._launch("gate", -(-out.numel() // (each * THREADS)), [alias(x), alias(out)], (out.numel(), each))
             return out
         if name == "gelu_erf":
             before, compute = alias(x), super(LadderPlan, self).activation
@@ -523,36 +526,40 @@ class StepPass(RecordedPass):
 
     def __init__(self, config: Config, tensors: Tensors, rungs: Rungs | None = None) -> None:
         rows, where = len(tensors["tokens"]), tensors["tokens"].device
-        self._rows = torch.arange(rows, dtype=torch.int64, device=where)
         self._normed: tuple[Norm, float] | None = None  # what the next product applies to its inputs
         if rungs is None:
             real = next(d for d in DTYPES.values() if d.torch == tensors["wte"].dtype)
             rungs = step_rungs("cuda" if where.type == "cuda" else "emulator", real.name, rows)
         super().__init__(config, tensors, tensors["tokens"].view(rows, 1), rungs)
 
+    @staticmethod
+    def fits(config: Config) -> bool:
+        """Whether rungs of the operations compute all of a GPT-2's step."""
+        return config.activation == "gelu_tanh" and config.C % 32 == config.F % 32 == 0
+
     def embedding(self, tokens: torch.Tensor, past: object, wte: Linear, wpe: torch.Tensor | None) -> torch.Tensor:
-        """With positions by torch: the rungs place all sequences of a batch alike."""
+        """The ladder's rungs place all sequences of a batch alike."""
         if wpe is None:
             return super().embedding(tokens, past, wte, wpe)
-        shape, lengths = (self.B, 1, wte.weight.shape[1]), self.t["lengths"][:, None]
-        return self._by_torch(shape, lambda: wte.weight[tokens].float() + wpe[lengths].float())
+        out = self._take((self.B, 1, wte.weight.shape[1]))
+        read = [alias(tokens), self.t["lengths"], self._given(wte.weight), self._given(wpe), alias(out)]
+        self._launch("embed_placed", self.B, read, (out.shape[2],))
+        return out
 
     def _takes(self, rung: Rung, values: Values, tensors: Tensors) -> bool:
         if "SHARE" in rung.tune and values["OC"] * values["C"] >= LARGE_PRODUCT:
             return False
         return super()._takes(rung, values, tensors)
 
-    # For few rows the product after an RMSNorm normalises its inputs itself.
+    # For few rows the product after a norm normalises its inputs itself.
 
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
-        if norm.bias is not None or not self._has("rmsnorm_matmul"):
+        if not self._has(_product_of(norm)):
             return super().layernorm(x, norm, eps)
         self._normed = norm, eps
         return x
 
     def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
-        if norm.bias is not None:
-            return super().layernorm_matmul(x, norm, eps, linear)
         return self.matmul(self.layernorm(x, norm, eps), linear)
 
     def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
@@ -561,41 +568,49 @@ class StepPass(RecordedPass):
     def matmul_activation(self, x: torch.Tensor, linear: Linear, name: str) -> torch.Tensor:
         if self._normed is None:
             return super().matmul_activation(x, linear, name)
-        return self._normed_product(x, linear, 1) if name == "swiglu" else self.activation(self.matmul(x, linear), name)
+        if name == ("gelu_tanh" if self._normed[0].bias is not None else "swiglu"):
+            return self._normed_product(x, linear, 1)
+        return self.activation(self.matmul(x, linear), name)
 
     def _normed_product(
-        self, x: torch.Tensor, linear: Linear, gated: int = 0, out: torch.Tensor | None = None
+        self, x: torch.Tensor, linear: Linear, active: int = 0, out: torch.Tensor | None = None
     ) -> torch.Tensor:
+        """With the activation that the norm's product has, SwiGLU or GELU, if `active`."""
         assert self._normed is not None
         (norm, eps), self._normed = self._normed, None
-        given = {"x": x, "norm": norm.weight, "weight": linear.weight}
+        given = {"x": x, "weight": linear.weight}
         given |= {} if linear.bias is None else {"bias": linear.bias}
-        dims = {**dims_of(x), "OC": linear.weight.shape[0] // (1 + gated), "eps": eps, "gated": gated}
-        return self._must("rmsnorm_matmul", (self.B, 1, int(dims["OC"])), given, dims, out)
+        dims: dict[str, Number] = {**dims_of(x), "OC": linear.weight.shape[0], "eps": eps}
+        if norm.bias is None:
+            given["norm"] = norm.weight
+            dims |= {"OC": linear.weight.shape[0] // (1 + active), "gated": active}
+        else:
+            given |= {"ln_weight": norm.weight, "ln_bias": norm.bias}
+            dims["gelu"] = active
+        found = self._run(_product_of(norm), (self.B, 1, int(dims["OC"])), given, dims, out=out)
+        if found is not None:
+            return found
+        normed = self._norm(x, norm, eps)
+        if out is not None:
+            return self._head(normed, out)
+        if active:
+            return self.matmul_activation(normed, linear, "swiglu" if norm.bias is None else "gelu_tanh")
+        return self.matmul(normed, linear)
+
+    def _head(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        dims = {**dims_of(x), "OC": out.shape[2]}
+        return self._must("matmul", tuple(out.shape), {"x": x, "weight": self.weights.head.weight}, dims, out)
 
     def attention(
         self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
     ) -> torch.Tensor:
-        B, T, width = qkv.shape
+        """Of one token per row; heads that were not rotated are stored as they are."""
         keys, values, past = self.t["k_cache"][layer], self.t["v_cache"][layer], self.t["lengths"]
-        if NKV is not None:
-            out, window = self._take((B, 1, NH * self.config.HS)), self.config.window
-            more: dict[str, Number] = {"scale": scale} | ({} if window is None else {"window": window})
-            given = {"past": past, "out": out.view(B, -1)}
-            self._turn("rope_cached_attention", qkv.view(B, -1), keys, values, given, more)
-            return out
-        q, k, v = self._heads(alias(qkv), NH)
-
-        def store() -> None:
-            at = (self._rows, past.long())
-            keys.transpose(1, 2).index_put_(at, k[:, :, 0])
-            values.transpose(1, 2).index_put_(at, v[:, :, 0])
-
-        self._settle()
-        self._recorded.append(store)
-        dims: Values = {"B": B, "T": T, "S": keys.shape[2], "C": width // 3, "NH": NH, "scale": scale}
-        given = {"qkv": qkv, "q": q, "k": keys, "v": values, "past": past}
-        return self._must("cached_attention", (B, T, width // 3), given, dims)
+        out, window = self._take((self.B, 1, NH * self.config.HS)), self.config.window
+        more: dict[str, Number] = {"scale": scale} | ({} if window is None else {"window": window})
+        given = {"past": past, "out": out.view(self.B, -1)}
+        self._turn("rope_cached_attention", qkv.view(self.B, -1), keys, values, given, more)
+        return out
 
     def end(self, x: torch.Tensor) -> None:
         """Logits in float32, and the likeliest tokens: of each part of a row, then of the row."""
@@ -604,15 +619,27 @@ class StepPass(RecordedPass):
         if logits.dtype != self._real.torch:
             narrow = self._take(tuple(narrow.shape))
         if self._normed is None:
-            dims = {**dims_of(x), "OC": logits.shape[1]}
-            self._must("matmul", tuple(narrow.shape), {"x": x, "weight": head.weight}, dims, narrow)
+            self._head(x, narrow)
         else:
             self._normed_product(x, head, out=narrow)
         self._settle()
         best, at = (self._take((self.B, PARTS), kind) for kind in (torch.float32, torch.int32))
         given = [alias(narrow), logits, alias(best), alias(at)]
-        self._launch("best_of_parts", self.B * PARTS, given, (logits.shape[1], PARTS))
+        self._keeps = len(self._recorded)
+        for keep in (1, 0):
+            self._launch("best_of_parts", self.B * PARTS, given, (logits.shape[1], PARTS, keep))
         self._launch("best_of_all", self.B, [alias(best), alias(at), self.t["next"]], (PARTS,))
+
+    def run(self, before: Callable[[int], None] | None = None, *, logits: bool = True) -> None:
+        """Without `logits` only the likeliest tokens are left."""
+        for number, step in enumerate(self._steps):
+            if number != (self._keeps + 1 if logits else self._keeps):
+                step()
+
+
+def _product_of(norm: Norm) -> str:
+    """The operation of a norm and the product after it."""
+    return "rmsnorm_matmul" if norm.bias is None else "layernorm_matmul"
 
 
 def captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -636,7 +663,7 @@ def build(real: Dtype) -> Build:
     return Build(
         source=source.read_text(encoding="utf-8"),
         origin=str(source),
-        kernels=("keep", "keep_in_eight_bits", "last", "embed", "gate", "best_of_parts", "best_of_all"),
+        kernels=("keep", "keep_in_eight_bits", "last", "embed", "embed_placed", "gate", "best_of_parts", "best_of_all"),
         defines=((real.macro, "1"),),
         include=(str(INCLUDE),),
     )

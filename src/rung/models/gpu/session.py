@@ -150,9 +150,12 @@ class Session:
         if self.device == "cuda":
             torch.cuda.synchronize()
 
-    def step(self) -> None:
-        """One token for each row, launch by launch."""
-        self.decode.run()
+    def step(self, *, logits: bool = False) -> None:
+        """One token for each row, launch by launch; the logits are not kept where nothing is chosen from them."""
+        if isinstance(self.decode, StepPass):
+            self.decode.run(logits=logits or not self.choice.greedy)
+        else:
+            self.decode.run()
         self.choice.run(picked=True)
         self._advance[1]()
 

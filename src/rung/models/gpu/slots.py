@@ -45,6 +45,8 @@ FEW_TEXTS = 8  # whose tokens are taken step by step; of more texts, when a laun
 GATHER_SECONDS = 4e-3  # seconds of steps between two prefills, so that prompts which arrive meanwhile are read together
 RAMP = 24 * CHUNK  # tokens of prompts in a turn while more texts wait than are running
 OWN = 8  # sessions of runs that are kept when idle
+LEAST_TOKENS = 256  # of a row that grows; then twice as many, and so on
+GROWN_AHEAD = 64  # tokens of a row beyond its text's: more than the steps that are launched in a turn
 LONGEST = 1 << 30  # steps of a session after which no text joins until its counters are reset
 
 
@@ -68,6 +70,12 @@ class RunningText:
         if self.at is not None:
             self.at.rows[self.row] = None
             self.at, self.row = None, -1
+
+
+def _cached(live: RunningText) -> int:
+    """Its tokens whose keys and values are in its row once all that was launched has run."""
+    assert live.at is not None
+    return live.base + live.at.session.enqueued + live.offset - live.wrote - 1
 
 
 def _arrived(event: torch.cuda.Event | None) -> bool:
@@ -189,10 +197,15 @@ class _SessionRows:
 
 
 class GpuBackend(Backend):
-    """Slots of a model on a GPU (or emulated); with `exact`, the kernels do not depend on the number of texts."""
+    """Slots of a model on a GPU (or emulated); with `exact`, the kernels do not depend on the number of texts. With
+    `room`, rows are as long as the longest text needs, and all rows together have at most this many tokens: texts move
+    to longer rows when they need them, and the newest wait and are read again if those are too many."""
 
-    def __init__(self, transformer: Transformer | None, engine: Engine, slots: int, *, exact: bool) -> None:
+    def __init__(
+        self, transformer: Transformer | None, engine: Engine, slots: int, *, exact: bool, room: int | None = None
+    ) -> None:
         super().__init__()
+        self._room = room
         self.slots, self.context = slots, engine.config.context
         self._transformer, self._engine = transformer, engine
         self._cuda = engine.device == "cuda"
@@ -286,7 +299,7 @@ class GpuBackend(Backend):
         drawn = not all(text.options.sampling.greedy for group in groups for text in group.texts)
         with self._readers_for({(rows, length, _together(some)) for rows, length, some in read}, drawn):
             if groups and not self._exact:
-                self._fit(sum(len(group.texts) for group in groups))
+                self._fit(sum(len(group.texts) for group in groups), max(len(group.window) for group in groups))
             elif groups:
                 self._rows_for(groups[0].texts)
         for rows, length, some in read:
@@ -321,8 +334,13 @@ class GpuBackend(Backend):
         if few and self._since * self._per_step < GATHER_SECONDS:
             return texts
         budget, prompts = CHUNK if few else RAMP, set[tuple[int, ...]]()
+        longest = self._longest
         while len(texts) < most and budget > 0:
             window = self._waiting[0].window(self.context)
+            longest = max(longest, len(window))
+            count = busy + len(texts) + 1
+            if count > 1 and not self._has_room(count, longest):
+                break
             if window not in prompts:
                 budget -= bucket(len(window), self.context)
                 prompts.add(window)
@@ -417,12 +435,57 @@ class GpuBackend(Backend):
 
     # ---- sessions ---------------------------------------------------------------------------------------------------
 
-    def _fit(self, more: int) -> None:
-        """Makes room for this many more texts; running texts move into a session with more rows."""
+    def _fit(self, more: int, longest: int) -> None:
+        """The session has room for this many further texts, of at most `longest` tokens so far."""
         current = self._bank
-        count = more + self._busy
-        if current is None or count > len(current.rows):
-            self._move(self._rows(count))
+        count, reach = (len(current.active) if current else 0) + more, self._reach(max(longest, self._longest))
+        if current is None or count > len(current.rows) or self._engine.capacity(reach) > current.session.capacity:
+            self._move(self._rows(count), reach)
+
+    # Rows that grow. Without `room` a row has the context's length.
+
+    def _reach(self, tokens: int) -> int:
+        """The length of rows for texts of up to so many tokens so far; 0: the context's."""
+        if self._room is None:
+            return 0
+        return min(self.context, max(LEAST_TOKENS, 1 << (tokens + GROWN_AHEAD - 1).bit_length()))
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of the longest running text, with the steps that were launched."""
+        return max((_cached(live) for live in self._bank.active), default=0) if self._bank else 0
+
+    def _has_room(self, texts: int, longest: int) -> bool:
+        return self._room is None or self._rows(texts) * self._reach(longest) <= self._room
+
+    def _grow(self) -> None:
+        """Texts whose rows are nearly full move to longer rows; if these are too many, the newest wait."""
+        bank = self._bank
+        if self._room is None or bank is None:
+            return
+        while (active := bank.active) and self._needed(active) > bank.session.capacity:
+            if len(active) > 1 and not self._has_room(len(active), self._longest):
+                self._set_back(bank)
+                continue
+            reach = self._reach(self._longest)
+            if self._engine.capacity(reach) > bank.session.capacity:
+                self._move(self._rows(len(active)), reach)
+            return
+
+    def _needed(self, active: Sequence[RunningText]) -> int:
+        """Tokens of a row after the steps that are launched until this is asked again."""
+        enqueued = max(live.at.session.enqueued for live in active if live.at is not None)  # of one session
+        return max(_cached(live) + min(GROWN_AHEAD, live.limit - enqueued) for live in active)
+
+    def _set_back(self, bank: _SessionRows) -> None:
+        """The newest text waits, and is read again with the tokens that have been seen."""
+        running = {live.slot: live for live in bank.active}
+        newest = running[next(slot for slot in reversed(self._texts) if slot in running)]
+        bank.stale.add(newest.row)
+        newest.leave()
+        for note in self._notes:
+            note.active = [None if live is newest else live for live in note.active]
+        self._waiting.appendleft(newest.text)
 
     def _rows(self, texts: int) -> int:
         return min(self.slots, next((r for r in ROWS if r >= texts), self.slots))
@@ -434,17 +497,28 @@ class GpuBackend(Backend):
             used = {id(note.session) for note in self._notes if isinstance(note, _Steps)}
             idle = [k for k, b in self._banks.items() if not b.active and id(b.session) not in used]
             own = [(rows, capacity) for rows, capacity in idle if capacity < self.context]
-            for oldest in own[: max(0, len(own) + (key[1] < self.context) - OWN)]:
-                del self._banks[oldest]
+            if self._room is None:
+                for oldest in own[: max(0, len(own) + (key[1] < self.context) - OWN)]:
+                    del self._banks[oldest]
+            else:
+                self._forget(idle, math.prod(key))
             session = self._engine.open(rows, reach)
             bank = _SessionRows(session, RowTransfer(session), [None] * rows, set(range(rows)))
         self._banks[key] = bank
         return bank
 
-    def _move(self, rows: int) -> _SessionRows:
-        """Running texts continue in the session with this many rows."""
+    def _forget(self, idle: Sequence[tuple[int, int]], tokens: int) -> None:
+        """Idle sessions, the oldest first, until there is room for a further one of so many tokens."""
+        assert self._room is not None
+        for oldest in idle:
+            if sum(map(math.prod, self._banks)) + tokens <= self._room:
+                return
+            del self._banks[oldest]
+
+    def _move(self, rows: int, reach: int) -> _SessionRows:
+        """Running texts continue in the session with this many rows of this length."""
         old = self._bank
-        new = self._bank = self._open(rows)
+        new = self._bank = self._open(rows, reach)
         new.stale = set(range(rows))
         if old is None:
             return new
@@ -452,7 +526,7 @@ class GpuBackend(Backend):
         old.rows = [None] * len(old.rows)
         records = []
         for row, live in enumerate(active):
-            used = live.base + a.enqueued + live.offset - live.wrote - 1
+            used = _cached(live)
             live.limit += b.enqueued - a.enqueued
             live.offset += a.enqueued - b.enqueued
             stops = live.text.options.stop_tokens
@@ -469,7 +543,7 @@ class GpuBackend(Backend):
         with self._engine.lock, torch.inference_mode():
             self._engine.arrive()
             for rows in [self.slots] if self._exact else sorted({self._rows(r) for r in ROWS}):
-                bank = self._open(rows)
+                bank = self._open(rows, self._reach(0))
                 session = bank.session
                 bank.transfer.leave(range(rows))
                 for greedy in (True, False):
@@ -491,7 +565,8 @@ class GpuBackend(Backend):
     def _launch(self) -> None:
         current = self._bank
         if current and current.active and not self._waiting and 4 * len(current.active) <= len(current.rows):
-            self._move(self._rows(len(current.active)))
+            self._move(self._rows(len(current.active)), self._reach(self._longest))
+        self._grow()
         for bank in [bank for bank in self._banks.values() if bank.active]:
             self._launch_steps(bank)
 
@@ -726,6 +801,6 @@ def logits_after(engine: Engine, prompts: Sequence[Sequence[int]], texts: Sequen
             t["history"][row, len(prompt) + at] = tokens[row]  # rungs without a cache read it there again
         sent([len(prompt) + at for prompt in prompts], t["lengths"])
         t["done"].zero_()
-        session.step()
+        session.step(logits=True)
         found.append(t["logits"].clone())
     return torch.stack(found, 1)
