@@ -21,7 +21,10 @@ def regions_of(names: list[str], args: tuple[Any, ...]) -> list[Region]:
     for name, value in zip(names, args, strict=True):
         if not isinstance(value, torch.Tensor) or not value.numel():
             continue
-        start, end = value.data_ptr(), value.data_ptr() + value.untyped_storage().nbytes() - value.storage_offset() * value.element_size()
+        start, end = (
+            value.data_ptr(),
+            value.data_ptr() + value.untyped_storage().nbytes() - value.storage_offset() * value.element_size(),
+        )
         outer, writable = (0, 0), True
         if mapping := guard.mapping_of(start):
             outer = (mapping.mapped, mapping.mapped + mapping.length)
@@ -49,7 +52,11 @@ def run(
     values = [machine.aligned(_bytes_of(kind, value), 64) for kind, value in zip(kinds, args, strict=True)]
     config = LaunchConfig(_three(grid), _three(block), **launch)
     judging = Judging(
-        ORDERS.index(order), seed, settings.get("poison", 1), settings.get("check_races", False), settings.get("unwritten", False)
+        ORDERS.index(order),
+        seed,
+        settings.get("poison", 1),
+        settings.get("check_races", False),
+        settings.get("unwritten", False),
     )
     machine.run(
         machine.program(build, name), config, machine.Variables(build), values, room=0, seconds=settings.get("seconds", 6.0),

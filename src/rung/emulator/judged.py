@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,17 +12,35 @@ from rung.cuda import elf
 from rung.errors import FAULTS, EmulatorFault, FaultKind
 
 _KINDS: tuple[FaultKind, ...] = FAULTS  # as judging.h numbers them, from 1
-_DECLARED = re.compile(r"^\s*(\.extern |\.visible |\.weak )?\.shared (?:\.attribute\S+ )?\.align (\d+) \.(\w+) ([\w$]+)((?:\[\d*\])*);")
+_DECLARED = re.compile(
+    r"^\s*(\.extern |\.visible |\.weak )?\.shared (?:\.attribute\S+ )?\.align (\d+) \.(\w+) ([\w$]+)((?:\[\d*\])*);"
+)
 _ELEMENTS = {"float": 4, "int": 4, "unsigned": 4, "double": 8, "half": 2, "__half": 2, "float2": 8, "float4": 16}
-_SIZES = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4, "b64": 8, "u64": 8,
-          "s64": 8, "f64": 8}  # fmt: skip
-(_OUTSIDE, _INPUT, _NULL, _MISALIGNED, _ANOTHER_VALUE, _CACHE, _PROXY, _UNDER_WAY, _DIVERGED, _EXITED, _COUNTS, _EARLY, _AHEAD) = range(1, 14)
+_SIZES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (8, 16, 32, 64)}
 _GLOBAL, _SHARED, _LOCAL = range(3)
+
+
+class Why(enum.IntEnum):
+    """As judging.h numbers them."""
+
+    NONE = 0
+    OUTSIDE = 1
+    INPUT = 2
+    NULL = 3
+    MISALIGNED = 4
+    ANOTHER_VALUE = 5
+    CACHE = 6
+    PROXY = 7
+    UNDER_WAY = 8
+    DIVERGED = 9
+    EXITED = 10
+    COUNTS = 11
+    EARLY = 12
 
 
 @dataclass(frozen=True)
 class Region:
-    """Memory that a kernel may touch: an argument or an allocation. `written` has a bit for each byte, which stores set."""
+    """Memory that a kernel may touch: an argument or an allocation."""
 
     start: int
     end: int
@@ -29,7 +48,7 @@ class Region:
     element: int = 1  # bytes
     writable: bool = True
     constant: bool = False  # no kernel writes it
-    written: bytearray | None = None  # None: all of it has been written
+    written: bytearray | None = None  # a bit for each byte, which stores set; None: all of it has been written
     outer: tuple[int, int] = (0, 0)  # the memory around it, in which an access means this region
 
 
@@ -42,6 +61,9 @@ class Judging:
     poison: int = 0
     races: bool = False
     unwritten: bool = False
+
+
+NOTHING = Judging()
 
 
 class CRegion(ctypes.Structure):
@@ -106,7 +128,11 @@ def shared_variables(cubin: bytes, symbol: str, source: str) -> tuple[SharedVari
         declared = _DECLARED.match(line)
         if not declared or not (begins <= i < ends or re.search(rf"\b{re.escape(declared[4])}\b", body)):
             continue
-        size, alignment, name = _SIZES.get(declared[3], 1), int(declared[2]), elf.SharedSymbol(declared[4], 0, False).plain
+        size, alignment, name = (
+            _SIZES.get(declared[3], 1),
+            int(declared[2]),
+            elf.SharedSymbol(declared[4], 0, False).plain,
+        )
         typed = re.search(rf"__shared__\s[^;]*?\b(\w+)\s[^;()]*?\b{re.escape(name)}\s*\[[^\]]*\](?!\s*\[)", source)
         element = max(size, _ELEMENTS.get(typed[1], 1) if typed else 1)
         if declared[1] == ".extern ":
@@ -117,7 +143,10 @@ def shared_variables(cubin: bytes, symbol: str, source: str) -> tuple[SharedVari
         at = -(-at // alignment) * alignment
         found.append(SharedVariable(name, at, size, element))
         at += size
-    return (*found, *(SharedVariable(name, -(-at // alignment) * alignment, 0, element) for name, alignment, element in dynamic))
+    return (
+        *found,
+        *(SharedVariable(name, -(-at // alignment) * alignment, 0, element) for name, alignment, element in dynamic),
+    )
 
 
 @dataclass
@@ -132,7 +161,9 @@ class Sentences:
 
     def fault(self, origin: str, kernel: str, at: int, record: Record, text: str) -> EmulatorFault:
         kind = _KINDS[record.kind - 1]
-        where = f"kernel '{kernel}', block {_triple(record.block)}, thread {self._thread(record.thread)}{self.where(at)}"
+        where = (
+            f"kernel '{kernel}', block {_triple(record.block)}, thread {self._thread(record.thread)}{self.where(at)}"
+        )
         return EmulatorFault(kind, f"{origin}: {where}: {self._words(kind, record) or text}.")
 
     def _thread(self, rank: int) -> str:
@@ -148,27 +179,46 @@ class Sentences:
                 other += f" of block {_triple(r.other_block)}"
             past = "written" if r.other_write else "read"
             place = self.where(r.other_op).replace(", line", " at line") if r.other_op >= 0 else ""
-            how = {_ANOTHER_VALUE: " another value over", _CACHE: " through the read-only cache"}.get(r.why, "")
+            how = {Why.ANOTHER_VALUE: " another value over", Why.CACHE: " through the read-only cache"}.get(r.why, "")
+            if r.why == Why.EARLY:
+                return (
+                    f"{verb} the shared memory of another block of the cluster, before a barrier of the cluster has "
+                    f"shown that it has started: {self._place(r)}"
+                )
+            if r.why == Why.UNDER_WAY:
+                other = "a copy or product under way"
+                past = "writes" if r.other_write else "reads"
+                return (
+                    f"{verb} what {other} {past}, begun{place}, with no wait between, or the wait is for another one "
+                    f"(wait_group, byte barrier): {self._place(r)}"
+                )
             lacks = "with no barrier between"
-            if r.why == _ANOTHER_VALUE:
+            if r.why == Why.ANOTHER_VALUE:
                 lacks = "in the same instruction of their warp"
-            elif r.why == _CACHE:
+            elif r.why == Why.CACHE:
                 lacks = "but that cache may hold data from before the launch"
+            elif r.why == Why.PROXY:
+                how, lacks = " asynchronously", "with no fence.proxy.async between"
             elif between:
                 lacks += " (of blocks: a __threadfence before the flag or counter that tells of it)"
             return f"{verb}{how} what {other} has {past}{place}, {lacks}: {self._place(r)}"
+        if kind == "async" and r.why == Why.UNDER_WAY:
+            return "the block ends while a copy that it has begun may still read its shared memory: wait for its group"
         if kind == "unwritten":
             return f"reads what nothing has written: {self._place(r)}"
         if kind == "barrier":
-            if r.why == _EXITED:
-                return "a barrier of the block is not reached by every thread: others wait there, and this one has ended"
-            if r.why == _COUNTS:
+            if r.why == Why.EXITED:
+                return (
+                    "a barrier of the block is not reached by every thread: others wait there, and this one has ended"
+                )
+            if r.why == Why.COUNTS:
                 return f"a barrier for {r.address} threads, where others wait for {r.bytes}"
-            if r.why == _DIVERGED:
-                return f"lanes of one warp wait at different barriers, here and{self.where(r.other_op).replace(', line', ' at line')}"
-        if r.why == _MISALIGNED:
+            if r.why == Why.DIVERGED:
+                other = self.where(r.other_op).replace(", line", " at line")
+                return f"lanes of one warp wait at different barriers, here and{other}"
+        if r.why == Why.MISALIGNED:
             return f"an address is no multiple of {r.bytes} bytes: {self._place(r)}"
-        if r.why == _NULL:
+        if r.why == Why.NULL:
             return f"a null pointer is followed (address {r.address:#x})"
         if kind == "bounds":
             return self._outside(r)

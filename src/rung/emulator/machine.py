@@ -242,7 +242,10 @@ class Variables:
             if start is not None and variable.section in (".nv.global", ".nv.global.init") and variable.size:
                 found.append(Region(start, start + variable.size, f"variable '{name}'"))
         constants = ctypes.addressof(self.constants)
-        return [*found, Region(constants, constants + len(self.constants), "constant memory", writable=False, constant=True)]
+        return [
+            *found,
+            Region(constants, constants + len(self.constants), "constant memory", writable=False, constant=True),
+        ]
 
     def constant(self, name: str) -> tuple[int, int] | None:
         """The address and the size of a __constant__ variable."""
@@ -260,10 +263,10 @@ def run(
     seconds: float,
     timed: bool = False,
     regions: Sequence[Region] | None = None,
-    judging: Judging = Judging(),
+    judging: Judging = judged.NOTHING,
 ) -> None:
-    """Runs the whole grid; the parameters' sizes are those of `of.memory`. With `regions` it may touch them alone, and the
-    module's variables."""
+    """Runs the whole grid; the parameters' sizes are those of `of.memory`. With `regions`
+    it may touch them alone, and the module's variables."""
     inside = [*regions, *variables.regions()] if regions is not None else []
     first = aligned(bytes(max(of.memory.constants, of.memory.start)))
     for (offset, _), value in zip(of.memory.parameters, parameters, strict=True):

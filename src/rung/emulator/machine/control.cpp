@@ -102,7 +102,7 @@ void require_all(Block& block, unsigned number)
             for (const Split& s : waits->splits)
                 if (s.wait == Wait::Barrier && s.wanted == number)
                     fault(*warp, &launch.program->ops[s.pc - 1], unsigned(__builtin_ctz(full & ~warp->alive)), Fault::Barrier, Why::Exited,
-                          Memory_::Global, 0, 0, false);
+                          Where::Global, 0, 0, false);
     }
 }
 
@@ -160,13 +160,13 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
     NamedBarrier& barrier = block.barriers[number];
     const unsigned wanted = count > 1 ? number_at(1) : 0;
     if (judging.on && barrier.count && barrier.count != wanted)
-        fault(w, &op, unsigned(__builtin_ctz(lanes)), Fault::Barrier, Why::Counts, Memory_::Global, wanted, barrier.count, false);
+        fault(w, &op, unsigned(__builtin_ctz(lanes)), Fault::Barrier, Why::Counts, Where::Global, wanted, barrier.count, false);
     barrier.count = wanted;
     if (judging.on)
         for (const Split& s : w.splits)
             if (s.wait == Wait::Barrier && s.pc != w.pc()) {
                 judged.other_op = int32_t(s.pc - 1);
-                fault(w, &op, unsigned(__builtin_ctz(lanes)), Fault::Barrier, Why::Diverged, Memory_::Global, number, 0, false);
+                fault(w, &op, unsigned(__builtin_ctz(lanes)), Fault::Barrier, Why::Diverged, Where::Global, number, 0, false);
             }
     if (barrier.count || number) arrive_named(w, lanes, number);
     note(Event::Barrier, w);

@@ -8,7 +8,7 @@ namespace rung_machine {
 Judged judged;
 Judging judging;
 
-void fault(const Warp& w, const Op* op, unsigned lane, Fault kind, Why why, Memory_ memory, uint64_t address, unsigned bytes, bool write)
+void fault(const Warp& w, const Op* op, unsigned lane, Fault kind, Why why, Where memory, uint64_t address, unsigned bytes, bool write)
 {
     extern const Op* executing;
     if (op) executing = op;
@@ -68,8 +68,8 @@ void judge_global(Warp& w, const Access& a)
         if (last && low >= last_from && high + a.bytes <= last_to) one = last;
         const auto look = [&](const Region* region, unsigned l) {
             if (!region || a.at[l] + a.bytes > region->to)
-                fault(w, a.op, l, Fault::Bounds, a.at[l] < 1 << 16 ? Why::Null : Why::Outside, Memory_::Global, region ? region->to : a.at[l], a.bytes, a.write);
-            if (a.write && region->flags & ONLY_READ) fault(w, a.op, l, Fault::Bounds, Why::Input, Memory_::Global, a.at[l], a.bytes, true);
+                fault(w, a.op, l, Fault::Bounds, a.at[l] < 1 << 16 ? Why::Null : Why::Outside, Where::Global, region ? region->to : a.at[l], a.bytes, a.write);
+            if (a.write && region->flags & ONLY_READ) fault(w, a.op, l, Fault::Bounds, Why::Input, Where::Global, a.at[l], a.bytes, true);
         };
         if (!one) each(a.lanes, [&](unsigned l) { look(region_of(a.at[l]), l); });
         else if (a.write && one->flags & ONLY_READ) look(one, unsigned(__builtin_ctz(a.lanes)));
@@ -78,7 +78,7 @@ void judge_global(Warp& w, const Access& a)
                 const Region* const region = one ? one : region_of(a.at[l]);
                 if (!region->written) return;
                 if (a.read && !all_set(region->written, a.at[l] - region->from, a.bytes))
-                    fault(w, a.op, l, Fault::Unwritten, Why::None, Memory_::Global, a.at[l], a.bytes, false);
+                    fault(w, a.op, l, Fault::Unwritten, Why::None, Where::Global, a.at[l], a.bytes, false);
                 if (a.write) set(region->written, a.at[l] - region->from, a.bytes);
             });
     }
@@ -91,11 +91,35 @@ void judge_shared(Warp& w, Block& of, const Access& a)
         if (of.written.empty()) of.written.resize(of.shared.size() / 8 + 1);
         each(a.lanes, [&](unsigned l) {
             if (a.read && !all_set(of.written.data(), a.at[l], a.bytes))
-                fault(w, a.op, l, Fault::Unwritten, Why::None, Memory_::Shared, a.at[l], a.bytes, false);
+                fault(w, a.op, l, Fault::Unwritten, Why::None, Where::Shared, a.at[l], a.bytes, false);
             if (a.write) set(of.written.data(), a.at[l], a.bytes);
         });
     }
     if (judging.races) check_races(w, &of, a);
+}
+
+void check_span(Warp& w, const Op& op, uint32_t lanes, Block* of, uint64_t from, uint64_t bytes, bool write, Agent agent, BytesBarrier* barrier);
+
+void judge_span(Warp& w, const Op& op, uint32_t lanes, Block* of, uint64_t from, uint64_t bytes, bool write, Agent agent, BytesBarrier* barrier)
+{
+    if (!judging.on || !bytes) return;
+    const unsigned lane = lanes ? unsigned(__builtin_ctz(lanes)) : 0;
+    const Region* region = nullptr;
+    if (!of && !judging.regions.empty()) {
+        region = region_of(from);
+        if (!region || from + bytes > region->to)
+            fault(w, &op, lane, Fault::Bounds, from < 1 << 16 ? Why::Null : Why::Outside, Where::Global, region ? region->to : from, unsigned(bytes), write);
+        if (write && region->flags & ONLY_READ) fault(w, &op, lane, Fault::Bounds, Why::Input, Where::Global, from, unsigned(bytes), true);
+    }
+    if (judging.unwritten) {
+        if (of && of->written.empty()) of->written.resize(of->shared.size() / 8 + 1);
+        uint8_t* const bits = of ? of->written.data() : region ? region->written : nullptr;
+        const uint64_t first = of ? from : region ? from - region->from : 0;
+        if (bits && write) set(bits, first, unsigned(bytes));
+        else if (bits && !all_set(bits, first, unsigned(bytes)))
+            fault(w, &op, lane, Fault::Unwritten, Why::None, of ? Where::Shared : Where::Global, from, unsigned(bytes), false);
+    }
+    if (judging.races && !(region && region->flags & ONLY_READ)) check_span(w, op, lanes, of, from, bytes, write, agent, barrier);
 }
 
 void judge_local(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool write)
@@ -107,7 +131,7 @@ void judge_local(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsi
         const uint64_t first = each_lane * l + uint32_t(at[l]);
         if (write) set(w.local_written.data(), first, bytes);
         else if (!all_set(w.local_written.data(), first, bytes))
-            fault(w, &op, l, Fault::Unwritten, Why::None, Memory_::Local, uint32_t(at[l]), bytes, false);
+            fault(w, &op, l, Fault::Unwritten, Why::None, Where::Local, uint32_t(at[l]), bytes, false);
     });
 }
 

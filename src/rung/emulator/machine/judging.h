@@ -5,8 +5,8 @@
 namespace rung_machine {
 
 enum class Fault : uint32_t { Barrier = 1, Deadlock, Bounds, Shared, Unsupported, Trap, Race, Async, Unwritten };
-enum class Memory_ : uint32_t { Global, Shared, Local };
-enum class Why : uint32_t { None, Outside, Input, Null, Misaligned, SameInstruction, ReadOnlyCache, Proxy, UnderWay, Diverged, Exited, Counts, BeforeStart, Ahead };
+enum class Where : uint32_t { Global, Shared, Local };
+enum class Why : uint32_t { None, Outside, Input, Null, Misaligned, SameInstruction, ReadOnlyCache, Proxy, UnderWay, Diverged, Exited, Counts, BeforeStart };
 
 // The fault that ended the launch, beside its text: what a sentence is made of.
 struct Judged
@@ -30,7 +30,7 @@ struct Judging
 };
 extern Judging judging;
 
-[[noreturn]] void fault(const Warp& warp, const Op* op, unsigned lane, Fault kind, Why why, Memory_ memory, uint64_t address, unsigned bytes, bool write);
+[[noreturn]] void fault(const Warp& warp, const Op* op, unsigned lane, Fault kind, Why why, Where memory, uint64_t address, unsigned bytes, bool write);
 
 // One access of a warp's lanes to global memory, or to a block's shared memory, where addresses count from its start.
 struct Access
@@ -64,5 +64,22 @@ void leave_named(Warp& warp, uint32_t lanes, unsigned barrier);
 void forget_named(Block& block, unsigned barrier);
 void fence(Warp& warp, uint32_t lanes, unsigned scope);    // 0: block, 1: cluster, 2: GPU
 void acquire(Warp& warp, uint32_t lanes, unsigned scope);  // what atomics have read
+void arrive_bytes(Warp& warp, uint32_t lanes, BytesBarrier& barrier);
+void complete_bytes(BytesBarrier& barrier);
+void wait_bytes(Warp& warp, uint32_t lanes, const BytesBarrier& barrier);
+void arrive_cluster(Warp& warp, uint32_t lanes);
+void complete_cluster(std::vector<Block*>& cluster);
+void wait_cluster(Warp& warp, uint32_t lanes);
+
+// Copies and products under way are made by agents; what they touch is ordered behind who waits for them.
+enum class Agent : uint8_t { Copies, Bulk, Products };  // of a warp: cp.async, copies out of shared memory, wgmma
+void close_group(Warp& warp, Agent agent);
+void wait_group(Warp& warp, uint32_t lanes, Agent agent, unsigned left);
+void begin_bytes(Warp& warp, Block& of, BytesBarrier& barrier);  // a new barrier, and an agent for its copies
+void arrive_copies(Warp& warp, uint32_t lanes, BytesBarrier& barrier);  // when the lanes' cp.async are complete
+void complete_copy(BytesBarrier& barrier);
+// Bytes of global memory (`of` is null) or of a block's shared memory that an agent touches; `barrier`: it is that one's.
+void judge_span(Warp& warp, const Op& op, uint32_t lanes, Block* of, uint64_t from, uint64_t bytes, bool write, Agent agent, BytesBarrier* barrier = nullptr);
+void fence_proxy(Warp& warp, uint32_t lanes);
 
 }  // namespace rung_machine

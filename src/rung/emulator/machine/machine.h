@@ -36,6 +36,8 @@ struct Block;
 struct Op;
 struct Launch;
 struct WarpHistory;
+struct Clock;
+using ClockOf = std::shared_ptr<Clock>;  // races.cpp
 struct BlockHistory;
 
 enum class Kind : uint8_t { None, Register, Predicate, Number, Constant, Memory, Other };
@@ -94,7 +96,7 @@ struct Op
     uint16_t guard = TRUE;
     bool guard_inverted = false;
     bool uniform = false;               // of the uniform datapath: works once for the warp
-    bool store = false, atomic = false;
+    bool store = false, atomic = false, cached = false;  // cached: by the read-only cache
     uint8_t strong = 0;                 // an atomic, volatile or relaxed access of a block (1), a cluster (2), the GPU (3)
     uint8_t bytes = 4;                  // memory: of a lane
     uint32_t flags = 0;                 // the handler's own
@@ -168,7 +170,15 @@ struct Warp
     }
 };
 
-struct BytesBarrier { int pending, expected; long bytes; unsigned phase; uint32_t time, complete; };  // mbarrier
+struct BytesBarrier  // mbarrier
+{
+    int pending, expected;
+    long bytes;
+    unsigned phase;
+    uint32_t time, complete;
+    ClockOf arriving, released;  // what its arrivals and copies order before the waits for this phase, and for those before
+    uint32_t agent = 0;          // that stands for its copies
+};
 
 struct NamedBarrier { unsigned arrived = 0, count = 0, sum = 0, time = 0; uint32_t of_warp[WARP] = {}; };
 
@@ -182,6 +192,8 @@ struct Block
     NamedBarrier barriers[16];
     std::vector<Block*>* cluster;
     unsigned cluster_arrived = 0, reduced = 0;
+    ClockOf cluster_arriving, cluster_released;  // of the cluster's first block
+    bool others_started = false;  // a barrier of the cluster has shown that
     uint64_t number;  // in the grid
     std::vector<uint64_t> lines;  // timing.cpp: of 128 bytes, that the first cache holds
     bool done() const;

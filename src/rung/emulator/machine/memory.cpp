@@ -252,7 +252,7 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
     if (every & (op.bytes - 1)) {
         unsigned lane = 0;
         each(lanes, [&](unsigned l) { lane = at[l] & (op.bytes - 1) ? l : lane; });
-        fault(w, &op, lane, Fault::Bounds, Why::Misaligned, (op.flags & SPACE) == SHARED ? Memory_::Shared : Memory_::Global, at[lane], op.bytes, op.store);
+        fault(w, &op, lane, Fault::Bounds, Why::Misaligned, (op.flags & SPACE) == SHARED ? Where::Shared : Where::Global, at[lane], op.bytes, op.store);
     }
     const Access access = {&op, lanes, at, op.bytes, !op.store || op.atomic, op.store || op.atomic, op.strong, values, step};
     if ((op.flags & SPACE) == GENERIC && !(every >> 48)) {
@@ -303,6 +303,8 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
     }
     if (judging.on) {
         if (shared & own) judge_shared(w, *w.block, {&op, shared & own, at, op.bytes, access.read, access.write, op.strong, values, step});
+        if (judging.races && shared & ~own && !w.block->others_started)
+            fault(w, &op, unsigned(__builtin_ctz(shared & ~own)), Fault::Race, Why::BeforeStart, Where::Shared, at[__builtin_ctz(shared & ~own)], op.bytes, op.store);
         for (uint32_t left = shared & ~own; left;) {
             const uint32_t rank = ranks[__builtin_ctz(left)];
             uint32_t same = 0;
@@ -320,6 +322,7 @@ bool prepare_memory(Op& op)
     static const struct { const char* name; uint8_t bytes; } sizes[] = {{"128", 16}, {"64", 8}, {"U16", 2}, {"S16", 2}, {"U8", 1}, {"S8", 1}};
     for (const auto& size : sizes)
         if (op.has(size.name)) op.bytes = size.bytes;
+    op.cached = op.has("CONSTANT");
     op.atomic = op.name.compare(0, 4, "ATOM") == 0 || op.name.compare(0, 3, "RED") == 0;
     if (op.has("STRONG") || op.atomic) op.strong = op.has("SM") || op.has("CTA") ? 1 : 3;
     op.store = op.name == "STG" || op.name == "ST" || op.name == "STS" || op.name == "STL";

@@ -17,10 +17,13 @@ constexpr unsigned SCOPES = 3, LINE = 128;
 
 // ---- clocks ---------------------------------------------------------------------------------------------------------
 
+std::vector<uint32_t> twins;       // [slot]: the slot for what a fence.proxy.async covers of it
 std::vector<uint32_t> now, born;  // [slot]: a warp's count; the count at which the warp of the present block began
 struct Began { uint32_t count; uint64_t block; uint32_t rank; };
 std::vector<std::vector<Began>> history;  // [slot]
 std::vector<uint32_t> free_slots;
+
+}  // namespace
 
 struct Clock
 {
@@ -80,7 +83,9 @@ struct Clock
         some.erase(std::remove_if(some.begin(), some.end(), [&](const Some& s) { return knows(s.slot, s.count); }), some.end());
     }
 };
-using Shared = std::shared_ptr<Clock>;
+namespace {
+
+using Shared = ClockOf;
 
 Clock& own(Shared& clock)  // to be changed
 {
@@ -102,6 +107,9 @@ struct Lanes  // that know the same
 struct WarpHistory
 {
     uint32_t slot, full;
+    uint32_t agents[3] = {};          // slots; 0: none yet
+    uint32_t waited[3][WARP] = {};    // by a lane, for its own
+    uint32_t reading = 0, reader = 0; // the last group of copies out of the block's shared memory, and who began it
     std::vector<Lanes> of;
 };
 
@@ -114,7 +122,12 @@ struct LineEntry
     enum Kind : uint8_t { SAME, BY_PLACE, BY_ROW } kind;  // each lane all bytes; one each in their order; as `rows` says
 };
 struct LineHistory { std::vector<LineEntry> writes, reads; };
-struct BlockHistory { std::vector<LineHistory> lines; std::vector<Shared> named = std::vector<Shared>(16); };
+struct BlockHistory
+{
+    std::vector<LineHistory> lines;
+    std::vector<uint32_t> agents;  // of its barriers
+    std::vector<ClockOf> named = std::vector<ClockOf>(16);
+};
 
 namespace {
 
@@ -146,6 +159,23 @@ void know_own(Clock& clock, const WarpHistory& h, uint32_t lanes)
     else clock.know_some(h.slot, lanes, now[h.slot]);
 }
 
+// Their copies and products that they have waited for.
+void know_agents(Clock& clock, const WarpHistory& h, uint32_t lanes)
+{
+    for (unsigned agent = 0; agent < 3; agent++) {
+        if (!h.agents[agent]) continue;
+        for (uint32_t left = lanes; left;) {
+            const uint32_t count = h.waited[agent][__builtin_ctz(left)];
+            uint32_t same = 0;
+            each(left, [&](unsigned l) { same |= uint32_t(h.waited[agent][l] == count) << l; });
+            left &= ~same;
+            if (!count) continue;
+            if ((same & h.full) == h.full || agent == unsigned(Agent::Products)) clock.know(h.agents[agent], count);
+            else clock.know_some(h.agents[agent], same, count);
+        }
+    }
+}
+
 // What these lanes know, and their own accesses.
 void publish(Shared& to, Warp& w, uint32_t lanes, Shared* first = nullptr)
 {
@@ -156,6 +186,7 @@ void publish(Shared& to, Warp& w, uint32_t lanes, Shared* first = nullptr)
         if (first && !*first) *first = g.known;
     });
     know_own(own(to), h, lanes);
+    know_agents(own(to), h, lanes);
 }
 
 void learn(Warp& w, uint32_t lanes, const Shared& from)
@@ -338,6 +369,9 @@ void collect(const WarpHistory& h, const Access& a, uint32_t lanes, Pieces& out)
     });
 }
 
+std::vector<bool> is_agent;  // [slot]
+bool agents_slot(uint32_t slot) { return slot < is_agent.size() && is_agent[slot]; }
+
 bool both_strong(const Warp& w, const LineEntry& mine, const LineEntry& was)
 {
     const unsigned narrower = std::min(mine.strong, was.strong);
@@ -354,6 +388,7 @@ bool both_strong(const Warp& w, const LineEntry& mine, const LineEntry& was)
 
 [[noreturn]] void race(Warp& w, const Access& a, bool shared, uint64_t line, unsigned byte, unsigned lane, const LineEntry& was, bool was_write, unsigned other_lane, Why why)
 {
+    if (agents_slot(was.slot)) why = Why::UnderWay;
     const std::vector<Began>& log = history[was.slot];
     const auto began = std::upper_bound(log.begin(), log.end(), was.count, [](uint32_t c, const Began& b) { return c < b.count; });
     const Began& other = began == log.begin() ? *began : began[-1];
@@ -362,7 +397,7 @@ bool both_strong(const Warp& w, const LineEntry& mine, const LineEntry& was)
     judged.other_block[1] = uint32_t(other.block / launch.grid[0] % launch.grid[1]);
     judged.other_block[2] = uint32_t(other.block / (uint64_t(launch.grid[0]) * launch.grid[1]));
     judged.other_thread = other.rank * WARP + other_lane;
-    fault(w, a.op, lane, Fault::Race, why, shared ? Memory_::Shared : Memory_::Global, line * LINE + byte, a.bytes, a.write);
+    fault(w, a.op, lane, Fault::Race, why, shared ? Where::Shared : Where::Global, line * LINE + byte, a.bytes, a.write);
 }
 
 // Whether every byte that a lane stores is there already.
@@ -388,8 +423,11 @@ struct Check
         const Clock* const known = g.known.get();
         if (known && known->knows(was.slot, was.count)) return;
         if (both_strong(w, p.e, was)) return;
-        const bool own_warp = was.slot == p.e.slot && was.count >= born[was.slot];
-        if (own_warp && was.kind == LineEntry::BY_PLACE && p.e.kind == was.kind && was.first == p.e.first && was.shift == p.e.shift) return;
+        const bool ended = was.count < born[was.slot], own_warp = !ended && was.slot == w.history->slot;
+        int agent = -1;
+        for (int i = 0; i < 3 && !ended; i++)
+            if (w.history->agents[i] && was.slot == w.history->agents[i]) agent = i;
+        if (own_warp && p.e.slot == was.slot && was.kind == LineEntry::BY_PLACE && p.e.kind == was.kind && was.first == p.e.first && was.shift == p.e.shift) return;
         const uint32_t some = known ? known->lanes_known(was.slot, was.count) : 0;
         for (unsigned half = 0; half < 2; half++)
             for (uint64_t bytes = p.e.bytes[half] & was.bytes[half]; bytes; bytes &= bytes - 1) {
@@ -398,6 +436,9 @@ struct Check
                 if (!theirs) continue;
                 uint32_t racing = mine;
                 if (own_warp && !(theirs & (theirs - 1))) racing &= ~theirs;  // a lane does not race with itself
+                if (agent == int(Agent::Products))
+                    each(mine, [&](unsigned l) { racing &= ~(uint32_t(w.history->waited[agent][l] >= was.count) << l); });
+                else if (agent >= 0 && !(theirs & (theirs - 1)) && w.history->waited[agent][__builtin_ctz(theirs)] >= was.count) racing &= ~theirs;
                 if (!racing) continue;
                 uint32_t other = theirs;
                 const unsigned lane = unsigned(__builtin_ctz(racing));
@@ -411,6 +452,32 @@ struct Check
                     why = Why::SameInstruction;
                 }
                 race(w, a, of, p.line, byte, lane, was, was_write, unsigned(__builtin_ctz(other)), why);
+            }
+    }
+
+    // The read-only cache may hold what was there before the launch.
+    void cached(const LinePiece& p, const LineEntry& was) const
+    {
+        for (unsigned half = 0; half < 2; half++)
+            if (const uint64_t bytes = p.e.bytes[half] & was.bytes[half]) {
+                const unsigned byte = half * 64 + unsigned(__builtin_ctzll(bytes));
+                race(w, a, of, p.line, byte, unsigned(__builtin_ctz(lanes_at(p.e, byte))), was, true, unsigned(__builtin_ctz(lanes_at(was, byte))), Why::ReadOnlyCache);
+            }
+    }
+
+    // A write by a thread that the copy engine or the tensor cores read: a fence.proxy.async comes between.
+    void covered(const LinePiece& p, const LineEntry& was) const
+    {
+        if (!of || !overlap(p.e, was) || was.count < born[was.slot] || agents_slot(was.slot)) return;
+        const Clock* const known = g.known.get();
+        const uint32_t twin = twins[was.slot];
+        const uint32_t fenced = twin && known ? known->lanes_known(twin, was.count) : 0;
+        if (fenced == ALL) return;
+        for (unsigned half = 0; half < 2; half++)
+            for (uint64_t bytes = p.e.bytes[half] & was.bytes[half]; bytes; bytes &= bytes - 1) {
+                const unsigned byte = half * 64 + unsigned(__builtin_ctzll(bytes));
+                if (const uint32_t theirs = lanes_at(was, byte) & ~fenced)
+                    race(w, a, of, p.line, byte, unsigned(__builtin_ctz(p.e.lanes)), was, true, unsigned(__builtin_ctz(theirs)), Why::Proxy);
             }
     }
 };
@@ -479,6 +546,7 @@ void check_races(Warp& w, Block* of, const Access& a)
                 }
             });
     }
+    const bool cached = a.read && !of && a.op->cached;
     const auto one_group = [&](Lanes& g, uint32_t lanes) {
         Pieces pieces;
         collect(h, a, lanes, pieces);
@@ -486,7 +554,10 @@ void check_races(Warp& w, Block* of, const Access& a)
         for (unsigned i = 0; i < pieces.count; i++) {
             LinePiece& p = pieces.of[i];
             LineHistory& line = in_block ? in_block->lines[p.line] : line_of(p.line);
-            for (const LineEntry& e : line.writes) check.against(p, e, true);
+            for (const LineEntry& e : line.writes) {
+                if (cached && overlap(p.e, e) && !of) check.cached(p, e);
+                check.against(p, e, true);
+            }
             if (a.write) {
                 for (const LineEntry& e : line.reads) check.against(p, e, false);
                 clear_bytes(line.reads, p.e);
@@ -514,15 +585,46 @@ void check_races(Warp& w, Block* of, const Access& a)
 
 // ---- what orders --------------------------------------------------------------------------------------------------------
 
-void begin_races()
+uint32_t new_slot(uint64_t block, uint32_t rank)
 {
-    end_races();
-    if (!judging.races) return;
+    if (free_slots.empty()) {
+        if (now.empty()) now.push_back(0), born.push_back(0), history.emplace_back(), twins.push_back(0);  // 0: none
+        free_slots.push_back(uint32_t(now.size()));
+        now.push_back(0), born.push_back(0), history.emplace_back(), twins.push_back(0);
+    }
+    const uint32_t slot = free_slots.back();
+    free_slots.pop_back();
+    if (slot < is_agent.size()) is_agent[slot] = false;
+    born[slot] = ++now[slot];
+    if (twins[slot]) born[twins[slot]] = born[slot];
+    history[slot].push_back({now[slot], block, rank});
+    return slot;
 }
+
+void free_slot(uint32_t slot)
+{
+    ++now[slot];
+    free_slots.push_back(slot);
+}
+
+void now_agent(uint32_t slot)
+{
+    if (is_agent.size() <= slot) is_agent.resize(slot + 1);
+    is_agent[slot] = true;
+}
+
+uint32_t agent_of(Warp& w, Agent agent)
+{
+    uint32_t& slot = w.history->agents[unsigned(agent)];
+    if (!slot) slot = new_slot(w.block->number, w.rank), now_agent(slot);
+    return slot;
+}
+
+void begin_races() { end_races(); }
 
 void end_races()
 {
-    now.clear(), born.clear(), history.clear(), free_slots.clear(), locations.clear();
+    now.clear(), born.clear(), twins.clear(), is_agent.clear(), history.clear(), free_slots.clear(), locations.clear();
     pages.clear(), rows.clear(), free_rows.clear(), spare_histories.clear();
     last_page = ~0ull, last_lines = nullptr;
 }
@@ -534,16 +636,9 @@ void enter(Block& block)
     spare_histories.pop_back();
     block.history->lines.resize(launch.shared_bytes / LINE + 1);
     for (auto& warp : block.warps) {
-        if (free_slots.empty()) {
-            free_slots.push_back(uint32_t(now.size()));
-            now.push_back(0), born.push_back(0), history.emplace_back();
-        }
         warp->history.reset(new WarpHistory());
         WarpHistory& h = *warp->history;
-        h.slot = free_slots.back(), h.full = warp->alive;
-        free_slots.pop_back();
-        born[h.slot] = ++now[h.slot];
-        history[h.slot].push_back({now[h.slot], block.number, warp->rank});
+        h.slot = new_slot(block.number, warp->rank), h.full = warp->alive;
         h.of.push_back({warp->alive, nullptr, {}, {}, {}});
     }
 }
@@ -552,10 +647,15 @@ void leave(Block& block)
 {
     for (auto& warp : block.warps) {
         if (!warp->history) continue;
-        ++now[warp->history->slot];
-        free_slots.push_back(warp->history->slot);
+        const WarpHistory& h = *warp->history;
+        if (h.reading && *std::max_element(h.waited[unsigned(Agent::Bulk)], h.waited[unsigned(Agent::Bulk)] + WARP) < h.reading)
+            fault(*warp, &launch.program->ops[h.reader], 0, Fault::Async, Why::UnderWay, Where::Shared, 0, 0, false);
+        free_slot(warp->history->slot);
+        for (const uint32_t agent : warp->history->agents)
+            if (agent) free_slot(agent);
         warp->history.reset();
     }
+    for (const uint32_t agent : block.history->agents) free_slot(agent);
     for (LineHistory& line : block.history->lines) {
         while (!line.reads.empty()) drop(line.reads, line.reads.size() - 1);
         while (!line.writes.empty()) drop(line.writes, line.writes.size() - 1);
@@ -620,6 +720,149 @@ void fence(Warp& w, uint32_t lanes, unsigned scope)
 void acquire(Warp& w, uint32_t lanes, unsigned scope)
 {
     if (judging.races) each_group(*w.history, lanes, [&](Lanes& g) { take_up(g, scope); });
+}
+
+void arrive_bytes(Warp& w, uint32_t lanes, BytesBarrier& barrier)
+{
+    if (!judging.races) return;
+    publish(barrier.arriving, w, lanes);
+    now[w.history->slot]++;
+}
+
+void complete_bytes(BytesBarrier& barrier)
+{
+    if (!barrier.arriving) return;
+    if (barrier.released) own(barrier.arriving).join(*barrier.released);
+    barrier.released = barrier.arriving;
+    own(barrier.released).prune();
+    barrier.arriving.reset();
+}
+
+void wait_bytes(Warp& w, uint32_t lanes, const BytesBarrier& barrier)
+{
+    if (judging.races) learn(w, lanes, barrier.released);
+}
+
+// An arrival that releases has a fence before it in the machine code.
+void arrive_cluster(Warp& w, uint32_t lanes)
+{
+    if (!judging.races) return;
+    WarpHistory& h = *w.history;
+    uint32_t releasing = 0;
+    each_group(h, lanes, [&](Lanes& g) { releasing |= g.fenced[1] && g.fenced[1] + 1 == now[h.slot] ? g.lanes : 0; });
+    if (releasing) publish(w.block->cluster->front()->cluster_arriving, w, releasing);
+    now[h.slot]++;
+}
+
+void complete_cluster(std::vector<Block*>& cluster)
+{
+    for (Block* block : cluster) block->others_started = true;
+    if (!judging.races) return;
+    cluster.front()->cluster_released = cluster.front()->cluster_arriving;
+    cluster.front()->cluster_arriving.reset();
+}
+
+void wait_cluster(Warp& w, uint32_t lanes)
+{
+    if (judging.races) learn(w, lanes, w.block->cluster->front()->cluster_released);
+}
+
+// ---- agents -------------------------------------------------------------------------------------------------------------
+
+void close_group(Warp& w, Agent agent)
+{
+    if (judging.races) now[agent_of(w, agent)]++;
+}
+
+void wait_group(Warp& w, uint32_t lanes, Agent agent, unsigned left)
+{
+    if (!judging.races) return;
+    const uint32_t slot = w.history->agents[unsigned(agent)];
+    if (!slot || now[slot] < born[slot] + 1 + left) return;
+    each(lanes, [&](unsigned l) { w.history->waited[unsigned(agent)][l] = now[slot] - 1 - left; });
+}
+
+void begin_bytes(Warp& w, Block& of, BytesBarrier& barrier)
+{
+    if (!judging.races) return;
+    barrier.agent = new_slot(of.number, w.rank), now_agent(barrier.agent);
+    of.history->agents.push_back(barrier.agent);
+}
+
+void arrive_copies(Warp& w, uint32_t lanes, BytesBarrier& barrier)
+{
+    if (!judging.races) return;
+    const uint32_t slot = agent_of(w, Agent::Copies);
+    own(barrier.arriving).know_some(slot, lanes, now[slot]);
+    now[slot]++;
+}
+
+void complete_copy(BytesBarrier& barrier)
+{
+    if (judging.races) own(barrier.arriving).know(barrier.agent, now[barrier.agent]++);
+}
+
+void check_span(Warp& w, const Op& op, uint32_t lanes, Block* of, uint64_t from, uint64_t bytes, bool write, Agent agent, BytesBarrier* barrier)
+{
+    WarpHistory& h = *w.history;
+    const uint32_t slot = barrier ? barrier->agent : agent_of(w, agent);
+    const Access access = {&op, lanes, nullptr, 1, !write, write, 0, nullptr, 0};
+    LineEntry blank = {{0, 0}, slot, now[slot], op.number, lanes, 0, 0, 2, 0, LineEntry::SAME};
+    Lanes* group = nullptr;
+    for (Lanes& g : h.of)
+        if (g.lanes & lanes) group = &g;
+    if (!group) return;
+    if (!barrier && agent == Agent::Bulk && of && !write) h.reading = now[slot], h.reader = op.number;
+    const Check check{w, of, access, *group};
+    for (uint64_t at = from; at < from + bytes;) {
+        const uint64_t number = at / LINE, next = std::min(from + bytes, (number + 1) * LINE);
+        LinePiece p = {number, blank};
+        mark(p.e, unsigned(at % LINE), unsigned(next - at));
+        at = next;
+        LineHistory& line = of ? of->history->lines[number] : line_of(number);
+        for (const LineEntry& e : line.writes)
+            if (e.slot != slot || e.count != p.e.count) {
+                check.against(p, e, true);
+                if (!write) check.covered(p, e);
+            }
+        if (write) {
+            for (const LineEntry& e : line.reads)
+                if (e.slot != slot || e.count != p.e.count) check.against(p, e, false);
+            clear_bytes(line.reads, p.e), clear_bytes(line.writes, p.e);
+            line.writes.push_back(p.e);
+        } else {
+            bool known = false;
+            for (LineEntry& e : line.reads)
+                if (e.slot == slot && e.count == p.e.count && e.lanes == p.e.lanes && e.kind == LineEntry::SAME)
+                    e.bytes[0] |= p.e.bytes[0], e.bytes[1] |= p.e.bytes[1], known = true;
+            if (!known) line.reads.push_back(p.e);
+        }
+    }
+}
+
+void fence_proxy(Warp& w, uint32_t lanes)
+{
+    if (!judging.races) return;
+    WarpHistory& h = *w.history;
+    const auto twin = [&](uint32_t slot) {
+        if (!twins[slot]) {
+            const uint32_t made = new_slot(0, 0);
+            twins[slot] = made, born[made] = born[slot];
+        }
+        return twins[slot];
+    };
+    each_group(h, lanes, [&](Lanes& g) {
+        Clock& clock = own(g.known);
+        const std::vector<uint32_t> all = clock.all;
+        const std::vector<Clock::Some> some = clock.some;
+        for (uint32_t slot = 1; slot < all.size(); slot++)
+            if (all[slot] && !history[slot].empty() && history[slot].back().count && all[slot] >= born[slot]) clock.know(twin(slot), all[slot]);
+        for (const Clock::Some& s : some)
+            if (s.count >= born[s.slot]) clock.know_some(twin(s.slot), s.lanes, s.count);
+        if ((g.lanes & h.full) == h.full) clock.know(twin(h.slot), now[h.slot]);
+        else clock.know_some(twin(h.slot), g.lanes, now[h.slot]);
+    });
+    now[h.slot]++;
 }
 
 }  // namespace rung_machine
