@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from typing import Literal
 
 
@@ -23,8 +24,8 @@ def first_line(error: object, most: int = 200) -> str:
     return (lines[0] if lines else type(error).__name__)[:most]
 
 
-FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async"]
-FAULTS: tuple[FaultKind, ...] = ("barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async")
+FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten"]
+FAULTS: tuple[FaultKind, ...] = typing.get_args(FaultKind)
 
 
 class TooLarge(RungError):

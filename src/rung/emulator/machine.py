@@ -16,7 +16,8 @@ from pathlib import Path
 from rung.cuda import elf, kept, nvrtc, sass
 from rung.cuda.cubin_cache import Cubin
 from rung.cuda.launch import Build, LaunchConfig, Resources
-from rung.emulator import toolchain
+from rung.emulator import judged, toolchain
+from rung.emulator.judged import Judging, Region
 from rung.errors import EmulatorFault, FaultKind, RungError
 from rung.processors import processors
 
@@ -64,6 +65,13 @@ class Launch(ctypes.Structure):
         ("prints", ctypes.c_uint),
         ("allocate", ctypes.c_void_p),
         ("release", ctypes.c_void_p),
+        ("regions", ctypes.POINTER(judged.CRegion)),
+        ("region_count", ctypes.c_uint),
+        ("races", ctypes.c_uint),
+        ("unwritten", ctypes.c_uint),
+        ("order", ctypes.c_uint),
+        ("seed", ctypes.c_uint),
+        ("poison", ctypes.c_uint),
     )
 
 
@@ -76,6 +84,7 @@ def library() -> ctypes.CDLL:
         ("problem", ctypes.c_char_p, pointer),
         ("free", None, pointer),
         ("run", ctypes.c_int, pointer, ctypes.POINTER(Launch), ctypes.c_char_p, words),
+        ("fault", None, pointer),
         ("tally", None, pointer, pointer),
         ("memory", words, pointer, pointer, pointer, words),
         ("clocks", None, pointer),
@@ -120,10 +129,13 @@ def unavailable() -> str:
 class Program:
     """A kernel, ready to run."""
 
-    def __init__(self, cubin: Cubin, instructions: list[sass.Instruction], kernel: str, origin: str) -> None:
+    def __init__(
+        self, cubin: Cubin, instructions: list[sass.Instruction], kernel: str, origin: str, source: str = ""
+    ) -> None:
         self.kernel, self.origin, self.instructions = kernel, origin, instructions
         self.resources: Resources = cubin.resources[kernel]
         self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
+        self.shared = judged.shared_variables(cubin.path.read_bytes(), cubin.lowered[kernel], source)
         code = elf.code(cubin.path.read_bytes(), cubin.lowered[kernel])
         self.text = "\n".join(f"{i.address:04x} {_exact(i, code)}" for i in self.instructions)
         self.handle = library().rung_machine_load(self.text.encode())
@@ -136,15 +148,26 @@ class Program:
 
     def place(self, number: int) -> str:
         """The kernel, and the line of an instruction if it is known."""
+        return f"{self.origin}: kernel '{self.kernel}'{self.line(number)}"
+
+    def line(self, number: int) -> str:
         lines = self.instructions[number].lines if 0 <= number < len(self.instructions) else ()
         line = next((n for file, n in lines if Path(file).name == Path(self.origin).name), 0)
-        return f"{self.origin}: kernel '{self.kernel}'" + (f", line {line}" if line else "")
+        return f", line {line}" if line else ""
 
     def tally(self) -> list[tuple[int, int]]:
         """For each instruction its executions by warps, and by lanes whose predicate held, in the last launch."""
-        rows = (ctypes.c_uint64 * 2 * max(1, len(self.instructions)))()
+        return [(executed, lanes) for executed, lanes, _ in self._tally()]
+
+    def ways(self) -> list[tuple[int, int]]:
+        """For each instruction by how many lanes its predicate held in the last launch, and did not hold: of a branch
+        with a predicate, how often it was taken and not taken."""
+        return [(lanes, active - lanes) for _, lanes, active in self._tally()]
+
+    def _tally(self) -> list[list[int]]:
+        rows = (ctypes.c_uint64 * 3 * max(1, len(self.instructions)))()
         library().rung_machine_tally(self.handle, rows)
-        return [(row[0], row[1]) for row in rows[: len(self.instructions)]]
+        return [[*row] for row in rows[: len(self.instructions)]]
 
     def requests(self) -> list[tuple[list[int], list[int]]]:
         """For each instruction and memory of the last launch its figures, and its most expensive request."""
@@ -175,7 +198,7 @@ def resources(build: Build) -> dict[str, Resources]:
 @functools.lru_cache(maxsize=64)
 def program(build: Build, kernel: str) -> Program:
     cubin = nvrtc.compile_cubin(build.with_lines, ARCH)
-    return Program(cubin, _instructions(build)[kernel], kernel, build.origin)
+    return Program(cubin, _instructions(build)[kernel], kernel, build.origin, build.source)
 
 
 @functools.lru_cache(maxsize=64)
@@ -211,6 +234,19 @@ class Variables:
         memory = self._sections.get(found.section) if found else None
         return ctypes.addressof(memory) + found.offset if found and memory else None
 
+    def regions(self) -> list[Region]:
+        """Its memory: each variable, and the constants, which nothing may write."""
+        found = []
+        for name, variable in self._known.items():
+            start = self.address(name)
+            if start is not None and variable.section in (".nv.global", ".nv.global.init") and variable.size:
+                found.append(Region(start, start + variable.size, f"variable '{name}'"))
+        constants = ctypes.addressof(self.constants)
+        return [
+            *found,
+            Region(constants, constants + len(self.constants), "constant memory", writable=False, constant=True),
+        ]
+
     def constant(self, name: str) -> tuple[int, int] | None:
         """The address and the size of a __constant__ variable."""
         found, address = self._known.get(name), self.address(name)
@@ -226,8 +262,12 @@ def run(
     room: int,
     seconds: float,
     timed: bool = False,
+    regions: Sequence[Region] | None = None,
+    judging: Judging = judged.NOTHING,
 ) -> None:
-    """Runs the whole grid; the parameters' sizes are those of `of.memory`."""
+    """Runs the whole grid; the parameters' sizes are those of `of.memory`. With `regions`
+    it may touch them alone, and the module's variables."""
+    inside = [*regions, *variables.regions()] if regions is not None else []
     first = aligned(bytes(max(of.memory.constants, of.memory.start)))
     for (offset, _), value in zip(of.memory.parameters, parameters, strict=True):
         struct.pack_into(f"{len(value)}s", first, of.memory.start + offset, value.raw)
@@ -243,12 +283,24 @@ def run(
         trace_room=room,
         timed=timed,
         seconds=seconds,
+        regions=judged.packed(inside),
+        region_count=len(inside),
+        races=judging.races,
+        unwritten=judging.unwritten,
+        order=judging.order,
+        seed=judging.seed & 0xFFFFFFFF,
+        poison=judging.poison,
     )
     for number, data in banks.items():
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
     said = ctypes.create_string_buffer(_TEXT)
     if library().rung_machine_run(of.handle, ctypes.byref(launch), said, _TEXT):
         at, _, text = said.value.decode(errors="replace").partition(" ")
+        record = judged.Record()
+        library().rung_machine_fault(ctypes.byref(record))
+        if record.kind:
+            sentences = judged.Sentences(of.line, config.block, of.shared, launch.shared_bytes, inside)
+            raise sentences.fault(of.origin, of.kernel, int(at), record, text)
         kind: FaultKind = next((kind for words, kind in _FAULTS.items() if words in text), "bounds")
         raise EmulatorFault(kind, f"{of.place(int(at))}: {text}.")
 

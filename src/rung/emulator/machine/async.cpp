@@ -1,6 +1,6 @@
 // Asynchronous copies, and the barriers of arrivals and bytes (mbarrier) that tell of them. A copy is made at once; the
 // events say that it has arrived where somebody learns of it.
-#include "machine.h"
+#include "judging.h"
 
 #include "../include/rung_emulator/tensor_map.h"
 
@@ -73,6 +73,7 @@ void finish_phase(Warp& warp, BytesBarrier& b)
 {
     if (b.pending < 0) fail(warp, "a barrier of %d arrivals has one too many in phase %u", b.expected, b.phase);
     if (b.pending || b.bytes) return;
+    complete_bytes(b);
     b.phase++, b.complete = b.time;
     b.pending = b.expected;
 }
@@ -119,7 +120,8 @@ void exchange(Warp& warp, const Op& op, unsigned lane)
     const int count = int(MOST_ARRIVALS - (low >> 1 & (MOST_ARRIVALS - 1)));
     if (at % 8) fail(warp, "a barrier is at no multiple of 8 bytes");
     shared_place(warp, (at & 0xffffff) | warp.block->in_cluster << 24, 8);
-    warp.block->bytes_barriers[at & 0xffffff] = {count, count, 0, 0};
+    BytesBarrier& made = warp.block->bytes_barriers[at & 0xffffff] = {count, count, 0, 0, 0, 0, nullptr, nullptr};
+    begin_bytes(warp, *warp.block, made);
 }
 
 void arrive(Warp& warp, const Op& op, uint32_t lanes)
@@ -131,6 +133,7 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
             const uint64_t state = state_of(b);
             warp.r[out.index][l] = uint32_t(state), warp.r[out.index + 1][l] = uint32_t(state >> 32);
         }
+        if (op.flags & (ARRIVALS | ARRIVALS_OF_REGISTER)) arrive_bytes(warp, 1u << l, b);
         const int arrivals = op.flags & ARRIVALS ? 1 : op.flags & ARRIVALS_OF_REGISTER ? int(given) : 0;
         b.pending -= arrivals, b.time = std::max(b.time, warp.time);
         if (op.flags & DROPS) b.expected -= arrivals;
@@ -147,7 +150,7 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
         const BytesBarrier& b = barrier_at(warp, *warp.block, at);
         const bool done = (b.phase & 1) != parity;
         complete |= uint32_t(done) << l;
-        if (done) warp.time = std::max(warp.time, b.complete);
+        if (done) warp.time = std::max(warp.time, b.complete), wait_bytes(warp, 1u << l, b);
         if (warp.block->number) return;
         Waited& before = waited[warp.rank % WARP];
         const unsigned phase = done ? b.phase - 1 : b.phase;
@@ -179,6 +182,7 @@ void arrive_after_copies(Warp& warp, const Op& op, uint32_t lanes)
 {
     each(lanes, [&](unsigned l) {
         BytesBarrier& b = barrier_at(warp, *warp.block, uint32_t(address(warp, op.s[0], l)));
+        arrive_copies(warp, 1u << l, b);
         if (op.has("ARVCNT")) b.pending--;
         else b.bytes--;
         finish_phase(warp, b);
@@ -226,24 +230,33 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
             if (left && !op.flags) fail(warp, "an address is no multiple of %u bytes", op.bytes);
             from[l] -= left, taken -= left;
             bool shared;
+            if (!(from[l] >> 48)) judge_span(warp, op, 1u << l, nullptr, from[l], taken, false, Agent::Copies);
             memcpy(target, place(warp, from[l], l, taken, shared), taken);
         }
+        judge_span(warp, op, 1u << l, warp.block, to[l], op.bytes, true, Agent::Copies);
         memset(target + taken, 0, op.bytes - taken);
     });
     if (read) count_sectors_of_copy(warp, op, read, from, to);
     count_request(warp, op, lanes, to, op.bytes, true);
 }
 
-void close_group(Warp& warp, const Op&, uint32_t) { note(Event::Group, warp); }
+void close_copies(Warp& warp, const Op&, uint32_t)
+{
+    close_group(warp, Agent::Copies);
+    note(Event::Group, warp);
+}
 
 void close_bulk_group(Warp& warp, const Op&, uint32_t)
 {
+    close_group(warp, Agent::Bulk);
     note(Event::Group, warp);
     if (!warp.block->number) groups[warp.rank % WARP]++;
 }
 
-void wait_for_group(Warp& warp, const Op& op, uint32_t)
+void wait_for_group(Warp& warp, const Op& op, uint32_t lanes)
 {
+    if (op.flags)
+        for (const Agent agent : {Agent::Copies, Agent::Bulk}) wait_group(warp, lanes, agent, op.s[1].value);
     if (warp.block->number || !op.flags) return;
     const unsigned left = op.s[1].value;
     note(Event::WaitGroup, warp, left);
@@ -336,6 +349,13 @@ uint32_t uniform(const Warp& warp, const Operand& o, unsigned k)
 }
 uint64_t uniform64(const Warp& warp, const Operand& o) { return uniform(warp, o, 0) | uint64_t(uniform(warp, o, 1)) << 32; }
 
+// The lane that the copy is by: the first of those whose predicate holds.
+uint32_t issuing(const Warp& warp)
+{
+    const uint32_t lanes = warp.splits[warp.now].lanes;
+    return lanes & -lanes;
+}
+
 // Data for a place in shared memory, of one block or, by a mask, of several, and for the same barrier in each.
 void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t* data, unsigned bytes, unsigned copied,
              unsigned swizzle, uint32_t to, uint32_t at_barrier, uint32_t mask, Reduction how = Reduction::None,
@@ -358,6 +378,15 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
         const uint32_t signalled = mask ? (at_barrier & 0xffffff) | rank << 24 : at_barrier;
         BytesBarrier& b = barrier_at(warp, block_of(warp, signalled), signalled);
         b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
+        if (how == Reduction::None) {
+            Block& into = block_of(warp, start);
+            const uint32_t lanes = issuing(warp);
+            for (const Piece& piece : pieces)
+                if (!piece.store && !piece.shared) judge_span(warp, op, lanes, nullptr, piece.at, piece.bytes, false, Agent::Bulk, &b);
+                else if (!piece.store) judge_span(warp, op, lanes, warp.block, piece.at, piece.bytes, false, Agent::Bulk, &b);
+            judge_span(warp, op, lanes, &into, (start & 0xffffff) - RESERVED_SHARED, bytes, true, Agent::Bulk, &b);
+            complete_copy(b);
+        }
         finish_phase(warp, b);
         if (!mask) break;
     }
@@ -384,6 +413,8 @@ void bulk(Warp& warp, const Op& op, uint32_t)
     if (!out)
         return deliver(warp, op, pieces, data, bytes, bytes, 0, uint32_t(to), uniform(warp, op.s[0], 1),
                        op.has("MULTICAST") ? amount >> 16 : 0, how, type);
+    judge_span(warp, op, issuing(warp), warp.block, (from & 0xffffff) - RESERVED_SHARED, bytes, false, Agent::Bulk);
+    if (how == Reduction::None) judge_span(warp, op, issuing(warp), nullptr, to, bytes, true, Agent::Bulk);
     uint8_t* const target = place(warp, to, 0, bytes, shared);
     if (how == Reduction::None) memcpy(target, data, bytes);
     else reduce(how, type, target, data, bytes);
@@ -512,9 +543,11 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
     else type = map->element_bytes == 8 ? Type::U64 : Type::U32;
     std::vector<Piece> pieces = {{(start & 0xffffff) - RESERVED_SHARED, box.bytes, true, false, map->swizzle}};
     const uint8_t* from = data.data();
+    judge_span(warp, op, issuing(warp), warp.block, (start & 0xffffff) - RESERVED_SHARED, box.bytes, false, Agent::Bulk);
     for (const Box::Row& row : box.rows) {
         if (row.inside) {
             bool shared;
+            if (how == Reduction::None) judge_span(warp, op, issuing(warp), nullptr, row.at, row.bytes, true, Agent::Bulk);
             uint8_t* const to = place(warp, row.at, 0, row.bytes, shared);
             if (how == Reduction::None) memcpy(to, from, row.bytes);
             else reduce(how, type, to, from, row.bytes);
@@ -556,10 +589,13 @@ void store_and_signal(Warp& warp, const Op& op, uint32_t lanes)
         uint32_t words[4];
         for (unsigned i = 0; i < bytes / 4; i++) words[i] = from.index == ZERO ? 0 : warp.r[from.index + i][l];
         uint8_t* const target = shared_place(warp, at, bytes);
-        if (how == Reduction::None) memcpy(target, words, bytes);
-        else reduce(how, type, target, reinterpret_cast<const uint8_t*>(words), bytes);
-        to[l] = (at & 0xffffff) - RESERVED_SHARED;
         BytesBarrier& b = barrier_at(warp, block_of(warp, at_barrier), at_barrier);
+        to[l] = (at & 0xffffff) - RESERVED_SHARED;
+        if (how == Reduction::None) {
+            judge_span(warp, op, 1u << l, &block_of(warp, at), to[l], bytes, true, Agent::Bulk, &b);
+            complete_copy(b);
+            memcpy(target, words, bytes);
+        } else reduce(how, type, target, reinterpret_cast<const uint8_t*>(words), bytes);
         b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
         finish_phase(warp, b);
     });
@@ -582,7 +618,12 @@ void nothing(Warp&, const Op&, uint32_t) {}
 
 void warp_group(Warp& warp, const Op& op, uint32_t)
 {
-    if (op.has("DEPBAR")) note(Event::WaitProducts, warp);
+    if (!op.has("DEPBAR")) return;
+    unsigned left = 0;
+    for (const Operand& o : op.every)
+        if (o.kind == Kind::Number) left = o.value;
+    wait_group(warp, warp.alive, Agent::Products, left);
+    note(Event::WaitProducts, warp);
 }
 
 // A warp's bit in cluster_arrived is set from its arrival until all of the cluster have arrived.
@@ -592,18 +633,21 @@ void look_at_cluster(Block& block)
         for (const auto& warp : other->warps)
             if (warp->alive && !(other->cluster_arrived >> warp->rank & 1)) return;
     for (Block* other : *block.cluster) other->cluster_arrived = 0;
+    complete_cluster(*block.cluster);
 }
 
 void arrive_in_cluster(Warp& warp, const Op&, uint32_t)
 {
     if (warp.split().lanes != warp.alive) fail(warp, "a part of a warp arrives at the cluster's barrier, which is not executed");
     warp.block->cluster_arrived |= 1u << warp.rank;
+    arrive_cluster(warp, warp.alive);
 }
 
 void wait_for_cluster(Warp& warp, const Op&, uint32_t)
 {
     look_at_cluster(*warp.block);
     warp.gives_way = warp.block->cluster_arrived >> warp.rank & 1;
+    if (!warp.gives_way) wait_cluster(warp, warp.alive);
 }
 
 void registers(Warp& warp, const Op& op, uint32_t) { if (op.outs) warp.set(op.p[0], ALL, ALL); }
@@ -622,7 +666,7 @@ void add_async(Table& t)
     t["SYNCS"] = {barrier, false, prepare_barrier};
     t["ARRIVES"] = {arrive_after_copies, false, prepare_arrive_after_copies};
     t["LDGSTS"] = {copy_of_lanes, false, prepare_lanes_copy};
-    t["LDGDEPBAR"] = {close_group, false};
+    t["LDGDEPBAR"] = {close_copies, false};
     t["DEPBAR"] = {wait_for_group, false, prepare_wait_for_group};
     t["UBLKCP"] = t["UBLKRED"] = {bulk, false, prepare_bulk};
     t["UTMALDG"] = {load_tile, false, prepare_tile};
@@ -630,10 +674,11 @@ void add_async(Table& t)
     t["UTMACMDFLUSH"] = {close_bulk_group, false};
     t["STAS"] = t["REDAS"] = {store_and_signal, false, prepare_store_and_signal};
     t["WARPGROUP"] = {warp_group, false};
+    t["FENCE"] = {[](Warp& warp, const Op& op, uint32_t lanes) { if (op.has("ASYNC")) fence_proxy(warp, lanes); }, false};
     t["USETMAXREG"] = {registers, false};
     t["UCGABAR_ARV"] = {arrive_in_cluster, false};
     t["UCGABAR_WAIT"] = {wait_for_cluster, false};
-    for (const char* name : {"UBLKPF", "UTMAPF", "UTMACCTL", "FENCE", "WARPGROUPSET", "ACQBULK", "PREEXIT"})
+    for (const char* name : {"UBLKPF", "UTMAPF", "UTMACCTL", "WARPGROUPSET", "ACQBULK", "PREEXIT"})
         t[name] = {nothing, false};
 }
 

@@ -1,5 +1,5 @@
 // Branches, convergence, barriers, and the order in which warps and blocks run.
-#include "machine.h"
+#include "judging.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -70,6 +70,7 @@ bool converged(Warp& w, size_t i)
     if ((here & wanted) != wanted) return false;
     for (Split& s : w.splits)
         if (waits(s)) s.wait = Wait::None;
+    if (at.wait == Wait::Together) meet_lanes(w, here);
     join(w, here, at.pc);
     return true;
 }
@@ -89,6 +90,22 @@ namespace {
 
 // ---- barriers of a block -------------------------------------------------------------------------------------------------
 
+// A barrier of the whole block that some threads do not reach: they have ended.
+void require_all(Block& block, unsigned number)
+{
+    const unsigned threads = launch.block[0] * launch.block[1] * launch.block[2];
+    for (const auto& warp : block.warps) {
+        const unsigned first = warp->rank * WARP, count = std::min(threads - first, WARP);
+        const uint32_t full = count == WARP ? ALL : (1u << count) - 1;
+        if (warp->alive == full) continue;
+        for (const auto& waits : block.warps)
+            for (const Split& s : waits->splits)
+                if (s.wait == Wait::Barrier && s.wanted == number)
+                    fault(*warp, &launch.program->ops[s.pc - 1], unsigned(__builtin_ctz(full & ~warp->alive)), Fault::Barrier, Why::Exited,
+                          Where::Global, 0, 0, false);
+    }
+}
+
 void look_at_barrier(Block& block, unsigned number)
 {
     NamedBarrier& barrier = block.barriers[number];
@@ -101,16 +118,22 @@ void look_at_barrier(Block& block, unsigned number)
         if (mine && (mine & warp->alive) == warp->alive) arrived += WARP;
     }
     if ((!waiting && !barrier.arrived) || arrived < (barrier.count ? barrier.count : alive)) return;
+    if (judging.on && !barrier.count) require_all(block, number);
     block.reduced = barrier.sum;
     const uint32_t time = barrier.time;
+    const bool counted = barrier.count || number;
     barrier = NamedBarrier();
     for (const auto& warp : block.warps) {
         Warp& w = *warp;
         uint32_t here = 0, pc = 0;
         for (Split& s : w.splits)
             if (s.wait == Wait::Barrier && s.wanted == number) s.wait = Wait::None, here |= s.lanes, pc = s.pc;
-        if (here) join(w, here, pc), w.time = std::max(w.time, time);
+        if (!here) continue;
+        if (counted) leave_named(w, here, number);
+        join(w, here, pc), w.time = std::max(w.time, time);
     }
+    if (counted) forget_named(block, number);
+    else meet_block(block);
 }
 
 void ended(Warp& w)
@@ -135,7 +158,17 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
     const auto number_at = [&](unsigned i) { return sources[i]->kind == Kind::Number ? sources[i]->value : value_of(w, *sources[i], lanes); };
     const unsigned number = number_at(0) & 15;
     NamedBarrier& barrier = block.barriers[number];
-    barrier.count = count > 1 ? number_at(1) : 0;
+    const unsigned wanted = count > 1 ? number_at(1) : 0;
+    if (judging.on && barrier.count && barrier.count != wanted)
+        fault(w, &op, unsigned(__builtin_ctz(lanes)), Fault::Barrier, Why::Counts, Where::Global, wanted, barrier.count, false);
+    barrier.count = wanted;
+    if (judging.on)
+        for (const Split& s : w.splits)
+            if (s.wait == Wait::Barrier && s.pc != w.pc()) {
+                judged.other_op = int32_t(s.pc - 1);
+                fault(w, &op, unsigned(__builtin_ctz(lanes)), Fault::Barrier, Why::Diverged, Where::Global, number, 0, false);
+            }
+    if (barrier.count || number) arrive_named(w, lanes, number);
     note(Event::Barrier, w);
     if (op.has("RED")) {
         const Operand* vote = nullptr;
@@ -296,11 +329,20 @@ void warpsync(Warp& w, const Op& op, uint32_t lanes)
     }
     Split& s = w.split();
     s.wait = Wait::Together, s.wanted = wanted;
-    if (!(s.wanted & w.alive & ~whole)) s.wait = Wait::None;
-    else reconverge(w);
+    if (!(s.wanted & w.alive & ~whole)) {
+        s.wait = Wait::None;
+        meet_lanes(w, lanes);
+    } else reconverge(w);
 }
 
 void nothing(Warp&, const Op&, uint32_t) {}
+// ptxas leaves a NOP for a __syncwarp where the lanes are together, and behind an acquiring access of a block's scope.
+void together(Warp& w, const Op&, uint32_t lanes) { meet_lanes(w, lanes); }
+void memory_barrier(Warp& w, const Op& op, uint32_t lanes) { fence(w, lanes, op.has("CTA") ? 0 : 2); }
+void invalidate(Warp& w, const Op& op, uint32_t lanes)
+{
+    if (op.has("IVALL")) acquire(w, lanes, 2);
+}
 void sleep(Warp& w, const Op&, uint32_t) { w.pauses = true; }
 void trap(Warp& w, const Op&, uint32_t) { fail(w, "the kernel traps"); }
 
@@ -335,6 +377,11 @@ void resume(Warp& w, Split& s)
     s.kept = 0;
 }
 
+bool comes_before(const Split& a, const Split& b)
+{
+    return judging.order == 0 ? a.pc < b.pc : judging.order == 1 ? a.pc > b.pc : drawn() & 1;
+}
+
 Turn run_warp(Warp& w)
 {
     Program& program = *launch.program;
@@ -348,7 +395,7 @@ Turn run_warp(Warp& w)
         if (w.split().wait != Wait::None) {
             size_t next = w.splits.size();
             for (size_t i = 0; i < w.splits.size(); i++)
-                if (w.splits[i].wait == Wait::None && (next == w.splits.size() || w.splits[i].pc < w.splits[next].pc)) next = i;
+                if (w.splits[i].wait == Wait::None && (next == w.splits.size() || comes_before(w.splits[i], w.splits[next]))) next = i;
             if (next == w.splits.size()) break;
             w.now = unsigned(next);
         }
@@ -356,7 +403,7 @@ Turn run_warp(Warp& w)
         if (s.kept) resume(w, s);
         if (s.pc >= program.ops.size()) fail(w, "the kernel's code ends without EXIT");
         const Op& op = program.ops[s.pc];
-        const uint32_t guard = w.p[op.guard], lanes = s.lanes & (op.guard_inverted ? ~guard : guard);
+        const uint32_t guard = w.p[op.guard], there = s.lanes, lanes = there & (op.guard_inverted ? ~guard : guard);
         executing = &op;
         s.pc++, w.clock++;
         if (timed) before(w, op);
@@ -367,7 +414,7 @@ Turn run_warp(Warp& w)
         }
         if (timed) after(w, op);
         Tally& tally = program.tally[op.number];
-        tally.executed++, tally.lanes += unsigned(__builtin_popcount(lanes));
+        tally.executed++, tally.lanes += unsigned(__builtin_popcount(lanes)), tally.active += unsigned(__builtin_popcount(there));
         if (w.pauses) break;
     }
     if (w.clock - began == (w.gives_way ? 1 : 0)) return Turn::Nothing;
@@ -397,6 +444,7 @@ void start(Unit& unit, uint64_t number)
         block.number = (uint64_t(block.index[2]) * launch.grid[1] + block.index[1]) * launch.grid[0] + block.index[0];
         block.in_cluster = rank;
         block.shared.resize(RESERVED_SHARED + launch.shared_bytes);
+        poison(block.shared.data() + RESERVED_SHARED, launch.shared_bytes);
         for (unsigned first = 0; first < threads; first += WARP) {
             if (spare.empty()) spare.emplace_back(new Warp());
             block.warps.push_back(std::move(spare.back()));
@@ -409,11 +457,14 @@ void start(Unit& unit, uint64_t number)
             w.rank = first / WARP, w.block = &block, w.now = 0, w.clock = 0, w.polled = nullptr;
             w.splits.assign(1, {w.alive, 0, Wait::None, 0, 0});
             w.kept.clear();
-            w.local.clear();
+            w.local.clear(), w.local_written.clear();
             if (launch.timed) begin_timing(w);
         }
     }
-    for (auto& block : unit.blocks) block->cluster = &unit.cluster;
+    for (auto& block : unit.blocks) {
+        block->cluster = &unit.cluster;
+        if (judging.races) enter(*block);
+    }
 }
 
 bool finished(Unit& unit)
@@ -421,6 +472,7 @@ bool finished(Unit& unit)
     for (auto& block : unit.blocks)
         if (!block->done()) return false;
     for (auto& block : unit.blocks) {
+        if (judging.races) leave(*block);
         uint64_t length = 0;
         for (auto& warp : block->warps) length = std::max<uint64_t>(length, warp->time), spare.push_back(std::move(warp));
         launch.longest = std::max(launch.longest, length), launch.together += length;
@@ -448,6 +500,20 @@ void require_time(double began)
 
 }  // namespace
 
+// The unit that is the n-th to begin.
+static uint64_t in_order(uint64_t n, uint64_t units)
+{
+    if (judging.order == 0) return n;
+    if (judging.order == 1) return units - 1 - n;
+    static uint64_t step, first, of;
+    if (!n) {
+        of = units, first = drawn() % units;
+        do step = drawn() % units + 1;
+        while (std::__gcd(step, units) != 1);
+    }
+    return (first + (unsigned __int128)(n) * step) % of;
+}
+
 void run_grid()
 {
     const uint64_t units = uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2] / (launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
@@ -461,7 +527,7 @@ void run_grid()
             do {
                 if (next == units) break;
                 resident.emplace_back(new Unit());
-                start(*resident.back(), next++);
+                start(*resident.back(), in_order(next++, units));
             } while (launch.cooperative);
         }
         bool did_anything = busy = false;
@@ -470,13 +536,18 @@ void run_grid()
             for (bool again = true; again;) {
                 again = false;
                 if (++rounds % 1024 == 0) require_time(began);
-                for (auto& block : unit.blocks)
-                    for (auto& warp : block->warps)
+                for (size_t b = 0; b < unit.blocks.size(); b++) {
+                    Block& block = *unit.blocks[judging.order == 1 ? unit.blocks.size() - 1 - b : b];
+                    const size_t count = block.warps.size(), first = judging.order == 2 ? drawn() % count : 0;
+                    for (size_t k = 0; k < count; k++) {
+                        Warp* const warp = block.warps[judging.order == 1 ? count - 1 - k : (k + first) % count].get();
                         if (warp->alive) {
                             const Turn turn = run_warp(*warp);
                             did_anything |= turn != Turn::Nothing, again |= turn == Turn::Waits;
                             busy |= turn == Turn::Ended && !warp->pauses;
                         }
+                    }
+                }
             }
             if (finished(unit)) resident.erase(resident.begin() + long(i));
             else i++;
@@ -508,7 +579,10 @@ void add_control(Table& t)
     t["B2R"] = {b2r, true, nullptr};
     t["BPT"] = {trap, false, nullptr};
     t["NANOSLEEP"] = {sleep, false, nullptr};
-    for (const char* name : {"NOP", "YIELD", "ENDCOLLECTIVE", "MEMBAR", "ERRBAR", "CGAERRBAR", "CCTL", "CCTLL", "ACQBULK", "PREEXIT", "PMTRIG", "DEPBAR",
+    t["NOP"] = {together, false, nullptr};
+    t["MEMBAR"] = {memory_barrier, false, nullptr};
+    t["CCTL"] = {invalidate, false, nullptr};
+    for (const char* name : {"YIELD", "ENDCOLLECTIVE", "ERRBAR", "CGAERRBAR", "CCTLL", "ACQBULK", "PREEXIT", "PMTRIG", "DEPBAR",
                              "BARRIER", "KILL", "UCCTL"})
         t[name] = {nothing, false, nullptr};
 }

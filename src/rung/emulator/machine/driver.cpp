@@ -1,5 +1,5 @@
 // Functions of the driver that a kernel calls: their arguments lie in registers from R4 on, and so does the result.
-#include "machine.h"
+#include "judging.h"
 
 #include <stdio.h>
 
@@ -58,8 +58,11 @@ void call_driver(Warp& w, uint64_t function, uint32_t lanes)
         if (function == DRIVER_WINDOW + ASSERTION_FAILS) fail(w, "an assertion fails: %.200s", text_at(w, first, lane));
         else if (function == DRIVER_WINDOW + PRINTS) {
             if (launch.prints) result = print(w, lane, text_at(w, first, lane), text_at(w, argument(w, 6, lane), lane));
-        } else if (function == DRIVER_WINDOW + ALLOCATES && launch.allocate) result = uint64_t(launch.allocate(first));
-        else if (function == DRIVER_WINDOW + RELEASES && launch.release) {
+        } else if (function == DRIVER_WINDOW + ALLOCATES && launch.allocate) {
+            result = uint64_t(launch.allocate(first));
+            if (result) allocated(result, first, true);
+        } else if (function == DRIVER_WINDOW + RELEASES && launch.release) {
+            allocated(first, 0, false);
             if (const char* wrong = launch.release(reinterpret_cast<void*>(first))) fail(w, "the kernel traps: %s", wrong);
         } else fail(w, "a function that is not part of the kernel is called");
         w.r[4][lane] = uint32_t(result);

@@ -1,6 +1,6 @@
 #include "entry.h"
 
-#include "machine.h"
+#include "judging.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -11,6 +11,8 @@
 namespace rung_machine {
 
 Program* decoded(const char* text);
+uint64_t launches;
+extern uint64_t regions_changed;
 void begin_async();
 uint64_t badness(const Cost& cost);
 extern sigjmp_buf on_failure;
@@ -39,6 +41,12 @@ void touched_nothing(int, siginfo_t* info, void*)
 
 void prepare(const rung_machine_launch& l)
 {
+    judged = {}, judged.other_op = -1;
+    const auto* const regions = reinterpret_cast<const Region*>(l.regions);
+    judging.regions.assign(regions, regions + l.region_count);
+    judging.races = l.races, judging.unwritten = l.unwritten, judging.on = l.races || l.unwritten || l.region_count;
+    judging.order = l.order, judging.seed = l.seed, judging.poison = l.poison;
+    launches++, regions_changed++;
     const auto copied = [](uint32_t* to, const uint32_t* from) { std::copy(from, from + 3, to); };
     copied(launch.grid, l.grid), copied(launch.block, l.block), copied(launch.cluster, l.cluster);
     launch.shared_bytes = l.shared_bytes, launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds;
@@ -74,6 +82,11 @@ void prepare(const rung_machine_launch& l)
     if (l.timed && !launch.timed) empty_second_cache();
     launch.timed = l.timed, launch.longest = launch.together = 0;
     begin_async();
+    begin_races();
+    if (judging.regions.empty()) return;
+    allocated(uint64_t(grid_barrier), sizeof grid_barrier, true);
+    for (const auto& bank : launch.bank)
+        if (!bank.empty()) allocated(uint64_t(bank.data()), bank.size(), true);
 }
 
 }  // namespace
@@ -108,9 +121,11 @@ EXPORTED int rung_machine_run(void* program, const rung_machine_launch* l, char*
     return failed;
 }
 
-EXPORTED void rung_machine_tally(void* program, uint64_t (*rows)[2])
+EXPORTED void rung_machine_fault(struct rung_machine_fault* found) { memcpy(found, &judged, sizeof judged); }
+
+EXPORTED void rung_machine_tally(void* program, uint64_t (*rows)[3])
 {
-    for (const Tally& tally : static_cast<Program*>(program)->tally) (*rows)[0] = tally.executed, (*rows++)[1] = tally.lanes;
+    for (const Tally& tally : static_cast<Program*>(program)->tally) (*rows)[0] = tally.executed, (*rows)[1] = tally.lanes, (*rows++)[2] = tally.active;
 }
 
 EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[36], uint32_t room)

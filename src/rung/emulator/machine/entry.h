@@ -20,6 +20,29 @@ struct rung_machine_launch
     uint32_t prints;        // what kernels print is shown
     void* (*allocate)(size_t bytes);  // malloc and free of kernels; null if there are none
     const char* (*release)(void* memory);  // what is wrong, or null
+    const struct rung_machine_region* regions;  // sorted by `from`, disjoint: all that the kernel may touch
+    uint32_t region_count;  // 0: only what the system faults on is found
+    uint32_t races;         // accesses that nothing orders are faults
+    uint32_t unwritten;     // reads of what nothing has written are faults
+    uint32_t order, seed;   // of blocks, warps and parts of warps: 0 forward, 1 reverse, 2 drawn
+    uint32_t poison;        // what shared memory begins with: 0 zeros; NaN, huge numbers, negative zeros, noise from 1 to 5
+};
+
+struct rung_machine_region
+{
+    uint64_t from, to;  // its bytes: from <= a < to
+    uint8_t* written;   // a bit for each, which stores set; null: all have been written
+    uint32_t flags;     // 1: nothing may write it; 2: no launch ahead does
+    uint32_t reserved;
+};
+
+struct rung_machine_fault  // the last launch's; kind 0: see its text
+{
+    uint32_t kind, why, memory, write;  // as judging.h numbers them
+    uint64_t address;                   // in shared memory an offset
+    uint32_t bytes, block[3], thread;
+    int32_t other_op;                   // of a race: the access before; -1: none
+    uint32_t other_write, other_block[3], other_thread;
 };
 
 // `text` has a line for each instruction: its address in hexadecimal digits, a space, the instruction with the addresses
@@ -31,8 +54,10 @@ void rung_machine_free(void* program);
 // Runs a launch; 0, or 1 with a reason in `error`, which then begins with the index of the instruction or -1 and a space.
 int rung_machine_run(void* program, const rung_machine_launch* launch, char* error, uint32_t room);
 
-// What the last launch counted. [instruction]: executions by warps, and by lanes whose predicate held.
-void rung_machine_tally(void* program, uint64_t (*rows)[2]);
+void rung_machine_fault(struct rung_machine_fault* found);
+
+// What the last launch counted. [instruction]: executions by warps; by lanes whose predicate held; by all lanes that were there.
+void rung_machine_tally(void* program, uint64_t (*rows)[3]);
 // A row for each instruction and memory that was touched: instruction, memory (1: shared), store, then the figures of Total
 // in their order; `samples` are the worst requests: lanes, bytes of each, place within a line, how bad it is, distances from the first lane.
 // Returns how many there are.

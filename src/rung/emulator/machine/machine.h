@@ -35,6 +35,10 @@ struct Warp;
 struct Block;
 struct Op;
 struct Launch;
+struct WarpHistory;
+struct Clock;
+using ClockOf = std::shared_ptr<Clock>;  // races.cpp
+struct BlockHistory;
 
 enum class Kind : uint8_t { None, Register, Predicate, Number, Constant, Memory, Other };
 
@@ -92,7 +96,8 @@ struct Op
     uint16_t guard = TRUE;
     bool guard_inverted = false;
     bool uniform = false;               // of the uniform datapath: works once for the warp
-    bool store = false;
+    bool store = false, atomic = false, cached = false;  // cached: by the read-only cache
+    uint8_t strong = 0;                 // an atomic, volatile or relaxed access of a block (1), a cluster (2), the GPU (3)
     uint8_t bytes = 4;                  // memory: of a lane
     uint32_t flags = 0;                 // the handler's own
     uint32_t target = 0;                // the index of the instruction that a branch goes to
@@ -108,7 +113,7 @@ struct Op
     }
 };
 
-struct Tally { uint64_t executed, lanes; };  // by warps; by lanes whose predicate holds
+struct Tally { uint64_t executed, lanes, active; };  // by warps; by lanes whose predicate holds; by all lanes that are there
 
 struct Program
 {
@@ -146,6 +151,8 @@ struct Warp
     const Op* polled = nullptr;   // the last instruction that read what others may have written, and what it read
     uint32_t polled_value = 0;
     std::vector<uint8_t> local;   // [lane][bytes]
+    std::vector<uint8_t> local_written;  // a bit for each
+    std::shared_ptr<WarpHistory> history;  // races.cpp
     uint64_t clock = 0;           // instructions that it has executed
     uint32_t time = 0, waited = 0;  // timing.cpp: clocks; those that the memory of this instruction takes
     std::vector<uint32_t> ready;  // clocks at which a register or a predicate may be read
@@ -163,7 +170,15 @@ struct Warp
     }
 };
 
-struct BytesBarrier { int pending, expected; long bytes; unsigned phase; uint32_t time, complete; };  // mbarrier
+struct BytesBarrier  // mbarrier
+{
+    int pending, expected;
+    long bytes;
+    unsigned phase;
+    uint32_t time, complete;
+    ClockOf arriving, released;  // what its arrivals and copies order before the waits for this phase, and for those before
+    uint32_t agent = 0;          // that stands for its copies
+};
 
 struct NamedBarrier { unsigned arrived = 0, count = 0, sum = 0, time = 0; uint32_t of_warp[WARP] = {}; };
 
@@ -171,11 +186,14 @@ struct Block
 {
     uint32_t index[3], in_cluster;  // the latter: its rank
     std::vector<std::unique_ptr<Warp>> warps;
-    std::vector<uint8_t> shared;
+    std::vector<uint8_t> shared, written;  // the latter: a bit for each byte behind the reserved ones
+    std::shared_ptr<BlockHistory> history;  // races.cpp
     std::unordered_map<uint32_t, BytesBarrier> bytes_barriers;  // by their place in shared memory
     NamedBarrier barriers[16];
     std::vector<Block*>* cluster;
     unsigned cluster_arrived = 0, reduced = 0;
+    ClockOf cluster_arriving, cluster_released;  // of the cluster's first block
+    bool others_started = false;  // a barrier of the cluster has shown that
     uint64_t number;  // in the grid
     std::vector<uint64_t> lines;  // timing.cpp: of 128 bytes, that the first cache holds
     bool done() const;

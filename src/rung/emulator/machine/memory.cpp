@@ -1,5 +1,5 @@
 // Loads, stores, atomics, constants; and what they cost: a request is one execution of an instruction by a warp.
-#include "machine.h"
+#include "judging.h"
 
 #include <algorithm>
 
@@ -243,14 +243,20 @@ void addresses(const Warp& w, const Operand& o, uint64_t* at)
 }
 
 // The memory that each lane's access is in, and its request or requests: a generic instruction may touch two memories.
-void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** where)
+void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** where, const uint32_t* values = nullptr, unsigned step = 0)
 {
     uint64_t at[WARP];
     addresses(w, o, at);
     uint64_t every = 0;  // bits that any address has
     for (unsigned l = 0; l < WARP; l++) every |= at[l] & -uint64_t(lanes >> l & 1);
-    if (every & (op.bytes - 1)) fail(w, "an address is no multiple of %u bytes", op.bytes);
+    if (every & (op.bytes - 1)) {
+        unsigned lane = 0;
+        each(lanes, [&](unsigned l) { lane = at[l] & (op.bytes - 1) ? l : lane; });
+        fault(w, &op, lane, Fault::Bounds, Why::Misaligned, (op.flags & SPACE) == SHARED ? Where::Shared : Where::Global, at[lane], op.bytes, op.store);
+    }
+    const Access access = {&op, lanes, at, op.bytes, !op.store || op.atomic, op.store || op.atomic, op.strong, values, step};
     if ((op.flags & SPACE) == GENERIC && !(every >> 48)) {
+        if (judging.on) judge_global(w, access);
         memcpy(where, at, sizeof at);
         count_request(w, op, lanes, at, op.bytes, false);
         return;
@@ -271,6 +277,8 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
     } else if ((op.flags & SPACE) == LOCAL) {
         local = lanes;
         each(lanes, [&](unsigned l) { where[l] = local_place(w, uint32_t(at[l]), l, op.bytes); });
+        if (judging.on) judge_local(w, op, lanes, at, op.bytes, op.store);
+        return;
     } else
         each(lanes, [&](unsigned l) {
             bool is_shared = false;
@@ -280,12 +288,30 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
             } else where[l] = reinterpret_cast<uint8_t*>(at[l]);
         });
     const uint32_t global = lanes & ~shared & ~local;
+    if (judging.on) {
+        if (local) judge_local(w, op, local, at, op.bytes, op.store);
+        if (global) judge_global(w, {&op, global, at, op.bytes, access.read, access.write, op.strong, values, step});
+    }
     if (global) count_request(w, op, global, at, op.bytes, false);
     if (!shared) return;
     uint32_t own = 0;
+    uint8_t ranks[WARP];
     for (unsigned l = 0; l < WARP; l++) {
+        ranks[l] = uint8_t(at[l] >> 24);
         own |= uint32_t((uint32_t(at[l]) >> 24) == w.block->in_cluster) << l;
         at[l] = (at[l] & 0xffffff) - RESERVED_SHARED;
+    }
+    if (judging.on) {
+        if (shared & own) judge_shared(w, *w.block, {&op, shared & own, at, op.bytes, access.read, access.write, op.strong, values, step});
+        if (judging.races && shared & ~own && !w.block->others_started)
+            fault(w, &op, unsigned(__builtin_ctz(shared & ~own)), Fault::Race, Why::BeforeStart, Where::Shared, at[__builtin_ctz(shared & ~own)], op.bytes, op.store);
+        for (uint32_t left = shared & ~own; left;) {
+            const uint32_t rank = ranks[__builtin_ctz(left)];
+            uint32_t same = 0;
+            each(left, [&](unsigned l) { same |= uint32_t(ranks[l] == rank) << l; });
+            left &= ~same;
+            judge_shared(w, *(*w.block->cluster)[rank], {&op, same, at, op.bytes, access.read, access.write, op.strong, values, step});
+        }
     }
     if (shared & own) count_request(w, op, shared & own, at, op.bytes, true);
     if (shared & ~own) count_remote(op, shared & ~own);
@@ -296,6 +322,9 @@ bool prepare_memory(Op& op)
     static const struct { const char* name; uint8_t bytes; } sizes[] = {{"128", 16}, {"64", 8}, {"U16", 2}, {"S16", 2}, {"U8", 1}, {"S8", 1}};
     for (const auto& size : sizes)
         if (op.has(size.name)) op.bytes = size.bytes;
+    op.cached = op.has("CONSTANT");
+    op.atomic = op.name.compare(0, 4, "ATOM") == 0 || op.name.compare(0, 3, "RED") == 0;
+    if (op.has("STRONG") || op.atomic) op.strong = op.has("SM") || op.has("CTA") ? 1 : 3;
     op.store = op.name == "STG" || op.name == "ST" || op.name == "STS" || op.name == "STL";
     op.flags = op.name == "LDS" || op.name == "STS" || op.name == "ATOMS" ? SHARED : op.name == "LDL" || op.name == "STL" ? LOCAL : GENERIC;
     if (op.flags == GENERIC && op.has("E") && op.sources && op.s[0].base != ZERO) op.s[0].wide = true;  // also without ".64"
@@ -350,10 +379,10 @@ void load(Warp& w, const Op& op, uint32_t lanes)
 void store(Warp& w, const Op& op, uint32_t lanes)
 {
     uint8_t* where[WARP];
-    located(w, op, op.s[0], lanes, where);
     const Operand& from = op.s[1];
     Row scratch;
     const uint32_t* const a = w.row(from, scratch);
+    located(w, op, op.s[0], lanes, where, a, from.index == ZERO || from.kind != Kind::Register ? 0 : WARP);
     if (op.bytes == 4) {
         if (contiguous(where, lanes, 4)) memcpy(where[0], a, sizeof(Row));
         else each(lanes, [&](unsigned l) { memcpy(where[l], &a[l], 4); });

@@ -1,7 +1,7 @@
 // Tensor cores: products of a warp (HMMA, IMMA, BMMA, DMMA) and of a warp group (HGMMA, QGMMA, IGMMA, BGMMA), of which each
 // warp has 16 of the 64 rows; and the instructions that bring matrices into their layout. All of these are made of blocks of
 // 8 rows of 16 bytes: one register of a warp holds such a block, its lanes in the order of the rows.
-#include "machine.h"
+#include "judging.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -300,12 +300,13 @@ void multiply_warp(Warp& warp, const Op& op, uint32_t lanes)
 // An operand in shared memory: where its blocks of 8 rows of 16 bytes lie.
 struct Matrix
 {
-    const Warp& warp;
+    Warp& warp;
+    const Op& op;
     const uint8_t* memory;
     unsigned start, leading, stride, chunks;  // chunks of 16 bytes in a row of the swizzle's pattern; 1: none
     bool across;                              // "transposed": rows of 16 bytes run along the other dimension
 
-    Matrix(const Warp& warp, uint64_t bits, bool across) : warp(warp), memory(warp.block->shared.data()), across(across)
+    Matrix(Warp& warp, const Op& op, uint64_t bits, bool across) : warp(warp), op(op), memory(warp.block->shared.data()), across(across)
     {
         static const unsigned CHUNKS[] = {1, 8, 4, 2};
         start = unsigned(bits & 0x3fff) << 4, leading = unsigned(bits >> 16 & 0x3fff) << 4,
@@ -327,6 +328,7 @@ struct Matrix
             if (swizzled + 16 > size)
                 fail(warp, "byte %u is beyond the block's shared memory: a descriptor is wrong", swizzled - RESERVED_SHARED);
             rows[r] = memory + swizzled;
+            if (judging.on) judge_span(warp, op, warp.alive, warp.block, swizzled - RESERVED_SHARED, 16, false, Agent::Products);
         }
     }
 
@@ -352,7 +354,7 @@ void multiply_group(Warp& warp, const Op& op, uint32_t lanes)
     const Operand &matrices = op.s[registers], &old = op.s[1 + registers];
     const auto has = [&](const char* part) { return matrices.parts.find(part) != std::string::npos; };
     const auto matrix = [&](unsigned row, bool across) {
-        return Matrix(warp, warp.r[row][0] | uint64_t(warp.r[row + 1][0]) << 32, across);
+        return Matrix(warp, op, warp.r[row][0] | uint64_t(warp.r[row + 1][0]) << 32, across);
     };
     const bool add = op.ins ? warp.predicate(op.in[0]) & lanes : old.index != ZERO;
     const unsigned held = shape.sparse ? shape.depth / 2 : shape.depth;
@@ -362,6 +364,7 @@ void multiply_group(Warp& warp, const Op& op, uint32_t lanes)
     if (shape.sparse) spread(warp, op, shape, op.s[2 + registers], op.s[3 + registers].value);
     multiply(16, shape.columns, shape.depth);
     note(Event::Product, warp, 1);
+    if (op.text.find("gsb0") != std::string::npos) close_group(warp, Agent::Products);
     const bool negative = (registers ? op.s[0].negative : has("negA")) != has("negB");
     add_products(warp, lanes, shape, op.out, old, add, negative ? -1.0f : 1.0f);
 }
@@ -476,7 +479,10 @@ void rows_of_matrices(Warp& warp, const Op& op, const Operand& o, uint8_t** wher
         at[l] = offset - RESERVED_SHARED;
     }
     for (unsigned l = rows; l < WARP; l++) at[l] = 0;
-    count_request(warp, op, rows == WARP ? ALL : (1u << rows) - 1, at, 16, true);
+    const uint32_t lanes = rows == WARP ? ALL : (1u << rows) - 1;
+    if (judging.on) judge_shared(warp, *warp.block, {&op, lanes, at, 16, !op.store, op.store});
+    if (judging.races && !op.store) meet_lanes(warp, ALL);  // all lanes learn that the rows were read
+    count_request(warp, op, lanes, at, 16, true);
 }
 
 void load_matrices(Warp& warp, const Op& op, uint32_t lanes)
