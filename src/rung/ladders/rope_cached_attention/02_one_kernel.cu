@@ -26,9 +26,8 @@ shared  = "SHARED"
 pdl     = true
 ---*/
 #include "block_cluster.cuh"
-#include "turned_head.cuh"
 
-constexpr int THREADS = 32 * WARPS;
+constexpr int THREADS = 32 * WARPS, HALF = HS / 2, PAIRS = ceil_div(HALF, WARP_SIZE);
 constexpr int LANES = HS / VEC, AT_ONCE = WARP_SIZE / LANES;  // lanes per key, keys per request
 constexpr int PART = HS + 4;                                  // output, maximum, sum, and up to a multiple of 16 bytes
 constexpr float LOG2 = 1.4426950408889634f;
@@ -39,6 +38,33 @@ __device__ __forceinline__ void prefetch_line(const void* address)
 #if defined(__CUDA_ARCH__)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 #endif
+}
+
+// One head by one warp: normalised if there is a weight, turned, and times `scale`.
+template <class Store>
+__device__ __forceinline__ void turn(const Real* in, const Real* weight, const float* cosines, const float* sines,
+                                     int interleaved, float eps, float scale, Store store)
+{
+    float a[PAIRS], c[PAIRS], squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const int pair = lane_id() + i * WARP_SIZE;
+        a[i] = c[i] = 0.0f;
+        if (pair >= HALF) continue;
+        a[i] = to_float(in[interleaved ? 2 * pair : pair]), c[i] = to_float(in[interleaved ? 2 * pair + 1 : pair + HALF]);
+        squares += a[i] * a[i] + c[i] * c[i];
+    }
+    const float norm = weight != nullptr ? rsqrtf(warp_sum(squares) / HS + eps) : 1.0f;
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const int pair = lane_id() + i * WARP_SIZE;
+        if (pair >= HALF) continue;
+        const int first = interleaved ? 2 * pair : pair, second = interleaved ? 2 * pair + 1 : pair + HALF;
+        const float low = a[i] * norm * (weight != nullptr ? to_float(weight[first]) : 1.0f);
+        const float high = c[i] * norm * (weight != nullptr ? to_float(weight[second]) : 1.0f);
+        store(first, scale * (low * cosines[pair] - high * sines[pair]));
+        store(second, scale * (high * cosines[pair] + low * sines[pair]));
+    }
 }
 
 // What a lane, and later a warp, has found of its keys, for each query of the group; maxima are of base 2.

@@ -2,7 +2,7 @@
 idea   = "For many texts: scores and their products with values on tensor cores, from keys and values that go from memory straight into the registers that the products read; the queries' and the probabilities' rounding errors are eight further rows of the same products."
 expect = "Rung 2 spends some 30 instructions of a lane on a key and a query, and is limited by them with four queries a group: 61 us for 256 texts of Llama-3.2-1B, whose keys and values take 34 us of an H100's memory. Here sixteen keys cost a warp about 100."
 found  = "On an H100 43.8 us instead of 61.2 for 256 texts of Llama-3.2-1B with 192 keys (2.3 TB/s), 14.8 instead of 18.4 for 64; of Qwen3-0.6B, with two queries a group and heads of 128, 84.9 instead of 87.9: 231 registers leave eight warps on a multiprocessor, and their bytes in flight are the limit."
-rewrite = "Products of fragments replace sums over lanes, and nothing of the loop over keys stays; turning a head is shared."
+rewrite = "Products of fragments replace sums over lanes, and nothing of the loop over keys stays."
 dtypes = ["bf16", "f16"]
 needs  = ["sm >= 80", "HS == 64 or HS == 128", "NH // NKV <= 8", "NKV <= 65535 and B <= 65535"]
 [tune]
@@ -16,11 +16,39 @@ grid   = ["NKV", "B"]
 block  = "32 * WARPS"
 pdl    = true
 ---*/
-#include "turned_head.cuh"
+#include "rung.cuh"
 
+constexpr int HALF = HS / 2, PAIRS = ceil_div(HALF, WARP_SIZE);
 constexpr int THREADS = 32 * WARPS, AT_ONCE = 16;                 // keys of a warp at a time
 constexpr int CHUNKS = HS / 32, TILES = HS / 8, BANDS = HS / 64;  // of a key's 32 channels; of 8 channels; of 64
 constexpr float LOG2 = 1.4426950408889634f;
+
+// One head by one warp: normalised if there is a weight, turned, and times `scale`.
+template <class Store>
+__device__ __forceinline__ void turn(const Real* in, const Real* weight, const float* cosines, const float* sines,
+                                     int interleaved, float eps, float scale, Store store)
+{
+    float a[PAIRS], c[PAIRS], squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const int pair = lane_id() + i * WARP_SIZE;
+        a[i] = c[i] = 0.0f;
+        if (pair >= HALF) continue;
+        a[i] = to_float(in[interleaved ? 2 * pair : pair]), c[i] = to_float(in[interleaved ? 2 * pair + 1 : pair + HALF]);
+        squares += a[i] * a[i] + c[i] * c[i];
+    }
+    const float norm = weight != nullptr ? rsqrtf(warp_sum(squares) / HS + eps) : 1.0f;
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const int pair = lane_id() + i * WARP_SIZE;
+        if (pair >= HALF) continue;
+        const int first = interleaved ? 2 * pair : pair, second = interleaved ? 2 * pair + 1 : pair + HALF;
+        const float low = a[i] * norm * (weight != nullptr ? to_float(weight[first]) : 1.0f);
+        const float high = c[i] * norm * (weight != nullptr ? to_float(weight[second]) : 1.0f);
+        store(first, scale * (low * cosines[pair] - high * sines[pair]));
+        store(second, scale * (high * cosines[pair] + low * sines[pair]));
+    }
+}
 
 // Two halves of words: the low ones, or the high ones.
 __device__ __forceinline__ uint32_t halves_of(uint32_t a, uint32_t b, int high)
