@@ -453,7 +453,9 @@ class GpuBackend(Backend):
     @property
     def _longest(self) -> int:
         """Tokens of the longest running text, with the steps that were launched."""
-        return max((_cached(live) for live in self._bank.active), default=0) if self._bank else 0
+        if self._room is None or self._bank is None:
+            return 0  # nothing depends on it
+        return max((_cached(live) for live in self._bank.active), default=0)
 
     def _has_room(self, texts: int, longest: int) -> bool:
         return self._room is None or self._rows(texts) * self._reach(longest) <= self._room
