@@ -219,6 +219,8 @@ def judge(
 def _failed(failure: Failure | RungError, procedure: Procedure, cases: Sequence[tuple[Case, Values]]) -> None:
     report = procedure.report
     report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
+    if failure.kind == "unsupported":  # says nothing about the kernel
+        report.verdict = "skipped"
     if failure.kind in WRONG:
         procedure.separate(cases)
     report.failure = report.failure or procedure.trials.last_call()
