@@ -18,6 +18,12 @@ class CompileError(RungError):
     kind = "compile"
 
 
+class TooLarge(RungError):
+    """A launch that needs more than a GPU has."""
+
+    kind = "too large"
+
+
 def first_line(error: object, most: int = 200) -> str:
     """What an error or a tool says, shortened to its first line; the error's class where it says nothing."""
     lines = str(error).strip().splitlines()

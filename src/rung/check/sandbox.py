@@ -24,7 +24,7 @@ from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure
 from rung.check.runner import STALLS, How, Order, Seconds
 from rung.cuda.source import Unreached
-from rung.errors import FAULTS, CompileError, EmulatorFault, RungError
+from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
 from rung.rungs import identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.python import PythonRung
@@ -134,6 +134,8 @@ class Sandbox:
             text, kind = str(answer["error"])[:2000], answer.get("kind")
             if kind in FAULTS:
                 raise EmulatorFault(kind, text)
+            if kind == TooLarge.kind:
+                raise TooLarge(text)
             if kind == CompileError.kind:
                 raise CompileError(text)
             raise Failure(text, kind or "") if kind in (None, RAISED) else RungError(text)

@@ -26,7 +26,7 @@ from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import How, capped
 from rung.check.shapes import MOST_BYTES, MOST_FLOPS, SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
-from rung.errors import RungError
+from rung.errors import RungError, TooLarge
 from rung.expressions import Number, names_in
 from rung.operation import Case, Operation, Values
 from rung.processors import available_memory
@@ -164,6 +164,11 @@ class Procedure:
                 self.tell("names, types and compilation are right; now the cases")
             try:
                 trial.twice(slow)
+            except TooLarge as large:
+                if not self.ran:
+                    raise
+                self.report.left_out[case.name] = f"{self.rung.full_name}: {large}"
+                continue
             except Failure as failure:
                 if failure.kind != SLOW or not self.ran:  # the first is small: it does not end
                     raise
@@ -464,6 +469,8 @@ class Tunables:
                 continue
             try:
                 self._tried(setting, usable)
+            except TooLarge:  # a GPU refuses it, as it refuses other settings that `needs` does
+                continue
             except (Failure, RungError) as failure:
                 told = ", ".join(f"{n}={v}" for n, v in setting.items() if v != tune[n][0])
                 raise Failure(f"with {told}: {failure}", failure.kind) from None

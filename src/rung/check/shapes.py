@@ -18,7 +18,7 @@ from rung.check.report import RAISED, SLOW, Failure
 from rung.check.runner import How
 from rung.check.trial import SEEDS, Trial, Trials
 from rung.cuda.source import without_comments
-from rung.errors import EmulatorFault
+from rung.errors import EmulatorFault, TooLarge
 from rung.operation import Case, Values
 from rung.rungs.cuda import CudaRung
 from rung.rungs.header import DESCRIPTIVE
@@ -155,6 +155,9 @@ class Shapes:
             return False
         try:
             trial.once(self.trials.next_order())
+        except TooLarge as large:
+            self.raised.append(f"{trial.report.case} ({large})")
+            return True
         except (Failure, EmulatorFault) as failure:
             if failure.kind == RAISED:
                 self.raised.append(f"{trial.report.case} ({failure})")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rung.cuda import pretended
 from rung.emulator import cubins
-from rung.errors import CompileError, RungError
+from rung.errors import CompileError, RungError, TooLarge
 
 MULTIPROCESSORS = 4
-_HERE = str(Path(__file__).parents[1])
+_HERE = tuple(str(Path(__file__).parents[1] / name) for name in ("emulator", "cuda", "rungs", "check"))
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def enabled(multiprocessors: int = MULTIPROCESSORS) -> Iterator[None]:
             raise
         except Exception as problem:
             if told := _of_the_compiler(problem):
-                raise CompileError(told) from problem
+                raise (TooLarge if type(problem).__name__ == "OutOfResources" else CompileError)(told) from problem
             raise
 
 
@@ -45,7 +45,7 @@ def _of_the_compiler(problem: BaseException) -> str:
         chain.append(chain[-1].__cause__)
     line = next(filter(None, map(_line, reversed(chain))), "")
     text = [words for part in str(chain[-1]).splitlines() if (words := part.strip(" ^"))]
-    caller = next((f for f in reversed(frames) if not f.filename.startswith((package, _HERE))), None)
+    caller = next((f for f in reversed(frames) if not f.filename.startswith((package, *_HERE))), None)
     where = line or (f"{Path(caller.filename).name}, line {caller.lineno}" if caller else "")
     return f"{where}: does not compile for sm_90: {text[-1] if text else type(problem).__name__}"
 

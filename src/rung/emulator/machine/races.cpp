@@ -256,7 +256,7 @@ void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
     else crowd.back() = mine;
 }
 
-// `same`: whether the lane that wrote it before, by the same instruction, wrote the same value.
+// `same`: whether the lane that wrote it before, by the same instruction, wrote the same value; another warp's for WARP.
 template <class F>
 inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block* shared, unsigned mask, bool write, unsigned strong, F same)
 {
@@ -268,8 +268,10 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
     if (last.clock && last.mask & mask && !both_strong(who, strong, last)) {
         const bool pieces = who.agent && last.index == who.index && last.unit == who.unit;  // of one operation, or of one barrier's
         if (!pieces && !ordered(who, lane, last, shared) && (write || shared || !holds_a_copy(who, lane, at / 4, last))) {
-            const bool repeats = write && !strong && !last.strong && last.unit == who.unit && last.index == who.index && last.instruction == who.op.number;
-            if (!repeats || !same(unsigned(__builtin_ctz(last.lanes))))
+            const unsigned per = warps_of(*who.w.block);
+            const bool own = last.index == who.index, copies = launch.tiles && last.index / per == who.order.index / per;
+            const bool repeats = write && !strong && !last.strong && last.unit == who.unit && (own || copies) && last.instruction == who.op.number;
+            if (!repeats || !same(own ? unsigned(__builtin_ctz(last.lanes)) : WARP))
                 race(who, lane, at, shared, write, last, true, repeats ? "by the same instruction, with another value" : "with no barrier between");
         } else if (!write && who.op.flags & READ_ONLY_CACHE && !shared && last.index < all_warps(*who.w.block))
             race(who, lane, at, shared, write, last, true, "which the cache of constants may not see");
@@ -377,7 +379,11 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
             if (region_of(at[l]).flags & INPUT_REGION) return;
         }
         touch_span(who, l, at[l], bytes, shared, write, strong,
-                   [&](unsigned other, unsigned word) { return data && data[word * step + l] == data[word * step + other]; });
+                   [&](unsigned other, unsigned word) {
+                       if (other < WARP || (!data && !shared)) return data && data[word * step + l] == data[word * step + other];
+                       if (shared) return true;  // where the compiler turns a tile, by matrices whose rows other lanes hold
+                       return !memcmp(&data[word * step + l], reinterpret_cast<const uint8_t*>(at[l]) + 4 * word, std::min(4u, bytes - 4 * word));
+                   });
     });
 }
 
