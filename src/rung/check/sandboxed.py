@@ -26,7 +26,7 @@ from rung.check.report import RAISED
 from rung.check.runner import How, Order, atomics_ran, emulated, prepare, run_late, steps, wait
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import coverage, launches_ran, without_launches
-from rung.errors import RungError, first_line
+from rung.errors import EmulatorFault, RungError, first_line
 from rung.operation import Operand, Tensors
 from rung.rungs import catalogue
 from rung.rungs.base import Device, Prepared, Rung
@@ -273,6 +273,8 @@ def main(settings: dict[str, Any]) -> None:
             answer = judged.answer(what)
         except RungError as error:
             answer = {"error": str(error), "kind": error.kind}
+            if isinstance(error, EmulatorFault):
+                answer |= {"place": error.place, "related": error.related}
         except (SystemExit, KeyboardInterrupt) as error:
             answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
         except BaseException as error:

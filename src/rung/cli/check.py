@@ -278,6 +278,9 @@ def _check(
     return count(lines) if count and not json and not code else code
 
 
+_TOLD = ("reason", "cause", "case", "failure", "place", "related")  # of a report, by its finding
+
+
 def _document(
     code: int, reports: Sequence[Report], repeat: Callable[[Report], list[object]], device: str,
     told: Sequence[str] = (), *, complete: bool = True,
@@ -291,9 +294,11 @@ def _document(
         case = {"name": r.case, "values": facts.pop("dims", {}) | facts.pop("scalars", {})}
         case |= {"dtype": facts.pop("dtype", r.dtype), "without": facts.pop("without", [])}
         more = {"about": f"{r.rung} {r.dtype}", "case": case if r.case else {}, "evidence": facts}
+        if r.place:
+            more |= {"place": r.place, "related": r.related}
         found.append(document.finding(r.cause or r.verdict, r.reason, repeat(r), **more))
     found += [document.finding("goal", line, repeat(reports[0])) for line in told if line.startswith("missed: ")]
-    rows = [{n: v for n, v in r.as_json().items() if n not in ("reason", "cause", "case", "failure")} for r in reports]
+    rows = [{n: v for n, v in r.as_json().items() if n not in _TOLD} for r in reports]
     notes = [line for line in told if not line.startswith("missed: ")]
     return document.document("check", code, rows, found, notes, device=device, complete=complete)
 

@@ -328,6 +328,7 @@ class Asked(NamedTuple):
     races: bool = False
     seconds: float = 6.0  # of CPU time, until it is ended
     poison: int = 0  # the pattern that unwritten shared memory holds
+    bounds: bool = True  # memory outside the regions is not touched
     strict: bool = True  # no block may count on another to run, and a barrier wants threads that have returned, too
     followed: bool = False  # a dependent launch may follow
     tiles: bool = False  # Triton's code: lanes share memory in their warp's order; threads hold copies of an element
@@ -374,10 +375,11 @@ def run(
         followed=asked.followed,
     )
     known = [*regions, *variables.regions] if regions else []
-    rows = (_Region * max(1, len(known)))(
-        *(_Region(r.start, r.end, int(not r.written or r.constant) | 2 * int(r.constant)) for r in known)
+    held = known if asked.bounds else []
+    rows = (_Region * max(1, len(held)))(
+        *(_Region(r.start, r.end, int(not r.written or r.constant) | 2 * int(r.constant)) for r in held)
     )
-    launch.regions, launch.region_count = ctypes.addressof(rows), len(known)
+    launch.regions, launch.region_count = ctypes.addressof(rows), len(held)
     for number, data in banks.items():
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
     fault = Fault()

@@ -183,7 +183,10 @@ class EmulatedModule:
         def go() -> None:
             if not launching():
                 return
-            execute(program, config, variables, values, self._regions(kernel, args), self.settings)
+            regions = self._regions(kernel, args)
+            # A model's tensors are not guarded, and its kernels follow pointers that lie in memory.
+            bounds = any(guard.data_at(region.start) for region in regions)
+            execute(program, config, variables, values, regions, self.settings, bounds=bounds)
             executed = zip(program.instructions, program.tally(), strict=True)
             self._require_wait(kernel, config, any(warps for i, (warps, _) in executed if i.name == "ACQBULK"))
 
@@ -263,15 +266,16 @@ class EmulatedModule:
 
 def regions_of(tensors: Iterable[tuple[str, torch.Tensor | None]]) -> list[machine.Region]:
     """The memory that a launch on these may touch: the data of a guarded tensor, else the storage."""
-    found = {}
+    found, guarded = {}, False
     for name, tensor in tensors:
         if tensor is None or not tensor.untyped_storage().nbytes():
             continue
         storage, data = tensor.untyped_storage(), guard.data_at(tensor.data_ptr())
+        guarded |= data is not None
         place = data or guard.Data(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
         size = tensor.element_size()
         found[place.start] = machine.Region(place.start, place.end, name, size, place.written, place.constant)
-    for place in guard.alive() if found else ():  # behind pointers that lie in memory
+    for place in guard.alive() if guarded else ():  # behind pointers that lie in memory
         found.setdefault(place.start, machine.Region(place.start, place.end, "", 1, place.written, place.constant))
     return [*found.values()]
 
@@ -284,10 +288,11 @@ def execute(
     regions: Sequence[machine.Region],
     settings: Settings | None = None,
     *,
+    bounds: bool = True,
     tiles: bool = False,
 ) -> None:
-    """Runs a kernel's machine code on the whole grid; what it counts is kept where counts are recorded. `tiles`: the
-    code is Triton's, whose threads hold elements of tiles."""
+    """Runs a kernel's machine code on the whole grid; what it counts is kept where counts are recorded. `bounds`: no
+    memory outside the regions is touched. `tiles`: the code is Triton's, whose threads hold elements of tiles."""
     global _ahead, _atomics, _steps
     settings = settings or _ambient
     with _one_at_a_time:
@@ -299,6 +304,7 @@ def execute(
             poison=1 + (settings.seed + _launched) % _PATTERNS if settings.poison else 0,
             ahead=_ahead,
             followed=_followed,
+            bounds=bounds,
             tiles=tiles,
             counts=settings.counters,
             room=counters.room() if settings.counters else 0,
