@@ -574,6 +574,7 @@ void run_grid()
     std::vector<uint32_t> places(shuffles ? units : 0);
     drawn = launch.seed * 2654435761u + 12345u;
     make_pattern(std::max(launch.shared_bytes, launch.local_bytes * WARP));
+    drawn = launch.seed * 2654435761u + 12345u;  // the order is the same whatever was drawn for the pattern
     spare_cells.clear();
     for (uint32_t i = 0; i < places.size(); i++) {
         const uint32_t j = uint32_t(draw() % (i + 1));
