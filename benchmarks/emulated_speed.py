@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -34,12 +33,12 @@ def instructions() -> int:
     return mix["total"] - mix.get("nop", 0)
 
 
-def measured(program: Path, races: str, workers: int) -> dict[str, float]:
+def measured(program: Path, races: str) -> dict[str, float]:
     """The best of three: seconds of the launch on the clock, and user CPU seconds of the whole program."""
     found: list[dict[str, float]] = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        how = running.How(races="yes" if races == "yes" else "no", workers=workers, quiet=True)
+        how = running.How(races="yes" if races == "yes" else "no", quiet=True)
         ended = running.run(program, [], how, keep=True)
         assert ended.output == "OK\n", ended.errors
         cpu = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
@@ -52,15 +51,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     each, threads = instructions(), 1 << 20
-    cores = len(os.sched_getaffinity(0))
     metrics: dict[str, float] = {"instructions": each, "threads": threads}
-    for races in ("no", "yes"):
-        with running.built([PROGRAM], executable.Options(races=races == "yes")) as program:
-            for workers in dict.fromkeys((1, cores) if races == "no" else (1,)):
-                name = f"races_{races}_{workers}"
-                one = measured(program, races, workers)
-                metrics |= {f"{name}_{key}": value for key, value in one.items()}
-                metrics[f"{name}_per_s"] = each * threads / one["cpu_s"]
+    with running.built([PROGRAM], executable.Options()) as program:
+        for races in ("no", "yes"):
+            one = measured(program, races)
+            metrics |= {f"races_{races}_1_{key}": value for key, value in one.items()}
+            metrics[f"races_{races}_1_per_s"] = each * threads / one["cpu_s"]
     whole = ["--no-races", "--races"]
     for word in whole:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -62,11 +62,10 @@ def attempt(command: list[str], seconds: float, environment: dict[str, str] | No
 def built(source: Path, folder: Path, arch: str) -> tuple[Path | None, str]:
     """The program for the GPU, or why there is none."""
     target = folder / source.stem
-    options = executable.Options(races=False, stubs=True)
+    options = executable.Options(arch=arch)
     try:
         executable.compile_file(source, target.with_suffix(".o"), options)
-        executable.link([target.with_suffix(".o")], target, (), gpu.library())
-        gpu.cubins([source], [target.with_suffix(".o")], target, options, arch)
+        executable.link([target.with_suffix(".o")], target, (), gpu.library(), arch)
     except Exception as problem:
         return None, str(problem)
     return target, ""
@@ -74,7 +73,7 @@ def built(source: Path, folder: Path, arch: str) -> tuple[Path | None, str]:
 
 def emulated(source: Path) -> tuple[int, str, dict[str, object]]:
     """Exit code, output and report on the emulator."""
-    code, out, errors = attempt([sys.executable, "-m", "rung", "run", "--json", "--workers", "2", str(source)], 300)
+    code, out, errors = attempt([sys.executable, "-m", "rung", "run", "--json", str(source)], 300)
     try:
         document = json.loads(out)
     except ValueError:

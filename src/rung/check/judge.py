@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.check.child import copied, copies
-from rung.check.gpu_limits import differs, unfit, unlaunchable
+from rung.check.gpu_limits import unfit, unlaunchable
 from rung.check.report import ALONE, LADDER, QUICK, SHARE_REFUSED, CheckRequest, Effort, Failure, Report
 from rung.check.runner import Host, LocalRunner
 from rung.check.sandbox import Sandbox, computes_beside
@@ -30,13 +30,12 @@ from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError, first_line
-from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Case, Values
 from rung.processors import processors
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
-from rung.rungs.cuda import INCLUDE, CudaRung
+from rung.rungs.cuda import CudaRung
 
 FEW_LEGAL = 4  # with fewer cases that a rung takes, the others get sizes and scalars that it takes
 KEPT = 3 << 30  # bytes of GPU memory that a process keeps for its next rung; other processes need some, too
@@ -289,9 +288,6 @@ def _conclude(
         report.verdict = "few cases"
         refused = len(report.left_out)
         report.reason = f"right at {report.cases}, but refuses {refused} of the operation's cases ({rules})"
-    if report.verdict == "ok" and asked.device == "emulator" and (file := _differs_on_a_gpu(rung)):
-        report.verdict = "arithmetic only"
-        report.reason = f"{file} has different code for the emulator and for a GPU; the GPU's code was not tried"
 
 
 class _CompiledForAGpu(AbstractContextManager["_CompiledForAGpu"]):
@@ -329,14 +325,6 @@ class _CompiledForAGpu(AbstractContextManager["_CompiledForAGpu"]):
             self._thread.join()
         if self._reason:
             raise Failure(self._reason, "launch")
-
-
-def _differs_on_a_gpu(rung: Rung) -> str:
-    """A file of the rung with different code for the emulator and for a GPU: the GPU's code was not run."""
-    if rung.path is None:
-        return ""
-    own = (path for path in [rung.path, *identity.files(rung)] if path.resolve().parent != INCLUDE.resolve())
-    return next((path.name for path in own if differs(read_text(path))), "")
 
 
 def _never_waits(rung: Rung) -> bool:

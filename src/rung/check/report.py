@@ -16,10 +16,9 @@ from rung.rungs.base import Device, Rung
 if TYPE_CHECKING:
     from rung.results.row import Row
 
-Verdict = Literal["ok", "failed", "few cases", "arithmetic only", "calls the library", "compiled", "skipped", "stopped"]
+Verdict = Literal["ok", "failed", "few cases", "calls the library", "compiled", "skipped", "stopped"]
 NOT_JUDGED: tuple[Verdict, ...] = (
     "few cases",
-    "arithmetic only",
     "calls the library",
     "compiled",
     "skipped",

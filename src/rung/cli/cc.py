@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import tempfile
@@ -22,11 +21,7 @@ _IGNORED = {  # of nvcc's options; the second group takes a value
         "--extended-lambda",
     ),
     *(
-        "-use_fast_math",
-        "--use_fast_math",
-        "-rdc=true",
         "-rdc=false",
-        "--relocatable-device-code=true",
         "-restrict",
         "-m64",
     ),
@@ -45,8 +40,6 @@ _IGNORED_WITH_VALUE = {
         "--compiler-bindir",
     ),
     *(
-        "-maxrregcount",
-        "--maxrregcount",
         "-Xptxas",
         "--ptxas-options",
         "-diag-suppress",
@@ -56,6 +49,8 @@ _IGNORED_WITH_VALUE = {
     ),
     *("-Xcudafe", "-Xnvlink", "-cudart", "--cudart", "-rdc", "--relocatable-device-code", "-MT", "-MQ"),
 }
+_WITH_VALUE = {"maxrregcount", "fmad", "ftz", "prec-div", "prec-sqrt"}
+_OF_KERNELS = {"use_fast_math"} | _WITH_VALUE  # NVRTC takes them
 _REFUSED = {
     "-ptx": "PTX",
     "--ptx": "PTX",
@@ -67,8 +62,6 @@ _REFUSED = {
 _LONG = {
     "--output-file": "-o",
     "--compile": "-c",
-    "--device-c": "-c",
-    "-dc": "-c",
     "--include-path": "-I",
     "--define-macro": "-D",
 }
@@ -83,8 +76,9 @@ _SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
 _HELP = """usage: rung cc [nvcc's options] FILE...
 
 Compiles CUDA C++ with nvcc's usual options (-c -o -I -D -std -O -g -l -L -Xcompiler -x cu -MD -MF ...) into objects and
-programs that run their kernels on rung's emulator. A program reads RUNG_ORDER (0 forward, 1 reverse, 2 shuffled),
-RUNG_SEED, RUNG_RACES (0 never, 1 where the work allows, 2 always), RUNG_GPU, RUNG_QUIET and RUNG_REPORT (a JSON file).
+programs that run their kernels' machine code on rung's emulator. A program reads RUNG_ORDER (0 forward, 1 reverse, 2
+shuffled), RUNG_SEED, RUNG_RACES (0 never, 1 where the work allows, 2 always), RUNG_GPU, RUNG_QUIET and RUNG_REPORT (a
+JSON file).
 """
 
 
@@ -98,6 +92,8 @@ class _Asked:
     standard: str = "c++17"
     optimize: str = "-O1"
     more: list[str] = field(default_factory=list)  # for g++, when it compiles
+    kernels: list[str] = field(default_factory=list)  # ... for NVRTC
+    relocatable: bool = False
     linked: list[str] = field(default_factory=list)  # ... when it links
     depends: Path | None = None
     any_is_cuda: bool = False
@@ -118,9 +114,14 @@ def cc(words: list[str]) -> int:
     if not asked.inputs:
         raise RungError("rung cc: no input files.")
     more = (*asked.more, *(("-xcu",) if asked.any_is_cuda else ()))
-    races = os.environ.get("RUNG_RACES") != "0"
     options = executable.Options(
-        tuple(asked.include), tuple(asked.defines), asked.standard, races, asked.optimize, more=more
+        tuple(asked.include),
+        tuple(asked.defines),
+        asked.standard,
+        asked.optimize,
+        more=more,
+        kernels=tuple(asked.kernels),
+        relocatable=asked.relocatable,
     )
     sources = [path for path in asked.inputs if path.suffix in _SOURCES]
     if asked.compile_only:
@@ -156,6 +157,14 @@ def _read(words: list[str]) -> _Asked:
         name, joined, value = (
             word.partition("=") if word.startswith("-") and not word.startswith("-D") else (word, "", "")
         )
+        if word in ("-rdc=true", "--relocatable-device-code=true", "-dc", "--device-c"):
+            asked.relocatable = True
+            asked.compile_only |= word[-1] == "c"
+            continue
+        if name.lstrip("-") in _OF_KERNELS:
+            value = value or (rest.pop(0) if name.lstrip("-") in _WITH_VALUE and rest else "")
+            asked.kernels.append(f"--{name.lstrip('-')}" + (f"={value}" if value else ""))
+            continue
         if name in _IGNORED_WITH_VALUE:
             _ = value if joined else rest.pop(0) if rest else ""
             continue

@@ -278,7 +278,7 @@ def _check(
     return count(lines) if count and not json and not code else code
 
 
-_TOLD = ("reason", "cause", "case", "failure", "place", "related")  # of a report, by its finding
+_TOLD: tuple[str, ...] = ("reason", "cause", "case", "failure", "place", "related")  # of a report, by its finding
 
 
 def _document(
@@ -293,7 +293,7 @@ def _document(
         facts = dict(r.failure)
         case = {"name": r.case, "values": facts.pop("dims", {}) | facts.pop("scalars", {})}
         case |= {"dtype": facts.pop("dtype", r.dtype), "without": facts.pop("without", [])}
-        more = {"about": f"{r.rung} {r.dtype}", "case": case if r.case else {}, "evidence": facts}
+        more: dict[str, Any] = {"about": f"{r.rung} {r.dtype}", "case": case if r.case else {}, "evidence": facts}
         if r.place:
             more |= {"place": r.place, "related": r.related}
         found.append(document.finding(r.cause or r.verdict, r.reason, repeat(r), **more))

@@ -159,12 +159,11 @@ def of_program(
     files, arguments = running.split(words)
     if not any(re.search(r"\bmain\s*\(", file.read_text(errors="replace")) for file in files if file.is_file()):
         raise RungError(f"{files[0]} has no main: name a kernel's operation, as in `rung count gelu {files[0]}`.")
-    built = executable.Options(tuple(include), tuple(define), standard, races=False, stubs=True)
-    kernels: list[counting.Kernels] = []
-    with running.built(files, built, libraries, kernels=kernels) as program:
-        how = running.How(races="no", gpu=seen_gpu, quiet=True, count=kernels[0])
+    built = executable.Options(tuple(include), tuple(define), standard)
+    with running.built(files, built, libraries) as program:
+        how = running.How(races="no", gpu=seen_gpu, quiet=True, counts=program.with_name("counts"))
         ended = running.run(program, arguments, how, keep=json)
-        counted = Counted(str(files[0]), "", "", counting.counted(kernels[0]), {})
+        counted = Counted(str(files[0]), "", "", counting.counted(program.with_name("counts")), {})
     results = [(text, *met(text, counted.kernels)) for text in goals] if counted.kernels else []
     code = ended.code or int(not all(ok for _, ok, _ in results))
     if json:

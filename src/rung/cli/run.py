@@ -40,9 +40,6 @@ def run(
     seen_gpu: Annotated[
         str, typer.Option("--gpu", help="The GPU that the program sees: h100, h200, a100, a10, l4, rtx4090, t4.")
     ] = "h100",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes for a launch without race check (default: one per core).")
-    ] = None,
     count: Annotated[
         bool, typer.Option("--count", help="Behind the output, what each kernel asks of memory (as `rung count`).")
     ] = False,
@@ -60,7 +57,7 @@ def run(
 
     Examples: rung run saxpy.cu · rung run main.cu kernels.cu -I include -- --size 1000 · rung run scan.cu --order all
     """
-    from rung.emulator import executable, gpu, running
+    from rung.emulator import executable, gpu, machine, running
 
     files, arguments = running.split(words)
     if not files:
@@ -72,14 +69,14 @@ def run(
     if device not in ("emulator", "cuda"):
         raise RungError(f"--device {device} is not known: take emulator or cuda.")
     on_gpu = device == "cuda"
-    if on_gpu and (order == "all" or races or workers):
-        raise RungError("--order all, --races and --workers need the emulator, which looks for races.")
+    if on_gpu and (order == "all" or races):
+        raise RungError("--order all and --races need the emulator, which looks for races.")
     linked = [f"-l{name}" for name in library or ()]
     if count:
         from rung.cli.count import of_program
 
-        if on_gpu or order != "forward" or races or workers:
-            raise RungError("--count has one order, no race check and one process, and needs no GPU.")
+        if on_gpu or order != "forward" or races:
+            raise RungError("--count has one order and no race check, and needs no GPU.")
         sys.exit(of_program(words, include or (), define or (), standard, linked, seen_gpu, json=as_json))
     checked: Literal["auto", "yes", "no"] = "auto" if races is None else "yes" if races else "no"
     how = running.How(
@@ -87,15 +84,12 @@ def run(
         seed,
         checked,
         seen_gpu,
-        workers,
         quiet,
         "cuda" if on_gpu else "emulator",
     )
-    built = executable.Options(
-        tuple(include or ()), tuple(define or ()), standard, races is not False and not on_gpu, stubs=on_gpu
-    )
-    arch = gpu.architecture() if on_gpu else None
-    with running.built(files, built, linked, arch) as program:
+    arch = gpu.architecture() if on_gpu else machine.ARCH
+    built = executable.Options(tuple(include or ()), tuple(define or ()), standard, arch=arch)
+    with running.built(files, built, linked) as program:
         used = how
         ended = running.run(program, arguments, how, keep=as_json)
         if order == "all" and not ended.code:

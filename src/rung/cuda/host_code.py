@@ -57,7 +57,7 @@ def device_part(source: str, named: frozenset[str] = frozenset()) -> str:
     text = _INCLUDE.sub(lambda found: _blank(found[0]) if _HOST_HEADER.fullmatch(found[1]) else found[0], source)
     if "__global__" not in text:
         return text
-    items = list(_items(code_only(text)))
+    items = list(items_of(code_only(text)))
     kept = _kept(items, text, named)
     functions = [item for item in items if item.function and item.body]
     if all(id(item) in kept for item in functions):
@@ -71,7 +71,7 @@ def device_part(source: str, named: frozenset[str] = frozenset()) -> str:
 def lacks_device(source: str) -> bool:
     """Whether a plain function that the kernels name carries no __device__, which nvcc refuses. Of constexpr functions
     and of members it accepts that."""
-    macros, items = _macros(source), list(_items(code_only(source)))
+    macros, items = _macros(source), list(items_of(code_only(source)))
     plain = (i for i in items if i.function and i.body and not _device(i, macros))
     return any(not _CONSTANT & _expanded(item.head, macros) for item in plain)
 
@@ -79,7 +79,7 @@ def lacks_device(source: str) -> bool:
 def host_part(source: str) -> str:
     """The text of the host's functions, without comments and literals, a zero between two: launches are there."""
     code = code_only(source)
-    items = list(_items(code))
+    items = list(items_of(code))
     kept = _kept(items, source)
     return "\0".join(code[item.start : item.end] for item in items if item.function and id(item) not in kept)
 
@@ -90,10 +90,13 @@ def _kept(items: list[_Item], text: str, named: frozenset[str] = frozenset()) ->
     always = {"using namespace", "static_assert", "namespace", "extern template"}
     kept: set[int] = set()
     roots = (i for i in items if _device(i, macros) or i.names & named or {i.words[0], " ".join(i.words[:2])} & always)
-    waiting = list(roots)
+    of_device = {name for item in items if item.function and _device(item, macros) for name in item.names}
+    hosts = (item for item in items if item.function and not _device(item, macros))
+    plain = {id(item) for item in hosts if "__host__" in item.head or item.names & of_device}
+    waiting = [item for item in roots if id(item) not in plain]
     owners: dict[str, list[_Item]] = {}
     for item in items:
-        if not (item.function and "__host__" in item.head and not _device(item, macros)):
+        if id(item) not in plain:
             for name in item.names:
                 owners.setdefault(name, []).append(item)
     seen: set[str] = set()
@@ -130,7 +133,7 @@ def _device(item: _Item, macros: dict[str, set[str]]) -> bool:
     return bool(_DEVICE & _expanded(item.head, macros))
 
 
-def _items(code: str) -> Iterator[_Item]:
+def items_of(code: str) -> Iterator[_Item]:
     """The items of all namespaces, in order; none if the text's brackets do not match."""
     tokens = [(m[0], m.start(), m.end()) for m in _TOKEN.finditer(code)]
     found: list[_Item] = []

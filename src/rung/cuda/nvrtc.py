@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from rung.cuda import cubin_cache, headers, host_code
@@ -129,7 +130,8 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
     def compiled() -> tuple[bytes, dict[str, str]]:
         options = ProgramOptions(name=build.origin, arch=arch, define_macro=list(build.defines) or None, **fields)
         program = Program(build.source, "c++", options)
-        made = program.compile("cubin", name_expressions=build.kernels, logs=logs)
+        target = "ltoir" if fields.get("link_time_optimization") else "cubin"
+        made = program.compile(target, name_expressions=build.kernels, logs=logs)
         lowered = {k: _text(v) for k, v in made.symbol_mapping.items()}
         code = bytes(made.code)
         program.close()
@@ -149,6 +151,20 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
     return code, {k: lowered.get(k, k) for k in build.kernels}, logs.getvalue().replace("\0", "").strip()
 
 
+def linked(parts: Sequence[bytes], arch: str) -> bytes:
+    """The cubin of what was compiled with --dlink-time-opt."""
+    with _IMPORTS:
+        from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    try:
+        options = LinkerOptions(arch=arch, link_time_optimization=True, lineinfo=True)
+        return bytes(Linker(*(ObjectCode.from_ltoir(part) for part in parts), options=options).link("cubin").code)
+    except Exception as problem:
+        absent = "nvJitLink" in str(problem) and "not" in str(problem) and "Unresolved" not in str(problem)
+        mend = ": pip install nvidia-nvjitlink" if absent else ""
+        raise CompileError(f"The device functions of several files do not link: {problem}{mend}") from problem
+
+
 def _text(name: bytes | str) -> str:
     return name.decode() if isinstance(name, bytes) else name
 
@@ -164,8 +180,15 @@ _FLAGS = {
     "device-as-default-execution-space": "device_as_default_execution_space",
     "default-device": "device_as_default_execution_space",
     "disable-warnings": "disable_warnings",
+    "dlink-time-opt": "link_time_optimization",
 }
-_SWITCHES = {"ftz": "ftz", "prec-div": "prec_div", "prec-sqrt": "prec_sqrt", "fmad": "fma"}
+_SWITCHES = {
+    "ftz": "ftz",
+    "prec-div": "prec_div",
+    "prec-sqrt": "prec_sqrt",
+    "fmad": "fma",
+    "relocatable-device-code": "relocatable_device_code",
+}
 _NUMBERS = {"maxrregcount": "max_register_count"}
 _LISTS = {"diag-suppress": "diag_suppress"}
 

@@ -1,4 +1,4 @@
-"""Compiles CUDA programs, host and device code, into executables that run their kernels on the emulator."""
+"""Compiles CUDA programs: g++ the host's part, NVRTC the kernels (device_code.py), into one object for each file."""
 
 from __future__ import annotations
 
@@ -14,28 +14,16 @@ from pathlib import Path
 
 from rung.cuda import headers as headers_of_cuda
 from rung.cuda import kept
-from rung.cuda.elf import SharedSymbol, shared_symbols
-from rung.emulator import inline_ptx, rewriting, toolchain
+from rung.emulator import device_code, lambdas, machine, rewriting, toolchain
 from rung.errors import CompileError, RungError
 
 HOST = toolchain.HERE / "host"
 CUDA_SUFFIXES = (".cu",)
-_SHARED_BLOCK = 227 * 1024
-_STATIC_SHARED = 48 * 1024
 COMMON = (
     *("-fPIC", "-fvisibility=hidden", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv"),
     *("-fno-delete-null-pointer-checks", "-fno-extern-tls-init", "-U_FORTIFY_SOURCE", "-fno-gnu-unique", "-pthread"),
 )
-_CHECKS = ("-fsanitize=bounds,alignment", "-fsanitize-recover=bounds,alignment")
-_RACES = ("-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0", "--param", "tsan-distinguish-volatile=1")
-_ARCHITECTURE = (
-    "-D__CUDACC__=1",
-    "-D__CUDA_ARCH__=900",
-    "-D__CUDACC_VER_MAJOR__=13",
-    "-D__CUDACC_VER_MINOR__=0",
-    "-DRUNG_CU=1",
-)
-_OF_THE_HEAP = ("malloc", "free", "_Znwm", "_Znam", "_ZdlPv", "_ZdaPv", "_ZdlPvm", "_ZdaPvm")  # host/module.cpp
+_LANGUAGE = ("-D__CUDACC__=1", "-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0", "-DRUNG_CU=1")
 _FUNCTION = re.compile(
     r"'((?:cuda|cu|cublas|curand|cufft|cusparse|cusolver|cudnn|nccl|nvml|nvtx|tex|surf|__)[A-Za-z]\w*)'"
 )
@@ -52,7 +40,6 @@ _FP8 = """#pragma once
 #include "{}"
 #include "rung_host/cccl_end.h"
 """
-_WAITING = re.compile(r"barrier|pipeline|latch|semaphore|mutex|thread|stream_ref|access_property|annotated_ptr")
 _LIBRARIES = {
     "cub/": "CUB",
     "thrust/": "Thrust",
@@ -80,11 +67,12 @@ class Options:
     include: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()  # NAME or NAME=VALUE
     standard: str = "c++17"
-    races: bool = True
     optimize: str = "-O1"
     debug: str = "-g1"
     more: tuple[str, ...] = field(default=())  # for g++ as they are
-    stubs: bool = False  # for a GPU: kernels have no bodies here
+    kernels: tuple[str, ...] = ()  # for NVRTC as they are
+    arch: str = machine.ARCH  # of the kernels
+    relocatable: bool = False  # which call functions of other files
 
     def flags(self) -> list[str]:
         """Macros and folders."""
@@ -93,7 +81,6 @@ class Options:
 
 @dataclass(frozen=True)
 class Libraries:
-    runtime: Path
     host: Path
     module: Path
 
@@ -101,20 +88,19 @@ class Libraries:
 @functools.cache
 def libraries() -> Libraries:
     """The parts of every program, compiled once for this machine and g++."""
-    runtime = toolchain.runtime_library()
+    compiled = machine.compiled()
     flags = ("-std=gnu++17", "-O2", *COMMON, *toolchain.machine_flags())
 
     def make(target: Path) -> None:
         sources = [str(path) for path in sorted(HOST.glob("*.cpp")) if path.name != "module.cpp"]
-        shutil.copy(runtime, target / "librung_runtime.so")
+        shutil.copy(compiled, target / "librung_machine.so")
         command = [*flags, *headers(), "-shared", "-Wl,-soname,librung_host.so", *sources, "-o", "librung_host.so"]
-        made([*command, "-L.", "-lrung_runtime", "-Wl,-rpath,$ORIGIN", "-ldl", "-lpthread"], target)
+        made([*command, "-L.", "-l:librung_machine.so", "-Wl,-rpath,$ORIGIN", "-ldl", "-lpthread"], target)
         made([*flags, *headers(), "-c", str(HOST / "module.cpp"), "-o", "module.o"], target)
 
-    interface = (toolchain.HERE / "machine/entry.h").read_text()  # of counting.cpp
-    key = toolchain.key(flags, interface, runtime.name, folders=(toolchain.INCLUDE, toolchain.RUNTIME, HOST))
+    key = toolchain.key(flags, str(compiled), folders=(HOST,))
     folder = toolchain.cached_folder(f"host-{key}", make)
-    return Libraries(folder / "librung_runtime.so", folder / "librung_host.so", folder / "module.o")
+    return Libraries(folder / "librung_host.so", folder / "module.o")
 
 
 def made(command: list[str], work: Path) -> None:
@@ -124,8 +110,7 @@ def made(command: list[str], work: Path) -> None:
 
 
 def headers() -> list[str]:
-    """The emulator's folders, as system headers: they are not rewritten."""
-    return [f"-I{HOST / 'include'}", f"-I{toolchain.INCLUDE}"]
+    return [f"-I{HOST / 'include'}"]
 
 
 def compile_file(source: Path, output: Path, options: Options) -> None:
@@ -140,7 +125,7 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
         options.optimize,
         options.debug,
     ]
-    system = [word for folder in (HOST / "include", toolchain.INCLUDE) for word in ("-isystem", str(folder))]
+    system = ["-isystem", str(HOST / "include")]  # is not rewritten
     if source.suffix not in CUDA_SUFFIXES and "-xcu" not in options.more:
         command = [
             *flags,
@@ -156,7 +141,7 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
         return
     expand = [
         *flags,
-        *_ARCHITECTURE,
+        *_LANGUAGE,
         *options.flags(),
         *(o for o in options.more if o != "-xcu"),
         *system,
@@ -169,50 +154,34 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
     if _CCCL.search(expanded.stderr) and (folder := headers_of_cuda.cccl()):
         expanded = _run([*expand, *(word for one in (_wrapped(folder), folder) for word in ("-isystem", str(one)))])
     _check(source, expanded)
-    version = toolchain.compiler_version() or ()
-    chosen = [] if options.stubs else [*_CHECKS, *(_RACES if options.races else ())]
-    if version >= (12,) and not options.stubs:
-        chosen.append(f"-ftrivial-auto-var-init={'zero' if options.races else 'pattern'}")
-    command = [*flags, *chosen, "-fpreprocessed", "-x", "c++"]
+    command = [*flags, "-fpreprocessed", "-x", "c++", "-S", "-", "-o"]
+    how = device_code.How(
+        options.arch, options.include, options.defines, options.standard, options.kernels, options.relocatable
+    )
 
     def make(work: Path) -> tuple[Path, None]:
-        for constinit in (True, False) if options.races and version >= (10,) else (False,):
-            try:
-                text = rewriting.rewritten(expanded.stdout, constinit=constinit, stubs=options.stubs)
-            except (rewriting.NotUnderstood, inline_ptx.NotUnderstood) as problem:
-                raise CompileError(f"{source}: {problem}.") from None
-            result = _run([*command, "-c", "-", "-o", str(work / "file.o")], text)
-            if "constinit" not in result.stderr:
-                break
-        _check(source, result)
-        return work / "file.o", None
+        try:
+            text, found = rewriting.rewritten(expanded.stdout)
+        except rewriting.NotUnderstood as problem:
+            raise CompileError(f"{source}: {problem}.") from None
+        assembly, made = work / "file.s", work / "file.o"
+        _check(source, _run([*command, str(assembly)], text))
+        _check(source, _run(["-c", str(assembly), "-o", str(made)]))
+        if kernels := device_code.assembly(source, made, found, how, work):
+            with assembly.open("a") as file:
+                file.write(kernels)
+            _check(source, _run(["-c", str(assembly), "-o", str(made)]))
+        return made, None
 
-    key = toolchain.key("program", expanded.stdout, command, str(Path.cwd()), _own_text())
+    texts = (expanded.stdout, source.read_text(errors="replace"), _own_text())
+    key = toolchain.key("program", texts, command, how, str(Path.cwd()))
     shutil.copyfile(kept.kept("emulator", key, make).path, output)
-    _check_shared(source, output)
-
-
-def _check_shared(source: Path, made: Path) -> None:
-    """As CUDA's compiler, refuses a function with more than 48 KB of variables in shared memory."""
-    sizes: dict[str, int] = {}
-    for symbol in shared_symbols(made):
-        if symbol.name.startswith("_ZZ"):
-            function = symbol.name[2 : symbol.name.rfind(f"E{len(symbol.plain)}{symbol.plain}")]
-            sizes[function] = sizes.get(function, 0) + symbol.size
-    function, size = max(sizes.items(), key=lambda one: one[1], default=("", 0))
-    if size > _STATIC_SHARED:
-        done = subprocess.run(["c++filt", f"_{function}"], capture_output=True, text=True)
-        name = done.stdout.strip() or function
-        raise CompileError(
-            f"{source}: {name} has {size:,} bytes of __shared__ variables, and {_STATIC_SHARED:,} is the most; take "
-            "extern __shared__ memory, and cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize."
-        )
 
 
 @functools.cache
 def _wrapped(cccl: Path) -> Path:
     """CUDA's C++ headers as those of a host compiler: Thrust's algorithms run on the CPU, in memory that kernels may
-    touch. What makes threads wait for each other is refused. So are the 8-bit floats."""
+    touch. So are the 8-bit floats."""
     text = {name: (HOST / "include/rung_host" / name).read_text() for name in ("cccl_begin.h", "cccl_end.h")}
 
     def make(target: Path) -> None:
@@ -224,8 +193,6 @@ def _wrapped(cccl: Path) -> Path:
             if name.startswith("thrust/"):
                 lines += ["#ifndef RUNG_AT_ONCE", "#define RUNG_AT_ONCE rung_host_at_once()"]
                 lines += ["static const bool rung_at_once = RUNG_AT_ONCE;", "#endif"]
-            elif _WAITING.search(name):
-                lines = [f"#error {name} is not modelled by the emulator"]
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_text("#pragma once\n" + "\n".join(lines) + "\n")
         if (fp8 := cccl.parent / "cuda_fp8.h").is_file():
@@ -238,54 +205,28 @@ def _wrapped(cccl: Path) -> Path:
 def _own_text() -> str:
     """Objects that an earlier version of the rewriting made are not used."""
     return (
-        "".join(Path(module.__file__ or "").read_text() for module in (rewriting, inline_ptx))
+        "".join(Path(module.__file__ or "").read_text() for module in (rewriting, lambdas, device_code))
         + Path(__file__).read_text()
     )
 
 
-def link(objects: Sequence[Path], output: Path, more: Sequence[str] = (), host: Path | None = None) -> None:
-    """Objects to an executable, with the runtime's folder in its search path; `host` takes the host library's place."""
+def link(
+    objects: Sequence[Path], output: Path, more: Sequence[str] = (), host: Path | None = None, arch: str = machine.ARCH
+) -> None:
+    """Objects to an executable, with the host library's folder in its search path; `host` takes the library's place."""
     parts = libraries()
-    symbols = [symbol for path in objects for symbol in _shared_symbols(path)]
-    defined = {symbol.name for symbol in symbols if not symbol.declared}
-    names = [s.name for s in symbols if s.declared and s.name not in defined and s.name != "rung_dynamic_shared"]
-    shared = output.with_name(f"{output.name}.shared.s")
-    shared.write_text(_dynamic_shared(list(dict.fromkeys(names))))
-    try:
-        whole = [path for path in objects if not (path.suffix == ".o" and not path.stat().st_size)]
-        wraps = [f"-Wl,--wrap={name}" for name in _OF_THE_HEAP]
-        command = ["-pthread", *map(str, whole), str(parts.module), str(shared), "-o", str(output), *wraps, *more]
-        host = host or parts.host
-        own = [str(host), str(host.with_name(parts.runtime.name)), f"-Wl,-rpath,{host.parent}"]
-        result = _run([*command, *own, "-lm", "-ldl"])
-    finally:
-        shared.unlink()
+    whole = [path for path in objects if not (path.suffix == ".o" and not path.stat().st_size)]
+    host = host or parts.host
+    own = [str(parts.module), str(host), f"-Wl,-rpath,{host.parent}"]
+    with tempfile.TemporaryDirectory(prefix="rung-link-") as folder:
+        if kernels := device_code.linked([path for path in whole if path.suffix == ".o"], arch, output, Path(folder)):
+            (Path(folder) / "kernels.s").write_text(kernels)
+            whole.append(Path(folder) / "kernels.s")
+        result = _run(["-pthread", *map(str, whole), "-o", str(output), *more, *own, "-lm", "-ldl"])
     if result.returncode:
         missing = sorted(set(re.findall(r"undefined reference to `([^']+)'", result.stderr)))
         detail = f"these are defined nowhere: {', '.join(missing[:8])}" if missing else result.stderr.strip()[:600]
         raise CompileError(f"The program does not link: {detail}.")
-
-
-def _shared_symbols(path: Path) -> list[SharedSymbol]:
-    """The thread-local symbols of an object, or of an archive's objects."""
-    if path.suffix == ".o":
-        head = path.read_bytes()[:4]
-        return list(shared_symbols(path)) if head == b"\x7fELF" else []
-    if path.suffix != ".a":
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["ar", "x", str(path.absolute())], cwd=folder, check=True)
-        return [symbol for member in Path(folder).iterdir() for symbol in _shared_symbols(member)]
-
-
-def _dynamic_shared(names: list[str]) -> str:
-    """All `extern __shared__` arrays are one memory, behind the static ones."""
-    labels = "".join(f".globl {n}\n.hidden {n}\n.type {n}, STT_OBJECT\n{n}:\n" for n in [*names, "rung_dynamic_shared"])
-    size = _SHARED_BLOCK + 256 if names else 0
-    return (
-        f'.section .tbss.zz_dynamic,"awT",@nobits\n.balign 1024\n{labels}.zero {size}\n'
-        '.section .note.GNU-stack,"",@progbits\n'
-    )
 
 
 def _run(command: list[str], text: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,15 @@
-"""Turns a preprocessed CUDA file with host code into C++ for g++: launches become calls, `__shared__` becomes
-thread_local, inline PTX becomes calls of the interpreter. System headers are left as they are, and lines keep their
-numbers.
+"""Turns a preprocessed CUDA file into C++ for g++, which compiles the host's part: launches become calls, a kernel
+hands on the addresses of its parameters, functions of the device alone have no bodies. Lines keep their numbers.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from rung.emulator import inline_ptx
+from rung.emulator import lambdas
 
 _MARKER = re.compile(r'^# \d+ "([^"]*)"([ \d]*)$', re.MULTILINE)
 _TOKEN = re.compile(
@@ -20,7 +21,10 @@ _TOKEN = re.compile(
     r"|(?P<mark>::|->|.)",
     re.DOTALL | re.MULTILINE,
 )
+_KEYWORD = re.compile(r"\b__rung_(?:global|device|on_host|shared)__")
 _OPEN, _CLOSE = "([{", ")]}"
+_NO_TYPES = ("return", "else", "do", "case", "goto", "new", "throw", "operator")
+_NO_PARAMETERS = ("__attribute__", "alignas", "decltype", "noexcept")  # have brackets as well
 ENTRY = "rung_host"
 
 
@@ -50,14 +54,22 @@ class NotUnderstood(Exception):
     """A launch of another form."""
 
 
-def rewritten(text: str, *, constinit: bool, stubs: bool = False) -> str:
-    """The file, as g++ takes it; kernels are registered at its end. With `stubs`, they only
-    hand their parameters on."""
-    segments = _segments(text)
-    own = "".join(part for part, system in segments if not system)
-    kernels = _kernels(_tokens(own))
-    out = [part if system else _segment(part, kernels, constinit, stubs) for part, system in segments]
-    return "".join(out) + _registrations(kernels)
+def rewritten(text: str) -> tuple[str, list[lambdas.Lambda]]:
+    """The file, as g++ takes it, and the lambdas that kernels take; kernels are registered at its end."""
+    segments = [(_KEYWORD.sub("", part), []) if system else ("", _tokens(part)) for part, system in _segments(text)]
+    own = [token for _, tokens in segments for token in tokens]
+    kernels = _kernels(own)
+    on_host = "/thrust/" in text or "rung_host/cub_device.h" in text  # runs the device's functions on the CPU
+    found = _without_lambdas(own)
+    out = []
+    for system, tokens in segments:
+        _addresses(tokens, kernels)
+        _stubs(tokens)
+        _device_functions(tokens, on_host)
+        tokens = _launches(tokens, kernels)
+        _keywords(tokens)
+        out += [system, *(token.text for token in tokens)]
+    return "".join(out) + _registrations(kernels), found
 
 
 def _segments(text: str) -> list[tuple[str, bool]]:
@@ -104,6 +116,13 @@ def _kernels(tokens: list[Token]) -> dict[str, Kernel]:
         elif text == "__rung_global__":
             _note(solid, at, [s for s in scopes if s], all(s is not None for s in scopes), found)
         at += 1
+    for at, token in enumerate(solid[1:-1], 1):  # functions of the host with a kernel's name
+        if token.text in found and solid[at + 1].text == "(":
+            kind, before = solid[at - 1].kind, solid[at - 1].text
+            if (kind == "name" and before not in _NO_TYPES) or before in ("*", "&"):
+                words = [t.text for t in solid[_start(solid, at) : at]]
+                if "__rung_global__" not in words and not {"(", "=", "return", "<"} & {*words}:
+                    found[token.text].arities.add(-3)
     return found
 
 
@@ -133,6 +152,8 @@ def _note(solid: list[Token], at: int, names: list[str], at_namespace: bool, fou
     head = solid[start:at]
     kernel = found.setdefault(plain, Kernel("::".join(["", *names, plain])))
     kernel.arities.add(arity)
+    if any(token.text == "=" for part in arguments for token in part):
+        kernel.arities.add(-2)  # some arguments may be left out
     kernel.cluster = cluster if cluster != "0, 0, 0" else kernel.cluster
     if not at_namespace:
         kernel.arities.add(-1)  # registered by no one: a friend, or a member
@@ -204,20 +225,8 @@ def _registrations(kernels: dict[str, Kernel]) -> str:
 # ---- what is rewritten -----------------------------------------------------------------------------------------------
 
 
-def _segment(text: str, kernels: dict[str, Kernel], constinit: bool, stubs: bool) -> str:
-    if not re.search(r"<<|__rung_|\basm\b|__asm|__noinline__|\(\s*(?:const\s+)?void", text):
-        return text
-    tokens = _tokens(text)
-    tokens = _launches(tokens, kernels)
-    _addresses(tokens, kernels)
-    if stubs:
-        _stubs(tokens)
-    _shared(tokens, constinit)
-    return inline_ptx.without_asm("".join(t.text for t in tokens))
-
-
 def _stubs(tokens: list[Token]) -> None:
-    """Kernels hand the addresses of their parameters to the launch (gpu/runtime.cpp)."""
+    """Kernels hand the addresses of their parameters to the launch (host/kernels.cpp, gpu/runtime.cpp)."""
     for i, token in enumerate(tokens):
         if token.text != "__rung_global__":
             continue
@@ -258,33 +267,187 @@ def _named(part: list[Token], number: int) -> str:
     return last.text + ("..." if any(t.text == "." for t in solid) else "")
 
 
-def _shared(tokens: list[Token], constinit: bool) -> None:
-    word = "__constinit thread_local" if constinit else "thread_local"
+def _device_functions(tokens: list[Token], kept: bool) -> None:
+    """Bodies of functions that the host cannot call go, unless algorithms that run on the CPU may call them. NVRTC
+    reads them: g++ need not know what they use."""
     for i, token in enumerate(tokens):
-        if token.text == "__rung_global__":
+        if token.text != "__rung_device__":
+            continue
+        start = _start(tokens, i)
+        head: list[str] = []
+        at, parameters = start, False
+        while at < len(tokens) and tokens[at].text not in ("{", ";", "}"):
+            word = tokens[at].text
+            if word == "(" or (word == "[" and not parameters):
+                parameters |= word == "(" and (not head or head[-1] not in _NO_PARAMETERS)
+                at = _matching(tokens, at)
+            elif word == ":" or (word == "=" and head[-1:] != ["operator"]):  # a constructor's members, or a variable
+                break
+            elif not tokens[at].blank:
+                head.append(word)
+            at += 1
+        if at >= len(tokens) or tokens[at].text != "{" or not parameters:
+            continue
+        end = _matching(tokens, at)
+        words = set(head)
+        needs_body = words & {"__rung_on_host__", "constexpr", "consteval"} or ("auto" in words and "->" not in words)
+        if kept or needs_body:
+            _without_asm(tokens, at, end)
+        else:
+            _clear(tokens, at, end)
+            tokens[at].text += "{ __builtin_trap(); }"
+
+
+def _start(tokens: list[Token], at: int) -> int:
+    """Where the declaration begins that this word belongs to."""
+    while at > 0 and tokens[at - 1].text not in (";", "{", "}") and not tokens[at - 1].text.startswith("#"):
+        at -= 1
+    return at
+
+
+def _without_asm(tokens: list[Token], first: int, last: int) -> None:
+    for i in range(first, last):
+        if tokens[i].text in ("asm", "__asm", "__asm__"):
+            at = i
+            while tokens[at].text != "(":
+                at = _next(tokens, at)
+            _clear(tokens, i, _matching(tokens, at))
+            tokens[i].text += "__builtin_trap()"
+
+
+def _without_lambdas(tokens: list[Token]) -> list[lambdas.Lambda]:
+    """Puts an object of a struct in the place of each lambda whose code runs on the device."""
+    if not any(token.text == "__rung_device__" for token in tokens):
+        return []
+    found: list[lambdas.Lambda] = []
+    counts: dict[tuple[str, int], int] = {}
+    global_names = _global_names(tokens)
+    starts = _starts(tokens)
+    file, line = "", 1
+    for i, token in enumerate(tokens):
+        if token.text.startswith("# ") and (mark := re.match(r'# (\d+) "([^"]*)"', token.text)):
+            file, line = Path(mark[2]).name, int(mark[1]) - 1
+        line += token.text.count("\n")
+        before = tokens[_previous(tokens, i)]
+        if token.text != "[" or (before.kind == "name" and before.text != "return") or before.text in (")", "]", "["):
+            continue
+        close = _matching(tokens, i)
+        at, marks = _next(tokens, close), set()
+        while tokens[at].text in ("__rung_device__", "__rung_on_host__"):
+            marks.add(tokens[at].text)
+            at = _next(tokens, at)
+        if "__rung_device__" not in marks or tokens[at].text not in ("(", "{"):
+            continue
+        counts[file, line] = number = counts.get((file, line), -1) + 1
+        parameters: list[Token] = []
+        if tokens[at].text == "(":
+            end = _matching(tokens, at)
+            parameters = tokens[at + 1 : end]
+            at = end + 1
+        opening = at
+        while tokens[opening].text != "{":
+            opening += 1
+        end = _matching(tokens, opening)
+        start = starts[i]
+        words = [t.text for t in tokens[start:i] if not t.blank]
+        inside = [t.text for t in tokens[opening : end + 1] if not t.blank]
+        listed = [[t.text for t in part if not t.blank] for part in _parts(tokens[i + 1 : close])]
+        named = [_last_name(part) for part in _parts(parameters)]
+        of_templates = {one.split()[-1]: one for one in _template_parameters(tokens[start:i])}
+        captures = lambdas.captured(inside, words, listed, named, global_names | of_templates.keys())
+        if captures is None:
+            continue
+        uses = set(inside) | {t.text for t in parameters}
+        templates = tuple(one for name, one in of_templates.items() if name in uses)
+        of = lambdas.Lambda(lambdas.Place(file, line, number), tuple(name for name, _ in captures), templates)
+        found.append(of)
+        _without_asm(tokens, opening, end)
+        struct = of.struct(_flat(parameters), _flat(tokens[at:opening]), _flat(tokens[opening : end + 1]))
+        first = next(j for j in range(start, len(tokens)) if not tokens[j].blank)
+        _clear(tokens, i, end)
+        tokens[i].text += of.made([value for _, value in captures])
+        tokens[first].text = struct + tokens[first].text
+    return found
+
+
+def _last_name(parameter: list[Token]) -> str:
+    solid = [t.text for t in parameter if not t.blank]
+    return solid[next((n for n, word in enumerate(solid) if word in ("=", "[")), len(solid)) - 1]
+
+
+def _flat(tokens: Sequence[Token]) -> str:
+    """In a line."""
+    return "".join(" " if t.blank else t.text for t in tokens)
+
+
+def _starts(tokens: list[Token]) -> list[int]:
+    """For each token where the declaration at namespace level begins that has it."""
+    starts: list[int] = []
+    scopes: list[bool] = []
+    start, named = 0, False
+    for i, token in enumerate(tokens):
+        text = token.text
+        if all(scopes) and text in ("namespace", "extern"):
+            named = True
+        elif all(scopes) and text in (";", "=", "("):
+            named = False
+        if text == "{":
+            if named:
+                start = i + 1
+            scopes.append(named)
+            named = False
+        starts.append(start)
+        if text == "}" and scopes:
+            scopes.pop()
+        if text in ("}", ";") and all(scopes):
+            start = i + 1
+    return starts
+
+
+def _global_names(tokens: list[Token]) -> set[str]:
+    depths, named, found = [], False, set()
+    solid = [t for t in tokens if not t.blank]
+    for i, token in enumerate(solid[:-1]):
+        if token.text == "namespace":
+            named = True
+        if token.text in "{(":
+            depths.append(named and token.text == "{")
+            named = False
+        elif token.text in "})" and depths:
+            depths.pop()
+        elif token.kind == "name" and all(depths) and solid[i + 1].text in ("=", ";", "[", "{"):
+            found.add(token.text)
+    return found
+
+
+def _template_parameters(tokens: list[Token]) -> list[str]:
+    solid = [t for t in tokens if not t.blank]
+    found = []
+    for i, token in enumerate(solid[:-1]):
+        if token.text == "template" and solid[i + 1].text == "<":
+            for part in _parts(_angles(solid, i + 1)):
+                words = [t.text for t in part]
+                words = words[: words.index("=")] if "=" in words else words
+                if len(words) > 1:
+                    found.append(" ".join(words))
+    return found
+
+
+def _keywords(tokens: list[Token]) -> None:
+    for i, token in enumerate(tokens):
+        if token.text in ("__rung_global__", "__rung_device__", "__rung_on_host__"):
             token.text = ""
         elif token.text == "__rung_cluster__":
             _clear(tokens, i, _matching(tokens, _next(tokens, i)))
         elif token.text == "__noinline__" and tokens[_previous(tokens, i)].text != "(":
             token.text = "__attribute__((noinline))"
         elif token.text == "__rung_shared__":
-            extern = any(tokens[j].text == "extern" for j in _around(tokens, i))
-            token.text = "thread_local" if extern else word
+            token.text = ""
             after = _next(tokens, i)
             if tokens[after].text == "alignas":  # accepted by CUDA behind a storage class
                 close = _matching(tokens, _next(tokens, after))
                 tokens[after].text = "__attribute__((aligned"
                 tokens[close].text = ")))"
-
-
-def _around(tokens: list[Token], at: int) -> list[int]:
-    """The words of the declaration that this one belongs to."""
-    low = high = at
-    while low > 0 and tokens[low - 1].text not in (";", "{", "}", ")"):
-        low -= 1
-    while high + 1 < len(tokens) and tokens[high + 1].text not in (";", "{", "[", "="):
-        high += 1
-    return list(range(low, high + 1))
 
 
 def _clear(tokens: list[Token], first: int, last: int) -> None:

@@ -10,12 +10,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rung.emulator import counting, executable, gpu
-from rung.errors import RungError
+from rung.emulator import executable, gpu, machine
+from rung.errors import CompileError, RungError
 
 ORDERS = ("forward", "reverse", "shuffled")
 GPUS = ("h100", "h200", "a100", "a10", "l4", "rtx4090", "t4")
@@ -30,15 +30,14 @@ class How:
     seed: int = 0
     races: Literal["auto", "yes", "no"] = "auto"
     gpu: str = "h100"
-    workers: int | None = None
     quiet: bool = False
     device: Literal["emulator", "cuda"] = "emulator"
-    count: counting.Kernels | None = None  # executes their machine code
+    counts: Path | None = None  # what is counted is written there
 
-    def environment(self, program: Path, report: Path | None = None) -> dict[str, str]:
+    def environment(self, report: Path | None = None) -> dict[str, str]:
         """What the program's process reads (host/report.cpp, gpu/runtime.cpp)."""
         if self.device == "cuda":
-            return os.environ | {"RUNG_CUBINS": f"{program}.cubins", "RUNG_CUDART": gpu.cuda_runtime()}
+            return os.environ | {"RUNG_CUDART": gpu.cuda_runtime()}
         chosen = {
             "RUNG_ORDER": str(ORDERS.index(self.order)),
             "RUNG_SEED": str(self.seed),
@@ -46,11 +45,10 @@ class How:
             "RUNG_GPU": self.gpu,
             "RUNG_QUIET": str(int(self.quiet)),
         }
-        if self.workers is not None:
-            chosen["RUNG_WORKERS"] = str(self.workers)
-        if report is not None:
-            chosen["RUNG_REPORT"] = str(report)
-        return os.environ | chosen | (self.count.environment() if self.count else {})
+        for name, path in (("RUNG_REPORT", report), ("RUNG_COUNTS", self.counts)):
+            if path is not None:
+                chosen[name] = str(path)
+        return os.environ | chosen
 
 
 @dataclass(frozen=True)
@@ -69,27 +67,26 @@ def split(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     return [Path(word) for word in words[:at]], [*words[at:]]
 
 
+def _compile(files: Sequence[Path], objects: Sequence[Path], options: executable.Options) -> None:
+    for source, made in zip(files, objects, strict=True):
+        executable.compile_file(source, made, options)
+
+
 @contextmanager
-def built(
-    files: Sequence[Path],
-    options: executable.Options,
-    libraries: Sequence[str] = (),
-    arch: str | None = None,
-    kernels: list[counting.Kernels] | None = None,
-) -> Iterator[Path]:
-    """The program of these files, until the block ends: for the emulator, or for a GPU of this architecture. With a
-    list of `kernels` it is built to be counted, and they are appended."""
+def built(files: Sequence[Path], options: executable.Options, libraries: Sequence[str] = ()) -> Iterator[Path]:
+    """The program of these files, until the block ends: for the emulator, or for a GPU of the architecture that the
+    options have."""
     with tempfile.TemporaryDirectory(prefix="rung-run-") as folder:
-        objects = []
-        for number, source in enumerate(files):
-            objects.append(Path(folder) / f"{number}.o")
-            executable.compile_file(source, objects[-1], options)
+        objects = [Path(folder) / f"{number}.o" for number in range(len(files))]
+        try:
+            _compile(files, objects, options)
+        except CompileError as problem:  # as nvcc without -rdc=true says it
+            if len(files) < 2 or "Unresolved extern" not in str(problem):
+                raise
+            _compile(files, objects, replace(options, relocatable=True))
         program = Path(folder) / files[0].stem
-        executable.link(objects, program, libraries, gpu.library() if arch else None)
-        if arch:
-            gpu.cubins(files, objects, program, options, arch)
-        if kernels is not None:
-            kernels.append(counting.prepared(files, objects, program, options))
+        host = None if options.arch == machine.ARCH else gpu.library()
+        executable.link(objects, program, libraries, host, options.arch)
         yield program
 
 
@@ -103,7 +100,7 @@ def run(
         try:
             done = subprocess.run(
                 [str(program), *arguments],
-                env=how.environment(program, report),
+                env=how.environment(report),
                 capture_output=keep,
                 text=True,
                 errors="replace",
@@ -122,6 +119,6 @@ def run(
 
 def orders(how: How) -> list[How]:
     """Eight orders: as issued, the latest first, and six at random."""
-    given = dict(seed=how.seed, races=how.races, gpu=how.gpu, workers=how.workers, quiet=True)
+    given = dict(seed=how.seed, races=how.races, gpu=how.gpu, quiet=True)
     plain = [How(order="forward", **given), How(order="reverse", **given)]  # type: ignore[arg-type]
     return [*plain, *(How(order="shuffled", **{**given, "seed": how.seed + n}) for n in range(1, 7))]  # type: ignore[arg-type]

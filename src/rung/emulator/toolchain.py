@@ -20,17 +20,9 @@ from rung.cuda import kept
 from rung.errors import RungError
 
 HERE = Path(__file__).parent
-INCLUDE = HERE / "include"
-RUNTIME = HERE / "runtime"
 
 _WHOLE = "whole.json"  # the digests of a cached folder's files
 _looked_at: set[tuple[tuple[Path, int, int], ...]] = set()
-RUNTIME_FLAGS = (
-    *("-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared"),
-    *("-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-U_FORTIFY_SOURCE"),
-)
-
-
 def available() -> str | None:
     """None where kernels can be emulated, else the reason and the fix."""
     if sys.platform != "linux":
@@ -103,7 +95,7 @@ def sources_digest(*folders: Path) -> str:
     return digest.hexdigest()
 
 
-def key(*parts: object, folders: tuple[Path, ...] = (INCLUDE,)) -> str:
+def key(*parts: object, folders: tuple[Path, ...] = ()) -> str:
     whole = (compiler(), compiler_version(), machine_flags(), sources_digest(*folders), parts)
     return hashlib.sha256(repr(whole).encode()).hexdigest()[:32]
 
@@ -164,18 +156,3 @@ def run(arguments: list[str], work: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [require(), *arguments], capture_output=True, text=True, cwd=work, env=environment, errors="replace"
     )
-
-
-def runtime_library() -> Path:
-    """The runtime, compiled once for this machine and g++."""
-
-    def make(work: Path) -> tuple[Path, None]:
-        target = work / "runtime.so"
-        sources = [str(path) for path in sorted(RUNTIME.glob("*.cpp"))]
-        flags = [*RUNTIME_FLAGS, *machine_flags()]
-        result = run([*flags, *sources, "-o", str(target), "-ldl", "-lpthread"], work)
-        if result.returncode:
-            raise RungError(f"The emulator's runtime does not compile with {compiler()}: {result.stderr.strip()[:500]}")
-        return target, None
-
-    return kept.kept("emulator", f"runtime-{key(RUNTIME_FLAGS, folders=(INCLUDE, RUNTIME))}", make).path

@@ -13,11 +13,11 @@ __global__ void philox(unsigned* out, unsigned long long seed)
 __global__ void xorwow(unsigned* out)
 {
     curandState plain, ahead, far;
-    curand_init(1234, 5, 0, &plain);
-    curand_init(1234, 5, 1000, &ahead);
+    curand_init(1234, 1, 0, &plain);
+    curand_init(1234, 1, 1000, &ahead);
     curand_init(1234, 0, 0, &far);
     for (int i = 0; i < 1000; i++) curand(&plain);
-    for (int i = 0; i < 5 * 16; i++) skipahead(1ull << 63, &far);  // 5 times 2^67
+    for (int i = 0; i < 16; i++) skipahead(1ull << 63, &far);  // 2^67
     skipahead(1000, &far);
     out[0] = curand(&plain), out[1] = curand(&ahead), out[2] = curand(&far);
 }

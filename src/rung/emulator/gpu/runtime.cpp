@@ -1,17 +1,14 @@
 // `rung run --device cuda`: the host functions that programs are compiled against, on CUDA's own runtime library. Most forward their
-// arguments as they are, and are written by emulator/gpu.py; these differ. Kernels lie in the cubins that RUNG_CUBINS lists.
+// arguments as they are, and are written by emulator/gpu.py; these differ. Kernels lie in the cubins of the program's objects.
 #include "../host/include/rung_host/program.h"
 
-#include "../runtime/launch.h"
+#include "../host/modules.h"
 
 #include <dlfcn.h>
-#include <link.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -48,43 +45,39 @@ struct Modules
     std::map<size_t, Symbol> symbols;  // by the address in the executable
     cudaError_t error = cudaSuccess;
 
-    // Lines: `cubin PATH`, then for its symbols `kernel|variable ADDRESS SIZE NAME`.
-    Modules()
+    void add(const rung_host::Record& record)
     {
-        std::ifstream list(getenv("RUNG_CUBINS") ? getenv("RUNG_CUBINS") : "");
-        for (std::string kind; list >> kind;) {
-            if (kind == "cubin") {
-                std::string path;
-                list >> path;
-                std::ifstream file(path, std::ios::binary);
-                const std::string code((std::istreambuf_iterator<char>(file)), {});
-                Handle module = nullptr;
-                const cudaError_t status = real("cudaLibraryLoadData", &module, static_cast<const void*>(code.data()), (void*)nullptr, (void*)nullptr, 0u,
-                                                (void*)nullptr, (void*)nullptr, 0u);
-                if (status && !error) error = status;
-                loaded.push_back(module);
-            } else {
-                Symbol one = {};
-                size_t address = 0;
-                list >> std::hex >> address >> one.size >> std::dec >> one.name;
-                one.module = loaded.size() - 1, one.kernel = kind == "kernel";
-                symbols.emplace(address, one);
-            }
+        rung_host::Reader read(record);
+        read.line(), read.line();
+        const std::string code = read.piece();
+        Handle module = nullptr;
+        const cudaError_t status = real("cudaLibraryLoadData", &module, static_cast<const void*>(code.data()), (void*)nullptr, (void*)nullptr, 0u,
+                                        (void*)nullptr, (void*)nullptr, 0u);
+        if (status && !error) error = status;
+        loaded.push_back(module);
+        for (std::string kind; read.word(kind);) {
+            Symbol one = {};
+            one.kernel = read.word() == "kernel";
+            const char* const address = record.addresses[read.number()];
+            one.size = read.number(), one.name = read.word(), one.module = loaded.size() - 1;
+            symbols.emplace(size_t(address), one);
         }
     }
 };
-
-int first_image(dl_phdr_info* info, size_t, void* data) { return *static_cast<size_t*>(data) = info->dlpi_addr, 1; }
+const rung_host::Record *first_record, *last_record;
 
 // The symbol at an address of the executable; nothing if the cubins do not have it.
 Symbol* symbol_at(const void* address, cudaError_t& error)
 {
-    static Modules& modules = *new Modules;
+    static Modules& modules = *[] {
+        Modules* const made = new Modules;
+        for (const rung_host::Record* one = first_record; one < last_record; one++) made->add(*one);
+        return made;
+    }();
     static std::mutex one_at_a_time;
-    static const size_t base = [] { size_t at = 0; dl_iterate_phdr(first_image, &at); return at; }();
     const std::lock_guard<std::mutex> held(one_at_a_time);
     error = modules.error;
-    const size_t offset = size_t(address) - base;
+    const size_t offset = size_t(address);
     auto found = modules.symbols.upper_bound(offset);
     if (error || found == modules.symbols.begin()) return nullptr;
     Symbol& symbol = (--found)->second;
@@ -321,11 +314,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device)
     return cudaSuccess;
 }
 
-extern "C" RUNG_HOST void rung_program_begins(const rung_emulator::Module*) {}
-extern "C" [[noreturn]] RUNG_HOST void rung_assert_failed(const char* condition, const char* file, unsigned line, const char*)
-{
-    fprintf(stderr, "%s:%u: Assertion `%s' failed.\n", file, line, condition);
-    abort();
-}
+extern "C" RUNG_HOST void rung_program_begins(const rung_host::Record* first, const rung_host::Record* last) { first_record = first, last_record = last; }
 
 // ---- forwarded as they are ------------------------------------------------------------------------------------------------

@@ -65,7 +65,12 @@ const cudaDeviceProp& device()
     return chosen;
 }
 
-// Without registers, which only CUDA's compiler knows.
+size_t warps_of(unsigned registers, size_t threads)
+{
+    const size_t warps = (threads + 31) / 32, each = (std::max(registers, 1u) * 32 + 255) / 256 * 256, all = 4 * (size_t(device().regsPerMultiprocessor) / 4 / each);
+    return all / warps * warps;
+}
+
 cudaError_t active_blocks(int* blocks, const void* kernel, int threads, size_t shared)
 {
     cudaFuncAttributes attributes;
@@ -75,7 +80,7 @@ cudaError_t active_blocks(int* blocks, const void* kernel, int threads, size_t s
     const size_t warps = size_t(threads + 31) / 32, bytes = (shared + attributes.sharedSizeBytes + p.reservedSharedMemPerBlock + 127) / 128 * 128;
     size_t count = std::min(size_t(p.maxBlocksPerMultiProcessor), size_t(p.maxThreadsPerMultiProcessor) / 32 / warps);
     if (bytes) count = std::min(count, p.sharedMemPerMultiprocessor / bytes);
-    note_once("occupancy is computed without registers, which only CUDA's compiler knows (rung inspect)");
+    count = std::min(count, warps_of(unsigned(attributes.numRegs), size_t(threads)) / warps);
     return *blocks = int(count), cudaSuccess;
 }
 

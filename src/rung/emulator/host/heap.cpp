@@ -1,4 +1,4 @@
-// malloc and new in kernels: a heap of its own, shared by the processes of a launch. Nothing is used twice during a launch, so that
+// malloc and new in kernels: a heap of its own. Nothing is used twice during a launch, so that
 // threads that reuse memory do not seem to race.
 #include "host.h"
 
@@ -6,9 +6,6 @@
 #include <sys/mman.h>
 
 #include <atomic>
-
-extern "C" void rung_tensor(uintptr_t memory, uintptr_t from, uintptr_t to, uintptr_t end, int input);
-extern "C" [[noreturn]] void rung_fault_at(rung_emulator::FaultKind kind, const void* caller, const char* text);
 
 namespace rung_host {
 namespace {
@@ -30,7 +27,6 @@ void begin_heap()
         if (memory == MAP_FAILED) return;
         heap = static_cast<char*>(memory);
         new (heap) State{{PAGE}, {0}};
-        rung_tensor(uintptr_t(heap + PAGE), uintptr_t(heap + PAGE), uintptr_t(heap + ROOM), uintptr_t(heap + ROOM), 0);
     }
     if (!state().live && state().next > PAGE) {
         madvise(heap + PAGE, state().next - PAGE, MADV_REMOVE);
@@ -38,6 +34,7 @@ void begin_heap()
     }
 }
 
+const void* heap_memory(size_t* bytes) { return heap ? (*bytes = ROOM - PAGE, heap + PAGE) : nullptr; }
 bool in_heap(const void* address) { return heap && address >= heap + PAGE && address < heap + ROOM; }
 
 }  // namespace rung_host
@@ -69,9 +66,4 @@ extern "C" const char* rung_heap_release(void* pointer)
     state().live -= header->bytes;
     memset(pointer, 0xff, header->bytes);
     return nullptr;
-}
-
-extern "C" RUNG_HOST void rung_heap_free(void* pointer, const void* caller)
-{
-    if (const char* wrong = rung_heap_release(pointer)) rung_fault_at(rung_emulator::FaultKind::Trap, caller, wrong);
 }

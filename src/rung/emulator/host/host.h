@@ -2,8 +2,6 @@
 #pragma once
 #include "include/rung_host/program.h"
 
-#include "../runtime/launch.h"
-
 #include <functional>
 #include <string>
 #include <vector>
@@ -18,19 +16,29 @@ struct Settings
     int order;  // 0 forward, 1 reverse, 2 shuffled
     unsigned seed;
     int races;  // 0 no, 1 where the work allows, 2 always
-    int workers;
     double seconds;
     bool quiet;
 };
 const Settings& settings();
 
+std::string shown(const char* path);         // relative to the present folder where it lies there
 std::string place_of_call(RungSite site);  // "file.cu:12"
-void tell(ExitCode kind, const char* what, const std::string& text, const std::string& launched = "");
+struct Place  // in a kernel, as far as it is known
+{
+    std::string file, kernel;
+    int line = 0;
+    std::vector<unsigned> block, thread;
+};
+struct Told
+{
+    std::string kind, text;
+    RungSite launched = {};  // or the call of the host's part that is at fault
+    Place place = {}, other = {};
+};
+void tell(ExitCode kind, const Told& what);
 struct Ran { const char* name; unsigned long blocks, threads; double seconds; bool checked; };
 void note_launch(const Ran& ran);
 void note_once(const std::string& text);
-std::string line_of(unsigned long long counter);  // "file.cu:12" of an instruction, or nothing
-bool forked();                                    // whether this is a worker of a launch
 
 // ---- memory.cpp -----------------------------------------------------------------------------------------------------
 enum class Kind { Device, Managed, Pinned, Registered };
@@ -48,11 +56,12 @@ bool device_may_touch(const void* address);
 std::string describe(const void* address);  // "16 bytes past the end of the 1,024 bytes from cudaMalloc (file.cu:12)"
 size_t device_bytes();
 unsigned long kept_allocations(size_t* bytes);
-void check_tails(const char* kernel);
+void each_allocation(const std::function<void(const Allocation&)>& work);  // that kernels may touch
 
 // ---- heap.cpp -------------------------------------------------------------------------------------------------------
 void begin_heap();  // before a launch
 bool in_heap(const void* address);
+const void* heap_memory(size_t* bytes);
 
 // ---- streams.cpp ----------------------------------------------------------------------------------------------------
 cudaError_t failed(cudaError_t error);  // becomes the last error
@@ -70,13 +79,18 @@ cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNo
 cudaError_t prepare(Call call, const Configuration& configuration, std::function<void()>& work);
 bool call_of(const void* kernel, void** arguments, Call& call);
 
-// ---- counting.cpp ---------------------------------------------------------------------------------------------------
+// ---- kernels.cpp ----------------------------------------------------------------------------------------------------
+struct Record;
+void begin_modules(const Record* first, const Record* last);
+void run_machine_code(const Call& call, const Configuration& how, bool races);
+bool is_variable(const void* address);
+struct KernelFacts { unsigned registers, shared, local; };
+const KernelFacts* facts_of(const void* kernel);
 bool counting();
-void begin_counting();
-void run_machine_code(const Call& call, const Configuration& how);
 void write_counts();
 
 // ---- device.cpp -----------------------------------------------------------------------------------------------------
 const cudaDeviceProp& device();
+size_t warps_of(unsigned registers, size_t threads);  // that a multiprocessor's registers are enough for, in whole blocks
 
 }  // namespace rung_host

@@ -1,5 +1,5 @@
-// Memory: each allocation lies between pages that fault, freed memory faults until the process ends, and a copy beyond an
-// allocation is reported. All of it is shared with the processes that run blocks of a launch.
+// Memory: kernels may touch each allocation to its last byte, and it lies between pages that fault, as freed memory does until the
+// process ends. A copy beyond an allocation is reported.
 #include "host.h"
 
 #include <errno.h>
@@ -10,20 +10,15 @@
 #include <map>
 #include <mutex>
 
-extern "C" void rung_tensor(uintptr_t memory, uintptr_t from, uintptr_t to, uintptr_t end, int input);
-extern "C" void rung_known_only(bool on);
-
 namespace rung_host {
 namespace {
 
 constexpr size_t PAGE = 4096, GUARD = 16 * PAGE, ALIGNMENT = 256;
 constexpr size_t FILLED = size_t(64) << 20;  // bytes of an allocation that hold NaN at first
-constexpr unsigned char TAIL = 0xa5;         // between an allocation's end and its guard
 
 // Never destroyed: the program's last destructors may free memory.
 auto& allocations = *new std::map<const char*, Allocation>;  // by the end of the mapping, guards included
 size_t in_use;
-auto& argument_pool = *new std::vector<std::pair<void*, size_t>>;
 
 std::string number(size_t n)
 {
@@ -51,9 +46,7 @@ cudaError_t allocate(void** pointer, size_t bytes, Kind kind, RungSite site)
     if (memory == MAP_FAILED || mprotect(memory + GUARD, inner, PROT_READ | PROT_WRITE)) return failed(cudaErrorMemoryAllocation);
     char* const start = memory + GUARD + inner - rounded;
     if (kind == Kind::Device) memset(start, 0xff, std::min(bytes, FILLED));
-    memset(start + bytes, TAIL, rounded - bytes);
     allocations[memory + inner + 2 * GUARD] = {start, memory, bytes, inner + 2 * GUARD, kind, false, place_of_call(site), ""};
-    rung_tensor(uintptr_t(memory + GUARD), uintptr_t(start), uintptr_t(start) + bytes, uintptr_t(memory + GUARD + inner), 0);
     if (kind != Kind::Pinned) in_use += bytes;
     *pointer = start;
     return cudaSuccess;
@@ -70,7 +63,6 @@ void end(Allocation& memory, RungSite site)
     memory.freed = true;
     memory.ended = place_of_call(site);
     const uintptr_t first = uintptr_t(memory.start) / PAGE * PAGE;
-    rung_tensor(first, 0, 0, uintptr_t(memory.mapped) + memory.length - GUARD, 0);
     madvise(reinterpret_cast<void*>(first), memory.length - 2 * GUARD, MADV_REMOVE);
     mprotect(memory.mapped, memory.length, PROT_NONE);
     if (memory.kind != Kind::Pinned) in_use -= memory.bytes;
@@ -82,17 +74,16 @@ cudaError_t release(void* pointer, bool pinned, const char* function, RungSite s
     Allocation* const memory = find(pointer);
     const std::string at = std::string(function) + " (" + place_of_call(site) + ") ";
     if (memory && memory->freed) {
-        tell(MISUSED, "double free", at + "frees what was freed at " + memory->ended + ": " + number(memory->bytes) + " bytes from " +
-             name_of(memory->kind) + " (" + memory->made + ")");
+        tell(MISUSED, {"double free", at + "frees what was freed at " + memory->ended + ": " + number(memory->bytes) + " bytes from " +
+             name_of(memory->kind) + " (" + memory->made + ")", site});
         return failed(cudaErrorInvalidValue);
     }
     if (!memory || memory->start != pointer || memory->kind == Kind::Registered || (memory->kind == Kind::Pinned) != pinned) {
-        tell(MISUSED, "free", at + (memory && memory->start == pointer ? std::string("frees memory from ") + name_of(memory->kind)
+        tell(MISUSED, {"free", at + (memory && memory->start == pointer ? std::string("frees memory from ") + name_of(memory->kind)
                                     : memory ? "is given a pointer into the middle of an allocation: " + describe(pointer)
-                                             : "is given a pointer that no CUDA function has allocated"));
+                                             : "is given a pointer that no CUDA function has allocated"), site});
         return failed(cudaErrorInvalidValue);
     }
-    check_tails(nullptr);
     end(*memory, site);
     return cudaSuccess;
 }
@@ -116,7 +107,7 @@ std::string objection(const void* address, size_t bytes, int device)
 bool refuse(const char* function, RungSite site, const std::string& why, const char* verb)
 {
     if (why.empty()) return false;
-    tell(MISUSED, "copy", std::string(function) + " (" + place_of_call(site) + ") " + verb + " " + why);
+    tell(MISUSED, {"copy", std::string(function) + " (" + place_of_call(site) + ") " + verb + " " + why, site});
     return true;
 }
 
@@ -150,7 +141,7 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
     enqueue(stream, [=] {
         for (const void* end : {static_cast<const void*>(to), from})
             if (const Allocation* memory = find(end); memory && memory->freed) {
-                tell(MISUSED, "use after free", call + " runs after its memory was freed at " + memory->ended);
+                tell(MISUSED, {"use after free", call + " runs after its memory was freed at " + memory->ended, site});
                 return stick(cudaErrorIllegalAddress);
             }
         rows(target, to_pitch, source, from_pitch, width, height);
@@ -197,38 +188,14 @@ std::string describe(const void* address)
     return "byte " + number(size_t(at - memory->start)) + " of " + whole;
 }
 
-// Without the race check, a write just behind an allocation is only found afterwards.
-void check_tails(const char* kernel)
+void each_allocation(const std::function<void(const Allocation&)>& work)
 {
-    for (auto& [_, memory] : allocations) {
-        if (memory.freed || memory.kind == Kind::Registered) continue;
-        unsigned char* const tail = reinterpret_cast<unsigned char*>(memory.start + memory.bytes);
-        const size_t bytes = (ALIGNMENT - memory.bytes % ALIGNMENT) % ALIGNMENT;
-        for (size_t i = 0; i < bytes; i++)
-            if (tail[i] != TAIL) {
-                tell(FAULTED, "bounds", (kernel ? "kernel '" + std::string(kernel) + "' has written " : std::string("written: ")) + describe(tail + i));
-                memset(tail, TAIL, bytes);
-                break;
-            }
-    }
+    for (const auto& [_, memory] : allocations)
+        if (!memory.freed) work(memory);
 }
 
-// Arguments of launches, which kernels may read: whole pages.
-void* argument_memory(size_t bytes)
-{
-    const size_t length = (bytes + PAGE - 1) / PAGE * PAGE;
-    for (size_t i = argument_pool.size(); i-- > 0;)
-        if (argument_pool[i].second == length) {
-            void* const found = argument_pool[i].first;
-            argument_pool.erase(argument_pool.begin() + long(i));
-            return found;
-        }
-    void* const memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    rung_tensor(uintptr_t(memory), uintptr_t(memory), uintptr_t(memory) + length, uintptr_t(memory) + length, 2);
-    return memory;
-}
-
-void argument_memory_free(void* memory, size_t bytes) { argument_pool.push_back({memory, (bytes + PAGE - 1) / PAGE * PAGE}); }
+void* argument_memory(size_t bytes) { return aligned_alloc(64, rounded(bytes)); }
+void argument_memory_free(void* memory, size_t) { free(memory); }
 
 void* symbol_address(void* symbol) { return symbol; }
 
@@ -237,12 +204,12 @@ cudaError_t copy_symbol(void* symbol, size_t room, void* other, size_t bytes, si
 {
     const char* const function = to ? "cudaMemcpyToSymbol" : "cudaMemcpyFromSymbol";
     if (!device_may_touch(symbol)) {
-        tell(MISUSED, "symbol", std::string(function) + " (" + place_of_call(site) + ") is given a variable that is not the device's");
+        tell(MISUSED, {"symbol", std::string(function) + " (" + place_of_call(site) + ") is given a variable that is not the device's", site});
         return failed(cudaErrorInvalidSymbol);
     }
     if (offset + bytes > room) {
-        tell(MISUSED, "copy", std::string(function) + " (" + place_of_call(site) + ") touches " + number(bytes) + " bytes from byte " + number(offset) +
-             " of a variable of " + number(room));
+        tell(MISUSED, {"copy", std::string(function) + " (" + place_of_call(site) + ") touches " + number(bytes) + " bytes from byte " + number(offset) +
+             " of a variable of " + number(room), site});
         return failed(cudaErrorInvalidValue);
     }
     char* const at = static_cast<char*>(symbol) + offset;
@@ -289,9 +256,6 @@ cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned, RungSite sit
     if (find(pointer)) return failed(cudaErrorHostMemoryAlreadyRegistered);
     char* const start = static_cast<char*>(pointer);
     allocations[start + bytes] = {start, start, bytes, bytes, Kind::Registered, false, place_of_call(site), ""};
-    const uintptr_t first = uintptr_t(start) / PAGE * PAGE, past = (uintptr_t(start) + bytes + PAGE - 1) / PAGE * PAGE;
-    rung_tensor(first, uintptr_t(start), uintptr_t(start) + bytes, past, 0);
-    note_once("cudaHostRegister: launches that use registered memory run on one core");
     return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* pointer, RungSite)
@@ -299,8 +263,6 @@ cudaError_t cudaHostUnregister(void* pointer, RungSite)
     Allocation* const memory = find(pointer);
     if (!memory || memory->kind != Kind::Registered || memory->start != pointer) return failed(cudaErrorHostMemoryNotRegistered);
     wait_for_all();
-    const uintptr_t first = uintptr_t(memory->start) / PAGE * PAGE;
-    rung_tensor(first, 0, 0, (uintptr_t(memory->start) + memory->bytes + PAGE - 1) / PAGE * PAGE, 0);
     allocations.erase(memory->start + memory->bytes);
     return cudaSuccess;
 }

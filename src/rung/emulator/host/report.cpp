@@ -1,8 +1,6 @@
 // What a program's kernels did wrong, as it happens, and a summary at the end; as a JSON document too (show/document.schema.json).
 #include "host.h"
 
-#include <dlfcn.h>
-#include <link.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +15,6 @@ namespace rung_host {
 namespace {
 
 struct Tally { unsigned long launches, checked, blocks, threads; double seconds; };
-struct Told { std::string kind, text, launched; };
 
 pid_t owner;
 int worst;
@@ -37,6 +34,17 @@ std::string quoted(const std::string& text)
     return out + "\"";
 }
 
+std::string json_of(const Place& place)
+{
+    std::string out;
+    const auto add = [&](const char* name, const std::string& value) { out += (out.empty() ? "{" : ", ") + quoted(name) + ": " + value; };
+    if (!place.file.empty()) add("file", quoted(place.file)), add("line", std::to_string(place.line));
+    if (!place.kernel.empty()) add("kernel", quoted(place.kernel));
+    for (const auto& [name, index] : {std::pair("block", &place.block), std::pair("thread", &place.thread)})
+        if (index->size() == 3) add(name, "[" + std::to_string((*index)[0]) + ", " + std::to_string((*index)[1]) + ", " + std::to_string((*index)[2]) + "]");
+    return out.empty() ? out : out + "}";
+}
+
 int number_from(const char* name, int otherwise) { return getenv(name) ? atoi(getenv(name)) : otherwise; }
 
 void write_json(const char* path, int status)
@@ -44,12 +52,15 @@ void write_json(const char* path, int status)
     FILE* const file = fopen(path, "w");
     if (!file) return;
     const char *const orders[] = {"forward", "reverse", "shuffled"}, *const races[] = {"no", "auto", "yes"};
-    if (told.empty() && status) told.push_back({"exit", "the program ends with exit code " + std::to_string(status), ""});
+    if (told.empty() && status) told.push_back({"exit", "the program ends with exit code " + std::to_string(status)});
     fprintf(file, "{\"schema\": \"rung/1\", \"verb\": \"run\", \"verdict\": \"%s\", \"exit\": %d,\n \"how\": {\"order\": \"%s\", \"seed\": %u, "
             "\"races\": \"%s\"},\n \"findings\": [", status ? "failed" : "ok", status, orders[settings().order % 3], settings().seed, races[settings().races % 3]);
     for (size_t i = 0; i < told.size(); i++) {
         fprintf(file, "%s\n  {\"kind\": %s, \"text\": %s", i ? "," : "", quoted(told[i].kind).c_str(), quoted(told[i].text).c_str());
-        fprintf(file, told[i].launched.empty() ? "}" : ", \"launched\": %s}", quoted(told[i].launched).c_str());
+        if (const std::string place = json_of(told[i].place); !place.empty()) fprintf(file, ", \"place\": %s", place.c_str());
+        if (told[i].other.line) fprintf(file, ", \"related\": [%s]", json_of(told[i].other).c_str());
+        if (told[i].launched.file) fprintf(file, ", \"launched\": %s", quoted(place_of_call(told[i].launched)).c_str());
+        fprintf(file, "}");
     }
     fprintf(file, "],\n \"results\": [");
     for (size_t i = 0; i < names.size(); i++) {
@@ -65,9 +76,8 @@ void write_json(const char* path, int status)
 
 void at_end(int status, void*)
 {
-    if (getpid() != owner || forked()) return;
+    if (getpid() != owner) return;
     wait_for_all();
-    check_tails(nullptr);
     size_t bytes = 0;
     if (const unsigned long count = kept_allocations(&bytes))
         note_once(std::to_string(count) + (count == 1 ? " allocation" : " allocations") + " of " + std::to_string(bytes) + " bytes in all not freed");
@@ -93,16 +103,11 @@ void at_end(int status, void*)
 const Settings& settings()
 {
     static const Settings chosen = {number_from("RUNG_ORDER", 0), unsigned(number_from("RUNG_SEED", 0)),
-#ifdef RUNG_NO_RACES
-        0,
-#else
-        number_from("RUNG_RACES", 1),
-#endif
-        number_from("RUNG_WORKERS", int(sysconf(_SC_NPROCESSORS_ONLN))), double(number_from("RUNG_SECONDS", 60)), number_from("RUNG_QUIET", 0) != 0};
+        number_from("RUNG_RACES", 1), double(number_from("RUNG_SECONDS", 60)), number_from("RUNG_QUIET", 0) != 0};
     return chosen;
 }
 
-static std::string shown(const char* path)  // relative to the present folder where it lies there
+std::string shown(const char* path)
 {
     char here[PATH_MAX];
     if (!getcwd(here, sizeof here)) return path;
@@ -112,35 +117,14 @@ static std::string shown(const char* path)  // relative to the present folder wh
 
 std::string place_of_call(RungSite site) { return shown(site.file) + ":" + std::to_string(site.line); }
 
-std::string line_of(unsigned long long counter)
-{
-    Dl_info info;
-    if (!dladdr(reinterpret_cast<void*>(counter), &info)) return "";
-    char command[PATH_MAX + 100], line[PATH_MAX + 100];
-    char path[PATH_MAX];
-    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (length <= 0) return "";
-    path[length] = 0;
-    snprintf(command, sizeof command, "addr2line -i -e '%s' %llx 2>/dev/null", path, counter - (unsigned long long)info.dli_fbase);
-    FILE* const out = popen(command, "r");
-    std::string found;
-    while (out && fgets(line, sizeof line, out)) {
-        line[strcspn(line, "\n ")] = 0;
-        const bool inside = strstr(line, "/rung/emulator/") || strstr(line, "/usr/include/") || strstr(line, "/usr/lib/") || line[0] == '?' ||
-                            strstr(line, ":?") || strstr(line, "/nvidia/cu13/include/");
-        if (!inside && found.empty()) found = shown(line);
-    }
-    if (out) pclose(out);
-    return found;
-}
-
-void tell(ExitCode kind, const char* what, const std::string& text, const std::string& launched)
+void tell(ExitCode kind, const Told& what)
 {
     if (!worst || kind < worst) worst = kind;
-    told.push_back({what, text, launched});
+    told.push_back(what);
+    if (what.place.kernel.empty() && what.launched.file) told.back().place.file = shown(what.launched.file), told.back().place.line = what.launched.line;
     fflush(stdout);
-    fprintf(stderr, "rung: %s: %s.\n", what, text.c_str());
-    if (!launched.empty()) fprintf(stderr, "rung:   launched at %s\n", launched.c_str());
+    fprintf(stderr, "rung: %s: %s.\n", what.kind.c_str(), what.text.c_str());
+    if (what.launched.file && !what.place.kernel.empty()) fprintf(stderr, "rung:   launched at %s\n", place_of_call(what.launched).c_str());
 }
 
 void note_launch(const Ran& ran)

@@ -2,7 +2,7 @@
 // events say that it has arrived where somebody learns of it.
 #include "machine.h"
 
-#include "../include/rung_emulator/tensor_map.h"
+#include "tensor_map.h"
 
 #include <stdlib.h>
 

@@ -332,6 +332,14 @@ void warpsync(Warp& w, const Op& op, uint32_t lanes)
     const uint32_t* const masks = op.has("ALL") || op.every.empty() ? nullptr : w.row(op.every[0], scratch);
     const uint32_t wanted = masks ? masks[__builtin_ctz(lanes)] : w.alive, whole = w.split().lanes;
     uint32_t others = 0, lacking = 0;
+    if (masks && !op.has("EXCLUSIVE") && !op.has("COLLECTIVE"))
+        each(lanes, [&](unsigned l) {
+            if (masks[l] >> l & 1) return;
+            Fault fault(RUNG_BARRIER);
+            fault.at = where(w, op, l);
+            snprintf(fault.text, sizeof fault.text, "the mask %08x of the lanes that come together lacks the lane itself", masks[l]);
+            throw fault;
+        });
     if (masks) each(whole, [&](unsigned l) { others |= uint32_t(masks[l] != wanted) << l, lacking |= masks[l] & w.alive & ~whole; });
     if (others && (lacking || op.has("EXCLUSIVE") || op.has("COLLECTIVE"))) {
         w.split().lanes &= ~others;

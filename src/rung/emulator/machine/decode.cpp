@@ -244,6 +244,27 @@ bool only(const Op& op, std::initializer_list<const char*> known)
     });
 }
 
+// A compare-and-swap verifies the value that a loop has read before: that read is no race with other atomics, be it a loop that the
+// compiler makes of an atomicAdd in shared memory or a programmer's.
+void mark_reads_of_swaps(Program& program)
+{
+    for (const Op& swap : program.ops) {
+        if (swap.name.rfind("ATOM", 0) || !(swap.has("CAS") || swap.has("CAST"))) continue;
+        uint16_t wanted = swap.s[1].index;
+        for (uint32_t i = swap.number; i-- > 0 && swap.number - i < 64;) {
+            Op& op = program.ops[i];
+            if (op.out.kind != Kind::Register || op.out.index != wanted) continue;
+            const Operand* const copied = op.name == "MOV" ? &op.s[0] : op.name == "IMAD" && op.has("MOV") ? &op.s[2] : nullptr;
+            if (copied && copied->kind == Kind::Register) wanted = copied->index;
+            else {
+                const bool loads = op.name == "LDS" || op.name == "LDG" || op.name == "LD";
+                if (loads && op.s[0].base == swap.s[0].base && op.s[0].offset == swap.s[0].offset) op.flags |= ALWAYS_STRONG;
+                break;
+            }
+        }
+    }
+}
+
 Program* decoded(const char* text)
 {
     Program* const program = new Program;
@@ -260,6 +281,7 @@ Program* decoded(const char* text)
         if (!decode(instruction, program->ops.back()) && program->problem.empty())
             program->problem = std::to_string(program->ops.size() - 1) + " " + instruction;
     }
+    mark_reads_of_swaps(*program);
     program->tally.resize(program->ops.size());
     program->memory.resize(program->ops.size());
     for (Op& op : program->ops) {

@@ -81,6 +81,7 @@ struct Memory  // of an instruction that touches memory
     Cost worst = {};
 };
 
+constexpr uint32_t ALWAYS_STRONG = 1 << 19;  // of the flags of an atomic, or a load that belongs to one
 constexpr uint32_t READ_ONLY_CACHE = 1 << 20;  // of the flags of a load
 
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);

@@ -1,7 +1,7 @@
 // CUB's device-wide functions, computed on the CPU in the stream's order, over any iterators. A call without memory asks how much is
 // needed, as in CUB. What is not declared here is refused by name.
 #pragma once
-#include_next <cub/cub.cuh>
+#include "cub_block.h"
 
 #include <algorithm>
 #include <functional>

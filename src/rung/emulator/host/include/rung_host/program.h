@@ -1,23 +1,40 @@
-// Included before every file of a program: CUDA C++ for g++, and the runtime's host functions.
+// Included before every file of a program: what the host's part needs of CUDA C++, and the runtime's host functions.
 #pragma once
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace rung_emulator {
+
+// A place in the program's source; as a default argument, the caller's.
+struct Site { const char* file; int line; };
+inline constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+
+}  // namespace rung_emulator
+
 #include "keywords.h"
 
-#include "rung_emulator/everything.h"
+#include "vectors.h"
+
+#include "arithmetic.h"
+#include "device.h"
+
+#include "../cuda_bf16.h"
+#include "../cuda_fp16.h"
+#include "../math_constants.h"
 
 #include "launching.h"
 
 #ifndef RUNG_CU  // a file of plain C++
 #undef __CUDACC__
-#undef __CUDA_ARCH__
 #endif
-
-inline void cudaGridDependencySynchronize(RungSite site = here())
-{
-    static void* parsed;
-    rung_ptx(&parsed, "griddepcontrol.wait;", nullptr, 0, site);
-}
-inline void cudaTriggerProgrammaticLaunchCompletion(RungSite site = here())
-{
-    static void* parsed;
-    rung_ptx(&parsed, "griddepcontrol.launch_dependents;", nullptr, 0, site);
-}

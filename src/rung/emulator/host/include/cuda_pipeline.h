@@ -1,0 +1,2 @@
+// What kernels call of it, rung_host/device.h declares.
+#pragma once

@@ -1,2 +1,0 @@
-// The emulator's assert (rung_emulator/keywords.h) ends the launch, not the process.
-#pragma once

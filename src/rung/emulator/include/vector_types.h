@@ -1,2 +1,0 @@
-// Device-side declarations of this header are always included; host functions are not available.
-#pragma once
