@@ -35,6 +35,7 @@ struct Code
     std::vector<std::pair<unsigned, unsigned>> parameters;      // offset and size
     std::vector<std::pair<unsigned, std::string>> shared_names;  // offset and name
     std::vector<std::string> places;
+    bool starts_next = false;  // before it ends
     void* program = nullptr;
     size_t instructions = 0;
 };
@@ -198,7 +199,7 @@ bool begin_code(Code& code, const Call& call)
     }
     if (code.program) return true;
     code.program = rung_machine_load(code.text.c_str()), code.instructions = size_t(std::count(code.text.begin(), code.text.end(), '\n'));
-    code.places = lines_of(code.lines);
+    code.places = lines_of(code.lines), code.starts_next = code.text.find("PREEXIT") != std::string::npos;
     std::string places;
     for (const std::string& place : code.places) places += place + "\n";
     rung_machine_name(code.program, call.name, places.c_str());
@@ -228,7 +229,7 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
     static unsigned launches;
     launch.poison = 1 + (settings().seed + launches++) % 5;
     static unsigned long last_moment;
-    launch.dependent = how.dependent && moment() == last_moment + 1, launch.followed = true;  // else all before it has ended
+    launch.dependent = how.dependent && moment() == last_moment + 1, launch.followed = code.starts_next;  // else all before it has ended
     last_moment = moment();
     rung_machine_fault fault = {};
     const int failed = rung_machine_run(code.program, &launch, &fault);

@@ -282,6 +282,7 @@ Program* decoded(const char* text)
             program->problem = std::to_string(program->ops.size() - 1) + " " + instruction;
     }
     mark_reads_of_swaps(*program);
+    for (const Op& op : program->ops) program->orders_blocks |= op.name == "MEMBAR" && !op.has("CTA");
     program->tally.resize(program->ops.size());
     program->memory.resize(program->ops.size());
     for (Op& op : program->ops) {

@@ -41,7 +41,8 @@ void prepare(const rung_machine_launch& l)
     const auto copied = [](uint32_t* to, const uint32_t* from) { std::copy(from, from + 3, to); };
     copied(launch.grid, l.grid), copied(launch.block, l.block), copied(launch.cluster, l.cluster);
     launch.shared_bytes = l.shared_bytes, launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds;
-    launch.regions.clear();
+    launch.regions.clear(), launch.inputs = false;
+    for (uint32_t i = 0; i < l.region_count; i++) launch.inputs |= l.regions[i].flags & INPUT_REGION;
     for (uint32_t i = 0; i < l.region_count; i++) launch.regions.push_back({l.regions[i].from, l.regions[i].to, l.regions[i].flags});
     launch.order = l.order, launch.seed = l.seed, launch.poison = l.poison, launch.races = l.races;
     launch.registers = l.registers;

@@ -124,6 +124,7 @@ struct Program
     std::vector<Memory> memory;
     std::vector<std::unique_ptr<Row>> wide;     // values of numbers and constants
     std::vector<std::pair<Operand*, Row*>> constants;
+    bool orders_blocks = false;                 // has fences beyond a block
     std::string problem;                        // why it cannot be executed
     std::string kernel;                         // for sentences
     std::vector<std::string> places;            // of each instruction: a line, or nothing
@@ -222,6 +223,7 @@ struct Launch
     uint32_t registers;  // of each thread
     bool strict;  // no block may count on another to run at the same time, and a barrier of all wants those that have returned
     bool tiles;  // Triton's code: lanes of a warp share memory in the order of its instructions; threads hold copies of an element
+    bool inputs;  // some region is not to be written
     bool races, dependent, ahead, followed;  // an unknown kernel may still run when it begins; a dependent launch may follow
     uint32_t grid[3], block[3], cluster[3];
     uint32_t shared_bytes, local_bytes;

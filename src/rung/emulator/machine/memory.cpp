@@ -66,8 +66,10 @@ void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t*
 {
     if (launch.regions.empty()) return;
     uint64_t low = ~0ull, high = 0;
-    for (unsigned l = 0; l < WARP; l++)
-        if (lanes >> l & 1) low = std::min(low, at[l]), high = std::max(high, at[l]);
+    for (unsigned l = 0; l < WARP; l++) {
+        const uint64_t active = -uint64_t(lanes >> l & 1);
+        low = std::min(low, at[l] | ~active), high = std::max(high, at[l] & active);
+    }
     const Region& all = region_of(low);
     if (low >= all.from && high + bytes <= all.to && high + bytes > high && !(write && all.flags & INPUT_REGION)) return;
     each(lanes, [&](unsigned l) {

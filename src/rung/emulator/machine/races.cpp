@@ -88,6 +88,7 @@ bool ordered(const Who& who, unsigned lane, const Access& was, bool shared)
 {
     const Order& o = who.order;
     if (was.unit != who.unit) {
+        if (o.known.others.empty()) return false;
         const auto found = o.known.others.find(uint64_t(was.unit) << 16 | was.index);
         return found != o.known.others.end() && found->second >= was.clock;
     }
@@ -192,7 +193,7 @@ void test_reads(const Who& who, unsigned lane, const Cell& cell, uint64_t at, Bl
             (shared || !holds_a_copy(who, lane, at / 4, read)))
             race(who, lane, at, shared, true, read, false, "with no barrier between");
     };
-    test(cell.read);
+    test(cell.read), test(cell.apart);
     if (cell.others) {
         Access other = cell.read;
         const unsigned per = warps_of(*who.w.block);
@@ -211,6 +212,13 @@ bool stands_for(const Who& who, unsigned lane, const Access& mine, const Access&
     return !(was.mask & ~mine.mask) && mine.strong <= was.strong && (!who.agent || was.index == mine.index) && ordered(who, lane, was, shared);
 }
 
+bool together(Access& was, const Access& mine)
+{
+    if (was.unit != mine.unit || was.index != mine.index || was.clock != mine.clock || was.tick != mine.tick || was.strong != mine.strong) return false;
+    was.lanes |= mine.lanes, was.mask |= mine.mask;
+    return true;
+}
+
 void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine, bool shared)
 {
     Access& first = cell.read;
@@ -218,11 +226,13 @@ void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
         first = mine;
         return;
     }
-    const bool alone = !cell.others && !cell.crowd;
-    if (first.unit == mine.unit && first.index == mine.index && first.clock == mine.clock && first.tick == mine.tick && first.strong == mine.strong) {
-        first.lanes |= mine.lanes, first.mask |= mine.mask;
+    if (together(first, mine)) return;
+    if (first.unit != mine.unit && !launch.program->orders_blocks) {
+        if (!cell.apart.clock) cell.apart = mine;
+        else together(cell.apart, mine);
         return;
     }
+    const bool alone = !cell.others && !cell.crowd;
     const unsigned per = warps_of(*who.w.block), all = all_warps(*who.w.block);
     if (stands_for(who, lane, mine, first, shared)) {
         if (!alone) {  // those of the same count in the same block are ordered likewise, where a barrier ordered them
@@ -261,7 +271,7 @@ template <class F>
 inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block* shared, unsigned mask, bool write, unsigned strong, F same)
 {
     if (shared && cell.write.unit != who.unit) cell.write.clock = 0;  // of a block that had this memory before
-    if (shared && cell.read.unit != who.unit) cell.read.clock = 0, cell.others = 0, cell.crowd = 0;
+    if (shared && cell.read.unit != who.unit) cell.read.clock = cell.apart.clock = 0, cell.others = 0, cell.crowd = 0;
     if (launch.tiles && !shared && !write && !who.agent) note_load(who, lane, at / 4);
     Access& last = cell.write;
     const Access mine = {who.clock, who.unit, who.order.tick, who.op.number, 1u << lane, who.index, uint8_t(mask), uint8_t(strong)};
@@ -283,7 +293,7 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
     if (last.clock == mine.clock && last.index == mine.index && last.unit == mine.unit && last.strong == mine.strong && last.tick == mine.tick)
         last.mask |= uint8_t(mask), last.lanes = mine.lanes, last.instruction = mine.instruction;
     else last = mine;
-    cell.read.clock = 0, cell.others = 0;  // ordered before this write, by whatever orders the write itself
+    cell.read.clock = cell.apart.clock = 0, cell.others = 0;  // ordered before this write, by whatever orders the write itself
     if (cell.crowd) crowds[cell.crowd].clear(), cell.crowd = 0;
 }
 
@@ -373,10 +383,37 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
     Order& o = order_of(w);
     need_cells(shared);
     const Who who = {w, op, o, w.block->unit, count_of(o), o.index, false, false};
+    const bool stays = launch.followed || launch.dependent;
+    if (!write && bytes % 4 == 0 && !launch.tiles && (shared || !(stays || launch.inputs || op.flags & READ_ONLY_CACHE))) {
+        // Mostly of what nothing has written, or another warp before a barrier.
+        Access mine = {who.clock, who.unit, o.tick, op.number, 0, who.index, 15, uint8_t(strong)};
+        uint32_t left = 0;
+        const auto read = [&](unsigned l, uint64_t word) {  // whether that was all
+            Cell* const page = shared ? shared->cells.data() : page_cells(word);
+            if (!page) return true;
+            Cell& cell = page[shared ? word : word % PAGE_CELLS];
+            if (shared && cell.write.unit != who.unit) cell.write.clock = 0;  // of a block that had this memory before
+            if (shared && cell.read.unit != who.unit) cell.read.clock = cell.apart.clock = 0, cell.others = 0, cell.crowd = 0;
+            const Access& was = cell.write;
+            if (was.clock && (was.unit != who.unit || was.index == o.index || !knows(o.known.own, was))) return false;
+            if (!cell.read.clock) cell.read = mine;
+            else if (!together(cell.read, mine)) remember_read(who, l, cell, mine, shared);
+            return true;
+        };
+        for (uint32_t rest = lanes; rest;) {
+            const unsigned l = unsigned(__builtin_ctz(rest));
+            mine.lanes = 0;
+            do mine.lanes |= rest & -rest, rest &= rest - 1;
+            while (rest && at[__builtin_ctz(rest)] == at[l]);
+            for (unsigned i = 0; i < bytes / 4; i++)
+                if (!read(l, at[l] / 4 + i)) left |= mine.lanes;
+        }
+        lanes = left;
+    }
     each(lanes, [&](unsigned l) {
         if (!shared) {
-            stay_behind(w, op, l, at[l], bytes, write);
-            if (region_of(at[l]).flags & INPUT_REGION) return;
+            if (stays) stay_behind(w, op, l, at[l], bytes, write);
+            if (launch.inputs && region_of(at[l]).flags & INPUT_REGION) return;
         }
         touch_span(who, l, at[l], bytes, shared, write, strong,
                    [&](unsigned other, unsigned word) {

@@ -43,10 +43,10 @@ struct Access
 };
 
 // The history of four bytes: the last write, and the reads since then. `others` are further warps of the reader's block, which
-// read at the same count; reads of yet others are in a crowd.
+// read at the same count; reads of yet others are in a crowd. Where nothing can order blocks, a reader in another block is enough.
 struct Cell
 {
-    Access write, read;
+    Access write, read, apart;
     uint32_t others, crowd;
 };
 
