@@ -1,12 +1,13 @@
 """Whether the emulator's outputs have the same bits as a GPU's: python3 benchmarks/same_bits.py [OP[/RUNG] ...]
 
-Each CUDA rung runs once on both, in its first type and in f16, at the smallest case that it takes. Rows go to the store ($RUNG_RESULTS,
-or -o): how many elements differ, and by how many units in the last place.
-"""  # fmt: skip
+Each CUDA rung runs once on both, in its first type and in f16, at the smallest case whose sizes multiply to some
+thousands. Rows go to the store ($RUNG_RESULTS, or -o): how many elements differ, and by how many units in the last place.
+"""
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import sys
 from collections import Counter
@@ -26,7 +27,7 @@ from rung.rungs import catalogue, identity
 from rung.rungs.base import emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
-SEED = 3
+SEED, ENOUGH = 3, 4000
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -54,12 +55,13 @@ def compared(name: str, dtype: str) -> Row | None:
         try:
             values = operation.complete(case.values)
             if case.where == "any" and rung.refusal(values, of) is None:
-                taken.append((sum(v for v in values.values() if isinstance(v, int)), len(taken), case, values))
+                size = math.prod(v for v in values.values() if isinstance(v, int) and v > 0)
+                taken.append((size < ENOUGH, size if size >= ENOUGH else -size, len(taken), case, values))
         except Exception:
             continue
     if not taken:
         return None
-    *_, case, values = min(taken, key=lambda one: one[:2])
+    *_, case, values = min(taken, key=lambda one: one[:3])
     row = Row(
         kind="study", what=rung.full_name, dtype=dtype, shape=case.name, values=dict(values),
         options={"study": "same bits"}, texts={rung.full_name: identity.text(rung)}, machine=machine.facts(),
@@ -70,9 +72,9 @@ def compared(name: str, dtype: str) -> Row | None:
         there = {n: t.cuda() for n, t in here.items()}
         rung.prepare(there, values, of, device="cuda").run()
         torch.cuda.synchronize()
-        with emulated_multiprocessors(torch.cuda.get_device_properties(0).multi_processor_count):
-            with module.under(check_races=False, seconds=200.0):
-                rung.prepare(here, values, of, device="emulator").run()
+        count = torch.cuda.get_device_properties(0).multi_processor_count
+        with emulated_multiprocessors(count), module.under(check_races=False, seconds=200.0):
+            rung.prepare(here, values, of, device="emulator").run()
         outputs = [o.name for o in operation.operands if o.role == "out" and o.name in here]
         found = {name: apart(here[name], there[name].cpu()) for name in outputs}
     except Exception as problem:

@@ -174,7 +174,7 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
         return made, None
 
     texts = (expanded.stdout, source.read_text(errors="replace"), _own_text())
-    key = toolchain.key("program", texts, command, how, str(Path.cwd()))
+    key = toolchain.key("program", texts, command, how, str(Path.cwd()), machine.compiled().name)
     shutil.copyfile(kept.kept("emulator", key, make).path, output)
 
 

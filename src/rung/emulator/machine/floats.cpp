@@ -487,6 +487,32 @@ void f2i(Warp& w, const Op& op, uint32_t lanes)
     });
 }
 
+// Numbers of 8 or 16 bits out of larger ones: of one, or of two that are put below a third.
+int64_t clamped(const Op& op, double x)
+{
+    const bool natural = op.has("U8") || op.has("U16");
+    const double most = op.has("U8") ? 255 : op.has("S8") ? 127 : op.has("U16") ? 65535 : 32767, least = natural ? 0 : -most - 1;
+    return x != x ? 0 : int64_t(std::min(std::max(x, least), most));
+}
+
+void narrow(Warp& w, const Op& op, uint32_t lanes)
+{
+    const bool packs = op.name == "I2IP" || op.name == "F2IP";
+    const unsigned bits = op.has("U8") || op.has("S8") ? 8 : 16;
+    const uint32_t mask = (1u << bits) - 1;
+    Row first, second, third;
+    const uint32_t *const a = w.row(op.s[0], first), *const b = packs ? w.row(op.s[1], second) : a, *const c = packs ? w.row(op.s[2], third) : a;
+    uint32_t made[WARP];
+    const auto number = [&](const uint32_t* from, unsigned l) { return op.name == "F2IP" ? rounded(as_float(from[l]), op.flags) : double(int32_t(from[l])); };
+    each(lanes, [&](unsigned l) {
+        const int64_t low = clamped(op, number(packs ? b : a, l));
+        if (!packs) made[l] = uint32_t(low);
+        else made[l] = (uint32_t(low) & mask) | (uint32_t(clamped(op, number(a, l))) & mask) << bits | (bits == 8 ? c[l] << 16 : 0);
+    });
+    uint32_t* const d = w.target(op.out);
+    each(lanes, [&](unsigned l) { d[l] = made[l]; });
+}
+
 void i2f(Warp& w, const Op& op, uint32_t lanes)
 {
     const Operand& o = op.s[0];
@@ -747,6 +773,7 @@ void add_floats(Table& t)
     t["DFMA"] = {dfma, true, prepare_arithmetic};
     t["DSETP"] = {dsetp, false, prepare_dsetp};
     t["F2I"] = {f2i, true, prepare_conversion};
+    t["I2I"] = t["I2IP"] = t["F2IP"] = {narrow, true, [](Op& op) { return op.has("U8") || op.has("S8") || op.has("U16") || op.has("S16"); }};
     t["I2F"] = t["I2FP"] = {i2f, true, prepare_conversion};
     t["F2F"] = t["FRND"] = {f2f, true, prepare_conversion};
     t["F2FP"] = {f2fp, true, nullptr};
