@@ -42,6 +42,8 @@ namespace {
 enum : uint32_t { FLUSHES = 1, SATURATES = 2, DOWN = 4, UP = 8, TO_ZERO = 16, SIMPLE = 32, NAN_WINS = 64, SIGNS = 128 };
 
 inline float flushed(float x) { return as_bits(x) & 0x7f800000 ? x : as_float(as_bits(x) & 0x80000000); }
+inline uint32_t canonical(float x) { return x != x ? 0x7fffffff : as_bits(x); }  // there is one NaN
+inline float positive(float x) { return x <= 0 ? 0.0f : x; }                    // also of a negative zero
 inline float saturated(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }
 
 struct Source
@@ -131,14 +133,14 @@ template <class F>
 void arithmetic(Warp& w, const Op& op, uint32_t lanes, F f)
 {
     uint32_t* const d = w.target(op.out);
-    if (op.flags & SIMPLE) return map(d, lanes, [&](unsigned l) { return as_bits(f(l)); });
+    if (op.flags & SIMPLE) return map(d, lanes, [&](unsigned l) { return canonical(f(l)); });
     const Rounding rounding(op.flags);
     Row made;
     for (unsigned l = 0; l < WARP; l++) {
         float v = f(l);
         if (op.flags & FLUSHES) v = flushed(v);
         if (op.flags & SATURATES) v = saturated(v);
-        made[l] = as_bits(v);
+        made[l] = canonical(v);
     }
     map(d, lanes, [&](unsigned l) { return made[l]; });
 }
@@ -179,9 +181,9 @@ void fmnmx(Warp& w, const Op& op, uint32_t lanes)
     map(w.target(op.out), lanes, [&](unsigned l) {
         float x = a(l), y = b(l);
         if (op.flags & FLUSHES) x = flushed(x), y = flushed(y);
-        if (x != x || y != y) return op.flags & NAN_WINS || (x != x && y != y) ? 0x7fffffffu : as_bits(x != x ? y : x);
+        if ((x != x || y != y) && (op.flags & NAN_WINS || (x != x && y != y))) return 0x7fffffffu;
         const bool less = x < y || (x == y && as_bits(x) >> 31 && !(as_bits(y) >> 31));
-        const uint32_t made = as_bits(less == bool(least >> l & 1) ? x : y);
+        const uint32_t made = as_bits(x != x ? y : y != y || less == bool(least >> l & 1) ? x : y);
         return op.flags & SIGNS ? made | ((a.at[l] ^ b.at[l]) & 0x80000000) : made;
     });
 }
@@ -564,6 +566,7 @@ uint32_t to_eight_bits(float x, bool e5m2)
     float size = fabsf(x);
     const int least = e5m2 ? -14 : -6, digits = e5m2 ? 2 : 3;
     const float most = e5m2 ? 57344.0f : 448.0f;
+    if (size > most) size = most;
     int exponent = size > 0 ? std::max(ilogbf(size), least) : least;
     const float unit = ldexpf(1.0f, exponent - digits);
     size = std::min(nearbyintf(size / unit) * unit, most);
@@ -577,21 +580,31 @@ uint32_t to_eight_bits(float x, bool e5m2)
 void f2fp(Warp& w, const Op& op, uint32_t lanes)
 {
     uint32_t* const d = w.target(op.out);
-    const bool e5m2 = op.has("E5M2");
+    const bool e5m2 = op.has("E5M2"), relu = op.has("RELU");
     if (op.has("UNPACK_B")) {
         Row scratch, made;
         const uint32_t* a = w.row(op.s[0], scratch);
         const unsigned by = op.s[0].parts.find("H1") == 0 ? 16 : 0;
-        each(lanes, [&](unsigned l) {
-            made[l] = float_to_half(eight_bits(a[l] >> by & 255, e5m2)) | uint32_t(float_to_half(eight_bits(a[l] >> (by + 8) & 255, e5m2))) << 16;
-        });
+        const auto half = [&](uint32_t bits) {
+            const float x = eight_bits(bits & 255, e5m2);
+            return uint32_t(float_to_half(relu ? positive(x) : x));
+        };
+        each(lanes, [&](unsigned l) { made[l] = half(a[l] >> by) | half(a[l] >> (by + 8)) << 16; });
         return each(lanes, [&](unsigned l) { d[l] = made[l]; });
+    }
+    if (op.has("UNPACK_B_MERGE_C")) {  // two halves to eight bits each
+        Row first, second;
+        const uint32_t *const a = w.row(op.s[0], first), *const c = w.row(op.s[1], second);
+        const auto eight = [&](uint32_t bits) {
+            const float x = half_to_float(uint16_t(bits));
+            return to_eight_bits(relu ? positive(x) : x, e5m2);
+        };
+        return map(d, lanes, [&](unsigned l) { return c[l] << 16 | eight(a[l] >> 16) << 8 | eight(a[l]); });
     }
     const Source a(w, op.s[0]), b(w, op.s[1]);
     const bool bf16 = op.has("BF16"), eight = e5m2 || op.has("E4M3");
     Row scratch, zero = {};
     const uint32_t* c = op.sources > 2 ? w.row(op.s[2], scratch) : zero;
-    const bool relu = op.has("RELU");
     const uint32_t truncated = op.has("RZ") ? TO_ZERO : 0;
     if (!relu && !eight && !truncated) {
         if (bf16) return map(d, lanes, [&](unsigned l) { return narrowed<true>(a(l)) << 16 | narrowed<true>(b(l)); });
@@ -599,7 +612,7 @@ void f2fp(Warp& w, const Op& op, uint32_t lanes)
     }
     map(d, lanes, [&](unsigned l) {
         float x = a(l), y = b(l);
-        if (relu) x = x < 0 ? 0 : x, y = y < 0 ? 0 : y;
+        if (relu) x = positive(x), y = positive(y);
         if (eight) return c[l] << 16 | to_eight_bits(x, e5m2) << 8 | to_eight_bits(y, e5m2);
         return uint32_t(to_16_bits(x, bf16, truncated)) << 16 | to_16_bits(y, bf16, truncated);
     });
@@ -653,7 +666,7 @@ inline float sum_of(float a, float b, float c)  // a * b + c
     return as_float((lacks != 0) & ((bits & 0x7f800000) != 0x7f800000) ? odd : bits);
 }
 
-enum : uint32_t { PLUS, TIMES, FUSED, LEAST, KIND = 3, WHOLE = 8, RELU = 16, SAT = 32, NAN_FIRST = 64, XORS = 128, LOWER = 256, UPPER = 512 };
+enum : uint32_t { PLUS, TIMES, FUSED, LEAST, KIND = 3, WHOLE = 8, RELU = 16, SAT = 32, NAN_FIRST = 64, XORS = 128, LOWER = 256, UPPER = 512, NO_SUBNORMALS = 1024 };
 
 template <bool BF16>
 void pairs_of(Warp& w, const Op& op, uint32_t lanes)
@@ -668,6 +681,10 @@ void pairs_of(Warp& w, const Op& op, uint32_t lanes)
         alignas(64) float x[WARP], y[WARP], z[WARP], v[WARP];
         a.get<BF16>(x, upper), b.get<BF16>(y, upper);
         if (kind == FUSED) c.get<BF16>(z, upper);
+        const auto flush = [&](float* row) {
+            for (unsigned l = 0; l < WARP; l++) row[l] = fabsf(row[l]) < 0x1p-14f ? copysignf(0, row[l]) : row[l];
+        };
+        if (op.flags & NO_SUBNORMALS) flush(x), flush(y), kind == FUSED ? flush(z) : void();
         if (op.flags & WHOLE) {
             for (unsigned l = 0; l < WARP; l++) v[l] = kind == PLUS ? x[l] + y[l] : kind == TIMES ? x[l] * y[l] : __builtin_fmaf(x[l], y[l], z[l]);
         } else if (kind == PLUS) {
@@ -687,11 +704,13 @@ void pairs_of(Warp& w, const Op& op, uint32_t lanes)
                 for (unsigned l = 0; l < WARP; l++) v[l] = as_float(as_bits(v[l]) | ((as_bits(x[l]) ^ as_bits(y[l])) & 0x80000000));
             }
         }
+        if (op.flags & NO_SUBNORMALS) flush(v);
         if (op.flags & RELU)
-            for (float& n : v) n = n < 0 ? 0 : n;
+            for (float& n : v) n = positive(n);
         if (op.flags & SAT)
             for (float& n : v) n = saturated(n);
-        if (op.flags & WHOLE) memcpy(made, v, sizeof made);
+        if (op.flags & WHOLE)
+            for (unsigned l = 0; l < WARP; l++) made[l] = canonical(v[l]);
         else
             for (unsigned l = 0; l < WARP; l++) made[l] |= narrowed<BF16>(v[l]) << 16 * upper;
     }
@@ -717,7 +736,7 @@ bool prepare_pairs(Op& op)
     }
     const bool bf16 = op.has("BF16_V2") || op.has("BF16");
     op.flags = WHAT | (op.has("F32") ? +WHOLE : 0) | (op.has("RELU") ? +RELU : 0) | (op.has("SAT") ? +SAT : 0) | (op.has("NAN") ? +NAN_FIRST : 0) |
-               (op.has("XORSIGN") ? +XORS : 0) | (op.out.parts == "H0_H0" || op.has("H0_H0") ? +LOWER : 0) |
+               (op.has("XORSIGN") ? +XORS : 0) | (op.has("FTZ") && !bf16 ? +NO_SUBNORMALS : 0) | (op.out.parts == "H0_H0" || op.has("H0_H0") ? +LOWER : 0) |
                (op.out.parts == "H1_H1" || op.has("H1_H1") ? +UPPER : 0);
     op.run = bf16 ? pairs_of<true> : pairs_of<false>;
     return only(op, {"BF16_V2", "BF16", "F32", "MMA", "RELU", "SAT", "FTZ", "H0_H0", "H1_H1", "NAN", "XORSIGN"});

@@ -199,10 +199,15 @@ void lop3(Warp& w, const Op& op, uint32_t lanes)
     map(w.target(op.out), lanes, [&](unsigned l) { return made[l]; });
 }
 
-// P0, P1, a, b, c, two tables: all but the tables are predicates.
+// P0, P1, a, b, c, two tables: all but the tables are predicates, or signs of registers.
 void plop3(Warp& w, const Op& op, uint32_t lanes)
 {
-    const uint32_t a = w.predicate(op.every[2]), b = w.predicate(op.every[3]), c = w.predicate(op.every[4]);
+    const auto source = [&](const Operand& o) {
+        if (o.kind != Kind::Register) return w.predicate(o);
+        const uint32_t* const row = w.r[o.index];
+        return where([&](unsigned l) { return row[l] >> 31; });
+    };
+    const uint32_t a = source(op.every[2]), b = source(op.every[3]), c = source(op.every[4]);
     const uint32_t first = looked_up(a, b, c, op.every[5].value), second = looked_up(a, b, c, op.every[6].value);
     w.set(op.every[0], first, lanes);
     w.set(op.every[1], second, lanes);
