@@ -1,7 +1,8 @@
 """Whether the emulator's outputs have the same bits as a GPU's: python3 benchmarks/same_bits.py [OP[/RUNG] ...]
 
 Each CUDA rung runs once on both, in its first type and in f16, at the smallest case whose sizes multiply to some
-thousands. Rows go to the store ($RUNG_RESULTS, or -o): how many elements differ, and by how many units in the last place.
+thousands. Rows go to the store ($RUNG_RESULTS, or -o): how many elements differ, and by how many units in the last
+place.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def compared(name: str, dtype: str) -> Row | None:
         kind="study", what=rung.full_name, dtype=dtype, shape=case.name, values=dict(values),
         options={"study": "same bits"}, texts={rung.full_name: identity.text(rung)}, machine=machine.facts(),
     )  # fmt: skip
-    names = [o.name for o in operation.operands if o.name in rung.binds or o.role == "out"]
+    bound = [o for o in operation.operands if o.name in rung.binds or o.role == "out"]
+    names = list(dict.fromkeys([*(o.view_of for o in bound if o.view_of), *(o.name for o in bound)]))
     try:
         here = Operands(operation, values, of, names, SEED, device="cpu", case=case).tensors
         there = {n: t.cuda() for n, t in here.items()}

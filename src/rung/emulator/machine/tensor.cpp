@@ -200,6 +200,86 @@ void multiply(unsigned rows, unsigned columns, unsigned depth)
         for (unsigned r = 0; r < rows; r += 8) multiply_tile<8, 1>(r, c, rows, depth);
 }
 
+// ---- sums of floats, as the hardware adds them --------------------------------------------------------------------------
+// The products of an instruction and the sum before are aligned to the greatest exponent among them, as the operands' exponents add up,
+// and cut off below 25 bits behind its point; the sum is exact then, and is cut to a float, or rounded to a half.
+
+typedef long EightLongs __attribute__((vector_size(64)));
+constexpr int ABSENT = -4096, LEAST_SCALED = -100, MOST_SCALED = 120;
+alignas(64) int left_exponents[16 * 256], right_exponents[256 * 256];
+
+constexpr int least_exponent(Number n) { return n == Number::Half || n == Number::E5m2 ? -14 : n == Number::E4m3 ? -6 : -126; }
+constexpr int kept_bits(Number n) { return n == Number::E4m3 || n == Number::E5m2 ? 13 : 25; }
+
+void take_exponents(const float* from, int* to, unsigned count, int least)
+{
+    for (unsigned i = 0; i < count; i++) {
+        const uint32_t bits = as_bits(from[i]);
+        const int exponent = std::max(int(bits >> 23 & 255) - 127, least);
+        to[i] = bits & 0x7fffffff ? exponent : ABSENT;
+    }
+}
+
+// A sum of whole units of 2^exponent, as a float, or as what rounds to its half.
+float cut(int64_t sum, int exponent, bool half)
+{
+    uint64_t size = uint64_t(sum < 0 ? -sum : sum);
+    if (size >> 24) {
+        const unsigned below = unsigned(40 - __builtin_clzll(size));
+        const uint64_t lost = size & ~(~0ull << below);
+        size = size >> below << below | (half && lost ? 1ull << below : 0);  // an odd number rounds to a half as the sum does
+    }
+    const float made = ldexpf(float(size), exponent);
+    return sum < 0 ? -made : made;
+}
+
+// One element outside of the usual range.
+float summed(const float* a, const float* b, const int* ea, const int* eb, unsigned depth, float before, int kept, bool half)
+{
+    double plain = before;
+    int e = before != 0 ? std::max(ilogbf(before), -126) : ABSENT;
+    for (unsigned k = 0; k < depth; k++) plain += double(a[k]) * b[k * 8], e = std::max(e, ea[k] + eb[k * 8]);
+    if (plain != plain) return as_float(0x7fffffff);
+    if (std::isinf(plain)) return float(plain);
+    int64_t sum = int64_t(ldexp(double(before), kept - e));
+    for (unsigned k = 0; k < depth; k++) sum += int64_t(ldexp(double(a[k]) * b[k * 8], kept - e));
+    return e <= ABSENT / 2 ? 0.0f : cut(sum, e - kept, half);
+}
+
+// `products` are the sums before, and become those behind.
+void multiply_floats(unsigned rows, unsigned columns, unsigned depth, Number a, Number b, bool half)
+{
+    const int kept = kept_bits(a);
+    take_exponents(left, left_exponents, rows * depth, least_exponent(a));
+    take_exponents(right, right_exponents, columns * depth, least_exponent(b));
+    for (unsigned column = 0; column < columns; column += 8)
+        for (unsigned row = 0; row < rows; row++) {
+            const float *const x = left + row * depth, *const y = right + column * depth;
+            const int *const ex = left_exponents + row * depth, *const ey = right_exponents + column * depth;
+            Eight& at = *reinterpret_cast<Eight*>(products + column * rows + row * 8);
+            EightInts e;
+            take_exponents(reinterpret_cast<const float*>(&at), reinterpret_cast<int*>(&e), 8, -126);
+            for (unsigned k = 0; k < depth; k++) {
+                const EightInts sum = *reinterpret_cast<const EightInts*>(ey + k * 8) + ex[k];
+                e = sum > e ? sum : e;
+            }
+            const EightInts outside = (e < LEAST_SCALED) | (e > MOST_SCALED);
+            bool any = false;
+            for (unsigned c = 0; c < 8; c++) any |= outside[c] != 0;
+            if (any) {
+                for (unsigned c = 0; c < 8; c++) at[c] = summed(x, y + c, ex, ey + c, depth, at[c], kept, half);
+                continue;
+            }
+            const Eight scale = (Eight)((127 + kept - e) << 23);
+            EightLongs sum = __builtin_convertvector(__builtin_convertvector(at * scale, EightInts), EightLongs);
+            for (unsigned k = 0; k < depth; k++) {
+                const Eight product = *reinterpret_cast<const Eight*>(y + k * 8) * x[k] * scale;
+                sum += __builtin_convertvector(__builtin_convertvector(product, EightInts), EightLongs);
+            }
+            for (unsigned c = 0; c < 8; c++) at[c] = cut(sum[c], e[c] - kept, half);
+        }
+}
+
 const uint32_t* words(const Warp& warp, const Operand& o, unsigned k) { return warp.r[o.index == ZERO ? ZERO : o.index + k]; }
 
 // Registers of `rows` by `depth` numbers: the upper eight rows, the lower ones, then the next columns.
@@ -215,6 +295,25 @@ void read_registers(const Warp& warp, const Operand& o, Number n, unsigned rows,
             read(from, across ? to + k * each * step + half * 8 : to + half * 8 * step + k * each, step, across);
         }
 }
+
+// The sums before to `products`.
+void read_sums(const Warp& warp, const Shape& shape, const Operand& old, bool add)
+{
+    const unsigned halves = shape.rows / 8, registers = shape.sums == Sums::Half ? 1 : 2;
+    if (!add) return std::fill(products, products + shape.rows * shape.columns, 0.0f);
+    for (unsigned column = 0; column < shape.columns; column += 8)
+        for (unsigned half = 0; half < halves; half++)
+            for (unsigned i = 0; i < registers; i++) {
+                const uint32_t* const from = words(warp, old, (column / 8 * halves + half) * registers + i);
+                float* const to = products + column * shape.rows + half * 64 + i;
+                for (unsigned l = 0; l < WARP; l++) {
+                    if (registers == 2) to[l * 2] = as_float(from[l]);
+                    else to[l * 2] = half_to_float(uint16_t(from[l])), to[l * 2 + 1] = half_to_float(uint16_t(from[l] >> 16));
+                }
+            }
+}
+
+void multiply_and_add(Warp& warp, uint32_t lanes, const Shape& shape, const Operand& out, const Operand& old, bool add, bool negative);
 
 // Adds `products` to the sums in registers: two for eight rows by eight columns, or one of halves.
 void add_products(Warp& warp, uint32_t lanes, const Shape& shape, const Operand& out, const Operand& old, bool add, float sign)
@@ -290,10 +389,22 @@ void multiply_warp(Warp& warp, const Op& op, uint32_t lanes)
     read_registers(warp, a, shape.a, shape.rows, shape.sparse ? shape.depth / 2 : shape.depth, left, false);
     read_registers(warp, b, shape.b, 8, shape.depth, right, true);
     if (shape.sparse) spread(warp, op, shape, op.s[3], op.s[4].value);
-    multiply(shape.rows, 8, shape.depth);
     if (lanes != ALL) fail(warp, RUNG_BARRIER, "a product by a part of the warp (lanes %08x): all its lanes must make it together", lanes);
     note(Event::Product, warp, 1);
-    add_products(warp, lanes, shape, op.out, old, old.index != ZERO, a.negative != b.negative ? -1.0f : 1.0f);
+    multiply_and_add(warp, lanes, shape, op.out, old, old.index != ZERO, a.negative != b.negative);
+}
+
+void multiply_and_add(Warp& warp, uint32_t lanes, const Shape& shape, const Operand& out, const Operand& old, bool add, bool negative)
+{
+    if (shape.sums != Sums::Float && shape.sums != Sums::Half) {
+        multiply(shape.rows, shape.columns, shape.depth);
+        return add_products(warp, lanes, shape, out, old, add, negative ? -1.0f : 1.0f);
+    }
+    if (negative)
+        for (unsigned i = 0; i < shape.rows * shape.depth; i++) left[i] = -left[i];
+    read_sums(warp, shape, old, add);
+    multiply_floats(shape.rows, shape.columns, shape.depth, shape.a, shape.b, shape.sums == Sums::Half);
+    add_products(warp, lanes, shape, out, old, false, 1.0f);
 }
 
 // ---- products of a warp group ---------------------------------------------------------------------------------------
@@ -363,11 +474,10 @@ void multiply_group(Warp& warp, const Op& op, uint32_t lanes)
     else matrix(matrices.descriptor, has("tnspA")).read(shape.a, warp.rank % 4 * 16, 16, held, left, false);
     matrix(matrices.descriptor + 2u, has("tnspB")).read(shape.b, 0, shape.columns, shape.depth, right, true);
     if (shape.sparse) spread(warp, op, shape, op.s[2 + registers], op.s[3 + registers].value);
-    multiply(16, shape.columns, shape.depth);
     note(Event::Product, warp, 1);
     if (op.text.find("gsb0") != std::string::npos) close_group_of(warp, Agent::Product);
     const bool negative = (registers ? op.s[0].negative : has("negA")) != has("negB");
-    add_products(warp, lanes, shape, op.out, old, add, negative ? -1.0f : 1.0f);
+    multiply_and_add(warp, lanes, shape, op.out, old, add, negative);
 }
 
 // ---- doubles ----------------------------------------------------------------------------------------------------------
