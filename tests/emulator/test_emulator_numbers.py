@@ -236,3 +236,18 @@ def test_vectors_have_cudas_sizes_and_load_whole() -> None:
     assert torch.equal(out[128:256].view(32, 4), x)
     assert torch.equal(out[256:].view(32, 2), torch.stack([x[:, 0] + x[:, 1], x[:, 2] * x[:, 3]], 1))
     assert sizes.tolist() == [12, 16, 16, 8, 8, 4, 4, 4]
+
+
+@pytest.mark.parametrize("name", ["rcp", "rsq", "ex2"])
+def test_special_functions_have_the_bits_of_an_h100(name: str) -> None:
+    """For arguments of every exponent and sign, infinities and NaN among them; a GPU gave the answers once."""
+    stored = np.load(Path(__file__).with_name("special_functions.npz"))
+    ptx = {"rcp": "rcp.approx.ftz.f32", "rsq": "rsqrt.approx.ftz.f32", "ex2": "ex2.approx.ftz.f32"}[name]
+    source = (
+        "__global__ void k(const float* x, float* out) { const int i = blockIdx.x * 256 + threadIdx.x; float r;"
+        f' asm("{ptx} %0, %1;" : "=f"(r) : "f"(x[i])); out[i] = r; }}'
+    )
+    x = torch.from_numpy(stored["arguments"].view(np.float32).copy())
+    out = torch.empty_like(x)
+    run(source, x, out, grid=len(x) // 256, block=256)
+    assert (out.numpy().view(np.uint32) == stored[name]).all()

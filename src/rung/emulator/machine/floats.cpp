@@ -267,10 +267,10 @@ void fchk(Warp& w, const Op& op, uint32_t lanes)
 float special(uint32_t function, float x)
 {
     switch (function) {
-    case 0: return 1.0f / flushed(x);
-    case 1: return float(1.0 / sqrt(double(flushed(x))));
+    case 0: return special_reciprocal(x);
+    case 1: return special_root(x);
     case 3: return log2f(flushed(x));
-    case 2: return flushed(exp2f(flushed(x)));
+    case 2: return special_power(x);
     case 4: return sqrtf(flushed(x));
     case 5: return float(sin(double(x) * 6.283185307179586));
     case 6: return float(cos(double(x) * 6.283185307179586));
@@ -296,7 +296,7 @@ void mufu(Warp& w, const Op& op, uint32_t lanes)
         return;
     }
     uint32_t* const d = w.target(op.out);
-    each(lanes, [&](unsigned l) { d[l] = as_bits(special(op.flags, a(l))); });
+    each(lanes, [&](unsigned l) { d[l] = canonical(special(op.flags, a(l))); });
 }
 
 void mufu_of_16_bits(Warp& w, const Op& op, uint32_t lanes)

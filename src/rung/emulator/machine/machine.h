@@ -314,6 +314,10 @@ void add_async(Table& table);   // SYNCS, UBLKCP, UTMALDG, UTMASTG, LDGSTS, STAS
 // Takes the modifiers that are named out of the op's list of those not yet read.
 bool only(const Op& op, std::initializer_list<const char*> known);
 
+float special_reciprocal(float x);
+float special_root(float x);  // 1 / sqrt(x)
+float special_power(float x);  // 2^x
+
 // ---- the longest chain of dependent instructions ---------------------------------------------------------------------
 
 constexpr uint32_t COPY_CLOCKS = 263;  // of the copy engine: as a load from the second cache

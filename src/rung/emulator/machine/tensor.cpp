@@ -202,7 +202,8 @@ void multiply(unsigned rows, unsigned columns, unsigned depth)
 
 // ---- sums of floats, as the hardware adds them --------------------------------------------------------------------------
 // The products of an instruction and the sum before are aligned to the greatest exponent among them, as the operands' exponents add up,
-// and cut off below 25 bits behind its point; the sum is exact then, and is cut to a float, or rounded to a half.
+// and cut off below 25 bits behind its point; the sum is exact then, and is cut to a float, or rounded to a half. Of numbers of 8 bits
+// 13 bits are kept, of the products as of the sum.
 
 typedef long EightLongs __attribute__((vector_size(64)));
 constexpr int ABSENT = -4096, LEAST_SCALED = -100, MOST_SCALED = 120;
@@ -221,11 +222,11 @@ void take_exponents(const float* from, int* to, unsigned count, int least)
 }
 
 // A sum of whole units of 2^exponent, as a float, or as what rounds to its half.
-float cut(int64_t sum, int exponent, bool half)
+float cut(int64_t sum, int exponent, bool half, int digits)
 {
     uint64_t size = uint64_t(sum < 0 ? -sum : sum);
-    if (size >> 24) {
-        const unsigned below = unsigned(40 - __builtin_clzll(size));
+    if (size >> digits) {
+        const unsigned below = unsigned(64 - digits - __builtin_clzll(size));
         const uint64_t lost = size & ~(~0ull << below);
         size = size >> below << below | (half && lost ? 1ull << below : 0);  // an odd number rounds to a half as the sum does
     }
@@ -243,7 +244,7 @@ float summed(const float* a, const float* b, const int* ea, const int* eb, unsig
     if (std::isinf(plain)) return float(plain);
     int64_t sum = int64_t(ldexp(double(before), kept - e));
     for (unsigned k = 0; k < depth; k++) sum += int64_t(ldexp(double(a[k]) * b[k * 8], kept - e));
-    return e <= ABSENT / 2 ? 0.0f : cut(sum, e - kept, half);
+    return e <= ABSENT / 2 ? 0.0f : cut(sum, e - kept, half, std::min(kept + 1, 24));
 }
 
 // `products` are the sums before, and become those behind.
@@ -276,7 +277,7 @@ void multiply_floats(unsigned rows, unsigned columns, unsigned depth, Number a, 
                 const Eight product = *reinterpret_cast<const Eight*>(y + k * 8) * x[k] * scale;
                 sum += __builtin_convertvector(__builtin_convertvector(product, EightInts), EightLongs);
             }
-            for (unsigned c = 0; c < 8; c++) at[c] = cut(sum[c], e[c] - kept, half);
+            for (unsigned c = 0; c < 8; c++) at[c] = cut(sum[c], e[c] - kept, half, std::min(kept + 1, 24));
         }
 }
 
