@@ -64,8 +64,8 @@ def compared(name: str, dtype: str) -> Row | None:
         return None
     *_, case, values = min(taken, key=lambda one: one[:3])
     row = Row(
-        kind="study", what=rung.full_name, dtype=dtype, shape=case.name, values=dict(values),
-        options={"study": "same bits"}, texts={rung.full_name: identity.text(rung)}, machine=machine.facts(),
+        kind="study", what=rung.full_name, part="same bits", dtype=dtype, shape=case.name, values=dict(values),
+        texts={rung.full_name: identity.text(rung)}, machine=machine.facts(),
     )  # fmt: skip
     bound = [o for o in operation.operands if o.name in rung.binds or o.role == "out"]
     names = list(dict.fromkeys([*(o.view_of for o in bound if o.view_of), *(o.name for o in bound)]))
@@ -83,7 +83,7 @@ def compared(name: str, dtype: str) -> Row | None:
         return replace(row, verdict="failed", reason=f"{type(problem).__name__}: {problem}"[:300])
     metrics = {key: float(sum(one[key] for one in found.values())) for key in ("elements", "differ")}
     metrics["units"] = float(max((one["units"] for one in found.values()), default=0))
-    return replace(row, detail=found, metrics=metrics)
+    return replace(row, metrics=metrics)
 
 
 def _compared(words: tuple[str, str]) -> Any:

@@ -1,9 +1,10 @@
 """What the special functions of an H100 give, for the emulator: python3 benchmarks/special_functions.py [OUTPUT]
 
-Each of four tables has, for 2^23 arguments in the order of their bits, by how many units in the last place the result differs from the
-rounded one, plus 2, in two bits: 1/x and 1/sqrt(x) from 1 to 2, 1/sqrt(x) from 2 to 4, 2^x from 0 to 1 in steps of 2^-23. Everything
-else follows from them (emulator/machine/floats.cpp). The second output is a sample of all arguments, for the tests.
-"""  # fmt: skip  # noqa: E501
+Each of four tables has, for 2^23 arguments in the order of their bits, by how many units in the last place the result
+differs from the rounded one, plus 2, in two bits: 1/x and 1/sqrt(x) from 1 to 2, 1/sqrt(x) from 2 to 4, 2^x from 0 to 1
+in steps of 2^-23. Everything else follows from them (emulator/machine/special.cpp). The second output is a sample of all
+arguments, for the tests.
+"""
 
 from __future__ import annotations
 

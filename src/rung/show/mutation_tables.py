@@ -59,6 +59,19 @@ def program_speed(rows: Iterable[Row]) -> str:
     )
 
 
+def same_bits(rows: Iterable[Row]) -> str:
+    """How many rungs' outputs are those of a GPU (benchmarks/same_bits.py)."""
+    found = [row for row in rows if row.part == "same bits" and row.verdict == "ok"]
+    if not found:
+        return "\nNot compared yet.\n\n"
+    equal = [row for row in found if not row.metrics["differ"]]
+    others = sorted({f"{row.operation}/{row.what.partition('/')[2][:2]}" for row in found if row.metrics["differ"]})
+    return (
+        f"\nOf {len(found)} runs of CUDA rungs at small cases, on both, the outputs of {len(equal)} are equal in every "
+        f"bit. The others: {', '.join(others)}.\n\n"
+    )
+
+
 def judging(rows: Iterable[Row], part: str) -> str:
     """What the default check takes, and which wrong kernels it refuses (benchmarks/judging.py)."""
     row = next((r for r in reversed(list(rows)) if r.what == "judging" and r.part == part), None)

@@ -89,6 +89,7 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     makers["programs:seen"] = partial(mutation_tables.programs, rows)
     makers |= {f"judging:{part}": partial(mutation_tables.judging, rows, part) for part in ("seconds", "wrong")}
     makers["programs:speed"] = partial(mutation_tables.program_speed, rows)
+    makers["emulator:bits"] = partial(mutation_tables.same_bits, rows)
     makers |= {f"items:{name}": partial(reproduce_page.covered, rows, name) for name in sources.documents()}
     makers["items"] = partial(reproduce_page.counted, rows)
     files: dict[Path, str] = {}
