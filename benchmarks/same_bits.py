@@ -51,7 +51,7 @@ def compared(name: str, dtype: str) -> Row | None:
     torch.set_num_threads(1)
     rung, of = catalogue.find(name), DTYPES[dtype]
     operation = rung.operation
-    taken = []
+    taken: list[tuple[bool, int, int, Any, Any]] = []
     for case in operation.cases:
         try:
             values = operation.complete(case.values)

@@ -2,8 +2,8 @@
 
 Each of four tables has, for 2^23 arguments in the order of their bits, by how many units in the last place the result
 differs from the rounded one, plus 2, in two bits: 1/x and 1/sqrt(x) from 1 to 2, 1/sqrt(x) from 2 to 4, 2^x from 0 to 1
-in steps of 2^-23. Everything else follows from them (emulator/machine/special.cpp). The second output is a sample of all
-arguments, for the tests.
+in steps of 2^-23. Everything else follows from them (emulator/machine/special.cpp). The second output is a sample of
+all arguments, for the tests.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import lzma
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +60,7 @@ def main() -> int:
         tables += (four[:, 0] | four[:, 1] << 2 | four[:, 2] << 4 | four[:, 3] << 6).tobytes()
     (output / "special.xz").write_bytes(lzma.compress(tables, preset=9 | lzma.PRESET_EXTREME))
     sample = (np.arange(SAMPLE, dtype=np.uint64) * (2**32 // SAMPLE) + 0x5A5A5 % (2**32 // SAMPLE)).astype(np.uint32)
-    answers = {name: given(name, sample.view(np.float32)).view(np.uint32) for name in FUNCTIONS}
+    answers: dict[str, Any] = {name: given(name, sample.view(np.float32)).view(np.uint32) for name in FUNCTIONS}
     np.savez_compressed(output / "special_functions.npz", arguments=sample, **answers)
     return 0
 
