@@ -368,14 +368,15 @@ __global__ void sums(float* out) {
 
 
 @pytest.mark.parametrize("settings", list(orders()))
-def test_lanes_of_a_warp_may_store_one_value_to_one_address(settings: dict[str, Any]) -> None:
+def test_threads_may_store_one_value_to_one_address(settings: dict[str, Any]) -> None:
     out = torch.zeros(64)
     check(SAME, out, block=64, defines=[("WARP", "32"), ("VALUE", "float(threadIdx.x / 32 + 1)")], **settings)
     assert out.tolist() == [1.0, 2.0] * 32
     words = race_of(SAME, out, block=64, defines=[("WARP", "32"), ("VALUE", "float(threadIdx.x)")], **settings)
     assert "line 4" in words and "another value" in words
-    words = race_of(SAME, out, block=64, defines=[("WARP", "64"), ("VALUE", "1.0f")], **settings)  # of two warps
-    assert "line 4" in words
+    check(SAME, out, block=64, defines=[("WARP", "64"), ("VALUE", "1.0f")], **settings)  # of two warps
+    words = race_of(SAME, out, block=64, defines=[("WARP", "64"), ("VALUE", "float(threadIdx.x / 32)")], **settings)
+    assert "line 4" in words and "another value" in words
 
 
 def test_the_last_store_of_a_kernel_is_compared_too() -> None:
@@ -383,3 +384,11 @@ def test_the_last_store_of_a_kernel_is_compared_too() -> None:
     out = torch.zeros(1)
     check(kernel, out, block=32, defines=[("VALUE", "3.0f")])
     assert "another value" in race_of(kernel, out, block=32, defines=[("VALUE", "float(threadIdx.x)")])
+
+
+def test_threads_of_several_warps_and_blocks_may_set_one_flag() -> None:
+    kernel = "__global__ void k(int* flag) { if (threadIdx.x % 3 == 0) *flag = VALUE; }"
+    flag = torch.zeros(1, dtype=torch.int32)
+    check(kernel, flag, grid=4, block=96, defines=[("VALUE", "1")])
+    assert "another value" in race_of(kernel, flag, grid=4, block=96, defines=[("VALUE", "threadIdx.x")])
+    assert "another value" in race_of(kernel, flag, grid=4, block=1, defines=[("VALUE", "blockIdx.x")])

@@ -144,7 +144,7 @@ def test_kernels_that_wait_for_each_other_for_ever_are_told_at_their_loop(tmp_pa
 def test_long_work_of_one_thread_is_no_deadlock(tmp_path: Path) -> None:
     source = tmp_path / "long.cu"
     source.write_text(
-        "__global__ void sum(float* x, int n) { float s = 0; for (int j = 0; j < 4000; j++) for (int i = 0; i < n; i++)"
+        "__global__ void sum(float* x, int n) { float s = 0; for (int j = 0; j < 400; j++) for (int i = 0; i < n; i++)"
         " s += x[i]; x[0] = s; }\n"
         "int main() { float* x; cudaMalloc(&x, 1 << 18); cudaMemset(x, 0, 1 << 18); sum<<<1, 1>>>(x, 1 << 16);\n"
         "int code = cudaDeviceSynchronize(); cudaFree(x); return code; }\n"

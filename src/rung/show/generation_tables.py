@@ -231,7 +231,7 @@ def summary(found: Figures) -> str:
         workload = "one text" if texts == 1 else f"{texts} texts"
         cells = [instead, "", ""] if instead else [f"{row.metrics['tokens_per_s']:,.0f}", *_beside(found, row)]
         lines.append([f"{_name(row)}, {workload}", *cells])
-    earlier = "What earlier code reached is kept in [a note](docs/notes/text-speed-2026-11.md).\n\n"
+    earlier = "`docs/notes/text-speed-2026-11.md` keeps what earlier code reached.\n\n"
     some = any(instead for _, instead in ours(found, "text"))
     return table(("", "tokens/s", *PEER), lines) + (earlier if some else "")
 

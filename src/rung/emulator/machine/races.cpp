@@ -151,7 +151,9 @@ rung_where where_of(const Access& was, const Warp& w)
     Fault fault(RUNG_RACE);
     fault.space = shared ? RUNG_SHARED_SPACE : RUNG_GLOBAL_SPACE, fault.address = at, fault.bytes = 4;
     fault.writes = write, fault.other_wrote = was_write;
-    fault.at = where(who.w, who.op, lane), fault.other = where_of(was, who.w);
+    Access other = was;
+    if (was.unit == who.unit && was.index == who.order.index && was.lanes & ~(1u << lane)) other.lanes &= ~(1u << lane);
+    fault.at = where(who.w, who.op, lane), fault.other = where_of(other, who.w);
     const unsigned all = all_warps(*who.w.block);
     const bool was_agent = was.index >= all, elsewhere = memcmp(fault.at.block, fault.other.block, sizeof fault.at.block);
     if (was_agent) {
@@ -279,8 +281,9 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
         const bool pieces = who.agent && last.index == who.index && last.unit == who.unit;  // of one operation, or of one barrier's
         if (!pieces && !ordered(who, lane, last, shared) && (write || shared || !holds_a_copy(who, lane, at / 4, last))) {
             const unsigned per = warps_of(*who.w.block);
-            const bool own = last.index == who.index, copies = launch.tiles && last.index / per == who.order.index / per;
-            const bool repeats = write && !strong && !last.strong && last.unit == who.unit && (own || copies) && last.instruction == who.op.number;
+            const bool own = last.index == who.index && last.unit == who.unit;
+            const bool copies = !launch.tiles || (last.unit == who.unit && last.index / per == who.order.index / per);
+            const bool repeats = write && !strong && !last.strong && (own || copies) && last.instruction == who.op.number;
             if (!repeats || !same(own ? unsigned(__builtin_ctz(last.lanes)) : WARP))
                 race(who, lane, at, shared, write, last, true, repeats ? "by the same instruction, with another value" : "with no barrier between");
         } else if (!write && who.op.flags & READ_ONLY_CACHE && !shared && last.index < all_warps(*who.w.block))
@@ -418,8 +421,9 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
         touch_span(who, l, at[l], bytes, shared, write, strong,
                    [&](unsigned other, unsigned word) {
                        if (other < WARP || (!data && !shared)) return data && data[word * step + l] == data[word * step + other];
-                       if (shared) return true;  // where the compiler turns a tile, by matrices whose rows other lanes hold
-                       return !memcmp(&data[word * step + l], reinterpret_cast<const uint8_t*>(at[l]) + 4 * word, std::min(4u, bytes - 4 * word));
+                       if (shared && (launch.tiles || !data)) return launch.tiles;  // which turns tiles by matrices whose rows other lanes hold
+                       const uint8_t* const now = shared ? shared->shared.data() + at[l] : reinterpret_cast<const uint8_t*>(at[l]);
+                       return !memcmp(&data[word * step + l], now + 4 * word, std::min(4u, bytes - 4 * word));
                    });
     });
 }
