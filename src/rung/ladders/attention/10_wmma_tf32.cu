@@ -61,7 +61,6 @@ __device__ void round_to_tf32(Fragment& fragment)
 extern "C" __global__ void permute(const float* qkv, float* qh, float* kh, float* vh, int B, int T, int C, int NH, int HS, int TP)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    // never true: tiles of 16 tokens of heads of 16 columns are whole blocks
     if (i >= B * TP * C) return;
     int hs = i % HS, t = i / HS % TP, nh = i / HS / TP % NH, b = i / HS / TP / NH;
     const float* token = qkv + ((int64_t)b * T + t) * 3 * C + nh * HS + hs;
@@ -78,7 +77,6 @@ extern "C" __global__ void query_key(const float* qh, const float* kh, float* sc
     int64_t head = (int64_t)blockIdx.z * TP;
     wmma::fragment<wmma::accumulator, TILE, TILE, DEPTH, float> sum;
     wmma::fill_fragment(sum, 0.0f);
-    // never one turn: HS is a multiple of 16
     for (int hs = 0; hs < HS; hs += DEPTH) {
         wmma::fragment<wmma::matrix_a, TILE, TILE, DEPTH, wmma::precision::tf32, wmma::row_major> a;
         wmma::fragment<wmma::matrix_b, TILE, TILE, DEPTH, wmma::precision::tf32, wmma::col_major> b;
@@ -118,7 +116,6 @@ extern "C" __global__ void attend_value(const float* scores, const float* vh, fl
     int end = causal ? row0 + TILE : TP;
     wmma::fragment<wmma::accumulator, TILE, TILE, DEPTH, float> sum;
     wmma::fill_fragment(sum, 0.0f);
-    // never one turn: keys come in tiles of 16
     for (int t2 = 0; t2 < end; t2 += DEPTH) {
         wmma::fragment<wmma::matrix_a, TILE, TILE, DEPTH, wmma::precision::tf32, wmma::row_major> a;
         wmma::fragment<wmma::matrix_b, TILE, TILE, DEPTH, wmma::precision::tf32, wmma::row_major> b;

@@ -64,7 +64,6 @@ extern "C" __global__ void flash(const float* qh, const float* kh, const float* 
             V[i] = inside ? vh[(head + key0) * HS + i] : 0.0f;
         }
         __syncthreads();
-        // never skipped: Br is at least twice blockDim.y; never one turn: likewise
         for (int r = ty; r < Br; r += blockDim.y) {
             // perhaps never skipped: Bc is at least blockDim.x
             for (int c = tx; c < Bc; c += blockDim.x) {

@@ -62,7 +62,6 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
         if (threadIdx.x % WARPGROUP > 0) return;
         byte_barrier_expect(&shared.q_full, sizeof(shared.q));
         load_rows<BR>(shared.q, &q_map, &shared.q_full, row0, nh, b);
-        // never one turn: there is a block of keys
         for (int i = 0; i <= blocks; i++) {  // from the last block of keys to the first, with values one step later
             if (i < blocks) {
                 const int stage = stage_of(i);

@@ -74,7 +74,6 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
         warpgroup_give_registers<PRODUCER>();
         if (threadIdx.x % WARPGROUP > 0) return;
         int first = 0;  // step of this tile
-        // never skipped: it ends within; never one turn: there are no more blocks than tiles
         for (int tile = blockIdx.x, tiles_done = 0;; tiles_done++) {
             byte_barrier_wait(&shared.q_free, tiles_done % 2 ^ 1);
             shared.tile = tile < tiles ? tile : -1;
@@ -83,7 +82,6 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
             byte_barrier_expect(&shared.q_full, sizeof(shared.q));
             load_rows<BR>(shared.q, &q_map, &shared.q_full, row0, nh, b);
             const int given = atomicAdd(counter, 1);
-            // never one turn: there is a block of keys
             for (int i = 0; i <= blocks; i++) {  // from the last block of keys to the first, with values one step later
                 if (i < blocks) {
                     const int stage = stage_of(first + i);
@@ -116,7 +114,6 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
         if (group == GROUPS - 1) pass_turn();
 
         int first = 0;  // step of this tile
-        // never one turn: the tile that ends it is another
         for (int tiles_done = 0;; tiles_done++) {
             byte_barrier_wait(&shared.q_full, tiles_done % 2);
             const int tile = shared.tile;

@@ -109,7 +109,6 @@ extern "C" __global__ void gradients(const Real* qkv, const Real* dout, const fl
     const Real* d = dout + (int64_t)b * T * C + nh * HS + hs;
     float dq = 0.0f, dk = 0.0f, dv = 0.0f;
     for (int t2 = 0; t2 <= t; t2++) dq += ds[head + (int64_t)t * T + t2] * to_float(k[t2 * step]);
-    // never skipped: the first query of a key is its own
     for (int t1 = t; t1 < T; t1++) {
         dk += ds[head + (int64_t)t1 * T + t] * to_float(q[t1 * step]);
         dv += p[head + (int64_t)t1 * T + t] * to_float(d[(int64_t)t1 * C]);

@@ -98,7 +98,6 @@ extern "C" __global__ void forward(const Real* qkv, const Real* dout, Real* out,
         for (int j = 0; j < WIDTH; j++) {
             const int d = lane + j * LANES;
             float part = 0.0f;
-            // never one turn: TILE is 32
             for (int t2 = 0; t2 < TILE && d < HS; t2++) part += P[row * (TILE + 1) + t2] * V[t2 * ROW + d];
             o[j] = o[j] * shrink + part;
         }
@@ -140,7 +139,6 @@ extern "C" __global__ void key_gradients(const Real* qkv, const Real* dout, cons
     load_tile(V, q + 2 * C, key0, T, step);
 
     float dk[WIDTH] = {}, dv[WIDTH] = {};  // of key key0 + row
-    // never skipped: the first tile of queries is that of the keys
     for (int row0 = key0; row0 < T; row0 += TILE) {
         __syncthreads();
         load_tile(Q, q, row0, T, step);
@@ -156,7 +154,6 @@ extern "C" __global__ void key_gradients(const Real* qkv, const Real* dout, cons
         __syncthreads();
         for (int j = 0; j < WIDTH; j++) {
             const int d = lane + j * LANES;
-            // never one turn: TILE is 32
             for (int r = 0; r < TILE && d < HS; r++) {
                 dv[j] += P[r * (TILE + 1) + row] * D[r * ROW + d];
                 dk[j] += S[r * (TILE + 1) + row] * Q[r * ROW + d];
@@ -200,7 +197,6 @@ extern "C" __global__ void query_gradients(const Real* qkv, const Real* dout, co
         __syncwarp();  // the row's eight lanes are in one warp
         for (int j = 0; j < WIDTH; j++) {
             const int d = lane + j * LANES;
-            // never one turn: TILE is 32
             for (int t2 = 0; t2 < TILE && d < HS; t2++) dq[j] += S[row * (TILE + 1) + t2] * K[t2 * ROW + d];
         }
     }

@@ -22,7 +22,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     if (column >= OC) return;
     const Vec<Real, VEC> add = load_vec<Real>(bias + column);
     const int rows = B * T;
-    // never skipped: the grid has no more rows of blocks than there are parcels of ROWS rows
     for (int first = blockIdx.y * ROWS; first < rows; first += gridDim.y * ROWS) {
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {

@@ -40,7 +40,6 @@ extern "C" __global__ void __launch_bounds__(WARP_SIZE)
     wmma::fragment<wmma::accumulator, TILE, TILE, DEPTH, float> sum;
     wmma::fill_fragment(sum, 0.0f);
     const bool cached = part > 0 && t0 + rows <= past;
-    // never one turn: C is a multiple of 16
     for (int c0 = 0; c0 < C && !cached; c0 += DEPTH) {
         const float* xs = x + (size_t(b) * T + t0) * C + c0;
         if (rows == TILE) {

@@ -16,7 +16,6 @@ __device__ __forceinline__ void ClusterConsumer::attention(int layer)
     ExchangeBuffers& s = step.s;
     const float scale = (BY_LAYER ? m.scale / (layer + 1) : m.scale) * 1.44269504f;  // for exp2
 #pragma unroll 1
-    // never skipped: a cluster without a head does not get here
     for (int head = step.cluster; head < NH; head += CLUSTERS) {
         const unsigned phase = used[QKV];
         const int k = phase % 2;
@@ -120,10 +119,8 @@ __device__ __forceinline__ void step_in_clusters(const Model& m, Packet* packets
             byte_barrier_init(s.hidden_full + k), byte_barrier_expect(s.hidden_full + k, step.hidden * 2);
         }
     }
-    // never several turns: there are fewer buffers than lanes
     for (int i = lane_id(); copying && i < BUFFERS; i += WARP_SIZE)
         byte_barrier_init(s.full + i), byte_barrier_init(s.empty + i, STEP_WARPS * ARRIVING);
-    // never several turns: there are no more slots than lanes
     for (int i = lane_id(); copying && i < SLOTS; i += WARP_SIZE)
         byte_barrier_init(s.tile_full + i), byte_barrier_init(s.tile_empty + i, ARRIVING);
     // Zeros in rows and vector for columns of the second product that the cluster does not have.

@@ -55,7 +55,6 @@ __device__ __forceinline__ void receive(Packet (&got)[N], uint32_t epoch, From f
 {
 #pragma unroll
     for (int i = 0; i < N; i++) got[i] = try_load_if(wanted(i), from(i), epoch);
-    // never skipped: it ends within
     for (;;) {
         uint32_t missing = 0;
 #pragma unroll

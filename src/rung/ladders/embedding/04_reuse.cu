@@ -25,7 +25,6 @@ extern "C" __global__ void embedding(const int* __restrict__ tokens, const Real*
     const Real* position = wpe + int64_t(start + t) * C + c;
 
     if (C % VEC != 0) {  // rows do not start at multiples of 16 bytes
-        // never skipped: t is less than T
         for (int64_t row = t; row < int64_t(B) * T; row += T)
             for (int j = 0; j < VEC && c + j < C; ++j) {
                 const float token = to_float(wte[int64_t(tokens[row]) * C + c + j]);

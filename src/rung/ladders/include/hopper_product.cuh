@@ -18,7 +18,6 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap&
     if (threadIdx.x >= COMPUTING) {
         warpgroup_give_registers<GIVEN>();
         if (threadIdx.x == COMPUTING)
-            // never skipped: there are no more clusters than tiles
             for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
                 const int2 origin = tiles.origin(tile, rank);
                 for (int step = 0; step < steps; step++, ring.advance()) {
@@ -31,7 +30,6 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMap&
         warpgroup_take_registers<TAKEN>();
         Lead lead(steps);
         Sums sums;
-        // never skipped: there are no more clusters than tiles
         for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
             const int2 origin = tiles.origin(tile, rank);
             epilogue.before(origin);

@@ -79,7 +79,6 @@ __device__ __forceinline__ void byte_barrier_wait(uint64_t* barrier, unsigned pa
 #if defined(RUNG_WATCHDOG)  // a build for debugging: a thread that waits too long stops the kernel
     const long long start = clock64();
 #endif
-    // never skipped: nobody has asked; perhaps never several turns: try_wait itself waits for a while
     while (!complete) {
 #if defined(RUNG_WATCHDOG)
         if (clock64() - start > 2000000000ll) __trap();

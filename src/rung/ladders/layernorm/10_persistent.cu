@@ -73,7 +73,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     load(w, weight, C);
     load(b, bias, C);
 
-    // never skipped: a warp without rows has returned
     for (; row < rows; row += warps) {
         Vec<Real, VEC> a[VECTORS];
 #pragma unroll

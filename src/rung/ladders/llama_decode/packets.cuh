@@ -60,7 +60,6 @@ __device__ __forceinline__ void receive(T (&got)[N], uint32_t epoch, From from)
 {
 #pragma unroll
     for (int i = 0; i < N; i++) try_load(got[i], from(i));
-    // never skipped: it ends within
     for (;;) {
         bool missing = false;
 #pragma unroll

@@ -41,7 +41,6 @@ extern "C" __global__ void __launch_bounds__(NX* NY, BLOCKS)
     load_tile<BR, false>(Q, Q_STRIDE, q + head + (int64_t)row0 * stride_T, stride_T, T - row0);
     load_tile<BC, true>(K, HS, keys + (int64_t)begin * stride_T, stride_T, T - begin);
     cp_async_commit();
-    // never skipped: a row has its own key
     for (int key0 = begin; key0 < end; key0 += BC) {
         cp_async_wait<0>();
         __syncthreads();  // K has arrived, V's buffer is free

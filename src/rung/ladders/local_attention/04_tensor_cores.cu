@@ -55,7 +55,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
     for (int i = 0; i < M_TILES; i++) m[i][0] = m[i][1] = -INFINITY;
 
-    // never skipped: a row has its own key
     for (int tile = first; tile < tiles; tile++) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();  // this tile has arrived, and every warp has read the one before

@@ -21,7 +21,6 @@ extern "C" __global__ void matmul(const Real* x, const Real* weight, const Real*
     if (col >= OC) return;
     const Real* w = weight + size_t(col) * C;
 
-    // never skipped: there are no more rows of blocks than rows
     for (int row = blockIdx.y; row < M; row += gridDim.y) {
         float sum = 0.0f;
         for (int c = threadIdx.x; c < C; c += WARP_SIZE) sum += to_float(x[size_t(row) * C + c]) * to_float(w[c]);

@@ -46,13 +46,11 @@ extern "C" __global__ void transpose(const Real* weight, Real* weight_turned, in
 {
     __shared__ Real tile[32][33];
     const int c0 = blockIdx.x * 32, n0 = blockIdx.y * 32;
-    // never skipped: the block has 8 rows; never one turn: the tile has 32
     for (int i = threadIdx.y; i < 32; i += blockDim.y) {
         const int n = n0 + i, c = c0 + threadIdx.x;
         if (n < OC && c < C) tile[i][threadIdx.x] = weight[size_t(n) * C + c];
     }
     __syncthreads();
-    // never skipped: the block has 8 rows; never one turn: the tile has 32
     for (int i = threadIdx.y; i < 32; i += blockDim.y) {
         const int c = c0 + i, n = n0 + threadIdx.x;
         if (n < OC && c < C) weight_turned[size_t(c) * OC + n] = tile[threadIdx.x][i];
@@ -64,7 +62,6 @@ extern "C" __global__ void convert(const Real* from, __half* to, int rows, int c
 {
     const int col = blockIdx.x * blockDim.x + threadIdx.x;
     if (col >= padded_cols) return;
-    // never skipped: there are no more rows of blocks than rows
     for (int row = blockIdx.y; row < padded_rows; row += gridDim.y) {
         const float value = row < rows && col < cols ? to_float(from[size_t(row) * cols + col]) : 0.0f;
         to[size_t(row) * padded_cols + col] = from_float<__half>(value);

@@ -41,13 +41,11 @@ extern "C" __global__ void transpose_to_half(const Real* weight, __half* weight_
 {
     __shared__ float tile[32][33];
     const int c0 = blockIdx.x * 32, n0 = blockIdx.y * 32;
-    // never skipped: the block has 8 rows; never one turn: the tile has 32
     for (int i = threadIdx.y; i < 32; i += blockDim.y) {
         const int n = n0 + i, c = c0 + threadIdx.x;
         tile[i][threadIdx.x] = n < OC && c < C ? to_float(weight[size_t(n) * C + c]) : 0.0f;
     }
     __syncthreads();
-    // never skipped: the block has 8 rows; never one turn: the tile has 32
     for (int i = threadIdx.y; i < 32; i += blockDim.y) {
         const int c = c0 + i, n = n0 + threadIdx.x;
         if (n < OC16 && c < C16) weight_half[size_t(c) * OC16 + n] = from_float<__half>(tile[threadIdx.x][i]);
@@ -59,7 +57,6 @@ extern "C" __global__ void convert(const Real* x, __half* x_half, int M, int C, 
 {
     const int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= C16) return;
-    // never skipped: there are no more rows of blocks than rows
     for (int row = blockIdx.y; row < ceil_div(M, TILE) * TILE; row += gridDim.y) {
         const float value = row < M && c < C ? to_float(x[size_t(row) * C + c]) : 0.0f;
         x_half[size_t(row) * C16 + c] = from_float<__half>(value);

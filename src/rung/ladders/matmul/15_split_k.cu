@@ -55,7 +55,6 @@ extern "C" __global__ void add_partials(const float* partial, const Real* bias, 
     if (col >= OC) return;
     const size_t rows = ceil_div(M, BM) * size_t(BM), cols = ceil_div(OC, BN) * size_t(BN);
     const float b = bias ? to_float(bias[col]) : 0.0f;
-    // never skipped: there are no more rows of blocks than rows
     for (int row = blockIdx.y; row < M; row += gridDim.y) {
         float sum = b;
 #pragma unroll

@@ -144,7 +144,6 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + wgmma::THREADS, 1)
         // free a stage.
         constexpr int BEHIND = STAGES - 2;
         static_assert(BEHIND >= 1, "a stage at work, one that waits to be released, and one on its way");
-        // never skipped: there are no more blocks than tiles
         for (int tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x)
             for (int step = 0; step < tiles.depth(); step++, all_steps++) {
                 if (all_steps >= STAGES) byte_barrier_wait(empty + all_steps % STAGES, (all_steps / STAGES - 1) % 2);
@@ -154,12 +153,10 @@ extern "C" __global__ void __launch_bounds__(COMPUTING + wgmma::THREADS, 1)
                 byte_barrier_arrive(full + (all_steps - BEHIND) % STAGES);
             }
         cp_async_wait<0>(), wgmma::publish();
-        // never skipped: a block has a tile, and that a step
         for (int left = max(0, all_steps - BEHIND); left < all_steps; left++) byte_barrier_arrive(full + left % STAGES);
         return;
     }
     wgmma::take_registers<232>();
-    // never skipped: there are no more blocks than tiles
     for (int tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x) {
         for (int step = 0; step < tiles.depth(); step++, all_steps++) {
             byte_barrier_wait(full + all_steps % STAGES, all_steps / STAGES % 2);

@@ -33,7 +33,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x >= COMPUTING) {
         warpgroup_give_registers<GIVEN>();
         if (threadIdx.x == COMPUTING)
-            // never skipped: there are no more blocks than tiles
             for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
                 for (int step = 0; step < steps; step++, ring.advance()) {
                     ring.open();
@@ -45,7 +44,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int group = threadIdx.x / WARPGROUP;
         Lead lead(steps);
         Sums sums;
-        // never skipped: there are no more blocks than tiles
         for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             const Bias<BN, true> added(bias, tile / down * BN, OC);
             const auto finish = [&](float2 v, int j, int, int) { return added.add(v, j); };

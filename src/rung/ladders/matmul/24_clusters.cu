@@ -36,7 +36,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x >= COMPUTING) {
         warpgroup_give_registers<GIVEN>();
         if (threadIdx.x == COMPUTING)
-            // never skipped: there are no more clusters than tiles
             for (int tile = blockIdx.x / CLUSTER; tile < tiles; tile += clusters) {
                 const int2 origin = make_int2((tile % down * CLUSTER + rank) * BM, tile / down * BN);
                 for (int step = 0; step < steps; step++, ring.advance()) {
@@ -50,7 +49,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int group = threadIdx.x / WARPGROUP;
         Lead lead(steps);
         Sums sums;
-        // never skipped: there are no more clusters than tiles
         for (int tile = blockIdx.x / CLUSTER; tile < tiles; tile += clusters) {
             const int2 origin = make_int2((tile % down * CLUSTER + rank) * BM, tile / down * BN);
             const Bias<BN, true> added(bias, origin.y, OC);

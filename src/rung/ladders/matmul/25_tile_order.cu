@@ -44,7 +44,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x >= COMPUTING) {
         warpgroup_give_registers<GIVEN>();
         if (threadIdx.x == COMPUTING)
-            // never skipped: there are no more clusters than tiles
             for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
                 const int2 origin = tiles.origin(tile, rank);
                 for (int step = 0; step < steps; step++, ring.advance()) {
@@ -58,7 +57,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int group = threadIdx.x / WARPGROUP;
         Lead lead(steps);
         Sums sums;
-        // never skipped: there are no more clusters than tiles
         for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
             const int2 origin = tiles.origin(tile, rank);
             const Bias<BN, !RAGGED> added(bias, origin.y, OC);

@@ -93,7 +93,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x >= COMPUTING) {
         warpgroup_give_registers<GIVEN>();
         if (threadIdx.x == COMPUTING)
-            // never skipped: there are no more clusters than tiles
             for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
                 const int2 origin = tiles.origin(tile, rank);
                 for (int pass = 0; pass < 3; pass++)
@@ -109,7 +108,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int group = threadIdx.x / WARPGROUP;
         Lead lead(3 * steps);
         Sums sums;
-        // never skipped: there are no more clusters than tiles
         for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
             const int2 origin = tiles.origin(tile, rank);
             const Bias<BN, !RAGGED> added(bias, origin.y, OC);

@@ -87,7 +87,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         warpgroup_give_registers<GIVEN_TO_STORE>();
         const int warp = (threadIdx.x - COMPUTING) / WARP_SIZE - 1;
         if (threadIdx.x == COMPUTING)
-            // never skipped: there are no more clusters than tiles
             for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
                 const int2 origin = tiles.origin(tile, rank);
                 for (int step = 0; step < steps; step++, ring.advance()) {
@@ -97,7 +96,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
             }
         else if (warp >= 0)
-            // never skipped: there are no more clusters than tiles
             for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters, turn++) {
                 byte_barrier_wait(&filled, turn % 2);
                 write_rows(ring, warp, tiles.origin(tile, rank), M, OC, out);
@@ -109,7 +107,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int group = threadIdx.x / WARPGROUP;
         Lead lead(steps);
         Sums sums;
-        // never skipped: there are no more clusters than tiles
         for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters, turn++) {
             const int2 origin = tiles.origin(tile, rank);
             const Bias<BN> added(bias, origin.y, OC);

@@ -79,7 +79,6 @@ extern "C" __global__ void __launch_bounds__(WARP_SIZE)
         wmma::store_matrix_sync(&result[0][0], sum, TILE, wmma::mem_row_major);
     }
     __syncwarp();
-    // never one turn: a tile has 256 numbers
     for (int i = threadIdx.x; i < TILE * TILE; i += WARP_SIZE) {
         const int row = m0 + i / TILE, col = n0 + i % TILE;
         if (row >= M || col >= OC) continue;

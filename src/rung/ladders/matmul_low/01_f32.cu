@@ -18,7 +18,6 @@ extern "C" __global__ void __launch_bounds__(256) product(const float* x, const 
     __shared__ float xs[DEPTH][TILE + 4], ws[DEPTH][TILE + 4];
     const int tid = threadIdx.x, m0 = blockIdx.y * TILE, n0 = blockIdx.x * TILE, ty = tid / 16, tx = tid % 16;
     float sum[4][4] = {};
-    // never one turn: C is a multiple of 32
     for (int c0 = 0; c0 < C; c0 += DEPTH) {
         for (int i = tid; i < TILE * DEPTH; i += 256) {
             const int r = i / DEPTH, c = c0 + i % DEPTH;

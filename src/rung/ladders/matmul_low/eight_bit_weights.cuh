@@ -123,7 +123,6 @@ __device__ __forceinline__ void product_across(const TensorMap& w_map, const Ten
     if (threadIdx.x >= COMPUTING) {
         warpgroup_give_registers<GIVEN>();
         if (threadIdx.x == COMPUTING)
-            // never skipped: there are no more clusters than tiles
             for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
                 const int2 origin = tiles.origin(tile, rank);
                 for (int step = 0; step < steps; step++, ring.advance()) {
@@ -136,7 +135,6 @@ __device__ __forceinline__ void product_across(const TensorMap& w_map, const Ten
         warpgroup_take_registers<TAKEN>();
         const int group = threadIdx.x / WARPGROUP;
         Sums sums;
-        // never skipped: there are no more clusters than tiles
         for (int tile = blockIdx.x / CLUSTER; tile < tiles.count(); tile += clusters) {
             const int2 origin = tiles.origin(tile, rank);
             float scales[2];

@@ -182,7 +182,6 @@ struct Numbers
         drop_below(edge, 0.0f);
         if (kept >= on_edge) return;
         int low = 0, high = size - 1;  // the last position at which a value equal to the threshold is kept
-        // never skipped: of at least two on the edge not all stay; perhaps never one turn: groups have 32 places
         while (low < high) {
             const int middle = (low + high) / 2;
             int before = 0;
@@ -219,7 +218,6 @@ struct Numbers
         if (mine) {
             const int begin = warp_id() * share(), end = min(size, begin + share());
             int latest = begin, token = -1;
-            // never skipped: the warp has something
             for (int row = begin; row < end && token < 0; row += WARP_SIZE) {
                 const int i = row + lane_id();
                 const float value = i < end ? z[i] : 0.0f;

@@ -30,7 +30,6 @@ extern "C" __global__ void token_logprob(const Real* x, const Real* weight, cons
     Statistics all;
     for (int begin = 0; begin < V; begin += 256) {  // a single chain of 50257 additions would lose two digits
         Statistics part;
-        // never skipped: begin is less than V
         for (int v = begin; v < min(begin + 256, V); v++) {
             const float logit = dot(row, weight + size_t(v) * C, C);
             part.add(logit, logit > own && v != target);

@@ -100,10 +100,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x >= COMPUTING) {
         warpgroup_give_registers<GIVEN>();
         if (threadIdx.x == COMPUTING)
-            // never skipped: there are no more clusters than units
             for (int unit = blockIdx.x / CLUSTER; unit < down * slices; unit += clusters) {
                 const int m0 = (unit % down * CLUSTER + rank) * BM, slice = unit / down;
-                // never skipped: every slice has a tile
                 for (int tile = slice * per_slice; tile < min(tiles, (slice + 1) * per_slice); tile++)
                     for (int step = 0; step < steps; step++, ring.advance()) {
                         ring.open();
@@ -115,7 +113,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         warpgroup_take_registers<TAKEN>();
         Lead lead(steps);
         Sums sums;
-        // never skipped: there are no more clusters than units
         for (int unit = blockIdx.x / CLUSTER; unit < down * slices; unit += clusters) {
             const int m0 = (unit % down * CLUSTER + rank) * BM + threadIdx.x / WARPGROUP * 64, slice = unit / down;
             Statistics mine[2];
@@ -126,7 +123,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 const int token = min(m0 + warpgroup_row(half), M - 1);
                 target[half] = targets[token] - warpgroup_column(), limit[half] = own[token];
             }
-            // never skipped: every slice has a tile
             for (int tile = slice * per_slice; tile < min(tiles, (slice + 1) * per_slice); tile++) {
                 multiply_tile(sums, ring, steps, [&](uint64_t* empty) { lead.step(), ReleaseEverywhere<CLUSTER>()(empty); });
                 const int n0 = tile * BN, left = V - n0 - warpgroup_column();
