@@ -109,10 +109,10 @@ def _print(rows: list[Compiled]) -> None:
         print(f"\nCompiled for the shape {', '.join(shapes)}; shared memory is static+dynamic bytes per block.")
     mixed = [row for row in rows if row.mix]
     if mixed:
-        from rung.cuda.sass import CLASSES
+        from rung.cuda import opcodes
 
         present = {name for row in mixed for name in row.mix}
-        order = [n for c in (*CLASSES, "other") for n in (c, f"{c}.64", f"{c}.128") if n in present]
+        order = [n for c in (*opcodes.groups(), "other") for n in (c, f"{c}.64", f"{c}.128") if n in present]
         columns = ("kernel", "arch", "instructions", *order)
         print("\nInstructions in the code, by class (.64 and .128: bits per thread):")
         cells = [(r.kernel, r.arch, r.mix["total"], *(r.mix.get(n, "") for n in order)) for r in mixed]

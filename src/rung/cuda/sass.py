@@ -18,39 +18,13 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from rung.cuda import kept
+from rung.cuda import kept, opcodes
 from rung.cuda.cubin_cache import Cubin
 from rung.errors import RungError, first_line
 
 Stack = tuple[tuple[str, int], ...]  # files and lines, the innermost first
 
-# class -> the opcodes (up to the first dot) that it counts, in the order of the tables
-CLASSES = {
-    "FFMA": ("FFMA", "FFMA2"),
-    "fp32": ("FADD", "FMUL", "FADD2", "FMUL2", "FMNMX", "FSEL", "FSETP", "FSET", "FCHK", "FSWZADD"),
-    "fp16": ("HFMA2", "HADD2", "HMUL2", "HMNMX2", "HSETP2", "HSET2"),
-    "fp64": ("DFMA", "DADD", "DMUL", "DSETP"),
-    "tensor": ("HMMA", "IMMA", "DMMA", "QMMA", "HGMMA", "QGMMA", "IGMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA"),
-    "MUFU": ("MUFU",),
-    "LDG": ("LDG", "LD"),
-    "STG": ("STG", "ST"),
-    "LDGSTS": ("LDGSTS",),
-    "TMA": ("UTMALDG", "UTMASTG", "UTMAREDG", "UBLKCP", "UBLKRED", "UTMAPF"),
-    "LDS": ("LDS",),
-    "STS": ("STS",),
-    "LDSM": ("LDSM",),
-    "LDC": ("LDC", "ULDC", "LDCU"),
-    "LDL": ("LDL",),
-    "STL": ("STL",),
-    "atomic": ("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDAS"),
-    "SHFL": ("SHFL", "REDUX"),
-    "vote": ("VOTE", "VOTEU", "MATCH"),
-    "BAR": ("BAR", "BARRIER", "SYNCS", "UCGABAR_ARV", "UCGABAR_WAIT"),
-    "branch": ("BRA", "BRX", "JMP", "CALL", "RET", "BSSY", "BSYNC", "BREAK", "WARPSYNC"),
-}
-_CLASS_OF = {opcode: name for name, opcodes in CLASSES.items() for opcode in opcodes}
 ABSENT = "No disassembler was found: put nvdisasm of a CUDA toolkit on PATH, or install Triton."
-_WIDE = ("LDG", "STG", "LDGSTS", "LDS", "STS", "LDL", "STL")
 _SECTION = re.compile(r"^\.text\.(\S+):$")
 _PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
 _LABEL = re.compile(r"^(\.L_\w+):")
@@ -120,7 +94,8 @@ class Instruction:
     @property
     def atomic(self) -> bool:
         """Whether it reads and writes memory at once."""
-        return _CLASS_OF.get(self.name) == "atomic"
+        found = opcodes.row(self.name)
+        return found is not None and found.way == "atomic"
 
 
 def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
@@ -195,7 +170,9 @@ def count(listing: str) -> dict[str, dict[str, int]]:
 
 
 def _counted(opcode: str) -> list[str]:
-    name = _CLASS_OF.get(opcode.partition(".")[0], "other")
+    found = opcodes.row(opcode.partition(".")[0])
+    name = found.group if found and found.group else "other"
     width = next((w for w in ("128", "64") if f".{w}" in opcode), "")
-    wide = [f"{name}.{width}"] if width and name in _WIDE else []
+    moves = found is not None and (found.width == "DATA" or found.way == "cp.async") and found.space != "constant"
+    wide = [f"{name}.{width}"] if width and moves else []
     return ["total", name, *wide]

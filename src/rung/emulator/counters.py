@@ -15,28 +15,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
-from rung.cuda import limits
+from rung.cuda import limits, opcodes
 from rung.cuda.launch import LaunchConfig
 from rung.cuda.sass import Instruction, Stack
 from rung.emulator import machine
 
 WAYS = ("plain", "generic", "atomic", "matrix", "cp.async", "bulk", "operand", "barrier")
 EVENTS = ("copy", "arrived", "product", "barrier", "wait for bytes", "group", "wait for group", "wait for products")
-_LOAD, _STORE, _SHARED_LOAD, _SHARED_STORE = (
-    ((memory, direction),) for memory in ("global", "shared") for direction in ("read", "write")
-)
-_EITHER: tuple[tuple[str, str], ...] = ()  # what its addresses or its copies tell
-# How an opcode accesses memory, and which memory if that is always the same.
-_ACCESSES = {
-    "LDG": ("plain", _LOAD), "STG": ("plain", _STORE), "LDS": ("plain", _SHARED_LOAD), "STS": ("plain", _SHARED_STORE),
-    "LD": ("generic", _EITHER), "ST": ("generic", _EITHER), "ATOMG": ("atomic", _STORE), "REDG": ("atomic", _STORE),
-    "ATOMS": ("atomic", _SHARED_STORE), "ATOM": ("atomic", _EITHER), "RED": ("atomic", _EITHER),
-    "LDSM": ("matrix", _SHARED_LOAD), "STSM": ("matrix", _SHARED_STORE), "LDGSTS": ("cp.async", _LOAD + _SHARED_STORE),
-    **dict.fromkeys(("STAS", "REDAS"), ("bulk", _EITHER)),
-}  # fmt: skip
-_COPIES = ("UBLKCP", "UBLKRED", "UTMALDG", "UTMASTG", "UTMAREDG")
-_ACCESSES |= dict.fromkeys(_COPIES, ("bulk", _EITHER))
-_PRODUCT = re.compile(r"HGMMA|QGMMA|IGMMA|BGMMA")
 _TILE = re.compile(r"\.64x(\d+)x\d+")
 TRACED = 3 << 14  # requests of a launch that are kept for drawings
 _OPERAND, _WARP_GROUP = 32, 4  # bytes of a row of a product's operand; warps that make it together
@@ -198,15 +183,17 @@ def counted(
             continue
         launched.executed[place][instruction.name] += executed
         launched.lanes[place][instruction.name] += lanes
-        way, memories = _ACCESSES.get(instruction.name, ("", ()))
-        for memory, direction in memories:
-            launched.accesses[Access(*place, memory, direction, way)].executed += executed
-        if instruction.name == "BAR":
-            counts = Counts(requests=executed, lanes=lanes, executed=executed)
-            launched.accesses[Access(*place, "shared", "read", "barrier")].add(counts)
-        elif tile := _PRODUCT.match(instruction.name) and _TILE.search(instruction.opcode):
-            size = _OPERAND * (int(tile[1]) + 64 * _operands_in_shared(instruction)) * executed // _WARP_GROUP
-            launched.accesses[Access(*place, "shared", "read", "operand")].add(Counts(bytes=size, unique_bytes=size))
+        opcode = opcodes.row(instruction.name)
+        if opcode is None or opcode.way not in WAYS:
+            continue
+        for memory, direction in opcode.accesses:
+            counts = Counts(executed=executed)
+            if opcode.way == "barrier":
+                counts = Counts(requests=executed, lanes=lanes, executed=executed)
+            elif opcode.way == "operand" and (tile := _TILE.search(instruction.opcode)):
+                size = _OPERAND * (int(tile[1]) + 64 * _operands_in_shared(instruction)) * executed // _WARP_GROUP
+                counts = Counts(bytes=size, unique_bytes=size)
+            launched.accesses[Access(*place, memory, direction, opcode.way)].add(counts)
     _add_requests(launched, program, places, requests)
     return launched
 
@@ -222,13 +209,14 @@ def _add_requests(
     worst: dict[Access, tuple[int, int]] = {}
     for (number, shared, store, *figures), (mask, size, phase, bad, *apart) in requests:
         instruction = program.instructions[number]
-        if instruction.name in _COPIES:  # a store is a copy to global memory, which reads shared memory
+        opcode = opcodes.row(instruction.name)
+        if opcode and opcode.unit == "TMA":  # a store is a copy to global memory, which reads shared memory
             store ^= shared
         access = _access(instruction, places[number], shared, store)
         if access is None:
             continue
         counts = Counts(*figures)
-        if not _ACCESSES[instruction.name][1]:
+        if opcode and not opcode.accesses:
             counts.executed = counts.requests
         launched.accesses[access].add(counts)
         launched.instructions[access] += 1
@@ -240,10 +228,11 @@ def _add_requests(
 
 def _access(instruction: Instruction, place: Place, shared: int, store: int) -> Access | None:
     """None for what is no access of global or shared memory."""
-    if instruction.name not in _ACCESSES:
+    opcode = opcodes.row(instruction.name)
+    if opcode is None or opcode.way not in WAYS:
         return None
-    way = _ACCESSES[instruction.name][0]
-    return Access(*place, ("global", "shared")[shared], "write" if store or way == "atomic" else "read", way)
+    writes = store or opcode.way == "atomic"
+    return Access(*place, ("global", "shared")[shared], "write" if writes else "read", opcode.way)
 
 
 def _operands_in_shared(instruction: Instruction) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from rung.cuda import opcodes
 from rung.emulator.counters import Access, Counts, Launched, Place, Sample
 from rung.errors import RungError
 from rung.expressions import evaluate, names_in
@@ -16,7 +17,7 @@ _READS, _WRITES = (*_PLAIN, "cp.async"), _PLAIN
 _COMPARED = (*_READS, "matrix")
 # Opcodes that are counted by lane, and those counted by warp: so are Nsight Compute's.
 OF_LANES = {"fadd": "FADD", "fmul": "FMUL", "ffma": "FFMA"}
-OF_WARPS = {"mufu": ("MUFU",), "hmma": ("HMMA",), "imma": ("IMMA",), "gmma": ("HGMMA", "QGMMA", "IGMMA", "BGMMA")}
+OF_WARPS = {"mufu": ("MUFU",), "hmma": ("HMMA",), "imma": ("IMMA",), "gmma": opcodes.of_width("GROUP")}
 INSTRUCTIONS = ("instructions", *OF_LANES, *OF_WARPS)
 _BANKS, _SECTOR, _WORD = 32, 32, 4
 # What a goal may write in parentheses, and the figure's ending.

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rung.cuda import elf, kept, nvrtc, sass
+from rung.cuda import elf, kept, nvrtc, opcodes, sass
 from rung.cuda.cubin_cache import Cubin
 from rung.cuda.launch import Build, LaunchConfig, Resources
 from rung.emulator import toolchain
@@ -156,7 +156,8 @@ def compiled() -> Path:
                 raise RungError(f"The emulator's machine does not compile with {toolchain.compiler()}: {reason}")
         return target, None
 
-    return kept.kept("emulator", f"machine-{toolchain.key(flags, folders=(_SOURCES,))}", make).path
+    key = toolchain.key(flags, opcodes.SOURCE.read_text(), folders=(_SOURCES,))
+    return kept.kept("emulator", f"machine-{key}", make).path
 
 
 def unavailable() -> str:
@@ -186,7 +187,7 @@ class Program:
             raise EmulatorFault("unsupported", text)
         places = (f"line {line}" if (line := self.line(n)) else "" for n in range(len(self.instructions)))
         library().rung_machine_name(self.handle, kernel.encode(), "\n".join(places).encode())
-        touches = any(i.name in ("LDL", "STL") for i in self.instructions)
+        touches = any((row := opcodes.row(i.name)) and row.space == "local" for i in self.instructions)
         self.local_bytes = -(-self.memory.stack // 16) * 16 + _STACK if touches or self.memory.stack else 0
 
     def line(self, number: int) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rung.cuda import opcodes
 from rung.errors import RungError
 from rung.profile.emulated import SMS
 from rung.results.machine import DATASHEET
@@ -26,17 +27,7 @@ from rung.rungs.base import Subject
 CLOCKS = {"NVIDIA H200": 1.98e9, "NVIDIA H100 80GB HBM3": 1.98e9}  # boost
 # Per clock and multiprocessor: instructions of warps, bytes of the data path.
 _ISSUED, _WAVEFRONT = 4, 128
-# Clocks of a multiprocessor for an instruction of a warp, by the unit that executes it.
-_FLOATS = ("FADD", "FMUL", "FFMA", "HADD2", "HMUL2", "HFMA2")
-_INTEGERS = (
-    "IADD3", "VIADD", "LOP3", "LEA", "SHF", "ISETP", "SEL", "PRMT", "MOV", "IABS", "VIMNMX", "VIADDMNMX", "IMNMX",
-    "PLOP3", "FSETP", "FMNMX", "FSEL", "FSET", "SGXT", "BMSK", "F2FP", "I2FP", "P2R", "R2P", "HSETP2", "HMNMX2",
-)  # fmt: skip
-_CLOCKS = {
-    "integers": dict.fromkeys(_INTEGERS, 1 / 2),
-    "special functions": dict.fromkeys(("MUFU", "POPC", "FLO", "BREV"), 2.0),
-    "float64": dict.fromkeys(("DADD", "DMUL", "DFMA", "DSETP"), 1 / 2),
-}
+_UNITS = {"integers": ("ALU",), "special functions": ("XU",), "float64": ("FP64",)}
 # Bytes per clock of the second cache (the A100's, since none is published for Hopper), and from it to a multiprocessor.
 _SECOND, _PORT = 5120, 64
 
@@ -77,18 +68,21 @@ def bound(subject: Subject, kernels: Iterable[Mapping[str, Any]], gpu: str = "NV
 
 def _inside(kernel: Mapping[str, Any], blocks: int) -> dict[str, float]:
     """Clocks of one multiprocessor, if it did the work of so many."""
-    found, opcodes = defaultdict[str, float](float, kernel["figures"]), Counter[str](kernel["opcodes"])
+    found = defaultdict[str, float](float, kernel["figures"])
     lines = found["global_read_lines"] + found["global_write_lines"]
     written = found["global_write_bytes"] + found["bulk_write_bytes"]  # the first cache keeps no stores back
-    floats, products = sum(opcodes[name] for name in _FLOATS), opcodes["IMAD"]  # half of the lanes multiply integers
+    clocks = Counter[str]()  # of a multiprocessor, which has four of each unit
+    for name, executed in kernel["opcodes"].items():
+        if row := opcodes.row(name):
+            clocks[row.unit] += executed * row.interval / 4
     shared = found["wavefronts_load"] + found["wavefronts_store"] + found["async_copy_bytes"] / _WAVEFRONT
-    units = {name: sum(opcodes[o] * each for o, each in clocks.items()) for name, clocks in _CLOCKS.items()}
+    units = {name: sum(clocks[unit] for unit in of) for name, of in _UNITS.items()}
     return units | {
         "first cache": lines + found["atomics"],
-        "shared memory": shared + opcodes["SHFL"],
+        "shared memory": shared + kernel["opcodes"].get("SHFL", 0),
         "second cache": written * max(blocks / _SECOND, 1 / _PORT),
         "instructions": found["instructions"] / _ISSUED,
-        "multiply-adds": max(products / 2, (products + floats) / 4),
+        "multiply-adds": max(clocks["FMA_HEAVY"], clocks["FMA"] + clocks["FMA_HEAVY"] / 2),
     }
 
 

@@ -95,7 +95,7 @@ bool prepare_barrier(Op& op)
         uint32_t flags;
     } WAYS[] = {
         {"A1T0", ARRIVALS}, {"ART0", ARRIVALS_OF_REGISTER}, {"A0TR", EXPECTS}, {"A0TX", COMPLETES}, {"A0T1", EXPECTS_ONE}};
-    op.bytes = 8, op.store = true;
+    op.bytes = 8;
     if (op.has("EXCH")) op.flags = EXCHANGE;
     else if (op.has("PHASECHK")) op.flags = CHECK | uint32_t(op.has("TRYWAIT")) * TRIES;
     else if (op.has("CCTL")) op.flags = INVALIDATE;
@@ -106,8 +106,7 @@ bool prepare_barrier(Op& op)
         if (!op.flags) op.flags = ARRIVALS | EXPECTS;
         op.flags |= ARRIVE | uint32_t(op.has("RED")) * REMOTE | uint32_t(op.has("OPTOUT")) * DROPS;
     } else return false;
-    return only(op, {"EXCH", "64", "PHASECHK", "TRANS64", "TRYWAIT", "CCTL", "IV", "ARRIVE", "RED", "OPTOUT", "A1T0", "ART0",
-                     "A0TR", "A0TX", "A0T1"});
+    return true;
 }
 
 uint32_t value(const Warp& warp, const Operand& o, unsigned lane)
@@ -193,7 +192,6 @@ void arrive_after_copies(Warp& warp, const Op& op, uint32_t lanes)
     });
 }
 
-bool prepare_arrive_after_copies(Op& op) { return only(op, {"LDGSTSBAR", "64", "ARVCNT", "TRANSCNT"}); }
 
 // ---- copies of lanes ------------------------------------------------------------------------------------------------------
 
@@ -202,7 +200,8 @@ bool prepare_lanes_copy(Op& op)
 {
     op.bytes = op.has("128") ? 16 : op.has("64") ? 8 : 4;
     op.flags = uint32_t(op.has("ZFILL"));
-    return only(op, {"E", "BYPASS", "LTC64B", "LTC128B", "LTC256B", "32", "64", "128", "ZFILL", "CONSTANT", "EF", "EL", "LU"});
+    op.timing.kind = Timing::COPIES;
+    return true;
 }
 
 // Neighbouring lanes share a sector if they take it to one line of shared memory; so the hardware counts.
@@ -270,9 +269,16 @@ void wait_for_group(Warp& warp, const Op& op, uint32_t)
     });
 }
 
+bool prepare_close_group(Op& op)
+{
+    op.timing.kind = Timing::CLOSES;
+    return true;
+}
+
 bool prepare_wait_for_group(Op& op)
 {
     op.flags = op.has("LE") && op.s[0].parts == "SB0";
+    if (op.flags) op.timing.kind = Timing::WAITS, op.timing.left = uint16_t(op.s[1].value);
     return true;
 }
 
@@ -594,8 +600,7 @@ bool prepare_tile(Op& op)
     Type type;
     const std::string& first = op.modifiers.empty() ? op.name : op.modifiers[0];
     op.flags = first.size() == 2 && first[1] == 'D' ? uint32_t(first[0] - '0') : 0;
-    op.store = op.name != "UTMALDG";
-    return op.flags >= 1 && op.flags <= 5 && !op.has("IM2COL") && reduction_of(op, how, type) == (op.name == "UTMAREDG");
+    return op.flags >= 1 && op.flags <= 5 && reduction_of(op, how, type) == (op.name == "UTMAREDG");
 }
 
 // ---- STAS, REDAS: of lanes, to a place in the cluster's shared memory; its barrier is in the second register -----------
@@ -634,14 +639,12 @@ bool prepare_store_and_signal(Op& op)
     Reduction how;
     Type type;
     op.bytes = op.has("128") ? 16 : op.has("64") || op.has("U64") || op.has("S64") ? 8 : 4;
-    op.store = true;
-    return reduction_of(op, how, type) == (op.name == "REDAS") &&
-           only(op, {"32", "64", "128", "U64", "S64", "S32", "ADD", "MIN", "MAX", "INC", "DEC", "AND", "OR", "XOR"});
+    return reduction_of(op, how, type) == (op.name == "REDAS");
 }
 
 // ---- warp groups and the rest -------------------------------------------------------------------------------------------------
 
-void nothing(Warp&, const Op&, uint32_t) {}
+void no_effect(Warp&, const Op&, uint32_t) {}
 
 void warp_group(Warp& warp, const Op& op, uint32_t)
 {
@@ -702,6 +705,9 @@ void registers(Warp& warp, const Op& op, uint32_t)
     if (op.outs) warp.set(op.p[0], fits ? ALL : 0, ALL);
 }
 
+#define OF_ASYNC
+#include "rows.h"
+
 }  // namespace
 
 void begin_async()
@@ -711,26 +717,6 @@ void begin_async()
     for (unsigned i = 0; i < WARP; i++) groups[i] = 0, waited[i] = {};
 }
 
-void add_async(Table& t)
-{
-    t["SYNCS"] = {barrier, false, prepare_barrier};
-    t["ARRIVES"] = {arrive_after_copies, false, prepare_arrive_after_copies};
-    t["LDGSTS"] = {copy_of_lanes, false, prepare_lanes_copy};
-    t["LDGDEPBAR"] = {close_group, false};
-    t["DEPBAR"] = {wait_for_group, false, prepare_wait_for_group};
-    t["UBLKCP"] = t["UBLKRED"] = {bulk, false, prepare_bulk};
-    t["UTMALDG"] = {load_tile, false, prepare_tile};
-    t["UTMASTG"] = t["UTMAREDG"] = {store_tile, false, prepare_tile};
-    t["UTMACMDFLUSH"] = {close_bulk_group, false};
-    t["STAS"] = t["REDAS"] = {store_and_signal, false, prepare_store_and_signal};
-    t["WARPGROUP"] = {warp_group, false};
-    t["USETMAXREG"] = {registers, false};
-    t["UCGABAR_ARV"] = {arrive_in_cluster, false};
-    t["UCGABAR_WAIT"] = {wait_for_cluster, false};
-    for (const char* name : {"UBLKPF", "UTMAPF", "UTMACCTL", "WARPGROUPSET"}) t[name] = {nothing, false};
-    t["FENCE"] = {fence_view, false};
-    t["ACQBULK"] = {wait_for_launch, false};
-    t["PREEXIT"] = {start_next, false};
-}
+void add_async(Table& table) { add_rows(table); }
 
 }  // namespace rung_machine

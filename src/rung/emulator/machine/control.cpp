@@ -634,28 +634,13 @@ void run_grid()
     }
 }
 
-void add_control(Table& t)
-{
-    t["BRA"] = {bra, false, [](Op& op) { return only(op, {"U", "ANY", "DIV", "CONV", "INC", "DEC"}); }};
-    t["BRX"] = {brx, false, nullptr};
-    t["CALL"] = {call, false, nullptr};
-    t["RET"] = {ret, false, nullptr};
-    t["EXIT"] = {exit_lanes, false, nullptr};
-    t["BSSY"] = {bssy, false, nullptr};
-    t["BSYNC"] = {bsync, false, nullptr};
-    t["BREAK"] = {leave, false, nullptr};
-    t["BMOV"] = {bmov, false, nullptr};
-    t["WARPSYNC"] = {warpsync, false, nullptr};
-    t["BAR"] = {bar, false, nullptr};
-    t["B2R"] = {b2r, true, nullptr};
-    t["BPT"] = {trap, false, nullptr};
-    t["NANOSLEEP"] = {sleep, false, nullptr};
-    t["NOP"] = {no_operation, false, nullptr};
-    t["MEMBAR"] = {memory_barrier, false, nullptr};
-    t["CCTL"] = {invalidate, false, nullptr};
-    for (const char* name : {"YIELD", "ENDCOLLECTIVE", "ERRBAR", "CGAERRBAR", "CCTLL", "PMTRIG",
-                             "BARRIER", "KILL", "UCCTL"})
-        t[name] = {nothing, false, nullptr};
-}
+namespace {
+
+#define OF_CONTROL
+#include "rows.h"
+
+}  // namespace
+
+void add_control(Table& table) { add_rows(table); }
 
 }  // namespace rung_machine

@@ -193,6 +193,24 @@ void sorted(Op& op, bool writes_register)
     }
 }
 
+// Whether a modifier is among the words of a row, in which # stands for a number.
+bool may_have(const char* words, const std::string& modifier)
+{
+    for (const char* at = words; *at;) {
+        const char* m = modifier.c_str();
+        for (; *at && *at != ' '; at++) {
+            if (*at != '#') {
+                if (!m || *m++ != *at) m = nullptr;
+            } else if (m && isdigit(*m)) {
+                while (isdigit(*m)) m++;
+            } else m = nullptr;
+        }
+        if (m && !*m) return true;
+        at += *at == ' ';
+    }
+    return false;
+}
+
 bool decode(const std::string& text, Op& op)
 {
     op.text = text;
@@ -219,9 +237,13 @@ bool decode(const std::string& text, Op& op)
             op.every.emplace_back();
             if (!operand(part, op.every.back())) return false;
         }
-    op.run = found->second.run;
-    sorted(op, found->second.writes_register);
-    return !found->second.prepare || found->second.prepare(op);
+    const Opcode& opcode = found->second;
+    op.opcode = &opcode, op.run = opcode.run;
+    op.store = !strcmp(opcode.direction, "write");
+    sorted(op, opcode.writes_register);
+    for (const std::string& m : op.modifiers)
+        if (!may_have(opcode.modifiers, m)) return false;
+    return op.run && (!opcode.prepare || opcode.prepare(op));
 }
 
 void widen(Program& program, Operand& o)
@@ -237,19 +259,12 @@ void widen(Program& program, Operand& o)
 
 }  // namespace
 
-bool only(const Op& op, std::initializer_list<const char*> known)
-{
-    return std::all_of(op.modifiers.begin(), op.modifiers.end(), [&](const std::string& m) {
-        return std::any_of(known.begin(), known.end(), [&](const char* k) { return m == k; });
-    });
-}
-
 // A compare-and-swap verifies the value that a loop has read before: that read is no race with other atomics, be it a loop that the
 // compiler makes of an atomicAdd in shared memory or a programmer's.
 void mark_reads_of_swaps(Program& program)
 {
     for (const Op& swap : program.ops) {
-        if (swap.name.rfind("ATOM", 0) || !(swap.has("CAS") || swap.has("CAST"))) continue;
+        if (!(swap.has("CAS") || swap.has("CAST"))) continue;
         uint16_t wanted = swap.s[1].index;
         for (uint32_t i = swap.number; i-- > 0 && swap.number - i < 64;) {
             Op& op = program.ops[i];
@@ -257,8 +272,7 @@ void mark_reads_of_swaps(Program& program)
             const Operand* const copied = op.name == "MOV" ? &op.s[0] : op.name == "IMAD" && op.has("MOV") ? &op.s[2] : nullptr;
             if (copied && copied->kind == Kind::Register) wanted = copied->index;
             else {
-                const bool loads = op.name == "LDS" || op.name == "LDG" || op.name == "LD";
-                if (loads && op.s[0].base == swap.s[0].base && op.s[0].offset == swap.s[0].offset) op.flags |= ALWAYS_STRONG;
+                if (op.opcode && !strcmp(op.opcode->direction, "read") && op.sources && op.s[0].base == swap.s[0].base && op.s[0].offset == swap.s[0].offset) op.flags |= ALWAYS_STRONG;
                 break;
             }
         }
@@ -282,12 +296,12 @@ Program* decoded(const char* text)
             program->problem = std::to_string(program->ops.size() - 1) + " " + instruction;
     }
     mark_reads_of_swaps(*program);
-    for (const Op& op : program->ops) program->orders_blocks |= op.name == "MEMBAR" && !op.has("CTA");
+    for (const Op& op : program->ops) program->orders_blocks |= op.opcode && !strcmp(op.opcode->way, "fence") && !op.has("CTA");
     program->tally.resize(program->ops.size());
     program->memory.resize(program->ops.size());
     for (Op& op : program->ops) {
         op.memory = &program->memory[op.number];
-        prepare_timing(op);
+        if (op.opcode) prepare_timing(op);
         for (Operand* o : {&op.s[0], &op.s[1], &op.s[2], &op.s[3], &op.s[4]}) widen(*program, *o);
         if (!op.every.empty() && op.every.back().kind == Kind::Number) {
             const auto target = program->at.find(op.every.back().value);

@@ -136,7 +136,7 @@ EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64
             const Total& t = op.memory->total[shared];
             if (!t.requests && !t.bytes) continue;
             if (count < room) {
-                const bool store = op.name == "LDGSTS" ? shared : op.store;
+                const bool store = op.stores(shared);
                 const uint64_t row[12] = {op.number, shared, store, t.requests, t.lanes, t.bytes, t.unique_bytes, t.sectors, t.lines, t.ideal_sectors, t.wavefronts, t.ideal_wavefronts};
                 std::copy(row, row + 12, rows[count]);
                 const Cost& worst = op.memory->worst;

@@ -171,7 +171,7 @@ bool prepare_arithmetic(Op& op)
     op.flags = (op.has("FTZ") ? FLUSHES : 0) | (op.has("SAT") ? SATURATES : 0) | (op.has("RM") ? DOWN : 0) | (op.has("RP") ? UP : 0) |
                (op.has("RZ") ? TO_ZERO : 0);
     if (!op.flags) op.flags = SIMPLE;
-    return only(op, {"FTZ", "SAT", "RM", "RP", "RZ", "RN"});
+    return true;
 }
 
 void fmnmx(Warp& w, const Op& op, uint32_t lanes)
@@ -191,7 +191,7 @@ void fmnmx(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_fmnmx(Op& op)
 {
     op.flags = (op.has("FTZ") ? FLUSHES : 0) | (op.has("NAN") ? NAN_WINS : 0) | (op.has("XORSIGN") ? SIGNS : 0);
-    return only(op, {"FTZ", "NAN", "XORSIGN"}) && op.ins;
+    return op.ins;
 }
 
 void fsel(Warp& w, const Op& op, uint32_t lanes)
@@ -213,11 +213,6 @@ bool prepare_comparison(Op& op)
     for (int i = 0; i < 16; i++)
         if (op.has(RELATIONS[i])) relation = i;
     op.flags = uint32_t(relation) | (op.has("OR") ? OR : 0) | (op.has("XOR") ? XOR : 0) | (op.has("FTZ") ? FLUSHED : 0) | (op.has("BF") ? AS_FLOAT : 0);
-    for (const std::string& m : op.modifiers) {
-        bool known = m == "AND" || m == "OR" || m == "XOR" || m == "FTZ" || m == "BF" || m == "BF16_V2" || m == "H0_AND" || m == "H1_AND";
-        for (const char* r : RELATIONS) known |= m == r;
-        if (!known) return false;
-    }
     return relation >= 0;
 }
 
@@ -321,7 +316,7 @@ bool prepare_mufu(Op& op)
         if (op.has(names[i])) {
             op.flags = i;
             if (op.has("F16") || op.has("BF16")) op.run = mufu_of_16_bits;
-            return only(op, {names[i], "F16", "BF16"});
+            return true;
         }
     return false;
 }
@@ -423,7 +418,7 @@ bool prepare_dsetp(Op& op)
 {
     if (!op.has("MIN") && !op.has("MAX")) return prepare_comparison(op);
     op.run = dsetp_of_minimum;
-    return only(op, {"MIN", "MAX", "AND"}) && op.ins && op.in[0].index == TRUE && !op.in[0].inverted;
+    return op.ins && op.in[0].index == TRUE && !op.in[0].inverted;
 }
 
 enum : uint32_t {
@@ -456,8 +451,7 @@ bool prepare_conversion(Op& op)
                (op.has("FTZ") ? FLUSHES : 0) | (op.has("SAT") ? SATURATES : 0) | (from == "F64" ? OF_DOUBLE : 0) | (from == "F16" ? OF_HALF : 0) |
                (from == "BF16" ? OF_BF16 : 0) | (to == "F64" ? TO_DOUBLE : 0) | (to == "F16" ? TO_HALF : 0) | (to == "BF16" ? TO_BF16 : 0) |
                (op.has("TRUNC") || op.has("FLOOR") || op.has("CEIL") || op.has("RNI") || op.name == "FRND" || op.name == "F2I" ? TO_WHOLE : 0);
-    return only(op, {"F16", "F32", "F64", "BF16", "TRUNC", "FLOOR", "CEIL", "RNI", "RN", "RZ", "RM", "RP", "FTZ", "SAT", "NTZ", "ROUND",
-                     "U64", "S64", "U32", "S32", "U16", "S16", "U8", "S8"});
+    return true;
 }
 
 // A number in the type of the result.
@@ -739,7 +733,7 @@ bool prepare_pairs(Op& op)
                (op.has("XORSIGN") ? +XORS : 0) | (op.has("FTZ") && !bf16 ? +NO_SUBNORMALS : 0) | (op.out.parts == "H0_H0" || op.has("H0_H0") ? +LOWER : 0) |
                (op.out.parts == "H1_H1" || op.has("H1_H1") ? +UPPER : 0);
     op.run = bf16 ? pairs_of<true> : pairs_of<false>;
-    return only(op, {"BF16_V2", "BF16", "F32", "MMA", "RELU", "SAT", "FTZ", "H0_H0", "H1_H1", "NAN", "XORSIGN"});
+    return true;
 }
 
 void compared_halves(const Warp& w, const Op& op, bool bf16, uint32_t* holds)
@@ -774,34 +768,13 @@ void hset2(Warp& w, const Op& op, uint32_t lanes)
     map(w.target(op.out), lanes, [&](unsigned l) { return (low >> l & 1) * yes | (high >> l & 1) * yes << 16; });
 }
 
+bool prepare_narrow(Op& op) { return op.has("U8") || op.has("S8") || op.has("U16") || op.has("S16"); }
+
+#define OF_FLOATS
+#include "rows.h"
+
 }  // namespace
 
-void add_floats(Table& t)
-{
-    t["FFMA"] = {ffma, true, prepare_arithmetic};
-    t["FMUL"] = {fmul, true, prepare_arithmetic};
-    t["FADD"] = {fadd, true, prepare_arithmetic};
-    t["FMNMX"] = {fmnmx, true, prepare_fmnmx};
-    t["FSEL"] = {fsel, true, nullptr};
-    t["FSETP"] = {fsetp, false, prepare_comparison};
-    t["FSET"] = {fset, true, prepare_comparison};
-    t["FCHK"] = {fchk, false, nullptr};
-    t["MUFU"] = {mufu, true, prepare_mufu};
-    t["DADD"] = {dadd, true, prepare_arithmetic};
-    t["DMUL"] = {dmul, true, prepare_arithmetic};
-    t["DFMA"] = {dfma, true, prepare_arithmetic};
-    t["DSETP"] = {dsetp, false, prepare_dsetp};
-    t["F2I"] = {f2i, true, prepare_conversion};
-    t["I2I"] = t["I2IP"] = t["F2IP"] = {narrow, true, [](Op& op) { return op.has("U8") || op.has("S8") || op.has("U16") || op.has("S16"); }};
-    t["I2F"] = t["I2FP"] = {i2f, true, prepare_conversion};
-    t["F2F"] = t["FRND"] = {f2f, true, prepare_conversion};
-    t["F2FP"] = {f2fp, true, nullptr};
-    t["HADD2"] = {pairs_of<false>, true, prepare_pairs<PLUS>};
-    t["HMUL2"] = {pairs_of<false>, true, prepare_pairs<TIMES>};
-    t["HFMA2"] = {pairs_of<false>, true, prepare_pairs<FUSED>};
-    t["HMNMX2"] = {pairs_of<false>, true, prepare_pairs<LEAST>};
-    t["HSETP2"] = {hsetp2, false, prepare_comparison};
-    t["HSET2"] = {hset2, true, prepare_comparison};
-}
+void add_floats(Table& table) { add_rows(table); }
 
 }  // namespace rung_machine

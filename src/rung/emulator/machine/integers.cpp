@@ -79,7 +79,7 @@ void iadd3(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_iadd3(Op& op)
 {
     op.flags = (op.has("X") ? X : 0) | (op.has("64") ? SIXTYFOUR : 0);
-    return only(op, {"X", "64"}) && op.sources >= 2;
+    return op.sources >= 2;
 }
 
 template <bool UNSIGNED_PRODUCT>
@@ -125,7 +125,7 @@ void imad(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_imad(Op& op)
 {
     op.flags = (op.has("X") ? X : 0) | (op.has("U32") ? UNSIGNED : 0) | (op.has("HI") ? HIGH : 0) | (op.has("WIDE") ? WIDE : 0);
-    return only(op, {"X", "U32", "HI", "WIDE", "MOV", "SHL", "IADD", "S32"}) && op.sources == 3;
+    return op.sources == 3;
 }
 
 // f of the upper and of the lower halves.
@@ -167,7 +167,7 @@ bool prepare_lea(Op& op)
 {
     op.flags = (op.has("X") ? X : 0) | (op.has("HI") ? HIGH : 0) | (op.has("SX32") ? SIGN_EXTENDED : 0);
     if (op.sources == 2) op.s[2].kind = Kind::Number, op.sources = 3;
-    return only(op, {"X", "HI", "SX32"});
+    return true;
 }
 
 inline uint32_t looked_up(uint32_t a, uint32_t b, uint32_t c, unsigned lut)
@@ -245,7 +245,7 @@ bool prepare_shf(Op& op)
     const bool wide = op.has("U64") || op.has("S64");
     op.flags = (op.has("L") ? LEFT : 0) | (op.has("U32") || op.has("U64") ? UNSIGNED : 0) | (op.has("HI") ? HIGH : 0) |
                (op.has("W") ? WRAPS : 0) | (wide ? SIXTYFOUR : 0);
-    return only(op, {"L", "R", "U32", "S32", "U64", "S64", "HI", "W"});
+    return true;
 }
 
 enum Comparison { LT, LE, GT, GE, EQ, NE, ALWAYS, NEVER };
@@ -305,7 +305,7 @@ bool prepare_isetp(Op& op)
     bool known = false;
     for (unsigned i = 0; i < 8; i++)
         if (op.has(names[i])) op.flags |= i, known = true;
-    return known && only(op, {"LT", "LE", "GT", "GE", "EQ", "NE", "T", "F", "AND", "OR", "XOR", "EX", "U32", "S32"});
+    return known;
 }
 
 void mov(Warp& w, const Op& op, uint32_t lanes)
@@ -380,7 +380,7 @@ bool prepare_minimum(Op& op)
     op.flags = (op.has("U32") || op.has("U16x2") ? UNSIGNED : 0) | (op.has("RELU") ? RELU : 0) | (op.has("S16x2") || op.has("U16x2") ? HALVES : 0) |
                (op.name == "VIMNMX3" ? THREE : 0);
     if (op.flags & (HALVES | THREE) || op.outs) op.run = minimum_of_any;
-    return only(op, {"U32", "S32", "S16x2", "U16x2", "RELU"}) && op.ins;
+    return op.ins;
 }
 
 // |a - b| + c; of bytes each, or their sum.
@@ -402,7 +402,7 @@ void difference(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_difference(Op& op)
 {
     op.flags = (op.has("U8") || op.has("U32") ? UNSIGNED : 0) | (op.has("ACC") ? WIDE : 0);
-    return only(op, {"U8", "S8", "U32", "S32", "ACC"}) && op.sources == 3;
+    return op.sources == 3;
 }
 
 // A permutation that its mode makes from the selector's lowest two bits.
@@ -469,7 +469,7 @@ void flo(Warp& w, const Op& op, uint32_t lanes)  // the place of the leading bit
 bool prepare_flo(Op& op)
 {
     op.flags = (op.has("SH") ? SHIFT_AMOUNT : 0) | (op.has("U32") ? 0 : SIGNED);
-    return only(op, {"SH", "U32", "S32"});
+    return true;
 }
 
 void brev(Warp& w, const Op& op, uint32_t lanes)
@@ -507,7 +507,7 @@ void sgxt(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_sgxt(Op& op)
 {
     op.flags = op.has("U32") ? UNSIGNED : 0;
-    return only(op, {"U32", "W", "S32"});
+    return true;
 }
 
 // Products of bytes, summed.
@@ -641,7 +641,7 @@ void cs2r(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_special(Op& op)
 {
     op.flags = special_named(op.s[0].parts);
-    return op.flags != UNKNOWN && only(op, {"32"});
+    return op.flags != UNKNOWN;
 }
 
 // ---- across lanes ----------------------------------------------------------------------------------------------------
@@ -672,7 +672,7 @@ void shfl(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_shfl(Op& op)
 {
     op.flags = op.has("UP") ? 1 : op.has("DOWN") ? 2 : op.has("BFLY") ? 3 : 0;
-    return only(op, {"IDX", "UP", "DOWN", "BFLY"});
+    return true;
 }
 
 void vote(Warp& w, const Op& op, uint32_t lanes)  // [R,] [P,] P
@@ -685,11 +685,11 @@ void vote(Warp& w, const Op& op, uint32_t lanes)  // [R,] [P,] P
         else if (&o == &op.every.back()) votes = w.predicate(o);
         else holds = &o;
     }
-    const uint32_t active = w.split().lanes & (op.uniform || op.name == "VOTEU" ? ALL : lanes);
+    const uint32_t active = w.split().lanes & (op.uniform ? ALL : lanes);
     votes &= active;
     const bool result = op.has("ALL") ? votes == active : op.has("EQ") ? votes == active || !votes : votes != 0;
-    if (out) map(w.target(*out), op.name == "VOTEU" ? ALL : lanes, [&](unsigned) { return votes; });
-    if (holds) w.set(*holds, result ? ALL : 0, op.name == "VOTEU" ? ALL : lanes);
+    if (out) map(w.target(*out), op.uniform ? ALL : lanes, [&](unsigned) { return votes; });
+    if (holds) w.set(*holds, result ? ALL : 0, op.uniform ? ALL : lanes);
 }
 
 void match(Warp& w, const Op& op, uint32_t lanes)
@@ -736,44 +736,21 @@ void elect(Warp& w, const Op& op, uint32_t lanes)  // P, UR, P
     map(w.target(op.out), ALL, [&](unsigned) { return among ? uint32_t(__builtin_ctz(among)) : 0; });
 }
 
-bool plain(Op& op) { return op.modifiers.empty(); }
+bool prepare_viadd(Op& op)
+{
+    op.flags = op.has("16x2") ? HALVES : 0;
+    return true;
+}
+
+bool prepare_uniform_vote(Op& op) { return op.uniform = true; }
+bool prepare_plop3(Op& op) { return op.every.size() == 7; }
+bool prepare_lepc(Op& op) { return op.sources == 1 && op.s[0].kind == Kind::Number; }
+
+#define OF_INTEGERS
+#include "rows.h"
 
 }  // namespace
 
-void add_integers(Table& t)
-{
-    t["IADD3"] = {iadd3, true, prepare_iadd3};
-    t["IMAD"] = {imad, true, prepare_imad};
-    t["VIADD"] = t["IADD"] = {viadd, true, [](Op& op) { op.flags = op.has("16x2") ? HALVES : 0; return only(op, {"16x2"}); }};
-    t["LEA"] = {lea, true, prepare_lea};
-    t["LOP3"] = {lop3, true, [](Op& op) { return only(op, {"LUT"}); }};
-    t["PLOP3"] = {plop3, false, [](Op& op) { return op.every.size() == 7; }};
-    t["SHF"] = {shf, true, prepare_shf};
-    t["ISETP"] = {isetp, false, prepare_isetp};
-    t["MOV"] = {mov, true, plain};
-    t["LEPC"] = {lepc, true, [](Op& op) { return op.sources == 1 && op.s[0].kind == Kind::Number; }};
-    t["SEL"] = {sel, true, plain};
-    t["IABS"] = {iabs, true, plain};
-    t["IMNMX"] = t["VIMNMX"] = t["VIADDMNMX"] = {minimum, true, prepare_minimum};
-    t["VIMNMX3"] = {minimum_of_any, true, prepare_minimum};
-    t["VABSDIFF"] = t["VABSDIFF4"] = {difference, true, prepare_difference};
-    t["PRMT"] = {prmt, true, prepare_prmt};
-    t["POPC"] = {popc, true, plain};
-    t["FLO"] = {flo, true, prepare_flo};
-    t["BREV"] = {brev, true, plain};
-    t["BMSK"] = {bmsk, true, [](Op& op) { return only(op, {"W", "C"}); }};
-    t["SGXT"] = {sgxt, true, prepare_sgxt};
-    t["IDP"] = {idp, true, nullptr};
-    t["P2R"] = {p2r, true, plain};
-    t["R2P"] = {r2p, false, plain};
-    t["R2UR"] = {r2ur, true, [](Op& op) { return only(op, {"OR"}); }};
-    t["S2R"] = t["S2UR"] = {s2r, true, prepare_special};
-    t["CS2R"] = {cs2r, true, prepare_special};
-    t["SHFL"] = {shfl, true, prepare_shfl};
-    t["VOTE"] = t["VOTEU"] = {vote, false, [](Op& op) { return only(op, {"ALL", "ANY", "EQ"}); }};
-    t["MATCH"] = {match, true, nullptr};
-    t["REDUX"] = {redux, true, nullptr};
-    t["ELECT"] = {elect, true, plain};
-}
+void add_integers(Table& table) { add_rows(table); }
 
 }  // namespace rung_machine

@@ -37,6 +37,7 @@ struct Timing  // what an instruction reads and writes, and after how many clock
 struct Warp;
 struct Block;
 struct Op;
+struct Opcode;
 struct Launch;
 
 enum class Kind : uint8_t { None, Register, Predicate, Number, Constant, Memory, Other };
@@ -89,6 +90,7 @@ using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
 // Operands by their part: `out` and `p` are written, `s` are read, `in` are predicates that are read behind them.
 struct Op
 {
+    const Opcode* opcode = nullptr;
     Handler run = nullptr;
     std::string name, text;             // the opcode before its first dot; the whole instruction
     std::vector<std::string> modifiers;
@@ -112,6 +114,8 @@ struct Op
             if (m == modifier) return true;
         return false;
     }
+    bool is_in(const char* space) const;
+    bool stores(bool shared) const;  // in that memory: a copy by lanes reads one and writes the other
 };
 
 struct Tally { uint64_t executed, lanes; };  // by warps; by lanes whose predicate holds
@@ -297,22 +301,31 @@ void note(Event event, const Warp& warp, uint32_t amount = 0, uint32_t serial = 
 
 // ---- the instructions' handlers, by opcode -------------------------------------------------------------------------
 
-struct Entry
+enum class Pipe : uint8_t { NONE, ALU, FMA, FMA_HEAVY, XU, FP64, TENSOR, LSU, TMA, ADU, CBU };
+enum class Width : uint8_t { WORD, PAIR, PAIR_UNLESS_32, DOUBLE, DATA, PREDICATES, COUNTED, MATRICES, GROUP };
+
+struct Opcode  // a row of opcodes.h
 {
-    Handler run;
-    bool writes_register;              // the first operand behind predicates is written
-    bool (*prepare)(Op& op) = nullptr;  // reads the modifiers; false if it does not know one
+    const char* name;
+    Handler run;  // nullptr: it is not executed
+    bool (*prepare)(Op& op);  // reads the modifiers; false if they do not belong together
+    bool writes_register;     // the first operand behind predicates is written
+    const char* modifiers;
+    Pipe pipe;
+    uint16_t interval, latency;
+    Width width;
+    const char *way, *space, *direction;
 };
-using Table = std::unordered_map<std::string, Entry>;
+using Table = std::unordered_map<std::string, Opcode>;
 void add_integers(Table& table);
 void add_floats(Table& table);
 void add_memory(Table& table);
 void add_control(Table& table);
-void add_tensor(Table& table);  // HMMA, HGMMA, QGMMA, IMMA, LDSM, STSM
-void add_async(Table& table);   // SYNCS, UBLKCP, UTMALDG, UTMASTG, LDGSTS, STAS
+void add_tensor(Table& table);
+void add_async(Table& table);
 
-// Takes the modifiers that are named out of the op's list of those not yet read.
-bool only(const Op& op, std::initializer_list<const char*> known);
+inline bool Op::is_in(const char* space) const { return !strcmp(opcode->space, space); }
+inline bool Op::stores(bool shared) const { return strcmp(opcode->way, "cp.async") ? store : shared; }
 
 float special_reciprocal(float x);
 float special_root(float x);  // 1 / sqrt(x)

@@ -206,7 +206,7 @@ const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uin
 {
     Memory& memory = *op.memory;
     if (launch.timed) time_of_memory(const_cast<Warp&>(w), op, lanes, at, shared);
-    if (trace_room) trace(w, op, lanes, at, bytes, shared, shared ? op.store || op.name == "LDGSTS" : op.store, 0);
+    if (trace_room) trace(w, op, lanes, at, bytes, shared, op.stores(shared), 0);
     const unsigned first = unsigned(__builtin_ctz(lanes));
     const uint32_t phase = uint32_t(at[first] % (shared ? 4 : LINE));  // conflicts stay if all lanes move by some banks
     if (memory.last.empty()) memory.last.resize(LINE / 4);
@@ -388,12 +388,11 @@ bool prepare_memory(Op& op)
     static const struct { const char* name; uint8_t bytes; } sizes[] = {{"128", 16}, {"64", 8}, {"U16", 2}, {"S16", 2}, {"U8", 1}, {"S8", 1}};
     for (const auto& size : sizes)
         if (op.has(size.name)) op.bytes = size.bytes;
-    op.store = op.name == "STG" || op.name == "ST" || op.name == "STS" || op.name == "STL";
-    op.flags = op.name == "LDS" || op.name == "STS" || op.name == "ATOMS" ? SHARED : op.name == "LDL" || op.name == "STL" ? LOCAL : GENERIC;
+    op.flags = op.is_in("shared") ? SHARED : op.is_in("local") ? LOCAL : GENERIC;
     if (op.flags == GENERIC && op.has("E") && op.sources && op.s[0].base != ZERO) op.s[0].wide = true;  // also without ".64"
     if (op.has("STRONG")) op.flags |= STRONG;
     if (op.has("CTA") || op.has("SM")) op.flags |= WITHIN_BLOCK;
-    if (op.name == "LDG" && op.has("CONSTANT")) op.flags |= READ_ONLY_CACHE;
+    if (op.has("CONSTANT")) op.flags |= READ_ONLY_CACHE;
     if ((op.has("S8") || op.has("S16")) && !op.store) op.flags |= IS_SIGNED;
     return op.sources && op.s[0].kind == Kind::Memory;
 }
@@ -578,14 +577,8 @@ bool prepare_atomic(Op& op)
         if (op.has(t.name)) type = t.type, count = t.count, size = t.size;
     op.bytes = uint8_t(size * count);
     op.flags |= how << HOW | type << TYPE | count << COUNT | (op.has("FTZ") ? FLUSHES : 0) | ALWAYS_STRONG;
-    if (op.name == "ATOM" && (type == F16x2 || type == BF16x2)) op.flags |= GLOBAL_ONLY;
-    if (type >= F16x2 && how != ADD && how != EXCH) return false;
-    return std::all_of(op.modifiers.begin(), op.modifiers.end(), [&](const std::string& m) {
-        const auto is = [&](const char* name) { return m == name; };
-        return std::any_of(hows, hows + 12, is) || std::any_of(std::begin(types), std::end(types), [&](const auto& t) { return m == t.name; }) ||
-               m == "E" || m == "STRONG" || m == "GPU" || m == "SYS" || m == "CTA" || m == "SM" || m == "FTZ" || m == "RN" ||
-               m == "SPIN" || m == "32" || m == "U32" || m == "EF" || m == "EL" || m == "LU" || m == "NA";
-    });
+    if (op.is_in("any") && (type == F16x2 || type == BF16x2)) op.flags |= GLOBAL_ONLY;
+    return type < F16x2 || how == ADD || how == EXCH;
 }
 
 // Whether a generic address is in shared (S), local (L) or global (G) memory.
@@ -600,7 +593,7 @@ void query_space(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_query(Op& op)
 {
     op.s[0].wide = true;
-    return only(op, {"E", "S", "L", "G"}) && op.outs == 1 && op.out.index == ZERO && op.s[0].kind == Kind::Memory;
+    return op.outs == 1 && op.out.index == ZERO && op.s[0].kind == Kind::Memory;
 }
 
 // ---- constants -----------------------------------------------------------------------------------------------------------------
@@ -634,19 +627,14 @@ void load_constant(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_constant(Op& op)
 {
     op.bytes = op.has("64") ? 8 : op.has("U16") || op.has("S16") ? 2 : op.has("U8") || op.has("S8") ? 1 : 4;
-    return op.s[0].kind == Kind::Constant && only(op, {"64", "U16", "S16", "U8", "S8", "32"});
+    return op.s[0].kind == Kind::Constant;
 }
+
+#define OF_MEMORY
+#include "rows.h"
 
 }  // namespace
 
-void add_memory(Table& t)
-{
-    t["LDG"] = t["LD"] = t["LDS"] = t["LDL"] = {load, true, prepare_memory};
-    t["STG"] = t["ST"] = t["STS"] = t["STL"] = {store, false, prepare_memory};
-    t["ATOM"] = t["ATOMG"] = t["ATOMS"] = {atomic, true, prepare_atomic};
-    t["RED"] = t["REDG"] = {atomic, false, prepare_atomic};
-    t["QSPC"] = {query_space, true, prepare_query};
-    t["LDC"] = {load_constant, true, prepare_constant};
-}
+void add_memory(Table& table) { add_rows(table); }
 
 }  // namespace rung_machine

@@ -550,7 +550,7 @@ bool prepare_product(Op& op)
         else if (m == "F32") shape.sums = Sums::Float;
         else if (m == "F16") shape.sums = Sums::Half;
         else if (m == "SAT") shape.sums = Sums::Saturated;
-        else if (kind == 'B' && (m == "AND" || m == "POPC")) continue;
+        else if (m == "AND" || m == "POPC") continue;
         else if (number_named(m, n)) (numbers++ ? shape.b : shape.a) = n;
         else if (!read_shape(m, shape)) return false;
     }
@@ -633,20 +633,14 @@ bool prepare_matrices(Op& op)
     op.flags = op.has("4") ? 4 : op.has("2") ? 2 : 1;
     if (op.has("MT88")) op.flags |= TRANSPOSED;
     op.bytes = 16;
-    op.store = op.name == "STSM";
-    return only(op, {"16", "M88", "MT88", "1", "2", "4"});
+    return true;
 }
+
+#define OF_TENSOR
+#include "rows.h"
 
 }  // namespace
 
-void add_tensor(Table& t)
-{
-    t["HMMA"] = t["IMMA"] = t["BMMA"] = {multiply_warp, true, prepare_product};
-    t["HGMMA"] = t["QGMMA"] = t["IGMMA"] = t["BGMMA"] = {multiply_group, true, prepare_product};
-    t["DMMA"] = {multiply_doubles, true, prepare_doubles};
-    t["LDSM"] = {load_matrices, true, prepare_matrices};
-    t["STSM"] = {store_matrices, false, prepare_matrices};
-    t["MOVM"] = {transpose_register, true, prepare_matrices};
-}
+void add_tensor(Table& table) { add_rows(table); }
 
 }  // namespace rung_machine

@@ -11,29 +11,33 @@
 namespace rung_machine {
 namespace {
 
-constexpr uint32_t ARITHMETIC = 4, FUNCTION = 10, SHARED = 29, FIRST_CACHE = 40, SECOND_CACHE = COPY_CLOCKS, MEMORY = 479, PRODUCT = 33, CONSTANT = 8, SHUFFLE = 23;
+constexpr uint32_t SHARED = 29, FIRST_CACHE = 40, SECOND_CACHE = COPY_CLOCKS, MEMORY = 479;
 constexpr size_t LINES = 2048;       // of 128 bytes: the first cache, as if all of it held one block's lines
 constexpr size_t ALL_LINES = 1 << 19;  // the second cache
 std::vector<uint64_t> second_cache;
 
 uint16_t width(const Op& op, bool of_source, unsigned source)
 {
-    const std::string& name = op.name;
-    if (name == "HMMA" || name == "IMMA") {
-        const bool small = op.has("1684") || op.has("1688");
-        return !of_source || source == 2 ? 4 : source == 0 ? (small ? 2 : 4) : (small ? 1 : 2);
+    switch (op.opcode->width) {
+        case Width::MATRICES: {
+            const bool small = op.has("1684") || op.has("1688");
+            return !of_source || source == 2 ? 4 : source == 0 ? (small ? 2 : 4) : (small ? 1 : 2);
+        }
+        case Width::GROUP: {
+            const size_t n = op.modifiers.empty() ? 0 : op.modifiers[0].find('x');
+            const uint16_t registers = n == std::string::npos ? 4 : uint16_t(atoi(op.modifiers[0].c_str() + n + 1) / 2);
+            return !of_source || source + 1 == op.sources ? registers : 4;
+        }
+        case Width::COUNTED: return op.has("4") ? 4 : op.has("2") ? 2 : 1;
+        case Width::DATA: return std::max(1, op.bytes / 4);
+        case Width::DOUBLE: return 2;
+        case Width::PAIR_UNLESS_32: return of_source || op.has("32") ? 1 : 2;
+        case Width::PAIR: {
+            const bool pair = op.has("WIDE") || op.has("64") || op.has("U64") || op.has("S64") || op.has("F64");
+            return pair && (!of_source || source == 2 || !op.has("WIDE")) ? 2 : 1;
+        }
+        default: return 1;
     }
-    if (name == "HGMMA" || name == "QGMMA") {
-        const size_t n = op.modifiers.empty() ? 0 : op.modifiers[0].find('x');
-        const uint16_t registers = n == std::string::npos ? 4 : uint16_t(atoi(op.modifiers[0].c_str() + n + 1) / 2);
-        return !of_source || source + 1 == op.sources ? registers : 4;
-    }
-    if (name == "LDSM") return op.has("4") ? 4 : op.has("2") ? 2 : 1;
-    if (name == "LDG" || name == "LDS" || name == "LD" || name == "LDL" || name == "LDC" || name == "ULDC" || (op.store && of_source))
-        return std::max(1, op.bytes / 4);
-    if (name[0] == 'D' && (name == "DADD" || name == "DMUL" || name == "DFMA" || name == "DSETP")) return 2;
-    const bool pair = op.has("WIDE") || op.has("64") || op.has("U64") || op.has("S64") || op.has("F64") || (name == "CS2R" && !op.has("32"));
-    return pair && (!of_source || source == 2 || !op.has("WIDE")) ? 2 : 1;
 }
 
 }  // namespace
@@ -53,28 +57,17 @@ void prepare_timing(Op& op)
         if (o.kind == Kind::Register) row(t.reads, o.index, width(op, true, i));
         if (o.kind == Kind::Memory || o.kind == Kind::Constant) row(t.reads, o.base, o.wide ? 2 : 1), row(t.reads, o.uniform, o.uniform_wide ? 2 : 1);
     }
-    const bool only_predicates = op.name == "PLOP3" || op.name == "BRA" || op.name == "EXIT" || op.name == "VOTE" || op.name == "VOTEU";
-    for (size_t i = op.name == "PLOP3" ? 2 : 0; only_predicates && i < op.every.size(); i++) predicate(t.reads, op.every[i]);
+    if (op.opcode->width == Width::PREDICATES)
+        for (size_t i = op.outs; i < op.every.size(); i++) predicate(t.reads, op.every[i]);
     for (const Operand& o : op.in) predicate(t.reads, o);
     Operand guard;
     guard.kind = Kind::Predicate, guard.index = op.guard;
     predicate(t.reads, guard);
     if (op.out.kind == Kind::Register) row(t.writes, op.out.index, width(op, false, 0));
     for (const Operand& o : op.p) predicate(t.writes, o);
-    if (op.name == "PLOP3")
-        for (size_t i = 0; i < 2 && i < op.every.size(); i++) predicate(t.writes, op.every[i]);
-    const std::string& n = op.name;
-    if (n == "MUFU" || n == "F2I" || n == "I2F" || n == "F2F" || n == "FRND" || n == "POPC" || n == "FLO") t.latency = FUNCTION;
-    if (n == "SHFL" || n == "VOTE" || n == "REDUX" || n == "MATCH") t.latency = SHUFFLE;
-    if (n == "HMMA" || n == "IMMA") t.latency = PRODUCT;
-    if (n == "HGMMA" || n == "QGMMA") t.latency = uint16_t(width(op, false, 0) / 2 + 16);
-    if (n == "LDC" || n == "ULDC" || n == "S2R" || n == "S2UR") t.latency = CONSTANT;
-    if (n == "LDSM") t.latency = SHARED;
-    if (n == "LDGSTS") t.kind = Timing::COPIES;
-    else if (n == "LDGDEPBAR") t.kind = Timing::CLOSES;
-    else if (n == "DEPBAR" && op.has("LE") && op.s[0].parts == "SB0") t.kind = Timing::WAITS, t.left = uint16_t(op.s[1].value);
-    else if (n == "ATOMG") t.kind = Timing::PASSES;
-    else if (op.store) t.kind = Timing::STORES;
+    t.latency = op.opcode->width == Width::GROUP ? uint16_t(width(op, false, 0) / 2 + 16) : op.opcode->latency;
+    if (t.kind == Timing::PLAIN && !strcmp(op.opcode->way, "atomic")) t.kind = Timing::PASSES;
+    else if (t.kind == Timing::PLAIN && op.store) t.kind = Timing::STORES;
 }
 
 void begin_timing(Warp& w)
