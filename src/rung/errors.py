@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 
 class RungError(Exception):
@@ -30,8 +30,8 @@ def first_line(error: object, most: int = 200) -> str:
     return (lines[0] if lines else type(error).__name__)[:most]
 
 
-FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async"]
-FAULTS: tuple[FaultKind, ...] = ("barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async")
+FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten"]
+FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
 
 
 class EmulatorFault(RungError):
@@ -39,8 +39,9 @@ class EmulatorFault(RungError):
     as the findings of a document do: file, line, kernel, block and thread as far as they are known.
 
     `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared
-    memory, something that the emulator does not model, a trap (a failed assert, a division by zero), a race, or a
-    mistake in asynchronous work (an uninitialised byte barrier, one arrival too many, a missing fence).
+    memory, something that the emulator does not model, a trap (a failed assert, a division by zero), a race, a mistake
+    in asynchronous work (an uninitialised byte barrier, one arrival too many, a missing fence), or a read of what
+    nothing has written.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -117,3 +118,31 @@ def test_a_name_that_cannot_be_bound_is_told_without_torch(tmp_path: Path, capfd
     )
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(SOURCES)})
     assert "'first'" in capfd.readouterr().out
+
+
+def test_a_wrong_result_out_of_shared_memory_that_nothing_has_written_says_where_it_is_read(tmp_path: Path) -> None:
+    source = tmp_path / "mine.cu"
+    source.write_text(
+        """/*---
+idea = "Through shared memory."
+expect = "Nothing."
+[bind]
+n = "N"
+[[launch]]
+kernel = "mine"
+grid = "ceil_div(N, 64)"
+block = "64"
+---*/
+__global__ void mine(const float* x, float* out, long n) {
+    __shared__ float tile[64];
+    long i = blockIdx.x * 64L + threadIdx.x;
+    if (i < n && threadIdx.x != 2) tile[threadIdx.x] = x[i];
+    __syncthreads();
+    if (i < n) out[i] = tile[threadIdx.x] < 0 ? 0 : tile[threadIdx.x];
+}
+"""
+    )
+    words = [sys.executable, "-m", "rung", "check", "relu", str(source), "--json"]
+    ended = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCES)})
+    (finding,) = json.loads(ended.stdout)["findings"]
+    assert finding["kind"] == "values" and "line 16" in finding["text"] and "'tile'" in finding["text"]

@@ -252,3 +252,28 @@ def test_a_missing_event_changes_the_result_in_another_order(tmp_path: Path, ord
         rung_run(source, "--order", order, "--seed", seed).returncode for seed in range(4 if order == "shuffled" else 1)
     }
     assert 7 in codes
+
+
+def test_unwritten_memory_of_a_part_of_a_copy_and_of_shared_memory_is_noted(tmp_path: Path) -> None:
+    source = tmp_path / "part.cu"
+    source.write_text(
+        """__global__ void f(float* out) {
+    __shared__ float s[64];
+    if (threadIdx.x < 32) s[threadIdx.x] = 1;
+    __syncthreads();
+    out[threadIdx.x] = s[threadIdx.x];
+}
+int main(int count, char**) {
+    float *d, h[128];
+    cudaMalloc(&d, sizeof h);
+    f<<<1, 64>>>(d);
+    cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost);
+    return cudaFree(d) != cudaSuccess || count > 1;
+}
+"""
+    )
+    document = json.loads(rung_run(source, "--json").stdout)
+    assert document["exit"] == 0 and not document["findings"]
+    assert len(document["notes"]) == 1 and "256" in document["notes"][0]  # bytes that nothing has written
+    failed = json.loads(rung_run(source, "--json", "--", "fail").stdout)
+    assert failed["exit"] == 1 and any("'s'" in note and f"{source.name}:5" in note for note in failed["notes"])

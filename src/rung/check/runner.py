@@ -81,6 +81,11 @@ class Host(Protocol):
         """Instructions of emulated warps so far."""
         ...
 
+    @property
+    def unwritten(self) -> str:
+        """The last read of shared or local memory that nothing had written, as a sentence; empty if there was none."""
+        ...
+
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
     ) -> GuardedStorage:
@@ -111,6 +116,10 @@ class LocalRunner:
     @property
     def steps(self) -> int:
         return steps(self.device)
+
+    @property
+    def unwritten(self) -> str:
+        return unwritten_read(self.device)
 
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
@@ -198,6 +207,13 @@ def atomics_ran(device: Device) -> int:
     from rung import emulator
 
     return emulator.atomics_ran() if device != "cuda" and emulator.available() is None else 0
+
+
+def unwritten_read(device: Device) -> str:
+    """The last read, by an emulated kernel of this process, of shared or local memory that nothing had written."""
+    from rung import emulator
+
+    return emulator.unwritten_read() if device != "cuda" and emulator.available() is None else ""
 
 
 def steps(device: Device) -> int:

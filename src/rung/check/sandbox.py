@@ -47,6 +47,7 @@ class Sandbox:
         self.library_calls: set[str] = set()
         self.atomics = False
         self.steps = 0
+        self.unwritten = ""
         self._slow = False
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
         self._child = taken(device, rung.operation.name, str(rung.path), mirrored)
@@ -135,6 +136,7 @@ class Sandbox:
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
         self.atomics = self.atomics or bool(answer.get("atomics"))
         self.steps = max(self.steps, int(answer.get("steps", 0)))
+        self.unwritten = str(answer.get("unwritten", ""))[:500] or self.unwritten
         if answer.get("error"):
             text, kind = str(answer["error"])[:2000], answer.get("kind")
             if kind in FAULTS:

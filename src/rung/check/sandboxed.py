@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
 from rung.check.report import RAISED
-from rung.check.runner import How, Order, atomics_ran, emulated, prepare, run_late, steps, wait
+from rung.check.runner import How, Order, atomics_ran, emulated, prepare, run_late, steps, unwritten_read, wait
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import coverage, launches_ran, without_launches
 from rung.errors import EmulatorFault, RungError, first_line
@@ -174,7 +174,7 @@ class _Judged:
         library = sorted(elsewhere)
         if call.listed and not library and self.device != "cuda" and launches_ran() == launched:
             library = ["Python, without a kernel"]
-        told = {"atomics": atomics_ran, "steps": steps}
+        told = {"atomics": atomics_ran, "steps": steps, "unwritten": unwritten_read}
         return {"library": library, **{name: of(self.device) for name, of in told.items()}}
 
     def unlaunched(self, call: _Bound) -> dict[str, Any]:

@@ -383,7 +383,8 @@ class Trial:
             self.integers_differ = deviation.integers
             where = next((m.details() for m in self.operands.last if m.name == deviation.name), {})
             self.report.failure = {**self.of.call_facts(self.values, self.names), **where}
-            raise Failure(self._never_written() or deviation.problem, "values")
+            reads = self.of.host.unwritten
+            raise Failure((self._never_written() or deviation.problem) + (f"; {reads}" if reads else ""), "values")
 
 
 def _alignment(rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None, device: Device) -> int:

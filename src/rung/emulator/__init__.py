@@ -13,6 +13,7 @@ from rung.emulator.module import (
     load,
     steps,
     under,
+    unwritten_read,
     without_launches,
 )
 from rung.emulator.toolchain import available
@@ -33,5 +34,6 @@ __all__ = [
     "mark_data",
     "steps",
     "under",
+    "unwritten_read",
     "without_launches",
 ]

@@ -75,7 +75,7 @@ class Fault(ctypes.Structure):
     )
 
 
-GLOBAL_SPACE, SHARED_SPACE = 1, 2
+GLOBAL_SPACE, SHARED_SPACE, LOCAL_SPACE = 1, 2, 3
 RESERVED = 1024  # bytes before a block's own shared memory
 
 
@@ -126,6 +126,7 @@ def library() -> ctypes.CDLL:
         ("run", ctypes.c_int, pointer, ctypes.POINTER(Launch), ctypes.POINTER(Fault)),
         ("name", None, pointer, ctypes.c_char_p, ctypes.c_char_p),
         ("sentence", None, pointer, ctypes.POINTER(Fault), pointer, ctypes.c_char_p, ctypes.c_char_p, words),
+        ("unwritten", ctypes.c_int, words, ctypes.POINTER(Fault)),
         ("tally", None, pointer, pointer),
         ("memory", words, pointer, pointer, pointer, words),
         ("clocks", None, pointer),
@@ -388,6 +389,16 @@ def run(
     fault = Fault()
     if library().rung_machine_run(of.handle, ctypes.byref(launch), ctypes.byref(fault)):
         raise of.told(fault, config.block, operand_of(of, fault, known))
+
+
+def unwritten(of: Program, config: LaunchConfig) -> EmulatorFault | None:
+    """What the last launch first read in shared or local memory that nothing had written; kernels go on behind it,
+    since they may not use it."""
+    fault = Fault()
+    for space in (SHARED_SPACE, LOCAL_SPACE):
+        if library().rung_machine_unwritten(space, ctypes.byref(fault)):
+            return of.told(fault, config.block, operand_of(of, fault, ()))
+    return None
 
 
 def operand_of(of: Program, fault: Fault, regions: Sequence[Region]) -> str:

@@ -106,7 +106,7 @@ def ambient() -> Settings:
     return _ambient
 
 
-_atomics, _steps = 0, 0
+_atomics, _steps, _unwritten = 0, 0, ""
 
 
 def steps() -> int:
@@ -119,6 +119,12 @@ def atomics_ran() -> int:
     return _atomics
 
 
+def unwritten_read() -> str:
+    """The last read of shared or local memory that nothing had written, by a kernel of the module that was loaded last,
+    as a sentence; empty if there was none."""
+    return _unwritten
+
+
 def load(build: Build, *, settings: Settings | None = None) -> EmulatedModule:
     """Compiles `build` (or takes it from the cache) and loads it; without settings, see `under`."""
     return EmulatedModule(build, settings)
@@ -128,7 +134,8 @@ class EmulatedModule:
     """Kernels of one source, launched on CPU tensors, synchronously."""
 
     def __init__(self, build: Build, settings: Settings | None = None) -> None:
-        self._build, self._own = build, settings
+        global _unwritten
+        self._build, self._own, _unwritten = build, settings, ""
         if self.settings.order not in _ORDERS:
             raise RungError(f"Thread order '{self.settings.order}' is not known: take one of {', '.join(_ORDERS)}.")
         self._variables: machine.Variables | None = None
@@ -293,7 +300,7 @@ def execute(
 ) -> None:
     """Runs a kernel's machine code on the whole grid; what it counts is kept where counts are recorded. `bounds`: no
     memory outside the regions is touched. `tiles`: the code is Triton's, whose threads hold elements of tiles."""
-    global _ahead, _atomics, _steps
+    global _ahead, _atomics, _steps, _unwritten
     settings = settings or _ambient
     with _one_at_a_time:
         asked = machine.Asked(
@@ -301,7 +308,7 @@ def execute(
             seed=settings.seed & 0xFFFFFFFF,
             races=settings.check_races,
             seconds=settings.seconds,
-            poison=1 + (settings.seed + _launched) % _PATTERNS if settings.poison else 0,
+            poison=1 + max(_launched - 1, 0) % _PATTERNS if settings.poison else 0,
             ahead=_ahead,
             followed=_followed,
             bounds=bounds,
@@ -312,6 +319,8 @@ def execute(
         )
         _ahead = False
         machine.run(program, config, variables, values, asked, regions)
+        if found := machine.unwritten(program, config) if settings.poison else None:
+            _unwritten = str(found)
         tally = program.tally()
         for instruction, (warps, lanes) in zip(program.instructions, tally, strict=True):
             _steps += warps

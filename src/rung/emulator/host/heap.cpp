@@ -2,6 +2,8 @@
 // threads that reuse memory do not seem to race.
 #include "host.h"
 
+#include "../machine/unwritten.h"
+
 #include <string.h>
 #include <sys/mman.h>
 
@@ -51,7 +53,8 @@ extern "C" RUNG_HOST void* rung_heap_malloc(size_t bytes)
     if (at + whole > ROOM) return nullptr;
     state().live += bytes;
     Header* const header = new (heap + at) Header{bytes, HELD};
-    return memset(header + 1, 0xff, bytes);
+    rung_machine::fill_unwritten(header + 1, (bytes + 7) / 8 * 8, uint64_t(header + 1));
+    return header + 1;
 }
 
 // What is wrong with the pointer, or null.

@@ -39,6 +39,7 @@ void tell(ExitCode kind, const Told& what);
 struct Ran { const char* name; unsigned long blocks, threads; double seconds; bool checked; };
 void note_launch(const Ran& ran);
 void note_once(const std::string& text);
+void note_if_failed(const std::string& text);  // at the end
 
 // ---- memory.cpp -----------------------------------------------------------------------------------------------------
 enum class Kind { Device, Managed, Pinned, Registered };

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 extern "C" void* rung_heap_malloc(size_t bytes);
 extern "C" const char* rung_heap_release(void* pointer);
@@ -55,7 +56,7 @@ auto& codes = *new std::map<const char*, Code>;  // by the address of the stub
 auto& sums = *new std::vector<Sum>;
 thread_local Pending pending;
 
-const char* const KINDS[] = {"", "barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async"};
+const char* const KINDS[] = {"", "barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten"};
 
 cudaError_t error_of(const rung_machine_fault& fault)
 {
@@ -165,7 +166,7 @@ std::string operand_of(const Code& code, const rung_machine_fault& fault)
 {
     if (fault.space == RUNG_GLOBAL_SPACE) {
         const std::string what = describe(reinterpret_cast<void*>(fault.address));
-        return fault.kind == RUNG_RACE || fault.misaligned || fault.address < 1 << 16 ? what : "touches " + what;
+        return fault.kind == RUNG_RACE || fault.kind == RUNG_UNWRITTEN || fault.misaligned || fault.address < 1 << 16 ? what : "touches " + what;
     }
     if (fault.space != RUNG_SHARED_SPACE) return "";
     const std::pair<unsigned, std::string>* nearest = nullptr;
@@ -206,6 +207,27 @@ bool begin_code(Code& code, const Call& call)
     return true;
 }
 
+std::string sentence_of(const Code& code, const rung_machine_fault& fault, const uint32_t* block)
+{
+    char said[2048] = "";
+    rung_machine_sentence(code.program, &fault, block, operand_of(code, fault).c_str(), said, sizeof said);
+    return said;
+}
+
+// A kernel goes on behind its reads of what nothing has written. In shared and local memory they may be of no use, such as of the
+// edges of a tile: they are told only if the program fails.
+void tell_unwritten(const Code& code, const Call& call, const Configuration& how, const uint32_t* block)
+{
+    static auto& told = *new std::set<std::pair<const Code*, int>>;
+    rung_machine_fault fault;
+    for (uint32_t space = RUNG_GLOBAL_SPACE; space <= RUNG_LOCAL_SPACE; space++) {
+        if (!rung_machine_unwritten(space, &fault) || !told.emplace(&code, fault.at.instruction).second) continue;
+        const std::string said = sentence_of(code, fault, block);
+        if (space == RUNG_GLOBAL_SPACE) tell(FAULTED, {"unwritten", said, call.site, place_of(code, fault.at, how.block, call.name)});
+        else note_if_failed(said);
+    }
+}
+
 void execute(Code& code, const Call& call, const Configuration& how, bool races, void** parameters)
 {
     if (!begin_code(code, call)) return;
@@ -226,8 +248,7 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
     const std::vector<rung_machine_region> touched = regions();
     launch.regions = touched.data(), launch.region_count = unsigned(touched.size());
     launch.order = unsigned(settings().order), launch.seed = settings().seed, launch.races = races, launch.registers = code.registers;
-    static unsigned launches;
-    launch.poison = 1 + (settings().seed + launches++) % 5;
+    launch.poison = 1 + settings().seed % 5;  // the first: what reads it is known
     static unsigned long last_moment;
     launch.dependent = how.dependent && moment() == last_moment + 1, launch.followed = code.starts_next;  // else all before it has ended
     last_moment = moment();
@@ -235,13 +256,12 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
     const int failed = rung_machine_run(code.program, &launch, &fault);
     free(bank);
     if (failed) {
-        char said[2048] = "";
-        rung_machine_sentence(code.program, &fault, launch.block, operand_of(code, fault).c_str(), said, sizeof said);
-        Told told = {KINDS[fault.kind], said, call.site, place_of(code, fault.at, how.block, call.name)};
+        Told told = {KINDS[fault.kind], sentence_of(code, fault, launch.block), call.site, place_of(code, fault.at, how.block, call.name)};
         if (fault.kind == RUNG_RACE) told.other = place_of(code, fault.other, how.block, call.name);
         tell(fault.kind == RUNG_RACE ? RACED : FAULTED, told);
         return stick(error_of(fault));
     }
+    tell_unwritten(code, call, how, launch.block);
     if (!counting()) return;
     const dim3 &g = how.grid, &b = how.block, &c = how.cluster;
     const std::array<unsigned, 11> form = {g.x, g.y, g.z, b.x, b.y, b.z, c.x, c.y, c.z, unsigned(how.shared), how.cooperative};

@@ -2,6 +2,8 @@
 // process ends. A copy beyond an allocation is reported.
 #include "host.h"
 
+#include "../machine/unwritten.h"
+
 #include <errno.h>
 #include <sys/mman.h>
 #include <string.h>
@@ -45,7 +47,7 @@ cudaError_t allocate(void** pointer, size_t bytes, Kind kind, RungSite site)
     char* const memory = static_cast<char*>(mmap(nullptr, inner + 2 * GUARD, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (memory == MAP_FAILED || mprotect(memory + GUARD, inner, PROT_READ | PROT_WRITE)) return failed(cudaErrorMemoryAllocation);
     char* const start = memory + GUARD + inner - rounded;
-    if (kind == Kind::Device) memset(start, 0xff, std::min(bytes, FILLED));
+    if (kind == Kind::Device) rung_machine::fill_unwritten(start, std::min(rounded, FILLED), uint64_t(start));
     allocations[memory + inner + 2 * GUARD] = {start, memory, bytes, inner + 2 * GUARD, kind, false, place_of_call(site), ""};
     if (kind != Kind::Pinned) in_use += bytes;
     *pointer = start;
@@ -116,6 +118,18 @@ bool staged(const void* address)  // host memory that a copy reads or writes bef
     return !find(address) && !device_may_touch(address);
 }
 
+// What a copy brings to the host that nothing has written.
+void look_for_unwritten(const std::string& call, const void* to, const char* from, size_t pitch, size_t width, size_t height, RungSite site)
+{
+    const Allocation *const memory = find(from), *const target = find(to);
+    if (!memory || memory->kind != Kind::Device || (target && target->kind == Kind::Device)) return;
+    size_t found = 0;
+    for (size_t row = 0; row < height; row++) found += rung_machine::unwritten_bytes(from + row * pitch, uint64_t(from + row * pitch), width);
+    const std::string out_of = " bytes to the host, out of the " + number(memory->bytes) + " bytes from " + name_of(memory->kind) + " (" + memory->made + ")";
+    if (found == width * height) tell(FAULTED, {"unwritten", call + " copies " + number(found) + out_of + ", that nothing has written", site});
+    else if (found) note_once(call + " copies " + number(width * height) + out_of + ": " + number(found) + " of them nothing has written");
+}
+
 cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                  cudaMemcpyKind kind, cudaStream_t stream, bool wait, RungSite site)
 {
@@ -144,6 +158,7 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
                 tell(MISUSED, {"use after free", call + " runs after its memory was freed at " + memory->ended, site});
                 return stick(cudaErrorIllegalAddress);
             }
+        look_for_unwritten(call, to, source, from_pitch, width, height, site);
         rows(target, to_pitch, source, from_pitch, width, height);
     }, cudaGraphNodeTypeMemcpy);
     return (wait || staged(to)) && !capturing(stream) ? wait_for(stream) : cudaSuccess;

@@ -19,7 +19,7 @@ struct Tally { unsigned long launches, checked, blocks, threads; double seconds;
 pid_t owner;
 int worst;
 auto& told = *new std::vector<Told>;
-auto &names = *new std::vector<std::string>, &notes = *new std::vector<std::string>;
+auto &names = *new std::vector<std::string>, &notes = *new std::vector<std::string>, &of_failure = *new std::vector<std::string>;
 auto& tallies = *new std::map<std::string, Tally>;
 auto& noted = *new std::set<std::string>;
 
@@ -81,6 +81,8 @@ void at_end(int status, void*)
     size_t bytes = 0;
     if (const unsigned long count = kept_allocations(&bytes))
         note_once(std::to_string(count) + (count == 1 ? " allocation" : " allocations") + " of " + std::to_string(bytes) + " bytes in all not freed");
+    if (worst || status)
+        for (const std::string& text : of_failure) note_once(text);
     fflush(nullptr);
     if (counting()) write_counts();
     if (!settings().quiet) {
@@ -138,6 +140,8 @@ void note_once(const std::string& text)
 {
     if (noted.insert(text).second) notes.push_back(text);
 }
+
+void note_if_failed(const std::string& text) { of_failure.push_back(text); }
 
 __attribute__((constructor)) static void begin()
 {

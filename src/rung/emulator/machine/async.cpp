@@ -221,6 +221,8 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
 {
     const uint32_t read = lanes & (op.ins ? warp.predicate(op.in[0]) : ALL), mine = warp.block->in_cluster << 24;
     uint64_t from[WARP] = {}, to[WARP] = {};
+    const uint8_t* sources[WARP];
+    uint32_t whole = 0;
     each(lanes, [&](unsigned l) {
         const uint32_t offset = uint32_t(address(warp, op.s[0], l)) & 0xffffff;
         to[l] = offset - RESERVED_SHARED;
@@ -235,11 +237,13 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
             bool shared;
             const uint8_t* const source = place(warp, from[l], l, taken, shared);
             if (!shared && taken) require_inside(warp, op, 1u << l, from, taken, false), look_as(warp, op, Agent::Copy, from[l], taken, nullptr, false, l);
+            sources[l] = source, whole |= uint32_t(taken == op.bytes) << l;
             memcpy(target, source, taken);
         }
         look_as(warp, op, Agent::Copy, offset, op.bytes, warp.block, true, l);
         memset(target + taken, 0, op.bytes - taken);
     });
+    if (whole) look_for_unwritten(warp, op, whole, sources, op.bytes);
     if (read) count_sectors_of_copy(warp, op, read, from, to);
     count_request(warp, op, lanes, to, op.bytes, true);
 }

@@ -1,5 +1,6 @@
 // Branches, convergence, barriers, and the order in which warps and blocks run.
 #include "machine.h"
+#include "unwritten.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -457,13 +458,15 @@ struct Unit  // the blocks of a cluster, which run together
 std::vector<std::unique_ptr<Warp>> spare;
 std::vector<std::vector<Cell>> spare_cells;
 std::vector<uint32_t> pattern;  // what memory holds that nothing has written
-// NaN in every format; huge values of either sign; negative zero; random bits.
+// NaN in every format, or huge values of either sign, by which their readers are known; negative zero; random bits.
 void make_pattern(size_t bytes)
 {
-    static const uint32_t PATTERNS[] = {0xffffffffu, 0x7f7f7f7fu, 0xff7fff7fu, 0x80008000u};
+    static const uint32_t UPPER[] = {NOT_A_NUMBER, 0x7f7f0000u, 0xff7f0000u};
     const unsigned number = launch.poison ? (launch.poison - 1) % 5 : 0;
     pattern.resize(bytes / 4 + 1);
-    for (uint32_t& word : pattern) word = number < 4 ? PATTERNS[number] : draw();
+    launch.poisoned_with = number < 3 ? UPPER[number] : 0;
+    if (launch.poisoned_with) return fill_unwritten(pattern.data(), pattern.size() * 4, 0, launch.poisoned_with);
+    for (uint32_t& word : pattern) word = number == 3 ? 0x80008000u : draw();
 }
 
 void poison(uint8_t* memory, size_t bytes)

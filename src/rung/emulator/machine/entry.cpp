@@ -83,6 +83,7 @@ void prepare(const rung_machine_launch& l)
     traced.clear(), happened.clear();
     trace_room = l.trace_room;
     if (l.timed && !launch.timed) empty_second_cache();
+    launch.unwritten = {};
     launch.timed = l.timed, launch.longest = launch.together = 0;
     begin_async();
     begin_races();
@@ -121,6 +122,12 @@ EXPORTED int rung_machine_run(void* program, const rung_machine_launch* l, rung_
     }
     sigaction(SIGSEGV, &before[0], nullptr), sigaction(SIGBUS, &before[1], nullptr);
     return failed;
+}
+
+EXPORTED int rung_machine_unwritten(uint32_t space, rung_machine_fault* found)
+{
+    if (space >= launch.unwritten.size() || launch.unwritten[space].kind == RUNG_NO_FAULT) return 0;
+    return *found = launch.unwritten[space], 1;
 }
 
 EXPORTED void rung_machine_tally(void* program, uint64_t (*rows)[2])

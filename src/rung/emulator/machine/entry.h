@@ -53,6 +53,9 @@ void rung_machine_name(void* program, const char* kernel, const char* places);
 // Runs a launch; 0, or 1 with what went wrong.
 int rung_machine_run(void* program, const rung_machine_launch* launch, struct rung_machine_fault* fault);
 
+// The first read, in the last launch, of what nothing has written, in a memory (a rung_space); whether there was any.
+int rung_machine_unwritten(uint32_t space, struct rung_machine_fault* found);
+
 // A fault in a sentence; `operand` is what lies at its address.
 void rung_machine_sentence(void* program, const struct rung_machine_fault* fault, const uint32_t* block, const char* operand, char* out, uint32_t room);
 

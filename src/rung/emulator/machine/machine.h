@@ -236,6 +236,8 @@ struct Launch
     std::vector<uint8_t> bank[8];  // constant memory
     bool timed;
     uint64_t changes;              // of memory
+    uint32_t poisoned_with;  // the upper half of words of shared and local memory that nothing has written; 0: they are not known
+    std::array<rung_machine_fault, 5> unwritten;  // by space: the first read of what nothing has written
     uint64_t longest, together;    // clocks of blocks: the longest, all of them
     uint32_t prints;  // 1: to standard output; 2: to that of errors
     void* (*allocate)(size_t bytes);
@@ -255,6 +257,9 @@ void block_index(uint32_t unit, unsigned rank, uint32_t* index);
 const Region& region_of(uint64_t address);  // an empty one where there is none
 // An access of lanes to global memory, which must be inside a region.
 void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool write);
+
+// Notes lanes that read global memory, or the block's shared memory, or their own, where nothing has written.
+void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* const* where, unsigned bytes);
 
 // ---- operands ---------------------------------------------------------------------------------------------------
 

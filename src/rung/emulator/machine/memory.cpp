@@ -1,5 +1,6 @@
 // Loads, stores, atomics, constants; and what they cost: a request is one execution of an instruction by a warp.
 #include "machine.h"
+#include "unwritten.h"
 
 #include <stdio.h>
 
@@ -415,29 +416,64 @@ void look_for_polling(Warp& w, const Op& op, const uint8_t* where)
     w.polled = &op, w.polled_value = value;
 }
 
+}  // namespace
+
+void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* const* where, unsigned bytes)
+{
+    const uint8_t *const shared = w.block->shared.data(), *const local = w.local.data();
+    each(lanes, [&](unsigned l) {
+        const uint8_t* const at = where[l];
+        rung_space space = RUNG_GLOBAL_SPACE;
+        uint32_t upper = launch.poisoned_with;
+        uint64_t address = uint64_t(at), counted = address;  // the patterns of both begin at 0
+        if (at >= shared && at < shared + w.block->shared.size()) {
+            space = RUNG_SHARED_SPACE, address = uint64_t(at - shared), counted = address - RESERVED_SHARED;
+        } else if (at >= local && at < local + w.local.size()) space = RUNG_LOCAL_SPACE, address = counted = uint64_t(at - local);
+        else upper = NOT_A_NUMBER;
+        if (!upper || launch.unwritten[space].kind != RUNG_NO_FAULT || unwritten_bytes(at, counted, bytes, upper) < bytes) return;
+        Fault fault(RUNG_UNWRITTEN);
+        fault.space = space, fault.address = address, fault.bytes = bytes, fault.at = rung_machine::where(w, op, l);
+        snprintf(fault.text, sizeof fault.text, "reads what nothing has written");
+        launch.unwritten[space] = fault;
+    });
+}
+
+namespace {
+
+uint32_t may_be_unwritten(const uint32_t* d)
+{
+    const uint32_t known = launch.poisoned_with;
+    return rung_machine::where([&](unsigned l) { return (d[l] & NOT_A_NUMBER) == NOT_A_NUMBER || (d[l] & NOT_A_NUMBER) == known; });
+}
+
 void load(Warp& w, const Op& op, uint32_t lanes)
 {
     uint8_t* where[WARP];
     located(w, op, op.s[0], lanes, where, false);
     if (op.flags & STRONG) look_for_polling(w, op, where[__builtin_ctz(lanes)]);
     uint32_t* const d = w.target(op.out);
+    uint32_t suspects = 0;
     if (op.bytes == 4) {
         if (contiguous(where, lanes, 4)) memcpy(d, where[0], sizeof(Row));
         else each(lanes, [&](unsigned l) { memcpy(&d[l], where[l], 4); });
+        suspects = may_be_unwritten(d);
     } else if (op.bytes > 4) {
         const unsigned words = d == w.r[SINK] ? 0 : op.bytes / 4;
         each(lanes, [&](unsigned l) {
             uint32_t v[4];
             memcpy(v, where[l], op.bytes);
             for (unsigned i = 0; i < words; i++) d[i * WARP + l] = v[i];
+            suspects |= uint32_t((v[0] & NOT_A_NUMBER) == NOT_A_NUMBER || (v[0] & NOT_A_NUMBER) == launch.poisoned_with) << l;
         });
     } else {
+        suspects = lanes;
         const bool is_signed = op.flags & IS_SIGNED;
         each(lanes, [&](unsigned l) {
             const uint32_t v = op.bytes == 1 ? *where[l] : uint32_t(where[l][0] | where[l][1] << 8);
             d[l] = is_signed ? op.bytes == 1 ? uint32_t(int8_t(v)) : uint32_t(int16_t(v)) : v;
         });
     }
+    if (suspects & lanes) look_for_unwritten(w, op, suspects & lanes, where, op.bytes);
 }
 
 void store(Warp& w, const Op& op, uint32_t lanes)
@@ -530,6 +566,7 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
     if (lanes) {
         uint8_t* at[WARP];
         located(w, op, op.s[0], lanes, at, true);
+        look_for_unwritten(w, op, lanes, at, op.bytes);
         const bool swaps = how == CAS || how == CAST;
         const unsigned size = op.bytes / count, words = size / 4;
         Row first, second;

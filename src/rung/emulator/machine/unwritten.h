@@ -1,0 +1,41 @@
+// What memory holds that nothing has written: in each word a number whose lower half its address decides; by default NaN in every
+// format.
+// Eight bytes that still hold the words of their address are taken for unwritten; other data holds them once in a million million.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+namespace rung_machine {
+
+constexpr uint32_t NOT_A_NUMBER = 0xffff0000u;
+
+inline uint32_t unwritten_word(uint64_t at, uint32_t upper = NOT_A_NUMBER)
+{
+    return upper + 0x7c01 + uint32_t((at >> 2) * 0x9e3779b97f4a7c15ull >> 54) % 1023;
+}
+
+// Of memory whose addresses count from `at`, which is a multiple of four.
+inline void fill_unwritten(void* memory, size_t bytes, uint64_t at, uint32_t upper = NOT_A_NUMBER)
+{
+    char* const to = static_cast<char*>(memory);
+    for (size_t i = 0; i + 4 <= bytes; i += 4) {
+        const uint32_t word = unwritten_word(at + i, upper);
+        memcpy(to + i, &word, sizeof word);
+    }
+}
+
+// How many of these bytes lie in unwritten groups of eight.
+inline size_t unwritten_bytes(const void* memory, uint64_t at, size_t bytes, uint32_t upper = NOT_A_NUMBER)
+{
+    size_t found = 0;
+    const char* const from = static_cast<const char*>(memory);
+    for (uint64_t group = at / 8 * 8; group < at + bytes; group += 8) {
+        const uint32_t wanted[2] = {unwritten_word(group, upper), unwritten_word(group + 4, upper)};
+        if (memcmp(from + int64_t(group - at), wanted, sizeof wanted)) continue;
+        found += size_t((group + 8 < at + bytes ? group + 8 : at + bytes) - (group > at ? group : at));
+    }
+    return found;
+}
+
+}  // namespace rung_machine
