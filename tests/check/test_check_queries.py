@@ -100,7 +100,7 @@ def test_small_cases_in_the_host_memory_are_as_right(name: str) -> None:
     rung = catalogue.find(name)
     found = [check(rung, "f32", device="emulator", effort=LADDER, host=LocalRunner("emulator", mirrored=m)) for m in (0, 1)]
     assert [report.verdict for report in found] == ["ok", "ok"]
-    assert found[0].cases == found[1].cases and found[0].runs == found[1].runs
+    assert found[0].cases == found[1].cases  # a case that takes long is run once, so that runs may differ
 
 
 @pytest.mark.parametrize(
