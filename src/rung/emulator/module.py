@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import math
 import struct
 import threading
@@ -318,10 +319,11 @@ def execute(
             timed=settings.counters and counters.timed(),
         )
         _ahead = False
+        execute = functools.partial(machine.run, program, config, variables, values, regions=regions)
         if timing.recording():
-            timing.run(program, config, asked, lambda asked: machine.run(program, config, variables, values, asked, regions))
+            timing.run(program, config, asked, execute)
         else:
-            machine.run(program, config, variables, values, asked, regions)
+            execute(asked)
         if found := machine.unwritten(program, config) if settings.poison else None:
             _unwritten = str(found)
         tally = program.tally()

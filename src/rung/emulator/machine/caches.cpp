@@ -2,6 +2,7 @@
 // has when all do the same; the copy engine.
 #include "model.h"
 
+#include <set>
 #include <unordered_set>
 
 namespace rung_machine {
@@ -15,7 +16,7 @@ struct Part  // a region of memory
     bool kept = false;                   // an earlier launch has left it in the second cache
 };
 std::vector<Part> parts;
-std::vector<std::pair<uint64_t, uint64_t>> left;  // regions that launches have touched since nothing was in the second cache
+std::vector<std::pair<uint64_t, uint64_t>> left, touched_now;  // regions that launches have touched since nothing was in the second cache; by the last
 
 const Part* part_of(uint64_t sector)
 {
@@ -43,7 +44,13 @@ constexpr size_t WAYS = 4;
 
 }  // namespace
 
-void forget_launches() { left.clear(); }
+void forget_launches() { left.clear(), touched_now.clear(); }
+
+void remember_launch()
+{
+    left.insert(left.end(), touched_now.begin(), touched_now.end());
+    touched_now.clear();
+}
 
 // Blocks that read one sector: all blocks' sectors over those of the region. Whether neighbours share tells how soon a region has
 // been read as a whole: by neighbours, row after row of blocks; by distant ones, as soon as one row of them has run.
@@ -92,12 +99,12 @@ void measure_sharing(const Constants& c, uint64_t blocks, double together)
     }
     for (Part& part : parts)
         part.kept = std::find(left.begin(), left.end(), std::make_pair(part.from, part.to)) != left.end() && touched < STAYS * c.second_cache_size;
+    std::set<std::pair<uint64_t, uint64_t>> here;
     for (auto& [unit, of] : read)
-        for (auto& [part, sectors] : of) left.push_back({part->from, part->to});
+        for (auto& [part, sectors] : of) here.insert({part->from, part->to});
     for (auto& [unit, of] : written)
-        for (auto& [part, sectors] : of) left.push_back({part->from, part->to});
-    std::sort(left.begin(), left.end());
-    left.erase(std::unique(left.begin(), left.end()), left.end());
+        for (auto& [part, sectors] : of) here.insert({part->from, part->to});
+    touched_now.assign(here.begin(), here.end());
 }
 
 Memories::Memories(const Constants& constants, double used_shared, double active)

@@ -168,7 +168,6 @@ EXPORTED int rung_machine_play(void* program, const double* constants, uint32_t 
     const Played played = play(*static_cast<Program*>(program), c, uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2], resident, cluster, shared_bytes);
     figures[0] = played.clocks, figures[1] = played.issued;
     for (const auto& of : played.stalls) std::copy(of.begin(), of.end(), *stalls++);
-    streams.clear();
     return played.clocks >= 0;
 }
 EXPORTED void rung_machine_clocks(uint64_t* both) { both[0] = launch.longest, both[1] = launch.together; }

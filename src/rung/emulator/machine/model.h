@@ -97,6 +97,7 @@ private:
 
 void measure_sharing(const Constants& c, uint64_t blocks, double together);  // of the recorded streams' memory, by region
 Played play(const Program& program, const Constants& c, uint64_t blocks, uint32_t resident, uint32_t cluster, double shared_bytes);
-void forget_launches();  // nothing is in the second cache
+void remember_launch();  // what the last launch has touched is in the second cache
+void forget_launches();  // nothing is
 
 }  // namespace rung_machine

@@ -34,6 +34,7 @@ void add(const Warp& w, Ask h)
 void begin_record(const uint32_t* units, uint32_t count, bool only)
 {
     chosen.assign(units, units + count), only_chosen = only && count;
+    remember_launch();
     streams.clear(), recorded = 0;
 }
 
