@@ -395,14 +395,29 @@ def test_a_backend_that_cannot_be_made_is_an_error_in_one_sentence(model: Model)
         together(BatchEngine(make, None), [request_of(0)])
 
 
-def test_slots_follow_the_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("tokens", "at_once"), [(0, 1), (100, 3), (10_000 * CONTEXT, 8)])
+def test_texts_wait_for_the_memory_of_the_tokens_that_they_may_grow_to(
+    tokens: int, at_once: int, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rung.models.batching import select_backend
 
     each = select_backend.slot_bytes(model.transformer)
     assert each == 2 * 3 * 64 * CONTEXT * 4
-    for free, slots in ((0, 1), (3 * each / select_backend.SHARE, 3), (10_000 * each, select_backend.MOST_SLOTS)):
-        monkeypatch.setattr(select_backend, "available_memory", lambda free=free: int(free))
-        assert backend_of(model.transformer).slots == slots
+    free = int(tokens * each / CONTEXT / select_backend.SHARE) + 1
+    monkeypatch.setattr(select_backend, "available_memory", lambda: free)
+    alone = [model.generate([[5, 6, i]], max_new_tokens=30, temperature=0)[0].tokens for i in range(8)]
+    backend = backend_of(model.transformer)
+    most, turn = [0], backend.turn
+
+    def counted() -> list[Any]:
+        most.append(backend.slots - backend.free_slots)
+        return turn()
+
+    monkeypatch.setattr(backend, "turn", counted)
+    options = Options(max_new_tokens=30, sampling=Sampling(temperature=0))
+    requests = [Request(Prompt("", (5, 6, i)), options, seed=i) for i in range(8)]
+    found = together(BatchEngine(lambda: backend, model.tokenizer), requests)
+    assert [text.tokens for text in found] == alone and max(most) == at_once
 
 
 # ---- futures, coroutines, forks -------------------------------------------------------------------------------------

@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 
 import torch
+
+from rung.errors import RungError
+
+MOST_BYTES = 1 << 40
+_NOT_RESERVED = 0x4000  # MAP_NORESERVE of Linux, which Python names from 3.13 on
+
+
+def untouched(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros of the host, of which a page takes memory once it is written: torch.zeros would fill them."""
+    size = math.prod(shape) * dtype.itemsize
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NOT_RESERVED
+    try:
+        if size > MOST_BYTES:
+            raise OverflowError
+        memory = mmap.mmap(-1, max(size, 1), flags=flags)
+    except (OSError, OverflowError):
+        text = f"{size:,} bytes of keys and values do not fit into memory; ask for fewer texts at once."
+        raise RungError(text) from None
+    memory.madvise(mmap.MADV_NOHUGEPAGE)  # a token's keys lie far apart, and each would take 2 MB
+    made = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape)).view(*shape)
+    made.rung_memory = memory  # type: ignore[attr-defined]
+    return made
+
+
+def give_back(tensor: torch.Tensor, first: int, end: int) -> None:
+    """Elements of an `untouched` tensor are zeros again; whole pages of them take no memory any more."""
+    memory = getattr(tensor, "rung_memory", None)
+    size, page = tensor.element_size(), mmap.PAGESIZE
+    start, stop = -(-first * size // page) * page, end * size // page * page
+    if memory is not None and start < stop:
+        memory.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
 class Cache:
@@ -16,8 +49,9 @@ class Cache:
         self, layers: int, rows: int, NKV: int, capacity: int, HS: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         shape = (layers, rows, NKV, capacity, HS)
-        # Zeros, since attention multiplies masked values by zero, and a NaN would survive that. The system provides
-        # zeroed pages at first access, so a long context costs nothing until it is filled.
+        # Zeros, since attention multiplies masked values by zero, and a NaN would survive that.
+        if device.type == "cpu":
+            return self._hold(untouched(shape, dtype), untouched(shape, dtype))
         self._hold(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
 
     def _hold(self, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -39,6 +73,13 @@ class Cache:
     def begin(self, rows: int) -> None:
         """Forget all sequences, and prepare for this number of new ones."""
         self.lengths = [0] * rows
+
+    def give_back(self, row: int, first: int, end: int) -> None:
+        """Memory of a row's tokens from `first` to `end`, which no longer matter."""
+        layers, rows, NKV, capacity, HS = self.k.shape
+        for tensor in (self.k, self.v):
+            for head in (((layer * rows + row) * NKV + h) * capacity for layer in range(layers) for h in range(NKV)):
+                give_back(tensor, (head + first) * HS, (head + end) * HS)
 
     def row(self, row: int) -> Cache:
         """The same memory, viewed as the cache of one sequence."""

@@ -241,31 +241,35 @@ class BatchEngine:
                 self._waiting = [ticket for ticket in self._waiting if not ticket.cancelled]
                 heapq.heapify(self._waiting)
                 cancelled = [slot for slot, (ticket, _) in self._running.items() if ticket.cancelled]
-            admitted = [heapq.heappop(self._waiting) for _ in range(min(backend.free_slots, len(self._waiting)))]
-            if admitted:
-                self._turn_now = max(self._turn_now, admitted[-1].order[1])
-            if not self._waiting:
-                self._turns.clear()
         for ticket in left:
             self._deliver(ticket, Piece(reason="interrupted"))
         for slot in cancelled:
             ticket, text = self._leave(backend, slot)
             self._deliver(ticket, Piece(text.finish("interrupted"), reason=text.reason))
-        begun = []
-        for ticket in admitted:  # all are registered before any begins, so that a failure reaches each
+        while (next_one := self._next(backend)) is not None:
+            ticket = next_one
             if not self._free:
                 self._free, self._top = [self._top], self._top + 1
             slot, text = heapq.heappop(self._free), Text(ticket.request, self._tokenizer)
             ticket.queued = time.monotonic() - ticket.submitted
             self._running[slot] = ticket, text
-            begun.append((slot, text))
-        for slot, text in begun:
             try:
                 backend.begin(slot, text)
             except Exception as error:  # of this text alone
                 heapq.heappush(self._free, slot)
-                ticket, _ = self._running.pop(slot)
+                del self._running[slot]
                 self._refuse(ticket, failure(error))
+
+    def _next(self, backend: Backend) -> Ticket | None:
+        """The text that is admitted next; None if none waits, or if the first has to wait on."""
+        with self._lock:
+            if not self._waiting:
+                self._turns.clear()
+            if not self._waiting or not backend.takes(self._waiting[0].request):
+                return None
+            ticket = heapq.heappop(self._waiting)
+            self._turn_now = max(self._turn_now, ticket.order[1])
+            return ticket
 
     def _turn(self, backend: Backend) -> None:
         if not self._running:

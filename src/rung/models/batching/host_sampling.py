@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from rung.errors import RungError
-from rung.models.batching.text import Backend, NewTokens, Text, failure
+from rung.models.batching.text import Backend, NewTokens, Request, Text, failure
 from rung.models.cpu.engine import Column
 from rung.models.cpu.plan import SHORT_PROMPT
 from rung.models.drafts import MOST, PROPOSING, Columns, Draft, DraftModel, Lookup, Pace, follow, numbers
@@ -56,9 +56,10 @@ class HostBackend(Backend):
         native: Columns | None = None,
         drafting: Drafting | None = None,
         proposing: Columns | None = None,
+        room: int | None = None,
     ) -> None:
         super().__init__()
-        self.slots = slots
+        self.slots, self._room = slots, room
         self._transformer, self._native = transformer, native
         config, plan = transformer.config, transformer.plan
         self.context, self._vocabulary = config.context, config.vocabulary
@@ -80,6 +81,15 @@ class HostBackend(Backend):
     def free_slots(self) -> int:
         return self.slots - len(self._rows)
 
+    def takes(self, request: Request) -> bool:
+        """A text waits until `room` has the tokens that it may grow to, beside those of the texts that are here."""
+        wanted = self._most(request)
+        promised = sum(self._most(row.text.request) for row in self._rows.values())
+        return self.free_slots > 0 and (not self._rows or self._room is None or promised + wanted <= self._room)
+
+    def _most(self, request: Request) -> int:
+        return min(len(request.ids) + request.options.max_new_tokens, self.context)
+
     def begin(self, slot: int, text: Text) -> None:
         options, ids = text.options, text.window(self.context)
         penalties = None
@@ -94,6 +104,7 @@ class HostBackend(Backend):
         if row.leader is None and row.prompt_logprobs is None:
             self._reuse(row)
         else:
+            self._forget(slot)
             self._cache.lengths[slot], self._prefixes[slot] = 0, ()
         self._rows[slot] = row
         if self._draft_model is not None:
@@ -120,8 +131,15 @@ class HostBackend(Backend):
                 best, source = n, slot
         if best and source != row.slot:
             self._copy(source, row.slot, best)
+        self._forget(row.slot, best)
         self._cache.lengths[row.slot], self._prefixes[row.slot] = best, row.window[:best]
         row.pending = row.window[best:]
+
+    def _forget(self, slot: int, kept: int = 0) -> None:
+        """Give back the memory of what the slot's last text left beyond so many tokens."""
+        left = len(self._prefixes.get(slot, ()))
+        if left > kept:
+            self._cache.give_back(slot, kept, left)
 
     def _copy(self, source: int, to: int, tokens: int) -> None:
         for tensor in (self._cache.k, self._cache.v):
@@ -132,6 +150,7 @@ class HostBackend(Backend):
         for other in self._rows.values():
             if other.leader is row:
                 other.leader = None  # it reads the prompt itself, unless the next row does
+        self._cache.give_back(slot, len(self._prefixes.get(slot, ())), self._cache.lengths[slot])
         self._cache.lengths[slot] = 0
 
     # ---- a turn -----------------------------------------------------------------------------------------------------

@@ -27,11 +27,12 @@ SHARE = 0.4  # share of the free memory that is used for keys and values
 
 def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
     """The backend of a loaded model; `slots` overrides the number that fits into memory."""
-    most = _memory(transformer) // slot_bytes(transformer)
-    if slots is not None and slots > most:
-        raise RungError(f"slots is {slots:,}; keys and values of at most {most:,} texts fit into memory, so give less.")
     engine = transformer.service.engine
     if engine is not None:
+        most = _memory(transformer) // slot_bytes(transformer)
+        if slots is not None and slots > most:
+            fit = f"keys and values of at most {most:,} texts fit into memory, so give less."
+            raise RungError(f"slots is {slots:,}; {fit}")
         from rung.models.gpu.slots import GpuBackend
 
         if transformer.drafting is not None:
@@ -52,12 +53,16 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
         exact = engine.real.name == "f32"
         room = None
         if not exact and engine.config.family.steps is None:
-            room = int(SHARE * _free(transformer)) * transformer.config.context // slot_bytes(transformer)
+            room = _room(transformer)
         slots = slots or (_gpu_slots(transformer, engine) if room is None else MOST_GPU_SLOTS)
         return GpuBackend(transformer, engine, slots, exact=exact, room=room)
     step = transformer.service.stepper
     native = step.engine if isinstance(step, NativeStep) else None
-    return HostBackend(transformer, slots or _slots(transformer), native, transformer.drafting)
+    if transformer.plan.device.type == "cuda":
+        fitting = max(1, min(MOST_SLOTS, _room(transformer) // transformer.config.context))
+        return HostBackend(transformer, slots or fitting, native, transformer.drafting)
+    # On a CPU memory follows the tokens that are there.
+    return HostBackend(transformer, slots or MOST_SLOTS, native, transformer.drafting, room=_room(transformer))
 
 
 def slot_bytes(transformer: Transformer) -> int:
@@ -66,8 +71,9 @@ def slot_bytes(transformer: Transformer) -> int:
     return 2 * config.layers * config.NKV * config.HS * config.context * plan.cache_dtype.itemsize
 
 
-def _slots(transformer: Transformer) -> int:
-    return max(1, min(MOST_SLOTS, int(SHARE * _free(transformer)) // slot_bytes(transformer)))
+def _room(transformer: Transformer) -> int:
+    """Tokens whose keys and values may be in memory at a time."""
+    return int(SHARE * _free(transformer)) * transformer.config.context // slot_bytes(transformer)
 
 
 def _gpu_slots(transformer: Transformer, engine: Engine) -> int:

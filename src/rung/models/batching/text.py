@@ -263,6 +263,10 @@ class Backend(ABC):
         """Prepare for any text, so that the first ones are as fast as the others."""
         self.clock = Clock()  # not counted in the statistics
 
+    def takes(self, request: Request) -> bool:
+        """Whether it can take this text now, too."""
+        return self.free_slots > 0
+
     @abstractmethod
     def begin(self, slot: int, text: Text) -> None:
         """A new text; its slot is the lowest free number."""

@@ -1,0 +1,42 @@
+"""Keys and values take the memory of the tokens that are there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from rung.errors import RungError
+from rung.models.cache import Cache
+
+MB = 1 << 20
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_long_context_takes_memory_where_tokens_are_written() -> None:
+    before = resident()
+    cache = Cache(30, 32, 3, 8192, 64, torch.bfloat16, torch.device("cpu"))  # 6 GB
+    cache.begin(32)
+    cache.write(0, torch.ones(32, 3, 100, 64), torch.ones(32, 3, 100, 64))
+    assert resident() - before < 16 * MB
+    assert cache.k[0, 31, 2, 99].eq(1).all() and not cache.k[29].any()
+
+
+def test_memory_of_tokens_that_no_longer_matter_is_given_back() -> None:
+    cache = Cache(2, 2, 2, 32768, 64, torch.float32, torch.device("cpu"))
+    before = resident()
+    cache.k[:, 0], cache.v[:, 0] = 1, 2
+    assert resident() - before > 50 * MB
+    cache.give_back(0, 1000, 32768)
+    assert resident() - before < 8 * MB
+    assert cache.k[1, 0, 1, 999].eq(1).all() and cache.v[0, 0, 0, 0].eq(2).all() and not cache.v[1, 0, 1, 2000:].any()
+
+
+def test_what_no_address_space_holds_is_refused() -> None:
+    with pytest.raises(RungError, match="fit into memory"):
+        Cache(30, 1 << 30, 32, 1 << 17, 128, torch.float32, torch.device("cpu"))
