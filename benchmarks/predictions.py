@@ -1,4 +1,4 @@
-"""Predicted times beside measured ones: python3 benchmarks/predictions.py -o FILE [--half held] [--gpu GPU] [LADDER ...]
+"""Predicted times beside measured ones: python3 benchmarks/predictions.py -o FILE [--half held] [LADDER ...]
 
 Every CUDA rung is predicted at the shape and the number format that most of its ladder were timed at. The ladders are
 split by their place in the alphabet: constants that no probe gives are fitted on those with even places, and errors are

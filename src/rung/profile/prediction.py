@@ -52,7 +52,7 @@ class Prediction:
 class Error(NamedTuple):
     """Of predictions of one class: shares of the measured time."""
 
-    count: int
+    rungs: int
     mean: float
     median: float
     ninetieth: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 from rung.emulator import timing
@@ -34,7 +34,7 @@ def said(found: Prediction, error: Error | None, share: float | None) -> str:
     if error is None:
         return f"{text}; no predictions of this class ({found.kind}) have been compared with measurements."
     return (
-        f"{text}; of {error.count} rungs of this class ({found.kind}), on which nothing was fitted, predictions are "
+        f"{text}; of {error.rungs} rungs of this class ({found.kind}), on which nothing was fitted, predictions are "
         f"{error.mean:.0%} off on average, 9 of 10 within {error.ninetieth:.0%}."
     )
 
@@ -50,20 +50,26 @@ def launches(found: Prediction) -> Table:
 
 def waits(found: Prediction) -> Table:
     """The lines at which warps spend most time, and why."""
-    spent: dict[tuple[str, Place], Counter[str]] = defaultdict(Counter)
+    spent: dict[tuple[str, Place], dict[str, float]] = defaultdict(lambda: dict.fromkeys(timing.STALLS, 0.0))
     for played in found.launches:
         own = sum(map(sum, played.stalls)) or 1.0
         for place, stalls in zip(places(played.program), played.stalls, strict=True):
             for name, clocks in zip(timing.STALLS, stalls, strict=True):
                 spent[played.program.kernel, place][name] += clocks / own
-    most = sorted(spent, key=lambda at: -spent[at].total())[:_MOST_LINES]
+    most = sorted(spent, key=lambda at: -sum(spent[at].values()))[:_MOST_LINES]
     rows = []
     for kernel, (_, line) in most:
         of = spent[kernel, (_, line)]
-        why = [(name, part) for name, part in of.most_common() if name != "selected" and part >= 0.01]
+        why = [
+            (name, part)
+            for name, part in sorted(of.items(), key=lambda one: -one[1])
+            if name != "selected" and part >= 0.01
+        ]
         if not why:
             continue
-        rows.append((kernel, str(line or ""), f"{of.total():.0%}", f"{why[0][0]} {why[0][1]:.0%}: {WORDS[why[0][0]]}"))
+        rows.append(
+            (kernel, str(line or ""), f"{sum(of.values()):.0%}", f"{why[0][0]} {why[0][1]:.0%}: {WORDS[why[0][0]]}")
+        )
     return Table(("kernel", "line", "of its warps' time", "most of it"), rows, ("line", "of its warps' time"))
 
 
@@ -83,7 +89,9 @@ def as_json(found: Prediction, error: Error | None) -> dict[str, object]:
 
 
 def _lines(played: timing.Played) -> Sequence[dict[str, object]]:
-    spent: dict[Place, Counter[str]] = defaultdict(Counter)
+    spent: dict[Place, dict[str, float]] = defaultdict(dict)
     for place, stalls in zip(places(played.program), played.stalls, strict=True):
-        spent[place].update({n: c for n, c in zip(timing.STALLS, stalls, strict=True) if c})
-    return [{"file": f, "line": n, "stalls": dict(of)} for (f, n), of in sorted(spent.items()) if of]
+        for name, clocks in zip(timing.STALLS, stalls, strict=True):
+            if clocks:
+                spent[place][name] = spent[place].get(name, 0.0) + clocks
+    return [{"file": f, "line": n, "stalls": of} for (f, n), of in sorted(spent.items()) if of]
