@@ -37,6 +37,9 @@ def count(
     bound: Annotated[
         str | None, typer.Option(metavar="GPU", help="A lower bound of the time on this GPU: 'NVIDIA H200'.")
     ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="GPU", help="Predict the time on this GPU, and what is waited for.")
+    ] = None,
     include: Annotated[list[str] | None, typer.Option("-I", help="A program's folder of headers (repeatable).")] = None,
     define: Annotated[list[str] | None, typer.Option("-D", help="A program's macro, NAME or NAME=VALUE.")] = None,
     grid: options.Grid = None,
@@ -67,37 +70,37 @@ def count(
     if launch.given:
         raise RungError(f"{launch.given[0]} is of a cubin: {rung} says itself how its kernels are launched.")
     if rung.endswith(".cu"):
-        for name, given in (("--vs", vs), ("--shape", shape), ("--dtype", dtype), ("--tune", tune), ("--bound", bound)):
+        of_rungs = {"--vs": vs, "--shape": shape, "--dtype": dtype, "--tune": tune, "--bound": bound, "--time": time}
+        for name, given in of_rungs.items():
             if given is not None:
                 raise RungError(f"{name} is of rungs: {rung} is a program.")
         sys.exit(of_program([rung, *words], include or (), define or (), lines=lines, goals=goal or (), json=json))
     if len(words) > 1:
         raise RungError(f"{' '.join(words[1:])}: one file is counted as a rung of {rung}.")
     file = Path(words[0]) if words else None
-    of_rung(rung, file, vs, shape, dtype, tune, lines=lines, goal=goal, bound=bound, json=json)
+    of_rung(rung, file, vs, shape, dtype, tune, lines=lines, goal=goal, bound=bound, gpu=time, json=json)
 
 
 def of_rung(
     rung: str, file: Path | None, vs: str | None, shape: str | None, dtype: str | None, tune: list[str] | None,
-    *, lines: bool = False, goal: list[str] | None = None, bound: str | None = None, json: bool = False,
+    *, lines: bool = False, goal: list[str] | None = None, bound: str | None = None, gpu: str | None = None,
+    json: bool = False,
 ) -> None:  # fmt: skip
-    """Counts a rung and prints it."""
+    """Counts a rung and prints it; with a GPU, predicts its time there instead."""
     from rung.cli.sweep import subject_of
     from rung.emulator.counters_explained import met
     from rung.profile import bound as bounds
     from rung.profile import emulated
-    from rung.rungs import catalogue
 
     subject = subject_of(rung, file, shape, dtype)
+    if gpu:
+        others = [(_other(subject, vs, shape, dtype), None)] if vs else []
+        predict([(subject, options.parse_tuning(tune)), *others], gpu, json=json)
+        return
     with console.counting(subject.rung.full_name):
         every = [emulated.count(subject, options.parse_tuning(tune))]
     if vs is not None:
-        parent = catalogue.parent(subject.rung) if vs == "parent" else None
-        if vs == "parent" and parent is None:
-            raise RungError(f"{subject.rung.full_name} has no parent; name a rung with --vs.")
-        other = subject_of(
-            parent.full_name if parent else vs, None, shape or subject.shape, dtype or subject.dtype.name
-        )
+        other = _other(subject, vs, shape, dtype)
         with console.counting(other.rung.full_name):
             every.append(emulated.count(other))
     goals = [(text, *met(text, every[0].kernels)) for text in goal or ()]
@@ -124,6 +127,44 @@ def of_rung(
         print(f"{'met' if ok else 'missed'}: {text} ({figures})")
     if missed:
         raise typer.Exit(1)
+
+
+def _other(subject: Subject, vs: str, shape: str | None, dtype: str | None) -> Subject:
+    from rung.cli.sweep import subject_of
+    from rung.rungs import catalogue
+
+    parent = catalogue.parent(subject.rung) if vs == "parent" else None
+    if vs == "parent" and parent is None:
+        raise RungError(f"{subject.rung.full_name} has no parent; name a rung with --vs.")
+    return subject_of(parent.full_name if parent else vs, None, shape or subject.shape, dtype or subject.dtype.name)
+
+
+def predict(
+    subjects: Sequence[tuple[Subject, dict[str, int] | None]], gpu: str, *, json: bool = False
+) -> None:
+    """Predicts the times of rungs on a GPU and prints them."""
+    from rung.profile import prediction
+    from rung.show import document
+    from rung.show import predictions as shown
+
+    results = []
+    for number, (subject, tuning) in enumerate(subjects):
+        with console.counting(subject.rung.full_name):
+            found = prediction.predict(subject, tuning, gpu)
+        error, least = prediction.error(found.kind), prediction.limit(subject, gpu)
+        if json:
+            about = {"rung": subject.rung.full_name, "dtype": subject.dtype.name, "shape": subject.shape}
+            results.append(about | shown.as_json(found, error))
+            continue
+        if number:
+            print()
+        print(f"{subject.rung.full_name} {subject.dtype.name} {subject.shape}")
+        print(shown.said(found, error, least / found.us if least else None))
+        for table in (shown.launches(found), shown.waits(found)):
+            print()
+            console.table(table.columns, table.rows, right=table.right)
+    if json:
+        console.print_json(document.document("count", 0, results, [], []))
 
 
 def _shown(counted: Counted, goals: Sequence[str], repeat: Sequence[str], *, json: bool) -> None:

@@ -159,9 +159,9 @@ def collect(program: machine.Program, config: LaunchConfig) -> None:
     if _recorded is None:
         return
     launched = counted(program, config, program.tally(), program.requests())
-    places = _places(program)
+    lines = places(program)
     for number, block, warp, mask, size, kind, *at in machine.trace(room()):
-        access = _access(program.instructions[number], places[number], kind & 1, kind >> 1 & 1)
+        access = _access(program.instructions[number], lines[number], kind & 1, kind >> 1 & 1)
         if access:
             lanes_at = {lane: at[lane] for lane in range(machine.LANES) if mask >> lane & 1}
             launched.trace.append(Request(access, block, warp, size, lanes_at, kind >> 2))
@@ -177,8 +177,8 @@ def counted(
 ) -> Launched:
     """The counts of instructions and requests by line."""
     launched = Launched(program.kernel, config, code=program.text)
-    places = _places(program)
-    for instruction, place, (executed, lanes) in zip(program.instructions, places, tally, strict=True):
+    lines = places(program)
+    for instruction, place, (executed, lanes) in zip(program.instructions, lines, tally, strict=True):
         if not executed:
             continue
         launched.executed[place][instruction.name] += executed
@@ -194,7 +194,7 @@ def counted(
                 size = _OPERAND * (int(tile[1]) + 64 * _operands_in_shared(instruction)) * executed // _WARP_GROUP
                 counts = Counts(bytes=size, unique_bytes=size)
             launched.accesses[Access(*place, memory, direction, opcode.way)].add(counts)
-    _add_requests(launched, program, places, requests)
+    _add_requests(launched, program, lines, requests)
     return launched
 
 
@@ -204,7 +204,7 @@ def timed() -> bool:
 
 
 def _add_requests(
-    launched: Launched, program: machine.Program, places: Sequence[Place], requests: Iterable[Requested]
+    launched: Launched, program: machine.Program, lines: Sequence[Place], requests: Iterable[Requested]
 ) -> None:
     worst: dict[Access, tuple[int, int]] = {}
     for (number, shared, store, *figures), (mask, size, phase, bad, *apart) in requests:
@@ -212,7 +212,7 @@ def _add_requests(
         opcode = opcodes.row(instruction.name)
         if opcode and opcode.unit == "TMA":  # a store is a copy to global memory, which reads shared memory
             store ^= shared
-        access = _access(instruction, places[number], shared, store)
+        access = _access(instruction, lines[number], shared, store)
         if access is None:
             continue
         counts = Counts(*figures)
@@ -241,7 +241,7 @@ def _operands_in_shared(instruction: Instruction) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _places(program: machine.Program) -> list[Place]:
+def places(program: machine.Program) -> list[Place]:
     """Each instruction's line: the innermost frame in the kernel's own file, else the innermost. Code that the compiler
     adds has the line of its call, if there is only one."""
     found: list[Place] = []

@@ -23,6 +23,7 @@ from rung.errors import FAULTS, EmulatorFault, RungError
 
 ARCH = "sm_90a"
 FIGURES, SAMPLE, LANES, TRACED = 12, 36, 32, 38
+STALLS = 12  # reasons
 _TEXT = 2048
 _STACK = 1024  # bytes beyond the stack that the compiler knows of, as a thread of a GPU has
 _EVENTS = 4096
@@ -99,6 +100,9 @@ class Launch(ctypes.Structure):
         ("dependent", ctypes.c_uint),
         ("ahead", ctypes.c_uint),
         ("followed", ctypes.c_uint),
+        ("sampled", ctypes.c_void_p),
+        ("sampled_count", ctypes.c_uint),
+        ("sampled_only", ctypes.c_uint),
     )
 
 
@@ -118,6 +122,7 @@ def library() -> ctypes.CDLL:
         ("memory", words, pointer, pointer, pointer, words),
         ("clocks", None, pointer),
         ("cold", None),
+        ("play", ctypes.c_int, pointer, pointer, words, ctypes.c_double, pointer, pointer),
         ("events", words, pointer, words),
         ("trace", words, pointer, words),
     ):
@@ -171,7 +176,7 @@ class Program:
         self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
         code = elf.code(cubin.path.read_bytes(), cubin.lowered[kernel])
         self.shared = elf.kernel_shared(cubin.path.read_bytes(), cubin.lowered[kernel])
-        self.text = "\n".join(f"{i.address:04x} {_exact(i, code)}" for i in self.instructions)
+        self.text = "\n".join(f"{i.address:04x}:{_control(i, code):x} {_exact(i, code)}" for i in self.instructions)
         self.handle = library().rung_machine_load(self.text.encode())
         weakref.finalize(self, library().rung_machine_free, self.handle)
         if problem := library().rung_machine_problem(self.handle):
@@ -267,6 +272,12 @@ def _instructions(build: Build) -> dict[str, list[sass.Instruction]]:
     return sass.instructions_of(nvrtc.compile_cubin(build.with_lines, ARCH))
 
 
+def _control(instruction: sass.Instruction, code: bytes) -> int:
+    """What the compiler says about its issue: bits 105 to 125."""
+    (high,) = struct.unpack_from("<Q", code, instruction.address + 8)
+    return int(high >> 41 & 0x1FFFFF)
+
+
 def _exact(instruction: sass.Instruction, code: bytes) -> str:
     """Its text, with the bits of a number that is none: it may be half of a double."""
     if "QNAN" not in instruction.text or instruction.name.startswith("D"):
@@ -332,6 +343,8 @@ class Asked(NamedTuple):
     counts: bool = False
     room: int = 0  # for requests that are kept
     timed: bool = False
+    sampled: Sequence[int] = ()  # blocks, or clusters, that the model of time is told of
+    only: bool = False  # no others run
 
 
 def run(
@@ -369,6 +382,8 @@ def run(
         dependent=config.pdl,
         ahead=asked.ahead,
         followed=asked.followed,
+        sampled_count=len(asked.sampled),
+        sampled_only=asked.only,
     )
     known = [*regions, *variables.regions] if regions else []
     held = known if asked.bounds else []
@@ -378,6 +393,8 @@ def run(
     launch.regions, launch.region_count = ctypes.addressof(rows), len(held)
     for number, data in banks.items():
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
+    sampled = (ctypes.c_uint * max(1, len(asked.sampled)))(*asked.sampled)
+    launch.sampled = ctypes.addressof(sampled)
     fault = Fault()
     if library().rung_machine_run(of.handle, ctypes.byref(launch), ctypes.byref(fault)):
         raise of.told(fault, config.block, operand_of(of, fault, known))
@@ -418,6 +435,15 @@ def operand_of(of: Program, fault: Fault, regions: Sequence[Region]) -> str:
         f"touches parameter '{near.name}' {side}: element {(at - near.start) // near.element} "
         f"(a tensor of {count} elements)"
     )
+
+
+def play(of: Program, constants: Sequence[float], resident: int, shared: int) -> tuple[float, list[list[float]]] | None:
+    """Clocks that a multiprocessor takes for its share of the last launch, by its sampled blocks; of each instruction
+    clocks of warps by the reason why they did not issue. None if the samples wait for other blocks."""
+    figures, given = (ctypes.c_double * 2)(), (ctypes.c_double * len(constants))(*constants)
+    stalls = (ctypes.c_double * STALLS * len(of.instructions))()
+    done = library().rung_machine_play(of.handle, given, resident, shared, figures, stalls)
+    return (figures[0], [[*row] for row in stalls]) if done else None
 
 
 def clocks() -> tuple[int, int]:

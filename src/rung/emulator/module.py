@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import math
 import struct
 import threading
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from rung.cuda import limits, nvrtc, tensor_map
 from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.source import kernel_parameters
-from rung.emulator import counters, coverage, guard, machine
+from rung.emulator import counters, coverage, guard, machine, timing
 from rung.errors import EmulatorFault, RungError
 from rung.lazy import torch
 
@@ -318,7 +319,11 @@ def execute(
             timed=settings.counters and counters.timed(),
         )
         _ahead = False
-        machine.run(program, config, variables, values, asked, regions)
+        execute = functools.partial(machine.run, program, config, variables, values, regions=regions)
+        if timing.recording():
+            timing.run(program, config, asked, execute)
+        else:
+            execute(asked)
         if found := machine.unwritten(program, config) if settings.poison else None:
             _unwritten = str(found)
         tally = program.tally()

@@ -144,7 +144,7 @@ def to_draw(subject: Subject) -> Subject:
     return replace(subject, values=values, shape=_name({d: int(values[d]) for d in operation.dims}))
 
 
-def _aligned(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+def aligned_empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
     size = math.prod(shape) * torch.empty(0, dtype=kind).element_size()
     memory = guard.guarded_empty(-(-size // ALIGNED) * ALIGNED).zero_()  # before it and behind it are pages that fault
     return memory[:size].view(kind).view(shape)
@@ -158,7 +158,7 @@ def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: boo
     memory: list[Tensor] = []
 
     def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
-        made = _aligned(name, shape, kind)
+        made = aligned_empty(name, shape, kind)
         memory.append(Tensor(name, shape, made.element_size(), made.data_ptr()))
         return made
 

@@ -122,6 +122,7 @@ void exchange(Warp& warp, const Op& op, unsigned lane)
     if (at % 8) fail(warp, RUNG_BOUNDS, "a barrier is at no multiple of 8 bytes");
     shared_place(warp, (at & 0xffffff) | warp.block->in_cluster << 24, 8);
     warp.block->bytes_barriers[at & 0xffffff] = {count, count, 0, 0, 0, 0, new_agent(*warp.block), {}, {}};
+    if (warp.recorded) record_bytes(warp, Bytes::BEGINS, at & 0xffffff, uint32_t(count));
 }
 
 void arrive(Warp& warp, const Op& op, uint32_t lanes)
@@ -137,7 +138,13 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
         b.pending -= arrivals, b.time = std::max(b.time, warp.time);
         if (arrivals) release_to(warp, b.collecting);
         if (op.flags & DROPS) b.expected -= arrivals;
-        b.bytes += op.flags & EXPECTS ? long(given) : op.flags & COMPLETES ? -long(given) : long(bool(op.flags & EXPECTS_ONE));
+        const long expects = op.flags & EXPECTS ? long(given) : op.flags & COMPLETES ? -long(given) : long(bool(op.flags & EXPECTS_ONE));
+        b.bytes += expects;
+        if (warp.recorded) {
+            const uint32_t place = op.flags & REMOTE ? at : (at & 0xffffff) | warp.block->in_cluster << 24;
+            if (expects) record_bytes(warp, expects > 0 ? Bytes::EXPECTS : Bytes::COMPLETES, place, uint32_t(labs(expects)));
+            if (arrivals) record_bytes(warp, Bytes::ARRIVES, place, uint32_t(arrivals));
+        }
         finish_phase(warp, b);
     });
     step(warp);
@@ -153,6 +160,7 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
         const bool done = (b.phase & 1) != parity;
         complete |= uint32_t(done) << l;
         if (done) warp.time = std::max(warp.time, b.complete), acquire_from(warp, b.complete_clock);
+        if (done && warp.recorded) record_bytes(warp, Bytes::WAITED, (at & 0xffffff) | warp.block->in_cluster << 24, parity);
         if (warp.block->number) return;
         Waited& before = waited[warp.rank % WARP];
         const unsigned phase = done ? b.phase - 1 : b.phase;
@@ -185,8 +193,10 @@ void arrive_after_copies(Warp& warp, const Op& op, uint32_t lanes)
 {
     each(lanes, [&](unsigned l) {
         BytesBarrier& b = barrier_at(warp, *warp.block, uint32_t(address(warp, op.s[0], l)));
-        if (op.has("ARVCNT")) b.pending--;
+        const bool arrives = op.has("ARVCNT");
+        if (arrives) b.pending--;
         else b.bytes--;
+        if (warp.recorded) record_bytes(warp, arrives ? Bytes::ARRIVES : Bytes::COMPLETES, (uint32_t(address(warp, op.s[0], l)) & 0xffffff) | warp.block->in_cluster << 24, 1);
         release_copies_to(warp, b.collecting);
         finish_phase(warp, b);
     });
@@ -252,12 +262,14 @@ void close_group(Warp& warp, const Op&, uint32_t)
 {
     note(Event::Group, warp);
     close_group_of(warp, Agent::Copy);
+    if (warp.recorded) record_group(warp, false, Agent::Copy);
 }
 
 void close_bulk_group(Warp& warp, const Op&, uint32_t)
 {
     note(Event::Group, warp);
     close_group_of(warp, Agent::Out);
+    if (warp.recorded) record_group(warp, false, Agent::Out);
     if (!warp.block->number) groups[warp.rank % WARP]++;
 }
 
@@ -266,6 +278,7 @@ void wait_for_group(Warp& warp, const Op& op, uint32_t)
     if (!op.flags) return;
     const unsigned left = op.s[1].value;
     wait_for_group_of(warp, Agent::Copy, left), wait_for_group_of(warp, Agent::Out, left);
+    if (warp.recorded) record_group(warp, true, Agent::Copy, left), record_group(warp, true, Agent::Out, left);
     if (warp.block->number) return;
     note(Event::WaitGroup, warp, left);
     arrived([&](const UnderWay& copy) {
@@ -402,6 +415,7 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
     }
     launch.changes++;
     count_copy(warp, op, pieces);
+    if (warp.recorded) record_copy(warp, op, pieces, at_barrier, true, mask);
 }
 
 // UBLKCP, UBLKRED: to S (shared) or G (global memory) from S or G; the third operand has the size, and the mask above it.
@@ -433,6 +447,7 @@ void bulk(Warp& warp, const Op& op, uint32_t)
     pieces.push_back({to, bytes, false, true, 0});
     begin_copy(warp, nullptr, bytes);
     count_copy(warp, op, pieces);
+    if (warp.recorded) record_copy(warp, op, pieces, 0, false, 0);
 }
 
 bool prepare_bulk(Op& op)
@@ -596,6 +611,7 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
     }
     begin_copy(warp, nullptr, box.bytes);
     count_copy(warp, op, pieces);
+    if (warp.recorded) record_copy(warp, op, pieces, 0, false, 0);
 }
 
 bool prepare_tile(Op& op)
@@ -633,6 +649,7 @@ void store_and_signal(Warp& warp, const Op& op, uint32_t lanes)
         BytesBarrier& b = barrier_at(warp, block_of(warp, at_barrier), at_barrier);
         look_as_barrier(warp, op, b, at & 0xffffff, bytes, &block_of(warp, at), true, l);
         b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
+        if (warp.recorded) record_bytes(warp, Bytes::COMPLETES, at_barrier, bytes);
         finish_phase(warp, b);
     });
     count_request(warp, op, lanes, to, bytes, true);
@@ -655,7 +672,9 @@ void warp_group(Warp& warp, const Op& op, uint32_t)
     if (!op.has("DEPBAR")) return;
     note(Event::WaitProducts, warp);
     const size_t at = op.text.find("gsb0, ");
-    wait_for_group_of(warp, Agent::Product, at == std::string::npos ? 0 : unsigned(strtoul(op.text.c_str() + at + 6, nullptr, 0)));
+    const unsigned left = at == std::string::npos ? 0 : unsigned(strtoul(op.text.c_str() + at + 6, nullptr, 0));
+    wait_for_group_of(warp, Agent::Product, left);
+    if (warp.recorded) record_group(warp, true, Agent::Product, left);
 }
 
 // A warp's bit in cluster_arrived is set from its arrival until all of the cluster have arrived.

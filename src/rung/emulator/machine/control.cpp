@@ -185,6 +185,7 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
     NamedBarrier& barrier = block.barriers[number];
     barrier.count = count > 1 ? number_at(1) : 0;
     note(Event::Barrier, w);
+    if (w.recorded) record_barrier(w, number, barrier.count, op.has("ARV"));
     if (op.has("RED")) {
         const Operand* vote = nullptr;
         for (const Operand& o : op.every)
@@ -435,9 +436,11 @@ Turn run_warp(Warp& w)
         executing = &op, executing_warp = &w;
         s.pc++, w.clock++;
         if (timed) before(w, op);
+        if (w.recorded) record(w, op, lanes);
         if (lanes) op.run(w, op, op.uniform ? ALL : lanes);
         if (w.gives_way) {
             w.split().pc--;
+            if (w.recorded) forget_last(w);
             break;
         }
         if (timed) after(w, op);
@@ -506,6 +509,7 @@ void start(Unit& unit, uint64_t number)
             w.local.clear();
             w.registers = 0, w.timed_out = false;
             if (launch.timed) begin_timing(w);
+            begin_record_of(w);
         }
     }
     for (auto& block : unit.blocks) {
@@ -580,7 +584,8 @@ void require_time(double began, const std::vector<std::unique_ptr<Unit>>& reside
 
 void run_grid()
 {
-    const uint64_t units = uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2] / (launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
+    const uint64_t all = uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2] / (launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
+    const uint64_t units = records_only() ? chosen_units().size() : all;
     const bool shuffles = launch.order == 2;
     std::vector<uint32_t> places(shuffles ? units : 0);
     drawn = launch.seed * 2654435761u + 12345u;
@@ -591,7 +596,7 @@ void run_grid()
         const uint32_t j = uint32_t(draw() % (i + 1));
         places[i] = i, std::swap(places[i], places[j]);
     }
-    const auto place = [&](uint64_t n) { return shuffles ? places[n] : launch.order == 1 ? units - 1 - n : n; };
+    const auto place = [&](uint64_t n) { return records_only() ? chosen_units()[n] : shuffles ? places[n] : launch.order == 1 ? units - 1 - n : n; };
     std::vector<std::unique_ptr<Unit>> resident;
     uint64_t next = 0;
     const double began = seconds_now();

@@ -286,12 +286,14 @@ Program* decoded(const char* text)
         const char* const end = strchrnul(line, '\n');
         char* space = nullptr;
         const uint32_t at = uint32_t(strtoul(line, &space, 16));
+        const uint32_t control = *space == ':' ? uint32_t(strtoul(space + 1, &space, 16)) : 0;
         const std::string instruction = trimmed(std::string(space, size_t(end - space)));
         line = *end ? end + 1 : end;
         if (instruction.empty()) continue;
         program->at[at] = uint32_t(program->ops.size());
         program->ops.emplace_back();
         program->ops.back().number = uint32_t(program->ops.size() - 1);
+        program->ops.back().control = control;
         if (!decode(instruction, program->ops.back()) && program->problem.empty())
             program->problem = std::to_string(program->ops.size() - 1) + " " + instruction;
     }

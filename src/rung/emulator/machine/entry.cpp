@@ -1,4 +1,5 @@
 #include "entry.h"
+#include "model.h"
 
 #include "machine.h"
 
@@ -82,6 +83,7 @@ void prepare(const rung_machine_launch& l)
     std::fill(program.memory.begin(), program.memory.end(), Memory());
     traced.clear(), happened.clear();
     trace_room = l.trace_room;
+    begin_record(l.sampled, l.sampled_count, l.sampled_only);
     if (l.timed && !launch.timed) empty_second_cache();
     launch.unwritten = {};
     launch.timed = l.timed, launch.longest = launch.together = 0;
@@ -156,7 +158,18 @@ EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64
     return count;
 }
 
-EXPORTED void rung_machine_cold() { empty_second_cache(); }
+EXPORTED void rung_machine_cold() { empty_second_cache(), forget_launches(); }
+
+EXPORTED int rung_machine_play(void* program, const double* constants, uint32_t resident, double shared_bytes, double* figures, double (*stalls)[STALLS])
+{
+    Constants c;
+    memcpy(&c, constants, sizeof c);
+    const uint32_t cluster = launch.cluster[0] * launch.cluster[1] * launch.cluster[2];
+    const Played played = play(*static_cast<Program*>(program), c, uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2], resident, cluster, shared_bytes);
+    figures[0] = played.clocks, figures[1] = played.issued;
+    for (const auto& of : played.stalls) std::copy(of.begin(), of.end(), *stalls++);
+    return played.clocks >= 0;
+}
 EXPORTED void rung_machine_clocks(uint64_t* both) { both[0] = launch.longest, both[1] = launch.together; }
 
 EXPORTED uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room)

@@ -30,12 +30,14 @@ struct Timing  // what an instruction reads and writes, and after how many clock
 {
     std::vector<Rows> reads, writes;
     uint16_t latency = 4;
+    uint16_t interval = 0;  // clocks of a quarter's tensor cores: of a group; of a warp, four for 32 bytes of depth
     enum Kind : uint8_t { PLAIN, STORES, COPIES, PASSES, CLOSES, WAITS } kind = PLAIN;  // cp.async: a copy, a group's end, a wait; an atomic
     uint16_t left = 0;  // WAITS: groups that may be under way
 };
 
 struct Warp;
 struct Block;
+struct Stream;
 struct Op;
 struct Opcode;
 struct Launch;
@@ -105,6 +107,7 @@ struct Op
     uint32_t flags = 0;                 // the handler's own
     uint32_t target = 0;                // the index of the instruction that a branch goes to
     uint32_t number = 0;                // its own index
+    uint32_t control = 0;               // bits 105 to 125: what the compiler says about its issue (model.h)
     mutable Memory* memory = nullptr;
     Timing timing;
 
@@ -165,6 +168,7 @@ struct Warp
     std::unique_ptr<Order> order;
     uint32_t registers = 0;   // of each thread, as setmaxnreg leaves them
     bool timed_out = false;   // a wait of a limited time has ended once without what it waited for
+    Stream* recorded = nullptr;  // model.h: what it executes, for the model of time
     std::vector<uint32_t> groups = {0};  // clocks at which the copies of each group of cp.async have come
 
     Split& split() { return splits[now]; }
@@ -303,6 +307,22 @@ void count_copy(const Warp& warp, const Op& op, const std::vector<Piece>& pieces
 // What the first block does, in order.
 enum class Event : uint32_t { Copy, Arrived, Product, Barrier, WaitBytes, Group, WaitGroup, WaitProducts };
 void note(Event event, const Warp& warp, uint32_t amount = 0, uint32_t serial = 0);
+
+// ---- what the model of time is told of sampled blocks (record.cpp) ---------------------------------------------------------
+
+void begin_record(const uint32_t* chosen, uint32_t count, bool only);
+bool records_only();                    // no other blocks run
+const std::vector<uint32_t>& chosen_units();
+void begin_record_of(Warp& warp);
+void record(Warp& warp, const Op& op, bool active);
+void forget_last(Warp& warp);           // it gave way, and comes again
+void record_request(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, const Cost& cost);
+void record_copy(const Warp& warp, const Op& op, const std::vector<Piece>& pieces, uint32_t barrier, bool signals, uint32_t mask);
+void record_barrier(const Warp& warp, uint32_t number, uint32_t count, bool arrives_only);
+// Of a barrier of bytes; `at`: its place, the rank of the cluster's block from bit 24.
+enum class Bytes : uint8_t { BEGINS, ARRIVES, EXPECTS, COMPLETES, WAITED };
+void record_bytes(const Warp& warp, Bytes what, uint32_t at, uint32_t amount);
+void record_group(const Warp& warp, bool waits, Agent agent, uint32_t left = 0);
 
 // ---- the instructions' handlers, by opcode -------------------------------------------------------------------------
 

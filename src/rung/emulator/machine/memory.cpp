@@ -225,6 +225,7 @@ const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uin
         else cost_of_sectors(at, last);
         if (!memory.worst.lanes || badness(last) > badness(memory.worst)) memory.worst = last;
     }
+    if (w.recorded) record_request(w, op, lanes, at, last);
     const unsigned active = unsigned(__builtin_popcount(lanes));
     Total& total = memory.total[shared];
     total.requests++, total.lanes += active, total.bytes += active * bytes;

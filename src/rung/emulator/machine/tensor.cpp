@@ -476,7 +476,10 @@ void multiply_group(Warp& warp, const Op& op, uint32_t lanes)
     matrix(matrices.descriptor + 2u, has("tnspB")).read(shape.b, 0, shape.columns, shape.depth, right, true);
     if (shape.sparse) spread(warp, op, shape, op.s[2 + registers], op.s[3 + registers].value);
     note(Event::Product, warp, 1);
-    if (op.text.find("gsb0") != std::string::npos) close_group_of(warp, Agent::Product);
+    if (op.text.find("gsb0") != std::string::npos) {
+        close_group_of(warp, Agent::Product);
+        if (warp.recorded) record_group(warp, false, Agent::Product);
+    }
     const bool negative = (registers ? op.s[0].negative : has("negA")) != has("negB");
     multiply_and_add(warp, lanes, shape, op.out, old, add, negative);
 }

@@ -65,6 +65,9 @@ void prepare_timing(Op& op)
     predicate(t.reads, guard);
     if (op.out.kind == Kind::Register) row(t.writes, op.out.index, width(op, false, 0));
     for (const Operand& o : op.p) predicate(t.writes, o);
+    if (op.opcode->width == Width::GROUP) t.interval = width(op, false, 0);
+    else if (op.opcode->width == Width::MATRICES) t.interval = width(op, true, 0);
+    else if (op.opcode->pipe == Pipe::TENSOR && op.opcode->width == Width::DOUBLE) t.interval = 16;
     t.latency = op.opcode->width == Width::GROUP ? uint16_t(width(op, false, 0) / 2 + 16) : op.opcode->latency;
     if (t.kind == Timing::PLAIN && !strcmp(op.opcode->way, "atomic")) t.kind = Timing::PASSES;
     else if (t.kind == Timing::PLAIN && op.store) t.kind = Timing::STORES;

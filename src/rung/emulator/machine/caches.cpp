@@ -1,0 +1,185 @@
+// Shared memory and the first cache, which have one data path; the share of the second cache and of DRAM that a multiprocessor
+// has when all do the same; the copy engine.
+#include "model.h"
+
+#include <set>
+#include <unordered_set>
+
+namespace rung_machine {
+namespace {
+
+struct Part  // a region of memory
+{
+    uint64_t from, to;                   // sectors
+    double readers = 1, writers = 1;     // blocks that read, that write each of its sectors
+    bool early = false, by_all = false;  // the first blocks have read all of it; every block reads all of it
+    bool kept = false;                   // an earlier launch has left it in the second cache
+};
+std::vector<Part> parts;
+std::vector<std::pair<uint64_t, uint64_t>> left, touched_now;  // regions that launches have touched since nothing was in the second cache; by the last
+
+const Part* part_of(uint64_t sector)
+{
+    const auto next = std::upper_bound(parts.begin(), parts.end(), sector, [](uint64_t s, const Part& p) { return s < p.from; });
+    return next == parts.begin() || sector >= std::prev(next)->to ? nullptr : &*std::prev(next);
+}
+
+template <class F>
+void each_sector(const Stream& s, F f)
+{
+    for (const Ask& ask : s.events)
+        if (ask.asked == Asked::GLOBAL || ask.asked == Asked::COPY)
+            for (uint32_t i = 0; i < ask.count; i++) f(s.sectors[ask.first + i], ask.store);
+}
+
+double covered(const std::unordered_set<uint64_t>& a, const std::unordered_set<uint64_t>& b)
+{
+    size_t common = 0;
+    for (const uint64_t sector : a) common += b.count(sector);
+    return a.empty() ? 0 : double(common) / double(a.size());
+}
+
+constexpr double STAYS = 0.6;     // of the second cache, that later launches find what earlier ones touched
+constexpr size_t WAYS = 4;
+
+}  // namespace
+
+void forget_launches() { left.clear(), touched_now.clear(); }
+
+void remember_launch()
+{
+    left.insert(left.end(), touched_now.begin(), touched_now.end());
+    touched_now.clear();
+}
+
+// Blocks that read one sector: all blocks' sectors over those of the region. Whether neighbours share tells how soon a region has
+// been read as a whole: by neighbours, row after row of blocks; by distant ones, as soon as one row of them has run.
+void measure_sharing(const Constants& c, uint64_t blocks, double together)
+{
+    parts.clear();
+    std::vector<std::pair<uint64_t, uint64_t>> regions;
+    for (const Region& r : launch.regions) regions.push_back({r.from / 32, (r.to + 31) / 32});
+    if (regions.empty()) {
+        std::vector<uint64_t> all;
+        for (const auto& s : streams) each_sector(*s, [&](uint64_t sector, bool) { all.push_back(sector); });
+        std::sort(all.begin(), all.end());
+        for (const uint64_t sector : all)
+            if (regions.empty() || sector > regions.back().second + (1 << 15)) regions.push_back({sector, sector + 1});
+            else regions.back().second = sector + 1;
+    }
+    std::sort(regions.begin(), regions.end());
+    for (const auto& r : regions) parts.push_back({r.first, r.second});
+    std::unordered_map<uint32_t, std::unordered_map<const Part*, std::unordered_set<uint64_t>>> read, written;  // by unit
+    for (const auto& s : streams)
+        each_sector(*s, [&](uint64_t sector, bool store) {
+            if (const Part* part = part_of(sector)) (store ? written : read)[s->unit][part].insert(sector);
+        });
+    const double units = double(blocks) / double(launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
+    double touched = 0;
+    for (Part& part : parts) {
+        double reads = 0, writes = 0, near = 0, far = 0;
+        std::vector<uint32_t> known;
+        for (auto& [unit, of] : read) {
+            reads += double(of[&part].size());
+            if (!of[&part].empty()) known.push_back(unit);
+        }
+        for (auto& [unit, of] : written) writes += double(of[&part].size());
+        if (reads + writes == 0) continue;
+        std::sort(known.begin(), known.end());
+        const double sampled = double(chosen_units().size());
+        const double size = double(part.to - part.from), each = reads / sampled;
+        part.readers = std::min(std::max(1.0, each * units / size), units);
+        part.writers = std::max(1.0, writes / sampled * units / size);
+        for (size_t i = 1; i < known.size(); i++)
+            if (known[i] == known[i - 1] + 1) near = std::max(near, covered(read[known[i - 1]][&part], read[known[i]][&part]));
+        if (known.size() > 1) far = covered(read[known.front()][&part], read[known.back()][&part]);
+        part.by_all = far > 0.9 && near > 0.9;
+        part.early = part.by_all || (near < 0.1 && part.readers > 1.5 && size / std::max(each, 1.0) <= together);
+        touched += std::min(size, (reads + writes) / sampled * units) * 32;
+    }
+    for (Part& part : parts)
+        part.kept = std::find(left.begin(), left.end(), std::make_pair(part.from, part.to)) != left.end() && touched < STAYS * c.second_cache_size;
+    std::set<std::pair<uint64_t, uint64_t>> here;
+    for (auto& [unit, of] : read)
+        for (auto& [part, sectors] : of) here.insert({part->from, part->to});
+    for (auto& [unit, of] : written)
+        for (auto& [part, sectors] : of) here.insert({part->from, part->to});
+    touched_now.assign(here.begin(), here.end());
+}
+
+Memories::Memories(const Constants& constants, double used_shared, double active)
+    : c(constants), second_rate(std::min(c.port_bytes, c.second_cache_bytes / active)), memory_rate(std::min(c.port_bytes, c.memory_bytes / active)),
+      sets(std::max<size_t>(4, size_t(std::max(0.0, c.first_cache_size - used_shared)) / 128 / WAYS)), lines(sets)
+{
+}
+
+double Memories::shared(double at, const Ask& ask) { return path(at, ask.passes) + c.shared_latency; }
+
+double Memories::from_second(double at, uint64_t sector, bool first_wave)
+{
+    const double asked = std::max(second_free, at);
+    second_free = asked + 32 / second_rate;
+    const Part* const part = part_of(sector);
+    if (part && part->kept) return asked + c.second_cache_latency;
+    const double read = std::max(memory_free, asked);
+    memory_free = read + 32 / memory_rate / (part ? part->readers : 1);
+    return first_wave || !part || !part->early ? read + c.memory_latency : std::max(asked + c.second_cache_latency, read);
+}
+
+// `copy`: of a block that stands for others, too, which touch other memory.
+double Memories::load(double at, const Stream& s, const Ask& ask, uint32_t copy, bool first_wave, bool keeps)
+{
+    const double tags = std::max<double>(1, ask.passes <= 4 ? ask.passes : 4 + (ask.passes - 4) * c.line_beyond_four);
+    const double known = path(at, tags);
+    double done = known + c.first_cache_latency;
+    for (uint32_t i = 0; i < ask.count; i++) {
+        uint64_t sector = s.sectors[ask.first + i];
+        const Part* const part = part_of(sector);
+        const uint64_t place = sector | (part && part->by_all ? 0 : uint64_t(copy) << 44), line = place / 4;
+        auto& set = lines[(line ^ line >> 9 ^ copy * 0x9e37u) % sets];
+        Line* found = nullptr;
+        for (Line& way : set)
+            if (way.tag == line + 1) found = &way;
+        if (keeps && found && found->valid >> (place & 3) & 1) {
+            found->used = known;
+            const auto under_way = coming.find(place);
+            if (under_way != coming.end()) {
+                if (under_way->second > known) done = std::max(done, under_way->second);
+                else coming.erase(under_way);
+            }
+            continue;
+        }
+        const double comes = from_second(known, sector, first_wave);
+        done = std::max(done, comes);
+        if (!keeps) continue;
+        if (!found) {
+            found = &set[0];
+            for (Line& way : set)
+                if (way.used < found->used) found = &way;
+            found->tag = line + 1, found->valid = 0;
+        }
+        found->used = known, found->valid |= uint8_t(1 << (place & 3)), coming[place] = comes;
+    }
+    return done;
+}
+
+double Memories::store(double at, const Stream& s, const Ask& ask, bool atomic)
+{
+    const double sent = path(at, std::max<double>(1, ask.passes)), asked = std::max(store_free, sent);
+    store_free = asked + ask.count * 32 / second_rate;
+    const Part* const part = ask.count ? part_of(s.sectors[ask.first]) : nullptr;
+    memory_free = std::max(memory_free, sent) + ask.count * 32 / memory_rate / (part ? part->writers : 1);
+    return atomic ? asked + c.second_cache_latency + c.atomic_latency : sent;
+}
+
+double Memories::bulk(double at, const Stream& s, const Ask& ask, uint32_t, bool first_wave)
+{
+    double begins = std::max(engine_free, at), done = begins + c.copy_latency;
+    engine_free = begins + std::max(c.copy_interval, ask.amount / c.port_bytes / 2);
+    if (ask.store) return done = std::max(done, store(begins, s, ask, false));
+    for (uint32_t i = 0; i < ask.count; i++) done = std::max(done, from_second(begins, s.sectors[ask.first + i], first_wave) + c.copy_latency / 4);
+    path_free = std::max(path_free, begins) + ask.amount / 128.0;
+    return done;
+}
+
+}  // namespace rung_machine

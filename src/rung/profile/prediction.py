@@ -1,0 +1,92 @@
+"""How long a rung takes on a chosen GPU, predicted without one from the machine code that it would run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from rung.check.operands import Operands
+from rung.cuda import opcodes
+from rung.emulator import module, timing
+from rung.errors import RungError
+from rung.profile import emulated
+from rung.results.machine import DATASHEET
+from rung.rungs.base import Subject, emulated_multiprocessors
+
+ERRORS = Path(__file__).with_name("prediction_errors.json")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The launches of a call as they were played."""
+
+    gpu: str
+    launches: list[timing.Played]
+
+    @property
+    def kind(self) -> str:
+        """Its class, by the units that its instructions use: each has an error of its own."""
+        units = {
+            row.unit if row.width != "GROUP" else "warp group"
+            for played in self.launches
+            for instruction, stalls in zip(played.program.instructions, played.stalls, strict=True)
+            if stalls[0] and (row := opcodes.row(instruction.name))
+        }
+        return "wgmma, TMA" if units & {"warp group", "TMA"} else "mma.sync" if "TENSOR" in units else "plain"
+
+    @property
+    def parts(self) -> list[float]:
+        """Microseconds of each launch."""
+        of = timing.GPUS[self.gpu]
+        return [(p.clocks / of.hertz + of.launch) * 1e6 for p in self.launches]
+
+    @property
+    def us(self) -> float:
+        return sum(self.parts)
+
+
+class Error(NamedTuple):
+    """Of predictions of one class: shares of the measured time."""
+
+    rungs: int
+    mean: float
+    median: float
+    ninetieth: float
+    worst: float
+
+
+def error(kind: str) -> Error | None:
+    """Of rungs on which no constant was fitted; benchmarks/predictions.py writes the file."""
+    known = json.loads(ERRORS.read_text()) if ERRORS.is_file() else {}
+    return Error(**known[kind]) if kind in known else None
+
+
+def limit(subject: Subject, gpu: str) -> float | None:
+    """Microseconds that no kernel can beat: compulsory bytes and operations at the data sheet's rates."""
+    rates = DATASHEET.get(gpu)
+    if rates is None:
+        return None
+    cost = subject.rung.operation.cost_with(subject.values, subject.dtype, subject.rung.binds)
+    return max(cost.bytes / rates["bytes"], cost.flops / rates[subject.dtype.name]) * 1e6
+
+
+def predict(subject: Subject, tuning: Mapping[str, int] | None = None, gpu: str = "NVIDIA H200") -> Prediction:
+    rung, values, dtype = subject.rung, subject.values, subject.dtype
+    if rung.kind not in ("cuda", "triton"):
+        raise RungError(f"{rung.full_name} is a {rung.kind} rung: only kernels in CUDA C++ and Triton are predicted.")
+    operands = Operands(
+        rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=emulated.aligned_empty
+    )
+    with contextlib.ExitStack() as here:
+        here.enter_context(emulated_multiprocessors(emulated.SMS))
+        here.enter_context(module.under(poison=False, seconds=emulated.PATIENCE))
+        prepared = rung.prepare(
+            operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=emulated.aligned_empty
+        )
+        launches = here.enter_context(timing.predicted(gpu))
+        prepared.run()
+    return Prediction(gpu, launches)

@@ -1,0 +1,97 @@
+"""Predicted times of launches, and what their warps wait for, by line."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from rung.emulator import timing
+from rung.emulator.counters import Place, places
+from rung.profile.prediction import Error, Prediction
+from rung.show.verb_tables import Table
+
+WORDS = {
+    "wait": "stalls of fixed length between dependent instructions",
+    "long_scoreboard": "waits for global memory",
+    "short_scoreboard": "waits for shared memory or special functions",
+    "math_pipe_throttle": "waits for an arithmetic unit",
+    "lg_throttle": "waits until global memory takes requests",
+    "mio_throttle": "waits until shared memory takes requests",
+    "barrier": "waits for other warps at a barrier",
+    "membar": "waits at a memory fence",
+    "gmma": "waits for a warp group's products",
+    "not_selected": "is ready while another warp goes",
+    "branch_resolving": "waits for a branch",
+}
+_MOST_LINES = 8
+
+
+def said(found: Prediction, error: Error | None, share: float | None) -> str:
+    """The prediction in a sentence, which says that it is one."""
+    text = f"predicted for {found.gpu}, not measured: {found.us:.3g} us with cold caches"
+    if share is not None:
+        text += f", {share:.0%} of the limit"
+    if error is None:
+        return f"{text}; no predictions of this class ({found.kind}) have been compared with measurements."
+    return (
+        f"{text}; of {error.rungs} rungs of this class ({found.kind}), on which nothing was fitted, predictions are "
+        f"{error.mean:.0%} off on average, 9 of 10 within {error.ninetieth:.0%}."
+    )
+
+
+def launches(found: Prediction) -> Table:
+    rows = []
+    for played, us in zip(found.launches, found.parts, strict=True):
+        blocks = f"{played.config.blocks:,}"
+        rows.append((played.program.kernel, f"{us:.3g}", f"{played.clocks:,.0f}", blocks, str(played.resident)))
+    heads = ("kernel", "us", "clocks", "blocks", "at once on a multiprocessor")
+    return Table(heads, rows, heads[1:])
+
+
+def waits(found: Prediction) -> Table:
+    """The lines at which warps spend most time, and why."""
+    spent: dict[tuple[str, Place], dict[str, float]] = defaultdict(lambda: dict.fromkeys(timing.STALLS, 0.0))
+    for played in found.launches:
+        own = sum(map(sum, played.stalls)) or 1.0
+        for place, stalls in zip(places(played.program), played.stalls, strict=True):
+            for name, clocks in zip(timing.STALLS, stalls, strict=True):
+                spent[played.program.kernel, place][name] += clocks / own
+    most = sorted(spent, key=lambda at: -sum(spent[at].values()))[:_MOST_LINES]
+    rows = []
+    for kernel, (_, line) in most:
+        of = spent[kernel, (_, line)]
+        why = [
+            (name, part)
+            for name, part in sorted(of.items(), key=lambda one: -one[1])
+            if name != "selected" and part >= 0.01
+        ]
+        if not why:
+            continue
+        rows.append(
+            (kernel, str(line or ""), f"{sum(of.values()):.0%}", f"{why[0][0]} {why[0][1]:.0%}: {WORDS[why[0][0]]}")
+        )
+    return Table(("kernel", "line", "of its warps' time", "most of it"), rows, ("line", "of its warps' time"))
+
+
+def as_json(found: Prediction, error: Error | None) -> dict[str, object]:
+    return {
+        "gpu": found.gpu, "us": found.us, "class": found.kind, "source": "predicted",
+        "error": error._asdict() if error else None,
+        "launches": [
+            {
+                "kernel": played.program.kernel, "us": us, "clocks": played.clocks,
+                "blocks": played.config.blocks, "resident": played.resident,
+                "lines": _lines(played),
+            }
+            for played, us in zip(found.launches, found.parts, strict=True)
+        ],
+    }  # fmt: skip
+
+
+def _lines(played: timing.Played) -> Sequence[dict[str, object]]:
+    spent: dict[Place, dict[str, float]] = defaultdict(dict)
+    for place, stalls in zip(places(played.program), played.stalls, strict=True):
+        for name, clocks in zip(timing.STALLS, stalls, strict=True):
+            if clocks:
+                spent[place][name] = spent[place].get(name, 0.0) + clocks
+    return [{"file": f, "line": n, "stalls": of} for (f, n), of in sorted(spent.items()) if of]
