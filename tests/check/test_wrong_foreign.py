@@ -50,5 +50,6 @@ def test_a_mistake_is_refused_for_its_reason(
     path.write_text(text.replace(before, after, 1))
     command = [sys.executable, "-m", "rung", "check", operation, str(path)]
     result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 1, result.stdout + result.stderr
+    guessed = "the header is a guess" in result.stdout  # which is no ground for a verdict
+    assert result.returncode == (3 if guessed else 1), result.stdout + result.stderr
     assert any(word in result.stdout for word in told.split("|")), result.stdout

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -291,3 +293,63 @@ def test_a_compile_error_of_a_bare_file_is_told_without_torch(tmp_path: Path) ->
     command = [sys.executable, "-c", program, "check", "softmax", str(path), "--device", "emulator"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1 and "floot" in result.stdout and result.stdout.splitlines()[-1] == "False", result
+
+
+def _bare(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+WARP_A_ROW = """
+__global__ void layernorm_forward(const float* inp, const float* weight, const float* bias, float* out, int C) {
+    const float* x = inp + (size_t)blockIdx.x * C;
+    float sum = 0, square = 0;
+    for (int i = threadIdx.x; i < C; i += 32) sum += x[i];
+    for (int offset = 16; offset; offset /= 2) sum += __shfl_xor_sync(0xffffffff, sum, offset);
+    float mean = sum / C;
+    for (int i = threadIdx.x; i < C; i += 32) square += (x[i] - mean) * (x[i] - mean);
+    for (int offset = 16; offset; offset /= 2) square += __shfl_xor_sync(0xffffffff, square, offset);
+    float scale = rsqrtf(square / C + 1e-5f);
+    for (int i = threadIdx.x; i < C; i += 32) out[blockIdx.x * C + i] = (x[i] - mean) * scale * weight[i] + bias[i];
+}
+"""
+
+
+@needs_compiler
+def test_a_block_that_is_right_in_short_rows_only_is_not_taken(tmp_path: Path) -> None:
+    result = rung_line("check", "layernorm", str(_bare(tmp_path / "own.cu", WARP_A_ROW)), "--quick")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "block = 32\n" in result.stderr
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("operation", "kernel", "candidate"),
+    [
+        ("gelu", "void gelu(const float* a, float* result, int n, int first) { result[first] = a[0] * n; }", "bind ="),
+        (
+            "matmul",
+            "void matmul(const float* a, const float* b, float* c, int M, int N, int K) {"
+            " __shared__ float tile[BM * BN * BK]; tile[threadIdx.x] = a[threadIdx.x]; c[0] = tile[b[0] > 0]; }",
+            "kernel = ",
+        ),
+    ],
+    ids=["no trial is right", "values of template parameters"],
+)
+def test_a_guess_that_nothing_confirms_is_not_judged(
+    operation: str, kernel: str, candidate: str, tmp_path: Path
+) -> None:
+    template = "template <int BM, int BN, int BK> " if "BM" in kernel else ""
+    path = _bare(tmp_path / "own.cu", f"{template}__global__ {kernel}\n")
+    result = rung_line("check", operation, str(path))
+    assert result.returncode == 3 and " failed" not in result.stdout, result.stdout + result.stderr
+    assert candidate in result.stdout
+    document = json.loads(rung_line("check", operation, str(path), "--json").stdout)
+    assert document["verdict"] == "not judged" and document["results"][0]["verdict"] == "not judged"
+
+
+def test_long_blanks_cost_no_time() -> None:
+    body = f"void k(const float* x, float* y) {{{' ' * 30_000}y[0] = x[0]; }}"
+    begun = time.perf_counter()
+    assert not adopt._reads(body, "y") and adopt._reads(body, "x")
+    assert time.perf_counter() - begun < 0.5

@@ -16,13 +16,14 @@ from rung.rungs.base import Device, Rung
 if TYPE_CHECKING:
     from rung.results.row import Row
 
-Verdict = Literal["ok", "failed", "few cases", "calls the library", "compiled", "skipped", "stopped"]
+Verdict = Literal["ok", "failed", "few cases", "calls the library", "compiled", "skipped", "stopped", "not judged"]
 NOT_JUDGED: tuple[Verdict, ...] = (
     "few cases",
     "calls the library",
     "compiled",
     "skipped",
     "stopped",
+    "not judged",
 )
 SHARE_REFUSED = 0.5  # a rung whose `needs` refuses a larger share of the cases is not called right
 

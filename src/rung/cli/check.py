@@ -20,6 +20,7 @@ import typer
 
 from rung.cli import console, cubins, options, reported
 from rung.errors import RungError
+from rung.files import read_text
 
 if TYPE_CHECKING:
     from rung.check.report import CheckRequest, Report
@@ -102,6 +103,7 @@ def check(
     from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest
     from rung.dtypes import dtype as dtype_named
     from rung.rungs import catalogue
+    from rung.rungs.adopt import has_header
     from rung.rungs.cuda import CudaRung
 
     for name in dtype or []:
@@ -129,6 +131,8 @@ def check(
             operation = path = None
         else:
             operation, path = options.operation_and_file(rung, file)
+            if path is not None and path.suffix in (".cu", ".cuh") and not has_header(read_text(path)):
+                console.note(f"rung: {path} has no header; those that fit it are tried.")
             chosen = [r for r in catalogue.select(operation, path) if libraries or r.kind != "library"]
         own = chosen[0]
         again = ["check", "--problem", problem, rung] if problem else ["check", operation, path] if path else []
@@ -137,11 +141,13 @@ def check(
         if isinstance(own, CudaRung) and own.guessed is not None:
             console.note(options.proposed(own, write=write))
         if path is not None and (failed := _first_look(own, dtype or [], arch or [])):
+            failed = _doubted(failed, own)
+            code = _exit_code([failed], set())
             if json:
-                console.print_json(_document(1, [failed], lambda r: [*again, "--dtype", r.dtype], ""))
+                console.print_json(_document(code, [failed], lambda r: [*again, "--dtype", r.dtype], ""))
             else:
                 _say(failed, [replace(asked, rung=failed.rung, dtype=failed.dtype)], sys.stdout)
-            return 1
+            return code
         here = device == "emulator" or coverage or not Path("/dev/nvidiactl").exists()
         if path is not None and here and not sanitize and not isinstance(own, CudaRung):  # it imports torch meanwhile
             child.prestart("emulator", own.operation.name, str(own.path))
@@ -256,7 +262,7 @@ def _check(
     try:
         own = chosen[0].kind == "launcher"
         reports = (judged(t, say, by_name[t.rung]) for t in work) if own else check_all(work, jobs, say)
-        for report in reports:
+        for report in (_doubted(r, by_name[r.rung]) for r in reports):
             known.append(report)
             if output is not None:
                 store.append(as_result(report, by_name[report.rung]), output)
@@ -334,6 +340,18 @@ def _counted(rung: Rung, dtype: str, goals: Sequence[str], file: TextIO) -> int:
         if goals:
             raise RungError(f"{error} Try `rung count` with a smaller --shape.") from None
         return 0
+
+
+def _doubted(report: Report, rung: Rung) -> Report:
+    """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict."""
+    from rung.rungs.cuda import CudaRung
+
+    if report.verdict != "failed" or not isinstance(rung, CudaRung) or not rung.doubts:
+        return report
+    why, *likely = rung.doubts
+    told = f"the header is a guess, and {why}; --write puts it into the file, to be corrected there"
+    notes = [f"perhaps {line}" for line in likely] + [f"with the first of them: {report.reason}"]
+    return replace(report, verdict="not judged", reason=told, notes=[*report.notes, *notes])
 
 
 def _first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:

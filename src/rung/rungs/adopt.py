@@ -30,10 +30,12 @@ from rung.errors import CompileError, RungError
 from rung.expressions import evaluate, names_in
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
+from rung.rungs.header import inline
 
 PASSES = 4  # small cases, then sizes that are whole tiles of 32, 64 and 128
 MOST = 48  # proposals that are tried
-SECONDS = 60.0
+CANDIDATES = 3  # that are shown, where none is right
+SECONDS = 20.0
 OTHER_SHAPE = 8  # proposals with other bindings go before another grid than the one that the file writes
 BLOCK = 256  # threads, if the file does not say
 # Other names of operands and sizes, as kernels write them, best first.
@@ -100,6 +102,7 @@ class Proposal:
 
     table: dict[str, Any]
     remarks: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()  # why it is only a guess, and the likeliest headers; empty if text or trial confirm it
 
 
 @dataclass
@@ -135,8 +138,8 @@ def guessed_operation(source: str, path: Path, known: list[str]) -> str:
     return found[0]
 
 
-def adopted(of: Operation, source: str, path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The header that suits the file best, and remarks; the same text gets the same one from the cache."""
+def adopted(of: Operation, source: str, path: Path) -> Proposal:
+    """The header that suits the file best; the same text gets the same one from the cache."""
     code = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("adopt.py", "adopt_trial.py")]
     text = json.dumps([of.name, source, *code])
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -144,27 +147,43 @@ def adopted(of: Operation, source: str, path: Path) -> tuple[dict[str, Any], tup
     def make(work: Path) -> tuple[Path, Any]:
         (work / "header.txt").write_text(of.name)
         found = _chosen(of, source, path)
-        return work / "header.txt", [found.table, list(found.remarks)]
+        return work / "header.txt", [found.table, found.remarks, found.doubts]
 
-    note = kept.kept("header", key, make).note
-    return note[0], tuple(note[1])
+    table, remarks, doubts = kept.kept("header", key, make).note
+    return Proposal(table, tuple(remarks), tuple(doubts))
 
 
 def _chosen(of: Operation, source: str, path: Path) -> Proposal:
     found = list(itertools.islice(_proposals(of, source, path), MOST))
     proposals = [table for table, _ in found]
-    if found[0][1] or not _compiles(of, path, proposals[0]):
+    if found[0][1]:
         return Proposal(proposals[0])
+    if not _compiles(of, path, proposals[0]):
+        kernel, _, values = proposals[0]["launch"][0]["kernel"].partition("<")
+        if not values or re.search(rf"\b{kernel}\s*<", code_only(source)):
+            return Proposal(proposals[0])
+        names = ", ".join(name for name, *_ in template_of(source, kernel) or ())
+        why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
+        return Proposal(proposals[0], doubts=(why, *_lines(proposals)))
     right, tried = _tried(of, path, proposals)
-    if right is not None:
+    if right is not None and right["confirmed"]:
         rules = " and ".join(right["needs"])
         told = (
             f"only right where {rules}: if the kernel is for such sizes, the header needs the line needs = "
             f"{json.dumps([*right['table'].get('needs', []), *right['needs']])}"
         )
         return Proposal(right["table"], (told,) if rules else ())
-    told = f"none of the {tried} proposals tried gave the right result on a small case"
-    return Proposal(proposals[0], (f"{told}; correct the header where it is wrong",))
+    why = f"none of the {tried} headers tried gave the right result on a small case"
+    return Proposal(proposals[0], doubts=(why, *_lines(proposals)))
+
+
+def _lines(proposals: list[dict[str, Any]]) -> list[str]:
+    """The likeliest headers, a line each: what differs between them."""
+    told = []
+    for table in proposals:
+        parts = {**table["launch"][0], **({"bind": table["bind"]} if "bind" in table else {})}
+        told.append(", ".join(f"{name} = {inline(value)}" for name, value in parts.items()))
+    return list(dict.fromkeys(told))[:CANDIDATES]
 
 
 def _compiles(of: Operation, path: Path, table: dict[str, Any]) -> bool:
@@ -184,6 +203,7 @@ def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[
     the next goes on."""
     tried = importlib.import_module("rung.rungs.adopt_trial").tried  # it imports torch: a copy of this process has it
     first, deadline = 0, time.monotonic() + SECONDS
+    held: dict[str, Any] | None = None  # right where a row is short: another may be right everywhere
     context: Any = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
     while first < PASSES * len(proposals):
         answers, end = context.Pipe(duplex=False)
@@ -195,19 +215,24 @@ def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[
         try:
             while answers.poll(max(0.0, deadline - time.monotonic())):
                 answer = answers.recv()
-                if not isinstance(answer, int):
-                    return answer, len(proposals)
-                begun = answer
-            return None, min(len(proposals), max(begun, 0))
+                if isinstance(answer, int):
+                    begun = answer
+                    if held is not None and begun >= len(proposals):
+                        return held, len(proposals)
+                elif answer is not None and answer["held"]:
+                    held = held or answer
+                else:
+                    return answer or held, len(proposals)
+            return held, min(len(proposals), max(begun, 0))
         except EOFError:  # the proposal has ended its process
             if begun < 0:
-                return None, first
+                return held, first
             first = begun + 1
         finally:
             process.kill()
             process.join()
             answers.close()
-    return None, len(proposals)
+    return held, len(proposals)
 
 
 # ---- proposals, the most plausible first ----------------------------------------------------------------------------
@@ -316,10 +341,11 @@ def _reads(body: str, name: str) -> bool:
     """Whether a kernel's text may read an array, or adds to it atomically."""
     if re.search(rf"\batomic\w+\s*\(\s*&?\s*{name}\b", body):
         return True
-    for found in re.finditer(rf"(&?)\s*\b{name}\s*\[", body):
+    for found in re.finditer(rf"\b{name}\s*\[", body):
         _, end = _until(body, found.end(), "]")
         after = re.sub(r"^(?:\s|\)|\[[^\]]*\]|\.\w+)+", "", body[end : end + 80])
-        if not re.match(r"=(?!=)", after) and not (found[1] and after.startswith(",")):
+        address = body[max(0, found.start() - 80) : found.start()].rstrip().endswith("&")
+        if not re.match(r"=(?!=)", after) and not (address and after.startswith(",")):
             return True
     return False
 

@@ -23,6 +23,7 @@ from rung.rungs.adopt import PASSES, sizes
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
+WARP = 32
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other header is tried
 
 
@@ -32,15 +33,18 @@ def tried(operation: str, file: str, tables: list[dict[str, Any]], first: int, a
     for standard in (1, 2):
         os.dup2(quiet, standard)
     torch.set_num_threads(1)
-    answer.send(_try(catalogue.operation(operation), Path(file), tables, first, answer.send))
+    answer.send(_try(catalogue.operation(operation), Path(file), tables, first, answer.send, answer.send))
 
 
 def _try(
-    of: Operation, path: Path, tables: list[dict[str, Any]], first: int, begin: Callable[[int], None]
-) -> dict[str, Any] | None:
+    of: Operation, path: Path, tables: list[dict[str, Any]], first: int, begin: Callable[[int], None],
+    hold: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> dict[str, Any] | None:  # fmt: skip
     """The first table with which the file computes the operation on small cases, with the outputs that must be zero
-    before. If there is none, sizes are tried that are whole tiles, and `needs` says which."""
+    before; a table that is right for short rows only is given to `hold`. If there is none, sizes are tried that are
+    whole tiles, and `needs` says which."""
     endless = 0
+    held = False
     for number in range(first, PASSES * len(tables)):
         begin(number)
         tile, at = divmod(number, len(tables))
@@ -51,13 +55,20 @@ def _try(
             small = _small(of, rung, dtype)
             needs = _multiples(of, rung, small[0], dtype, zeroed, 16 << tile) if tile else []
             if needs or (not tile and all(_right(of, rung, values, dtype, zeroed) for values in small)):
-                return {"table": table | ({"zeroed": zeroed} if zeroed else {}), "needs": needs}
+                made = table | ({"zeroed": zeroed} if zeroed else {})
+                answer = {"table": made, "needs": needs, "confirmed": True, "held": False}
+                if needs or _right_in_long_rows(of, rung, dtype, zeroed):
+                    return answer
+                if not held:
+                    hold({**answer, "held": True})
+                    held = True
         except CompileError:  # it is told by whoever compiles the file next
-            return {"table": tables[0], "needs": []}
+            return {"table": tables[0], "needs": [], "confirmed": True, "held": False}
         except EmulatorFault as fault:
             endless += fault.kind == "deadlock"
             if fault.kind == "unsupported" or endless == ENDLESS:  # whatever the header
-                return {"table": tables[0], "needs": []}
+                confirmed = fault.kind == "unsupported"
+                return {"table": tables[0], "needs": [], "confirmed": confirmed, "held": False}
         except RungError:
             continue
     return None
@@ -107,6 +118,19 @@ def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
         raise RungError("no case suits it")
     varied = [v for v in legal if len({v[d] for d in of.dims}) == len(of.dims)]
     return [*varied[:1], *legal[:1]] if varied else legal[:2]
+
+
+def _right_in_long_rows(of: Operation, rung: Rung, dtype: Dtype, zeroed: list[str]) -> bool:
+    """Whether a run is right in the smallest case whose rows are longer than a warp: a block that has too many threads
+    for the kernel is often right before."""
+    inner = list(of.dims)[-1]
+    completed = [of.complete(c.values) for c in of.cases if dtype.name in c.dtypes]
+    longer = [v for v in completed if v[inner] > WARP and rung.refusal(v, dtype) is None]
+    try:
+        sized = sorted(longer, key=lambda v: math.prod(v[d] for d in of.dims))
+        return all(_right(of, rung, values, dtype, list(zeroed)) for values in sized[:1])
+    except RungError:
+        return False
 
 
 def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype, zeroed: list[str]) -> bool:

@@ -51,8 +51,10 @@ class CudaRung(Rung):
     ) -> None:
         self._source = read_text(path)
         self.guessed: tuple[str, ...] | None = None  # remarks on a header that is not the file's own
+        self.doubts: tuple[str, ...] = ()  # why that header is no ground for a verdict, and the likeliest ones
         if table is None and self._source.strip() and not adopt.has_header(self._source):
-            table, self.guessed = adopt.adopted(operation, self._source, path)
+            found = adopt.adopted(operation, self._source, path)
+            table, self.guessed, self.doubts = found.table, found.remarks, found.doubts
         self.table = header.table(self._source, str(path)) if table is None else table
         if form:
             self.table = header.in_format(self.table, form, str(path))

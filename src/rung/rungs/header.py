@@ -147,20 +147,20 @@ def written(keys: dict[str, Any]) -> str:
     order = [*DESCRIPTIVE, *Header.__dataclass_fields__, "launch"]
     keys = {name: keys[name] for name in sorted(keys, key=order.index)}
     plain = {name: value for name, value in keys.items() if not _is_table(value)}
-    lines = [f"{name} = {_inline(value)}" for name, value in plain.items()]
+    lines = [f"{name} = {inline(value)}" for name, value in plain.items()]
     for name, value in keys.items():
         if name in plain:
             continue
         if isinstance(value, list):
             for entry in value:
-                lines += [f"[[{name}]]", *(f"{k} = {_inline(v)}" for k, v in entry.items())]
+                lines += [f"[[{name}]]", *(f"{k} = {inline(v)}" for k, v in entry.items())]
             continue
         rows = {k: v for k, v in value.items() if not _is_table(v)}
         if rows:
-            lines += [f"[{name}]", *(f"{k} = {_inline(v)}" for k, v in rows.items())]
+            lines += [f"[{name}]", *(f"{k} = {inline(v)}" for k, v in rows.items())]
         for inner, entry in value.items():
             if inner not in rows:
-                lines += [f"[{name}.{inner}]", *(f"{k} = {_inline(v)}" for k, v in entry.items())]
+                lines += [f"[{name}.{inner}]", *(f"{k} = {inline(v)}" for k, v in entry.items())]
     return "\n".join(["/*---", *lines, "---*/"])
 
 
@@ -168,11 +168,11 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and value != [] and isinstance(value[0], dict))
 
 
-def _inline(value: Any) -> str:
+def inline(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {_inline(inner)}" for name, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{name} = {inline(inner)}" for name, inner in value.items()) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_inline, value)) + "]"
+        return "[" + ", ".join(map(inline, value)) + "]"
     if isinstance(value, float):
         return str(value)  # also -inf
     return json.dumps(value, ensure_ascii=False)
