@@ -9,6 +9,25 @@ __device__ __forceinline__ uint32_t now()
 }
 
 extern "C" __global__ void empty(float* out) {}
+extern "C" __global__ void store_one(float* out) { out[blockIdx.x * blockDim.x + threadIdx.x] = 1; }
+extern "C" __global__ void load_one(const float* x, float* out) { out[blockIdx.x * blockDim.x + threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x]; }
+
+// The same 2048 instructions twice: clocks of the first pass and of the second.
+extern "C" __global__ void code(float* out)
+{
+    float a = threadIdx.x, b = threadIdx.x * 2.0f, c = threadIdx.x * 3.0f, d = threadIdx.x * 4.0f;
+    uint32_t took[2];
+#pragma unroll 1
+    for (int pass = 0; pass < 2; pass++) {
+        const uint32_t began = now();
+#pragma unroll
+        for (int i = 0; i < 512; i++)
+            asm volatile("fma.rn.f32 %0, %0, %1, %2; fma.rn.f32 %1, %1, %2, %3; fma.rn.f32 %2, %2, %3, %0; fma.rn.f32 %3, %3, %0, %1;" : "+f"(a), "+f"(b), "+f"(c), "+f"(d));
+        took[pass] = now() - began;
+    }
+    if (!threadIdx.x) out[2 * blockIdx.x] = took[0], out[2 * blockIdx.x + 1] = took[1];
+    if (a + b + c + d == 1.25f) out[1000] = a;
+}
 
 // A chain of loads; `x` holds at each place the index of the next.
 extern "C" __global__ void chase_cached(const int* x, float* out, int n)
@@ -170,10 +189,10 @@ extern "C" __global__ void fence_block(float* out, int n)
     out[0] = float(now() - began) / n;
 }
 // Requests of 32 lanes `step` words apart, of lines that the first cache holds; clocks for one.
-extern "C" __global__ void lines(const float* x, float* out, int n, int step)
+extern "C" __global__ void lines(const float* x, float* out, int n, int step, int lanes)
 {
     float sum = 0;
-    const float* at = x + threadIdx.x % 32 * step;
+    const float* at = x + threadIdx.x % lanes * step;
     for (int k = 0; k < 2; k++) sum += __ldg(at + k);
     __syncthreads();
     const uint32_t began = now();
@@ -181,11 +200,38 @@ extern "C" __global__ void lines(const float* x, float* out, int n, int step)
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             float v;
-            asm volatile("ld.global.ca.f32 %0, [%1];" : "=f"(v) : "l"(at + (k & 1)) : "memory");
+            asm volatile("ld.global.ca.f32 %0, [%1];" : "=f"(v) : "l"(at + (i * 5 + k & 7)) : "memory");
             sum += v;
         }
     __syncthreads();
     if (!threadIdx.x) out[0] = float(now() - began) / n / 8 / (blockDim.x / 32);
+    out[1 + threadIdx.x] = sum;
+}
+extern "C" __global__ void lines_stored(float* x, float* out, int n, int step)
+{
+    float* at = x + threadIdx.x % 32 * step;
+    __syncthreads();
+    const uint32_t began = now();
+    for (int i = 0; i < n; i++)
+#pragma unroll
+        for (int k = 0; k < 8; k++) asm volatile("st.global.f32 [%0], %1;" ::"l"(at + (i * 5 + k & 7)), "f"(float(i)) : "memory");
+    __syncthreads();
+    if (!threadIdx.x) out[0] = float(now() - began) / n / 8 / (blockDim.x / 32);
+}
+// As `lines`, but each warp has lines of its own, and each load is of a sector that no load has asked for.
+extern "C" __global__ void lines_missed(const float* x, float* out, int n, int step)
+{
+    float sum = 0;
+    const float* at = x + (blockIdx.x * blockDim.x + threadIdx.x) * step;
+    __syncthreads();
+    const uint32_t began = now();
+    for (int i = 0; i < n; i++) {
+        float v;
+        asm volatile("ld.global.ca.f32 %0, [%1];" : "=f"(v) : "l"(at + i * 8) : "memory");
+        sum += v;
+    }
+    __syncthreads();
+    if (!threadIdx.x) out[0] = float(now() - began) / n / (blockDim.x / 32);
     out[1 + threadIdx.x] = sum;
 }
 extern "C" __global__ void shared_reads(float* out, int n, int step)
@@ -204,10 +250,10 @@ extern "C" __global__ void shared_reads(float* out, int n, int step)
     out[1 + threadIdx.x] = sum;
 }
 // Sum of a part of x by each block, over and over: bytes a clock and multiprocessor.
-extern "C" __global__ void stream(const float4* x, float* out, int count, int rounds)
+extern "C" __global__ void stream(const float4* x, float* out, int count, int rounds, int parts)
 {
     float sum = 0;
-    const float4* const mine = x + size_t(blockIdx.x) * count;
+    const float4* const mine = x + size_t(blockIdx.x % parts) * count;
     const uint32_t began = now();
     for (int r = 0; r < rounds; r++)
         for (int i = threadIdx.x; i < count; i += blockDim.x * 4) {

@@ -6,6 +6,7 @@ A row for each probe, as src/rung/emulator/timing.py names what it measures.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 from collections.abc import Callable
@@ -22,7 +23,8 @@ HERE = Path(__file__).parent
 KERNELS = (
     "empty", "chase_cached", "chase", "chase_shared", "products_1", "products_8", "products_s8", "products_tf32", "barrier",
     "special", "special_many", "shuffles", "loop", "atomics", "shared_atomics", "fence", "fence_block", "lines",
-    "shared_reads", "stream", "bulk", "byte_barrier",
+    "shared_reads", "stream", "bulk", "byte_barrier", "store_one", "load_one", "code", "lines_stored",
+    "lines_missed",
 )  # fmt: skip
 MIB = 1 << 20
 
@@ -42,12 +44,12 @@ def main() -> int:
     source = (HERE / "probes.cu").read_text()
     module = driver.load_module(Build(source, "probes.cu", KERNELS, (), (), arch_specific=True))
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    out = torch.zeros(1 << 16, device="cuda")
+    out = torch.zeros(1 << 22, device="cuda")
     memory = torch.zeros(256 * MIB, device="cuda")
     integers = torch.zeros(64, device="cuda", dtype=torch.int32)
 
-    def launch(name: str, blocks: int, threads: int, *given: Argument) -> None:
-        module.launch(name, LaunchConfig((blocks, 1, 1), (threads, 1, 1)), list(given))
+    def launch(name: str, blocks: int, threads: int, *given: Argument, shared: int = 0) -> None:
+        module.launch(name, LaunchConfig((blocks, 1, 1), (threads, 1, 1), shared), list(given))
 
     def clocks(name: str, threads: int, *given: Argument, blocks: int = 1, all_blocks: bool = False) -> float:
         found = []
@@ -90,7 +92,7 @@ def main() -> int:
     torch.cuda.synchronize()
     for count, step, name in (
         (2048, 32, "first cache"), (1 * MIB, 64, "second cache, 4 MiB"), (4 * MIB, 64, "second cache, 16 MiB"),
-        (8 * MIB, 64, "second cache, 32 MiB"), (256 * MIB, 1024, "DRAM, 1 GiB"),
+        (8 * MIB, 64, "second cache, 32 MiB"), (64 * MIB, 1024, "DRAM, 256 MiB"), (256 * MIB, 1024, "DRAM, 1 GiB"),
     ):  # fmt: skip
         links = chain(count, step)
         kernel = "chase_cached" if name == "first cache" else "chase"
@@ -119,20 +121,52 @@ def main() -> int:
     keep("__threadfence_block", clocks("fence_block", 1, o, n(1000)), "clocks")
     x: Argument = ("pointer", memory)
     for step, name in ((1, "1"), (2, "2"), (4, "4"), (8, "8"), (32, "32")):
-        keep(f"load, {name} lines in first cache", clocks("lines", 512, x, o, n(500), n(step)), "clocks")
+        keep(f"load, {name} lines in first cache", clocks("lines", 512, x, o, n(500), n(step), n(32)), "clocks")
+    for warps, apart in itertools.product((1, 2, 4, 8, 16), (1, 24, 32)):
+        took = clocks("lines", 32 * warps, x, o, n(500), n(32 * apart), n(1024))
+        keep(f"load, 32 lines of each of {warps} warps in first cache, {apart} apart", took, "clocks")
+    for apart in (2, 3, 4, 8, 16, 24, 32, 64, 96, 100, 192, 768):
+        took = clocks("lines", 256, x, o, n(500), n(32 * apart), n(32))
+        keep(f"load, 32 lines in first cache, {apart} apart", took, "clocks")
+    for apart in (1, 8, 24, 32, 96):
+        keep(f"store, 32 lines, {apart} apart", clocks("lines_stored", 256, x, o, n(200), n(32 * apart)), "clocks")
+    for apart in (1, 8, 24, 32, 96):
+        keep(f"load, 32 sectors missed, {apart} lines apart", clocks("lines_missed", 256, x, o, n(4), n(32 * apart)), "clocks")
     for step, name in ((1, "1"), (2, "2"), (8, "8"), (32, "32")):
         keep(f"load, {name} ways in shared memory", clocks("shared_reads", 512, o, n(500), n(step)), "clocks")
-    keep("stream from second cache, one multiprocessor", clocks("stream", 1024, x, o, n(16384), n(64), blocks=1, all_blocks=True), "bytes a clock")  # fmt: skip
-    both = clocks("stream", 1024, x, o, n(8192), n(64), blocks=sms, all_blocks=True)
-    keep("stream from second cache, all", both, "bytes a clock")
+    keep("stream from second cache, one multiprocessor", clocks("stream", 1024, x, o, n(16384), n(64), n(1), blocks=1, all_blocks=True), "bytes a clock")  # fmt: skip
+    for parts in (8, 32, 132):
+        rate = clocks("stream", 1024, x, o, n(8192), n(64), n(parts), blocks=sms, all_blocks=True)
+        keep(f"stream from second cache, all, {parts / 8:.3g} MiB", rate, "bytes a clock")
     size = memory.numel() // 4 // sms // 4 // 8
-    seconds = in_graph(lambda: launch("stream", sms * 2, 1024, x, o, n(size * 16), n(1)), 4)
+    seconds = in_graph(lambda: launch("stream", sms * 2, 1024, x, o, n(size * 16), n(1), n(sms * 2)), 4)
     keep("stream from DRAM", size * 16 * 2 * sms * 16 / seconds, "bytes a second")
     for size in (128, 1024, 8192):
         keep(f"bulk copy of {size} bytes", clocks("bulk", 1, x, o, n(1000), n(size)), "clocks")
     keep("mbarrier, arrival and wait", clocks("byte_barrier", 1, o, n(1000)), "clocks")
     for blocks, threads in ((1, 32), (sms, 256), (sms * 8, 256), (sms * 64, 256), (sms * 256, 256), (sms * 64, 32), (sms * 64, 1024)):  # fmt: skip
         keep(f"empty kernel, {blocks} x {threads}", in_graph(lambda b=blocks, t=threads: launch("empty", b, t, o), 400) * 1e6, "us")  # type: ignore[misc]  # fmt: skip
+    for resident, shared in ((1, 200), (2, 100), (4, 50), (8, 26)):
+        for name, given in (("empty", (o,)), ("store_one", (o,)), ("load_one", (x, o))):
+            one, many = (
+                in_graph(lambda b=b, m=name, g=given, s=shared: launch(m, b, 256, *g, shared=s * 1024), 50) for b in (sms * resident, sms * 40)  # type: ignore[misc]  # fmt: skip
+            )
+            clocks_each = (many - one) / (40 - resident) * resident * 1.98e9
+            keep(f"life of a block, {name}, {resident} at once", clocks_each, "clocks at 1.98 GHz")
+    for blocks, threads in ((1, 32), (sms, 256)):
+        keep(f"store, {blocks} x {threads}", in_graph(lambda b=blocks, t=threads: launch("store_one", b, t, o), 400) * 1e6, "us")  # type: ignore[misc]  # fmt: skip
+        keep(f"load and store, {blocks} x {threads}", in_graph(lambda b=blocks, t=threads: launch("load_one", b, t, x, o), 400) * 1e6, "us")  # type: ignore[misc]  # fmt: skip
+    for cold in (False, True):
+        for threads in (32, 256):
+            found = []
+            for _ in range(5):
+                memory.fill_(1) if cold else None
+                launch("code", sms, threads, o)
+                torch.cuda.synchronize()
+                found.append(out[: 2 * sms].view(sms, 2).mean(0).tolist())
+            for turn, name in enumerate(("first", "second")):
+                took = statistics.median(f[turn] for f in found)
+                keep(f"2048 instructions, {threads // 32} warps, {name} pass, {'cold' if cold else 'warm'}", took, "clocks")
     return 0
 
 

@@ -87,6 +87,6 @@ def predict(subject: Subject, tuning: Mapping[str, int] | None = None, gpu: str 
         prepared = rung.prepare(
             operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=emulated.aligned_empty
         )
-        launches = here.enter_context(timing.predicted(gpu))
+        launches = here.enter_context(timing.predicted(gpu, timing.sets_of(operands.bytes)))
         prepared.run()
     return Prediction(gpu, launches)
