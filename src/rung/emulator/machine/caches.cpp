@@ -115,7 +115,7 @@ Memories::Memories(const Constants& constants, double used_shared, double active
 
 double Memories::shared(double at, const Ask& ask) { return path(at, ask.passes) + c.shared_latency; }
 
-double Memories::from_second(double at, uint64_t sector, bool first_wave)
+double Memories::from_second(double at, uint64_t sector, uint32_t copy, bool first_wave)
 {
     const double asked = std::max(second_free, at);
     second_free = asked + 32 / second_rate;
@@ -123,7 +123,9 @@ double Memories::from_second(double at, uint64_t sector, bool first_wave)
     if (part && part->kept) return asked + c.second_cache_latency;
     const double read = std::max(memory_free, asked);
     memory_free = read + 32 / memory_rate / (part ? part->readers : 1);
-    return first_wave || !part || !part->early ? read + c.memory_latency : std::max(asked + c.second_cache_latency, read);
+    if (!first_wave && part && part->early) return std::max(asked + c.second_cache_latency, read);
+    const auto [known, unknown] = fetched.try_emplace(sector / uint64_t(c.fetch) | uint64_t(copy) << 44, read + c.memory_latency);
+    return unknown ? known->second : std::max(asked + c.second_cache_latency, known->second);
 }
 
 // `copy`: of a block that stands for others, too, which touch other memory.
@@ -145,7 +147,7 @@ double Memories::load(double at, const Stream& s, const Ask& ask, uint32_t copy,
             const auto under_way = coming.find(place);
             if (under_way != coming.end()) {
                 if (under_way->second > known) {  // on its way: it waits as what is not there
-                    if (line != last) path_free += c.missed_line, last = line;
+                    if (line != last) path_free += c.pending_line, last = line;
                     done = std::max(done, under_way->second);
                 }
                 else coming.erase(under_way);
@@ -153,7 +155,7 @@ double Memories::load(double at, const Stream& s, const Ask& ask, uint32_t copy,
             continue;
         }
         if (line != last) path_free += c.missed_line, last = line;
-        const double comes = from_second(path_free, sector, first_wave);
+        const double comes = from_second(path_free, sector, part && part->by_all ? 0 : copy, first_wave);
         done = std::max(done, comes);
         if (!keeps) continue;
         if (!found) {
@@ -177,12 +179,12 @@ double Memories::store(double at, const Stream& s, const Ask& ask, bool atomic)
     return atomic ? asked + c.second_cache_latency + c.atomic_latency : sent;
 }
 
-double Memories::bulk(double at, const Stream& s, const Ask& ask, uint32_t, bool first_wave)
+double Memories::bulk(double at, const Stream& s, const Ask& ask, uint32_t copy, bool first_wave)
 {
     double begins = std::max(engine_free, at), done = begins + c.copy_latency;
     engine_free = begins + std::max(c.copy_interval, ask.amount / c.port_bytes / 2);
     if (ask.store) return done = std::max(done, store(begins, s, ask, false));
-    for (uint32_t i = 0; i < ask.count; i++) done = std::max(done, from_second(begins, s.sectors[ask.first + i], first_wave) + c.copy_latency);
+    for (uint32_t i = 0; i < ask.count; i++) done = std::max(done, from_second(begins, s.sectors[ask.first + i], copy, first_wave) + c.copy_latency);
     path_free = std::max(path_free, begins) + ask.amount / 128.0;
     return done;
 }
