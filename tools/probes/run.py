@@ -21,8 +21,8 @@ from rung.results.row import Row
 
 HERE = Path(__file__).parent
 KERNELS = (
-    "empty", "chase_cached", "chase", "chase_shared", "products_1", "products_8", "products_s8", "products_tf32", "barrier",
-    "special", "special_many", "shuffles", "loop", "atomics", "shared_atomics", "fence", "fence_block", "lines",
+    "empty", "chase_cached", "chase", "chase_shared", "products_1", "products_8", "products_s8", "products_tf32",
+    "barrier", "special", "special_many", "shuffles", "loop", "atomics", "shared_atomics", "fence", "fence_block", "lines",
     "shared_reads", "stream", "bulk", "byte_barrier", "store_one", "load_one", "code", "lines_stored",
     "lines_missed",
 )  # fmt: skip
@@ -34,7 +34,7 @@ def chain(count: int, step: int) -> torch.Tensor:
     places = torch.randperm(count // step) * step
     links = torch.zeros(count, dtype=torch.int32)
     links[places] = places.roll(-1).to(torch.int32)
-    return links.roll(0).cuda()
+    return links.cuda()
 
 
 def main() -> int:
@@ -98,7 +98,8 @@ def main() -> int:
         kernel = "chase_cached" if name == "first cache" else "chase"
         if "DRAM" not in name:
             clocks(kernel, 1, ("pointer", links), o, n(count // step))
-        memory.fill_(0) if "DRAM" in name else None
+        if "DRAM" in name:
+            memory.fill_(0)
         launch(kernel, 1, 1, ("pointer", links), o, n(20000))
         torch.cuda.synchronize()
         keep(f"load, {name}", out[0].item(), "clocks")
@@ -131,10 +132,15 @@ def main() -> int:
     for apart in (1, 8, 24, 32, 96):
         keep(f"store, 32 lines, {apart} apart", clocks("lines_stored", 256, x, o, n(200), n(32 * apart)), "clocks")
     for apart in (1, 8, 24, 32, 96):
-        keep(f"load, 32 sectors missed, {apart} lines apart", clocks("lines_missed", 256, x, o, n(4), n(32 * apart)), "clocks")
+        keep(
+            f"load, 32 sectors missed, {apart} lines apart",
+            clocks("lines_missed", 256, x, o, n(4), n(32 * apart)),
+            "clocks",
+        )
     for step, name in ((1, "1"), (2, "2"), (8, "8"), (32, "32")):
         keep(f"load, {name} ways in shared memory", clocks("shared_reads", 512, o, n(500), n(step)), "clocks")
-    keep("stream from second cache, one multiprocessor", clocks("stream", 1024, x, o, n(16384), n(64), n(1), blocks=1, all_blocks=True), "bytes a clock")  # fmt: skip
+    alone = clocks("stream", 1024, x, o, n(16384), n(64), n(1), blocks=1, all_blocks=True)
+    keep("stream from second cache, one multiprocessor", alone, "bytes a clock")
     for parts in (8, 32, 132):
         rate = clocks("stream", 1024, x, o, n(8192), n(64), n(parts), blocks=sms, all_blocks=True)
         keep(f"stream from second cache, all, {parts / 8:.3g} MiB", rate, "bytes a clock")
@@ -144,29 +150,37 @@ def main() -> int:
     for size in (128, 1024, 8192):
         keep(f"bulk copy of {size} bytes", clocks("bulk", 1, x, o, n(1000), n(size)), "clocks")
     keep("mbarrier, arrival and wait", clocks("byte_barrier", 1, o, n(1000)), "clocks")
-    for blocks, threads in ((1, 32), (sms, 256), (sms * 8, 256), (sms * 64, 256), (sms * 256, 256), (sms * 64, 32), (sms * 64, 1024)):  # fmt: skip
-        keep(f"empty kernel, {blocks} x {threads}", in_graph(lambda b=blocks, t=threads: launch("empty", b, t, o), 400) * 1e6, "us")  # type: ignore[misc]  # fmt: skip
+
+    def in_many(name: str, blocks: int, threads: int, *given: Argument, shared: int = 0, count: int = 400) -> float:
+        return in_graph(lambda: launch(name, blocks, threads, *given, shared=shared), count)
+
+    grids = ((1, 32), (sms, 256), (sms * 8, 256), (sms * 64, 256), (sms * 256, 256), (sms * 64, 32), (sms * 64, 1024))
+    for blocks, threads in grids:
+        keep(f"empty kernel, {blocks} x {threads}", in_many("empty", blocks, threads, o) * 1e6, "us")
     for resident, shared in ((1, 200), (2, 100), (4, 50), (8, 26)):
         for name, given in (("empty", (o,)), ("store_one", (o,)), ("load_one", (x, o))):
             one, many = (
-                in_graph(lambda b=b, m=name, g=given, s=shared: launch(m, b, 256, *g, shared=s * 1024), 50) for b in (sms * resident, sms * 40)  # type: ignore[misc]  # fmt: skip
+                in_many(name, blocks, 256, *given, shared=shared * 1024, count=50)
+                for blocks in (sms * resident, sms * 40)
             )
-            clocks_each = (many - one) / (40 - resident) * resident * 1.98e9
-            keep(f"life of a block, {name}, {resident} at once", clocks_each, "clocks at 1.98 GHz")
+            life = (many - one) / (40 - resident) * resident * 1.98e9
+            keep(f"life of a block, {name}, {resident} at once", life, "clocks at 1.98 GHz")
     for blocks, threads in ((1, 32), (sms, 256)):
-        keep(f"store, {blocks} x {threads}", in_graph(lambda b=blocks, t=threads: launch("store_one", b, t, o), 400) * 1e6, "us")  # type: ignore[misc]  # fmt: skip
-        keep(f"load and store, {blocks} x {threads}", in_graph(lambda b=blocks, t=threads: launch("load_one", b, t, x, o), 400) * 1e6, "us")  # type: ignore[misc]  # fmt: skip
+        keep(f"store, {blocks} x {threads}", in_many("store_one", blocks, threads, o) * 1e6, "us")
+        keep(f"load and store, {blocks} x {threads}", in_many("load_one", blocks, threads, x, o) * 1e6, "us")
     for cold in (False, True):
         for threads in (32, 256):
             found = []
             for _ in range(5):
-                memory.fill_(1) if cold else None
+                if cold:
+                    memory.fill_(1)
                 launch("code", sms, threads, o)
                 torch.cuda.synchronize()
                 found.append(out[: 2 * sms].view(sms, 2).mean(0).tolist())
             for turn, name in enumerate(("first", "second")):
                 took = statistics.median(f[turn] for f in found)
-                keep(f"2048 instructions, {threads // 32} warps, {name} pass, {'cold' if cold else 'warm'}", took, "clocks")
+                state = "cold" if cold else "warm"
+                keep(f"2048 instructions, {threads // 32} warps, {name} pass, {state}", took, "clocks")
     return 0
 
 

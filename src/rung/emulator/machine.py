@@ -445,7 +445,9 @@ def operand_of(of: Program, fault: Fault, regions: Sequence[Region]) -> str:
     )
 
 
-def play(of: Program, constants: Sequence[float], resident: int, shared: int, sets: float) -> tuple[float, list[list[float]]] | None:
+def play(
+    of: Program, constants: Sequence[float], resident: int, shared: int, sets: float
+) -> tuple[float, list[list[float]]] | None:
     """Clocks that a multiprocessor takes for its share of the last launch, by its sampled blocks; of each instruction
     clocks of warps by the reason why they did not issue. None if the samples wait for other blocks."""
     figures, given = (ctypes.c_double * 2)(), (ctypes.c_double * len(constants))(*constants)
