@@ -22,7 +22,8 @@ from rung.results.row import Row
 HERE = Path(__file__).parent
 KERNELS = (
     "empty", "chase_cached", "chase", "chase_shared", "products_1", "products_8", "products_s8", "products_tf32",
-    "barrier", "special", "special_many", "shuffles", "loop", "atomics", "shared_atomics", "fence", "fence_block", "lines",
+    "barrier", "special", "special_many", "shuffles", "loop", "atomics", "shared_atomics", "fence", "fence_block",
+    "lines",
     "shared_reads", "stream", "bulk", "byte_barrier", "store_one", "load_one", "code", "lines_stored",
     "lines_missed",
 )  # fmt: skip

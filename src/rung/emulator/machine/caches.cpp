@@ -173,7 +173,7 @@ double Memories::store(double at, const Stream& s, const Ask& ask, bool atomic)
 {
     const double sent = path(at, std::max({1.0, ask.passes * c.line, ask.count * 32 / 128.0})), asked = std::max(store_free, sent);
     store_free = asked + std::max(ask.passes * c.stored_line, ask.count * 32 / second_rate);
-    path_free = std::max(path_free, store_free - c.queue), stored = std::max(stored, store_free + c.second_cache_latency);
+    path_free = std::max(path_free, store_free - c.stores_wait), stored = std::max(stored, store_free + c.second_cache_latency);
     const Part* const part = ask.count ? part_of(s.sectors[ask.first]) : nullptr;
     memory_free = std::max(memory_free, sent) + ask.count * 32 / memory_rate / (part ? part->writers : 1);
     return atomic ? asked + c.second_cache_latency + c.atomic_latency : sent;

@@ -10,6 +10,7 @@ namespace rung_machine {
 namespace {
 
 constexpr unsigned QUARTERS = 4, PIPES = 12, UNIFORM_PIPE = 11, COUNTERS = 6, GROUPS = 3;
+constexpr unsigned MOST_QUEUED = 32;
 constexpr double NEVER = 1e300;
 
 struct Runner;
@@ -47,6 +48,8 @@ struct Quarter
     std::vector<Runner*> warps;
     Runner* last = nullptr;
     double free[PIPES] = {}, tensor = 0, at = 0;
+    double left[MOST_QUEUED] = {};  // when the last instructions have gone from the queue to the data path
+    unsigned queued = 0;
 };
 
 class Playing
@@ -133,7 +136,7 @@ private:
                 continue;
             }
             const Op& op = program.ops[w->stream->code[w->next] & Stream::NUMBER];
-            const double free = unit_free(m, q, op);
+            const double free = unit_free(q, op);
             if (free > now) {
                 next = std::min(next, free);
                 continue;
@@ -148,11 +151,11 @@ private:
         issue(m, q, *best, now);
     }
 
-    double unit_free(unsigned m, const Quarter& q, const Op& op) const
+    double unit_free(const Quarter& q, const Op& op) const
     {
         const unsigned pipe = op.uniform ? UNIFORM_PIPE : unsigned(op.opcode->pipe);
         double free = q.free[pipe];
-        if (op.opcode->pipe == Pipe::LSU) free = std::max(free, memories[m].path_free - c.queue);
+        if (op.opcode->pipe == Pipe::LSU) free = std::max(free, q.left[(q.queued + MOST_QUEUED - unsigned(c.queue)) % MOST_QUEUED]);
         return free;
     }
 
@@ -195,6 +198,7 @@ private:
                 last = ask.last;
                 waits |= answer(m, q, w, op, ask, now, ready, done, taken, kind, reason);
             }
+        if (op.opcode->pipe == Pipe::LSU) q.left[q.queued++ % MOST_QUEUED] = memories[m].path_free;
         if (control.write < COUNTERS) raise(w, control.write, done, kind);
         if (control.read < COUNTERS) raise(w, control.read, taken, SHORT_SCOREBOARD);
         w.stalled = now + std::max(1u, control.stall);
@@ -344,7 +348,9 @@ private:
         const double late = now - std::max(known, w.last + 1);
         if (late <= 0) return;
         const Pipe pipe = op.opcode->pipe;
-        stalls[pipe == Pipe::LSU ? (op.is_in("global") ? LG_THROTTLE : MIO_THROTTLE) : op.opcode->interval > 1 || pipe == Pipe::TENSOR ? MATH_PIPE : NOT_SELECTED] += late;
+        const double busy = pipe == Pipe::TENSOR ? 1 : 1 - 1 / std::max<double>(1, op.opcode->interval);  // as if other warps kept the unit so
+        stalls[pipe == Pipe::LSU ? (op.is_in("global") ? LG_THROTTLE : MIO_THROTTLE) : MATH_PIPE] += late * busy;
+        stalls[NOT_SELECTED] += late * (1 - busy);
     }
 };
 
