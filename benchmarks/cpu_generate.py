@@ -1,12 +1,12 @@
 """Text and scores on the CPU: rung against transformers and llama.cpp, in one interleaved run, as rows of results.
 
     python benchmarks/cpu_generate.py --output results/cpu/generate.jsonl [--model smollm2-135m]
-        [--sections score prompt] [--llama-bench PATH]
+        [--sections score prompt] [--texts 8] [--llama-bench PATH] [--avx2]
 
 Random weights (GPT-2 124M, if no other model is named), batch 1, a prompt of 8 tokens, 64 new ones, greedy; prefill of
 512 tokens; log-probabilities of a text of 512 tokens; the accuracy lost by smaller weights; seconds from the command to
 the first token of the bundled model. On a shared machine `--cpu-time` takes the CPU time of one thread for all
-contenders.
+contenders. `--avx2` keeps both to the vectors that most laptops have.
 Contenders take turns, so that other load affects all of them; ratios are taken within a round.
 """
 
@@ -33,6 +33,7 @@ import torch
 import transformers
 
 import rung
+from rung.models.cpu import build
 from rung.models.load import Model
 from rung.processors import processors
 from rung.results import store
@@ -169,13 +170,13 @@ def machine() -> dict[str, Any]:
 
 def measure(
     model: str, rounds: int, sections: Sequence[str], threads: int | None, clock: Clock, llama_bench: Path | None,
-    files: Path,
+    files: Path, texts: int, exact: bool,
 ) -> dict[str, Any]:  # fmt: skip
     facts = machine()
     torch.manual_seed(0)
     kind = transformers.AutoConfig.for_model(**{"model_type": "gpt2"} if model == "gpt2" else llama.theirs(model))
     ids = torch.randint(0, kind.vocab_size, (1, PREFILL + NEW))
-    prompt, long = ids[:, :PROMPT], ids[:, :PREFILL]
+    prompt, long = ids[:, :PROMPT].repeat(texts, 1), ids[:, :PREFILL]
     with tempfile.TemporaryDirectory() as folder:
         transformers.AutoModelForCausalLM.from_config(kind).save_pretrained(folder)
         theirs = {
@@ -229,7 +230,7 @@ def measure(
         return lambda: model.score(long.tolist())
 
     numbers = torch.ones(64 << 20)
-    result: dict[str, Any] = {"machine": facts}
+    result: dict[str, Any] = {"machine": facts, "texts": texts}
     work = {"text": (their_text, our_text), "prompt": (their_prefill, our_prefill), "score": (their_score, our_score)}
     for section in (name for name in sections if name in work):
         them, us = work[section]
@@ -239,7 +240,7 @@ def measure(
             seconds = interleaved({"read": numbers.sum} | contenders, rounds, clock)
         # A token takes at least as long as reading the weights.
         facts["read_gb_per_s"] = numbers.nbytes / 1e9 / min(seconds.pop("read"))
-        result[section] = compared(seconds, NEW if section == "text" else PREFILL)
+        result[section] = compared(seconds, NEW * texts if section == "text" else PREFILL)
     for name, figures in result.get("text", {}).items():
         if name in ours:
             weights = ours[name].transformer.weights
@@ -248,7 +249,7 @@ def measure(
             apart += [] if weights.wte is weights.head else [weights.wte.weight]
             read = weights.nbytes() - sum(tensor.nbytes for tensor in apart)
             figures |= {"weights_mb": read / 1e6, "limit_tokens_per_s": facts["read_gb_per_s"] * 1e9 / read}
-    if "text" in result:
+    if "text" in result and exact:
         result["accuracy"] = accuracy(ours, theirs["transformers float32"], ids[0, : PROMPT + NEW].tolist())
     if "first token" in sections:
         result["first_token_s"] = spread(first_token(5))
@@ -261,7 +262,7 @@ def rows(model: str, found: dict[str, Any], how: dict[str, Any]) -> list[Row]:
     state = {name: found["machine"][name] for name in ("load_average", "read_gb_per_s") if name in found["machine"]}
     made: list[Row] = []
     peers: dict[str, dict[str, Any]] = {
-        "text": {"texts": 1, "new_tokens": NEW, "prompt_tokens": PROMPT},
+        "text": {"texts": found["texts"], "new_tokens": NEW, "prompt_tokens": PROMPT},
         "prompt": {"prompt_tokens": PREFILL},
         "score": {"texts": 1, "tokens": PREFILL},
     }
@@ -269,7 +270,7 @@ def rows(model: str, found: dict[str, Any], how: dict[str, Any]) -> list[Row]:
         for name, figures in found.get(part, {}).items():
             by, dtype = name.split(" ")
             rate, ratio, llama = figures["tokens_per_s"], figures.get("ratio", {}), figures.get("llama_ratio", {})
-            loss = found["accuracy"].get(name, {}).get("kl_divergence_per_token") if part == "text" else None
+            loss = found.get("accuracy", {}).get(name, {}).get("kl_divergence_per_token") if part == "text" else None
             detail = {"peer": figures["against"]} if ratio else {}
             if by == "llama.cpp":
                 detail["format"] = llama_cpp.FORMATS[dtype]
@@ -303,15 +304,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--llama-bench", type=Path, metavar="PATH", help="llama.cpp's llama-bench, as another peer")
+    parser.add_argument("--texts", type=int, default=1, help="how many are written at once")
+    parser.add_argument("--avx2", action="store_true", help="no wider vectors than AVX2's, here and there")
     parser.add_argument("--cpu-time", action="store_true", help="CPU time of one thread instead of wall time")
     arguments = parser.parse_args()
+    if arguments.avx2:
+        if os.environ.get("ATEN_CPU_CAPABILITY") != "avx2":  # libraries look when they are loaded
+            limits = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+            os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | limits)
+        build.FLAGS[:] = [flag.replace("native", "x86-64-v3") for flag in build.FLAGS]
     transformers.logging.set_verbosity_error()
     threads, clock = (1, time.process_time) if arguments.cpu_time else (None, time.perf_counter)
     with tempfile.TemporaryDirectory() as files:
         result = measure(
-            arguments.model, arguments.rounds, arguments.sections, threads, clock, arguments.llama_bench, Path(files)
-        )
-    for row in rows(arguments.model, result, {"clock": "cpu", "threads": 1} if arguments.cpu_time else {}):
+            arguments.model, arguments.rounds, arguments.sections, threads, clock, arguments.llama_bench, Path(files),
+            arguments.texts, arguments.texts == 1 and not arguments.avx2,
+        )  # fmt: skip
+    how = {"clock": "cpu", "threads": 1} if arguments.cpu_time else {}
+    how |= {"vectors": "AVX2"} if arguments.avx2 else {}
+    for row in rows(arguments.model, result, how):
         store.append(row, arguments.output)
     for part in ("text", "prompt", "score"):
         for name, figures in result.get(part, {}).items():

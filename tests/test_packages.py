@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("src", "pyproject.toml", "README.md", "LICENSE")
+PARTS = ("src", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 
 @pytest.mark.slow
@@ -40,6 +40,11 @@ def test_an_sdist_and_its_wheel_check_a_rung_in_an_empty_environment(tmp_path: P
     libraries = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     (libraries / "reused.pth").write_text(sysconfig.get_path("purelib") + "\n")  # torch and the rest, not rung
     assert str(libraries) in run(python, "-c", "import rung; print(rung.__file__)")
+    there = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "lib"  # which is found in one's own packages only
+    outside |= {"LD_LIBRARY_PATH": str(there)}
+    outside |= {"RUNG_CXX": "no-compiler", "RUNG_CACHE": str(home / "cache")}  # the wheel has the compiled executor
     output = run(env / "bin" / "rung", "check", "gelu", "--quick", "--dtype", "f32", "--device", "emulator")
     assert "gelu/01_naive" in output and "failed" not in output and " ok on CPU emulator" in output
+    assert "instructions" in run(env / "bin" / "rung", "count", "relu/1")
+    del outside["RUNG_CXX"]
     assert run(env / "bin" / "rung", "generate", "Once", "-n", "3", "--temperature", "0", "--device", "cpu").strip()

@@ -218,7 +218,7 @@ def _tools() -> Iterator[Finding]:
     from rung.cuda import sass
 
     found = sass.disassembler()
-    mend = "comes with a CUDA toolkit or Triton; for instruction mixes in rung inspect."
+    mend = "pip install nvidia-cuda-nvdisasm; for what rung checks and counts without a GPU."
     yield Finding("disassembler", "works" if found else "missing", str(found or "no nvdisasm"), "" if found else mend)
     from rung.profile import ncu, sanitize
 

@@ -1,7 +1,7 @@
 """The instructions of a kernel's machine code, if a disassembler is available.
 
-`nvdisasm` comes with CUDA toolkits and with Triton. Counts here are static: how often an instruction occurs in the
-code, not how often it runs.
+`nvdisasm` comes with CUDA toolkits and with a package of NVIDIA's. Counts here are static: how often an instruction
+occurs in the code, not how often it runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rung.errors import RungError, first_line
 
 Stack = tuple[tuple[str, int], ...]  # files and lines, the innermost first
 
-ABSENT = "No disassembler was found: put nvdisasm of a CUDA toolkit on PATH, or install Triton."
+ABSENT = "No disassembler was found: pip install nvidia-cuda-nvdisasm."
 _SECTION = re.compile(r"^\.text\.(\S+):$")
 _PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
 _LABEL = re.compile(r"^(\.L_\w+):")
@@ -38,10 +38,12 @@ _INSTRUCTION = re.compile(
 
 @functools.cache
 def disassembler() -> Path | None:
-    """nvdisasm from PATH, a toolkit, or Triton."""
+    """nvdisasm from PATH, a toolkit, NVIDIA's package, or Triton."""
     candidates = [shutil.which("nvdisasm")]
     for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
         candidates.append(str(Path(root) / "bin" / "nvdisasm") if root else None)
+    for folder in getattr(importlib.util.find_spec("nvidia"), "submodule_search_locations", None) or ():
+        candidates += map(str, sorted(Path(folder).glob("*/bin/nvdisasm")))
     triton = importlib.util.find_spec("triton")
     if triton and triton.origin:
         candidates.append(str(Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"))

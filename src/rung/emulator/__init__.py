@@ -4,6 +4,7 @@ docs/emulator.md says what it models, what it catches and what it cannot.
 """
 
 from rung.emulator.guard import guarded_empty, guarded_file, mark_data
+from rung.emulator.machine import available
 from rung.emulator.module import (
     EmulatedModule,
     Settings,
@@ -16,7 +17,6 @@ from rung.emulator.module import (
     unwritten_read,
     without_launches,
 )
-from rung.emulator.toolchain import available
 from rung.errors import EmulatorFault, FaultKind
 
 __all__ = [

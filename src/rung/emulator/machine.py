@@ -6,37 +6,24 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import lzma
+import platform
 import re
 import struct
+import sys
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rung.cuda import elf, kept, nvrtc, opcodes, sass
 from rung.cuda.cubin_cache import Cubin
 from rung.cuda.launch import Build, LaunchConfig, Resources
-from rung.emulator import toolchain
+from rung.emulator import compiling, toolchain
 from rung.errors import FAULTS, EmulatorFault, RungError
-from rung.processors import processors
 
 ARCH = "sm_90a"
 FIGURES, SAMPLE, LANES, TRACED = 12, 36, 32, 38
 STALLS = 12  # reasons
-_SOURCES = toolchain.HERE / "machine"
-_FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-ffp-contract=off",
-    "-fno-strict-aliasing",
-    "-fwrapv",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fPIC",
-    "-fnon-call-exceptions",  # a signal becomes a fault
-)
 _TEXT = 2048
 _STACK = 1024  # bytes beyond the stack that the compiler knows of, as a thread of a GPU has
 _EVENTS = 4096
@@ -144,26 +131,31 @@ def library() -> ctypes.CDLL:
     return found
 
 
+def shipped() -> Path | None:
+    """The library that came with the package, if this processor takes it."""
+    ready = compiling.shipped()
+    known = platform.machine() != "x86_64" or toolchain.machine_flags() == compiling.X86_64
+    return ready if known and ready.exists() else None
+
+
+def available() -> str | None:
+    """None where kernels can be emulated, else the reason and the fix."""
+    return None if sys.platform == "linux" and shipped() else toolchain.available()
+
+
+@functools.cache
 def compiled() -> Path:
-    """The library, compiled once for this machine and g++."""
-    flags = [*_FLAGS, *toolchain.machine_flags()]
+    """The library: the package's, or one that is compiled once for this machine and g++."""
+    if ready := shipped():
+        return ready
+    flags = toolchain.machine_flags()
 
     def make(work: Path) -> tuple[Path, None]:
-        target = work / "machine.so"
-        sources = sorted(_SOURCES.glob("*.cpp"))
-        (work / "special.bin").write_bytes(lzma.decompress((_SOURCES / "special.xz").read_bytes()))
-        commands = [[*flags, "-c", str(path), "-o", f"{path.stem}.o"] for path in sources]
-        with ThreadPoolExecutor(processors()) as pool:
-            done = [*pool.map(lambda command: toolchain.run(command, work), commands)]
-        linked = toolchain.run(["-shared", *(f"{path.stem}.o" for path in sources), "-o", str(target)], work)
-        for result in (*done, linked):
-            if result.returncode:
-                reason = result.stderr.strip()[:500]
-                raise RungError(f"The emulator's machine does not compile with {toolchain.compiler()}: {reason}")
-        return target, None
+        if reason := compiling.build(toolchain.require(), work / "machine.so", flags):
+            raise RungError(f"The emulator's machine does not compile with {toolchain.compiler()}: {reason}")
+        return work / "machine.so", None
 
-    key = toolchain.key(flags, opcodes.SOURCE.read_text(), folders=(_SOURCES,))
-    return kept.kept("emulator", f"machine-{key}", make).path
+    return kept.kept("emulator", f"machine-{toolchain.key(flags, compiling.FLAGS, compiling.digest())}", make).path
 
 
 def unavailable() -> str:

@@ -332,7 +332,7 @@ class Forward final : public Few {
           else some<count(), 1>(in, linear, K, o, c, write);
       };
       int o = first;
-      if (n > 8)  // with fewer columns memory is the limit, and one stream of rows is fastest
+      if (LANES > 8 && n > 8)  // with fewer columns memory is the limit, and one stream of rows is fastest; so it is with 16 registers
         for (; o + 2 <= end; o += 2) rows(std::integral_constant<int, 2>(), o);
       for (; o < end; ++o) rows(std::integral_constant<int, 1>(), o);
     }

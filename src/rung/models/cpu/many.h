@@ -11,7 +11,7 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int STRIPS = 4;  // vectors of a block: what 32 registers hold
 #else
-constexpr int STRIPS = 1;
+constexpr int STRIPS = 2;
 #endif
 constexpr int BLOCK = STRIPS * LANES;
 constexpr int ROWS = 192;   // of weights at most that are multiplied with one block after the other: they stay in L2
@@ -24,7 +24,7 @@ constexpr bool BFLOAT16_PAIRS = false;
 #endif
 struct Pair { uint32_t bits; };  // two numbers in bfloat16, the first below
 
-constexpr int tile_rows(int strips) { return STRIPS == 1 || strips == 4 ? 6 : strips == 3 ? 8 : 12; }
+constexpr int tile_rows(int strips) { return strips == STRIPS ? 6 : strips == 3 ? 8 : 12; }
 
 inline Floats add_product(Floats sum, float w, Floats x) { return sum + w * x; }
 
@@ -34,12 +34,7 @@ inline Ints add_product(Ints sum, int32_t w, Ints x) {
 #if defined(__AVX512BW__)
   return (Ints)multiply_add((__m512i)sum, (__m512i)pairs, (__m512i)x);
 #elif defined(__AVX2__)
-  __m256i a[2], b[2];
-  std::memcpy(a, &pairs, sizeof a), std::memcpy(b, &x, sizeof b);
-  for (int i = 0; i < 2; ++i) a[i] = _mm256_madd_epi16(a[i], b[i]);
-  Ints products;
-  std::memcpy(&products, a, sizeof a);
-  return sum + products;
+  return sum + (Ints)_mm256_madd_epi16((__m256i)pairs, (__m256i)x);
 #else
   return sum + ((pairs << 16) >> 16) * ((x << 16) >> 16) + (pairs >> 16) * (x >> 16);
 #endif
@@ -51,7 +46,7 @@ inline Floats add_product(Floats sum, Pair w, Words x) {
 }
 #endif
 
-// Sixteen inputs of a product, and sixteen of its sums.
+// A vector of inputs of a product, and of its sums.
 template <typename V> struct VectorOf { using Input = Floats; using Sum = Floats; };
 template <> struct VectorOf<int32_t> { using Input = Ints; using Sum = Ints; };
 template <> struct VectorOf<Pair> { using Input = Words; using Sum = Floats; };
@@ -106,11 +101,11 @@ void multiply(int strips, const V* w, size_t stride, const V* x, int K, int coun
   for (int k = 0; k < K; k += DEPTH, w += ACROSS ? DEPTH * stride : DEPTH, x += DEPTH * BLOCK) {
     const int depth = std::min(DEPTH, K - k);
     const auto go = [&](auto n) { tiles<n(), tile_rows(n()), ACROSS>(w, stride, x, depth, count, y, k > 0); };
-    if constexpr (STRIPS > 1) {
+    if constexpr (STRIPS > 2) {
       if (strips == 4) go(std::integral_constant<int, 4>());
       if (strips == 3) go(std::integral_constant<int, 3>());
-      if (strips == 2) go(std::integral_constant<int, 2>());
     }
+    if (strips == 2) go(std::integral_constant<int, 2>());
     if (strips == 1) go(std::integral_constant<int, 1>());
   }
 }
@@ -293,7 +288,7 @@ class Lanes final : public Many {
   static constexpr bool PAIRS = std::is_same_v<W, BFloat16> && (TILES || BFLOAT16_PAIRS);
   static constexpr bool PACKED = INTEGERS || PAIRS;  // products read two numbers in 32 bits
   using V = std::conditional_t<INTEGERS, int32_t, std::conditional_t<PAIRS, Pair, float>>;
-  struct alignas(64) Line { float f[LANES]; };
+  struct alignas(4 * LANES) Line { float f[LANES]; };
   using Buffer = std::vector<Line>;  // (blocks, features, BLOCK)
   enum Figure { LARGEST, SUM, WEIGHTED, RANK, FIGURES };
 
@@ -679,7 +674,7 @@ class Lanes final : public Many {
     return at(figures_, FIGURES * shares(), FIGURES * (first / ROWS) + which, t);
   }
 
-  // A share of the vocabulary for 16 tokens.
+  // A share of the vocabulary for a vector of tokens.
   void digest(const Line* y, int t, int first, int count) {
     Floats largest = load(y->f), sum{}, weighted{};
     Ints rank{};

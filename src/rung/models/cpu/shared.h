@@ -43,12 +43,18 @@ inline void store(BFloat16* p, float x) {
   p->bits = uint16_t((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);  // to nearest, ties to even
 }
 
-// Sixteen numbers; the compiler splits them where its vectors are shorter.
-typedef float Floats __attribute__((vector_size(64)));
-typedef int32_t Ints __attribute__((vector_size(64)));
-typedef uint32_t Words __attribute__((vector_size(64)));
-typedef uint16_t Halves __attribute__((vector_size(32)));
+// As many numbers as a register holds: a compiler that splits longer vectors keeps the parts in memory.
+#if defined(__AVX512F__)
 constexpr int LANES = 16;
+#elif defined(__AVX__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 
 inline Floats load(const float* p) {
   Floats f;
@@ -56,6 +62,9 @@ inline Floats load(const float* p) {
   return f;
 }
 inline Floats load(const BFloat16* p) {
+#if defined(__AVX2__) && !defined(__AVX512F__)  // g++ widens in two halves
+  return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+#endif
   Halves h;
   std::memcpy(&h, p, sizeof h);
   return (Floats)(__builtin_convertvector(h, Words) << 16);
