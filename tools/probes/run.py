@@ -68,15 +68,15 @@ def main() -> int:
         with torch.cuda.graph(graph):
             for _ in range(count):
                 calls()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        times = []
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        times: list[float] = []
         for _ in range(7):
             begin.record()
             graph.replay()
             end.record()
             torch.cuda.synchronize()
             times.append(begin.elapsed_time(end) / 1e3 / count)
-        return statistics.median(times)
+        return float(statistics.median(times))
 
     def keep(what: str, value: float, unit: str) -> None:
         print(f"{what:40} {value:12.4f} {unit}", flush=True)

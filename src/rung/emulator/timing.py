@@ -100,6 +100,7 @@ class Played:
     clocks: float  # of a multiprocessor for its share of the grid
     resident: int
     stalls: list[list[float]]  # of each instruction, by STALLS
+    together: bool  # its blocks wait for each other, and how long is not modelled
 
 
 @dataclass
@@ -162,7 +163,7 @@ def run(
     found = machine.play(of, constants.row(), max(1, resident), shared + limits.KIB, _recording.sets)
     if found is None:
         raise RungError(f"{of.place(-1)}: its blocks wait for each other: the model of time does not play that.")
-    _recording.launches.append(Played(of, config, found[0], resident, found[1]))
+    _recording.launches.append(Played(of, config, found[0], resident, found[1], not only))
 
 
 def replace_asked(asked: machine.Asked, sampled: Sequence[int], *, only: bool) -> machine.Asked:

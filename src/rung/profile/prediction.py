@@ -30,6 +30,8 @@ class Prediction:
     @property
     def kind(self) -> str:
         """Its class, by the units that its instructions use: each has an error of its own."""
+        if any(played.together for played in self.launches):
+            return "blocks that wait for blocks"
         units = {
             row.unit if row.width != "GROUP" else "warp group"
             for played in self.launches

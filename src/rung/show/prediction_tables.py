@@ -20,7 +20,7 @@ STALLS = (
     "barrier", "branch_resolving", "gmma", "lg_throttle", "long_scoreboard", "math_pipe_throttle", "membar",
     "mio_throttle", "not_selected", "short_scoreboard", "wait",
 )  # fmt: skip
-CLASSES = ("plain", "mma.sync", "wgmma, TMA")
+CLASSES = ("plain", "mma.sync", "wgmma, TMA", "blocks that wait for blocks")
 _LEAST = 5  # rungs of a ladder whose order is compared
 
 
