@@ -1,4 +1,4 @@
-"""What the five documents found, and what is found here: findings.toml beside figures of sources.toml and their rows."""
+"""What the five documents found, and what is found here: findings.toml, with figures of sources.toml and their rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from rung.errors import RungError
 from rung.results import sources
@@ -93,8 +94,8 @@ def table(document: str, rows: Sequence[Row]) -> list[tuple[str, str, str, str, 
 
 
 @cache
-def _data() -> list[dict[str, str]]:
-    found: list[dict[str, str]] = tomllib.loads(FILE.read_text(encoding="utf-8"))["documents"]
+def _data() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tomllib.loads(FILE.read_text(encoding="utf-8"))["documents"]
     return found
 
 

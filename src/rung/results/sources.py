@@ -236,8 +236,8 @@ def _experiment(entry: dict[str, Any]) -> Experiment:
         reason = spec[0].removeprefix(NONE) if spec[0].startswith(NONE) else ""
         summed = spec[0] == SUM
         references = () if reason else tuple(reference(text, *usual) for text in spec[summed:])
-        said, unit_of = (None, value) if isinstance(value, str) else (float(value), ""), unit[0] if unit else entry["unit"]
-        figures.append(Figure(what, said[0], unit_of, references, reason, summed, said[1]))
+        said, than = (None, value) if isinstance(value, str) else (float(value), "")
+        figures.append(Figure(what, said, unit[0] if unit else entry["unit"], references, reason, summed, than))
     gpu = entry.get("gpu", document.gpu)
     return Experiment(document, entry["section"], entry["title"], gpu, entry["differs"], tuple(figures))
 
@@ -273,7 +273,8 @@ def course(rung: str, shape: str = "b4t64") -> dict[int, float]:
         for experiment in experiments()
         for figure in experiment.figures
         for r in figure.ours
-        if r.kind == "sweep" and (r.what, r.shape) == (rung, shape) and experiment.section.startswith("Configuration")
+        if figure.value is not None and r.kind == "sweep"
+        if (r.what, r.shape) == (rung, shape) and experiment.section.startswith("Configuration")
     }
 
 
@@ -293,5 +294,5 @@ def _by(section: str, column: str) -> dict[str, list[float]]:
     for experiment in experiments():
         if experiment.section == section:
             for figure in (f for f in experiment.figures if len(f.ours) == 1):
-                table.setdefault(dict(figure.ours[0].where)[column], []).append(figure.value)
+                table.setdefault(dict(figure.ours[0].where)[column], []).append(figure.value or 0.0)
     return table
