@@ -19,7 +19,7 @@ VERDICTS = {
     "same": "the same", "smaller": "smaller", "reversed": "reversed", "none": "no effect, as there",
     "unseen": "cannot be seen here",
 }  # fmt: skip
-COLUMNS = ("they found", "theirs", "ours", "verdict", "why")
+COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
 NOTHING = 0.035  # an effect below it, on a logarithmic scale, is none
 
 
@@ -63,8 +63,8 @@ class Finding:
 
     def line(self, rows: Sequence[Row]) -> tuple[str, str, str, str, str]:
         return (
-            self.says, self.than() or sources.number(self.theirs()), sources.number(self.ours(rows)),
-            VERDICTS[self.verdict], self.why,
+            self.says, VERDICTS[self.verdict], self.why, self.than() or sources.number(self.theirs()),
+            sources.number(self.ours(rows)),
         )  # fmt: skip
 
     @property

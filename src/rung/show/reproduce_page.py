@@ -51,7 +51,7 @@ def _findings(name: str, rows: Sequence[Row]) -> str:
     words = ", ".join(f"{counts[v]} {said}" for v, said in findings.VERDICTS.items() if counts[v])
     lines = [tuple(plain(cell) for cell in finding.line(rows)) for finding in of]
     told = f"{plain(findings.takeaways()[name])} Of its {len(of)} findings: {words}."
-    return f"\n{told}\n\n### Its findings, and ours\n{table(findings.COLUMNS, lines, words=2)}"
+    return f"\n{told}\n\n### Its findings, and ours\n{table(findings.COLUMNS, lines, words=3)}"
 
 
 def covered(rows: Sequence[Row], name: str) -> str:
