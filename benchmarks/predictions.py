@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import multiprocessing
 import sys
 import time
@@ -16,17 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from rung.dtypes import DTYPES
+from rung.emulator import timing
 from rung.errors import RungError
 from rung.profile import prediction
 from rung.results import current, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Subject
-from rung.show import counter_tables
-
-
-def half(ladder: str) -> str:
-    return ("fitted", "held")[sorted(catalogue.operations()).index(ladder) % 2]
+from rung.show import counter_tables, prediction_tables
 
 
 def predicted(row: Row, gpu: str) -> Row:
@@ -40,8 +38,14 @@ def predicted(row: Row, gpu: str) -> Row:
     except RungError as error:
         return replace(made, verdict="failed", reason=str(error))
     took = time.process_time() - began
-    metrics = {"predicted_us": found.us, "cpu_s": took, "measured_us": row.metrics["cold_us"]}
-    kernels = [[p.program.kernel, p.clocks, p.resident, p.config.blocks] for p in found.launches]
+    kernels = [
+        {
+            "kernel": p.program.kernel, "clocks": p.clocks, "blocks": p.config.blocks, "resident": p.resident,
+            "stalls": {n: sum(s[i] for s in p.stalls) for i, n in enumerate(timing.STALLS)},
+        }
+        for p in found.launches
+    ]  # fmt: skip
+    metrics = {"predicted_us": found.us, "cpu_s": took}
     return replace(made, metrics=metrics, detail={"class": found.kind, "kernels": kernels})
 
 
@@ -51,6 +55,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, help="the file of rows (default: the store)")
     parser.add_argument("--half", choices=("fitted", "held"))
     parser.add_argument("--gpu", default="NVIDIA H200")
+    parser.add_argument("--write-errors", action="store_true", help="what `rung count --time` says of its error")
     parser.add_argument("--seconds", type=float, default=60, help="of CPU time for a rung")
     parser.add_argument("--every", type=int, default=1, help="of the rungs of each ladder only every so many")
     chosen = parser.parse_args()
@@ -58,7 +63,7 @@ def main() -> int:
     figures = current.by_gpu(rows)[chosen.gpu]
     path = chosen.output or store.default_path()
     for name in chosen.ladders or sorted(catalogue.operations()):
-        if chosen.half and half(name) != chosen.half:
+        if chosen.half and prediction_tables.half(name) != chosen.half:
             continue
         for figure in counter_tables.headline(figures, name)[:: chosen.every]:
             made = limited(figure.row, chosen.gpu, chosen.seconds)
@@ -66,10 +71,13 @@ def main() -> int:
             m = made.metrics
             said = made.reason
             if m:
-                ours, theirs = m["predicted_us"], m["measured_us"]
-                said = f"{ours:9.2f} us, measured {theirs:9.2f}: {ours / theirs:5.2f}; {m['cpu_s']:.1f} s"
-                said += f" {made.detail['class']} {made.detail['kernels']}"
+                ours = m["predicted_us"]
+                said = f"{ours:9.2f} us, measured {figure.us:9.2f}: {ours / figure.us:5.2f}; {m['cpu_s']:.1f} s"
+                said += f" {made.detail['class']} {[(k['clocks'], k['blocks']) for k in made.detail['kernels']]}"
             print(f"{made.what:36} {made.dtype:5} {made.shape:12} {said}", flush=True)
+    if not chosen.output or chosen.write_errors:
+        known = prediction_tables.errors(store.load(path), rows)
+        prediction.ERRORS.write_text(json.dumps({k: e._asdict() for k, e in known.items()}, indent=1) + "\n")
     return 0
 
 

@@ -76,6 +76,8 @@ def test_a_launch_of_a_cubin_is_counted(cubin: Path) -> None:
     figures = told(*words)["results"][0]["kernels"][0]["figures"]
     assert (figures["global_loads"], figures["global_read_bytes"], figures["global_write_bytes"]) == (8, 832, 416)
     assert ran(*words, "--goal", "requests(st) <= 3")[0] == 1
+    predicted = told(*words, "--time", "NVIDIA H200")["results"][0]
+    assert predicted["source"] == "predicted" and 1 < predicted["us"] < 5
 
 
 def test_types_shared_memory_and_sizes_of_blocks_are_taken(cubin: Path) -> None:

@@ -15,6 +15,7 @@ from rung.errors import RungError
 
 if TYPE_CHECKING:
     from rung.profile.emulated import Counted
+    from rung.profile.prediction import Prediction
     from rung.rungs.base import Subject
 
 
@@ -64,6 +65,9 @@ def count(
     """
     words = rest or []
     launch = cubins.Launch(grid, block, shared, cluster, kernel, args)
+    if rung.endswith(".cubin") and time:
+        _predicted([(rung, cubins.predict(Path(rung), launch, time), None)], json=json)
+        return
     if rung.endswith(".cubin"):
         _shown(cubins.count(Path(rung), launch), goal or (), ["count", rung, *launch.words()], json=json)
         return
@@ -139,32 +143,34 @@ def _other(subject: Subject, vs: str, shape: str | None, dtype: str | None) -> S
     return subject_of(parent.full_name if parent else vs, None, shape or subject.shape, dtype or subject.dtype.name)
 
 
-def predict(
-    subjects: Sequence[tuple[Subject, dict[str, int] | None]], gpu: str, *, json: bool = False
-) -> None:
+def predict(subjects: Sequence[tuple[Subject, dict[str, int] | None]], gpu: str, *, json: bool = False) -> None:
     """Predicts the times of rungs on a GPU and prints them."""
+    from rung.profile import prediction
+
+    every = []
+    for subject, tuning in subjects:
+        with console.counting(subject.rung.full_name):
+            found = prediction.predict(subject, tuning, gpu)
+        name = f"{subject.rung.full_name} {subject.dtype.name} {subject.shape}"
+        every.append((name, found, prediction.limit(subject, gpu)))
+    _predicted(every, json=json)
+
+
+def _predicted(every: Sequence[tuple[str, Prediction, float | None]], *, json: bool) -> None:
     from rung.profile import prediction
     from rung.show import document
     from rung.show import predictions as shown
 
-    results = []
-    for number, (subject, tuning) in enumerate(subjects):
-        with console.counting(subject.rung.full_name):
-            found = prediction.predict(subject, tuning, gpu)
-        error, least = prediction.error(found.kind), prediction.limit(subject, gpu)
-        if json:
-            about = {"rung": subject.rung.full_name, "dtype": subject.dtype.name, "shape": subject.shape}
-            results.append(about | shown.as_json(found, error))
-            continue
-        if number:
-            print()
-        print(f"{subject.rung.full_name} {subject.dtype.name} {subject.shape}")
-        print(shown.said(found, error, least / found.us if least else None))
+    if json:
+        results = [{"what": name, **shown.as_json(found, prediction.error(found.kind))} for name, found, _ in every]
+        console.print_json(document.document("count", 0, results, [], []))
+        return
+    for number, (name, found, limit) in enumerate(every):
+        print(("\n" if number else "") + name)
+        print(shown.said(found, prediction.error(found.kind), limit / found.us if limit else None))
         for table in (shown.launches(found), shown.waits(found)):
             print()
             console.table(table.columns, table.rows, right=table.right)
-    if json:
-        console.print_json(document.document("count", 0, results, [], []))
 
 
 def _shown(counted: Counted, goals: Sequence[str], repeat: Sequence[str], *, json: bool) -> None:

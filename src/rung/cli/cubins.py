@@ -83,6 +83,23 @@ def count(path: Path, launch: Launch) -> Any:
     return Counted(str(path), "", "", launches, {})
 
 
+def predict(path: Path, launch: Launch, gpu: str) -> Any:
+    """How long a launch takes on a GPU."""
+    import torch
+
+    from rung.emulator import module, timing
+    from rung.profile.emulated import PATIENCE
+    from rung.profile.prediction import Prediction
+
+    of, kernel, given = _read(path, launch)
+    arrays = [one.made(torch.Generator().manual_seed(0), aligned=True) for one in given]
+    size = sum(array.nbytes for array in arrays if isinstance(array, torch.Tensor))
+    with module.under(poison=False, seconds=PATIENCE), timing.predicted(gpu, timing.sets_of(size)) as launches:
+        arguments = [one.argument(array) for one, array in zip(given, arrays, strict=True)]
+        of.launch(kernel, launch.config(path), arguments)
+    return Prediction(gpu, launches)
+
+
 def _read(path: Path, launch: Launch) -> tuple[Any, str, list[Any]]:
     from rung.emulator import cubins
 

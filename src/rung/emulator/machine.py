@@ -122,7 +122,7 @@ def library() -> ctypes.CDLL:
         ("memory", words, pointer, pointer, pointer, words),
         ("clocks", None, pointer),
         ("cold", None),
-        ("play", ctypes.c_int, pointer, pointer, words, ctypes.c_double, pointer, pointer),
+        ("play", ctypes.c_int, pointer, pointer, words, ctypes.c_double, ctypes.c_double, pointer, pointer),
         ("events", words, pointer, words),
         ("trace", words, pointer, words),
     ):
@@ -437,12 +437,14 @@ def operand_of(of: Program, fault: Fault, regions: Sequence[Region]) -> str:
     )
 
 
-def play(of: Program, constants: Sequence[float], resident: int, shared: int) -> tuple[float, list[list[float]]] | None:
+def play(
+    of: Program, constants: Sequence[float], resident: int, shared: int, sets: float
+) -> tuple[float, list[list[float]]] | None:
     """Clocks that a multiprocessor takes for its share of the last launch, by its sampled blocks; of each instruction
     clocks of warps by the reason why they did not issue. None if the samples wait for other blocks."""
     figures, given = (ctypes.c_double * 2)(), (ctypes.c_double * len(constants))(*constants)
     stalls = (ctypes.c_double * STALLS * len(of.instructions))()
-    done = library().rung_machine_play(of.handle, given, resident, shared, figures, stalls)
+    done = library().rung_machine_play(of.handle, given, resident, shared, sets, figures, stalls)
     return (figures[0], [[*row] for row in stalls]) if done else None
 
 

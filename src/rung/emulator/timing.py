@@ -22,6 +22,7 @@ STALLS = (
     "barrier", "membar", "gmma", "not_selected", "branch_resolving",
 )  # fmt: skip
 _MOST_SAMPLES = 24
+_FOOTPRINT, _MOST_SETS = 256 << 20, 256
 _ALONE = 4  # samples of a grid with a block for each multiprocessor at most
 
 
@@ -29,36 +30,44 @@ _ALONE = 4  # samples of a grid with a block for each multiprocessor at most
 class Constants:
     """Of a GPU: clocks, and bytes a clock; the fields are those of `Constants` in machine/model.h.
 
-    Sources: [1] Luo et al., arXiv 2402.13499 (latencies of Hopper's memories); [2] Huerta et al., MICRO'25 (issue and
-    memory pipeline); [3] rung's own ceilings (results/*/ceilings.jsonl); [4] CUDA C++ Programming Guide (throughputs);
-    [5] NVIDIA's data sheets.
+    Sources: [1] NVIDIA's data sheets; [2] probes on an H100 (tools/probes, results/h100/probe.jsonl); [3] published
+    microbenchmarks; [4] Huerta et al., MICRO'25. What has no source is a guess that no measurement has refuted.
     """
 
     multiprocessors: float = 132
-    memory_bytes: float = 4.8e12 * 0.92 / 1.98e9  # [5], of which a copy reaches so much [3]
-    second_cache_bytes: float = 5.6e12 / 1.98e9
-    port_bytes: float = 64
-    first_cache_size: float = 256 * 1024
-    second_cache_size: float = 60e6
-    shared_latency: float = 15  # [1]: 29 with issue and return
-    first_cache_latency: float = 27  # [1]: 40
-    second_cache_latency: float = 222  # [1]: 263
-    memory_latency: float = 552
-    atomic_latency: float = 100
-    fence_latency: float = 200
-    #                        NONE ALU FMA HEAVY XU FP64 TENSOR LSU TMA ADU CBU
-    latency: tuple[float, ...] = (4, 12, 6, 6, 22, 16, 33, 26, 20, 20, 10)
-    product_interval: float = 4
-    group_tail: float = 64
-    copy_latency: float = 300
-    copy_interval: float = 32
-    barrier_latency: float = 16
-    bytes_latency: float = 20
+    memory_bytes: float = 4.8e12 * 0.92 / 1.98e9  # [1], of which reading reaches so much [2]
+    second_cache_bytes: float = 3000  # fitted; [2]: 3400 where all read the same MiB, 2060 where they read more
+    port_bytes: float = 64  # [2]: 61
+    first_cache_size: float = 256 * 1024  # [1]
+    second_cache_size: float = 60e6  # [1]
+    fetch: float = 2  # sectors
+    # Latencies without the 8 clocks on the way to memory and the pass of the data path.
+    shared_latency: float = 15  # [2]: a chain of loads takes 29, of which 5 are its addresses
+    first_cache_latency: float = 27  # [2]: 40
+    second_cache_latency: float = 274  # [2]: 283 to 291
+    memory_latency: float = 833  # fitted; [2]: 683 where nothing else is asked for
+    atomic_latency: float = 0  # [2]: as a load
+    fence_latency: float = 660  # [2]
+    # Of instructions that lower a counter, by unit: NONE ALU FMA FMA_HEAVY XU FP64 TENSOR LSU TMA ADU CBU
+    latency: tuple[float, ...] = (4, 12, 6, 6, 17, 16, 24, 24, 20, 20, 10)  # [2]: XU, TENSOR, LSU; [3]
+    product_interval: float = 6  # [2]
+    group_tail: float = 64  # [3]
+    copy_latency: float = 10  # [2]: 306 with a barrier's arrival and wait, which take 64
+    copy_interval: float = 32  # [3]
+    barrier_latency: float = 12  # [2]
+    barrier_interval: float = 2  # [2]
+    bytes_latency: float = 30  # [2]
     branch: float = 0
-    block_start: float = 60
-    block_interval: float = 10
-    line_beyond_four: float = 1
-    queue: float = 64
+    first_start: float = 50
+    block_start: float = 500  # fitted; [2]: 260 of a block without work
+    block_interval: float = 1.19  # [2]
+    line: float = 1  # fitted; [2]: 0.5 where every line is there
+    missed_line: float = 0.5  # fitted; [2]: 1.05
+    pending_line: float = 0
+    stored_line: float = 2  # [2]
+    line_of_quarter: float = 1.25  # [2]
+    stores_wait: float = 32  # fitted
+    queue: float = 8  # [3]
 
     def row(self) -> list[float]:
         flat: list[float] = []
@@ -70,14 +79,14 @@ class Constants:
 class Gpu(NamedTuple):
     constants: Constants
     hertz: float
-    launch: float  # seconds of a launch that follows another, without its blocks
+    launch: float  # seconds of a launch that follows another, without its blocks: fitted; an empty kernel takes 0.8 us
 
 
 _H200 = Constants()
 GPUS = {
-    "NVIDIA H200": Gpu(_H200, 1.98e9, 2.0e-6),
+    "NVIDIA H200": Gpu(_H200, 1.98e9, 1.2e-6),
     "NVIDIA H100 80GB HBM3": Gpu(
-        replace(_H200, memory_bytes=3.35e12 * 0.92 / 1.98e9, second_cache_size=50e6), 1.98e9, 2.0e-6
+        replace(_H200, memory_bytes=3.35e12 * 0.92 / 1.98e9, second_cache_size=50e6), 1.98e9, 1.2e-6
     ),
 }
 
@@ -91,11 +100,13 @@ class Played:
     clocks: float  # of a multiprocessor for its share of the grid
     resident: int
     stalls: list[list[float]]  # of each instruction, by STALLS
+    together: bool  # its blocks wait for each other, and how long is not modelled
 
 
 @dataclass
 class _Recording:
     gpu: Gpu
+    sets: float
     launches: list[Played]
 
 
@@ -103,18 +114,23 @@ _recording: _Recording | None = None
 
 
 @contextlib.contextmanager
-def predicted(gpu: str) -> Iterator[list[Played]]:
+def predicted(gpu: str, sets: float = math.inf) -> Iterator[list[Played]]:
     """Inside, launches are played for this GPU and kept in the list; only the blocks that stand for the grid are
-    executed, so that results are those of no run."""
+    executed, so that results are those of no run. `sets`: of operands, that calls take in turn."""
     global _recording
     if gpu not in GPUS:
         raise RungError(f"the model of time has no constants of {gpu!r}; it has those of {', '.join(GPUS)}.")
-    before, _recording = _recording, _Recording(GPUS[gpu], [])
+    before, _recording = _recording, _Recording(GPUS[gpu], sets, [])
     machine.library().rung_machine_cold()
     try:
         yield _recording.launches
     finally:
         _recording = before
+
+
+def sets_of(operands: int) -> int:
+    """Sets of operands of so many bytes that `rung bench` takes in turn, so that the caches hold none of the next."""
+    return max(2, min(_MOST_SETS, math.ceil(_FOOTPRINT / max(1, operands)) + 1))
 
 
 def recording() -> bool:
@@ -132,17 +148,22 @@ def run(
     cluster = math.prod(config.cluster or (1, 1, 1))
     units, places = config.blocks // cluster, max(1, int(constants.multiprocessors) // cluster)
     sampled = sample(units, places, max(1, resident))
-    some = replace_asked(asked, sampled, only=not config.cooperative)
-    try:
-        execute(some)
-    except EmulatorFault:
-        if not some.only:
-            raise
-        execute(replace_asked(asked, sampled, only=False))
-    found = machine.play(of, constants.row(), max(1, resident), shared + limits.KIB)
+    only = not config.cooperative
+    while True:
+        try:
+            execute(replace_asked(asked, sampled, only=only))
+            break
+        except EmulatorFault as fault:
+            if fault.kind == "unsupported" and len(sampled) > 1:
+                sampled = sampled[:: max(2, len(sampled) // 4)]  # each is long: fewer tell as much
+            elif only:
+                only = False
+            else:
+                raise
+    found = machine.play(of, constants.row(), max(1, resident), shared + limits.KIB, _recording.sets)
     if found is None:
         raise RungError(f"{of.place(-1)}: its blocks wait for each other: the model of time does not play that.")
-    _recording.launches.append(Played(of, config, found[0], resident, found[1]))
+    _recording.launches.append(Played(of, config, found[0], resident, found[1], not only))
 
 
 def replace_asked(asked: machine.Asked, sampled: Sequence[int], *, only: bool) -> machine.Asked:

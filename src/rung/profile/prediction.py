@@ -30,6 +30,8 @@ class Prediction:
     @property
     def kind(self) -> str:
         """Its class, by the units that its instructions use: each has an error of its own."""
+        if any(played.together for played in self.launches):
+            return "blocks that wait for blocks"
         units = {
             row.unit if row.width != "GROUP" else "warp group"
             for played in self.launches
@@ -87,6 +89,6 @@ def predict(subject: Subject, tuning: Mapping[str, int] | None = None, gpu: str 
         prepared = rung.prepare(
             operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=emulated.aligned_empty
         )
-        launches = here.enter_context(timing.predicted(gpu))
+        launches = here.enter_context(timing.predicted(gpu, timing.sets_of(operands.bytes)))
         prepared.run()
     return Prediction(gpu, launches)

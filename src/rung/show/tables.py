@@ -24,6 +24,7 @@ from rung.show import (
     ladder_tables,
     mutation_tables,
     parallel_tables,
+    prediction_tables,
     reproduce_page,
 )
 
@@ -85,6 +86,7 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     rows = store.published(root)
     gpu, cpu = figures(rows)
     makers = makers_of(gpu, cpu) | mutation_tables.parts(rows) | counter_tables.parts(gpu, rows)
+    makers |= prediction_tables.parts(rows)
     makers |= {f"reproduce:{name}": partial(reproduce_page.document, gpu, name, rows) for name in sources.documents()}
     makers["programs:seen"] = partial(mutation_tables.programs, rows)
     makers |= {f"judging:{part}": partial(mutation_tables.judging, rows, part) for part in ("seconds", "wrong")}

@@ -39,7 +39,7 @@ double covered(const std::unordered_set<uint64_t>& a, const std::unordered_set<u
     return a.empty() ? 0 : double(common) / double(a.size());
 }
 
-constexpr double STAYS = 0.6;     // of the second cache, that later launches find what earlier ones touched
+constexpr double STAYS = 0.6;     // of the second cache, that launches find what earlier ones touched
 constexpr size_t WAYS = 4;
 
 }  // namespace
@@ -54,7 +54,7 @@ void remember_launch()
 
 // Blocks that read one sector: all blocks' sectors over those of the region. Whether neighbours share tells how soon a region has
 // been read as a whole: by neighbours, row after row of blocks; by distant ones, as soon as one row of them has run.
-void measure_sharing(const Constants& c, uint64_t blocks, double together)
+void measure_sharing(const Constants& c, uint64_t blocks, double together, double sets)
 {
     parts.clear();
     std::vector<std::pair<uint64_t, uint64_t>> regions;
@@ -98,7 +98,7 @@ void measure_sharing(const Constants& c, uint64_t blocks, double together)
         touched += std::min(size, (reads + writes) / sampled * units) * 32;
     }
     for (Part& part : parts)
-        part.kept = std::find(left.begin(), left.end(), std::make_pair(part.from, part.to)) != left.end() && touched < STAYS * c.second_cache_size;
+        part.kept = touched * (std::find(left.begin(), left.end(), std::make_pair(part.from, part.to)) != left.end() ? 1 : sets) < STAYS * c.second_cache_size;
     std::set<std::pair<uint64_t, uint64_t>> here;
     for (auto& [unit, of] : read)
         for (auto& [part, sectors] : of) here.insert({part->from, part->to});
@@ -115,7 +115,7 @@ Memories::Memories(const Constants& constants, double used_shared, double active
 
 double Memories::shared(double at, const Ask& ask) { return path(at, ask.passes) + c.shared_latency; }
 
-double Memories::from_second(double at, uint64_t sector, bool first_wave)
+double Memories::from_second(double at, uint64_t sector, uint32_t copy, bool first_wave)
 {
     const double asked = std::max(second_free, at);
     second_free = asked + 32 / second_rate;
@@ -123,15 +123,17 @@ double Memories::from_second(double at, uint64_t sector, bool first_wave)
     if (part && part->kept) return asked + c.second_cache_latency;
     const double read = std::max(memory_free, asked);
     memory_free = read + 32 / memory_rate / (part ? part->readers : 1);
-    return first_wave || !part || !part->early ? read + c.memory_latency : std::max(asked + c.second_cache_latency, read);
+    if (!first_wave && part && part->early) return std::max(asked + c.second_cache_latency, read);
+    const auto [known, unknown] = fetched.try_emplace(sector / uint64_t(c.fetch) | uint64_t(copy) << 44, read + c.memory_latency);
+    return unknown ? known->second : std::max(asked + c.second_cache_latency, known->second);
 }
 
 // `copy`: of a block that stands for others, too, which touch other memory.
 double Memories::load(double at, const Stream& s, const Ask& ask, uint32_t copy, bool first_wave, bool keeps)
 {
-    const double tags = std::max<double>(1, ask.passes <= 4 ? ask.passes : 4 + (ask.passes - 4) * c.line_beyond_four);
-    const double known = path(at, tags);
+    const double known = path(at, std::max({1.0, ask.passes * c.line, ask.count * 32 / 128.0}));
     double done = known + c.first_cache_latency;
+    uint64_t last = ~0ull;
     for (uint32_t i = 0; i < ask.count; i++) {
         uint64_t sector = s.sectors[ask.first + i];
         const Part* const part = part_of(sector);
@@ -144,12 +146,16 @@ double Memories::load(double at, const Stream& s, const Ask& ask, uint32_t copy,
             found->used = known;
             const auto under_way = coming.find(place);
             if (under_way != coming.end()) {
-                if (under_way->second > known) done = std::max(done, under_way->second);
+                if (under_way->second > known) {  // on its way: it waits as what is not there
+                    if (line != last) path_free += c.pending_line, last = line;
+                    done = std::max(done, under_way->second);
+                }
                 else coming.erase(under_way);
             }
             continue;
         }
-        const double comes = from_second(known, sector, first_wave);
+        if (line != last) path_free += c.missed_line, last = line;
+        const double comes = from_second(path_free, sector, part && part->by_all ? 0 : copy, first_wave);
         done = std::max(done, comes);
         if (!keeps) continue;
         if (!found) {
@@ -165,19 +171,20 @@ double Memories::load(double at, const Stream& s, const Ask& ask, uint32_t copy,
 
 double Memories::store(double at, const Stream& s, const Ask& ask, bool atomic)
 {
-    const double sent = path(at, std::max<double>(1, ask.passes)), asked = std::max(store_free, sent);
-    store_free = asked + ask.count * 32 / second_rate;
+    const double sent = path(at, std::max({1.0, ask.passes * c.line, ask.count * 32 / 128.0})), asked = std::max(store_free, sent);
+    store_free = asked + std::max(ask.passes * c.stored_line, ask.count * 32 / second_rate);
+    path_free = std::max(path_free, store_free - c.stores_wait), stored = std::max(stored, store_free + c.second_cache_latency);
     const Part* const part = ask.count ? part_of(s.sectors[ask.first]) : nullptr;
     memory_free = std::max(memory_free, sent) + ask.count * 32 / memory_rate / (part ? part->writers : 1);
     return atomic ? asked + c.second_cache_latency + c.atomic_latency : sent;
 }
 
-double Memories::bulk(double at, const Stream& s, const Ask& ask, uint32_t, bool first_wave)
+double Memories::bulk(double at, const Stream& s, const Ask& ask, uint32_t copy, bool first_wave)
 {
     double begins = std::max(engine_free, at), done = begins + c.copy_latency;
     engine_free = begins + std::max(c.copy_interval, ask.amount / c.port_bytes / 2);
     if (ask.store) return done = std::max(done, store(begins, s, ask, false));
-    for (uint32_t i = 0; i < ask.count; i++) done = std::max(done, from_second(begins, s.sectors[ask.first + i], first_wave) + c.copy_latency / 4);
+    for (uint32_t i = 0; i < ask.count; i++) done = std::max(done, from_second(begins, s.sectors[ask.first + i], copy, first_wave) + c.copy_latency);
     path_free = std::max(path_free, begins) + ask.amount / 128.0;
     return done;
 }

@@ -160,12 +160,12 @@ EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64
 
 EXPORTED void rung_machine_cold() { empty_second_cache(), forget_launches(); }
 
-EXPORTED int rung_machine_play(void* program, const double* constants, uint32_t resident, double shared_bytes, double* figures, double (*stalls)[STALLS])
+EXPORTED int rung_machine_play(void* program, const double* constants, uint32_t resident, double shared_bytes, double sets, double* figures, double (*stalls)[STALLS])
 {
     Constants c;
     memcpy(&c, constants, sizeof c);
     const uint32_t cluster = launch.cluster[0] * launch.cluster[1] * launch.cluster[2];
-    const Played played = play(*static_cast<Program*>(program), c, uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2], resident, cluster, shared_bytes);
+    const Played played = play(*static_cast<Program*>(program), c, uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2], resident, cluster, shared_bytes, sets);
     figures[0] = played.clocks, figures[1] = played.issued;
     for (const auto& of : played.stalls) std::copy(of.begin(), of.end(), *stalls++);
     return played.clocks >= 0;

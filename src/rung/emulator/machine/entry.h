@@ -68,9 +68,9 @@ void rung_machine_tally(void* program, uint64_t (*rows)[2]);
 // Returns how many there are.
 uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[36], uint32_t room);
 // The second cache holds nothing: for the clocks of the launches that follow.
-// Plays the sampled blocks of the last launch on a multiprocessor (model.h); clocks of its share of the grid, instructions issued, and
+// Plays the sampled blocks of the last launch on a multiprocessor (model.h), called with so many sets of operands in turn; clocks of its share of the grid, instructions issued, and
 // of each instruction clocks of warps by the reason why they did not issue. 0 if the warps wait for what was not sampled.
-int rung_machine_play(void* program, const double* constants, uint32_t resident, double shared_bytes, double* figures, double (*stalls)[12]);
+int rung_machine_play(void* program, const double* constants, uint32_t resident, double shared_bytes, double sets, double* figures, double (*stalls)[12]);
 void rung_machine_cold();
 // Clocks of the longest block, and of all together; zero if they were not wanted.
 void rung_machine_clocks(uint64_t* both);

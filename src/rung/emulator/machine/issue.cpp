@@ -10,6 +10,7 @@ namespace rung_machine {
 namespace {
 
 constexpr unsigned QUARTERS = 4, PIPES = 12, UNIFORM_PIPE = 11, COUNTERS = 6, GROUPS = 3;
+constexpr unsigned MOST_QUEUED = 32;
 constexpr double NEVER = 1e300;
 
 struct Runner;
@@ -47,14 +48,16 @@ struct Quarter
     std::vector<Runner*> warps;
     Runner* last = nullptr;
     double free[PIPES] = {}, tensor = 0, at = 0;
+    double left[MOST_QUEUED] = {};  // when the last instructions have gone from the queue to the data path
+    unsigned queued = 0;
 };
 
 class Playing
 {
 public:
-    Playing(const Program& p, const Constants& constants, uint32_t cluster, double used, double active) : program(p), c(constants)
+    Playing(const Program& p, const Constants& constants, uint32_t cluster, double used, double active_) : program(p), c(constants), active(active_), arrivals(cluster, 0.0)
     {
-        for (uint32_t i = 0; i < cluster; i++) memories.emplace_back(c, used, active), quarters.emplace_back(QUARTERS);
+        for (uint32_t i = 0; i < cluster; i++) memories.emplace_back(c, used, active_), quarters.emplace_back(QUARTERS);
         played.stalls.resize(program.ops.size());
     }
 
@@ -62,7 +65,8 @@ public:
     bool run(const std::vector<std::vector<std::vector<const Stream*>>>& samples, uint64_t units, uint64_t together, size_t first)
     {
         all = &samples, wanted = units, first_sample = first;
-        for (uint64_t i = 0; i < std::min(units, together); i++) begin(double(i) * c.block_interval, true);
+        dispatched = c.block_interval * (active - 1);  // of the multiprocessor that is the last to have a block
+        for (uint64_t i = 0; i < std::min(units, together); i++) begin(0, true);
         while (running) {
             double now = NEVER;
             for (auto& of : quarters)
@@ -87,11 +91,14 @@ private:
     std::map<std::pair<uint64_t, uint32_t>, Phases> barriers;
     const std::vector<std::vector<std::vector<const Stream*>>>* all = nullptr;
     uint64_t wanted = 0, begun = 0, running = 0;
+    double active, dispatched = 0;
+    std::vector<double> arrivals;  // when each multiprocessor takes another arrival at a barrier
     size_t first_sample = 0;
     std::unordered_map<uint64_t, unsigned> of_cluster;  // blocks alive
 
     void begin(double at, bool first_wave)
     {
+        at = std::max(at, dispatched), dispatched = at + c.block_interval * active;
         const auto& sample = (*all)[(first_sample + begun) % all->size()];
         for (unsigned rank = 0; rank < sample.size(); rank++) {
             blocks.emplace_back(new Resident());
@@ -101,7 +108,7 @@ private:
                 runners.emplace_back(new Runner());
                 Runner& w = *runners.back();
                 w.stream = s, w.block = &b, w.multiprocessor = rank, w.quarter = unsigned((s->rank + begun * sample[rank].size()) % QUARTERS);
-                w.at = w.stalled = w.last = at + c.block_start;
+                w.at = w.stalled = w.last = at + (first_wave ? c.first_start : c.block_start);
                 Quarter& q = quarters[rank][w.quarter];
                 q.warps.push_back(&w), q.at = std::min(q.at, w.at);
                 if (s->code.empty()) w.done = true;
@@ -129,7 +136,7 @@ private:
                 continue;
             }
             const Op& op = program.ops[w->stream->code[w->next] & Stream::NUMBER];
-            const double free = unit_free(m, q, op);
+            const double free = unit_free(q, op);
             if (free > now) {
                 next = std::min(next, free);
                 continue;
@@ -144,11 +151,11 @@ private:
         issue(m, q, *best, now);
     }
 
-    double unit_free(unsigned m, const Quarter& q, const Op& op) const
+    double unit_free(const Quarter& q, const Op& op) const
     {
         const unsigned pipe = op.uniform ? UNIFORM_PIPE : unsigned(op.opcode->pipe);
         double free = q.free[pipe];
-        if (op.opcode->pipe == Pipe::LSU) free = std::max(free, memories[m].path_free - c.queue);
+        if (op.opcode->pipe == Pipe::LSU) free = std::max(free, q.left[(q.queued + MOST_QUEUED - unsigned(c.queue)) % MOST_QUEUED]);
         return free;
     }
 
@@ -189,8 +196,9 @@ private:
             for (bool last = false; !last;) {
                 const Ask& ask = w.stream->events[w.ask++];
                 last = ask.last;
-                waits |= answer(m, w, op, ask, now, ready, done, taken, kind, reason);
+                waits |= answer(m, q, w, op, ask, now, ready, done, taken, kind, reason);
             }
+        if (op.opcode->pipe == Pipe::LSU) q.left[q.queued++ % MOST_QUEUED] = memories[m].path_free;
         if (control.write < COUNTERS) raise(w, control.write, done, kind);
         if (control.read < COUNTERS) raise(w, control.read, taken, SHORT_SCOREBOARD);
         w.stalled = now + std::max(1u, control.stall);
@@ -208,7 +216,7 @@ private:
     }
 
     // What an instruction asks of memory or of others; whether its warp waits for others.
-    bool answer(unsigned m, Runner& w, const Op& op, const Ask& ask, double now, double& ready, double& done, double& taken, Stall& kind, Stall& reason)
+    bool answer(unsigned m, Quarter& q, Runner& w, const Op& op, const Ask& ask, double now, double& ready, double& done, double& taken, Stall& kind, Stall& reason)
     {
         Memories& memory = memories[m];
         const bool copies = op.timing.kind == Timing::COPIES;
@@ -223,6 +231,7 @@ private:
         case Asked::GLOBAL: {
             const bool atomic = op.timing.kind == Timing::PASSES;
             kind = LONG_SCOREBOARD;
+            q.free[unsigned(Pipe::LSU)] = std::max(q.free[unsigned(Pipe::LSU)], now + ask.passes * c.line_of_quarter);
             if (ask.store || atomic) {
                 const double there = memory.store(now + 8, *w.stream, ask, atomic);
                 done = std::max(done, there), taken = std::max(taken, memory.path_free + 4);
@@ -250,6 +259,7 @@ private:
         case Asked::BARRIER: {
             Resident::Named& named = w.block->named[ask.place & 15];
             named.arrived++;
+            now = arrivals[m] = std::max(now, arrivals[m] + c.barrier_interval);
             const unsigned all = ask.count ? ask.count / WARP : w.block->alive;
             if (!ask.store) named.waiting.push_back(&w), w.blocked = true;
             if (named.arrived >= all) release(named, now);
@@ -321,7 +331,7 @@ private:
                 if (!named.waiting.empty() && named.arrived >= b.alive) release(named, now);
             return;
         }
-        played.clocks = std::max(played.clocks, now);
+        played.clocks = std::max({played.clocks, now, memories[w.multiprocessor].stored});
         if (--of_cluster[b.cluster]) return;
         running--;
         barriers.erase(barriers.lower_bound({b.cluster, 0}), barriers.lower_bound({b.cluster + 1, 0}));
@@ -338,18 +348,20 @@ private:
         const double late = now - std::max(known, w.last + 1);
         if (late <= 0) return;
         const Pipe pipe = op.opcode->pipe;
-        stalls[pipe == Pipe::LSU ? (op.is_in("global") ? LG_THROTTLE : MIO_THROTTLE) : op.opcode->interval > 1 || pipe == Pipe::TENSOR ? MATH_PIPE : NOT_SELECTED] += late;
+        const double busy = pipe == Pipe::TENSOR ? 1 : 1 - 1 / std::max<double>(1, op.opcode->interval);  // as if other warps kept the unit so
+        stalls[pipe == Pipe::LSU ? (op.is_in("global") ? LG_THROTTLE : MIO_THROTTLE) : MATH_PIPE] += late * busy;
+        stalls[NOT_SELECTED] += late * (1 - busy);
     }
 };
 
 }  // namespace
 
-Played play(const Program& program, const Constants& c, uint64_t blocks, uint32_t resident, uint32_t cluster, double shared_bytes)
+Played play(const Program& program, const Constants& c, uint64_t blocks, uint32_t resident, uint32_t cluster, double shared_bytes, double sets)
 {
     const uint64_t units = blocks / cluster;
     const double places = std::max(1.0, floor(c.multiprocessors / cluster)), active = std::min(double(units), places) * cluster;
     const uint64_t each = uint64_t(ceil(double(units) / places)), together = std::max(1u, resident);
-    measure_sharing(c, blocks, active * double(std::min(each, together)));
+    measure_sharing(c, blocks, active * double(std::min(each, together)), sets);
     std::map<uint32_t, std::map<uint32_t, std::vector<const Stream*>>> found;
     for (const auto& s : streams) found[s->unit][s->in_cluster].push_back(s.get());
     std::vector<std::vector<std::vector<const Stream*>>> samples;

@@ -52,13 +52,18 @@ struct Constants
     double multiprocessors;
     double memory_bytes, second_cache_bytes, port_bytes;  // bytes a clock: of all the GPU; of all; of a multiprocessor
     double first_cache_size, second_cache_size;           // bytes; the former with shared memory
+    double fetch;                                         // sectors that DRAM gives to the second cache at a time
     double shared_latency, first_cache_latency, second_cache_latency, memory_latency, atomic_latency, fence_latency;
     double latency[11];                                   // until the counter of an instruction without memory is lowered, by Pipe
     double product_interval, group_tail;                  // of a warp's product of 32 bytes of depth; beyond a group's products
     double copy_latency, copy_interval;                   // of the copy engine
-    double barrier_latency, bytes_latency, branch, block_start, block_interval;
-    double line_beyond_four;                              // clocks of the data path
-    double queue;                                         // clocks of the data path's work that may wait before a quarter is held back
+    double barrier_latency, barrier_interval;             // of a block's warps: from the last arrival; between arrivals
+    double bytes_latency, branch;
+    double first_start, block_start;                      // until the first instruction of a block: when nothing is in the caches of code and constants; later
+    double block_interval;                                // between blocks that begin on all of the GPU
+    double line, missed_line, pending_line, stored_line, line_of_quarter;  // of the data path; beyond it where it is not there yet; of the way out; of a quarter's address unit
+    double stores_wait;                                   // clocks of stores on their way out, before the data path is held back
+    double queue;                                         // instructions of a quarter that wait for the data path
 };
 
 // Why a warp did not issue, under the names of Nsight Compute.
@@ -82,7 +87,7 @@ public:
     double load(double at, const Stream& s, const Ask& ask, uint32_t copy, bool first_wave, bool keeps);
     double store(double at, const Stream& s, const Ask& ask, bool atomic);
     double bulk(double at, const Stream& s, const Ask& ask, uint32_t copy, bool first_wave);
-    double path_free = 0;
+    double path_free = 0, stored = 0;          // `stored`: when the last store has come
     double path(double at, double passes) { return path_free = std::max(path_free, at) + passes; }
 
 private:
@@ -91,12 +96,12 @@ private:
     double second_rate, memory_rate, second_free = 0, memory_free = 0, store_free = 0, engine_free = 0;
     size_t sets;
     std::vector<std::array<Line, 4>> lines;
-    std::unordered_map<uint64_t, double> coming;
-    double from_second(double at, uint64_t sector, bool first_wave);
+    std::unordered_map<uint64_t, double> coming, fetched;  // sectors on their way to the first cache; what DRAM has given to the second
+    double from_second(double at, uint64_t sector, uint32_t copy, bool first_wave);
 };
 
-void measure_sharing(const Constants& c, uint64_t blocks, double together);  // of the recorded streams' memory, by region
-Played play(const Program& program, const Constants& c, uint64_t blocks, uint32_t resident, uint32_t cluster, double shared_bytes);
+void measure_sharing(const Constants& c, uint64_t blocks, double together, double sets);  // of the recorded streams' memory, by region
+Played play(const Program& program, const Constants& c, uint64_t blocks, uint32_t resident, uint32_t cluster, double shared_bytes, double sets);
 void remember_launch();  // what the last launch has touched is in the second cache
 void forget_launches();  // nothing is
 

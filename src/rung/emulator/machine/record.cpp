@@ -9,7 +9,7 @@ std::vector<std::unique_ptr<Stream>> streams;
 
 namespace {
 
-constexpr size_t MOST = 24u << 20;  // instructions of all
+constexpr size_t MOST = 6u << 20;  // instructions of all
 std::vector<uint32_t> chosen;
 bool only_chosen;
 size_t recorded;

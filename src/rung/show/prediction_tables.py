@@ -1,0 +1,145 @@
+"""Predicted times beside measured ones: docs/time.md, and the errors that predictions are shown with."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from rung.profile.bound import kendall
+from rung.profile.prediction import Error
+from rung.results import codes, current
+from rung.results.row import Row
+from rung.rungs import catalogue
+from rung.show import counter_tables, markdown
+
+# Nsight Compute's reasons that the model knows.
+STALLS = (
+    "barrier", "branch_resolving", "gmma", "lg_throttle", "long_scoreboard", "math_pipe_throttle", "membar",
+    "mio_throttle", "not_selected", "short_scoreboard", "wait",
+)  # fmt: skip
+CLASSES = ("plain", "mma.sync", "wgmma, TMA", "blocks that wait for blocks")
+_LEAST = 5  # rungs of a ladder whose order is compared
+
+
+class Pair(NamedTuple):
+    """A rung's time, predicted and measured."""
+
+    row: Row
+    gpu: str
+    ladder: str
+    kind: str
+    predicted: float
+    measured: float
+
+    @property
+    def off(self) -> float:
+        return abs(self.predicted / self.measured - 1)
+
+
+def half(ladder: str) -> str:
+    """Ladders at even places of the alphabet may be looked at to fit constants; the others may not."""
+    return ("fitted", "held")[sorted(catalogue.operations()).index(ladder) % 2]
+
+
+def parts(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
+    """The page's generated parts."""
+    found = pairs([r for r in rows if r.kind == "prediction" and codes.current(r)], rows)
+    return {
+        "time:errors": partial(by_class, found),
+        "time:order": partial(order, found),
+        "time:stalls": partial(stalls, found, rows),
+        "time:worst": partial(worst, found),
+    }
+
+
+def pairs(predicted: Iterable[Row], rows: Iterable[Row]) -> list[Pair]:
+    """The newest prediction of each rung beside the measured time of the same code."""
+    figures = current.by_gpu(list(rows))
+    newest = {(r.options["predicted"], counter_tables.launches(r)): r for r in predicted if r.verdict == "ok"}
+    found = []
+    for gpu, of in figures.items():
+        for ladder in catalogue.operations():
+            for figure in counter_tables.headline(of, ladder):
+                row = newest.get((gpu, counter_tables.launches(figure.row)))
+                if row:
+                    kind, us = row.detail["class"], row.metrics["predicted_us"]
+                    found.append(Pair(row, str(gpu), ladder, kind, us, figure.us))
+    return found
+
+
+def error(some: Sequence[Pair]) -> Error:
+    off = sorted(p.off for p in some)
+    ninetieth = off[min(len(off) - 1, round(0.9 * (len(off) - 1)))]
+    return Error(len(off), statistics.mean(off), statistics.median(off), ninetieth, off[-1])
+
+
+def errors(predicted: Iterable[Row], rows: Iterable[Row]) -> dict[str, Error]:
+    """Of each class, on ladders on which nothing was fitted, whichever GPU."""
+    found = [p for p in pairs(predicted, rows) if half(p.ladder) == "held"]
+    return {kind: error(some) for kind in CLASSES if (some := [p for p in found if p.kind == kind])}
+
+
+def by_class(found: Sequence[Pair]) -> str:
+    lines = []
+    for gpu in sorted({p.gpu for p in found}, reverse=True):
+        for side in ("held", "fitted"):
+            for kind in CLASSES:
+                some = [p for p in found if (p.gpu, half(p.ladder), p.kind) == (gpu, side, kind)]
+                if some:
+                    e, cpu = error(some), statistics.median(p.row.metrics["cpu_s"] for p in some)
+                    shares = (f"{x:.0%}" for x in (e.mean, e.median, e.ninetieth, e.worst))
+                    lines.append((gpu, side, kind, str(e.rungs), *shares, f"{cpu:.1f}"))
+    heads = ("GPU", "ladders", "class", "rungs", "mean error", "median", "90th percentile", "worst", "CPU s, median")
+    return markdown.table(heads, lines) if lines else "\nNot predicted yet.\n\n"
+
+
+def order(found: Sequence[Pair]) -> str:
+    """Kendall's tau of the rungs of a ladder by predicted and by measured time."""
+    of: dict[tuple[str, str], list[Pair]] = defaultdict(list)
+    for pair in found:
+        of[pair.gpu, pair.ladder].append(pair)
+    lines = []
+    for (gpu, ladder), some in sorted(of.items(), reverse=True):
+        if len(some) >= _LEAST:
+            tau = kendall([p.predicted for p in some], [p.measured for p in some])
+            lines.append((gpu, ladder, half(ladder), str(len(some)), f"{tau:.2f}"))
+    return markdown.table(("GPU", "ladder", "", "rungs", "Kendall's tau"), lines) if lines else "\nNone.\n\n"
+
+
+def worst(found: Sequence[Pair], most: int = 12) -> str:
+    lines = [
+        (p.row.what, p.gpu, half(p.ladder), p.kind, f"{p.predicted:.3g}", f"{p.measured:.3g}")
+        for p in sorted(found, key=lambda p: -p.off)[:most]
+    ]
+    return markdown.table(("rung", "GPU", "ladders", "class", "predicted, us", "measured, us"), lines)
+
+
+def stalls(found: Sequence[Pair], rows: Iterable[Row]) -> str:
+    """How often the largest reason of a kernel's stalls is that of Nsight Compute."""
+    profiled = {counter_tables.launches(r): r for r in rows if r.kind == "profile" and r.verdict == "ok"}
+    right: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
+    for pair in found:
+        measured = profiled.get(counter_tables.launches(pair.row))
+        for ours, theirs in zip(
+            pair.row.detail["kernels"], measured.detail["kernels"] if measured else (), strict=False
+        ):
+            seen = {n: theirs["figures"].get(f"stall_{n}", 0.0) for n in STALLS}
+            if ours["kernel"] == theirs["kernel"] and any(seen.values()):
+                first, known = _largest(seen)[0], _largest(ours["stalls"])
+                right[half(pair.ladder)].append((known[0] == first, first in known[:2]))
+    lines = []
+    for side, some in sorted(right.items(), reverse=True):
+        shares = (statistics.mean(one[i] for one in some) for i in (0, 1))
+        lines.append((side, str(len(some)), *(f"{share:.0%}" for share in shares)))
+    return (
+        markdown.table(("ladders", "kernels", "Nsight's largest is ours", "... or our second"), lines)
+        if lines
+        else "\n\n"
+    )
+
+
+def _largest(of: Mapping[str, float]) -> list[str]:
+    return sorted(STALLS, key=lambda name: -of.get(name, 0.0))
