@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rung.cli import console, options
+
+if TYPE_CHECKING:
+    from rung.results.row import Row
+    from rung.results.sources import Experiment
 
 
 def reproduce(
@@ -17,13 +22,16 @@ def reproduce(
     missing: Annotated[
         bool, typer.Option("--missing", help="Only the commands that fill empty places, one on each line.")
     ] = False,
+    findings: Annotated[
+        bool, typer.Option("--findings", help="What the documents found, with theirs, ours, a verdict and the reason.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Each table and figure of the five documents: theirs, ours, and the command that measures ours.
 
     Nothing is measured here: ours are stored rows of the present code. Each table says what differs.
 
-    Examples: rung reproduce · rung reproduce lecture · rung reproduce --missing
+    Examples: rung reproduce · rung reproduce lecture · rung reproduce --findings · rung reproduce --missing
     """
     from rung.errors import RungError
     from rung.results import codes, current, sources, store
@@ -39,6 +47,8 @@ def reproduce(
         empty = [r for e in chosen for f in e.figures for r in f.ours if r.value(rows) is None]
         print(*dict.fromkeys(r.command for r in empty), sep="\n")
         return
+    if findings:
+        return _findings(chosen, rows, json)
     if json:
         console.print_json(
             [
@@ -62,3 +72,17 @@ def reproduce(
         columns = [sources.COLUMNS[i] for i in kept]
         shown = [[line[i] for i in kept] for line in lines]
         console.table(columns, shown, right=("theirs", "ours", "emulated"), drop=("command",))
+
+
+def _findings(chosen: Sequence[Experiment], rows: Sequence[Row], json: bool) -> None:
+    from rung.results import findings
+
+    lines = {e.document.name: findings.table(e.document.name, rows) for e in chosen}
+    if json:
+        told = {name: [dict(zip(findings.COLUMNS, line, strict=True)) for line in of] for name, of in lines.items()}
+        console.print_json([{"document": name, "findings": of} for name, of in told.items()])
+        return
+    for name, of in lines.items():
+        document = next(e.document for e in chosen if e.document.name == name)
+        print(f"\n{document.cited}\n{findings.takeaways()[name]}\n")
+        console.table(findings.COLUMNS, of, right=("theirs", "ours"), drop=("why",))

@@ -37,6 +37,11 @@ class Item:
         """What of its evidence is not there yet."""
         return [name for name in self.shown_by if not there(name, rows)]
 
+    def empty(self, rows: Sequence[Row]) -> list[str]:
+        """Figures that it names and that have no row, for a reason: it is as described in part."""
+        named = [name.partition(" ")[2] for name in self.shown_by if name.partition(" ")[0] == FIGURES]
+        return [f"'{f.what}'" for section in named for f in _figures(section) if f.reason and f.reason != "as above"]
+
 
 @cache
 def items() -> tuple[Item, ...]:

@@ -148,11 +148,12 @@ class Figure:
     without one there is a reason."""
 
     what: str
-    value: float
+    value: float | None  # None: the document has no number
     unit: str
     ours: tuple[Reference, ...]
     reason: str
     summed: bool = False
+    than: str = ""  # "more" or "less" than one: all that the document says
 
     def beside(self, rows: Sequence[Row]) -> float | None:
         """Our number in their unit."""
@@ -197,7 +198,7 @@ class Experiment:
     def table(self, rows: Sequence[Row], counts: Sequence[Row] = ()) -> list[tuple[str, str, str, str, str, str]]:
         """What was measured, theirs, ours, what the emulator counts, the unit, and the command that measures ours."""
         found = [(f, f.beside(rows), f.emulated(counts)) for f in self.figures]
-        return [(f.what, number(f.value), number(o), number(e), f.unit, f.command) for f, o, e in found]
+        return [(f.what, f.than or number(f.value), number(o), number(e), f.unit, f.command) for f, o, e in found]
 
 
 COLUMNS = ("measured", "theirs", "ours", "emulated", "unit", "command")
@@ -235,7 +236,8 @@ def _experiment(entry: dict[str, Any]) -> Experiment:
         reason = spec[0].removeprefix(NONE) if spec[0].startswith(NONE) else ""
         summed = spec[0] == SUM
         references = () if reason else tuple(reference(text, *usual) for text in spec[summed:])
-        figures.append(Figure(what, float(value), unit[0] if unit else entry["unit"], references, reason, summed))
+        said, than = (None, value) if isinstance(value, str) else (float(value), "")
+        figures.append(Figure(what, said, unit[0] if unit else entry["unit"], references, reason, summed, than))
     gpu = entry.get("gpu", document.gpu)
     return Experiment(document, entry["section"], entry["title"], gpu, entry["differs"], tuple(figures))
 
@@ -271,7 +273,8 @@ def course(rung: str, shape: str = "b4t64") -> dict[int, float]:
         for experiment in experiments()
         for figure in experiment.figures
         for r in figure.ours
-        if r.kind == "sweep" and (r.what, r.shape) == (rung, shape) and experiment.section.startswith("Configuration")
+        if figure.value is not None and r.kind == "sweep"
+        if (r.what, r.shape) == (rung, shape) and experiment.section.startswith("Configuration")
     }
 
 
@@ -291,5 +294,5 @@ def _by(section: str, column: str) -> dict[str, list[float]]:
     for experiment in experiments():
         if experiment.section == section:
             for figure in (f for f in experiment.figures if len(f.ours) == 1):
-                table.setdefault(dict(figure.ours[0].where)[column], []).append(figure.value)
+                table.setdefault(dict(figure.ours[0].where)[column], []).append(figure.value or 0.0)
     return table
