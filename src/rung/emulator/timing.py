@@ -52,7 +52,7 @@ class Constants:
     latency: tuple[float, ...] = (4, 12, 6, 6, 17, 16, 24, 24, 20, 20, 10)  # [2]: XU, TENSOR, LSU; [3]
     product_interval: float = 6  # [2]
     group_tail: float = 64  # [3]
-    copy_latency: float = 10  # [2]: 306 with a barrier's arrival and wait, which take 64
+    copy_latency: float = 400  # fitted, of many copies; [2]: 10 of a copy alone
     copy_interval: float = 32  # [3]
     barrier_latency: float = 12  # [2]
     barrier_interval: float = 2  # [2]
@@ -66,6 +66,7 @@ class Constants:
     pending_line: float = 0
     stored_line: float = 2  # [2]
     line_of_quarter: float = 1.25  # [2]
+    cold_start: float = 1200  # fitted; its cause is not known
     stores_wait: float = 32  # fitted
     queue: float = 8  # [3]
 
@@ -79,14 +80,14 @@ class Constants:
 class Gpu(NamedTuple):
     constants: Constants
     hertz: float
-    launch: float  # seconds of a launch that follows another, without its blocks: fitted; an empty kernel takes 0.8 us
+    launch: float  # seconds of a launch that follows another, without its blocks [2]
 
 
 _H200 = Constants()
 GPUS = {
-    "NVIDIA H200": Gpu(_H200, 1.98e9, 1.2e-6),
+    "NVIDIA H200": Gpu(_H200, 1.98e9, 0.8e-6),
     "NVIDIA H100 80GB HBM3": Gpu(
-        replace(_H200, memory_bytes=3.35e12 * 0.92 / 1.98e9, second_cache_size=50e6), 1.98e9, 1.2e-6
+        replace(_H200, memory_bytes=3.35e12 * 0.92 / 1.98e9, second_cache_size=50e6), 1.98e9, 0.8e-6
     ),
 }
 

@@ -111,6 +111,7 @@ Memories::Memories(const Constants& constants, double used_shared, double active
     : c(constants), second_rate(std::min(c.port_bytes, c.second_cache_bytes / active)), memory_rate(std::min(c.port_bytes, c.memory_bytes / active)),
       sets(std::max<size_t>(4, size_t(std::max(0.0, c.first_cache_size - used_shared)) / 128 / WAYS)), lines(sets)
 {
+    memory_free = c.cold_start;
 }
 
 double Memories::shared(double at, const Ask& ask) { return path(at, ask.passes) + c.shared_latency; }

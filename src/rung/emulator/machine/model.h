@@ -62,6 +62,7 @@ struct Constants
     double first_start, block_start;                      // until the first instruction of a block: when nothing is in the caches of code and constants; later
     double block_interval;                                // between blocks that begin on all of the GPU
     double line, missed_line, pending_line, stored_line, line_of_quarter;  // of the data path; beyond it where it is not there yet; of the way out; of a quarter's address unit
+    double cold_start;                                    // of a launch, before which DRAM gives nothing
     double stores_wait;                                   // clocks of stores on their way out, before the data path is held back
     double queue;                                         // instructions of a quarter that wait for the data path
 };
