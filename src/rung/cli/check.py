@@ -350,8 +350,9 @@ def _doubted(report: Report, rung: Rung) -> Report:
         return report
     why, *likely = rung.doubts
     told = f"the header is a guess, and {why}; --write puts it into the file, to be corrected there"
-    notes = [f"perhaps {line}" for line in likely] + [f"with the first of them: {report.reason}"]
-    return replace(report, verdict="not judged", reason=told, notes=[*report.notes, *notes])
+    case = f", case {report.case!r}" if report.case else ""
+    notes = [f"perhaps {line}" for line in likely] + [f"with the first of them{case}: {report.reason}"]
+    return replace(report, verdict="not judged", reason=told, case="", notes=[*report.notes, *notes])
 
 
 def _first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
