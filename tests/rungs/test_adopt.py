@@ -353,3 +353,22 @@ def test_long_blanks_cost_no_time() -> None:
     begun = time.perf_counter()
     assert not adopt._reads(body, "y") and adopt._reads(body, "x")
     assert time.perf_counter() - begun < 0.5
+
+
+OTHERS = """
+#include <cublas_v2.h>
+#include <cuda_fp8.h>
+#include <chrono>
+__global__ void other(float* x) { extern __shared__ float s[]; s[0] = x[0]; x[0] = s[0]; }
+__global__ void gelu_kernel(const float* inp, float* out, int N) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < N) out[i] = 0.5f * inp[i] * (1 + tanhf(0.7978845608f * (inp[i] + 0.044715f * inp[i] * inp[i] * inp[i])));
+}
+int main() { auto t = std::chrono::steady_clock::now(); cublasHandle_t h; gelu_kernel<<<1, 256>>>(nullptr, nullptr, 3); }
+"""
+
+
+@needs_compiler
+def test_only_the_code_of_the_launched_kernel_counts(tmp_path: Path) -> None:
+    result = rung_line("check", "gelu", str(_bare(tmp_path / "own.cu", OTHERS)), "--quick")
+    assert result.returncode == 0, result.stdout + result.stderr

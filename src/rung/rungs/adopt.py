@@ -285,7 +285,7 @@ def _for_launches(
         scratch = _scratch(written, parameters)
         dtypes = _dtypes(parameters, of)
         ranked: list[tuple[int, _Found]] = []
-        body = _body(source, written.kernel)
+        body = body_of(source, written.kernel)
         every, parameters = parameters, tuple(p for p in parameters if p.name not in scratch)
         for nth, (bind, launch) in enumerate(_binds(of, every, scratch, written, path, instance, body)):
             bound = {bind.get(p.name, p.name) for p in parameters}
@@ -330,11 +330,11 @@ def _sure(
     return bool(launch.grid) and not any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
 
 
-def _body(source: str, kernel: str) -> str:
-    """The text from a kernel's definition on."""
+def body_of(source: str, kernel: str) -> str:
+    """The text of a kernel's definition; of a kernel that a macro makes, the whole file's."""
     text = code_only(source)
-    start = re.search(rf"__global__(?:(?!__global__)[^;{{}}])*\b{kernel}\s*\(", text)
-    return text[start.start() :] if start else text
+    start = re.search(rf"__global__(?:(?!__global__)[^;{{}}])*\b{kernel}\s*\([^;{{}}]*{{", text)
+    return text[start.start() : _until(text, start.end(), "}")[1]] if start else text
 
 
 def _reads(body: str, name: str) -> bool:

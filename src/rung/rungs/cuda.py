@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rung.cuda import limits
 from rung.cuda.host_code import device_part
-from rung.cuda.source import Parameter, aliases, included, kernel_parameters, without_comments
+from rung.cuda.source import Parameter, aliases, included, kernel_parameters
 from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import RungError
@@ -217,10 +217,12 @@ class CudaRung(Rung):
             return Typed(f"torch.{ELEMENTS.get(dtype.stored if kind == 'real' else kind)}")
 
         self._require_parameters_for_bind()
-        if _DYNAMIC.search(without_comments(self._source)) and all(e.shared == 0 for e in self.header.launches):
+        launched = {e.kernel.partition("<")[0] for e in self.header.launches}  # another kernel's array does not count
+        dynamic = (k for k in launched if _DYNAMIC.search(adopt.body_of(self._source, k)))
+        if all(e.shared == 0 for e in self.header.launches) and (kernel := next(dynamic, None)):
             raise RungError(
-                f"{self.path} has an `extern __shared__` array, and no launch gives it memory; add its bytes to "
-                '[[launch]], as in shared = "4 * C".'
+                f"{self.path}: {kernel} has an `extern __shared__` array, and no launch gives it memory; add its bytes "
+                'to [[launch]], as in shared = "4 * C".'
             )
         tensors = {o.name: typed(o.dtype) for o in self.operation.operands}
         buffers = {name: typed(buffer.dtype) for name, buffer in self.header.buffers.items()}
