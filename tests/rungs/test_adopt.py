@@ -26,7 +26,7 @@ TOLD = {  # what to add
     "attention_heads.cu": 'needs = "HS <= 128"',
     "layernorm_packed_shared.cu": "C % 8 == 0",
     "matmul_register_tiles.cu": "... % 128 == 0",
-    "matmul_whole_tiles.cu": "C % 64 == 0",
+    "matmul_whole_tiles.cu": "the header is a guess",
     "attention_torch_host.cu": "T % 32 == 0",
     "relu_float4.cu": "NaN is lost",
     "sgemm_shared.cu": "C % 32 == 0",
@@ -35,6 +35,7 @@ TOLD = {  # what to add
     "sgemm_bank_linear.cu": "C % 8 == 0",
     "sgemm_vectorize.cu": "C % 8 == 0",
 }
+DOUBTED = ["matmul_whole_tiles.cu"]  # right for whole tiles of three sizes only: no trial is right
 # What a kernel's launch says completely is not tried.
 SURE = {
     "encoder_forward": ("embedding", {"inp": "tokens"}, "(B * T * C + 256 - 1) // 256", 256),
@@ -211,7 +212,7 @@ def test_kernels_as_people_write_them_pass(name: str, tmp_path: Path) -> None:
     operation = OF.get(path.stem) or next((word for word in words if word in catalogue.folders()), "")
     named = [operation, str(path)] if operation else [str(path)]
     result = rung_line("check", *named)
-    assert result.returncode == int(name in TOLD), result.stdout + result.stderr
+    assert result.returncode == (3 if name in DOUBTED else int(name in TOLD)), result.stdout + result.stderr
     assert TOLD.get(name, "") in result.stdout + result.stderr
     if line := re.search(r"needs the line (needs = \[.*\])", result.stderr):
         assert rung_line("adopt", *named).returncode == 0
