@@ -299,6 +299,12 @@ def test_an_option_of_nonsense_is_a_sentence(
     assert captured.err.startswith("rung: ") and message in captured.err and captured.err.count("\n") == 1
 
 
+def test_no_samples_are_refused_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "hi", "--num-samples", "0"])
+    assert ended.value.code == 2 and "num_samples is 0" in capsys.readouterr().err
+
+
 def test_a_server_of_more_texts_than_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     from rung.models.batching.select_backend import backend_of
 

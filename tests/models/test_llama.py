@@ -300,6 +300,8 @@ def test_a_text_begins_as_its_tokenizer_says(tmp_path: Path) -> None:
         ("llama", {"hidden_act": "gelu"}, "hidden_act"),
         ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
         ("llama", {"rope_scaling": [2]}, "rope_scaling"),
+        ("llama", {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn"),
+        ("llama", {"rope_parameters": {"rope_theta": 0.0}}, "rope_theta"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "sliding_window"),
         ("mistral", {"num_key_value_heads": 3}, "3"),
         ("llama", {"head_dim": 7}, "head_dim"),

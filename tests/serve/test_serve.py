@@ -295,6 +295,20 @@ def test_what_is_wrong_with_a_body_is_reported(server: Running, body: Any, words
     assert words in found["error"]["message"] and found["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"response_format": {"type": "text"}}, {"tools": [], "tool_choice": "none"}, {"parallel_tool_calls": True}],
+)
+def test_fields_at_values_without_effect_are_accepted(server: Running, fields: dict[str, Any]) -> None:
+    assert ask(server, "/v1/completions", {"prompt": "a", "max_tokens": 1, **fields})[0] == 200
+
+
+def test_prompts_and_texts_beyond_the_context_have_one_code(server: Running) -> None:
+    for body in ({"prompt": [1] * (CONTEXT + 1)}, {"prompt": "a", "max_tokens": CONTEXT + 1}, {"prompt": "a" * 50_000}):
+        status, found = ask(server, "/v1/completions", body)
+        assert status == 400 and found["error"]["code"] == "context_length_exceeded"
+
+
 def test_a_model_that_is_not_there(server: Running) -> None:
     status, found = ask(server, "/v1/completions", {"model": "gpt-9", "prompt": "a"})
     assert status == 404 and found["error"]["code"] == "model_not_found"
@@ -357,7 +371,10 @@ def test_models_and_tokens_are_listed(client: openai.OpenAI, server: Running, mo
     assert ask(server, "/detokenize", {"tokens": ids})[1] == {"prompt": text}
     for path, body in (("/tokenize", {"prompt": 5}), ("/tokenize", []), ("/detokenize", {"tokens": [400]})):
         assert ask(server, path, body)[0] == 400
-    assert ask(server, "/tokenizer_info")[1]["model_max_length"] == CONTEXT
+    info = ask(server, "/tokenizer_info")[1]
+    assert info["model_max_length"] == CONTEXT and info["tokenizer_class"] == "PreTrainedTokenizerFast"
+    status, refused = ask(server, "/tokenize", {"prompt": "a" * 50_000})
+    assert status == 400 and refused["error"]["code"] == "context_length_exceeded"
     assert ask(server, "/health") == (200, {"status": "ok"})
 
 

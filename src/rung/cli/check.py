@@ -101,6 +101,7 @@ def check(
         raise RungError(f"{launch.given[0]} is of a cubin by itself, as in `rung check k.cubin --grid 4 --block 256`.")
     from rung.check import child
     from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest
+    from rung.cuda.source import kernels_in
     from rung.dtypes import dtype as dtype_named
     from rung.rungs import catalogue
     from rung.rungs.adopt import has_header
@@ -131,8 +132,10 @@ def check(
             operation = path = None
         else:
             operation, path = options.operation_and_file(rung, file)
-            if path is not None and path.suffix in (".cu", ".cuh") and not has_header(read_text(path)):
-                console.note(f"rung: {path} has no header; those that fit it are tried.")
+            if path is not None and path.suffix in (".cu", ".cuh") and path.is_file():
+                text = read_text(path)
+                if kernels_in(text) and not has_header(text):
+                    console.note(f"rung: {path} has no header; those that fit it are tried.")
             chosen = [r for r in catalogue.select(operation, path) if libraries or r.kind != "library"]
         own = chosen[0]
         again = ["check", "--problem", problem, rung] if problem else ["check", operation, path] if path else []

@@ -126,6 +126,8 @@ def generate(
         "num_samples": num_samples, "stop": tuple(stop or ()), "slide": slide, "echo": show_prompt,
         "logprobs": logprobs, "batch_size": batch_size,
     }  # fmt: skip
+    if num_samples < 1:
+        raise RungError(f"num_samples is {num_samples}; give a whole number of at least 1.")
     elsewhere = {"device", "offline", "threads", "batch_size"}  # where and how fast, not what is written
     asked = {name: value for name, value in (how | request).items() if name not in elsewhere}
     resumed = resume.run_of({**asked, "stop_token": stop_token or [], "ignore_eos": ignore_eos})

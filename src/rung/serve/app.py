@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,7 +80,7 @@ class Server:
         self.served, self.pool, self.limits, self._key = served, pool, limits, key
         self._names = {"localhost", *(urlsplit(one).hostname or one for one in origins)} if local and not key else None
         self.metrics = Metrics(served.name)
-        self.inbox = Inbox()
+        self.inbox, self._tokenizing = Inbox(), ThreadPoolExecutor(1, "tokenize")
         self._started, self._embedding = int(time.time()), 0
         handlers = {
             ("/", "GET"): self.page,
@@ -276,7 +277,11 @@ class Server:
         text = body.get("prompt") if isinstance(body, dict) else None
         if not isinstance(text, str):
             raise Refusal(400, 'send {"prompt": "a text"}.', "prompt")
-        ids = await asyncio.to_thread(self.served.tokenizer.encode, text)
+        if len(text) > self.served.longest:
+            message = f"the text has {len(text):,} characters, more than the model's context holds; send a shorter one."
+            raise Refusal(400, message, "prompt", "context_length_exceeded")
+        # On a thread of its own: completions do not wait behind texts of megabytes.
+        ids = await asyncio.get_running_loop().run_in_executor(self._tokenizing, self.served.tokenizer.encode, text)
         found = {"count": len(ids), "max_model_len": self.served.config.context, "tokens": ids}
         if body.get("return_token_strs") is True:
             found["token_strs"] = [written(id, self.served.tokenizer) for id in ids]
@@ -293,10 +298,12 @@ class Server:
     async def tokenizer_info(self, request: Request) -> Response:
         s = self.served
         end = s.tokenizer.decode(s.config.eos[:1]) if s.config.eos else None
+        begin = end if s.config.bos is None else s.tokenizer.decode((s.config.bos,))
         template = None if s.chat_template is None else s.chat_template.source
         return JSONResponse({
-            "tokenizer_class": "GPT2Tokenizer", "model_max_length": s.config.context, "vocab_size": s.config.vocabulary,
-            "bos_token": end, "eos_token": end, "unk_token": end, "pad_token": None, "chat_template": template,
+            "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": s.config.context,
+            "vocab_size": s.config.vocabulary, "bos_token": begin, "eos_token": end, "unk_token": end,
+            "pad_token": None, "chat_template": template,
         })  # fmt: skip
 
 

@@ -34,7 +34,10 @@ MOST_INPUTS = 256  # of one request for embeddings
 MOST_BIASES = 300
 # Fields without effect, and OpenAI fields that are accepted only with a value without effect.
 IGNORED = {"user", "metadata", "store", "service_tier"}
-NEUTRAL: dict[str, tuple[Any, ...]] = {"suffix": (None, ""), "best_of": (None, 1)}
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "suffix": (None, ""), "best_of": (None, 1), "response_format": (None, {"type": "text"}), "tools": (None, []),
+    "tool_choice": (None, "none", "auto"), "parallel_tool_calls": (None, True, False),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,9 @@ def _of_prompt(echo: bool, logprobs: int | None, requested: int | None, max_toke
 
 
 def _fits(prompt: Prompt, options: Options, config: Config) -> Options:
+    if len(prompt.ids) > config.context:
+        message = f"the prompt has {len(prompt.ids):,} tokens, more than the context of {config.context:,}; shorten it."
+        raise Refusal(400, message, "prompt", "context_length_exceeded")
     suited = check(prompt, options, config)
     together = len(prompt.ids) + max(0, options.max_new_tokens)
     if together > config.context + 1:

@@ -59,10 +59,10 @@ def serve(
     with _listen(host, port) as listening:
         pool.start()
         try:
-            asyncio.run(_serve(pool, served, listening, limits, key, origins))
+            lost = asyncio.run(_serve(pool, served, listening, limits, key, origins))
         finally:
             pool.close()
-    if pool.gone and any(one.deaths for one in pool.workers):
+    if lost:
         raise RungError("no engine could be kept running; their messages are above.")
 
 
@@ -84,13 +84,17 @@ def served_from(folder: Path, name: str) -> Served:
 
 async def _serve(
     pool: WorkerPool, served: Served, listening: socket.socket, limits: Limits, key: str | None, origins: Sequence[str]
-) -> None:
+) -> bool:
+    """Serve until a signal, or until no engine can be kept running: whether that was the end."""
     local = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
     app = Server(served, pool, limits, key, origins, local=local).app
     server = _Uvicorn(settings(app, limits))
     loop = asyncio.get_running_loop()
 
+    lost: list[bool] = []
+
     def end() -> None:
+        lost.append(True)
         loop.call_soon_threadsafe(server.end)
 
     pool.on_gone = end
@@ -100,6 +104,7 @@ async def _serve(
     slots = f"{pool.slots} texts at a time"
     print(f"rung: {served.name} at http://{shown}:{port} ({slots}); Ctrl-C ends.", file=sys.stderr, flush=True)
     await server.serve(sockets=[listening])
+    return bool(lost)
 
 
 def settings(app: Starlette, limits: Limits) -> uvicorn.Config:

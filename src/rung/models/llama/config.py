@@ -124,12 +124,18 @@ def _window(f: Fields, kind: str) -> int | None:
 
 
 def _rope(fields: Mapping[str, Any], origin: str) -> tuple[float, Scaling | None]:
-    """Base and scaling; new versions of transformers keep both in rope_parameters."""
-    given = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-    if not isinstance(given, dict):
-        raise RungError(f"{origin} gives rope_scaling as {shown(given)}; it must be an object.")
-    f = Fields({"rope_theta": fields.get("rope_theta") or 1e4, **given}, origin)
+    """Base and scaling; new versions of transformers keep both in rope_parameters, over which rope_scaling has
+    precedence."""
+    both = [fields.get(name) or {} for name in ("rope_scaling", "rope_parameters")]
+    for one in both:
+        if not isinstance(one, dict):
+            raise RungError(f"{origin} gives rope_scaling as {shown(one)}; it must be an object.")
+    given = both[0] or both[1]
+    theta = next((one["rope_theta"] for one in (*both, fields) if one.get("rope_theta") is not None), 1e4)
+    f = Fields({**given, "rope_theta": theta}, origin)
     base = f.number("rope_theta", 1e4)
+    if not 0 < base < math.inf:
+        raise RungError(f"{origin} gives rope_theta as {shown(theta)}; it must be a number above 0.")
     kind = given.get("rope_type", given.get("type", "default"))
     if kind == "default":
         return base, None
