@@ -22,7 +22,7 @@ from rung.errors import RungError
 # verb -> (module, what it does), in the order in which `rung --help` shows them.
 # A verb's function has the verb's name, or its module's (with a trailing underscore where Python has the name).
 VERBS = {
-    "generate": ("generate", "Write text with a GPT-2 model."),
+    "generate": ("generate", "Write text with a model of GPT-2's or Llama's kind."),
     "serve": ("serve", "OpenAI's completions over HTTP, with a page to try them."),
     "climb": ("climb", "The whole model, from the simplest kernels to the fastest decode."),
     "list": ("list_", "The ladders, or the rungs of one."),
@@ -159,10 +159,19 @@ def _run(verb: str, words: list[str]) -> int:
     function = getattr(module, verb, None) or getattr(module, module_name)
     from typer.core import TyperCommand
 
+    Misuse: Any = typer.BadParameter.__base__  # also of unknown and missing options
+
     class Verb(TyperCommand):
         def get_help(self, *given: Any) -> str:
             """Replaces Typer's type names, such as list[str], which mean little to users who do not know Python."""
             return re.sub(r"<list\[(\w+)\]>", lambda m: f"<{m[1].lower()}>".ljust(len(m[0])), super().get_help(*given))
+
+        def make_context(self, *given: Any, **more: Any) -> Any:
+            try:
+                return super().make_context(*given, **more)
+            except Misuse as error:
+                problem = error.format_message().rstrip(".")
+                raise RungError(f"{problem}; `rung {verb} --help` lists the options.") from None
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(verb, help=function.__doc__ or summary, cls=Verb)(_ended_quietly(_begun(verb, function)))
@@ -215,7 +224,7 @@ def _ended_quietly(function: Callable[..., None]) -> Callable[..., None]:
 
 def _help() -> str:
     width = max(map(len, VERBS))
-    lines = ["rung runs GPT-2 on hand-written GPU kernels, climbed one rung at a time.", ""]
+    lines = ["rung runs GPT-2 and Llama on hand-written GPU kernels, one rung at a time.", ""]
     lines += ["usage: rung VERB ...      (`rung help VERB` shows a verb's options)", ""]
     wide = max(60, shutil.get_terminal_size().columns)
     indent = " " * (width + 4)
