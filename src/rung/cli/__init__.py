@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rung.cli.ending import discard_output, exit_code_of, interrupted
 from rung.errors import RungError
 
 # verb -> (module, what it does), in the order in which `rung --help` shows them.
@@ -66,34 +67,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; foreseeable mistakes end in one sentence and exit code 2."""
     words = sys.argv[1:] if arguments is None else arguments
     _prepare_streams()
-    sys.exit(reported(functools.partial(_dispatch, words)))
-
-
-def reported(work: Callable[[], int]) -> int:
-    """The exit code of `work`; a foreseeable mistake is one sentence on standard error, and code 2."""
-    try:
-        code = work()
-        sys.stdout.flush()
-        return code
-    except RungError as error:
-        message = "".join(
-            c if c.isprintable() or c in "\n\t" else "?" for c in str(error)
-        )  # no terminal escapes from untrusted text
-        print(f"rung: {message}", file=sys.stderr)
-        return 2
-    except MemoryError:
-        print("rung: this needs more memory than the machine has; give less at once.", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return _interrupted()
-    except BrokenPipeError:  # the reader (head, less) has closed the pipe
-        _silence()
-        return 0
-    except OSError as error:  # a full disk, a folder without permission
-        what = f"{error.filename}: " if error.filename else ""
-        print(f"rung: {what}{error.strerror or error}.", file=sys.stderr)
-        _silence()
-        return 2
+    sys.exit(exit_code_of(functools.partial(_dispatch, words)))
 
 
 def _prepare_streams() -> None:
@@ -104,16 +78,6 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def _interrupted() -> int:
-    print("rung: interrupted.", file=sys.stderr)
-    return 130
-
-
-def _silence() -> None:
-    """Discards pending output; otherwise Python would report it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(words: list[str]) -> int:
@@ -215,9 +179,9 @@ def _ended_quietly(function: Callable[..., None]) -> Callable[..., None]:
             function(*args, **options)
             sys.stdout.flush()
         except BrokenPipeError:
-            _silence()
+            discard_output()
         except KeyboardInterrupt:
-            sys.exit(_interrupted())
+            sys.exit(interrupted())
 
     return verb
 
