@@ -45,7 +45,7 @@ def test_a_row_that_turns_is_found_out(rows: list[Row]) -> None:
     turned = replace(one, figures=one.figures[::-1], neutral=1.0)
     assert turned.judged(rows) == "same"  # theirs turns as well
     assert _with(one, 1 / (one.ours(rows) or 1)).judged(rows) == "reversed"
-    assert _with(one, 1 + 0.2 * ((one.theirs() or 1) - 1)).judged(rows) == "smaller"
+    assert _with(one, (one.theirs() or 1) ** 0.3).judged(rows) == "smaller"
 
 
 class _Fixed(Finding):
