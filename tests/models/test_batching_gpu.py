@@ -16,8 +16,8 @@ from test_batching import together
 
 import gpt2_models as models
 from rung.errors import RungError
+from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine
-from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Request, Text
 from rung.models.gpu import slots as slots_module
 from rung.models.gpu.batched_prefill import PASS, bucket, passes, shapes

@@ -11,7 +11,7 @@ from test_batching import together
 
 import gpt2_models as models
 from rung.errors import RungError
-from rung.models.batching import select_backend
+from rung.models import backends
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Request
 from rung.models.gpu import slots as slots_module
@@ -85,9 +85,9 @@ def test_more_texts_fit_where_their_keys_and_values_are_in_eight_bits(
         engine = transformer.service.engine
         assert isinstance(engine, Engine)
         for texts in (20, 60):
-            room = texts * select_backend.slot_bytes(transformer) / select_backend.SHARE
-            monkeypatch.setattr(select_backend, "_free", lambda _, room=room: int(room) + 9)
-            slots[cache, texts] = select_backend._gpu_slots(transformer, engine)
+            room = texts * backends.slot_bytes(transformer) / backends.SHARE
+            monkeypatch.setattr(backends, "_free", lambda _, room=room: int(room) + 9)
+            slots[cache, texts] = backends._gpu_slots(transformer, engine)
     assert slots == {(None, 20): 16, (None, 60): 32, ("int8", 20): 16, ("int8", 60): 64}
 
 

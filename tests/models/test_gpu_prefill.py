@@ -17,7 +17,7 @@ from rung.cuda.launch import Build
 from rung.models.family import Config, read_config
 from rung.models.gpu import recorded, row_transfer
 from rung.models.gpu.batched_prefill import Prefill
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.recorded import PromptPass, for_few_rows, tiles
 from rung.models.operations import BEGUN_EARLY, LADDERS, OPERATIONS, THREE_PRODUCTS, Rungs, prefill_rungs
 from rung.models.weights import Linear, read_weights, stack
@@ -318,5 +318,5 @@ def test_on_a_gpu_text_behind_a_long_prompt_is_transformers() -> None:
     config = read_config(folder / "config.json")
     weights = read_weights(folder, config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     ids = models.some_ids(900)
-    ours = [step[0] for step in written(Engine(config, weights, "float32"), [ids], [16])]
+    ours = [step[0] for step in written(GpuSteps(config, weights, "float32"), [ids], [16])]
     assert ours == models.reference_greedy(folder, ids, 16)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from rung.models.cache import Cache
+from rung.models.cache import Cache, Column
 from rung.models.cpu import build
 from rung.models.family import Config
 from rung.models.plan import tables
@@ -43,16 +43,6 @@ class Run:
     position: int
 
 
-@dataclass(frozen=True)
-class Column:
-    """One token of one sequence."""
-
-    token: int
-    row: int
-    position: int
-    output: int  # its row of the logits, or -1
-
-
 def available(dtype: str) -> ctypes.CDLL | None:
     """The compiled code for weights of this dtype, waiting for the compiler if it runs; None without a compiler."""
     compilation = build.begin(dtype)
@@ -77,7 +67,7 @@ def _bind(path: Path) -> ctypes.CDLL | None:
     return library
 
 
-class Engine:
+class CpuSteps:
     """A model ready for steps. Keeps the weights alive, and its own threads between steps."""
 
     cache: Cache | None = None  # it accepts any cache
