@@ -203,7 +203,7 @@ def course(found: Figures, *, short: bool = False) -> str:
         figure.ours[0].what: figure.value
         for experiment in sources.experiments()
         for figure in experiment.figures
-        if len(figure.ours) == 1 and figure.ours[0].kind == "course"
+        if figure.value and len(figure.ours) == 1 and figure.ours[0].kind == "course"
     }
     lines, before = [], None
     for row in sorted(_steps_of_course(found), key=lambda r: int(r.detail["step"])):
