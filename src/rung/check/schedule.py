@@ -26,6 +26,7 @@ from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import How, capped
 from rung.check.shapes import MOST_BYTES, MOST_FLOPS, SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
+from rung.cuda import gpus
 from rung.errors import RungError, TooLarge
 from rung.expressions import Number, names_in
 from rung.operation import Case, Operation, Values
@@ -35,7 +36,6 @@ from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
 
-LARGE = 132  # multiprocessors of an H200
 BASES = 6  # small cases whose dimensions are changed
 SEPARATING = 2.0  # seconds of runs that look for what separates a failure from right cases
 FAILED_RUN = 0.1  # what such a run counts that fails
@@ -294,13 +294,13 @@ class Procedure:
         assert isinstance(self.rung, CudaRung)
         if any(launch.cooperative for launch in self.rung.header.launches):
             return
-        found = []
+        large, found = gpus.usual().multiprocessors, []
         for one in self.ran:
-            usual, many = self._blocks(one, USUAL), self._blocks(one, LARGE)
+            usual, many = self._blocks(one, USUAL), self._blocks(one, large)
             found.append((max(b / a for a, b in zip(usual, many, strict=False)), -one.work, one.index, one))
         more, *_, one = max(found)
         if more > 1.0:
-            self._at(one, self._how(LARGE)).once()
+            self._at(one, self._how(large)).once()
 
     def _blocks(self, one: Ran, multiprocessors: int) -> list[int]:
         return [math.prod(grid) for grid in self.trials.grids(one.values, multiprocessors=multiprocessors)]

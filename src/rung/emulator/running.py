@@ -18,7 +18,6 @@ from rung.emulator import executable, gpu, machine
 from rung.errors import CompileError, RungError
 
 ORDERS = ("forward", "reverse", "shuffled")
-GPUS = ("h100", "h200", "a100", "a10", "l4", "rtx4090", "t4")
 SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
 
 

@@ -253,6 +253,10 @@ def _file_of(rung: str, origin: str) -> Path:
     raise RungError(f"{origin}: from = {rung!r} is not a .cu rung, so no header can be inherited from it.")
 
 
+def has_header(source: str) -> bool:
+    return re.search(r"^[ \t]*/\*---", source, re.MULTILINE) is not None
+
+
 @lru_cache(maxsize=512)  # a parent is read for each rung that inherits from it
 def _own_table(source: str, origin: str) -> dict[str, Any]:
     found = _BLOCK.match(source)

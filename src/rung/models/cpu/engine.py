@@ -21,7 +21,6 @@ from rung.models.rope import tables
 from rung.models.tensors import empty, floats, integers
 from rung.models.weights import Linear, Weights
 
-KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 LAYER = ("ln_1", "qkv", "q_norm", "k_norm", "attn_proj", "ln_2", "fc", "mlp_proj")  # norms of heads may be missing
 
 
@@ -29,7 +28,7 @@ class Shape(ctypes.Structure):
     """As in decode.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("kind", "activation", "threads")),
+        *((name, ctypes.c_int32) for name in ("activation", "threads")),
         *((name, ctypes.c_int32) for name in ("L", "C", "NH", "NKV", "HS", "F", "V", "window")),
         ("eps", ctypes.c_float),
     )
@@ -54,9 +53,9 @@ class Column:
     output: int  # its row of the logits, or -1
 
 
-def available() -> ctypes.CDLL | None:
-    """The compiled code, waiting for the compiler if it is running; None without a compiler."""
-    compilation = build.begin()
+def available(dtype: str) -> ctypes.CDLL | None:
+    """The compiled code for weights of this dtype, waiting for the compiler if it runs; None without a compiler."""
+    compilation = build.begin(dtype)
     library = compilation.wait() if compilation else None
     return _bind(library) if library else None
 
@@ -106,7 +105,7 @@ class Engine:
         assert all(t is None or t.is_contiguous() for t in tensors)
         self._tensors = tensors
         shape = Shape(
-            KINDS[weights.head.weight.dtype], place_of(config.activation), threads,
+            place_of(config.activation), threads,
             config.layers, config.C, config.NH, config.NKV, config.HS, config.F, config.vocabulary,
             min(window or config.context, config.context), config.eps,
         )  # fmt: skip

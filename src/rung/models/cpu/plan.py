@@ -38,7 +38,7 @@ def resolve(dtype: str) -> str:
     """The meaning of `auto` here: bfloat16 if the machine computes with it at full speed."""
     if dtype != "auto":
         return dtype
-    return "bfloat16" if build.begin() is not None or fast_bfloat16() else "float32"
+    return build.DEFAULT if build.begin(build.DEFAULT) is not None or fast_bfloat16() else "float32"
 
 
 class CpuPlan(TorchPlan):
@@ -58,7 +58,7 @@ class CpuPlan(TorchPlan):
         super().__init__(torch.device("cpu"), stored, compute, window, global_tokens)
         self.threads = threads
         self._scratch = torch.empty(0, dtype=torch.uint8, device="cpu")
-        self._native = None if global_tokens else available()  # only the compiled step has a window
+        self._native = None if global_tokens else available(self.dtype)  # only the compiled step has a window
         # torch rounds a row of bfloat16 differently when there are other rows.
         self.tokens_alone = self._native is None and stored != torch.float32
         if self._native is not None:
