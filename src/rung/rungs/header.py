@@ -165,7 +165,7 @@ def written(keys: dict[str, Any]) -> str:
             for entry in value:
                 lines += [f"[[{name}]]", *(f"{k} = {inline(v)}" for k, v in entry.items())]
             continue
-        rows = {k: v for k, v in value.items() if not _is_table(v)}
+        rows = {k: v for k, v in value.items() if not isinstance(v, dict)}
         if rows:
             lines += [f"[{name}]", *(f"{k} = {inline(v)}" for k, v in rows.items())]
         for inner, entry in value.items():
