@@ -184,14 +184,14 @@ def test_a_product_shared_by_depth_is_the_same(split: int) -> None:
 
 
 def test_tiles_are_as_large_as_lets_every_multiprocessor_have_one() -> None:
-    tune = catalogue.find("matmul/18").tune
+    tune = tuple(catalogue.find("matmul/18").tune.items())
     large = {"BM": 128, "BN": 128, "num_warps": 8, "SPLIT": 1}
     assert tiles(tune, 1024, 3072, 768, 132) == large  # 192 tiles
     assert tiles(tune, 1024, 2304, 768, 132) == large  # 144
     assert tiles(tune, 512, 768, 3072, 132) == {"BM": 32, "BN": 64, "num_warps": 4, "SPLIT": 1}  # 192
     assert tiles(tune, 64, 768, 3072, 132) == {"BM": 32, "BN": 64, "num_warps": 4, "SPLIT": 8}  # 24, eight parts each
     assert tiles(tune, 64, 768, 768, 132)["SPLIT"] == 4  # parts no flatter than 192
-    assert "SPLIT" not in tiles(catalogue.find("matmul_gelu/5").tune, 64, 3072, 768, 132)
+    assert "SPLIT" not in tiles(tuple(catalogue.find("matmul_gelu/5").tune.items()), 64, 3072, 768, 132)
 
 
 @pytest.mark.parametrize("rows", [1, 16, 64, 384, 512])

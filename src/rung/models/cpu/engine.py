@@ -16,11 +16,11 @@ import torch
 from rung.models.cache import Cache, Column
 from rung.models.cpu import build
 from rung.models.family import Config
-from rung.models.plan import tables
+from rung.models.plan import place_of
+from rung.models.rope import tables
 from rung.models.tensors import empty, floats, integers
 from rung.models.weights import Linear, Weights
 
-ACTIVATIONS = {"gelu_tanh": 0, "gelu_erf": 1, "relu": 2, "swiglu": 3}
 LAYER = ("ln_1", "qkv", "q_norm", "k_norm", "attn_proj", "ln_2", "fc", "mlp_proj")  # norms of heads may be missing
 
 
@@ -90,11 +90,12 @@ class CpuSteps:
             else:
                 tensors += [held.weight.float(), None if held.bias is None else held.bias.float()]
         tensors.append(scales)
-        tensors += tables(config, torch.device("cpu")) if config.rotary else (None, None)
+        rope = config.rope
+        tensors += tables(rope, config.HS, config.context, torch.device("cpu")) if rope else (None, None)
         assert all(t is None or t.is_contiguous() for t in tensors)
         self._tensors = tensors
         shape = Shape(
-            ACTIVATIONS[config.activation], threads,
+            place_of(config.activation), threads,
             config.layers, config.C, config.NH, config.NKV, config.HS, config.F, config.vocabulary,
             min(window or config.context, config.context), config.eps,
         )  # fmt: skip

@@ -275,8 +275,8 @@ class GpuPlan(WrappedPlan):
         return Service(engine=self.engine, rater=GpuScorer(config, self.engine.operands, ready=self.engine.arrive))
 
     def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
     ) -> torch.Tensor:
         if self.engine is not None:
             self.engine.arrive()  # a forward pass through torch begins
-        return super().embedding(tokens, past, wte, wpe)
+        return super().embedding(tokens, past, wte, wpe, scale)
