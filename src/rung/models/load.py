@@ -22,8 +22,8 @@ import torch
 from rung import files
 from rung.errors import RungError
 from rung.models.activations import capture
+from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine
-from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request, Transcript
 from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.models.drafts import NGRAM, drafting
