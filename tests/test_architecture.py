@@ -123,6 +123,12 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert _circle(edges) == []
 
 
+def test_the_batch_stands_below_its_backends() -> None:
+    edges = _edges()
+    for module in (name for name in edges if name.startswith("rung.models.batching")):
+        assert not [t for t in edges[module] if t.startswith(("rung.models.gpu", "rung.models.cpu"))], module
+
+
 def test_modules_that_are_found_by_name_are_plugins() -> None:
     finding = set()
     for path in PACKAGE.rglob("*.py"):

@@ -20,8 +20,9 @@ import llama_models
 import rung
 from rung.cuda import kept
 from rung.models import weights as quantize
+from rung.models.cache import Column
 from rung.models.cpu import build, engine
-from rung.models.cpu.engine import Column, Engine, Run
+from rung.models.cpu.engine import CpuSteps, Run
 from rung.models.family import Config, read_config
 from rung.models.plan import TorchPlan
 from rung.models.transformer import Transformer
@@ -48,7 +49,7 @@ def loaded(dtype: str, kind: str = "gpt2", **config: Any) -> tuple[Config, Weigh
     return parsed, read_weights(folder, parsed, plan.matrix, plan.vector), plan
 
 
-def stepped(found: Engine, transformer: Transformer, steps: list[list[int]], rows: int = 2) -> list[torch.Tensor]:
+def stepped(found: CpuSteps, transformer: Transformer, steps: list[list[int]], rows: int = 2) -> list[torch.Tensor]:
     """Logits after each step: all tokens of a step at once, to the last row of the cache."""
     kind = transformer.weights.head.weight.dtype
     transformer.plan.cache_dtype = torch.float32 if kind == torch.float32 else torch.bfloat16
@@ -69,19 +70,19 @@ def test_threads_and_columns_change_no_bit(dtype: str, fields: dict[str, Any]) -
     assert library is not None
     transformer = Transformer(config, weights, plan)
     ids = models.some_ids(13)
-    one = torch.cat(stepped(Engine(library, config, weights, 1), transformer, [[i] for i in ids]))
+    one = torch.cat(stepped(CpuSteps(library, config, weights, 1), transformer, [[i] for i in ids]))
     for threads in (1, 2, 5):
         for split in ([13], [4, 9], [1, 5, 7], [2, 8, 3]):
             parts, at = [], 0
             for n in split:
                 parts.append(ids[at : at + n])
                 at += n
-            found = stepped(Engine(library, config, weights, threads), transformer, parts)
+            found = stepped(CpuSteps(library, config, weights, threads), transformer, parts)
             assert torch.equal(torch.cat(found), one)
 
 
 def passed(
-    found: Engine, transformer: Transformer, texts: list[list[int]], split: int = 1000, context: int = 64
+    found: CpuSteps, transformer: Transformer, texts: list[list[int]], split: int = 1000, context: int = 64
 ) -> torch.Tensor:
     """Logits after each text, all texts in the same passes, this many tokens of each at a time."""
     kind = transformer.weights.head.weight.dtype
@@ -102,11 +103,11 @@ def test_in_a_pass_threads_company_and_parts_change_no_bit(dtype: str, fields: d
     assert library is not None
     transformer = Transformer(config, weights, plan)
     texts = [models.some_ids(n, seed=n) for n in (64, 1, 17, 30, 2, 63, 16)]
-    one = Engine(library, config, weights, 1)
+    one = CpuSteps(library, config, weights, 1)
     alone = torch.cat([passed(one, transformer, [ids]) for ids in texts])
     rated = [one.rate([ids], True)[0] for ids in texts if len(ids) > 1]
     for threads, split in ((1, 1000), (2, 13), (5, 40)):
-        several = Engine(library, config, weights, threads)
+        several = CpuSteps(library, config, weights, threads)
         assert torch.equal(passed(several, transformer, texts, split), alone)
         together = several.rate([ids for ids in reversed(texts) if len(ids) > 1], True)
         assert all(torch.equal(a, b) for a, b in zip(reversed(together), rated, strict=True))
@@ -164,7 +165,7 @@ def test_every_level_of_vectors_computes_the_same(dtype: str, fields: dict[str, 
     config, weights, plan = loaded(dtype, **fields)
     transformer = Transformer(config, weights, plan)
     ids = models.some_ids(9)
-    native = Engine(plain, config, weights, 2)
+    native = CpuSteps(plain, config, weights, 2)
     found = stepped(native, transformer, [ids[:5], ids[5:]])
     right = transformer.logits(torch.tensor([ids]))[0]
     tolerance = {"float32": 1e-5, "bfloat16": 2e-2, "int8": 2e-2}[dtype]
@@ -189,7 +190,7 @@ def test_integer_sums_do_not_overflow(width: int) -> None:
     library = engine.available("int8")
     assert library is not None
     transformer = Transformer(config, weights, plan)
-    native = Engine(library, config, weights, 2)
+    native = CpuSteps(library, config, weights, 2)
     found = stepped(native, transformer, [[1, 2, 3, 4, 5]])[0]
     right = transformer.logits(torch.tensor([[1, 2, 3, 4, 5]]))[0]
     assert float((found - right).abs().max() / right.abs().max()) < 1e-3

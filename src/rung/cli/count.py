@@ -210,7 +210,7 @@ def of_program(
         raise RungError(f"{files[0]} has no main: name a kernel's operation, as in `rung count gelu {files[0]}`.")
     built = executable.Options(tuple(include), tuple(define), standard)
     with running.built(files, built, libraries) as program:
-        how = running.How(races="no", gpu=seen_gpu, quiet=True, counts=program.with_name("counts"))
+        how = running.Execution(races="no", gpu=seen_gpu, quiet=True, counts=program.with_name("counts"))
         ended = running.run(program, arguments, how, keep=json)
         counted = Counted(str(files[0]), "", "", counting.counted(program.with_name("counts")), {})
     results = [(text, *met(text, counted.kernels)) for text in goals] if counted.kernels else []

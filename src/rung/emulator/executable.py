@@ -171,7 +171,7 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
         expanded = _run([*expand, *(word for one in (_wrapped(folder), folder) for word in ("-isystem", str(one)))])
     _check(source, expanded)
     command = [*flags, "-fpreprocessed", "-x", "c++", "-S", "-", "-o"]
-    how = device_code.How(
+    how = device_code.KernelOptions(
         options.arch, options.include, options.defines, options.standard, options.kernels, options.relocatable
     )
 

@@ -156,7 +156,8 @@ def compiled() -> Path:
             raise RungError(f"The emulator's machine does not compile with {toolchain.compiler()}: {reason}")
         return work / "machine.so", None
 
-    return kept.kept("emulator", f"machine-{toolchain.key(flags, compiling.FLAGS, compiling.digest())}", make).path
+    key = toolchain.key(flags, compiling.FLAGS, compiling.digest())
+    return kept.kept("emulator", f"machine-{key}", make).path
 
 
 def unavailable() -> str:

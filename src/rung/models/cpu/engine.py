@@ -13,14 +13,14 @@ from pathlib import Path
 
 import torch
 
-from rung.models.cache import Cache
+from rung.models.cache import Cache, Column
 from rung.models.cpu import build
 from rung.models.family import Config
-from rung.models.plan import tables
+from rung.models.plan import place_of
+from rung.models.rope import tables
 from rung.models.tensors import empty, floats, integers
 from rung.models.weights import Linear, Weights
 
-ACTIVATIONS = {"gelu_tanh": 0, "gelu_erf": 1, "relu": 2, "swiglu": 3}
 LAYER = ("ln_1", "qkv", "q_norm", "k_norm", "attn_proj", "ln_2", "fc", "mlp_proj")  # norms of heads may be missing
 
 
@@ -41,16 +41,6 @@ class Run:
     tokens: Sequence[int]
     row: int
     position: int
-
-
-@dataclass(frozen=True)
-class Column:
-    """One token of one sequence."""
-
-    token: int
-    row: int
-    position: int
-    output: int  # its row of the logits, or -1
 
 
 def available(dtype: str) -> ctypes.CDLL | None:
@@ -77,7 +67,7 @@ def _bind(path: Path) -> ctypes.CDLL | None:
     return library
 
 
-class Engine:
+class CpuSteps:
     """A model ready for steps. Keeps the weights alive, and its own threads between steps."""
 
     cache: Cache | None = None  # it accepts any cache
@@ -100,11 +90,12 @@ class Engine:
             else:
                 tensors += [held.weight.float(), None if held.bias is None else held.bias.float()]
         tensors.append(scales)
-        tensors += tables(config, torch.device("cpu")) if config.rotary else (None, None)
+        rope = config.rope
+        tensors += tables(rope, config.HS, config.context, torch.device("cpu")) if rope else (None, None)
         assert all(t is None or t.is_contiguous() for t in tensors)
         self._tensors = tensors
         shape = Shape(
-            ACTIVATIONS[config.activation], threads,
+            place_of(config.activation), threads,
             config.layers, config.C, config.NH, config.NKV, config.HS, config.F, config.vocabulary,
             min(window or config.context, config.context), config.eps,
         )  # fmt: skip

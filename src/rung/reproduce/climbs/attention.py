@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError, first_line
 from rung.models.cache import Cache
-from rung.models.family import Config
+from rung.models.family import Attention, Config
 from rung.models.ladder_plan import SHORT_NAMES, LadderPlan
-from rung.models.plan import TorchPlan
+from rung.models.plan import Plan, TorchPlan, heads_of
 from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Norm, Weights, converted
 from rung.operation import Tensors, Values
@@ -44,12 +44,10 @@ class NaivePlan(TorchPlan):
 
     name = "naive torch"
 
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
-    ) -> torch.Tensor:
+    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
         B, T, width = qkv.shape
-        q, k, v = self._heads(qkv, NH)
-        scores = q @ k.transpose(2, 3) * scale
+        q, k, v = heads_of(qkv, how)
+        scores = q @ k.transpose(2, 3) * how.scale
         later = torch.ones(T, T, dtype=torch.bool, device=qkv.device).triu(1)
         y = F.softmax(scores.masked_fill(later, -torch.inf), -1) @ v
         return y.transpose(1, 2).reshape(B, T, width // 3)
@@ -97,7 +95,7 @@ class Variant:
     """One variant of attention."""
 
     name: str
-    make: Callable[[], TorchPlan]
+    make: Callable[[], Plan]
     what: str = ""
     kind: str = "torch"  # or a rung's kind: "python" runs on the host
     flash: bool = False

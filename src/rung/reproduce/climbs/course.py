@@ -139,10 +139,10 @@ class CoursePlan(LadderPlan):
         self._length = 0
 
     def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
     ) -> torch.Tensor:
         self._layer, self._known, self._length = 0, self._length, tokens.shape[1]
-        return super().embedding(tokens, past, wte, wpe)
+        return super().embedding(tokens, past, wte, wpe, scale)
 
     def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
         if not self._cache:

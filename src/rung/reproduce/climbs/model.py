@@ -16,7 +16,7 @@ import torch
 from rung.errors import RungError, first_line
 from rung.models.family import Config
 from rung.models.generate import Run
-from rung.models.gpu.engine import DTYPES, Engine
+from rung.models.gpu.engine import DTYPES, GpuSteps
 from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
 from rung.models.load import make_plan
 from rung.models.operations import LADDERS, PLANS
@@ -326,7 +326,7 @@ class _Decoded(Variant):
         rung = catalogue.find(f"decode/{step.rung}")
         self.slow = (rung.number or 0) < 3
         self.rungs = (rung.full_name,)
-        self.engine = Engine(
+        self.engine = GpuSteps(
             climber.config, climber.weights, step.dtype, climber.device,
             rung=step.rung, graph=step.graph, steps=step.steps,
         )  # fmt: skip
