@@ -15,15 +15,15 @@ from concurrent.futures import Future
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack, overload
 
 import torch
 
 from rung import files
 from rung.errors import RungError
 from rung.models.activations import capture
+from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine
-from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request, Transcript
 from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.models.drafts import NGRAM, drafting
@@ -190,10 +190,15 @@ class Model:
         heads = f"{c.NH} heads, context {c.context:,}, vocabulary {c.vocabulary:,}"
         return f"{self!r}\n{heads}; from {self.folder}, loaded in {self.load_seconds:.1f} s"
 
+    def __reduce__(self) -> NoReturn:
+        raise RungError("a model is neither copied nor pickled; load it where it is needed, by rung.load.")
+
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer in the weights' folder."""
         if self._tokenizer is None:
+            if requested(self.name):
+                raise RungError(f"{self.name} has random weights and no tokenizer; give it tokens, or name a model.")
             self._tokenizer = read_tokenizer(self.folder)
         return self._tokenizer
 
@@ -546,6 +551,8 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
     """The folder of a model, fetched from the hub if it is an id of a model there."""
     if model == "inner":
         return INNER
+    if not model.strip():
+        raise RungError("the model's name is empty; name a folder, an id of the hub, or inner.")
     path = Path(model).expanduser()
     if path.is_dir():
         return path

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rung.cuda import limits
 from rung.cuda.host_code import device_part
-from rung.cuda.source import Parameter, aliases, included, kernel_parameters
+from rung.cuda.source import Parameter, aliases, body_of, included, kernel_parameters
 from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import ELEMENTS, Dtype
-from rung.errors import RungError
+from rung.errors import CompileError, RungError
 from rung.expressions import Names, evaluate, evaluate_int
 from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
-from rung.rungs import adopt, alignment, header
+from rung.rungs import alignment, header
 from rung.rungs.arguments import POINTEES, Arguments, Typed
 from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
@@ -52,9 +52,6 @@ class CudaRung(Rung):
         self._source = read_text(path)
         self.guessed: tuple[str, ...] | None = None  # remarks on a header that is not the file's own
         self.doubts: tuple[str, ...] = ()  # why that header is no ground for a verdict, and the likeliest ones
-        if table is None and self._source.strip() and not adopt.has_header(self._source):
-            found = adopt.adopted(operation, self._source, path)
-            table, self.guessed, self.doubts = found.table, found.remarks, found.doubts
         self.table = header.table(self._source, str(path)) if table is None else table
         if form:
             self.table = header.in_format(self.table, form, str(path))
@@ -140,6 +137,21 @@ class CudaRung(Rung):
                 return f"{self.full_name} does not fit this GPU ({kernel}: {reason})"
         return None
 
+    def require_compiled(self, values: Values, dtype: Dtype, archs: tuple[str, ...]) -> None:
+        """A CompileError with what NVRTC refuses. A check itself reports a missing compiler."""
+        from rung.cuda import nvrtc
+
+        if self.emulate:
+            return
+        build = self.build(values, dtype)
+        for each in archs:
+            try:
+                nvrtc.compile_cubin(build.with_lines, each)  # with lines, as the machine takes it
+            except CompileError:
+                raise
+            except RungError:
+                continue
+
     def unfit(self, values: Values, dtype: Dtype, tuning: Tuning, arch: str, device: Device = "emulator") -> str | None:
         """Why the compiled code cannot be launched on this architecture; compiles what is not in the cache."""
         from rung.cuda import nvrtc
@@ -218,7 +230,7 @@ class CudaRung(Rung):
 
         self._require_parameters_for_bind()
         launched = {e.kernel.partition("<")[0] for e in self.header.launches}  # another kernel's array does not count
-        dynamic = (k for k in launched if _DYNAMIC.search(adopt.body_of(self._source, k)))
+        dynamic = (k for k in launched if _DYNAMIC.search(body_of(self._source, k)))
         if all(e.shared == 0 for e in self.header.launches) and (kernel := next(dynamic, None)):
             raise RungError(
                 f"{self.path}: {kernel} has an `extern __shared__` array, and no launch gives it memory; add its bytes "

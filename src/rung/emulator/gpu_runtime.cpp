@@ -1,8 +1,8 @@
 // `rung run --device cuda`: the host functions that programs are compiled against, on CUDA's own runtime library. Most forward their
-// arguments as they are, and are written by emulator/gpu.py; these differ. Kernels lie in the cubins of the program's objects.
-#include "../host/include/rung_host/program.h"
+// arguments as they are, and are written by emulator/gpu_runtime.py; these differ. Kernels lie in the cubins of the program's objects.
+#include "host/include/rung_host/program.h"
 
-#include "../host/modules.h"
+#include "host/modules.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 """Programs on a GPU, without nvcc: CUDA's runtime library behind the host functions that the emulator declares
-(gpu/runtime.cpp), for objects whose kernels are compiled for that GPU."""
+(gpu_runtime.cpp), for objects whose kernels are compiled for that GPU."""
 
 from __future__ import annotations
 
@@ -12,29 +12,20 @@ from rung.cuda import headers, nvrtc
 from rung.emulator import executable, toolchain
 from rung.errors import RungError
 
-HERE = toolchain.HERE / "gpu"
 _DECLARED = re.compile(r"^RUNG_HOST ((?:cudaError_t|const char\*) (\w+)\(([^;]*)\));", re.MULTILINE)
 
 
 def library() -> Path:
     """CUDA's runtime library under the emulator's declarations, compiled once."""
     flags = ("-std=gnu++17", "-O1", *executable.COMMON, *toolchain.machine_flags())
-    source = (HERE / "runtime.cpp").read_text()
+    source = (toolchain.HERE / "gpu_runtime.cpp").read_text()
     api = (executable.HOST / "include/rung_host/api.h").read_text()
     text = source + "\n".join(_forwards(api, source)) + "\n"
 
     def make(target: Path) -> None:
-        (target / "gpu.cpp").write_text(text.replace('"../', f'"{toolchain.HERE}/'))
-        command = [
-            *flags,
-            *executable.headers(),
-            "-shared",
-            "-Wl,-soname,librung_gpu.so",
-            "gpu.cpp",
-            "-o",
-            "librung_gpu.so",
-        ]
-        executable.made([*command, "-ldl"], target)
+        (target / "gpu.cpp").write_text(text)
+        command = [*flags, f"-I{toolchain.HERE}", *executable.headers(), "-shared", "-Wl,-soname,librung_gpu.so"]
+        executable.made([*command, "gpu.cpp", "-o", "librung_gpu.so", "-ldl"], target)
 
     key = toolchain.key(flags, text, folders=(executable.HOST,))
     return toolchain.cached_folder(f"gpu-{key}", make) / "librung_gpu.so"

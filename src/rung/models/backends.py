@@ -16,7 +16,7 @@ from rung.models.transformer import Transformer
 from rung.processors import available_memory
 
 if TYPE_CHECKING:
-    from rung.models.gpu.engine import Engine
+    from rung.models.gpu.engine import GpuSteps
 
 # Texts at a time on a CPU: the number of columns that the native step takes in one pass over the weights.
 MOST_SLOTS = 32
@@ -76,7 +76,7 @@ def _room(transformer: Transformer) -> int:
     return int(SHARE * _free(transformer)) * transformer.config.context // slot_bytes(transformer)
 
 
-def _gpu_slots(transformer: Transformer, engine: Engine) -> int:
+def _gpu_slots(transformer: Transformer, engine: GpuSteps) -> int:
     # Sessions with fewer rows, and those for prompts, take the same amount again.
     room, text = int(SHARE * _free(transformer)), slot_bytes(transformer)
     fitting = room // text
