@@ -23,7 +23,7 @@ from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure
-from rung.check.runner import STALLS, How, Order, Seconds
+from rung.check.runner import STALLS, Binding, Order, Seconds
 from rung.cuda.source import Unreached
 from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
 from rung.rungs import identity
@@ -91,7 +91,7 @@ class Sandbox:
         self._files_at[raw.data_ptr()] = file
         return raw
 
-    def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> RemoteCall:
+    def bind(self, rung: Rung, operands: Operands, how: Binding, scratch: GuardedStorage) -> RemoteCall:
         if self._slow:  # the limit on time ended it: what follows needs a new process
             self._child = taken(*self._child.of)
             self._slow = False

@@ -15,7 +15,7 @@ from dataclasses import replace
 from operator import add, floordiv, lshift, mod, mul, rshift, sub
 
 from rung.check.report import RAISED, SLOW, Failure
-from rung.check.runner import How
+from rung.check.runner import Binding
 from rung.check.trial import SEEDS, Trial, Trials
 from rung.cuda.source import without_comments
 from rung.errors import EmulatorFault, TooLarge
@@ -186,7 +186,7 @@ class Shapes:
                     continue
                 self.known.add(key)
                 named = ", ".join(f"{d}={n}" for d, n in changed.items())
-                how = How(trials.tuning)
+                how = Binding(trials.tuning)
                 trial = trials.at(replace(case, name=f"{case.name}, with {named}", values=given), given, self.seed, how)
                 # Nobody has chosen the size for these numbers: two large ones nearly cancel in a mean of two.
                 trial.operands.as_the_formula |= trials.dtype.name == "f32"

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from rung.cli import console, cubins, options, reported
+from rung.cli import console, cubins, options
+from rung.cli.ending import exit_code_of
 from rung.errors import RungError
 from rung.files import read_text
 
@@ -104,8 +105,8 @@ def check(
     from rung.cuda.source import kernels_in
     from rung.dtypes import dtype as dtype_named
     from rung.rungs import catalogue
-    from rung.rungs.adopt import has_header
     from rung.rungs.cuda import CudaRung
+    from rung.rungs.header import has_header
 
     for name in dtype or []:
         dtype_named(name)
@@ -211,7 +212,7 @@ def _completed(work: Callable[[], int], what: str, *, quiet: bool = False) -> in
             atexit._clear()  # what the parent does at its end
             with contextlib.suppress(Exception) if quiet else contextlib.nullcontext():
                 code = 0 if quiet else 1
-                code = work() if quiet else reported(work)
+                code = work() if quiet else exit_code_of(work)
             sys.stdout.flush()
             atexit._run_exitfuncs()
             os.write(say, b".")
@@ -375,9 +376,7 @@ def _first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repo
                 try:
                     rung.require_bindable(values, dtype_named(name))
                     if not compiled:
-                        from rung.rungs import compile_ahead
-
-                        compile_ahead.require_compiled(rung, values, dtype_named(name), tuple(archs) or ("sm_90",))
+                        rung.require_compiled(values, dtype_named(name), tuple(archs) or ("sm_90",))
                         compiled = True
                 except RungError as error:
                     return Report(rung.full_name, name, "", "failed", str(error))

@@ -14,7 +14,7 @@ from rung.cli import console, cubins, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.profile.emulated import Counted
+    from rung.profile.counted import Counted
     from rung.profile.prediction import Prediction
     from rung.rungs.base import Subject
 
@@ -36,7 +36,7 @@ def count(
         list[str] | None, typer.Option(help="Fail unless this holds: 'sectors_per_request(ld) <= 1.1' (repeatable).")
     ] = None,
     bound: Annotated[
-        str | None, typer.Option(metavar="GPU", help="A lower bound of the time on this GPU: 'NVIDIA H200'.")
+        str | None, typer.Option(metavar="GPU", help="A lower bound of the time on this GPU, such as h200.")
     ] = None,
     time: Annotated[
         str | None, typer.Option(metavar="GPU", help="Predict the time on this GPU, and what is waited for.")
@@ -92,6 +92,7 @@ def of_rung(
 ) -> None:  # fmt: skip
     """Counts a rung and prints it; with a GPU, predicts its time there instead."""
     from rung.cli.sweep import subject_of
+    from rung.cuda import gpus
     from rung.emulator.counters_explained import met
     from rung.profile import bound as bounds
     from rung.profile import emulated
@@ -101,12 +102,13 @@ def of_rung(
         others = [(_other(subject, vs, shape, dtype), None)] if vs else []
         predict([(subject, options.parse_tuning(tune)), *others], gpu, json=json)
         return
+    on = gpus.find(bound, "sm_90") if bound else None
     with console.counting(subject.rung.full_name):
-        every = [emulated.count(subject, options.parse_tuning(tune))]
+        every = [emulated.count(subject, options.parse_tuning(tune), on)]
     if vs is not None:
         other = _other(subject, vs, shape, dtype)
         with console.counting(other.rung.full_name):
-            every.append(emulated.count(other))
+            every.append(emulated.count(other, None, on))
     goals = [(text, *met(text, every[0].kernels)) for text in goal or ()]
     least = bounds.bound(subject, every[0].as_json()["kernels"], bound) if bound else None
     missed = not all(ok for _, ok, _ in goals)
@@ -126,7 +128,7 @@ def of_rung(
         _print(every, subject, lines)
         if least is not None:
             parts = ", ".join(f"{name} {seconds * 1e6:.3g} us" for name, seconds in least.units.items())
-            print(f"\nno kernel with this work is faster than {least.seconds * 1e6:.3g} us on {bound}: {parts}")
+            print(f"\nno kernel with this work is faster than {least.seconds * 1e6:.3g} us on {least.gpu}: {parts}")
     for text, ok, figures in goals if not json else ():
         print(f"{'met' if ok else 'missed'}: {text} ({figures})")
     if missed:
@@ -200,7 +202,7 @@ def of_program(
     """Runs a program, prints what its kernels asked of memory; the exit code."""
     from rung.emulator import counting, executable, running
     from rung.emulator.counters_explained import met
-    from rung.profile.emulated import Counted
+    from rung.profile.counted import Counted
     from rung.show import document
 
     files, arguments = running.split(words)
@@ -208,7 +210,7 @@ def of_program(
         raise RungError(f"{files[0]} has no main: name a kernel's operation, as in `rung count gelu {files[0]}`.")
     built = executable.Options(tuple(include), tuple(define), standard)
     with running.built(files, built, libraries) as program:
-        how = running.How(races="no", gpu=seen_gpu, quiet=True, counts=program.with_name("counts"))
+        how = running.Execution(races="no", gpu=seen_gpu, quiet=True, counts=program.with_name("counts"))
         ended = running.run(program, arguments, how, keep=json)
         counted = Counted(str(files[0]), "", "", counting.counted(program.with_name("counts")), {})
     results = [(text, *met(text, counted.kernels)) for text in goals] if counted.kernels else []

@@ -32,6 +32,28 @@ from rung.serve.http import bounded
 class _Uvicorn(uvicorn.Server):
     """The first signal lets running requests finish, a second ends at once, with rung's exit code."""
 
+    ready = ""  # printed once connections are accepted and signals are heeded
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.ready:
+            print(self.ready, file=sys.stderr, flush=True)
+
+    async def _wait_tasks_to_complete(self) -> None:
+        """Also ends connections that were accepted while the server ended: they would be kept alive."""
+
+        async def end() -> None:
+            while True:
+                for connection in list(self.server_state.connections):
+                    connection.shutdown()
+                await asyncio.sleep(0.1)
+
+        ending = asyncio.ensure_future(end())
+        try:
+            await super()._wait_tasks_to_complete()
+        finally:
+            ending.cancel()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
@@ -98,11 +120,11 @@ async def _serve(
         loop.call_soon_threadsafe(server.end)
 
     pool.on_gone = end
-    listening.listen(2048)  # once the line below is printed, connections are accepted
+    listening.listen(2048)
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     slots = f"{pool.slots} texts at a time"
-    print(f"rung: {served.name} at http://{shown}:{port} ({slots}); Ctrl-C ends.", file=sys.stderr, flush=True)
+    server.ready = f"rung: {served.name} at http://{shown}:{port} ({slots}); Ctrl-C ends."
     await server.serve(sockets=[listening])
     return bool(lost)
 
