@@ -13,7 +13,7 @@ from rung.cli import console, cubins, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.profile.emulated import Counted
+    from rung.profile.counted import Counted
     from rung.profile.prediction import Prediction
     from rung.rungs.base import Subject
 
@@ -193,7 +193,7 @@ def of_program(
 ) -> None:  # fmt: skip
     """Runs a program and prints what its kernels asked of memory; ends with its exit code."""
     from rung.emulator import counting, executable, running
-    from rung.profile.emulated import Counted
+    from rung.profile.counted import Counted
     from rung.show import document
 
     files, arguments = running.split(words)

@@ -42,10 +42,12 @@ def counted(rung: Rung, dtype: str, goals: Sequence[str]) -> Remarks:
             judged = judge_goals(goals, kernels)
         except RungError as error:
             json.dump({"error": str(error)}, told)
+            told.flush()
             return 2
         said = remark(kernels, {n: v for n, v in subject.values.items() if isinstance(v, int)})
         met = [f"remark: {said}"] * bool(said) + [str(goal) for goal in judged if goal.met]
         json.dump({"missed": [str(goal) for goal in judged if not goal.met], "others": met}, told)
+        told.flush()
         return 0
 
     with tempfile.TemporaryFile("w+") as told:
