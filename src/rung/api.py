@@ -22,7 +22,7 @@ from rung.errors import RungError
 from rung.operation import folders
 from rung.profile import emulated
 from rung.profile import inspect as compiler
-from rung.profile.emulated import Counted
+from rung.profile.counted import Counted
 from rung.profile.resources import Compiled
 from rung.rungs import base, catalogue
 from rung.rungs.base import Rung, Subject

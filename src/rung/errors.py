@@ -36,7 +36,8 @@ FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
 
 class EmulatorFault(RungError):
     """A fault inside an emulated kernel; the process and later launches are unharmed. `place` and `related` say where,
-    as the findings of a document do: file, line, kernel, block and thread as far as they are known.
+    as the findings of a document do: file, line, kernel, block and thread as far as they are known; `record` has the
+    memory, the operand at the address, what is done, and what lacks.
 
     `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared
     memory, something that the emulator does not model, a trap (a failed assert, a division by zero), a race, a mistake
@@ -50,10 +51,12 @@ class EmulatorFault(RungError):
         message: str,
         place: Mapping[str, Any] | None = None,
         related: Sequence[Mapping[str, Any]] = (),
+        record: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.kind: FaultKind = kind
         self.place, self.related = dict(place or {}), [dict(one) for one in related]
+        self.record = dict(record or {})
 
 
 def with_extra(name: str) -> str:

@@ -14,7 +14,7 @@ from rung.cli import console, cubins, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.profile.emulated import Counted
+    from rung.profile.counted import Counted
     from rung.profile.prediction import Prediction
     from rung.rungs.base import Subject
 
@@ -202,7 +202,7 @@ def of_program(
     """Runs a program, prints what its kernels asked of memory; the exit code."""
     from rung.emulator import counting, executable, running
     from rung.emulator.counters_explained import met
-    from rung.profile.emulated import Counted
+    from rung.profile.counted import Counted
     from rung.show import document
 
     files, arguments = running.split(words)

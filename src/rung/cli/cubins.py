@@ -73,7 +73,8 @@ def count(path: Path, launch: Launch) -> Any:
     import torch
 
     from rung.emulator import counters, module
-    from rung.profile.emulated import PATIENCE, Counted
+    from rung.profile.counted import Counted
+    from rung.profile.emulated import PATIENCE
 
     of, kernel, given = _read(path, launch)
     arrays = [one.made(torch.Generator().manual_seed(0), aligned=True) for one in given]

@@ -68,6 +68,8 @@ def figures(kernel: Launched) -> dict[str, float]:
         "operand_bytes": kernel.total("shared", "read", "operand").bytes,
         "barriers": kernel.total("shared", "read", "barrier").requests,
     }
+    if any(event.what == "group" for event in kernel.events):
+        found["groups_under_way"] = _under_way(kernel)
     executed, lanes = summed(kernel.executed), summed(kernel.lanes)
     if executed:
         found["instructions"] = executed.total()
@@ -89,6 +91,19 @@ def figures(kernel: Launched) -> dict[str, float]:
     found |= {name: of / by for name, (of, by) in ratios.items() if by}
     used = {"bytes_used_load": "bytes_per_sector_load", "bytes_used_store": "bytes_per_sector_store"}  # of profiles
     return found | {name: found[same] for name, same in used.items() if same in found}
+
+
+def _under_way(kernel: Launched) -> int:
+    """Of the first block's warps: the most groups of copies that were still under way when a wait for groups ended."""
+    open_groups: Counter[int] = Counter()
+    most = 0
+    for event in kernel.events:
+        if event.what == "group":
+            open_groups[event.warp] += 1
+        elif event.what == "wait for group":
+            open_groups[event.warp] = min(open_groups[event.warp], event.amount)
+            most = max(most, open_groups[event.warp])
+    return most
 
 
 def is_ratio(figure: str) -> bool:

@@ -64,6 +64,7 @@ class Fault(ctypes.Structure):
 
 
 GLOBAL_SPACE, SHARED_SPACE, LOCAL_SPACE = 1, 2, 3
+SPACES = ("", "global", "shared", "local")
 RESERVED = 1024  # bytes before a block's own shared memory
 
 
@@ -207,7 +208,9 @@ class Program:
         kind = FAULTS[fault.kind - 1]
         place, other = self._where(fault.at, block), self._where(fault.other, block)
         text = f"{self.origin}: {said.value.decode(errors='replace')}."
-        return EmulatorFault(kind, text, place, [other] if kind == "race" and "line" in other else [])
+        related = [other] if kind == "race" and "line" in other else []
+        record = {"memory": SPACES[fault.space], "operand": operand, "what": fault.text.decode(errors="replace")}
+        return EmulatorFault(kind, text, place, related, record | {"lacks": fault.lacks.decode(errors="replace")})
 
     def _where(self, at: Where, block: tuple[int, int, int]) -> dict[str, Any]:
         found: dict[str, Any] = {"file": self.origin, "kernel": self.kernel}

@@ -1,4 +1,4 @@
-"""Tensor files: safetensors (one file or shards) and PyTorch's .bin, checked before anything is loaded.
+"""Tensor files: safetensors (one file or shards), PyTorch's .bin and GGUF, checked before anything is loaded.
 
 A reader gives names and shapes first, so that a wrong model is refused with one sentence, and then one tensor at a
 time, so that a large model is never in memory twice.
@@ -16,11 +16,11 @@ import pickle
 import struct
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -28,13 +28,28 @@ from rung import files
 from rung.errors import RungError, first_line
 from rung.files import shown
 
-SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
+SAFETENSORS, BIN, GGUF = "model.safetensors", "pytorch_model.bin", "model.gguf.json"
 HOLES = 1 << 28  # bytes of a file from which its holes matter
 HEADER = 100_000_000  # bytes of a header at most, by the format's definition
 
 
+class TensorFile(Protocol):
+    """A file's tensors by their names there."""
+
+    path: Path
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
+
+    def read(self, name: str) -> torch.Tensor: ...
+
+
 def open_tensors(folder: Path) -> list[TensorFile]:
     """The files that hold a folder's weights; safetensors come before .bin."""
+    if (folder / GGUF).is_file():
+        from rung.models.gguf import Gguf  # whose package an installation may lack
+
+        return [Gguf(folder / GGUF)]
     for name, kind in ((SAFETENSORS, Safetensors), (BIN, Pickled)):
         if (folder / name).is_file():
             return [kind(folder / name)]
@@ -177,9 +192,6 @@ def load_pickled(path: Path, remedy: str, otherwise: str) -> Any:
     except Exception:  # any error that a broken pickle causes in torch's own functions
         pass
     raise RungError(f"{path} is cut off or no PyTorch file; {remedy}.") from None
-
-
-TensorFile = Safetensors | Pickled
 
 
 def integers(numbers: Sequence[Any], device: torch.device | str = "cpu") -> torch.Tensor:

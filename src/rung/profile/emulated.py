@@ -11,8 +11,8 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
@@ -23,12 +23,12 @@ from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import counters, cubins, guard, machine, module
 from rung.emulator.counters import Counts, Launched
-from rung.emulator.counters_explained import INSTRUCTIONS, figures, is_ratio, summed
+from rung.emulator.counters_explained import INSTRUCTIONS, figures, is_ratio
 from rung.errors import RungError
 from rung.expressions import evaluate
 from rung.operation import Values
 from rung.profile import inspect_triton
-from rung.profile.counters import SINGLE
+from rung.profile.counted import Counted, Tensor
 from rung.profile.inspect import DEFAULT_SHAPE
 from rung.rungs import catalogue
 from rung.rungs.base import Rung, Subject, emulated_multiprocessors
@@ -46,48 +46,6 @@ UNITS = {"T": 128, "OC": 256, "R": 128}
 PATIENCE = 120.0  # seconds of CPU time without a thread that ends: blocks of a persistent kernel all end last
 FEW_SMS = 8  # multiprocessors of the GPU that grids are for: of a drawing
 Tuning = Mapping[str, int] | None
-
-
-class Tensor(NamedTuple):
-    """An operand or a buffer, and its first address."""
-
-    name: str
-    shape: tuple[int, ...]
-    size: int  # bytes of an element
-    at: int
-
-
-@dataclass
-class Counted:
-    """A rung's counts at one shape."""
-
-    rung: str
-    dtype: str
-    shape: str
-    kernels: list[Launched]
-    tuning: dict[str, int]
-    exact: bool = True  # false: taken from smaller shapes
-    sizes: tuple[str, ...] = ()  # the shapes that were run
-    memory: list[Tensor] = field(default_factory=list)  # with a trace: what lay where
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "rung": self.rung, "dtype": self.dtype, "shape": self.shape, "tuning": self.tuning,
-            "source": "counted on the emulator", "sizes": list(self.sizes),
-            "kernels": [
-                {
-                    "kernel": k.kernel, "grid": list(k.config.grid), "block": list(k.config.block),
-                    **({"launches": k.launches} if k.launches > 1 else {}),
-                    "figures": figures(k),
-                    "nsight": {SINGLE[name]: value for name, value in figures(k).items() if name in SINGLE},
-                    "opcodes": dict(summed(k.executed)),
-                    "clocks": list(k.clocks), "resident": k.resident,
-                    "mix": [{"file": f, "line": n, "executed": of} for (f, n), of in sorted(k.executed.items())],
-                    "lines": [a._asdict() | vars(c) for a, c in sorted(k.accesses.items())],
-                }
-                for k in self.kernels
-            ],
-        }  # fmt: skip
 
 
 def usual_shape(rung: Rung) -> str:

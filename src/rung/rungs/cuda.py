@@ -27,7 +27,7 @@ from rung.rungs.arguments import POINTEES, Arguments, Typed
 from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
 if TYPE_CHECKING:
-    from rung.cuda.launch import Build, LaunchConfig, Module
+    from rung.cuda.launch import Argument, Build, LaunchConfig, Module
 
 _DYNAMIC = re.compile(r"\bextern\s+(?:__shared__|__align__\s*\([^)]*\)\s*__shared__)")
 MOST_TEXT = 1 << 18  # characters of expressions that all rounds evaluate; gpt2-xl's layers have 40,000
@@ -239,9 +239,8 @@ class CudaRung(Rung):
         tensors = {o.name: typed(o.dtype) for o in self.operation.operands}
         buffers = {name: typed(buffer.dtype) for name, buffer in self.header.buffers.items()}
         bound = Arguments(self, tensors, buffers, dtype, dict.fromkeys(self.header.maps))
-        for entry, scope in self._schedule(self.names(values, dtype, None)):
-            for p in self.parameters[entry.kernel]:
-                bound.argument(p, entry.kernel, self._target(p, entry), scope)
+        for _ in self.calls(bound, self.names(values, dtype, None)):
+            pass
 
     def _config(self, entry: header.Launch, names: Values) -> LaunchConfig:
         from rung.cuda.launch import LaunchConfig
@@ -272,14 +271,10 @@ class CudaRung(Rung):
         for name, symbol in self.header.constants.items():
             steps.append(_constant_step(module, symbol, bound.operand(name)))
         launched: list[tuple[str, LaunchConfig]] = []
-        for entry, scope in self._schedule(call.names):
-            config = self._config(entry, scope)
-            arguments = [
-                bound.argument(p, entry.kernel, self._target(p, entry), scope) for p in self.parameters[entry.kernel]
-            ]
-            module.prepare(entry.kernel, config)
-            steps.append(module.bind(entry.kernel, config, arguments))
-            launched.append((entry.kernel, config))
+        for kernel, config, arguments in self.calls(bound, call.names):
+            module.prepare(kernel, config)
+            steps.append(module.bind(kernel, config, arguments))
+            launched.append((kernel, config))
 
         def run() -> None:
             for step in steps:
@@ -287,6 +282,14 @@ class CudaRung(Rung):
 
         only = steps[0] if len(steps) == 1 else run
         return Prepared(self, only, call.tuning, launched, module, call.buffers)
+
+    def calls(self, bound: Arguments, names: Names) -> Iterator[tuple[str, LaunchConfig, list[Argument]]]:
+        """The launches of a call on these arguments."""
+        for entry, scope in self._schedule(names):
+            given = (self._target(p, entry) for p in self.parameters[entry.kernel])
+            pairs = zip(self.parameters[entry.kernel], given, strict=True)
+            arguments = [bound.argument(p, entry.kernel, target, scope) for p, target in pairs]
+            yield entry.kernel, self._config(entry, scope), arguments
 
     def maps(self, tensors: Tensors, names: Values, dtype: Dtype) -> dict[str, TensorMap | None]:
         """The tensor maps of the header for these operands and buffers."""

@@ -13,7 +13,7 @@ from rung.emulator.counters import Access, Counts, Launched, Sample
 from rung.emulator.counters_explained import per_request, reason
 from rung.files import read_text
 from rung.operation import LADDERS
-from rung.profile.emulated import Counted
+from rung.profile.counted import Counted
 from rung.results import codes
 from rung.results.row import Row, newest
 from rung.rungs.base import Rung

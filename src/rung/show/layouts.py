@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from rung.emulator.counters import TRACED, Launched, Request
-from rung.profile.emulated import Counted, Tensor
+from rung.profile.counted import Counted, Tensor
 
 WIDE, TALL = 40, 32  # most cells of a figure
 CELL = 7

@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 5: one block per row; its threads add in shared memory."
+idea   = "One block per row; its threads add in shared memory."
 dtypes = ["f32"]
 [tune]
 BLOCK = [128, 256]

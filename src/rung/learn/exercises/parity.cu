@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 20: two buffers and two byte barriers in turn: rows arrive ahead, and a wait names the phase that it waits for."
+idea   = "Two buffers and two byte barriers in turn: rows arrive ahead, and a wait names the phase that it waits for."
 dtypes = ["f32"]
 needs  = ["sm >= 90", "N <= 25000"]
 [[launch]]

@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 1: one thread per element, out = a + b."
+idea   = "One thread per element, out = a + b."
 dtypes = ["f32"]
 [tune]
 BLOCK = [256, 32]

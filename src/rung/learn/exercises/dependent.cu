@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 24: the second kernel of a sum starts before the first has ended, and waits where it needs its results."
+idea   = "The second kernel of a sum starts before the first has ended, and waits where it needs its results."
 dtypes = ["f32"]
 needs  = "sm >= 90"
 buffers.parts = { shape = ["B", "4"], dtype = "f32" }

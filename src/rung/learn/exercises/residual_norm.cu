@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 22: the residual is added and the sum is normalised in one kernel; both results are stored."
+idea   = "The residual is added and the sum is normalised in one kernel; both results are stored."
 dtypes = ["f32"]
 [[launch]]
 kernel = "layernorm"

@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 7: one block per row of a layernorm; each warp adds, then the warps' sums are added."
+idea   = "One block per row of a layernorm; each warp adds, then the warps' sums are added."
 dtypes = ["f32"]
 [[launch]]
 kernel = "layernorm"

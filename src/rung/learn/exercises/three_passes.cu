@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 13: a softmax that does not overflow: the maximum, the sum, the quotients."
+idea   = "A softmax that does not overflow: the maximum, the sum, the quotients."
 dtypes = ["f32"]
 [[launch]]
 kernel = "softmax"

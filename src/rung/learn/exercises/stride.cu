@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 2: a fixed number of blocks computes GELU for any number of elements, each thread many of them."
+idea   = "A fixed number of blocks computes GELU for any number of elements, each thread many of them."
 dtypes = ["f32"]
 [[launch]]
 kernel = "gelu"

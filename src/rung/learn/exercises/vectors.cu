@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 4: sixteen bytes per load and per store; what is left over is copied one by one."
+idea   = "Sixteen bytes per load and per store; what is left over is copied one by one."
 dtypes = ["f32"]
 [[launch]]
 kernel = "copy"

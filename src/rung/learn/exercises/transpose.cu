@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 9: a tile goes through shared memory, so that reads and writes are both coalesced."
+idea   = "A tile goes through shared memory, so that reads and writes are both coalesced."
 dtypes = ["f32"]
 [tune]
 TILE = [32]

@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 6: one warp per row; the lanes add their sums through registers."
+idea   = "One warp per row; the lanes add their sums through registers."
 dtypes = ["f32"]
 [[launch]]
 kernel = "row_sum"

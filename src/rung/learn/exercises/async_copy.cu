@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 18: rows are added while the next chunk of each arrives in shared memory: cp.async with two buffers."
+idea   = "Rows are added while the next chunk of each arrives in shared memory: cp.async with two buffers."
 dtypes = ["f32"]
 needs  = "sm >= 80"
 [[launch]]

@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 19: the copy engine brings a whole row into shared memory and arrives at a byte barrier."
+idea   = "The copy engine brings a whole row into shared memory and arrives at a byte barrier."
 dtypes = ["f32"]
 needs  = "sm >= 90"
 [[launch]]

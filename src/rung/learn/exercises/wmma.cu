@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 17: tensor cores through WMMA: one warp multiplies tiles of 16 x 16 in half precision, which it copies to shared memory first."
+idea   = "Tensor cores through WMMA: one warp multiplies tiles of 16 x 16 in half precision, which it copies to shared memory first."
 dtypes = ["f16"]
 needs  = "sm >= 70"
 [[launch]]

@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 15: one warp computes attention for one query: scores, softmax and output in one loop over the keys."
+idea   = "One warp computes attention for one query: scores, softmax and output in one loop over the keys."
 dtypes = ["f32"]
 [define]
 HS = "C // NH"

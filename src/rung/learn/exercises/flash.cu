@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 16: flash attention: four warps share a tile of 32 keys and values; each warp has a query, each lane a key."
+idea   = "Flash attention: four warps share a tile of 32 keys and values; each warp has a query, each lane a key."
 dtypes = ["f32"]
 [define]
 HS = "C // NH"

@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 3: each thread copies EACH elements; neighbouring lanes read neighbouring addresses."
+idea   = "Each thread copies EACH elements; neighbouring lanes read neighbouring addresses."
 dtypes = ["f32"]
 [define]
 EACH = 8

@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 23: eight warps share the keys of a query; each has a maximum, a sum and an output, which are merged at the end."
+idea   = "Eight warps share the keys of a query; each has a maximum, a sum and an output, which are merged at the end."
 dtypes = ["f32"]
 [define]
 HS = "C // NH"

@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 10: a tile without unused words: each row is permuted, so that a column lies in 32 banks."
+idea   = "A tile without unused words: each row is permuted, so that a column lies in 32 banks."
 dtypes = ["f32"]
 [[launch]]
 kernel = "transpose"

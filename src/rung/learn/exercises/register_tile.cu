@@ -1,5 +1,5 @@
 /*---
-idea   = "Exercise 12: each thread computes four outputs of a column, so that a value of the weight serves four products."
+idea   = "Each thread computes four outputs of a column, so that a value of the weight serves four products."
 dtypes = ["f32"]
 [[launch]]
 kernel = "matmul"
