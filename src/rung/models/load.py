@@ -515,9 +515,9 @@ def load(
 ) -> Model:
     """Load a model: a GPT-2, or one with Llama's layer.
 
-    `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a checkpoint of nanoGPT
-    (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2"; "random:gpt2" has random weights of that size, and
-    no tokenizer. `device` is auto (a GPU where there is one), cpu,
+    `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a GGUF file, a checkpoint of
+    nanoGPT (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2"; "random:gpt2" has random weights of that
+    size, and no tokenizer. `device` is auto (a GPU where there is one), cpu,
     cuda or emulator: the CUDA kernels without a GPU. `dtype` is a name such as "bfloat16", or torch's own. `plan` names
     the rungs for the operations, and `kernels` replaces single rungs ({"attention": "5"}); the CPU runs no rungs. With
     a `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
@@ -566,20 +566,21 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
 
 
 def _converted(checkpoint: Path) -> Path:
-    """The folder into which another trainer's checkpoint is converted, once for each state of it and its tokenizer."""
+    """The folder for another program's file, made once for each state of it and its tokenizer."""
     from rung.cuda.kept import cache_folder
-    kind = next(find_family(kind) for kind in known() if find_family(kind).checkpoints)
-    module = importlib.import_module(kind.checkpoints)
-    beside, convert = module.beside, module.convert
+    from rung.models import gguf
 
+    module: Any = gguf
+    if not gguf.is_one(checkpoint):
+        module = importlib.import_module(next(filter(None, (find_family(kind).checkpoints for kind in known()))))
     status = checkpoint.stat()
     state = hashlib.sha256(f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
-    for file in beside(checkpoint):
+    for file in module.beside(checkpoint):
         content = files.read_bytes(file)
         state.update(f" {file.name} {len(content)} ".encode() + content)
     folder = cache_folder() / "checkpoints" / state.hexdigest()[:24]
     if not (folder / "config.json").is_file():
-        convert(checkpoint, folder)
+        module.convert(checkpoint, folder)
     folder.touch()
     # Each state of a checkpoint is as large as the model: those used last are kept.
     kept = sorted((one for one in folder.parent.iterdir() if one.is_dir()), key=lambda one: -one.stat().st_mtime_ns)

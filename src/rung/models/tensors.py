@@ -1,4 +1,4 @@
-"""Tensor files: safetensors (one file or shards) and PyTorch's .bin, checked before anything is loaded.
+"""Tensor files: safetensors (one file or shards), PyTorch's .bin and GGUF, checked before anything is loaded.
 
 A reader gives names and shapes first, so that a wrong model is refused with one sentence, and then one tensor at a
 time, so that a large model is never in memory twice.
@@ -11,30 +11,45 @@ finds each call of torch in this package that leaves its dtype or its device to 
 from __future__ import annotations
 
 import json
+import mmap
 import operator
 import pickle
 import struct
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from rung import files
 from rung.errors import RungError, first_line
 from rung.files import shown
 
-SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
+SAFETENSORS, BIN, GGUF = "model.safetensors", "pytorch_model.bin", "model.gguf.json"
 HOLES = 1 << 28  # bytes of a file from which its holes matter
 HEADER = 100_000_000  # bytes of a header at most, by the format's definition
 
 
+class TensorFile(Protocol):
+    """A file's tensors by their names there."""
+
+    path: Path
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
+
+    def read(self, name: str) -> torch.Tensor: ...
+
+
 def open_tensors(folder: Path) -> list[TensorFile]:
     """The files that hold a folder's weights; safetensors come before .bin."""
+    if (folder / GGUF).is_file():
+        return [Gguf(folder / GGUF)]
     for name, kind in ((SAFETENSORS, Safetensors), (BIN, Pickled)):
         if (folder / name).is_file():
             return [kind(folder / name)]
@@ -151,6 +166,40 @@ class Pickled:
         return self._tensors[name]
 
 
+def read_blocks(source: Path, shape: tuple[int, ...], format: int, at: int) -> torch.Tensor:
+    """A tensor of a GGUF file, in float32, by its format and place there."""
+    import gguf
+
+    kind = gguf.GGMLQuantizationType(format)
+    width = gguf.quant_shape_to_byte_shape(shape, kind)
+    with files.opened(source) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+        raw = np.frombuffer(whole[at : at + int(np.prod(width))], np.uint8).reshape(width)
+        return torch.from_numpy(np.array(gguf.dequantize(raw, kind), np.float32)).view(*shape)
+
+
+class Gguf:
+    """The tensors of a file, by the index in its folder."""
+
+    def __init__(self, index: Path) -> None:
+        try:
+            found = files.read_json(index, "remove the folder")
+            self.path, self._places = Path(found["file"]), found["tensors"]
+            self.shapes = {n: tuple(s[::-1] if turned else s) for n, (s, _, _, turned, _) in self._places.items()}
+        except (OSError, ValueError, KeyError, TypeError):
+            raise RungError(f"{index} is not an index of a GGUF file; remove its folder.") from None
+        require_file(self.path)
+
+    def read(self, name: str) -> torch.Tensor:
+        shape, format, at, turned, heads = self._places[name]
+        try:
+            tensor = read_blocks(self.path, tuple(shape), format, at)
+        except Exception:  # a format that is unknown, or a file that is cut off
+            raise RungError(f"{self.path}: tensor {shown(name)} cannot be read; fetch it again.") from None
+        if heads:  # llama.cpp turns neighbouring channels, Hugging Face's files the halves of a head
+            tensor = tensor.view(heads, -1, 2, *shape[1:]).transpose(1, 2).reshape(shape)
+        return tensor.t() if turned else tensor
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor's elements are in the file, each of them: with a stride of 0, one counts as a billion."""
     if tensor.is_nested or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
@@ -177,9 +226,6 @@ def load_pickled(path: Path, remedy: str, otherwise: str) -> Any:
     except Exception:  # any error that a broken pickle causes in torch's own functions
         pass
     raise RungError(f"{path} is cut off or no PyTorch file; {remedy}.") from None
-
-
-TensorFile = Safetensors | Pickled
 
 
 def integers(numbers: Sequence[Any], device: torch.device | str = "cpu") -> torch.Tensor:

@@ -40,7 +40,7 @@ class Item:
     def empty(self, rows: Sequence[Row]) -> list[str]:
         """Figures that it names and that have no row, for a reason: it is as described in part."""
         named = [name.partition(" ")[2] for name in self.shown_by if name.partition(" ")[0] == FIGURES]
-        return [f"'{f.what}'" for section in named for f in _figures(section) if f.reason and f.reason != "as above"]
+        return [f"'{f.what}'" for section in named for f in figures(section) if f.reason and f.reason != "as above"]
 
 
 @cache
@@ -59,7 +59,7 @@ def there(name: str, rows: Sequence[Row]) -> bool:
     and a command are there if they exist."""
     kind, _, rest = name.partition(" ")
     if kind == FIGURES:
-        return all(f.reason or f.beside(rows) is not None for f in _figures(rest))
+        return all(f.reason or f.beside(rows) is not None for f in figures(rest))
     if kind in KINDS and rest:
         return any(_fits(row, kind, rest) for row in rows)
     if kind == "rung" or name.startswith(("tests/", "src/", "docs/", "benchmarks/")):
@@ -73,7 +73,7 @@ def complaint(name: str, verbs: Sequence[str]) -> str:
     kind, _, rest = name.partition(" ")
     path, _, test = name.partition("::")
     if kind == FIGURES:
-        return "" if _figures(rest) else f"sources.toml has no section {rest!r}"
+        return "" if figures(rest) else f"sources.toml has no section {rest!r}"
     if kind == "rung":
         return "" if rest.split()[0] in verbs else f"there is no verb {rest!r}"
     if kind in KINDS and rest:
@@ -89,7 +89,7 @@ def complaint(name: str, verbs: Sequence[str]) -> str:
     return ""
 
 
-def _figures(section: str) -> list[sources.Figure]:
+def figures(section: str) -> list[sources.Figure]:
     document, _, start = section.partition(" ")
     chosen = [e for e in sources.experiments() if e.document.name == document and e.section.startswith(start)]
     return [f for e in chosen for f in e.figures]

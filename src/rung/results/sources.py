@@ -37,6 +37,7 @@ class Document:
     year: str
     address: str
     gpu: str
+    studies: Sequence[str] = ()  # of ours whose whole tables belong to it
 
     @property
     def cited(self) -> str:
@@ -117,6 +118,8 @@ class Reference:
         if self.figure.startswith("opcode "):
             opcodes = kernel.get("opcodes")
             return opcodes.get(self.figure.removeprefix("opcode "), 0.0) if opcodes else None
+        if self.figure == "bytes_per_s" and "dram_read" not in kernel["figures"]:
+            return None  # without counters of the memory there is no rate
         parts = [kernel["figures"].get(name) for name in self.figure.split(" + ")]
         present = [p for p in parts if p is not None]
         return sum(present) if len(present) == len(parts) else None
@@ -193,6 +196,16 @@ class Experiment:
     gpu: str
     differs: str  # what is not as in the document
     figures: tuple[Figure, ...]
+
+    @property
+    def anchor(self) -> str:
+        return re.sub(r"\W+", "-", f"{self.document.name} {self.title.lower()}").strip("-")
+
+    @property
+    def rungs(self) -> list[str]:
+        """Those that ours are measured with."""
+        places = [r.what for f in self.figures for r in f.ours if r.kind in ("bench", "profile", "sweep")]
+        return list(dict.fromkeys(places))
 
     def table(self, rows: Sequence[Row], counts: Sequence[Row] = ()) -> list[tuple[str, str, str, str, str, str]]:
         """What was measured, theirs, ours, what the emulator counts, the unit, and the command that measures ours."""
