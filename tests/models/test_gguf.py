@@ -17,6 +17,7 @@ import rung
 from rung.errors import RungError
 from rung.models import gguf as reader
 from rung.models.family import read_config
+from rung.models.rope import Rope
 from rung.models.tokenizer import read_tokenizer
 
 gguf = pytest.importorskip("gguf")
@@ -53,12 +54,13 @@ def write(folder: Path, path: Path, format: int = 0, *, tokens: bool = True, **c
         writer.add_head_count_kv(parsed.NKV)
         writer.add_key_length(parsed.HS)
         writer.add_layer_norm_rms_eps(parsed.eps)
-        writer.add_rope_freq_base(parsed.base)  # type: ignore[attr-defined]
+        assert parsed.rope is not None
+        writer.add_rope_freq_base(parsed.rope.base)
         if parsed.window:
             writer.add_sliding_window(parsed.window)
-        if parsed.scaling:  # type: ignore[attr-defined]
-            plain = parsed.base ** -(torch.arange(0, parsed.HS, 2) / parsed.HS)  # type: ignore[attr-defined]
-            writer.add_tensor("rope_freqs.weight", (plain / parsed.angles()[1]).float().numpy())  # type: ignore[attr-defined]
+        if parsed.rope.kind == "llama3":
+            plain, scaled = (rope.angles(parsed.HS, 2)[1] for rope in (Rope(parsed.rope.base), parsed.rope))
+            writer.add_tensor("rope_freqs.weight", (plain / scaled).float().numpy())
     if tokens:
         add_tokens(writer, folder)
     for name, value in changed.items():

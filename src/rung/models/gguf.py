@@ -8,12 +8,10 @@ tensors and formats of numbers are the package's.
 from __future__ import annotations
 
 import json
-import mmap
 import shutil
 import struct
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,8 @@ from rung.errors import RungError, with_extra
 from rung.files import shown
 from rung.models import tokenizer as tokenizers_of
 from rung.models.family import Config, parse_config
-from rung.models.tensors import GGUF, require_file
+from rung.models.rope import Rope
+from rung.models.tensors import GGUF, read_blocks, require_file
 from rung.models.weights import expected
 
 MAGIC = b"GGUF"
@@ -181,13 +180,14 @@ def _config(source: Path, fields: Mapping[str, Any], tensors: Tensors) -> tuple[
     if "rope_freqs.weight" not in tensors:
         return parse_config(found, str(source)), found
     # Llama 3's scaling is kept as its factors, one for each pair of channels.
-    factors = _read(source, *tensors["rope_freqs.weight"])
+    factors = read_blocks(source, *tensors["rope_freqs.weight"])
     found["rope_scaling"] = {
         "rope_type": "llama3", "factor": float(factors.max()), "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": fields.get(f"{kind}.rope.scaling.original_context_length", 8192),
     }  # fmt: skip
-    config: Any = parse_config(found, str(source))
-    plain, scaled = (one.angles()[1] for one in (replace(config, scaling=None), config))
+    config = parse_config(found, str(source))
+    assert config.rope is not None
+    plain, scaled = (rope.angles(config.HS, 2)[1] for rope in (Rope(config.rope.base), config.rope))
     if not torch.allclose(plain / factors.double(), scaled, rtol=1e-4):
         raise RungError(f"{source} scales rotary positions by factors that are not Llama 3's; rung has no others.")
     return config, found
@@ -232,40 +232,6 @@ def _index(source: Path, config: Config, fields: Mapping[str, Any], tensors: Ten
     if left:
         raise RungError(f"{source}: tensor {shown(min(left))} has no place in a {config.family.title} of its fields.")
     return found
-
-
-def _read(source: Path, shape: tuple[int, ...], format: int, at: int) -> torch.Tensor:
-    """A tensor in float32."""
-    import gguf
-
-    kind = gguf.GGMLQuantizationType(format)
-    width = gguf.quant_shape_to_byte_shape(shape, kind)
-    with files.opened(source) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
-        raw = np.frombuffer(whole[at : at + int(np.prod(width))], np.uint8).reshape(width)
-        return torch.from_numpy(np.array(gguf.dequantize(raw, kind), np.float32)).view(*shape)
-
-
-class Gguf:
-    """The tensors of a file, by the index in its folder."""
-
-    def __init__(self, index: Path) -> None:
-        try:
-            found = files.read_json(index, "remove the folder")
-            self.path, self._places = Path(found["file"]), found["tensors"]
-            self.shapes = {n: tuple(s[::-1] if turned else s) for n, (s, _, _, turned, _) in self._places.items()}
-        except (OSError, ValueError, KeyError, TypeError):
-            raise RungError(f"{index} is not an index of a GGUF file; remove its folder.") from None
-        require_file(self.path)
-
-    def read(self, name: str) -> torch.Tensor:
-        shape, format, at, turned, heads = self._places[name]
-        try:
-            tensor = _read(self.path, tuple(shape), format, at)
-        except Exception:  # a format that is unknown, or a file that is cut off
-            raise RungError(f"{self.path}: tensor {shown(name)} cannot be read; fetch it again.") from None
-        if heads:  # llama.cpp turns neighbouring channels, Hugging Face's files the halves of a head
-            tensor = tensor.view(heads, -1, 2, *shape[1:]).transpose(1, 2).reshape(shape)
-        return tensor.t() if turned else tensor
 
 
 # ---- the tokenizer ---------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ finds each call of torch in this package that leaves its dtype or its device to 
 from __future__ import annotations
 
 import json
+import mmap
 import operator
 import pickle
 import struct
@@ -22,6 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from rung import files
@@ -47,8 +49,6 @@ class TensorFile(Protocol):
 def open_tensors(folder: Path) -> list[TensorFile]:
     """The files that hold a folder's weights; safetensors come before .bin."""
     if (folder / GGUF).is_file():
-        from rung.models.gguf import Gguf  # whose package an installation may lack
-
         return [Gguf(folder / GGUF)]
     for name, kind in ((SAFETENSORS, Safetensors), (BIN, Pickled)):
         if (folder / name).is_file():
@@ -164,6 +164,40 @@ class Pickled:
 
     def read(self, name: str) -> torch.Tensor:
         return self._tensors[name]
+
+
+def read_blocks(source: Path, shape: tuple[int, ...], format: int, at: int) -> torch.Tensor:
+    """A tensor of a GGUF file, in float32, by its format and place there."""
+    import gguf
+
+    kind = gguf.GGMLQuantizationType(format)
+    width = gguf.quant_shape_to_byte_shape(shape, kind)
+    with files.opened(source) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+        raw = np.frombuffer(whole[at : at + int(np.prod(width))], np.uint8).reshape(width)
+        return torch.from_numpy(np.array(gguf.dequantize(raw, kind), np.float32)).view(*shape)
+
+
+class Gguf:
+    """The tensors of a file, by the index in its folder."""
+
+    def __init__(self, index: Path) -> None:
+        try:
+            found = files.read_json(index, "remove the folder")
+            self.path, self._places = Path(found["file"]), found["tensors"]
+            self.shapes = {n: tuple(s[::-1] if turned else s) for n, (s, _, _, turned, _) in self._places.items()}
+        except (OSError, ValueError, KeyError, TypeError):
+            raise RungError(f"{index} is not an index of a GGUF file; remove its folder.") from None
+        require_file(self.path)
+
+    def read(self, name: str) -> torch.Tensor:
+        shape, format, at, turned, heads = self._places[name]
+        try:
+            tensor = read_blocks(self.path, tuple(shape), format, at)
+        except Exception:  # a format that is unknown, or a file that is cut off
+            raise RungError(f"{self.path}: tensor {shown(name)} cannot be read; fetch it again.") from None
+        if heads:  # llama.cpp turns neighbouring channels, Hugging Face's files the halves of a head
+            tensor = tensor.view(heads, -1, 2, *shape[1:]).transpose(1, 2).reshape(shape)
+        return tensor.t() if turned else tensor
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
