@@ -86,6 +86,12 @@ def findings() -> tuple[Finding, ...]:
     return tuple(made)
 
 
+def of_study(name: str) -> list[Finding]:
+    """Those whose figures a study measures."""
+    asked = {r for r in sources.references("study") if r.what.partition("/")[0] == name}
+    return [f for f in findings() if any(asked.intersection(figure.ours) for figure in f.figures)]
+
+
 def takeaways() -> dict[str, str]:
     """A paragraph for each document."""
     return {entry["name"]: entry["takeaway"] for entry in _data()}
