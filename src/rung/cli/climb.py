@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 PROMPT = "Hello, I'm a language model,"
 NEW_TOKENS = 512
-# Prompts as GPT-2's tokens, for random weights, which have no tokenizer.
-PROMPT_TOKENS = (15496, 11, 314, 1101, 257, 3303, 2746, 11)
-TOKENIZED = {PROMPT: PROMPT_TOKENS, "The city with the largest population is": (464, 1748, 351, 262, 4387, 3265, 318)}
 
 
 def climb(
@@ -121,6 +118,7 @@ def _store(row: Result, device: str, output: Path | None) -> Result:
 def _model(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[int]]:
     from rung.models import family
     from rung.models import weights as model_weights
+    from rung.models.family import TOKENIZED
 
     if (config := family.requested(model)) is not None:
         if prompt not in TOKENIZED:

@@ -24,7 +24,7 @@ from rung.models.options import Options, Prompt
 from rung.models.plan import TorchPlan
 from rung.models.sampling import Sampling
 from rung.models.transformer import Transformer
-from rung.models.weights import Weights, converted
+from rung.models.weights import Weights, converted, weight_bytes
 from rung.profile.trace import kernel_seconds
 from rung.results import machine
 from rung.results.row import Row as Result
@@ -149,13 +149,6 @@ def steps(dtypes: Sequence[str], plans: Sequence[str] | None = None, rungs: Sequ
                 how, idea, count = LAUNCHED[rung.name]
                 found.append(replace(plain, name=f"{plain.name}, {how}", what=idea, graph=True, steps=count))
     return found
-
-
-def weight_bytes(config: Config, dtype: str) -> int:
-    """The bytes of the model's matrices that a step must read."""
-    size = {"float32": 4, "tf32": 4, "int8": 1}.get(dtype, 2)
-    c = config
-    return size * (c.layers * (4 * c.C * c.C + 2 * c.C * c.F) + c.vocabulary * c.C)
 
 
 def _plan_text(name: str) -> str:
