@@ -154,7 +154,7 @@ def test_a_folder_of_own_exercises_is_taken(tmp_path: Path, capfd: pytest.Captur
     own.mkdir()
     (own / "double.cu").write_text(by_name("index").source)
     (own / "exercises.toml").write_text(
-        '[[chapters]]\ntitle = "Mine"\nexercises = ["double"]\n[double]\noperation = "residual"\ntask = "Add."\nhints = ["None."]\n'
+        '[[chapters]]\ntitle = "Mine"\nexercises = ["double"]\n[double]\noperation = "residual"\ntask = "Add."\nhints = ["None."]\nshape = "B=1,T=4,C=64"\n'
         'solution = { BLANK_1 = "int64_t(blockIdx.x) * BLOCK + threadIdx.x", BLANK_2 = "ceil_div(B * T * C, BLOCK)" }\n'
     )
     assert graded("1", capfd, "--from", "own")["name"] == "double"

@@ -27,6 +27,8 @@ def learn(
     folder: Annotated[Path, typer.Option(help="Where the exercise's file is written.")] = Path(),
     everything: Annotated[bool, typer.Option("--all", help="When it is solved, also the long checks.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Grade the file again at each save, until ^C.")] = False,
+    web: Annotated[bool, typer.Option("--web", help="The course as a page in a browser, served here.")] = False,
+    port: Annotated[int, typer.Option(help="With --web.")] = 8765,
     of_class: Annotated[
         Path | None, typer.Option("--class", help="Grade a class: a folder with a folder of files for each learner.")
     ] = None,
@@ -37,11 +39,16 @@ def learn(
 
     Exit code 0: solved, or just begun; 1: not yet.
 
-    Examples: rung learn · rung learn 3 · rung learn next --watch · rung hint 3
+    Examples: rung learn · rung learn 3 · rung learn next --watch · rung hint 3 · rung learn --web
     """
     from rung.learn import FOLDER, Progress, find
 
     place, progress = source or FOLDER, Progress.read()
+    if web:
+        from rung.learn import web as page
+
+        page.serve(folder, place, port)
+        return
     if of_class:
         _class(of_class, place, json)
         return
@@ -94,7 +101,7 @@ def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
         aim = f"{exercise.aim}: " if exercise.aim else ""
         print(f"Aim: {aim}{exercise.goal}, at {exercise.shape}.", file=out)
     print(f"\n{path} is the kernel. Change it, and run `rung learn {exercise.number}` again.", file=out)
-    print(f"`rung hint {exercise.number}` gives a hint.", file=out)
+    print(f"`rung hint {exercise.number}` gives a hint; `rung learn --web` shows pictures.", file=out)
 
 
 def _graded(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> dict[str, Any]:
@@ -183,5 +190,9 @@ def _list(solved: dict[str, int], source: Path, json: bool) -> None:
     shown = [(e.number, e.chapter, e.kind, e.name.replace("_", " "), "★" * solved.get(e.name, 0)) for e in every]
     console.table(("exercise", "chapter", "kind", "about", "stars"), shown, right=("exercise",))
     done = sum(e.name in solved for e in every)
-    next_step = f"next: `rung learn {find('next', solved, source).number}`" if done < len(every) else "all of them"
+    next_step = (
+        f"next: `rung learn {find('next', solved, source).number}`, or `rung learn --web`"
+        if done < len(every)
+        else "all of them"
+    )
     print(f"\n{done} of {len(every)} solved; {next_step}.")

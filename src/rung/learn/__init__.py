@@ -35,11 +35,11 @@ class Exercise:
     solution: Mapping[str, str]  # by blank
     story: tuple[str, ...]  # the rungs behind it
     folder: Path
+    shape: str  # at which counts are taken
     kind: str = "fill"
     why: str = ""  # the solution, explained
     goal: str = ""  # an expression over counters
     aim: str = ""  # the same in words
-    shape: str = ""  # at which the goal is counted
     dtype: str = "f32"
     par: int = 0  # sectors and passes of the solution
     of: str = ""  # the exercise whose solution has the bug put in

@@ -71,25 +71,41 @@ class Verdict:
 
 
 def verdict_on(exercise: Exercise, path: Path, progress: Progress) -> dict[str, Any]:
-    """The verdict as JSON has it. It is kept, and found there for an unchanged file."""
+    """The verdict as JSON has it, kept; that of an unchanged file is found there."""
     text = path.read_text(encoding="utf-8")
-    digest = hashlib.sha256("\0".join((text, __version__, repr(exercise))).encode()).hexdigest()[:16]
     kept = progress.graded.get(exercise.name, {})
-    facts: dict[str, Any] = kept["verdict"] if kept.get("digest") == digest else grade(exercise, path).as_json()
-    progress.graded[exercise.name] = {"digest": digest, "verdict": facts}
-    if facts["state"] == "solved":
-        progress.solved[exercise.name] = max(facts["stars"], progress.solved.get(exercise.name, 0))
-    progress.write()
+    known = kept.get("digest") == _digest(exercise, text)
+    facts: dict[str, Any] = kept["verdict"] if known else grade(exercise, path).as_json()
+    keep(exercise, text, facts, progress)
     return facts
 
 
-def grade(exercise: Exercise, path: Path) -> Verdict:
-    """The verdict on a file. What is seen first is said first: one mistake at a time."""
+def keep(exercise: Exercise, text: str, facts: dict[str, Any], progress: Progress) -> None:
+    """Writes a verdict into the learner's record."""
+    progress.graded[exercise.name] = {"digest": _digest(exercise, text), "verdict": facts}
+    if facts["state"] == "solved":
+        progress.solved[exercise.name] = max(facts["stars"], progress.solved.get(exercise.name, 0))
+    progress.write()
+
+
+def _digest(exercise: Exercise, text: str) -> str:
+    return hashlib.sha256("\0".join((text, __version__, repr(exercise))).encode()).hexdigest()[:16]
+
+
+def grade(exercise: Exercise, path: Path, *, drawn: bool = False) -> Verdict:
+    """The verdict on a file. What is seen first is said first: one mistake at a time. `drawn`: a wrong one is run for
+    its drawings, too."""
     text = path.read_text(encoding="utf-8")
     if blanks := sorted(set(BLANK.findall(text))):
         says = f"{' and '.join(blanks)}: not filled yet."
         return Verdict("blank", [Symptom("blank", "wrong", says, (), {"blanks": blanks})])
-    return _Trial(exercise, path, text).verdict()
+    trial = _Trial(exercise, path, text)
+    verdict = trial.verdict()
+    if drawn and verdict.counted is None:
+        with contextlib.suppress(RungError):
+            seen = trial.counted()
+            verdict.counted, verdict.case = seen.counted, seen.case
+    return verdict
 
 
 class _Trial:
@@ -115,8 +131,7 @@ class _Trial:
                     values = self.of.complete(case.values)
                     if found := self._wrong(rung, case, values, tuning, number):
                         return self._most_telling(rung, values, found, tuning, tried[number + 1 :])
-            values = self.of.complete(self.exercise.dims) if self.exercise.shape else self.of.complete(tried[-1].values)
-            return self._counted(rung, values)
+            return self.counted()
         except EmulatorFault as fault:
             return Verdict("wrong", [self._fault(fault, values)], cases=self.done, case=values)
         except RungError as error:
@@ -195,8 +210,9 @@ class _Trial:
         given = {n: a for n, a in given.items() if n in rung.binds}
         return run(rung, values, self.dtype, given, asked, tuning)
 
-    def _counted(self, rung: CudaRung, values: Values) -> Verdict:
-        """Right; is it as fast as it should be?"""
+    def counted(self) -> Verdict:
+        """Of a right kernel: is it as fast as it should be?"""
+        rung, values = CudaRung(self.of, self.path), self.of.complete(self.exercise.dims)
         given = operations.inputs(self.of, values, self.dtype, 1)
         machine.library().rung_machine_cold()
         with traced():
