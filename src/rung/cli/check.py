@@ -349,7 +349,13 @@ def _doubted(report: Report, rung: Rung) -> Report:
     """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict."""
     from rung.rungs.cuda import CudaRung
 
-    if report.verdict != "failed" or not isinstance(rung, CudaRung) or not rung.doubts:
+    if report.verdict != "failed" or not isinstance(rung, CudaRung) or rung.guessed is None:
+        return report
+    if report.failure.get("nan_lost"):
+        from rung.show.verb_tables import NAN_LOST
+
+        return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {NAN_LOST}")
+    if not rung.doubts:
         return report
     why, *likely = rung.doubts
     told = f"the header is a guess, and {why}; --write puts it into the file, to be corrected there"

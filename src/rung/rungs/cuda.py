@@ -7,14 +7,13 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rung.cuda import limits
-from rung.cuda.host_code import device_part
-from rung.cuda.source import Parameter, aliases, included, kernel_parameters
+from rung.cuda.host_code import device_part, with_headers
+from rung.cuda.source import Parameter, kernel_parameters
 from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import RungError
@@ -50,10 +49,13 @@ class CudaRung(Rung):
         self, operation: Operation, path: Path, table: dict[str, Any] | None = None, form: str = ""
     ) -> None:
         self._source = read_text(path)
+        near = [path.parent / "include", path.parent.parent / "include"]
+        shipped = INCLUDE.parent in path.resolve().parents
+        self._whole = self._source if shipped else with_headers(path, near)
         self.guessed: tuple[str, ...] | None = None  # remarks on a header that is not the file's own
         self.doubts: tuple[str, ...] = ()  # why that header is no ground for a verdict, and the likeliest ones
         if table is None and self._source.strip() and not adopt.has_header(self._source):
-            found = adopt.adopted(operation, self._source, path)
+            found = adopt.adopted(operation, self._whole, path)
             table, self.guessed, self.doubts = found.table, found.remarks, found.doubts
         self.table = header.table(self._source, str(path)) if table is None else table
         if form:
@@ -84,22 +86,15 @@ class CudaRung(Rung):
 
     @cached_property
     def parameters(self) -> dict[str, tuple[Parameter, ...]]:
-        """The parameters of each launched kernel."""
+        """The parameters of each launched kernel; of types with conditional names, those that [define] chooses."""
         kernels = dict.fromkeys(entry.kernel for entry in self.header.launches)
-        found = {k: kernel_parameters(self._source, k, str(self.path)) for k in kernels}
-        strange = {p.ctype for parameters in found.values() for p in parameters if p.pointer} - {"Real", *POINTEES}
-        types = self._types_of_headers() if strange else {}
-        return {k: tuple(replace(p, ctype=types.get(p.ctype, p.ctype)) for p in ps) for k, ps in found.items()}
-
-    def _types_of_headers(self) -> dict[str, str]:
-        """Names that the headers beside the rung give to types; of conditional ones, those that [define] chooses."""
+        defines = "".join(f"#define {name}\n" for name in self.header.define)
+        found = {k: kernel_parameters(defines + self._whole, k, str(self.path)) for k in kernels}
+        if {p.ctype for parameters in found.values() for p in parameters if p.pointer} <= {"Real", *POINTEES}:
+            return found
         assert self.path is not None
-        texts, names = [self._source], list(included(self._source))
-        for name in names:  # grows meanwhile
-            if (path := self.path.parent / name).is_file():
-                texts.append(read_text(path))
-                names += [n for n in included(texts[-1]) if n not in names]
-        return aliases("".join(f"#define {name}\n" for name in self.header.define) + "".join(texts))
+        whole = defines + with_headers(self.path, ())
+        return {k: kernel_parameters(whole, k, str(self.path)) for k in kernels}
 
     def signature(self, kernel: str) -> tuple[Parameter, ...]:
         return self.parameters[kernel]
@@ -164,7 +159,7 @@ class CudaRung(Rung):
             defines[name] = str(evaluate_int(expression, names, f"define.{name}"))
         assert self.path is not None
         return Build(
-            source=device_part(self._source),
+            source=device_part(self._whole),
             origin=str(self.path),
             kernels=tuple(self.parameters),
             defines=tuple(sorted(defines.items())),
@@ -218,7 +213,7 @@ class CudaRung(Rung):
 
         self._require_parameters_for_bind()
         launched = {e.kernel.partition("<")[0] for e in self.header.launches}  # another kernel's array does not count
-        dynamic = (k for k in launched if _DYNAMIC.search(adopt.body_of(self._source, k)))
+        dynamic = (k for k in launched if _DYNAMIC.search(adopt.body_of(self._whole, k)))
         if all(e.shared == 0 for e in self.header.launches) and (kernel := next(dynamic, None)):
             raise RungError(
                 f"{self.path}: {kernel} has an `extern __shared__` array, and no launch gives it memory; add its bytes "
