@@ -24,8 +24,8 @@ FILES = sorted(path.name for path in FOREIGN.glob("*.[cp][uy]"))
 OF = {"flash_minimal": "attention", "triton_descriptors": "residual", "tutorial_vector_add": "residual"}
 TOLD = {  # what to add
     "attention_heads.cu": 'needs = "HS <= 128"',
-    "layernorm_packed_shared.cu": "C % 8 == 0",
-    "matmul_register_tiles.cu": "... % 128 == 0",
+    "layernorm_packed_shared.cu": "C % 4 == 0",
+    "matmul_register_tiles.cu": "OC % 128 == 0",
     "matmul_whole_tiles.cu": "the header is a guess",
     "attention_torch_host.cu": "T % 32 == 0",
     "relu_float4.cu": "NaN is lost",
@@ -35,7 +35,7 @@ TOLD = {  # what to add
     "sgemm_bank_linear.cu": "C % 8 == 0",
     "sgemm_vectorize.cu": "C % 8 == 0",
 }
-DOUBTED = ["matmul_whole_tiles.cu"]  # right for whole tiles of three sizes only: no trial is right
+FAILED = ["attention_heads.cu"]  # the others are right under a condition: they are not judged without it
 # What a kernel's launch says completely is not tried.
 SURE = {
     "encoder_forward": ("embedding", {"inp": "tokens"}, "(B * T * C + 256 - 1) // 256", 256),
@@ -88,7 +88,7 @@ def test_a_grid_that_is_not_rounded_up_asks_for_multiples() -> None:
 def test_a_wrong_proposal_does_not_end_the_search(name: str, size: dict[str, str]) -> None:
     path = FOREIGN / f"{name}.cu"
     found = adopt._chosen(catalogue.operation(name.partition("_")[0]), read_text(path), path)
-    assert found.remarks == () and size.items() <= found.table["bind"].items()
+    assert found.doubts == () and size.items() <= found.table["bind"].items()
 
 
 @needs_compiler
@@ -96,7 +96,7 @@ def test_a_wrong_proposal_does_not_end_the_search(name: str, size: dict[str, str
 def test_what_the_text_leaves_open_is_tried() -> None:
     path = FOREIGN / "transpose_tiled.cu"
     found = adopt._chosen(catalogue.operation("transpose"), read_text(path), path)
-    assert found.remarks == ()
+    assert found.doubts == ()
     assert found.table["bind"] == {"odata": "out", "idata": "x", "rows": "R", "cols": "C"}
     assert found.table["launch"][0]["block"] == [32, 8]
 
@@ -264,9 +264,10 @@ def test_kernels_as_people_write_them_pass(name: str, tmp_path: Path) -> None:
     operation = OF.get(path.stem) or next((word for word in words if word in catalogue.folders()), "")
     named = [operation, str(path)] if operation else [str(path)]
     result = rung_line("check", *named)
-    assert result.returncode == (3 if name in DOUBTED else int(name in TOLD)), result.stdout + result.stderr
+    failed = int(name in TOLD) if name in FAILED else 3 * (name in TOLD)
+    assert result.returncode == failed, result.stdout + result.stderr
     assert TOLD.get(name, "") in result.stdout + result.stderr
-    if line := re.search(r"needs the line (needs = \[.*\])", result.stderr):
+    if line := re.search(r"needs the line (needs = \[.*?\])", result.stdout):
         assert rung_line("adopt", *named).returncode == 0
         text = re.sub(r"^needs = .*\n", "", path.read_text(), count=1, flags=re.MULTILINE)
         path.write_text(text.replace("\n[bind]", f"\n{line[1]}\n[bind]", 1))
@@ -280,7 +281,7 @@ def test_a_product_of_row_major_matrices_has_the_other_layout_of_the_weight() ->
     path = FOREIGN / "sgemm_shared.cu"
     found = adopt._chosen(catalogue.operation("matmul"), read_text(path), path)
     assert (found.table["bind"]["B"], found.table["zeroed"]) == ("weight_t", ["out"])
-    assert 'needs = ["B * T % 32 == 0", "C % 32 == 0", "OC % 32 == 0"]' in found.remarks[0]
+    assert 'needs = ["B * T % 32 == 0", "C % 32 == 0", "OC % 32 == 0"]' in found.doubts[0]
 
 
 WHOLE = """void launch(float* out, float* x, int B, int T, int C, int side) {

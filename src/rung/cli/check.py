@@ -141,7 +141,7 @@ def check(
         again = ["check", "--problem", problem, rung] if problem else ["check", operation, path] if path else []
         if goal and (path is None or not isinstance(own, CudaRung) or own.emulate):
             raise RungError("--goal needs a file whose kernels the emulator runs, as in `rung check gelu mine.cu`.")
-        if isinstance(own, CudaRung) and own.guessed is not None:
+        if isinstance(own, CudaRung) and own.guessed:
             console.note(options.proposed(own, write=write))
         if path is not None and (failed := _first_look(own, dtype or [], arch or [])):
             failed = _doubted(failed, own)
@@ -349,7 +349,7 @@ def _doubted(report: Report, rung: Rung) -> Report:
     """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict."""
     from rung.rungs.cuda import CudaRung
 
-    if report.verdict != "failed" or not isinstance(rung, CudaRung) or rung.guessed is None:
+    if report.verdict != "failed" or not isinstance(rung, CudaRung) or not rung.guessed:
         return report
     if report.failure.get("nan_lost"):
         from rung.show.verb_tables import NAN_LOST

@@ -102,7 +102,6 @@ class Proposal:
     """A header's table, and how it came about."""
 
     table: dict[str, Any]
-    remarks: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()  # why it is only a guess, and the likeliest headers; empty if text or trial confirm it
 
 
@@ -148,10 +147,10 @@ def adopted(of: Operation, source: str, path: Path) -> Proposal:
     def make(work: Path) -> tuple[Path, Any]:
         (work / "header.txt").write_text(of.name)
         found = _chosen(of, source, path)
-        return work / "header.txt", [found.table, found.remarks, found.doubts]
+        return work / "header.txt", [found.table, found.doubts]
 
-    table, remarks, doubts = kept.kept("header", key, make).note
-    return Proposal(table, tuple(remarks), tuple(doubts))
+    table, doubts = kept.kept("header", key, make).note
+    return Proposal(table, tuple(doubts))
 
 
 def _chosen(of: Operation, source: str, path: Path) -> Proposal:

@@ -52,11 +52,11 @@ class CudaRung(Rung):
         near = [path.parent / "include", path.parent.parent / "include"]
         shipped = INCLUDE.parent in path.resolve().parents
         self._whole = self._source if shipped else with_headers(path, near)
-        self.guessed: tuple[str, ...] | None = None  # remarks on a header that is not the file's own
+        self.guessed = False  # whether the header is not the file's own
         self.doubts: tuple[str, ...] = ()  # why that header is no ground for a verdict, and the likeliest ones
         if table is None and self._source.strip() and not adopt.has_header(self._source):
             found = adopt.adopted(operation, self._whole, path)
-            table, self.guessed, self.doubts = found.table, found.remarks, found.doubts
+            table, self.guessed, self.doubts = found.table, True, found.doubts
         self.table = header.table(self._source, str(path)) if table is None else table
         if form:
             self.table = header.in_format(self.table, form, str(path))
