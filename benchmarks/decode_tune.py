@@ -26,7 +26,7 @@ from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
 from rung.models.family import config_of
-from rung.models.gpu.engine import DTYPES, Engine
+from rung.models.gpu.engine import DTYPES, GpuSteps
 from rung.models.gpu.session import dims
 from rung.models.weights import weights_of
 from rung.results import machine
@@ -69,7 +69,7 @@ class Search:
         self.seeds = seeds
         self.seen: dict[tuple[tuple[str, int], ...], float] = {}
         config = config_of(self.name)
-        engine = Engine(config, weights_of(config, "cuda"), self.dtype, rung=self.rung.name)
+        engine = GpuSteps(config, weights_of(config, "cuda"), self.dtype, rung=self.rung.name)
         self.session = engine.open(self.rows)
         self.real = engine.real
         self.random = random.Random(11)

@@ -38,7 +38,7 @@ def measured(program: Path, races: str) -> dict[str, float]:
     found: list[dict[str, float]] = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        how = running.How(races="yes" if races == "yes" else "no", quiet=True)
+        how = running.Execution(races="yes" if races == "yes" else "no", quiet=True)
         ended = running.run(program, [], how, keep=True)
         assert ended.output == "OK\n", ended.errors
         cpu = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before

@@ -36,7 +36,7 @@ from rung.models.drafts import NGRAM
 from rung.models.family import Config, config_of
 from rung.models.gpt2.rungs import few_rows_rung
 from rung.models.gpu.batched_prefill import Prefill
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.scoring import GpuScorer
 from rung.models.gpu.session import dims
 from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
@@ -162,10 +162,10 @@ class Bench:
     def late(self) -> bool:
         return bool(time.perf_counter() - self.began > self.arguments.limit)
 
-    def engine(self, name: str, dtype: str) -> Engine:
-        return Engine(config_of(name), weights_of(name), dtype)
+    def engine(self, name: str, dtype: str) -> GpuSteps:
+        return GpuSteps(config_of(name), weights_of(name), dtype)
 
-    def served(self, engine: Engine, rows: int, length: int = 512) -> tuple[str, ...]:
+    def served(self, engine: GpuSteps, rows: int, length: int = 512) -> tuple[str, ...]:
         """The decode rung used for this many texts."""
         rung = engine.rung(dims(engine.config, rows, length))
         return () if rung is None else (rung.full_name,)
@@ -200,7 +200,7 @@ class Bench:
         """Two, four and eight texts of 128 after 128: the step of few rows, and the rungs used without it."""
         for name, dtype in SINGLE:
             for few in (few_rows_rung(dtype), None):
-                engine = Engine(config_of(name), weights_of(name), dtype, rung=few)
+                engine = GpuSteps(config_of(name), weights_of(name), dtype, rung=few)
                 for rows in (2, 4, 8):
                     try:
                         served = self.served(engine, rows)
@@ -266,7 +266,7 @@ class Bench:
         for cache in (None, "int8"):
             model = rung.load(path, device="cuda", dtype="bfloat16", cache=cache)
             engine = model.transformer.service.engine
-            assert isinstance(engine, Engine)
+            assert isinstance(engine, GpuSteps)
             held_out = HELD_OUT.read_text(encoding="utf-8").replace("<|endoftext|>", "")
             ids = list(model.tokenizer.encode(held_out))
             texts = [[*ids, *ids][len(ids) * row // 64 :][:BATCH] for row in range(64)]
@@ -284,7 +284,7 @@ class Bench:
                     found.metrics["same_likeliest"] = float((truth.argmax(-1) == logprobs.argmax(-1)).float().mean())
             del model, engine
         for rows, cache in itertools.product((64, 256), (None, "int8")):
-            engine = Engine(config_of("gpt2"), weights_of("gpt2"), "bfloat16", cache=cache)
+            engine = GpuSteps(config_of("gpt2"), weights_of("gpt2"), "bfloat16", cache=cache)
             options = {"cache": cache or "bfloat16", "texts": rows}
             with self.row("cache speed", "gpt2", "bfloat16", self.served(engine, rows), **options) as found:
                 if found.selected:
@@ -292,7 +292,7 @@ class Bench:
                     found.metrics |= {"tokens_per_s": rate, "step_us": self.step_time(engine, rows, 192) * 1e6}
             del engine
 
-    def _along(self, engine: Engine, texts: list[list[int]]) -> torch.Tensor:
+    def _along(self, engine: GpuSteps, texts: list[list[int]]) -> torch.Tensor:
         """Log-probabilities (tokens, texts, V) after each token that follows the prompt, for given texts."""
         after = logits_after(engine, [t[:PROMPT] for t in texts], [t[PROMPT:] for t in texts])
         return after.log_softmax(-1).transpose(0, 1)
@@ -434,7 +434,7 @@ class Bench:
         peak = torch.cuda.max_memory_allocated() - before
         return {"tokens_per_s": tokens / statistics.median(spent), "peak_mb": peak / 1e6}
 
-    def step_time(self, engine: Engine, rows: int, length: int) -> float:
+    def step_time(self, engine: GpuSteps, rows: int, length: int) -> float:
         """Seconds per step, from graphs of eight; lengths are reset, so that all have about the same context."""
         session = engine.open(rows)
         session.choice.greedy = True
@@ -469,7 +469,7 @@ class Bench:
                 found.append(begin.elapsed_time(end) / 1e3)
         return float(statistics.median(found))
 
-    def _forced(self, engine: Engine, text: list[int], truth: torch.Tensor) -> tuple[float, float]:
+    def _forced(self, engine: GpuSteps, text: list[int], truth: torch.Tensor) -> tuple[float, float]:
         """KL divergence per token and share of equal likeliest tokens, both models reading the same text."""
         kls, hits = [], []
         after = logits_after(engine, [text[:PROMPT]], [text[PROMPT:]])[0].double().log_softmax(-1)
@@ -483,7 +483,7 @@ class Bench:
         prompts: list[list[int]] = torch.randint(0, 50000, (rows, length), generator=generator).tolist()
         return prompts
 
-    def write(self, engine: Engine, rows: int, length: int, new: int, **how: Any) -> tuple[float, float]:
+    def write(self, engine: GpuSteps, rows: int, length: int, new: int, **how: Any) -> tuple[float, float]:
         """(tokens per second in total, seconds to the first) of the median of three runs after one to warm up."""
         found, prompts = [], self.prompts(rows, length)
         slots = GpuBackend(None, engine, rows, exact=engine.real.size == 4)  # as the engine of texts has it

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from rung.cuda.headers import find
 from rung.cuda.nvrtc import version
-from rung.emulator import executable, gpu, running
+from rung.emulator import executable, gpu_runtime, running
 from rung.errors import RungError
 from rung.profile import sanitize
 from rung.results import machine, store
@@ -65,7 +65,7 @@ def built(source: Path, folder: Path, arch: str) -> tuple[Path | None, str]:
     options = executable.Options(arch=arch)
     try:
         executable.compile_file(source, target.with_suffix(".o"), options)
-        executable.link([target.with_suffix(".o")], target, (), gpu.library(), arch)
+        executable.link([target.with_suffix(".o")], target, (), gpu_runtime.library(), arch)
     except Exception as problem:
         return None, str(problem)
     return target, ""
@@ -93,7 +93,7 @@ def right(source: Path, program: Path | None, why: str, expected: tuple[int, str
     if program is None:
         return row(source.stem, "output", "refused", why)
     began = time.perf_counter()
-    code, out, errors = attempt([str(program)], 30, running.How(device="cuda").environment(program))
+    code, out, errors = attempt([str(program)], 30, running.Execution(device="cuda").environment(program))
     seconds = time.perf_counter() - began
     if (code, out) == expected[:2]:
         return row(source.stem, "output", "ok", "", run_s=seconds)
@@ -106,7 +106,7 @@ def right(source: Path, program: Path | None, why: str, expected: tuple[int, str
 
 def sanitized(source: Path, program: Path, tool: str, sanitizer: str, line: list[int]) -> Row:
     command = [sanitizer, "--tool", tool, "--error-exitcode", "99", str(program)]
-    _, out, errors = attempt(command, 25, running.How(device="cuda").environment(program))
+    _, out, errors = attempt(command, 25, running.Execution(device="cuda").environment(program))
     text = out + errors
     count = sum(int(a or b) for a, b in _ERRORS.findall(text))
     first = next((t for t in text.splitlines() if _FIRST.match(t)), "")
@@ -124,10 +124,11 @@ def main() -> None:
     ends = time.monotonic() + given.seconds
     sanitizer = without_nvcc()
     print(
-        f"NVRTC {version()}, headers {find(version()).source}, {gpu.cuda_runtime()}; sanitizer {sanitizer}; no nvcc",
+        f"NVRTC {version()}, headers {find(version()).source}, {gpu_runtime.cuda_runtime()}; "
+        f"sanitizer {sanitizer}; no nvcc",
         flush=True,
     )
-    arch = gpu.architecture()
+    arch = gpu_runtime.architecture()
     found = [p for kind in ("right", "faulty") for p in sorted((PROGRAMS / kind).glob("*.cu"))]
     names = [p for p in found if given.only in p.stem]
     rows: list[Row] = []
@@ -147,7 +148,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
         folder = Path(name)
-        gpu.library(), executable.libraries()
+        gpu_runtime.library(), executable.libraries()
         programs = {p: pool.submit(built, p, folder, arch) for p in names}
         judged = {p: pool.submit(emulated, p) for p in names}
         for source in names:

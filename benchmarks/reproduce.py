@@ -27,7 +27,9 @@ from rung.profile import atlas  # noqa: E402
 from rung.results import codes, current, items, machine, sources, store  # noqa: E402
 from rung.results.row import Row  # noqa: E402
 
-TEXTS = {  # options of the attention study's texts -> seconds for each text
+VERSIONS = (*(str(n) for n in range(13, 24)), "37")  # the study's twelve
+TEXTS = {  # options of the attention study's texts -> rungs, seconds for each text
+    "": (VERSIONS, 12),
     "--batch 4": (("37_sixty_four_square",), 60),
     "--dtype bfloat16": (("27_tensor_cores",), 30),
     "--batch 16": (("37_sixty_four_square",), 100),
@@ -93,12 +95,10 @@ def study() -> Iterator[Call]:
 def text() -> Iterator[Call]:
     wanted = {r.command for r in empty("text")}
     for option, (rungs, seconds) in TEXTS.items():
-        if any(command.endswith(option) for command in wanted):
+        if (f"{sources.COMMANDS['text']} {option}").strip() in wanted:
             chosen = [word for rung in rungs for word in ("--rung", rung)]
             words = ["climb", "--study", "attention", *option.split(), "--seconds", str(seconds), *chosen]
             yield " ".join(words), call(words)
-    if sources.COMMANDS["text"] in wanted:
-        yield "climb --study attention", call(["climb", "--study", "attention"])
 
 
 def item() -> Iterator[Call]:

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine
-from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request
 from rung.models.family import RANDOM
 from rung.models.load import load

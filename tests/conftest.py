@@ -22,6 +22,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fresh", action="store_true", help="judge every rung anew, also where its verdict is known")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The CPU's code is compiled before the tests, which count what commands print."""
+    if not hasattr(config, "workerinput"):
+        from rung.models.cpu import build
+
+        for begun in [build.begin(dtype) for dtype in build.BITS]:
+            if begun is not None:
+                begun.wait()
+
+
 def _take_a_share(worker: str, workers: int) -> None:
     """Each of several test processes keeps to its share of the processors.
 

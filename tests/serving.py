@@ -15,11 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.serve.app import Limits, Server
-from rung.serve.run import served_from, settings
+from rung.serve.run import _Uvicorn, served_from, settings
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -34,7 +32,7 @@ class Running:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._uvicorn = uvicorn.Server(settings(self.server.app, replace(limits, grace=5)))
+        self._uvicorn = _Uvicorn(settings(self.server.app, replace(limits, grace=5)))
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Imports run one way, from the command line down to the dtypes; read from the syntax tree, functions included."""
+"""Imports run one way, from the command line down to the dtypes; read from the syntax tree, those in functions and by strings included."""
 
 import ast
 import re
@@ -31,8 +31,9 @@ ORDER = (
     ("dtypes", "precision", "inputs"),
     ("lines",),
     ("files",),
-    ("errors", "lazy", "numbers", "processors"),
+    ("errors", "lazy", "processors"),
 )
+_MODULE = re.compile(r"rung(\.[a-z_]+)+")
 LEVEL = {room: len(ORDER) - i for i, rooms in enumerate(ORDER) for room in rooms}
 
 
@@ -59,7 +60,11 @@ def _imports(path: Path, *, typing_too: bool = True) -> Iterator[tuple[str, list
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rung":
             yield node.module or "", [alias.name for alias in node.names]
         elif isinstance(node, ast.Import):
-            yield from ((alias.name, []) for alias in node.names if alias.name.split(".")[0] == "rung")
+            for alias in node.names:
+                if alias.name.split(".")[0] == "rung":
+                    yield alias.name, ["api"] if alias.name == "rung" else []
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _MODULE.fullmatch(node.value):
+            yield node.value, []  # as import_module and `python -m` take it
 
 
 def _room(path: Path) -> str:
@@ -113,8 +118,24 @@ def _circle(edges: dict[str, set[str]]) -> list[str]:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     edges = _edges()
     assert {"rung.rungs.catalogue", "rung.cuda.launch"} <= edges["rung.models.gpu.recorded"]
+    assert "rung.cli.cc" in edges["rung.cli"]
     assert _circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert _circle(edges) == []
+
+
+def test_the_batch_stands_below_its_backends() -> None:
+    edges = _edges()
+    for module in (name for name in edges if name.startswith("rung.models.batching")):
+        assert not [t for t in edges[module] if t.startswith(("rung.models.gpu", "rung.models.cpu"))], module
+
+
+def test_modules_that_are_found_by_name_are_plugins() -> None:
+    finding = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr) and re.match(r"rung\.\w+\.", str(getattr(node.values[0], "value", ""))):
+                finding.add(str(path.relative_to(PACKAGE)))
+    assert finding == {"cli/__init__.py", "models/family.py", "reproduce/studies/__init__.py"}  # verbs, families, studies
 
 
 def test_only_its_folder_names_a_family() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.slots import GpuBackend, write_texts
 
 
-def written(engine: Engine, prompts: Sequence[Sequence[int]], limits: Sequence[int], **how: Any) -> Iterator[list[int]]:
+def written(engine: GpuSteps, prompts: Sequence[Sequence[int]], limits: Sequence[int], **how: Any) -> Iterator[list[int]]:
     """For each step the tokens of all texts, -1 where one has ended."""
     return write_texts(GpuBackend(None, engine, len(prompts), exact=True), prompts, limits, **how)

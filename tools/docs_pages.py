@@ -21,7 +21,7 @@ from mkdocs.structure.pages import Page
 sys.path.insert(0, str(Path(__file__).parent))
 import ladder_pages
 
-from rung.learn import PER_CHAPTER, exercises
+from rung.learn import KINDS, Exercise, chapters
 from rung.rungs import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -69,22 +69,25 @@ def _ladders() -> str:
 
 
 def _exercises() -> str:
-    """Each exercise with its kernel, hints and solution, by chapter."""
+    """Each chapter's page, and its exercises with kernel, hints and solution."""
     parts = []
-    for e in exercises():
-        if e.number % PER_CHAPTER == 1:
-            parts.append(f"\n## {e.chapter}\n")
-        solution = "\n".join(f"{blank}: {text}" for blank, text in e.solution.items())
-        hints = "\n".join(f"{i}. {text}" for i, text in enumerate(e.hints, 1))
-        goal = f"\n\nGoal: `{e.goal}` at {e.shape}, as `rung count` counts it." if e.goal else ""
-        behind = ", ".join(f"`{name}`" for name in e.story)
-        parts.append(
-            f"### {e.number}. {e.name[3:].replace('_', ' ').capitalize()}\n\n{_no_links(e.task)}{goal}\n\n"
-            f"```cuda\n{e.source}```\n\n??? question \"Hints\"\n\n{_indented(_no_links(hints))}\n\n"
-            f"??? success \"Solution\"\n\n{_indented(f'```text{chr(10)}{solution}{chr(10)}```')}\n\n"
-            f"    The rungs behind it: {behind}.\n"
-        )
+    for chapter in chapters():
+        text = re.sub(r"(?m)^#", "##", chapter.text) or f"## {chapter.title}\n"
+        parts += [f"\n{_no_links(text)}", *(_exercise(e) for e in chapter.exercises)]
     return "\n".join(parts)
+
+
+def _exercise(e: Exercise) -> str:
+    solution = "\n".join(f"{blank}: {text}" for blank, text in e.solution.items() if e.kind != "write") or e.solved
+    hints = "\n".join(f"{i}. {text}" for i, text in enumerate(e.hints, 1))
+    aim = f"\n\nAim: {e.aim + ': ' if e.aim else ''}`{e.goal}` at {e.shape}." if e.goal else ""
+    behind = f"\n\n    See also {', '.join(f'`{name}`' for name in e.story)}." if e.story else ""
+    return (
+        f"### {e.number}. {e.title}\n\n*{KINDS[e.kind].capitalize()}.* {_no_links(e.task)}{aim}\n\n"
+        f'```cuda\n{e.source}```\n\n??? question "Hints"\n\n{_indented(_no_links(hints))}\n\n'
+        f'??? success "Solution"\n\n{_indented(f"```cuda{chr(10)}{solution}{chr(10)}```")}\n\n'
+        f"    {_no_links(e.why)}{behind}\n"
+    )
 
 
 def _no_links(text: str) -> str:

@@ -30,18 +30,21 @@ def first_line(error: object, most: int = 200) -> str:
     return (lines[0] if lines else type(error).__name__)[:most]
 
 
-FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten"]
+FaultKind = Literal[
+    "barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten", "unfinished"
+]
 FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
 
 
 class EmulatorFault(RungError):
     """A fault inside an emulated kernel; the process and later launches are unharmed. `place` and `related` say where,
-    as the findings of a document do: file, line, kernel, block and thread as far as they are known.
+    as the findings of a document do: file, line, kernel, block and thread as far as they are known; `record` has the
+    memory, the operand at the address, what is done, and what lacks.
 
     `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared
     memory, something that the emulator does not model, a trap (a failed assert, a division by zero), a race, a mistake
-    in asynchronous work (an uninitialised byte barrier, one arrival too many, a missing fence), or a read of what
-    nothing has written.
+    in asynchronous work (an uninitialised byte barrier, one arrival too many, a missing fence), a read of what
+    nothing has written, or a limit on time that a kernel reached whose blocks end one after the other.
     """
 
     def __init__(
@@ -50,10 +53,12 @@ class EmulatorFault(RungError):
         message: str,
         place: Mapping[str, Any] | None = None,
         related: Sequence[Mapping[str, Any]] = (),
+        record: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.kind: FaultKind = kind
         self.place, self.related = dict(place or {}), [dict(one) for one in related]
+        self.record = dict(record or {})
 
 
 def with_extra(name: str) -> str:

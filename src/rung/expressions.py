@@ -7,6 +7,7 @@ arithmetic, comparisons and a few named functions are evaluated.
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -17,6 +18,11 @@ from rung.files import shown
 Number = int | float | bool
 LONGEST = 2000  # characters of an expression
 BITS = 128  # of an intermediate whole number
+
+
+def product(sizes: list[str]) -> str:
+    """The expression of a product."""
+    return " * ".join(f"({size})" if re.search(r"[+-]", size) else size for size in sizes)
 
 
 class Names(dict[str, Number]):

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from rung.dtypes import DTYPES, Dtype, element
 from rung.errors import RungError
-from rung.expressions import Number, evaluate, evaluate_int
+from rung.expressions import Number, evaluate, evaluate_int, product
 from rung.inputs import Change
 from rung.lazy import torch
 
@@ -158,6 +158,14 @@ class Operation:
     def required(self) -> frozenset[str]:
         """The operands that every rung works on (views aside: a rung may bind the view or the whole)."""
         return frozenset(o.name for o in self.operands if not o.optional and o.view_of is None)
+
+    @property
+    def sizes(self) -> tuple[str, str, str]:
+        """Rows and columns of the first input, and the number of results, as expressions."""
+        result = next(o for o in self.operands if o.role != "in" and not o.optional)
+        inputs = (o for o in self.operands if o.role == "in" and not o.constant and o.dtype == "real")
+        shape = [str(d) for d in next((o for o in inputs if len(o.shape) > 1), result).shape]
+        return product(shape[:-1]) or "1", shape[-1], product([str(d) for d in result.shape])
 
     def replaced(self, binds: Container[str]) -> set[str | None]:
         """Outputs in whose place a rung that binds these operands writes a copy."""

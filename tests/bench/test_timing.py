@@ -7,6 +7,7 @@ import pytest
 
 from rung.bench import race, timing
 from rung.bench.timing import CALLS, FULL, MAX_CALLS, Contestant, rounds
+from rung.cuda import gpus
 from rung.dtypes import DTYPES
 from rung.results import machine
 from rung.results.current import Limits
@@ -35,7 +36,7 @@ def test_a_long_call_is_a_graph_of_its_own() -> None:
 
 
 def test_three_products_of_tf32_may_be_faster_than_float32_itself() -> None:
-    sheet = machine.DATASHEET["NVIDIA H200"]
+    sheet = gpus.rates("NVIDIA H200")
     assert machine.rate_limit(sheet, "f32") == pytest.approx(989e12 / 3)
     assert machine.rate_limit(sheet, "bf16") == sheet["bf16"]
     assert machine.rate_limit({"f32": 10e12, "tf32": 20e12}, "f32") == 10e12
@@ -62,7 +63,7 @@ def test_a_time_is_held_to_the_rate_of_the_format_that_is_multiplied(
     monkeypatch: pytest.MonkeyPatch, name: str, most: float
 ) -> None:
     """An H200 multiplied e4m3 at 1.35 times the rate that its data sheet has for bf16, and the rows failed."""
-    monkeypatch.setattr(machine, "datasheet", lambda: machine.DATASHEET["NVIDIA H200"])
+    monkeypatch.setattr(machine, "datasheet", lambda: gpus.rates("NVIDIA H200"))
     flops = 2 * 4096**3
     right = concluded(name, flops / most / 0.7)
     assert (right.verdict, right.of_datasheet) == ("ok", pytest.approx(0.7))
@@ -72,7 +73,7 @@ def test_a_time_is_held_to_the_rate_of_the_format_that_is_multiplied(
 def test_the_measured_ceiling_is_of_the_format_that_is_multiplied() -> None:
     dense, sparse, eight = (concluded(name, 200e-6).of_rate for name in ("3", "7", "8"))
     assert dense is not None and sparse == pytest.approx(dense / 2) and eight is None, "nothing measures e4m3"
-    limits = Limits("NVIDIA H200", 4.2e12, {"bf16": 788e12}, machine.DATASHEET["NVIDIA H200"])
+    limits = Limits("NVIDIA H200", 4.2e12, {"bf16": 788e12}, gpus.rates("NVIDIA H200"))
     assert [limits.rate("bf16", p) for p in ("", "2:4", "e4m3")] == [788e12, 2 * 788e12, 1979e12]
     assert limits.rate("f16") is None
 

@@ -3,7 +3,7 @@
 import time
 from typing import Any, cast
 
-from rung.check.runner import How, LocalCall
+from rung.check.runner import Binding, LocalCall
 
 
 class Waiting:
@@ -12,5 +12,5 @@ class Waiting:
 
 
 def test_an_emulated_run_takes_as_long_as_it_computes_whatever_else_the_machine_does() -> None:
-    call = LocalCall(cast(Any, Waiting()), cast(Any, None), "emulator", How())
+    call = LocalCall(cast(Any, Waiting()), cast(Any, None), "emulator", Binding())
     assert call.run()() < 0.025

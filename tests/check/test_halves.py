@@ -11,7 +11,7 @@ import pytest
 from emulation import needs_compiler
 from rung.check import judge
 from rung.check.report import ALONE, CheckRequest, Report
-from rung.check.runner import How, emulated
+from rung.check.runner import Binding, emulated
 from rung.emulator import module
 from rung.processors import processors
 
@@ -88,7 +88,7 @@ def test_a_right_file_counts_the_runs_of_both_halves(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize(("took", "seconds"), [(0.0, 6.0), (0.0001, 1.0), (0.03, 3.0), (1.0, 6.0)])
 def test_a_call_that_ended_soon_is_stopped_soon_in_another_order(took: float, seconds: float) -> None:
-    with emulated("emulator", How(), "reverse", took):
+    with emulated("emulator", Binding(), "reverse", took):
         assert module.ambient().seconds == seconds
 
 

@@ -306,7 +306,7 @@ def test_no_samples_are_refused_in_a_sentence(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_server_of_more_texts_than_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    from rung.models.batching.select_backend import backend_of
+    from rung.models.backends import backend_of
 
     with pytest.raises(RungError, match="fit into memory"):
         backend_of(rung.load(saved(), device="cpu").transformer, 1_000_000_000)

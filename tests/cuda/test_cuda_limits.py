@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from rung.cuda import gpus
 from rung.cuda.launch import LaunchConfig
-from rung.cuda.limits import ARCHITECTURES, hint, limits, occupancy, refusal
+from rung.cuda.limits import hint, limits, occupancy, refusal
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.operation import Values
@@ -55,7 +56,7 @@ def test_occupancy_worked_out_by_hand(
     assert found.fraction == found.warps / limits(arch).warps_sm
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", gpus.architectures())
 def test_a_lean_kernel_fills_every_architecture(arch: str) -> None:
     # 512 divides the threads of every multiprocessor, and 32 registers are at most the share of each thread.
     assert occupancy(arch, 512, 32, 0).fraction == 1.0

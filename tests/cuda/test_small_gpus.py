@@ -11,7 +11,7 @@ from pretended_gpu import pretend
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.models.gpu import token_sampler
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.load import INNER, load
 from rung.models.sampling import Sampling
 from rung.models.weights import Linear, read_weights
@@ -69,7 +69,7 @@ def test_tokens_are_sampled_by_a_rung_that_fits(
 def test_text_is_sampled_alike_with_the_vocabulary_in_memory() -> None:
     model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
-    engine = Engine(model.config, weights, "float32", "emulator", rung="6", sample="in_memory")
+    engine = GpuSteps(model.config, weights, "float32", "emulator", rung="6", sample="in_memory")
     given = [list(model.tokenizer.encode("The king"))]
     for how in ({"temperature": 1.2, "top_p": 0.8}, {"temperature": 0.9, "top_k": 30, "presence_penalty": 0.5}):
         (theirs,) = model.generate(given, max_new_tokens=5, stop_tokens=(), seed=9, **how)  # type: ignore[call-overload]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.emulator import executable, gpu
+from rung.emulator import executable, gpu_runtime
 
 FOLDER = Path(__file__).parent.parent / "programs"
 RIGHT = sorted((FOLDER / "right").glob("*.cu"))
@@ -170,7 +170,7 @@ def test_kernels_compile_for_a_gpu_without_nvcc(tmp_path: Path) -> None:
     )
     made, program = tmp_path / "scale.o", tmp_path / "scale"
     executable.compile_file(source, made, executable.Options(arch="sm_80"))
-    executable.link([made], program, (), gpu.library(), "sm_80")
+    executable.link([made], program, (), gpu_runtime.library(), "sm_80")
     assert sorted(re.findall(rb"symbol (kernel|variable)", made.read_bytes())) == [*[b"kernel"] * 4, b"variable"]
 
 

@@ -16,7 +16,7 @@ from rung.check.judge import check
 from rung.cuda import limits, nvrtc, triton_compile
 from rung.cuda.launch import LaunchConfig
 from rung.dtypes import dtype as named
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.load import INNER, load
 from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values
@@ -395,7 +395,7 @@ def test_the_sums_of_halves_as_floats_are_a_product_that_torch_has() -> None:
 def test_the_engine_writes_what_the_cpu_writes() -> None:
     model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
-    engine = Engine(model.config, weights, "float16", "emulator", rung="library_products")
+    engine = GpuSteps(model.config, weights, "float16", "emulator", rung="library_products")
     prompts = [list(model.tokenizer.encode(text)) for text in ("Once upon a time", "The king", "A fox")]
     steps = list(written(engine, prompts, [4] * 3))
     expected = [list(c.tokens) for c in model.generate(prompts, max_new_tokens=4, stop_tokens=(), temperature=0)]

@@ -19,7 +19,7 @@ from rung import emulator
 from rung.cuda import limits, nvrtc
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.slots import GpuBackend, logits_after, read_into, write_texts
 from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values
@@ -331,10 +331,10 @@ SMALL = {"n_embd": 64, "n_head": 2, "n_layer": 2, "n_positions": 128, "tie_word_
 
 def engine(
     folder: Path, dtype: str, rung: str, tuning: Mapping[str, int] | None = None, device: Device = "emulator"
-) -> Engine:
+) -> GpuSteps:
     config = models.ours(folder).config
     weights = read_weights(folder, config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
-    return Engine(config, weights, dtype, device, rung=rung, tuning=tuning)
+    return GpuSteps(config, weights, dtype, device, rung=rung, tuning=tuning)
 
 
 def rounded_reference(folder: Path, ids: list[int], real: Dtype) -> torch.Tensor:

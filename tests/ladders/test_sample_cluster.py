@@ -12,7 +12,7 @@ import torch
 from rung.cuda import nvrtc
 from rung.errors import RungError
 from rung.models.gpu import token_sampler
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.load import INNER, load
 from rung.models.sampling import Sampling
 from rung.models.weights import Linear, read_weights
@@ -131,7 +131,7 @@ def test_the_engine_samples_by_the_rung_that_is_named(monkeypatch: pytest.Monkey
         return prepare(rung, *args, **options)
 
     monkeypatch.setattr(CudaRung, "prepare", noted)
-    engine = Engine(model.config, weights, "float32", "emulator", rung="dependent_launch", sample="cluster")
+    engine = GpuSteps(model.config, weights, "float32", "emulator", rung="dependent_launch", sample="cluster")
     given = [list(model.tokenizer.encode("The king"))]
     settings: list[dict[str, Any]] = [
         {"temperature": 1.0, "top_p": 1.0},

@@ -9,7 +9,7 @@ import torch
 
 from rung.cuda import nvrtc
 from rung.dtypes import dtype as named
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.load import INNER, load
 from rung.models.sampling import Sampling
 from rung.models.weights import Linear, read_weights
@@ -91,7 +91,7 @@ def test_a_draw_follows_the_probabilities() -> None:
 def test_the_engine_samples_through_groups_what_the_cpu_samples() -> None:
     model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
-    engine = Engine(model.config, weights, "float32", "emulator", rung="dependent_launch", sample="groups")
+    engine = GpuSteps(model.config, weights, "float32", "emulator", rung="dependent_launch", sample="groups")
     given = [list(model.tokenizer.encode("The king"))]
     for how in ({"temperature": 1.0}, {"temperature": 1.2, "top_p": 0.8}, {"temperature": 0.9, "top_k": 30}):
         (theirs,) = model.generate(given, max_new_tokens=4, stop_tokens=(), seed=9, **how)  # type: ignore[call-overload]

@@ -20,8 +20,8 @@ import torch
 import gpt2_models as models
 import rung
 from rung.errors import RungError
+from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine, Stream
-from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Backend, NewTokens, Piece, Request, Text, Transcript
 from rung.models.generate import Run
 from rung.models.load import Model
@@ -399,12 +399,12 @@ def test_a_backend_that_cannot_be_made_is_an_error_in_one_sentence(model: Model)
 def test_texts_wait_for_the_memory_of_the_tokens_that_they_may_grow_to(
     tokens: int, at_once: int, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rung.models.batching import select_backend
+    from rung.models import backends
 
-    each = select_backend.slot_bytes(model.transformer)
+    each = backends.slot_bytes(model.transformer)
     assert each == 2 * 3 * 64 * CONTEXT * 4
-    free = int(tokens * each / CONTEXT / select_backend.SHARE) + 1
-    monkeypatch.setattr(select_backend, "available_memory", lambda: free)
+    free = int(tokens * each / CONTEXT / backends.SHARE) + 1
+    monkeypatch.setattr(backends, "available_memory", lambda: free)
     alone = [model.generate([[5, 6, i]], max_new_tokens=30, temperature=0)[0].tokens for i in range(8)]
     backend = backend_of(model.transformer)
     most, turn = [0], backend.turn

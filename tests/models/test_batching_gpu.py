@@ -16,12 +16,12 @@ from test_batching import together
 
 import gpt2_models as models
 from rung.errors import RungError
+from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine
-from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Request, Text
 from rung.models.gpu import slots as slots_module
 from rung.models.gpu.batched_prefill import PASS, bucket, passes, shapes
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.slots import GpuBackend
 from rung.models.load import Model
 from rung.models.options import Completion, Options, Prompt
@@ -44,7 +44,7 @@ def weights(model: Model) -> Any:
 def backend(
     model: Model, weights: Any, slots: int, dtype: str = "float32", rung: str | None = "dependent_launch"
 ) -> GpuBackend:
-    engine = Engine(model.config, weights, dtype, "emulator", rung=rung, graph=False)
+    engine = GpuSteps(model.config, weights, dtype, "emulator", rung=rung, graph=False)
     return GpuBackend(model.transformer, engine, slots, exact=engine.real.name == "f32")
 
 
@@ -181,7 +181,7 @@ def test_more_stop_tokens_than_a_step_looks_for_are_refused_by_themselves(model:
 
 
 def test_a_gpu_behind_a_fork_is_refused_in_one_sentence(model: Model, weights: Any) -> None:
-    engine = Engine(model.config, weights, "float32", "emulator", rung="dependent_launch", graph=False)
+    engine = GpuSteps(model.config, weights, "float32", "emulator", rung="dependent_launch", graph=False)
     engine.device, engine._pid = "cuda", engine._pid + 1
     with pytest.raises(RungError, match="after a fork"):
         engine.few_rows()

@@ -13,7 +13,7 @@ from rung.errors import RungError
 from rung.expressions import Number
 from rung.models.gpt2.rungs import BY_OPERATIONS
 from rung.models.gpu import engine as engine_module
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.slots import logits_after
 from rung.models.load import INNER, Model, load
 from rung.models.options import MOST_STOPS
@@ -36,8 +36,8 @@ def weights(model: Model) -> Weights:
 
 
 @pytest.fixture(scope="module")
-def engine(model: Model, weights: Weights) -> Engine:
-    return Engine(model.config, weights, "float32", "emulator", rung="dependent_launch")
+def engine(model: Model, weights: Weights) -> GpuSteps:
+    return GpuSteps(model.config, weights, "float32", "emulator", rung="dependent_launch")
 
 
 def prompts(model: Model, *texts: str) -> list[list[int]]:
@@ -56,7 +56,7 @@ def columns(steps: list[list[int]]) -> list[list[int]]:
 @pytest.mark.parametrize("rung", ["recompute", "appended", "dependent_launch", "streamed"])
 def test_greedy_text_is_the_cpus(model: Model, weights: Weights, rung: str) -> None:
     given = prompts(model, "Once upon a time")
-    one = Engine(model.config, weights, "float32", "emulator", rung=rung)
+    one = GpuSteps(model.config, weights, "float32", "emulator", rung=rung)
     assert columns(list(written(one, given, [3]))) == on_cpu(model, given, 3, temperature=0)
 
 
@@ -71,19 +71,19 @@ def test_greedy_text_is_the_cpus(model: Model, weights: Weights, rung: str) -> N
         {"temperature": 0, "repetition_penalty": 1.5},
     ],
 )
-def test_sampled_text_is_the_cpus(model: Model, engine: Engine, how: dict[str, float]) -> None:
+def test_sampled_text_is_the_cpus(model: Model, engine: GpuSteps, how: dict[str, float]) -> None:
     given = prompts(model, "The king")
     ours = written(engine, given, [5], sampling=Sampling(**how), seed=9)  # type: ignore[arg-type]
     assert columns(list(ours)) == on_cpu(model, given, 5, seed=9, **how)
 
 
-def test_a_batch_of_unequal_prompts_is_each_alone(model: Model, engine: Engine) -> None:
+def test_a_batch_of_unequal_prompts_is_each_alone(model: Model, engine: GpuSteps) -> None:
     given = prompts(model, "Once", "The old woman went into the forest and")
     together = columns(list(written(engine, given, [4, 4])))
     assert together == on_cpu(model, given, 4, temperature=0)
 
 
-def test_a_batch_behind_one_of_longer_prompts_is_each_alone(model: Model, engine: Engine) -> None:
+def test_a_batch_behind_one_of_longer_prompts_is_each_alone(model: Model, engine: GpuSteps) -> None:
     long = prompts(model, "The old woman went into the forest and", "Once upon a time there was a king")
     short = prompts(model, "Once", "The king was")
     list(written(engine, long, [3, 3]))
@@ -91,13 +91,13 @@ def test_a_batch_behind_one_of_longer_prompts_is_each_alone(model: Model, engine
 
 
 def test_tensor_cores_write_the_same_text_for_many(model: Model, weights: Weights) -> None:
-    many = Engine(model.config, weights, "bfloat16", "emulator")
+    many = GpuSteps(model.config, weights, "bfloat16", "emulator")
     given = prompts(model, "Once upon", "The king", "A dog", "In the forest", "She said")
     assert columns(list(written(many, given, [3] * 5))) == on_cpu(model, given, 3, temperature=0)
 
 
 @pytest.mark.slow
-def test_a_stop_token_ends_one_sequence_and_the_others_go_on(model: Model, engine: Engine) -> None:
+def test_a_stop_token_ends_one_sequence_and_the_others_go_on(model: Model, engine: GpuSteps) -> None:
     given = prompts(model, "Once upon a time", "The king")
     free = columns(list(written(engine, given, [5, 5])))
     stop = next(t for t in free[0][:3] if t not in free[1])
@@ -107,26 +107,26 @@ def test_a_stop_token_ends_one_sequence_and_the_others_go_on(model: Model, engin
     assert ended[1] == free[1]
 
 
-def test_limits_are_each_sequences_own(model: Model, engine: Engine) -> None:
+def test_limits_are_each_sequences_own(model: Model, engine: GpuSteps) -> None:
     given = prompts(model, "Once", "The king")
     steps = columns(list(written(engine, given, [2, 4])))
     assert [sum(t >= 0 for t in row) for row in steps] == [2, 4]
 
 
-def test_a_full_cache_ends_the_text(model: Model, engine: Engine) -> None:
+def test_a_full_cache_ends_the_text(model: Model, engine: GpuSteps) -> None:
     context = model.config.context
     steps = list(written(engine, [[5] * (context - 1)], [9]))
     assert [row[0] >= 0 for row in steps[:2]] == [True, True]
     assert all(row[0] == -1 for row in steps[2:])
 
 
-def test_more_stop_tokens_than_a_step_looks_for_are_refused(engine: Engine) -> None:
+def test_more_stop_tokens_than_a_step_looks_for_are_refused(engine: GpuSteps) -> None:
     with pytest.raises(RungError, match="stop tokens"):
         list(written(engine, [[1]], [2], stop_tokens=range(MOST_STOPS + 1)))
 
 
 def test_a_text_of_what_are_no_numbers_goes_on_with_tokens(model: Model, weights: Weights) -> None:
-    one = Engine(model.config, weights, "float32", "emulator", rung="dependent_launch")
+    one = GpuSteps(model.config, weights, "float32", "emulator", rung="dependent_launch")
     given = [prompts(model, "Once upon a time there was a king who had three sons and")[0][:n] for n in (12, 11)]
     expected = on_cpu(model, given, 7, temperature=0)
     one.operands["wpe"] = one.operands["wpe"].clone()  # in float32 it is the model's own
@@ -141,7 +141,7 @@ def test_a_text_of_what_are_no_numbers_goes_on_with_tokens(model: Model, weights
 @pytest.mark.parametrize("rung", ["recompute", "cached_projection", "appended"])
 def test_logits_of_a_text_that_no_one_would_write(model: Model, weights: Weights, rung: str) -> None:
     given, text = prompts(model, "Once upon a time")[0], prompts(model, " xylophone dog the")[0][:3]
-    one = Engine(model.config, weights, "float32", "emulator", rung=rung)
+    one = GpuSteps(model.config, weights, "float32", "emulator", rung=rung)
     expected = model.transformer.logits(torch.tensor([[*given, *text]]))[0, -len(text) :]
     torch.testing.assert_close(logits_after(one, [given], [text])[0], expected, rtol=1e-4, atol=1e-4)
 
@@ -158,7 +158,7 @@ def short(rung: Rung) -> str:
 
 def served(
     monkeypatch: pytest.MonkeyPatch,
-    engine: Engine,
+    engine: GpuSteps,
     shape: str,
     tuned: tuple[str, ...] = (),
     rows: int = 1,
@@ -181,8 +181,8 @@ def served(
     return BY_OPERATIONS if rung is None else short(rung)
 
 
-def of(model: Model, weights: Weights, dtype: str) -> Engine:
-    return Engine(model.config, weights, dtype, "emulator")
+def of(model: Model, weights: Weights, dtype: str) -> GpuSteps:
+    return GpuSteps(model.config, weights, dtype, "emulator")
 
 
 @pytest.mark.parametrize(

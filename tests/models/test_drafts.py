@@ -15,10 +15,10 @@ import gpt2_models as models
 import rung
 from rung.cli import main
 from rung.errors import RungError
+from rung.models.backends import backend_of
 from rung.models.batching.adaptive_drafting import SHARE, TRIAL, AdaptiveDrafting
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.host_sampling import HostBackend
-from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Backend, NewTokens, Text
 from rung.models.drafts import COLUMN, MOST, PROPOSING, Lookup, Pace, drafting, follow, numbers
 from rung.models.gpu.slots import GpuBackend

@@ -11,11 +11,11 @@ from test_batching import together
 
 import gpt2_models as models
 from rung.errors import RungError
-from rung.models.batching import select_backend
+from rung.models import backends
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Request
 from rung.models.gpu import slots as slots_module
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.row_transfer import RowTransfer, record
 from rung.models.gpu.session import Session, Work, dims
 from rung.models.gpu.slots import GpuBackend, read_into
@@ -39,11 +39,11 @@ def weights(model: Model) -> Any:
     return read_weights(model.folder, model.config, lambda w: Linear(w.float().clone()), lambda v: v.float().clone())
 
 
-def engine(model: Model, weights: Any, dtype: str = "bfloat16", **how: Any) -> Engine:
-    return Engine(model.config, weights, dtype, "emulator", graph=False, **how)
+def engine(model: Model, weights: Any, dtype: str = "bfloat16", **how: Any) -> GpuSteps:
+    return GpuSteps(model.config, weights, dtype, "emulator", graph=False, **how)
 
 
-def session(engine: Engine, rung: str, rows: int, capacity: int = 32) -> Session:
+def session(engine: GpuSteps, rung: str, rows: int, capacity: int = 32) -> Session:
     return Session(
         engine.config, engine.operands, engine.real, "emulator", rows, capacity, Work(find("decode", rung), {}, False)
     )
@@ -83,11 +83,11 @@ def test_more_texts_fit_where_their_keys_and_values_are_in_eight_bits(
     for cache in (None, "int8"):
         transformer = load(model.folder, device="emulator", plan="best", dtype="bfloat16", cache=cache).transformer
         engine = transformer.service.engine
-        assert isinstance(engine, Engine)
+        assert isinstance(engine, GpuSteps)
         for texts in (20, 60):
-            room = texts * select_backend.slot_bytes(transformer) / select_backend.SHARE
-            monkeypatch.setattr(select_backend, "_free", lambda _, room=room: int(room) + 9)
-            slots[cache, texts] = select_backend._gpu_slots(transformer, engine)
+            room = texts * backends.slot_bytes(transformer) / backends.SHARE
+            monkeypatch.setattr(backends, "_free", lambda _, room=room: int(room) + 9)
+            slots[cache, texts] = backends._gpu_slots(transformer, engine)
     assert slots == {(None, 20): 16, (None, 60): 32, ("int8", 20): 16, ("int8", 60): 64}
 
 

@@ -18,6 +18,8 @@ import rung
 from rung import emulator
 from rung.errors import RungError
 from rung.models import family
+from rung.models.gpu import recorded
+from rung.models.operations import step_rungs
 from rung.models.weights import in_file, weights_of
 
 SIZES = {"width": 64, "context": 48, "vocabulary": 400, "heads": 4, "depth": 3}
@@ -25,15 +27,18 @@ PROMPT = [17, 300, 4, 250, 9]
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+EACH_ITS_OWN = {"windows": [None, 3, 5], "caps": [None, None, 0.5], "scale": 4.0}
+
+
+@pytest.fixture(scope="module", params=[{}, EACH_ITS_OWN], ids=["all alike", "each layer its own"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A model of the family, whose folder is outside of the package."""
     home = tmp_path_factory.mktemp("families")
     shutil.copytree(Path(__file__).parents[1] / "families" / "reordered", home / "reordered")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RUNG_FAMILIES", str(home))
         saved = tmp_path_factory.mktemp("model")
-        fields = {"model_type": "reordered", **SIZES}
+        fields = {"model_type": "reordered", **SIZES, **request.param}
         (saved / "config.json").write_text(json.dumps(fields))
         tensors = in_file(weights_of(family.parse_config(fields, "here"), "cpu", seed=3))
         save_file(
@@ -50,6 +55,9 @@ def expected(folder: Path, ids: list[int]) -> torch.Tensor:
 
     t = {name: tensor.double() for name, tensor in load_file(folder / "model.safetensors").items()}
     width, heads, T = SIZES["width"], SIZES["heads"], len(ids)
+    fields = json.loads((folder / "config.json").read_text())
+    windows, caps = (fields.get(name, [None] * SIZES["depth"]) for name in ("windows", "caps"))
+    behind = torch.arange(T)[:, None] - torch.arange(T)
 
     def norm(x: torch.Tensor, name: str) -> torch.Tensor:
         return F.layer_norm(x, (width,), t[f"{name}.weight"], t[f"{name}.bias"], 1e-5)
@@ -57,11 +65,15 @@ def expected(folder: Path, ids: list[int]) -> torch.Tensor:
     def product(x: torch.Tensor, name: str) -> torch.Tensor:
         return x @ t[f"{name}.weight"].T + t[f"{name}.bias"]
 
-    x = t["tokens"][ids] + t["positions"][:T]
+    x = t["tokens"][ids] * fields.get("scale", 1.0) + t["positions"][:T]
     for i in range(SIZES["depth"]):
         n = norm(x, f"blocks.{i}.norm")
         q, k, v = product(n, f"blocks.{i}.keys").view(T, 3, heads, width // heads).permute(1, 2, 0, 3)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1).reshape(T, width)
+        scores = q @ k.transpose(1, 2) / (width // heads) ** 0.5
+        if caps[i]:
+            scores = caps[i] * torch.tanh(scores / caps[i])
+        scores.masked_fill_((behind < 0) | (behind >= (windows[i] or T)), -torch.inf)
+        y = (scores.softmax(-1) @ v).transpose(0, 1).reshape(T, width)
         h = F.gelu(product(n, f"blocks.{i}.up"), approximate="tanh")
         x = x + product(y, f"blocks.{i}.mixed") + product(h, f"blocks.{i}.down")
     return norm(x, "norm") @ t["head"].T
@@ -103,6 +115,33 @@ def test_its_operations_run_on_rungs_and_whole_steps_are_made_of_them(folder: Pa
         model = rung.load(folder, device="emulator", plan=plan, dtype="float32")
         assert_right(model, folder, 4)
     assert model.transformer.service.engine.latest.work.rung is None
+
+
+@emulated
+def test_a_norm_that_several_products_read_is_computed_by_each_or_once_for_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The emulator's own table has no products with norms.
+    monkeypatch.setattr(recorded, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
+    model = rung.load(folder, device="emulator", plan="best", dtype="bfloat16")
+    prompts = [PROMPT, PROMPT[:2]]
+    for prompt, text in zip(prompts, model.generate(prompts, max_new_tokens=3, temperature=0), strict=True):
+        for at, token in enumerate(text.tokens):
+            logits = expected(folder, [*prompt, *text.tokens[:at]])[-1]
+            assert float(logits.max() - logits[token]) < 0.1 * float(logits.std())
+
+
+@emulated
+@pytest.mark.parametrize(
+    "wrong", ["mul", "add_", "getitem", "view", "gelu", "cat", "rand_like", "item", "tolist", "eq", "add"]
+)
+def test_torch_may_not_touch_what_a_recorded_pass_reads(folder: Path, wrong: str, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(folder, model)
+    fields = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**fields, "wrong": wrong}))
+    with pytest.raises(RungError, match="reordered calls torch"):
+        rung.load(model, device="emulator", plan="best", dtype="float32").generate([PROMPT], max_new_tokens=1)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.load import INNER, Model, load
 from rung.models.sampling import Sampling
 from rung.models.weights import Linear, Weights, read_weights
@@ -36,20 +36,20 @@ def test_float32_text_is_the_cpus_for_128_tokens(model: Model, weights: Weights,
     if "int8" in rung:
         pytest.skip("eight bits are not float32")
     ids = list(model.tokenizer.encode("Once upon a time"))
-    engine = Engine(model.config, weights, "float32", rung=rung)
+    engine = GpuSteps(model.config, weights, "float32", rung=rung)
     assert [step[0] for step in written(engine, [ids], [128])] == cpu_text(model, ids, 128, temperature=0)
 
 
 def test_sampled_text_is_the_cpus(model: Model, weights: Weights) -> None:
     ids = list(model.tokenizer.encode("The king"))
     how = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "repetition_penalty": 1.1}
-    engine = Engine(model.config, weights, "float32")
+    engine = GpuSteps(model.config, weights, "float32")
     ours = [step[0] for step in written(engine, [ids], [64], sampling=Sampling(**how), seed=3)]  # type: ignore[arg-type]
     assert ours == cpu_text(model, ids, 64, seed=3, **how)
 
 
 def test_a_second_text_is_not_touched_by_the_first(model: Model, weights: Weights) -> None:
-    engine = Engine(model.config, weights, "float32")
+    engine = GpuSteps(model.config, weights, "float32")
     ids = [list(model.tokenizer.encode(text)) for text in ("Once upon a time", "The king")]
     for step, _ in enumerate(written(engine, ids[:1], [100])):  # left while the GPU is steps ahead
         if step == 5:

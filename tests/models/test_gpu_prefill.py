@@ -17,7 +17,7 @@ from rung.cuda.launch import Build
 from rung.models.family import Config, read_config
 from rung.models.gpu import recorded, row_transfer
 from rung.models.gpu.batched_prefill import Prefill
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.recorded import PromptPass, for_few_rows, tiles
 from rung.models.operations import BEGUN_EARLY, LADDERS, OPERATIONS, THREE_PRODUCTS, Rungs, prefill_rungs
 from rung.models.weights import Linear, read_weights, stack
@@ -184,14 +184,14 @@ def test_a_product_shared_by_depth_is_the_same(split: int) -> None:
 
 
 def test_tiles_are_as_large_as_lets_every_multiprocessor_have_one() -> None:
-    tune = catalogue.find("matmul/18").tune
+    tune = tuple(catalogue.find("matmul/18").tune.items())
     large = {"BM": 128, "BN": 128, "num_warps": 8, "SPLIT": 1}
     assert tiles(tune, 1024, 3072, 768, 132) == large  # 192 tiles
     assert tiles(tune, 1024, 2304, 768, 132) == large  # 144
     assert tiles(tune, 512, 768, 3072, 132) == {"BM": 32, "BN": 64, "num_warps": 4, "SPLIT": 1}  # 192
     assert tiles(tune, 64, 768, 3072, 132) == {"BM": 32, "BN": 64, "num_warps": 4, "SPLIT": 8}  # 24, eight parts each
     assert tiles(tune, 64, 768, 768, 132)["SPLIT"] == 4  # parts no flatter than 192
-    assert "SPLIT" not in tiles(catalogue.find("matmul_gelu/5").tune, 64, 3072, 768, 132)
+    assert "SPLIT" not in tiles(tuple(catalogue.find("matmul_gelu/5").tune.items()), 64, 3072, 768, 132)
 
 
 @pytest.mark.parametrize("rows", [1, 16, 64, 384, 512])
@@ -318,5 +318,5 @@ def test_on_a_gpu_text_behind_a_long_prompt_is_transformers() -> None:
     config = read_config(folder / "config.json")
     weights = read_weights(folder, config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
     ids = models.some_ids(900)
-    ours = [step[0] for step in written(Engine(config, weights, "float32"), [ids], [16])]
+    ours = [step[0] for step in written(GpuSteps(config, weights, "float32"), [ids], [16])]
     assert ours == models.reference_greedy(folder, ids, 16)

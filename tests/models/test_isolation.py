@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import copy
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -157,6 +159,12 @@ def test_prompts_and_texts_of_a_wrong_type_are_an_error_in_one_sentence(model: M
             model.score(texts, **how)
     with pytest.raises(RungError):
         model.embed([])
+
+
+def test_a_model_is_neither_copied_nor_pickled(model: Model) -> None:
+    for attempt in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(RungError):
+            attempt(model)
 
 
 def test_a_bias_forbids_and_forces_tokens(model: Model) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rung.models import family
 from rung.models.gpu import engine, recorded, slots
 from rung.models.gpu.recorded import StepPass
 from rung.models.operations import step_rungs
+from rung.rungs import catalogue
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 slow = pytest.mark.slow
@@ -239,8 +241,12 @@ def test_large_products_of_many_rows_are_the_librarys_and_attentions_blocks_are_
 
     monkeypatch.setattr("rung.models.gpu.session.StepPass", Seen)
     monkeypatch.setattr(recorded, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
-    monkeypatch.setattr(recorded, "LARGE_PRODUCT", 64 * 128)
-    monkeypatch.setattr(recorded, "MANY_GROUPS", 2 * 17)
+    few, groups = catalogue.find("matmul/30"), catalogue.find("rope_cached_attention/2")
+    for rung_, small in (
+        (few, replace(few.header.model, fits=("not step or OC * C < 64 * 128",))),
+        (groups, replace(groups.header.model, untuned=(("B * NKV >= 2 * 17", {"WARPS": 4, "LOADS": 2}),))),
+    ):
+        monkeypatch.setattr(rung_, "header", replace(rung_.header, model=small))
     folder, ids = models.saved("qwen3", num_hidden_layers=1, head_dim=32, intermediate_size=128), ids_of(20, 3)
     prompts = [ids[: 4 + i % 9] for i in range(17)]
     model = rung.load(folder, device="emulator", plan="best", dtype="bfloat16")
@@ -254,7 +260,7 @@ def test_a_step_is_launches_of_rungs_alone(monkeypatch: pytest.MonkeyPatch) -> N
     passes: list[StepPass] = []
 
     class Seen(StepPass):
-        def _by_torch(self, *given: object) -> torch.Tensor:
+        def by_torch(self, *given: object) -> torch.Tensor:
             raise AssertionError("a step calls torch")
 
         def end(self, x: torch.Tensor) -> None:

@@ -23,7 +23,7 @@ from rung.models.gpu import engine as gpu_engine
 from rung.models.gpu import loading
 from rung.models.gpu.batched_prefill import Prefill
 from rung.models.gpu.device_copy import AtOnce, Mark
-from rung.models.gpu.engine import Engine, GpuPlan
+from rung.models.gpu.engine import GpuPlan, GpuSteps
 from rung.models.gpu.loading import Arrival, Piece, arrival, pieces
 from rung.models.load import Model
 from rung.models.plan import TorchPlan
@@ -310,7 +310,7 @@ def test_on_a_gpu_a_prompt_is_read_while_layers_arrive() -> None:
     for _ in range(3):
         found = overlapped(folder, torch.float32, torch.device("cuda"))
         found.start()
-        engine = Engine(config, as_weights(found.operands, config), "float32", arrival=found)
+        engine = GpuSteps(config, as_weights(found.operands, config), "float32", arrival=found)
         ids = models.some_ids(20)
         assert [s[0] for s in written(engine, [ids], [10])] == models.reference_greedy(folder, ids, 10)
 

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,15 @@ import llama_models
 import rung
 from rung.cuda import kept
 from rung.models import weights as quantize
+from rung.models.cache import Column
 from rung.models.cpu import build, engine
-from rung.models.cpu.engine import Column, Engine, Run
+from rung.models.cpu.engine import CpuSteps, Run
 from rung.models.family import Config, read_config
 from rung.models.plan import TorchPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, read_weights
 
-pytestmark = pytest.mark.skipif(build.begin() is None, reason="needs a C++ compiler")
+pytestmark = pytest.mark.skipif(build.begin(build.DEFAULT) is None, reason="needs a C++ compiler")
 DTYPES = ["float32", "bfloat16", "int8"]
 
 
@@ -47,7 +49,7 @@ def loaded(dtype: str, kind: str = "gpt2", **config: Any) -> tuple[Config, Weigh
     return parsed, read_weights(folder, parsed, plan.matrix, plan.vector), plan
 
 
-def stepped(found: Engine, transformer: Transformer, steps: list[list[int]], rows: int = 2) -> list[torch.Tensor]:
+def stepped(found: CpuSteps, transformer: Transformer, steps: list[list[int]], rows: int = 2) -> list[torch.Tensor]:
     """Logits after each step: all tokens of a step at once, to the last row of the cache."""
     kind = transformer.weights.head.weight.dtype
     transformer.plan.cache_dtype = torch.float32 if kind == torch.float32 else torch.bfloat16
@@ -64,23 +66,23 @@ def stepped(found: Engine, transformer: Transformer, steps: list[list[int]], row
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_threads_and_columns_change_no_bit(dtype: str, fields: dict[str, Any]) -> None:
     config, weights, plan = loaded(dtype, **fields)
-    library = engine.available()
+    library = engine.available(dtype)
     assert library is not None
     transformer = Transformer(config, weights, plan)
     ids = models.some_ids(13)
-    one = torch.cat(stepped(Engine(library, config, weights, 1), transformer, [[i] for i in ids]))
+    one = torch.cat(stepped(CpuSteps(library, config, weights, 1), transformer, [[i] for i in ids]))
     for threads in (1, 2, 5):
         for split in ([13], [4, 9], [1, 5, 7], [2, 8, 3]):
             parts, at = [], 0
             for n in split:
                 parts.append(ids[at : at + n])
                 at += n
-            found = stepped(Engine(library, config, weights, threads), transformer, parts)
+            found = stepped(CpuSteps(library, config, weights, threads), transformer, parts)
             assert torch.equal(torch.cat(found), one)
 
 
 def passed(
-    found: Engine, transformer: Transformer, texts: list[list[int]], split: int = 1000, context: int = 64
+    found: CpuSteps, transformer: Transformer, texts: list[list[int]], split: int = 1000, context: int = 64
 ) -> torch.Tensor:
     """Logits after each text, all texts in the same passes, this many tokens of each at a time."""
     kind = transformer.weights.head.weight.dtype
@@ -97,15 +99,15 @@ def passed(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_in_a_pass_threads_company_and_parts_change_no_bit(dtype: str, fields: dict[str, Any]) -> None:
     config, weights, plan = loaded(dtype, **fields)
-    library = engine.available()
+    library = engine.available(dtype)
     assert library is not None
     transformer = Transformer(config, weights, plan)
     texts = [models.some_ids(n, seed=n) for n in (64, 1, 17, 30, 2, 63, 16)]
-    one = Engine(library, config, weights, 1)
+    one = CpuSteps(library, config, weights, 1)
     alone = torch.cat([passed(one, transformer, [ids]) for ids in texts])
     rated = [one.rate([ids], True)[0] for ids in texts if len(ids) > 1]
     for threads, split in ((1, 1000), (2, 13), (5, 40)):
-        several = Engine(library, config, weights, threads)
+        several = CpuSteps(library, config, weights, threads)
         assert torch.equal(passed(several, transformer, texts, split), alone)
         together = several.rate([ids for ids in reversed(texts) if len(ids) > 1], True)
         assert all(torch.equal(a, b) for a, b in zip(reversed(together), rated, strict=True))
@@ -155,7 +157,7 @@ def test_every_level_of_vectors_computes_the_same(dtype: str, fields: dict[str, 
     if platform.machine() != "x86_64" or compiler is None or LEVELS[level] not in build._processor().split():
         pytest.skip("g++ and an x86 of that level only")
     flags = [f.replace("native", level).replace("-O3", "-O1") for f in build.FLAGS]  # -O1: quickly compiled
-    compiled = build.compilation(compiler, flags)
+    compiled = build.compilation(compiler, flags, dtype)
     library = None if compiled is None else compiled.wait()
     assert library is not None
     plain = engine._bind(library)
@@ -163,7 +165,7 @@ def test_every_level_of_vectors_computes_the_same(dtype: str, fields: dict[str, 
     config, weights, plan = loaded(dtype, **fields)
     transformer = Transformer(config, weights, plan)
     ids = models.some_ids(9)
-    native = Engine(plain, config, weights, 2)
+    native = CpuSteps(plain, config, weights, 2)
     found = stepped(native, transformer, [ids[:5], ids[5:]])
     right = transformer.logits(torch.tensor([ids]))[0]
     tolerance = {"float32": 1e-5, "bfloat16": 2e-2, "int8": 2e-2}[dtype]
@@ -185,23 +187,31 @@ def test_integer_sums_do_not_overflow(width: int) -> None:
     layer.fc.bias = torch.ones(width)
     layer.mlp_proj = quantize.to_int8(torch.ones(64, width) * torch.linspace(-2, 2, 64)[:, None])
     layer.mlp_proj.bias = torch.zeros(64)
-    library = engine.available()
+    library = engine.available("int8")
     assert library is not None
     transformer = Transformer(config, weights, plan)
-    native = Engine(library, config, weights, 2)
+    native = CpuSteps(library, config, weights, 2)
     found = stepped(native, transformer, [[1, 2, 3, 4, 5]])[0]
     right = transformer.logits(torch.tensor([[1, 2, 3, 4, 5]]))[0]
     assert float((found - right).abs().max() / right.abs().max()) < 1e-3
     assert float((passed(native, transformer, [[1, 2, 3, 4, 5]]) - right[-1]).abs().max() / right.abs().max()) < 1e-3
 
 
+@pytest.fixture
+def anew() -> Iterator[None]:
+    """The compiler is looked for again, in the test and after it."""
+    build.begin.cache_clear()
+    yield
+    build.begin.cache_clear()
+
+
+@pytest.mark.usefixtures("anew")
 def test_without_a_working_compiler_torch_does_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     for compiler in ("/bin/false", "/no/such/compiler"):
-        monkeypatch.setattr(build, "_compilation", None)
-        monkeypatch.setattr(build, "_tried", False)
+        build.begin.cache_clear()
         monkeypatch.setenv("RUNG_CXX", compiler)
-        assert engine.available() is None
+        assert engine.available("float32") is None
         model = rung.load(models.saved(), dtype="float32", device="cpu")
         ids = models.some_ids(5)
         completion = model.generate([ids], temperature=0, max_new_tokens=8)[0]
@@ -210,6 +220,7 @@ def test_without_a_working_compiler_torch_does_it(monkeypatch: pytest.MonkeyPatc
     assert not list((tmp_path / "native").glob(".*"))
 
 
+@pytest.mark.usefixtures("anew")
 def test_another_compiler_of_the_same_name_compiles_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     compiler, keys = tmp_path / "g++", []
     for version in ("12", "12", "13.2"):
@@ -217,10 +228,9 @@ def test_another_compiler_of_the_same_name_compiles_anew(monkeypatch: pytest.Mon
             compiler.write_text(f"#!/bin/sh\n# {version}\nexit 1\n")
             compiler.chmod(0o755)
         monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(build, "_compilation", None)
-        monkeypatch.setattr(build, "_tried", False)
+        build.begin.cache_clear()
         monkeypatch.setenv("RUNG_CXX", str(compiler))
-        found = build.begin()
+        found = build.begin(build.DEFAULT)
         assert found is not None and found.wait() is None
         keys.append(found.key)
     assert keys[0] == keys[1] != keys[2]
@@ -235,9 +245,10 @@ def test_a_cache_made_under_any_umask_can_be_used(monkeypatch: pytest.MonkeyPatc
         os.umask(before)
 
 
-def test_a_program_that_ends_early_leaves_no_half_made_library(tmp_path: Path) -> None:
+def test_a_program_that_ends_early_tells_what_it_waited_for_and_leaves_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": "src", "RUNG_CACHE": str(tmp_path)}
-    code = "from rung.models.cpu import build; print(build.begin().made)"
+    code = "from rung.models.cpu import build; print(build.begin(build.DEFAULT).made)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert Path(done.stdout.strip()).parent == tmp_path / "native" and done.stderr == ""
+    assert Path(done.stdout.strip()).parent == tmp_path / "native"
+    assert done.stderr.startswith("rung: ") and done.stderr.count("\n") == 1
     assert not list((tmp_path / "native").iterdir())

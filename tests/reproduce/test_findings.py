@@ -31,12 +31,21 @@ def test_each_finding_has_a_verdict_and_a_reason_and_each_document_findings() ->
     assert all(f.figures or f.verdict == "unseen" for f in every)
 
 
+def test_no_verdict_would_survive_rows_that_say_otherwise(rows: list[Row]) -> None:
+    compared = [f for f in findings.findings() if f.figures]
+    assert len(compared) > 150 and all(f.ours(rows) is not None for f in compared)
+    for f in compared:
+        theirs = {"more": 2.0, "less": 0.5}.get(f.than(), (f.theirs() or 0) / f.neutral)
+        other = {"none": 2.0, "lost": theirs, "reversed": theirs}.get(f.verdict, f.neutral / (f.ours(rows) or 1))
+        assert _with(f, other * f.neutral).judged(rows) != f.verdict, f.says
+
+
 def test_a_row_that_turns_is_found_out(rows: list[Row]) -> None:
-    one = next(f for f in findings.findings() if f.verdict == "same" and len(f.figures) == 2)
+    one = next(f for f in findings.findings() if f.verdict == "same" and len(f.figures) == 2 and (f.theirs() or 0) > 2)
     turned = replace(one, figures=one.figures[::-1], neutral=1.0)
     assert turned.judged(rows) == "same"  # theirs turns as well
     assert _with(one, 1 / (one.ours(rows) or 1)).judged(rows) == "reversed"
-    assert _with(one, 1 + 0.2 * ((one.theirs() or 1) - 1)).judged(rows) == "smaller"
+    assert _with(one, (one.theirs() or 1) ** 0.3).judged(rows) == "smaller"
 
 
 class _Fixed(Finding):

@@ -153,7 +153,10 @@ ADDS += "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < N) out[i] = (flo
 
 
 @needs_compiler
-def test_the_hosts_code_of_headers_is_no_kernels_and_their_types_count(tmp_path: Path) -> None:
+def test_the_hosts_code_of_headers_is_no_kernels_and_their_types_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adopt, "_tried", lambda of, path, tables: ({"table": tables[0], "needs": [], "confirmed": True}, 1))
     (tmp_path / "include").mkdir()
     (tmp_path / "include/common.h").write_text(HEADER_OF_HOST)
     path = tmp_path / "residual.cuh"

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import openai
@@ -63,7 +64,8 @@ def direct(model: Model, prompt: Any, **how: Any) -> list[Completion]:
 
 def test_a_name_that_is_not_this_machines_is_refused(server: Running) -> None:
     for host, status in (("evil.example", 403), ("127.0.0.1:80", 200), ("[::1]", 200), ("localhost:1", 200),
-                         ("friend.example", 200), ("[", 403), ("", 200)):  # fmt: skip
+                         ("friend.example", 200), ("[", 403), ("", 200), ("localhost.", 200), ("user@localhost", 403),
+                         ("localhost#y", 403), ("localhost/x", 403)):  # fmt: skip
         assert ask(server, "/health", Host=host)[0] == status, host
 
 
@@ -395,4 +397,16 @@ def test_metrics_count_what_was_written(server: Running) -> None:
 def test_the_page_asks_nothing_of_others(server: Running) -> None:
     status, page = ask(server, "/")
     assert status == 200 and not re.search(r"""(src|href)=["'](https?:)?//""", page)
-    assert "default-src 'none'" in ask.headers["content-security-policy"]  # type: ignore[attr-defined]
+    policy = ask.headers["content-security-policy"]  # type: ignore[attr-defined]
+    assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+
+
+def test_what_is_no_http_and_another_protocol_are_answered_in_openais_form(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.sendall(b"nonsense\r\n\r\n")
+        head, _, content = b"".join(iter(partial(raw.recv, 1 << 16), b"")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ") and json.loads(content)["error"]["type"] == "invalid_request_error"
+    caplog.clear()
+    assert ask(server, "/health", Connection="Upgrade", Upgrade="websocket")[0] == 200 and not caplog.records

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import socket
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -62,6 +63,24 @@ def test_a_signal_lets_what_runs_finish(model: Model) -> None:
         text = "".join(c["text"] for chunk in chunks for c in chunk["choices"] if c["index"] == 0)
         assert text == expected(model, 4, "The wolf")
         assert process.wait(30) == 0
+
+
+def test_a_connection_made_while_the_server_ends_does_not_hold_it_up() -> None:
+    with running(folder()) as server:
+        busy = threading.Event()
+        server.loop.call_soon_threadsafe(lambda: (busy.set(), time.sleep(1)))  # it is accepted when the end has begun
+        busy.wait()
+        late = socket.create_connection(("127.0.0.1", server.port))
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 4  # less than the grace
+        late.close()
+
+
+def test_a_signal_after_the_ready_line_ends_in_order() -> None:
+    with command("--model", str(folder()), "--dtype", "float32") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
 
 
 @pytest.mark.slow

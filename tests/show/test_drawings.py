@@ -15,7 +15,7 @@ from rung.cli import main
 from rung.dtypes import DTYPES
 from rung.emulator.counters import TRACED, Sample
 from rung.profile import emulated
-from rung.profile.emulated import Counted
+from rung.profile.counted import Counted
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Subject

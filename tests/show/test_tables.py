@@ -157,16 +157,16 @@ def test_the_courses_climb_stands_beside_the_projects_own_speeds(root: Path) -> 
     (root / "README.md").write_text("<!-- course -->\n<!-- /course -->\n<!-- speed:course -->\n<!-- /speed:course -->\n")
     shown = Row(
         kind="climb", what="gpt2", part="reductions", dtype="float32", weights="random", machine=MACHINE, time=TIME,
-        options={"study": "course", "new_tokens": 50}, detail={"step": 1, "idea": ""}, metrics={"tokens_per_s": 40.0, "vs_before": 4.0},
+        options={"study": "course", "new_tokens": 50}, detail={"step": 1, "idea": ""}, metrics={"tokens_per_s": 40.0, "kernel_ms": 2.0},
     )  # fmt: skip
-    first = replace(shown, part="baseline", detail={"step": 0, "idea": ""}, metrics={"tokens_per_s": 10.0})
+    first = replace(shown, part="baseline", detail={"step": 0, "idea": ""}, metrics={"tokens_per_s": 10.0, "kernel_ms": 12.0})
     other = replace(first, options={}, metrics={"tokens_per_s": 99.0})
     store.write(root / "results/h200/climb.jsonl", [shown, first, other])
     write(root)
     short, _, whole = (root / "README.md").read_text().partition("<!-- /course -->")
-    assert "| baseline | 10 | 5 |" in short and "reductions" not in short
+    assert "| baseline | 12 | 10 | 5 |" in short and "reductions" not in short
     assert "Ours: gpt2, random weights, 50 tokens, on an NVIDIA H200." in short
-    assert whole.index("| baseline | 10 |  | 5 |") < whole.index("| reductions | 40 | 4.00× |  |") and "99" not in whole
+    assert whole.index("| baseline | 12 |  | 10 | 5 |") < whole.index("| reductions | 2 | 6.00× | 40 |  |") and "99" not in whole
 
 
 @pytest.mark.parametrize(("us", "said"), [(5.0, True), (20.0, False)])

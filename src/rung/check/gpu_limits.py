@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rung.cuda import limits
+from rung.cuda import gpus, limits
 from rung.cuda.launch import Build, LaunchConfig
 from rung.dtypes import Dtype
 from rung.errors import RungError
@@ -13,7 +13,7 @@ from rung.rungs import catalogue
 from rung.rungs.base import emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
-ARCH, MULTIPROCESSORS = "sm_90", 132  # of an H200
+ARCH = "sm_90"
 MOST_BUILDS = 6  # that are compiled
 Planned = tuple[Build, list[tuple[str, LaunchConfig]]]
 
@@ -21,7 +21,7 @@ Planned = tuple[Build, list[tuple[str, LaunchConfig]]]
 def unlaunchable(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None) -> tuple[str, list[Planned]]:
     """Why some launch that the rung's `needs` admits cannot be made on a GPU of sm_90, known before compiling; and what
     is to be compiled, each build with its largest launches."""
-    with emulated_multiprocessors(MULTIPROCESSORS):
+    with emulated_multiprocessors(gpus.usual().multiprocessors):
         admitted = dict(_admitted(rung, dtype, tuning))
         for name, values in admitted.items():
             for kernel, config in rung.launches(values, dtype, tuning, emulated=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,6 +46,10 @@ LADDER = Effort(0.02, 0.004, alone=False, later_runs=0, slow=0.25, patience=1.5)
 THOROUGH = Effort(0.3, 0.3, alone=True, later_runs=2100)
 ALONE = Effort(0.1, 0.03, alone=True, later_runs=2100, shapes=0.06, always_watched=0.02)
 QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
+NAN_LOST = (
+    "NaN is lost: fmaxf and fminf return their other number; x < 0 ? 0 : x keeps it. If that is meant, the header has "
+    "the line loses_nan = true"
+)
 SLOW = "slow"  # the kind of a failure by the limit on time
 RAISED = "raised"  # the kind of an error that the file itself raises: it does not take such a call
 OFTEN = 0.03  # seconds per run, for cases that every setting of the tunables is checked at
@@ -183,3 +187,13 @@ def known(device: str, rows: Iterable[Row]) -> set[tuple[str, str]]:
 
     some = (r for r in rows if r.kind == "check" and r.options.get("device") == device and r.verdict != "failed")
     return {(r.what, r.dtype) for r in some if codes.current(r)}
+
+
+def exit_code(reports: Sequence[Report], libraries: set[str]) -> int:
+    """1 if a rung is wrong, 3 if a rung was not judged; a library that needs a GPU may be skipped among others."""
+    if any(r.verdict == "failed" for r in reports):
+        return 1
+    if any(r.verdict == "stopped" for r in reports):
+        return 130
+    unjudged = [r for r in reports if r.verdict in NOT_JUDGED and r.verdict != "skipped" and r.rung not in libraries]
+    return 3 if unjudged or not any(r.verdict == "ok" for r in reports) else 0

@@ -32,7 +32,7 @@ STALLS = (6_000_000, 50_000_000)  # cycles; the second if the host was still que
 
 
 @dataclass(frozen=True)
-class How:
+class Binding:
     """How a call is bound: tunables; when emulated, the number of multiprocessors, and what is looked for."""
 
     tuning: dict[str, int] | None = None
@@ -97,7 +97,7 @@ class Host(Protocol):
         """Branch outcomes that no emulated launch has taken since the last call, if branches were counted."""
         ...
 
-    def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call: ...
+    def bind(self, rung: Rung, operands: Operands, how: Binding, scratch: GuardedStorage) -> Call: ...
 
 
 class LocalRunner:
@@ -133,13 +133,13 @@ class LocalRunner:
     def unreached(self) -> list[Unreached]:
         return coverage.take_unreached()
 
-    def bind(self, rung: Rung, operands: Operands, how: How, scratch: GuardedStorage) -> Call:
+    def bind(self, rung: Rung, operands: Operands, how: Binding, scratch: GuardedStorage) -> Call:
         prepared = prepare(rung, operands, how, self.device, scratch)
         mirror = scratch.raw if isinstance(scratch.raw, Mirror) else None
         return LocalCall(prepared, operands, self.device, how, mirror, streams=not isinstance(rung, CudaRung))
 
 
-def prepare(rung: Rung, operands: Operands, how: How, device: Device, scratch: GuardedStorage) -> Prepared:
+def prepare(rung: Rung, operands: Operands, how: Binding, device: Device, scratch: GuardedStorage) -> Prepared:
     """The rung bound to these operands, with its buffers in guarded memory as well."""
     mirror = scratch.raw if isinstance(scratch.raw, Mirror) else None
 
@@ -190,7 +190,7 @@ def _begun(prepared: Prepared) -> Prepared:
     return replace(prepared, run=begun)
 
 
-def emulated(device: Device, how: How, order: Order = "forward", took: float = 0.0) -> AbstractContextManager[None]:
+def emulated(device: Device, how: Binding, order: Order = "forward", took: float = 0.0) -> AbstractContextManager[None]:
     """Settings of the emulator for modules loaded and launched inside. A run that took so long before, in seconds, is
     stopped early if its threads wait for each other in this order."""
     if device == "cuda":
@@ -229,7 +229,7 @@ class LocalCall:
         prepared: Prepared,
         operands: Operands,
         device: Device,
-        how: How,
+        how: Binding,
         mirror: Mirror | None = None,
         *,
         streams: bool = False,

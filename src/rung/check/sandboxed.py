@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
 from rung.check.report import RAISED
-from rung.check.runner import How, Order, atomics_ran, emulated, prepare, run_late, steps, unwritten_read, wait
+from rung.check.runner import Binding, Order, atomics_ran, emulated, prepare, run_late, steps, unwritten_read, wait
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import coverage, launches_ran, without_launches
 from rung.errors import EmulatorFault, RungError, first_line
@@ -46,7 +46,7 @@ class _Bound:
     scratch: GuardedStorage
     listed: bool
     exact: bool
-    how: How
+    how: Binding
     graph: Any = None
     took: float = 0.0  # seconds of its last run
 
@@ -135,7 +135,7 @@ class _Judged:
             tensors[name] = data.view(getattr(torch, block["dtype"])).view(block["shape"])
         scratch = GuardedStorage(self.device, placement=placement, addresses=addresses)
         bound = _Operands(tensors, what["values"], dtype)
-        how = How(**what["how"])
+        how = Binding(**what["how"])
         python = not isinstance(rung, CudaRung)
         prepared = prepare(rung, bound, how, self.device, scratch)  # type: ignore[arg-type]
         if scratch.blocks:

@@ -23,9 +23,10 @@ from dataclasses import replace
 
 from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
-from rung.check.runner import How, capped
+from rung.check.runner import Binding, capped
 from rung.check.shapes import MOST_BYTES, MOST_FLOPS, SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
+from rung.cuda import gpus
 from rung.errors import RungError, TooLarge
 from rung.expressions import Number, names_in
 from rung.operation import Case, Operation, Values
@@ -35,7 +36,6 @@ from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
 
-LARGE = 132  # multiprocessors of an H200
 BASES = 6  # small cases whose dimensions are changed
 SEPARATING = 2.0  # seconds of runs that look for what separates a failure from right cases
 FAILED_RUN = 0.1  # what such a run counts that fails
@@ -158,7 +158,7 @@ class Procedure:
             if pace * cost.flops > effort.patience:
                 self.report.left_out[case.name] = f"{self.rung.full_name} would take {pace * cost.flops:.1f} s per run"
                 continue
-            how = How(trials.tuning)
+            how = Binding(trials.tuning)
             trial = trials.at(case, values, self.seed + index, how, only_run=True)
             if index == 0:
                 self.tell("names, types and compilation are right; now the cases")
@@ -224,11 +224,11 @@ class Procedure:
         if self.emulated and self.effort == THOROUGH and not catalogue.shipped(self.rung):
             self._at_a_shape_of_the_model()
 
-    def _at(self, one: Ran, how: How | None = None, names: list[str] | None = None) -> Trial:
+    def _at(self, one: Ran, how: Binding | None = None, names: list[str] | None = None) -> Trial:
         return self.trials.at(one.case, one.values, self.seed, how, names)
 
-    def _how(self, sms: int) -> How:
-        return How(self.trials.tuning, sms=sms)
+    def _how(self, sms: int) -> Binding:
+        return Binding(self.trials.tuning, sms=sms)
 
     def _numbers_refused(self) -> None:
         """Try the numbers of cases whose shapes it refuses, and their scale or eps, at a shape that it takes."""
@@ -294,13 +294,13 @@ class Procedure:
         assert isinstance(self.rung, CudaRung)
         if any(launch.cooperative for launch in self.rung.header.launches):
             return
-        found = []
+        large, found = gpus.usual().multiprocessors, []
         for one in self.ran:
-            usual, many = self._blocks(one, USUAL), self._blocks(one, LARGE)
+            usual, many = self._blocks(one, USUAL), self._blocks(one, large)
             found.append((max(b / a for a, b in zip(usual, many, strict=False)), -one.work, one.index, one))
         more, *_, one = max(found)
         if more > 1.0:
-            self._at(one, self._how(LARGE)).once()
+            self._at(one, self._how(large)).once()
 
     def _blocks(self, one: Ran, multiprocessors: int) -> list[int]:
         return [math.prod(grid) for grid in self.trials.grids(one.values, multiprocessors=multiprocessors)]
@@ -331,7 +331,7 @@ class Procedure:
         if not beyond or not usable:
             return
         try:
-            self._at(usable[-1], How(trials.tuning, cap=FEW_BLOCKS)).once()
+            self._at(usable[-1], Binding(trials.tuning, cap=FEW_BLOCKS)).once()
         except (Failure, RungError) as failure:
             text = f"its grid is capped, at {beyond[0]} too, and the blocks that are left out are not made up for"
             raise Failure(f"{text} (tried with {FEW_BLOCKS} blocks): {failure}", failure.kind) from failure
@@ -487,12 +487,12 @@ class Tunables:
 
     def _tried(self, setting: Setting, usable: list[Ran]) -> None:
         first, *others = usable
-        self._at(first, How(setting)).twice()
+        self._at(first, Binding(setting)).twice()
         for one in others:
             if one in self.quick and self._same_code(one.values, first.values, setting):
-                self._at(one, How(setting)).once(self.trials.next_order())
+                self._at(one, Binding(setting)).once(self.trials.next_order())
 
-    def _at(self, one: Ran, how: How) -> Trial:
+    def _at(self, one: Ran, how: Binding) -> Trial:
         return self.trials.at(one.case, one.values, self.seed, how)
 
     def _same_code(self, one: Values, other: Values, setting: Setting) -> bool:

@@ -15,7 +15,7 @@ from rung.check.compare import Deviation
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
 from rung.check.operands import Operands
 from rung.check.report import SLOW, CheckRequest, Failure, Report
-from rung.check.runner import STALLS, Host, How, Order, blamed
+from rung.check.runner import STALLS, Binding, Host, Order, blamed
 from rung.dtypes import Dtype
 from rung.emulator import EmulatorFault
 from rung.errors import RungError
@@ -58,7 +58,7 @@ class Trials:
         case: Case,
         values: Values,
         seed: int,
-        how: How | None = None,
+        how: Binding | None = None,
         names: list[str] | None = None,
         *,
         only_run: bool = False,
@@ -67,7 +67,7 @@ class Trials:
         names = names or self.names()
         self._last = (case, values, seed, names)
         self.report.case = case.name
-        how = replace(how or How(self.tuning), coverage=self.coverage)
+        how = replace(how or Binding(self.tuning), coverage=self.coverage)
         return Trial(self, case, values, how, names, seed, only_run, placement)
 
     def call_facts(self, values: Values, names: Sequence[str]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Trial:
         of: Trials,
         case: Case,
         values: Values,
-        how: How,
+        how: Binding,
         names: list[str],
         seed: int,
         only_run: bool,
@@ -173,7 +173,7 @@ class Trial:
                 self.operation, values, of.dtype, names, seed, device=memory, empty=empty, case=case
             )
             self.operands.blocks = self.storage.blocks
-            self.operands.half_arithmetic = of.half_arithmetic
+            self.operands.as_the_formula = of.half_arithmetic
             self.operands.loses_nan = bool(getattr(of.rung, "header", None) and of.rung.header.loses_nan)
             self.storage.only_read(self.operation.operand(name) for name in self.operands.inputs)
         with self.report.phase("compile_and_bind"):
@@ -189,6 +189,8 @@ class Trial:
         try:
             return self._once(order=order, before=before)
         except EmulatorFault as fault:
+            if fault.kind == "unfinished":
+                raise Failure(str(fault), SLOW) from None
             if order == "forward" or fault.kind != "deadlock":
                 raise
             outputs = self._once(before=before)

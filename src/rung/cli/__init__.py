@@ -17,12 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rung.cli.ending import discard_output, exit_code_of, interrupted
 from rung.errors import RungError
 
 # verb -> (module, what it does), in the order in which `rung --help` shows them.
 # A verb's function has the verb's name, or its module's (with a trailing underscore where Python has the name).
 VERBS = {
-    "generate": ("generate", "Write text with a GPT-2 model."),
+    "generate": ("generate", "Write text with a model of GPT-2's or Llama's kind."),
+    "chat": ("chat", "Talk with a model in the terminal."),
     "serve": ("serve", "OpenAI's completions over HTTP, with a page to try them."),
     "climb": ("climb", "The whole model, from the simplest kernels to the fastest decode."),
     "list": ("list_", "The ladders, or the rungs of one."),
@@ -66,34 +68,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; foreseeable mistakes end in one sentence and exit code 2."""
     words = sys.argv[1:] if arguments is None else arguments
     _prepare_streams()
-    sys.exit(reported(functools.partial(_dispatch, words)))
-
-
-def reported(work: Callable[[], int]) -> int:
-    """The exit code of `work`; a foreseeable mistake is one sentence on standard error, and code 2."""
-    try:
-        code = work()
-        sys.stdout.flush()
-        return code
-    except RungError as error:
-        message = "".join(
-            c if c.isprintable() or c in "\n\t" else "?" for c in str(error)
-        )  # no terminal escapes from untrusted text
-        print(f"rung: {message}", file=sys.stderr)
-        return 2
-    except MemoryError:
-        print("rung: this needs more memory than the machine has; give less at once.", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return _interrupted()
-    except BrokenPipeError:  # the reader (head, less) has closed the pipe
-        _silence()
-        return 0
-    except OSError as error:  # a full disk, a folder without permission
-        what = f"{error.filename}: " if error.filename else ""
-        print(f"rung: {what}{error.strerror or error}.", file=sys.stderr)
-        _silence()
-        return 2
+    sys.exit(exit_code_of(functools.partial(_dispatch, words)))
 
 
 def _prepare_streams() -> None:
@@ -104,16 +79,6 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def _interrupted() -> int:
-    print("rung: interrupted.", file=sys.stderr)
-    return 130
-
-
-def _silence() -> None:
-    """Discards pending output; otherwise Python would report it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(words: list[str]) -> int:
@@ -159,10 +124,19 @@ def _run(verb: str, words: list[str]) -> int:
     function = getattr(module, verb, None) or getattr(module, module_name)
     from typer.core import TyperCommand
 
+    Misuse: Any = typer.BadParameter.__base__  # also of unknown and missing options
+
     class Verb(TyperCommand):
         def get_help(self, *given: Any) -> str:
             """Replaces Typer's type names, such as list[str], which mean little to users who do not know Python."""
             return re.sub(r"<list\[(\w+)\]>", lambda m: f"<{m[1].lower()}>".ljust(len(m[0])), super().get_help(*given))
+
+        def make_context(self, *given: Any, **more: Any) -> Any:
+            try:
+                return super().make_context(*given, **more)
+            except Misuse as error:
+                problem = error.format_message().rstrip(".")
+                raise RungError(f"{problem}; `rung {verb} --help` lists the options.") from None
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(verb, help=function.__doc__ or summary, cls=Verb)(_ended_quietly(_begun(verb, function)))
@@ -206,16 +180,16 @@ def _ended_quietly(function: Callable[..., None]) -> Callable[..., None]:
             function(*args, **options)
             sys.stdout.flush()
         except BrokenPipeError:
-            _silence()
+            discard_output()
         except KeyboardInterrupt:
-            sys.exit(_interrupted())
+            sys.exit(interrupted())
 
     return verb
 
 
 def _help() -> str:
     width = max(map(len, VERBS))
-    lines = ["rung runs GPT-2 on hand-written GPU kernels, climbed one rung at a time.", ""]
+    lines = ["rung runs GPT-2 and Llama on hand-written GPU kernels, one rung at a time.", ""]
     lines += ["usage: rung VERB ...      (`rung help VERB` shows a verb's options)", ""]
     wide = max(60, shutil.get_terminal_size().columns)
     indent = " " * (width + 4)

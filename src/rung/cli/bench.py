@@ -143,6 +143,6 @@ def _print_ceilings(ceilings: Any, json: bool) -> None:
     for name, rate in ceilings.flops.items():
         rows.append((f"matmul {name}, TFLOP/s", f"{rate / 1e12:.0f}", f"{sheet[name] / 1e12:.0f}" if sheet else ""))
     if json:
-        console.print_json({"bytes": ceilings.bytes, "flops": dict(ceilings.flops), "datasheet": sheet})
+        console.print_json({"bytes": ceilings.bytes, "flops": dict(ceilings.flops), "datasheet": dict(sheet)})
     else:
         console.table(("ceiling", "measured", "datasheet"), rows, right=("measured", "datasheet"))

@@ -245,6 +245,6 @@ def _take(asked: _Asked, word: str, value: str) -> None:
 
 def main() -> None:
     """The script `rung-nvcc`: `rung cc` under one word, as build systems want a compiler."""
-    from rung import cli
+    from rung.cli.ending import exit_code_of
 
-    sys.exit(cli.reported(lambda: cc(sys.argv[1:])))
+    sys.exit(exit_code_of(lambda: cc(sys.argv[1:])))

@@ -73,7 +73,8 @@ def count(path: Path, launch: Launch) -> Any:
     import torch
 
     from rung.emulator import counters, module
-    from rung.profile.emulated import PATIENCE, Counted
+    from rung.profile.counted import Counted
+    from rung.profile.emulated import PATIENCE
 
     of, kernel, given = _read(path, launch)
     arrays = [one.made(torch.Generator().manual_seed(0), aligned=True) for one in given]
@@ -87,6 +88,7 @@ def predict(path: Path, launch: Launch, gpu: str) -> Any:
     """How long a launch takes on a GPU."""
     import torch
 
+    from rung.cuda import gpus
     from rung.emulator import module, timing
     from rung.profile.emulated import PATIENCE
     from rung.profile.prediction import Prediction
@@ -97,7 +99,7 @@ def predict(path: Path, launch: Launch, gpu: str) -> Any:
     with module.under(poison=False, seconds=PATIENCE), timing.predicted(gpu, timing.sets_of(size)) as launches:
         arguments = [one.argument(array) for one, array in zip(given, arrays, strict=True)]
         of.launch(kernel, launch.config(path), arguments)
-    return Prediction(gpu, launches)
+    return Prediction(gpus.find(gpu).name, launches)
 
 
 def _read(path: Path, launch: Launch) -> tuple[Any, str, list[Any]]:

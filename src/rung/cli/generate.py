@@ -1,4 +1,4 @@
-"""`rung generate`: text from a GPT-2."""
+"""`rung generate`: a text continued."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def generate(
         Path | None, typer.Option("--output", "-o", help="Write JSON lines here; a run that was stopped is resumed.")
     ] = None,
 ) -> None:
-    """Write text with a GPT-2 model.
+    """Write text with a model of GPT-2's or Llama's kind.
 
     rung generate "Once upon a time"
 
@@ -109,7 +109,7 @@ def generate(
     """
     if logprobs and not json_:
         raise RungError("log-probabilities are part of the JSON output; add --json.")
-    _begin(device, ray)
+    begin(device, dtype, ray)
     device = options.device_of(gpus, device, ray)
     texts = _prompts(text, prompt, file, prompts)
     json_ = json_ or output is not None
@@ -175,13 +175,14 @@ def generate(
         raise typer.Exit(130)
 
 
-def _begin(device: str, ray: str | None) -> None:
+def begin(device: str, dtype: str, ray: str | None) -> None:
     """Work to do while torch is imported: compile the CPU kernels, or create the GPU's context."""
     on_gpu = Path("/dev/nvidiactl").exists()
     if device == "cpu" or (device == "auto" and not on_gpu):
         from rung.models.cpu import build
 
-        build.begin()
+        if (named := build.DEFAULT if dtype == "auto" else dtype) in build.BITS:
+            build.begin(named)
     elif device in ("auto", "cuda") and on_gpu and ray is None:
         from rung.lazy import begin_context
 

@@ -1,13 +1,12 @@
-"""`rung learn` and `rung hint`: exercises, graded by `rung check` and `rung count`."""
+"""`rung learn` and `rung hint`: the course, graded on the machine in about a second."""
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -15,123 +14,185 @@ from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.learn import Exercise
+    from rung.learn import Exercise, Progress
 
-Number = Annotated[int, typer.Argument(metavar="NUMBER", help="The exercise, from 1 to 24.")]
+Which = Annotated[str, typer.Argument(metavar="EXERCISE", help="Its number, its name, or `next`.")]
+From = Annotated[Path | None, typer.Option("--from", help="A folder with other exercises (exercises.toml).")]
 
 
 def learn(
-    number: Annotated[int | None, typer.Argument(metavar="[NUMBER]", help="The exercise to begin or to grade.")] = None,
+    which: Annotated[
+        str | None, typer.Argument(metavar="[EXERCISE]", help="Its number, its name, or `next`: to begin or to grade.")
+    ] = None,
     folder: Annotated[Path, typer.Option(help="Where the exercise's file is written.")] = Path(),
+    everything: Annotated[bool, typer.Option("--all", help="When it is solved, also the long checks.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Grade the file again at each save, until ^C.")] = False,
+    web: Annotated[bool, typer.Option("--web", help="The course as a page in a browser, served here.")] = False,
+    port: Annotated[int, typer.Option(help="With --web.")] = 8765,
+    of_class: Annotated[
+        Path | None, typer.Option("--class", help="Grade a class: a folder with a folder of files for each learner.")
+    ] = None,
+    source: From = None,
     json: options.Json = False,
 ) -> None:
-    """Exercises in six chapters: the list, or one of them, which is written here and graded when its blanks are filled.
+    """The course: exercises in chapters. The list, or one of them, which is written here and then graded.
 
-    Exit code 0: solved, or just begun; 1: not yet right.
+    Exit code 0: solved, or just begun; 1: not yet.
 
-    Examples: rung learn · rung learn 3 · rung hint 3
+    Examples: rung learn · rung learn 3 · rung learn next --watch · rung hint 3 · rung learn --web
     """
-    from rung.learn import BLANK, Progress, find
+    from rung.learn import FOLDER, Progress, find
 
-    progress = Progress.read()
-    if number is None:
-        _list(progress.solved, json)
+    place, progress = source or FOLDER, Progress.read()
+    if web:
+        from rung.learn import web as page
+
+        page.serve(folder, place, port)
         return
-    exercise = find(number)
-    path = folder / f"{exercise.name}.cu"
+    if of_class:
+        _class(of_class, place, json)
+        return
+    if which is None:
+        _list(progress.solved, place, json)
+        return
+    exercise = find(which, progress.solved, place)
+    path = folder / exercise.file
     out = sys.stderr if json else sys.stdout
-    print(f"{exercise.number}. {exercise.chapter}: {exercise.task}\n", file=out)
-    blanks, says = list(exercise.solution), ""
     if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(exercise.source, encoding="utf-8")
-        print(f"{path} is the kernel. Fill its blanks ({', '.join(blanks)}),", file=out)
-        print(f"and run `rung learn {number}` again. `rung hint {number}` gives a hint.", file=out)
-        state = "begun"
+        _introduce(exercise, path, out)
+        facts: dict[str, Any] = {"state": "begun", "says": "", "symptoms": [], "blanks": sorted(exercise.solution)}
     else:
-        text = path.read_text(encoding="utf-8")
-        blanks = sorted(set(BLANK.findall(text)))
-        says = f"{' and '.join(blanks)}: not filled yet." if blanks else exercise.mistake(text)
-        state = "blank" if blanks else _graded(exercise, path, out)
-    if state == "solved":
-        progress.solved.add(exercise.name)
-        progress.write()
-        story = ", ".join(f"`rung show {name} --diff`" for name in exercise.story)
-        print(f"\nSolved. {says}{' ' * bool(says)}The rungs behind it: {story}.", file=out)
-    elif state != "begun":
-        print(f"\nNot yet. {says or f'`rung hint {number}` gives a hint.'}", file=out)
+        facts = _graded(exercise, path, progress, out)
+        if everything and facts["state"] == "solved" and not _checked(exercise, path, out):
+            facts["state"] = "wrong"
+    if watch:
+        _again_at_each_save(exercise, path, progress, out)
     if json:
-        console.print_json({"number": number, "file": str(path), "state": state, "blanks": blanks, "says": says})
-    if state not in ("begun", "solved"):
+        console.print_json({"number": exercise.number, "name": exercise.name, "file": str(path), **facts})
+    if facts["state"] not in ("begun", "solved"):
         raise typer.Exit(1)
 
 
-def hint(number: Number) -> None:
-    """The next hint for an exercise; there are three.
+def hint(which: Which, source: From = None) -> None:
+    """The next hint for an exercise.
 
     Example: rung hint 3
     """
-    from rung.learn import Progress, find
+    from rung.learn import FOLDER, Progress, find
 
-    exercise, progress = find(number), Progress.read()
+    progress = Progress.read()
+    exercise = find(which, progress.solved, source or FOLDER)
     seen = min(progress.hints.get(exercise.name, 0) + 1, len(exercise.hints))
     for index, text in enumerate(exercise.hints[:seen], 1):
         print(f"{index}. {text}")
     if seen == len(exercise.hints):
-        print(f"That was the last hint. {'The goal: ' + exercise.goal if exercise.goal else ''}".rstrip())
+        print("That was the last hint.")
     progress.hints[exercise.name] = seen
     progress.write()
 
 
-def _graded(exercise: Exercise, path: Path, out: TextIO) -> str:
-    """"solved", "wrong" or "slow". What the goal is about is counted while the check runs."""
-    goal = ("count", exercise.operation, str(path), "--shape", exercise.shape, "--goal", exercise.goal)
-    counting = _start(goal, subprocess.PIPE) if exercise.goal else None
-    words = ("check", exercise.operation, str(path), "--dtype", exercise.dtype)
-    print(_shown(words), file=out, flush=True)
+def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
+    from rung.learn import KINDS
+
+    print(f"{exercise.number}. {exercise.chapter}, {KINDS[exercise.kind]}: {exercise.task}", file=out)
+    if exercise.goal:
+        aim = f"{exercise.aim}: " if exercise.aim else ""
+        print(f"Aim: {aim}{exercise.goal}, at {exercise.shape}.", file=out)
+    print(f"\n{path} is the kernel. Change it, and run `rung learn {exercise.number}` again.", file=out)
+    print(f"`rung hint {exercise.number}` gives a hint; `rung learn --web` shows pictures.", file=out)
+
+
+def _graded(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> dict[str, Any]:
+    """The verdict as JSON has it, printed and kept; that of an unchanged file is printed again."""
+    from rung.learn.grading import verdict_on
+
+    facts = verdict_on(exercise, path, progress)
+    if facts["cases"]:
+        print(f"{facts['cases']} runs at different sizes, with races and bounds looked for.", file=out)
+    if facts["goal"] and facts["state"] == "solved":
+        print(f"counted: {facts['goal']}", file=out)
+    for symptom in facts["symptoms"]:
+        print(symptom["says"], file=out)
+    if facts["state"] == "solved":
+        print(f"\n{'★' * facts['stars']}{'☆' * (3 - facts['stars'])} Solved. {exercise.why}".rstrip(), file=out)
+        if exercise.story:
+            print(f"See also {', '.join(f'`rung show {name} --diff`' for name in exercise.story)}.", file=out)
+    else:
+        print(f"\nNot yet. `rung hint {exercise.number}` gives a hint.", file=out)
+    return facts
+
+
+def _checked(exercise: Exercise, path: Path, out: TextIO) -> bool:
+    """The long check: every case, seed and order, and the compiler for a GPU."""
+    from rung.learn import operations
+
+    if not operations.shipped(exercise.operation):
+        return True
+    words = [sys.executable, "-m", "rung", "check", exercise.operation, str(path), "--dtype", exercise.dtype]
+    done = subprocess.run(words, stdout=out.fileno() if out is sys.stderr else None, check=False)
+    return done.returncode == 0
+
+
+def _again_at_each_save(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> None:
+    """Until ^C. What is imported stays, so that a verdict takes a fraction of a second."""
+    saved = path.stat().st_mtime_ns
     try:
-        right = _ended(_start(words, 2 if out is sys.stderr else None), words)
-        if not right or counting is None:
-            return "solved" if right else "wrong"
-        counted = counting.communicate()[0]
-        print(f"{_shown(goal)}\n{counted}", end="", file=out, flush=True)
-        return "solved" if _ended(counting, goal) else "slow"
-    finally:
-        if counting is not None:
-            counting.kill()
-            counting.wait()
+        while True:
+            if path.is_file() and (now := path.stat().st_mtime_ns) != saved:
+                saved = now
+                print(f"\n{path.name}:", file=out)
+                _graded(exercise, path, progress, out)
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        return
 
 
-def _shown(words: Sequence[str]) -> str:
-    return f"$ rung {shlex.join(words)}"
-
-
-def _start(words: Sequence[str], stdout: int | None) -> subprocess.Popen[str]:
-    """A verb in a process of its own; when its output is read, its errors are read with it."""
-    both = subprocess.STDOUT if stdout == subprocess.PIPE else None
-    return subprocess.Popen([sys.executable, "-m", "rung", *words], stdout=stdout, stderr=both, text=True)
-
-
-def _ended(process: subprocess.Popen[str], words: Sequence[str]) -> bool:
-    """Whether it ended with 0. Mistakes in the file end with 2, and are shown."""
-    code = process.wait()
-    if code not in (0, 1, 2, 3):
-        raise RungError(f"`rung {words[0]}` ended with code {code}.")
-    return code == 0
-
-
-def _list(solved: set[str], json: bool) -> None:
+def _class(folder: Path, source: Path, json: bool) -> None:
+    """What each learner of a class has solved."""
     from rung.learn import exercises
+    from rung.learn.grading import grade
 
-    every = exercises()
+    if not folder.is_dir():
+        raise RungError(f"there is no folder {folder}; each folder in it is a learner's.")
+    rows = []
+    for learner in sorted(p for p in folder.iterdir() if p.is_dir()):
+        for exercise in exercises(source):
+            if (path := learner / exercise.file).is_file():
+                verdict = grade(exercise, path)
+                rows.append(
+                    {"learner": learner.name, "exercise": exercise.number, "name": exercise.name, **verdict.as_json()}
+                )
     if json:
-        rows = [
-            {"number": e.number, "name": e.name, "chapter": e.chapter, "task": e.task, "solved": e.name in solved}
-            for e in every
-        ]
         console.print_json(rows)
         return
-    shown = [(e.number, e.chapter, e.name[3:].replace("_", " "), "solved" if e.name in solved else "") for e in every]
-    console.table(("exercise", "chapter", "about", "state"), shown, right=("exercise",))
-    following = next((e for e in every if e.name not in solved), None)
-    next_step = f"next: `rung learn {following.number}`" if following else "all of them"
-    print(f"\n{sum(e.name in solved for e in every)} of {len(every)} solved; {next_step}.")
+    names = list(dict.fromkeys(row["learner"] for row in rows))
+    numbers = sorted({row["exercise"] for row in rows})
+    mark = {(r["learner"], r["exercise"]): "★" * r["stars"] or r["state"] for r in rows}
+    shown = [(name, *(mark.get((name, number), "") for number in numbers)) for name in names]
+    console.table(("learner", *map(str, numbers)), shown)
+
+
+def _list(solved: dict[str, int], source: Path, json: bool) -> None:
+    from rung.learn import exercises, find
+
+    every = exercises(source)
+    if json:
+        console.print_json(
+            [
+                {"number": e.number, "name": e.name, "chapter": e.chapter, "kind": e.kind, "task": e.task}
+                | {"solved": e.name in solved, "stars": solved.get(e.name, 0)}
+                for e in every
+            ]
+        )
+        return
+    shown = [(e.number, e.chapter, e.kind, e.name.replace("_", " "), "★" * solved.get(e.name, 0)) for e in every]
+    console.table(("exercise", "chapter", "kind", "about", "stars"), shown, right=("exercise",))
+    done = sum(e.name in solved for e in every)
+    next_step = (
+        f"next: `rung learn {find('next', solved, source).number}`, or `rung learn --web`"
+        if done < len(every)
+        else "all of them"
+    )
+    print(f"\n{done} of {len(every)} solved; {next_step}.")

@@ -45,7 +45,10 @@ Args = Annotated[str, typer.Option(help="Of a .cubin: 'x:f32[16,64] out:f32[64]=
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 Model = Annotated[
-    str, typer.Option("--model", "-m", help="inner, gpt2[-medium|-large|-xl], distilgpt2, a hub id or a folder.")
+    str,
+    typer.Option(
+        "--model", "-m", help="inner, gpt2[-medium|-large|-xl], an id of the hub (GPT-2, Llama, Qwen ...) or a folder."
+    ),
 ]
 ModelDevice = Annotated[
     str, typer.Option("--device", help="auto (a GPU if there is one), cpu, cuda, or emulator: kernels without a GPU.")

@@ -10,7 +10,7 @@ from rung.cli import console
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.models.gpu.engine import Engine
+    from rung.models.gpu.engine import GpuSteps
     from rung.profile.stopwatch import Inside
     from rung.profile.trace import Breakdown
     from rung.results.row import Row
@@ -22,7 +22,7 @@ class Writer(NamedTuple):
     """Writes this many tokens, and counts them."""
 
     write: Callable[[int], int]
-    engine: Engine | None  # of the plan best
+    engine: GpuSteps | None  # of the plan best
 
 
 class Floor(NamedTuple):
@@ -87,7 +87,7 @@ def _as_result(
     found: Breakdown,
     floor: Floor | None,
     inside: Inside | None,
-    engine: Engine | None,
+    engine: GpuSteps | None,
     whole: bool,
 ) -> Row:
     """The profile as the results store keeps it."""
@@ -190,14 +190,14 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:.1f}" if seconds > 0 else ""
 
 
-def _floor(engine: Engine) -> Floor:
+def _floor(engine: GpuSteps) -> Floor:
     from rung.bench import race
     from rung.reproduce.climbs import model as generation
 
     return Floor(generation.weight_bytes(engine.config, engine.dtype), race.measure_ceilings().bytes)
 
 
-def _inside(engine: Engine) -> Inside | None:
+def _inside(engine: GpuSteps) -> Inside | None:
     """For the session's decode rung, at the text's present length."""
     from rung.profile import stopwatch as inside
 

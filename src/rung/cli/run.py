@@ -11,7 +11,7 @@ from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.emulator.running import Ended, How
+    from rung.emulator.running import Ended, Execution
 
 _RACES = {"auto": [], "yes": ["--races"], "no": ["--no-races"]}
 
@@ -38,7 +38,7 @@ def run(
         typer.Option("--races/--no-races", help="Look for races always, or never (default: where the work allows)."),
     ] = None,
     seen_gpu: Annotated[
-        str, typer.Option("--gpu", help="The GPU that the program sees: h100, h200, a100, a10, l4, rtx4090, t4.")
+        str, typer.Option("--gpu", help="The GPU that the program sees: h100, a100, t4, ... (docs/programs.md).")
     ] = "h100",
     count: Annotated[
         bool, typer.Option("--count", help="Behind the output, what each kernel asks of memory (as `rung count`).")
@@ -57,15 +57,15 @@ def run(
 
     Examples: rung run saxpy.cu · rung run main.cu kernels.cu -I include -- --size 1000 · rung run scan.cu --order all
     """
-    from rung.emulator import executable, gpu, machine, running
+    from rung.cuda import gpus
+    from rung.emulator import executable, gpu_runtime, machine, running
 
     files, arguments = running.split(words)
     if not files:
         raise RungError(f"{words[0]} is not a source: name .cu or .cpp files first.")
     if order not in (*running.ORDERS, "all"):
         raise RungError(f"--order {order} is not known: take {', '.join(running.ORDERS)} or all.")
-    if seen_gpu not in running.GPUS:
-        raise RungError(f"--gpu {seen_gpu} is not known: take one of {', '.join(running.GPUS)}.")
+    seen_gpu = gpus.find(seen_gpu).key
     if device not in ("emulator", "cuda"):
         raise RungError(f"--device {device} is not known: take emulator or cuda.")
     on_gpu = device == "cuda"
@@ -77,9 +77,10 @@ def run(
 
         if on_gpu or order != "forward" or races:
             raise RungError("--count has one order and no race check, and needs no GPU.")
-        sys.exit(of_program(words, include or (), define or (), standard, linked, seen_gpu, json=as_json))
+        of_program(words, include or (), define or (), standard, linked, seen_gpu, json=as_json)
+        return
     checked: Literal["auto", "yes", "no"] = "auto" if races is None else "yes" if races else "no"
-    how = running.How(
+    how = running.Execution(
         "forward" if order == "all" else order,
         seed,
         checked,
@@ -87,7 +88,7 @@ def run(
         quiet,
         "cuda" if on_gpu else "emulator",
     )
-    arch = gpu.architecture() if on_gpu else machine.ARCH
+    arch = gpu_runtime.architecture() if on_gpu else machine.ARCH
     built = executable.Options(tuple(include or ()), tuple(define or ()), standard, arch=arch)
     with running.built(files, built, linked) as program:
         used = how
@@ -114,7 +115,7 @@ def run(
     sys.exit(ended.code)
 
 
-def _document(ended: Ended, command: list[str], how: How, repeat: list[object]) -> dict[str, Any]:
+def _document(ended: Ended, command: list[str], how: Execution, repeat: list[object]) -> dict[str, Any]:
     from rung.show import document
 
     found = ended.report.get("findings", [])

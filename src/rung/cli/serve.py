@@ -43,7 +43,7 @@ def serve(
     offline: options.Offline = False,
     ray: options.Ray = None,
 ) -> None:
-    """Serve a GPT-2 over HTTP as OpenAI's completions; a page to try it is at /.
+    """Serve a model over HTTP as OpenAI's completions; a page to try it is at /.
 
     rung serve
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import grp
 import hashlib
 import json
 import os
+import pwd
 import shutil
 import stat
 import tempfile
@@ -82,13 +84,25 @@ def _cannot_be_written(where: Path, problem: OSError) -> RungError:
 
 def _require_own(place: Path) -> None:
     facts = place.stat()
-    others_write = facts.st_mode & stat.S_IWOTH and not facts.st_mode & stat.S_ISVTX
-    if others_write or facts.st_uid not in (os.getuid(), 0):
+    sticky = facts.st_mode & stat.S_ISVTX
+    group_writes = facts.st_mode & stat.S_IWGRP and not sticky and _shared_group(facts.st_gid)
+    others_write = facts.st_mode & stat.S_IWOTH and not sticky
+    if others_write or group_writes or facts.st_uid not in (os.getuid(), 0):
         fault = "can be written by every user" if others_write else "belongs to another user"
+        fault = "can be written by its group" if group_writes and not others_write else fault
         raise RungError(
             f"The cache folder {place} {fault}, who could place code there for rung to run: "
             "name a folder of your own, or take the permission away (chmod go-w)."
         )
+
+
+def _shared_group(gid: int) -> bool:
+    """Whether a group may have other members than this user: not where it is the user's own, of the same name."""
+    try:
+        group, user = grp.getgrgid(gid), pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return gid != os.getgid()
+    return group.gr_name != user or bool(set(group.gr_mem) - {user})
 
 
 def _tidy(path: Path) -> None:
@@ -109,7 +123,10 @@ def _tidy(path: Path) -> None:
 def find(where: Path, key: str) -> Entry | None:
     """The entry, if it exists and its file is unchanged."""
     try:
-        fields = files.read_json(where / f"{key}.json", "remove it")
+        entry = where / f"{key}.json"
+        if entry.stat().st_uid not in (os.getuid(), 0):
+            return None
+        fields = files.read_json(entry, "remove it")
         path = where / fields["file"]
         facts = path.stat()
         if facts.st_uid not in (os.getuid(), 0) or path.parent != where:

@@ -1,7 +1,6 @@
 """Limits of each GPU architecture (threads, registers, shared memory), and a kernel's occupancy.
 
-Figures: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; they agree with
-CCCL's `cuda/__device/arch_traits.h`. Allocation units and rounding: `cuda_occupancy.h` of CUDA 13.0.
+Figures: gpus.toml. Allocation units and rounding: `cuda_occupancy.h` of CUDA 13.0.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from rung.cuda import gpus
 from rung.cuda.launch import LaunchConfig
 from rung.errors import RungError
 
@@ -50,36 +50,14 @@ class Limits:
         return _capability(self.arch) >= 90
 
 
-def _row(arch: str, threads: int, blocks: int, shared: int, reserved: int = KIB) -> Limits:
-    return Limits(arch, threads, blocks, shared * KIB, shared * KIB - reserved, reserved)
-
-
-_TABLE = {
-    row.arch: row
-    for row in (
-        _row("sm_75", 1024, 16, 64, reserved=0),
-        _row("sm_80", 2048, 32, 164),
-        _row("sm_86", 1536, 16, 100),
-        _row("sm_87", 1536, 16, 164),
-        _row("sm_88", 1536, 16, 100),
-        _row("sm_89", 1536, 24, 100),
-        _row("sm_90", 2048, 32, 228),
-        _row("sm_100", 2048, 32, 228),
-        _row("sm_103", 2048, 32, 228),
-        _row("sm_110", 1536, 24, 228),
-        _row("sm_120", 1536, 24, 100),
-        _row("sm_121", 1536, 24, 100),
-    )
-}
-ARCHITECTURES = tuple(_TABLE)
-
-
 def limits(arch: str) -> Limits:
     """The limits of `arch`; "sm_90a" has those of "sm_90"."""
-    found = _TABLE.get(re.sub(r"[af]$", "", arch))
-    if not found:
-        raise RungError(f"The limits of '{arch}' are not known: choose one of {', '.join(ARCHITECTURES)}.")
-    return found
+    name, known = re.sub(r"[af]$", "", arch), gpus.architectures()
+    if name not in known:
+        raise RungError(f"The limits of '{arch}' are not known: choose one of {', '.join(known)}.")
+    row = known[name]
+    shared, reserved = row["shared_kib"] * KIB, row.get("reserved_kib", 1) * KIB
+    return Limits(name, row["threads"], row["blocks"], shared, shared - reserved, reserved)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 from torch.overrides import TorchFunctionMode
 
-from rung.cuda import elf, tensor_map
+from rung.cuda import elf, gpus, tensor_map
 from rung.cuda.launch import LaunchConfig
 from rung.cuda.limits import THREADS_BLOCK, WARP, Limits, limits
 from rung.errors import RungError
@@ -54,20 +54,21 @@ Launch = Callable[[Kernel], None]
 def gpu(
     launch: Launch,
     *,
-    multiprocessors: int = 132,
+    multiprocessors: int | None = None,
     capability: int = CAPABILITY,
     device: str = "cpu",
     trials: Callable[..., list[float]] | None = None,
 ) -> Iterator[None]:
     """Inside, programs see a GPU of this capability whose memory is that of `device`, and Triton compiles for it.
     `trials` run a tuner's configurations."""
-    of = limits(f"sm_{capability}")
+    of, row = limits(f"sm_{capability}"), gpus.of_arch(f"sm_{capability}")
+    row = replace(row, multiprocessors=multiprocessors or row.multiprocessors)
     with contextlib.ExitStack() as here:
-        here.enter_context(mock.patch.multiple(torch.cuda, create=True, **_answers(of, multiprocessors)))
+        here.enter_context(mock.patch.multiple(torch.cuda, create=True, **_answers(of, row)))
         here.enter_context(_Memory(device))
         here.enter_context(mock.patch.object(torch, "Generator", _Generator))
         with contextlib.suppress(ImportError):
-            here.enter_context(_driver(_Driver(launch, of, multiprocessors, device, trials)))
+            here.enter_context(_driver(_Driver(launch, of, row, device, trials)))
         yield
 
 
@@ -122,12 +123,12 @@ class _Stream:
         return
 
 
-def _answers(of: Limits, multiprocessors: int) -> dict[str, Any]:
+def _answers(of: Limits, row: gpus.Gpu) -> dict[str, Any]:
     major, minor = divmod(int(of.arch.removeprefix("sm_")), 10)
     facts = SimpleNamespace(
-        name="NVIDIA H100 80GB HBM3", major=major, minor=minor, multi_processor_count=multiprocessors, warp_size=WARP,
-        total_memory=80 << 30, L2_cache_size=50 << 20, max_threads_per_multi_processor=of.threads_sm,
-        regs_per_multiprocessor=of.registers_sm, shared_memory_per_block=48 << 10,
+        name=row.name, major=major, minor=minor, multi_processor_count=row.multiprocessors, warp_size=WARP,
+        total_memory=row.memory_gib << 30, L2_cache_size=row.l2_mib << 20, regs_per_multiprocessor=of.registers_sm,
+        max_threads_per_multi_processor=of.threads_sm, shared_memory_per_block=48 << 10,
         shared_memory_per_block_optin=of.shared_block, shared_memory_per_multiprocessor=of.shared_sm,
     )  # fmt: skip
     constants = {
@@ -179,16 +180,16 @@ def _is_gpu(value: Any) -> bool:
 class _Driver:
     """What Triton asks of its driver for NVIDIA GPUs."""
 
-    def __init__(self, launch: Launch, of: Limits, multiprocessors: int, device: str, trials: Any) -> None:
+    def __init__(self, launch: Launch, of: Limits, row: gpus.Gpu, device: str, trials: Any) -> None:
         self._of, self._device, self._trials = of, device, trials
         self.utils = SimpleNamespace(
             get_device_properties=_Constant({
                 "max_shared_mem": of.shared_block, "max_num_regs": of.registers_sm, "warpSize": WARP,
-                "multiprocessor_count": multiprocessors, "sm_clock_rate": 1_755_000, "mem_clock_rate": 2_619_000,
-                "mem_bus_width": 5120,
+                "multiprocessor_count": row.multiprocessors, "sm_clock_rate": row.clock_mhz * 1000,
+                "mem_clock_rate": row.memory_clock_mhz * 1000, "mem_bus_width": row.bus_bits,
             }),
             load_binary=_loaded, fill_tma_descriptor_tiled=_map, set_printf_fifo_size=_Constant(),
-            cuOccupancyMaxActiveClusters=_Constant(multiprocessors // 2),
+            cuOccupancyMaxActiveClusters=_Constant(row.multiprocessors // 2),
         )  # fmt: skip
         self.launcher_cls = lambda source, metadata: _Launcher(source, metadata, launch)
         self.get_current_stream = _Constant(0)

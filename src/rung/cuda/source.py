@@ -158,6 +158,23 @@ def template_of(source: str, kernel: str) -> tuple[tuple[str, str, bool], ...]:
 
 
 @functools.lru_cache(maxsize=512)
+def body_of(source: str, kernel: str) -> str:
+    """The text of a kernel's definition; of a kernel that a macro makes, the whole file's."""
+    text = code_only(source)
+    start = re.search(rf"__global__(?:(?!__global__)[^;{{}}])*\b{kernel}\s*\([^;{{}}]*{{", text)
+    return text[start.start() : until(text, start.end(), "}")[1]] if start else text
+
+
+def until(text: str, start: int, mark: str) -> tuple[str, int]:
+    """The text up to a mark outside all brackets, and where it goes on behind that."""
+    depth = 0
+    for i in range(start, len(text)):
+        if depth == 0 and text.startswith(mark, i):
+            return text[start:i], i + len(mark)
+        depth += (text[i] in "([{") - (text[i] in ")]}")
+    return text[start:], len(text)
+
+
 def included(source: str) -> tuple[str, ...]:
     """The files that a text includes, in quotes or angle brackets. A file that a macro names would not be found here,
     and a change of it not be noticed."""

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from rung.cuda import opcodes
 from rung.emulator.counters import Access, Counts, Launched, Place, Sample
@@ -68,6 +69,8 @@ def figures(kernel: Launched) -> dict[str, float]:
         "operand_bytes": kernel.total("shared", "read", "operand").bytes,
         "barriers": kernel.total("shared", "read", "barrier").requests,
     }
+    if any(event.what == "group" for event in kernel.events):
+        found["groups_under_way"] = _under_way(kernel)
     executed, lanes = summed(kernel.executed), summed(kernel.lanes)
     if executed:
         found["instructions"] = executed.total()
@@ -89,6 +92,19 @@ def figures(kernel: Launched) -> dict[str, float]:
     found |= {name: of / by for name, (of, by) in ratios.items() if by}
     used = {"bytes_used_load": "bytes_per_sector_load", "bytes_used_store": "bytes_per_sector_store"}  # of profiles
     return found | {name: found[same] for name, same in used.items() if same in found}
+
+
+def _under_way(kernel: Launched) -> int:
+    """Of the first block's warps: the most groups of copies that were still under way when a wait for groups ended."""
+    open_groups: Counter[int] = Counter()
+    most = 0
+    for event in kernel.events:
+        if event.what == "group":
+            open_groups[event.warp] += 1
+        elif event.what == "wait for group":
+            open_groups[event.warp] = min(open_groups[event.warp], event.amount)
+            most = max(most, open_groups[event.warp])
+    return most
 
 
 def is_ratio(figure: str) -> bool:
@@ -187,8 +203,22 @@ def remark(kernels: Iterable[Launched], sizes: Mapping[str, int] | None = None) 
     return f"line {access.line}: {cost:.3g} {unit}" + (f"; {why}" if why else "")
 
 
-def met(goal: str, kernels: Sequence[Launched]) -> tuple[bool, str]:
-    """Whether all kernels meet a goal such as `sectors_per_request(ld) <= 1.1`, and what was counted."""
+class Goal(NamedTuple):
+    """Such as `sectors_per_request(ld) <= 1.1`: whether all kernels meet it, and what was counted."""
+
+    text: str
+    met: bool
+    figures: str
+
+    def __str__(self) -> str:
+        return f"{'met' if self.met else 'missed'}: {self.text} ({self.figures})"
+
+
+def judge_goals(goals: Sequence[str], kernels: Sequence[Launched]) -> list[Goal]:
+    return [Goal(goal, *_met(goal, kernels)) for goal in goals]
+
+
+def _met(goal: str, kernels: Sequence[Launched]) -> tuple[bool, str]:
 
     def named(match: re.Match[str]) -> str:
         if match[1] not in _OF_LD_ST:

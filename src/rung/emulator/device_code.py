@@ -47,7 +47,7 @@ class Symbol(NamedTuple):
 
 
 @dataclass(frozen=True)
-class How:
+class KernelOptions:
     """What kernels are compiled for, and with which of NVRTC's options."""
 
     arch: str = machine.ARCH
@@ -79,7 +79,7 @@ class _Blob:
         return b"%016d\n" % len(head) + head + b"".join(self.pieces)
 
 
-def assembly(source: Path, made: Path, found: Sequence[lambdas.Lambda], how: How, work: Path) -> str:
+def assembly(source: Path, made: Path, found: Sequence[lambdas.Lambda], how: KernelOptions, work: Path) -> str:
     """What the assembly of the object `made` gets; nothing if the file has no kernels."""
     compiled = _compiled(source, made, found, how)
     if compiled is None:
@@ -164,7 +164,7 @@ def _record(blob: _Blob, symbols: Sequence[Symbol], work: Path) -> str:
 
 
 def _compiled(
-    source: Path, made: Path, found: Sequence[lambdas.Lambda], how: How
+    source: Path, made: Path, found: Sequence[lambdas.Lambda], how: KernelOptions
 ) -> tuple[Cubin | None, list[Symbol]] | None:
     where = "on the emulator" if how.emulated else "with --device cuda"
     whole = lambdas.with_structs(host_code.with_headers(source, how.include), found, str(source))

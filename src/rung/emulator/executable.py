@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rung.cuda import gpus, kept
 from rung.cuda import headers as headers_of_cuda
-from rung.cuda import kept
+from rung.cuda.limits import limits
 from rung.emulator import device_code, lambdas, machine, rewriting, toolchain
 from rung.errors import CompileError, RungError
 
@@ -85,22 +86,37 @@ class Libraries:
     module: Path
 
 
-@functools.cache
 def libraries() -> Libraries:
-    """The parts of every program, compiled once for this machine and g++."""
+    """The parts of every program, compiled once for this machine, g++ and table of GPUs."""
+    return _libraries("".join(map(_model, gpus.rows().values())))
+
+
+@functools.cache
+def _libraries(models: str) -> Libraries:
     compiled = machine.compiled()
     flags = ("-std=gnu++17", "-O2", *COMMON, *toolchain.machine_flags())
 
     def make(target: Path) -> None:
         sources = [str(path) for path in sorted(HOST.glob("*.cpp")) if path.name != "module.cpp"]
         shutil.copy(compiled, target / "librung_machine.so")
-        command = [*flags, *headers(), "-shared", "-Wl,-soname,librung_host.so", *sources, "-o", "librung_host.so"]
-        made([*command, "-L.", "-l:librung_machine.so", "-Wl,-rpath,$ORIGIN", "-ldl", "-lpthread"], target)
+        (target / "gpus.inc").write_text(models)
+        command = [*flags, *headers(), "-I.", "-shared", "-Wl,-soname,librung_host.so", *sources]
+        command += ["-o", "librung_host.so", "-L.", "-l:librung_machine.so", "-Wl,-rpath,$ORIGIN"]
+        made([*command, "-ldl", "-lpthread"], target)
         made([*flags, *headers(), "-c", str(HOST / "module.cpp"), "-o", "module.o"], target)
 
-    key = toolchain.key(flags, str(compiled), folders=(HOST,))
+    key = toolchain.key(flags, str(compiled), models, folders=(HOST,))
     folder = toolchain.cached_folder(f"host-{key}", make)
     return Libraries(folder / "librung_host.so", folder / "module.o")
+
+
+def _model(gpu: gpus.Gpu) -> str:
+    """A row of host/device.cpp."""
+    of = limits(gpu.arch)
+    card = [gpu.multiprocessors, gpu.memory_gib, gpu.clock_mhz, gpu.memory_clock_mhz, gpu.bus_bits, gpu.l2_mib]
+    each = [of.shared_sm >> 10, of.shared_reserved >> 10, of.threads_sm, of.blocks_sm]
+    numbers = [*divmod(int(of.arch.removeprefix("sm_")), 10), *card, *each]
+    return f'{{"{gpu.key}", "{gpu.name}", {", ".join(map(str, numbers))}}},\n'
 
 
 def made(command: list[str], work: Path) -> None:
@@ -155,7 +171,7 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
         expanded = _run([*expand, *(word for one in (_wrapped(folder), folder) for word in ("-isystem", str(one)))])
     _check(source, expanded)
     command = [*flags, "-fpreprocessed", "-x", "c++", "-S", "-", "-o"]
-    how = device_code.How(
+    how = device_code.KernelOptions(
         options.arch, options.include, options.defines, options.standard, options.kernels, options.relocatable
     )
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rung.cuda import elf, kept, nvrtc, opcodes, sass
+from rung.cuda import elf, gpus, kept, nvrtc, opcodes, sass
 from rung.cuda.cubin_cache import Cubin
 from rung.cuda.launch import Build, LaunchConfig, Resources
 from rung.emulator import compiling, toolchain
@@ -64,6 +64,7 @@ class Fault(ctypes.Structure):
 
 
 GLOBAL_SPACE, SHARED_SPACE, LOCAL_SPACE = 1, 2, 3
+SPACES = ("", "global", "shared", "local")
 RESERVED = 1024  # bytes before a block's own shared memory
 
 
@@ -103,6 +104,7 @@ class Launch(ctypes.Structure):
         ("sampled", ctypes.c_void_p),
         ("sampled_count", ctypes.c_uint),
         ("sampled_only", ctypes.c_uint),
+        ("multiprocessors", ctypes.c_uint),
     )
 
 
@@ -155,7 +157,8 @@ def compiled() -> Path:
             raise RungError(f"The emulator's machine does not compile with {toolchain.compiler()}: {reason}")
         return work / "machine.so", None
 
-    return kept.kept("emulator", f"machine-{toolchain.key(flags, compiling.FLAGS, compiling.digest())}", make).path
+    key = toolchain.key(flags, compiling.FLAGS, compiling.digest())
+    return kept.kept("emulator", f"machine-{key}", make).path
 
 
 def unavailable() -> str:
@@ -205,7 +208,9 @@ class Program:
         kind = FAULTS[fault.kind - 1]
         place, other = self._where(fault.at, block), self._where(fault.other, block)
         text = f"{self.origin}: {said.value.decode(errors='replace')}."
-        return EmulatorFault(kind, text, place, [other] if kind == "race" and "line" in other else [])
+        related = [other] if kind == "race" and "line" in other else []
+        record = {"memory": SPACES[fault.space], "operand": operand, "what": fault.text.decode(errors="replace")}
+        return EmulatorFault(kind, text, place, related, record | {"lacks": fault.lacks.decode(errors="replace")})
 
     def _where(self, at: Where, block: tuple[int, int, int]) -> dict[str, Any]:
         found: dict[str, Any] = {"file": self.origin, "kernel": self.kernel}
@@ -345,6 +350,7 @@ class Asked(NamedTuple):
     timed: bool = False
     sampled: Sequence[int] = ()  # blocks, or clusters, that the model of time is told of
     only: bool = False  # no others run
+    multiprocessors: int = 0  # that the kernel sees; 0: the usual GPU's
 
 
 def run(
@@ -384,6 +390,7 @@ def run(
         followed=asked.followed,
         sampled_count=len(asked.sampled),
         sampled_only=asked.only,
+        multiprocessors=asked.multiprocessors or gpus.usual().multiprocessors,
     )
     known = [*regions, *variables.regions] if regions else []
     held = known if asked.bounds else []

@@ -230,7 +230,7 @@ def _registrations(kernels: dict[str, Kernel]) -> str:
 
 
 def _stubs(tokens: list[Token]) -> None:
-    """Kernels hand the addresses of their parameters to the launch (host/kernels.cpp, gpu/runtime.cpp)."""
+    """Kernels hand the addresses of their parameters to the launch (host/kernels.cpp, gpu_runtime.cpp)."""
     for i, token in enumerate(tokens):
         if token.text != "__rung_global__":
             continue

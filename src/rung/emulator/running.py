@@ -14,16 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rung.emulator import executable, gpu, machine
+from rung.emulator import executable, gpu_runtime, machine
 from rung.errors import CompileError, RungError
 
 ORDERS = ("forward", "reverse", "shuffled")
-GPUS = ("h100", "h200", "a100", "a10", "l4", "rtx4090", "t4")
 SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
 
 
 @dataclass(frozen=True)
-class How:
+class Execution:
     """How a program's threads, blocks and streams take turns, and what is looked for."""
 
     order: str = "forward"
@@ -35,9 +34,9 @@ class How:
     counts: Path | None = None  # what is counted is written there
 
     def environment(self, report: Path | None = None) -> dict[str, str]:
-        """What the program's process reads (host/report.cpp, gpu/runtime.cpp)."""
+        """What the program's process reads (host/report.cpp, gpu_runtime.cpp)."""
         if self.device == "cuda":
-            return os.environ | {"RUNG_CUDART": gpu.cuda_runtime()}
+            return os.environ | {"RUNG_CUDART": gpu_runtime.cuda_runtime()}
         chosen = {
             "RUNG_ORDER": str(ORDERS.index(self.order)),
             "RUNG_SEED": str(self.seed),
@@ -85,13 +84,13 @@ def built(files: Sequence[Path], options: executable.Options, libraries: Sequenc
                 raise
             _compile(files, objects, replace(options, relocatable=True))
         program = Path(folder) / files[0].stem
-        host = None if options.arch == machine.ARCH else gpu.library()
+        host = None if options.arch == machine.ARCH else gpu_runtime.library()
         executable.link(objects, program, libraries, host, options.arch)
         yield program
 
 
 def run(
-    program: Path, arguments: Sequence[str], how: How, *, keep: bool = False, seconds: float | None = None
+    program: Path, arguments: Sequence[str], how: Execution, *, keep: bool = False, seconds: float | None = None
 ) -> Ended:
     """Runs it here, in the present folder; with `keep`, its output is returned instead of shown."""
     with tempfile.TemporaryDirectory(prefix="rung-report-") as folder:
@@ -117,8 +116,8 @@ def run(
     return Ended(code, found, done.stdout or "", done.stderr or "")
 
 
-def orders(how: How) -> list[How]:
+def orders(how: Execution) -> list[Execution]:
     """Eight orders: as issued, the latest first, and six at random."""
     given = dict(seed=how.seed, races=how.races, gpu=how.gpu, quiet=True)
-    plain = [How(order="forward", **given), How(order="reverse", **given)]  # type: ignore[arg-type]
-    return [*plain, *(How(order="shuffled", **{**given, "seed": how.seed + n}) for n in range(1, 7))]  # type: ignore[arg-type]
+    plain = [Execution(order="forward", **given), Execution(order="reverse", **given)]  # type: ignore[arg-type]
+    return [*plain, *(Execution(order="shuffled", **{**given, "seed": how.seed + n}) for n in range(1, 7))]  # type: ignore[arg-type]

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from rung.cuda import limits
+from rung.cuda import gpus, limits
 from rung.cuda.launch import LaunchConfig
 from rung.emulator import machine
 from rung.errors import EmulatorFault, RungError
@@ -28,18 +27,18 @@ _ALONE = 4  # samples of a grid with a block for each multiprocessor at most
 
 @dataclass(frozen=True)
 class Constants:
-    """Of a GPU: clocks, and bytes a clock; the fields are those of `Constants` in machine/model.h.
+    """Of a Hopper GPU: clocks, and bytes a clock; the fields are those of `Constants` in machine/model.h.
 
     Sources: [1] NVIDIA's data sheets; [2] probes on an H100 (tools/probes, results/h100/probe.jsonl); [3] published
     microbenchmarks; [4] Huerta et al., MICRO'25. What has no source is a guess that no measurement has refuted.
     """
 
-    multiprocessors: float = 132
-    memory_bytes: float = 4.8e12 * 0.92 / 1.98e9  # [1], of which reading reaches so much [2]
+    multiprocessors: float
+    memory_bytes: float
+    second_cache_size: float
     second_cache_bytes: float = 3000  # fitted; [2]: 3400 where all read the same MiB, 2060 where they read more
     port_bytes: float = 64  # [2]: 61
     first_cache_size: float = 256 * 1024  # [1]
-    second_cache_size: float = 60e6  # [1]
     fetch: float = 2  # sectors
     # Latencies without the 8 clocks on the way to memory and the pass of the data path.
     shared_latency: float = 15  # [2]: a chain of loads takes 29, of which 5 are its addresses
@@ -77,19 +76,12 @@ class Constants:
         return flat
 
 
-class Gpu(NamedTuple):
-    constants: Constants
-    hertz: float
-    launch: float  # seconds of a launch that follows another, without its blocks [2]
+LAUNCH = 0.8e-6  # seconds of a launch that follows another, without its blocks [2]
 
 
-_H200 = Constants()
-GPUS = {
-    "NVIDIA H200": Gpu(_H200, 1.98e9, 0.8e-6),
-    "NVIDIA H100 80GB HBM3": Gpu(
-        replace(_H200, memory_bytes=3.35e12 * 0.92 / 1.98e9, second_cache_size=50e6), 1.98e9, 0.8e-6
-    ),
-}
+def constants(gpu: gpus.Gpu) -> Constants:
+    per_clock = gpu.rates["bytes"] * 0.92 / (gpu.clock_mhz * 1e6)  # [1], of which reading reaches so much [2]
+    return Constants(gpu.multiprocessors, per_clock, gpu.l2_mib * 1e6)
 
 
 @dataclass
@@ -106,7 +98,7 @@ class Played:
 
 @dataclass
 class _Recording:
-    gpu: Gpu
+    constants: Constants
     sets: float
     launches: list[Played]
 
@@ -119,9 +111,7 @@ def predicted(gpu: str, sets: float = math.inf) -> Iterator[list[Played]]:
     """Inside, launches are played for this GPU and kept in the list; only the blocks that stand for the grid are
     executed, so that results are those of no run. `sets`: of operands, that calls take in turn."""
     global _recording
-    if gpu not in GPUS:
-        raise RungError(f"the model of time has no constants of {gpu!r}; it has those of {', '.join(GPUS)}.")
-    before, _recording = _recording, _Recording(GPUS[gpu], sets, [])
+    before, _recording = _recording, _Recording(constants(gpus.find(gpu, "sm_90")), sets, [])
     machine.library().rung_machine_cold()
     try:
         yield _recording.launches
@@ -143,16 +133,17 @@ def run(
 ) -> None:
     """Executes the blocks that stand for the grid, or all if those wait for others, and plays them."""
     assert _recording is not None
-    constants = _recording.gpu.constants
+    of_gpu = _recording.constants
+    asked = asked._replace(timed=False, races=False, multiprocessors=int(of_gpu.multiprocessors))
     shared = of.resources.static_shared + config.shared
     resident = limits.occupancy(machine.ARCH, config.threads, of.resources.registers, shared).blocks
     cluster = math.prod(config.cluster or (1, 1, 1))
-    units, places = config.blocks // cluster, max(1, int(constants.multiprocessors) // cluster)
+    units, places = config.blocks // cluster, max(1, asked.multiprocessors // cluster)
     sampled = sample(units, places, max(1, resident))
     only = not config.cooperative
     while True:
         try:
-            execute(replace_asked(asked, sampled, only=only))
+            execute(asked._replace(sampled=sampled, only=only))
             break
         except EmulatorFault as fault:
             if fault.kind == "unsupported" and len(sampled) > 1:
@@ -161,14 +152,10 @@ def run(
                 only = False
             else:
                 raise
-    found = machine.play(of, constants.row(), max(1, resident), shared + limits.KIB, _recording.sets)
+    found = machine.play(of, of_gpu.row(), max(1, resident), shared + limits.KIB, _recording.sets)
     if found is None:
         raise RungError(f"{of.place(-1)}: its blocks wait for each other: the model of time does not play that.")
     _recording.launches.append(Played(of, config, found[0], resident, found[1], not only))
-
-
-def replace_asked(asked: machine.Asked, sampled: Sequence[int], *, only: bool) -> machine.Asked:
-    return asked._replace(sampled=sampled, only=only, timed=False, races=False)
 
 
 def sample(units: int, places: int, resident: int) -> list[int]:

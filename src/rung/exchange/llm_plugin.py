@@ -12,8 +12,7 @@ from typing import Any
 import llm
 from pydantic import Field
 
-import rung
-from rung.models.load import Model
+from rung.models.load import Model, load
 
 MODELS = {"rung": "inner", **{f"rung/{n}": n for n in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")}}
 
@@ -27,7 +26,7 @@ def register_models(register: Callable[..., None]) -> None:
 
 @cache
 def _loaded(name: str, device: str, dtype: str) -> Model:
-    return rung.load(name, device=device, dtype=dtype)
+    return load(name, device=device, dtype=dtype)
 
 
 class Continuation(llm.Model):  # type: ignore[misc]

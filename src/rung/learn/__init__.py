@@ -1,6 +1,6 @@
-"""Twenty-four exercises: kernels with blanks, hints that open one after the other, and where a learner stands.
+"""The course: chapters of exercises (a kernel to fill, to mend, to predict or to write), and where a learner stands.
 
-The grader is `rung check`, and `rung count` where a goal for counters decides; this module only knows the exercises.
+grading.py judges a file on the machine, symptoms.py has the sentences, web.py the page; this module has the content.
 """
 
 from __future__ import annotations
@@ -9,102 +9,153 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from rung import files, lines
 from rung.errors import RungError
+from rung.operation import Values
 
 FOLDER = Path(__file__).parent / "exercises"
-PER_CHAPTER = 4
+OWN = "RUNG_EXERCISES"  # a folder of one's own with an exercises.toml, in place of the course
 BLANK = re.compile(r"BLANK_\d")
+KINDS = {"fill": "fill the blanks", "bug": "find the bug", "predict": "predict the counts", "write": "write the kernel"}
 
 
 @dataclass(frozen=True)
 class Exercise:
-    name: str  # 03_coalesced
+    name: str
+    number: int
     chapter: str
     operation: str
     task: str
     hints: tuple[str, ...]
     solution: Mapping[str, str]  # by blank
-    mistakes: tuple[tuple[Mapping[str, str], str], ...]  # what learners write, and what to say of it
     story: tuple[str, ...]  # the rungs behind it
+    folder: Path
+    shape: str  # at which counts are taken
+    kind: str = "fill"
+    why: str = ""  # the solution, explained
     goal: str = ""  # an expression over counters
-    shape: str = ""  # at which the goal is counted
+    aim: str = ""  # the same in words
     dtype: str = "f32"
+    par: int = 0  # sectors and passes of the solution
+    of: str = ""  # the exercise whose solution has the bug put in
+    swap: tuple[tuple[str, str], ...] = ()  # the bug: what stands there, and what is put in its place
+    predict: Mapping[str, str] = field(default_factory=dict)  # figures by the names of the answers
 
     @property
-    def number(self) -> int:
-        return int(self.name[:2])
+    def title(self) -> str:
+        return self.name.replace("_", " ").capitalize()
 
     @property
+    def file(self) -> str:
+        """The learner's file."""
+        return f"{self.number:02}_{self.name}.cu"
+
+    @cached_property
     def source(self) -> str:
-        return (FOLDER / f"{self.name}.cu").read_text(encoding="utf-8")
+        """What the learner begins with."""
+        if not self.of:
+            return (self.folder / f"{self.name}.cu").read_text(encoding="utf-8")
+        text = re.sub(r"(?m)^idea .*\n", "", by_name(self.of, self.folder).solved)
+        for old, new in self.swap:
+            text = text.replace(old, new, 1)
+        return text
 
     @property
     def solved(self) -> str:
-        """The kernel with its blanks filled."""
-        return BLANK.sub(lambda blank: self.solution[blank[0]], self.source)
+        """The kernel with its blanks filled, or without its bug."""
+        if self.of:
+            return by_name(self.of, self.folder).solved
+        return self.filled(self.solution)
 
-    def answers(self, text: str) -> dict[str, str] | None:
-        """What a learner's file has in place of each blank; None if the rest of the file was changed as well."""
-        parts = BLANK.split(self.source.strip())
-        blanks = BLANK.findall(self.source)
-        found = re.fullmatch("(.*?)".join(_loosely(part) for part in parts), text.strip(), re.DOTALL)
-        return {b: " ".join(a.split()) for b, a in zip(blanks, found.groups(), strict=True)} if found else None
+    def filled(self, answers: Mapping[str, str]) -> str:
+        """The kernel with these in place of its blanks."""
+        return BLANK.sub(lambda blank: answers.get(blank[0], blank[0]), self.source)
 
-    def mistake(self, text: str) -> str:
-        """The sentence for a mistake that learners make, if this file has it."""
-        answers = self.answers(text)
-        if answers is None:
-            return ""
-        written = {blank: _bare(answer) for blank, answer in answers.items()}
-        return next((s for fill, s in self.mistakes if all(written[b] == _bare(a) for b, a in fill.items())), "")
+    @property
+    def dims(self) -> Values:
+        """The sizes at which the goal is counted."""
+        return {name: int(value) for name, _, value in (part.partition("=") for part in self.shape.split(","))}
 
 
-def _loosely(part: str) -> str:
-    """The text of the exercise, with any whitespace where it has some."""
-    return r"\s+".join(re.escape(word) for word in re.split(r"\s+", part))
+@dataclass(frozen=True)
+class Chapter:
+    title: str
+    page: str
+    exercises: tuple[Exercise, ...]
+    folder: Path
 
-
-def _bare(code: str) -> str:
-    return re.sub(r"\s", "", code)
+    @property
+    def text(self) -> str:
+        """What, why and a picture, in Markdown."""
+        path = self.folder / "chapters" / f"{self.page}.md"
+        return path.read_text(encoding="utf-8") if self.page and path.is_file() else ""
 
 
 @cache
-def exercises() -> tuple[Exercise, ...]:
-    table: dict[str, Any] = tomllib.loads((FOLDER / "exercises.toml").read_text(encoding="utf-8"))
-    chapters = table.pop("chapters")
-    return tuple(
-        Exercise(
-            name=name,
-            chapter=chapters[index // PER_CHAPTER],
-            mistakes=tuple(({b: m[b] for b in m if b != "says"}, m["says"]) for m in facts.pop("mistakes", ())),
-            hints=tuple(facts.pop("hints")),
-            story=tuple(facts.pop("story")),
-            **facts,
-        )
-        for index, (name, facts) in enumerate(table.items())
-    )
+def chapters(folder: Path = FOLDER) -> tuple[Chapter, ...]:
+    path = folder / "exercises.toml"
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as problem:
+        raise RungError(f"{path} has no exercises: {problem}.") from None
+    found: list[Chapter] = []
+    number = 0
+    for about in table.pop("chapters"):
+        exercises = []
+        for name in about["exercises"]:
+            number += 1
+            exercises.append(_exercise(name, number, about["title"], dict(table[name]), folder))
+        found.append(Chapter(about["title"], about.get("page", ""), tuple(exercises), folder))
+    return tuple(found)
 
 
-def find(number: int) -> Exercise:
-    every = exercises()
-    if not 1 <= number <= len(every):
-        raise RungError(f"there is no exercise {number}; there are 1 to {len(every)}.")
-    return every[number - 1]
+def _exercise(name: str, number: int, chapter: str, facts: dict[str, Any], folder: Path) -> Exercise:
+    for key in ("hints", "story"):
+        facts[key] = tuple(facts.get(key, ()))
+    facts["swap"] = tuple((old, new) for old, new in facts.get("swap", ()))
+    facts.setdefault("solution", {})
+    try:
+        return Exercise(name=name, number=number, chapter=chapter, folder=folder, **facts)
+    except TypeError as problem:
+        raise RungError(f"{folder / 'exercises.toml'}: {name}: {problem}.") from None
+
+
+def exercises(folder: Path = FOLDER) -> tuple[Exercise, ...]:
+    return tuple(e for chapter in chapters(folder) for e in chapter.exercises)
+
+
+def by_name(name: str, folder: Path = FOLDER) -> Exercise:
+    for exercise in exercises(folder):
+        if exercise.name == name:
+            return exercise
+    raise RungError(f"there is no exercise {name!r} in {folder}.")
+
+
+def find(which: str, solved: Mapping[str, int] | None = None, folder: Path = FOLDER) -> Exercise:
+    """The exercise of a number or a name; `next` is the first that is not solved."""
+    every = exercises(folder)
+    if which == "next":
+        return next((e for e in every if e.name not in (solved or {})), every[-1])
+    if which.isdecimal() and 1 <= int(which) <= len(every):
+        return every[int(which) - 1]
+    if found := next((e for e in every if e.name == which), None):
+        return found
+    raise RungError(f"there is no exercise {which}; there are 1 to {len(every)}, and `next`.")
 
 
 @dataclass
 class Progress:
-    """Which exercises are solved, and how many hints were read, in the user's file."""
+    """Stars of solved exercises, how many hints were read, and the last verdicts, in the user's file."""
 
     path: Path
-    solved: set[str]
+    solved: dict[str, int]
     hints: dict[str, int]
+    graded: dict[str, dict[str, Any]]
 
     @staticmethod
     def read() -> Progress:
@@ -112,8 +163,14 @@ class Progress:
         facts = files.read_json(path, "remove it") if path.is_file() else {}
         if not isinstance(facts, dict):
             raise RungError(f"{path} is not a record of exercises; remove it.")
-        return Progress(path, set(facts.get("solved", ())), dict(facts.get("hints", {})))
+        solved = facts.get("solved", {})
+        if isinstance(solved, list):  # of earlier versions: the names with their numbers
+            solved = {re.sub(r"^\d+_", "", name): 1 for name in solved}
+        return Progress(path, solved, facts.get("hints", {}), facts.get("graded", {}))
 
     def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps({"solved": sorted(self.solved), "hints": self.hints}), encoding="utf-8")
+        facts = {"solved": self.solved, "hints": self.hints, "graded": self.graded}
+        beside = self.path.with_suffix(".new")
+        beside.write_text(json.dumps(facts), encoding="utf-8")
+        beside.replace(self.path)

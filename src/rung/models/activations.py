@@ -9,8 +9,8 @@ import torch
 
 from rung.errors import RungError
 from rung.models.cache import Cache
-from rung.models.family import Config
-from rung.models.plan import Plan, WrappedPlan
+from rung.models.family import Attention, Config
+from rung.models.plan import Plan, WrappedPlan, attended, heads_of, seen
 from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Norm, Weights
 
@@ -41,7 +41,8 @@ class WatchedPlan(WrappedPlan):
         for i, layer in enumerate(weights.layers):
             products = {"qkv": layer.qkv, "attn": layer.attn_proj, "fc": layer.fc, "mlp": layer.mlp_proj}
             self._products |= {id(linear): (i, name) for name, linear in products.items()}
-            self._norms |= {id(layer.ln_1): f"blocks.{i}.ln1", id(layer.ln_2): f"blocks.{i}.ln2"}
+            norms = {role: held for role, held in vars(layer).items() if isinstance(held, Norm)}
+            self._norms |= {id(held): f"blocks.{i}.{role.replace('_', '', 1)}" for role, held in norms.items()}
         self._last = (0, "")  # the last product
 
     def _see(self, name: str, tensor: torch.Tensor) -> None:
@@ -49,13 +50,13 @@ class WatchedPlan(WrappedPlan):
             self._show(name, tensor)
 
     def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
     ) -> torch.Tensor:
-        x = super().embedding(tokens, past, wte, wpe)
+        x = super().embedding(tokens, past, wte, wpe, scale)
         if {"hook_embed", "hook_pos_embed"} & self._names:
             if wpe is not None:
                 self._see("hook_pos_embed", wpe[: tokens.shape[1]].to(x.dtype).expand(x.shape))
-            self._see("hook_embed", super().embedding(tokens, past, wte, None))
+            self._see("hook_embed", super().embedding(tokens, past, wte, None, scale))
         self._see("blocks.0.hook_resid_pre", x)
         return x
 
@@ -73,23 +74,20 @@ class WatchedPlan(WrappedPlan):
             self._see(f"blocks.{i}.mlp.hook_pre", y)
         return y
 
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
-    ) -> torch.Tensor:
-        B, T, _ = qkv.shape
-        NKV = NKV or NH
-        q, k, v = torch.split(qkv.view(B, T, NH + 2 * NKV, -1), [NH, NKV, NKV], 2)  # (B, T, NH, HS)
-        for letter, tensor in (("q", q), ("k", k), ("v", v)):
-            self._see(f"blocks.{layer}.attn.hook_{letter}", tensor)
+    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
+        T, heads = qkv.shape[1], heads_of(qkv, how)
+        for letter, tensor in zip("qkv", heads, strict=True):
+            self._see(f"blocks.{layer}.attn.hook_{letter}", tensor.transpose(1, 2))
         name = f"blocks.{layer}.attn.hook_pattern"
         if name in self._names:
-            keys = k.repeat_interleave(NH // NKV, 2).float()
-            scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), keys) * scale
-            everything = torch.ones(T, T, dtype=torch.bool, device=qkv.device)
-            hidden = everything.triu(1) | everything.tril(-(self._weights.config.window or T))
-            self._show(name, scores.masked_fill(hidden, -torch.inf).softmax(-1))
-        y = super().attention(qkv, NH, scale, layer, cache, NKV)
-        self._see(f"blocks.{layer}.attn.hook_z", y.view(B, T, NH, -1))
+            here = torch.zeros(1, dtype=torch.int64, device=qkv.device)
+            one = torch.eye(T, dtype=torch.float32, device=qkv.device).expand(*heads[1].shape[:2], T, T)
+            mask = seen(here, T, T, how.window)
+            # Of such values the results are the probabilities.
+            pattern = attended(heads[0].float(), heads[1].float(), one, how, mask, False)
+            self._show(name, pattern.view(*qkv.shape[:2], how.NH, T).transpose(1, 2))
+        y = super().attention(qkv, how, layer, cache)
+        self._see(f"blocks.{layer}.attn.hook_z", y.view(*qkv.shape[:2], how.NH, -1))
         return y
 
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from rung.errors import RungError
 
 MOST_BYTES = 1 << 40
+SHORT_PROMPT = 8  # tokens that are read as columns of a step
 _NOT_RESERVED = 0x4000  # MAP_NORESERVE of Linux, which Python names from 3.13 on
 
 
@@ -38,6 +40,16 @@ def give_back(tensor: torch.Tensor, first: int, end: int) -> None:
     start, stop = -(-first * size // page) * page, end * size // page * page
     if memory is not None and start < stop:
         memory.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One token of one sequence."""
+
+    token: int
+    row: int
+    position: int
+    output: int  # its row of the logits, or -1
 
 
 class Cache:

@@ -13,8 +13,7 @@ from typing import Protocol
 import torch
 
 from rung.errors import RungError
-from rung.models.cache import Cache
-from rung.models.cpu.engine import Column
+from rung.models.cache import Cache, Column
 from rung.models.sampling import Sampling, distribution, likeliest, pick, uniform
 from rung.models.tensors import integers
 from rung.models.transformer import Drafting, Transformer

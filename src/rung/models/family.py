@@ -23,9 +23,25 @@ from rung import files
 from rung.errors import RungError
 from rung.expressions import evaluate_int
 from rung.files import shown
+from rung.models.rope import Rope
 
 HERE = Path(__file__).parent
-LONGEST = 1 << 31  # a size in config.json is below
+
+
+@dataclass(frozen=True)
+class Attention:
+    """How a layer attends: as many heads of queries share one of keys as NH is a multiple of NKV (None: NH)."""
+
+    NH: int
+    scale: float  # of queries times keys
+    NKV: int | None = None
+    window: int | None = None  # tokens that a token attends to, itself included; None: all
+    softcap: float | None = None  # scaled scores become softcap * tanh(score / softcap)
+
+    @property
+    def plain(self) -> bool:
+        """Whether GPT-2 attends so."""
+        return self.NKV is self.window is self.softcap is None
 
 
 @dataclass(frozen=True)
@@ -40,7 +56,7 @@ class Config:
     NH: int
     layers: int
     F: int  # width of the MLP
-    activation: str  # gelu_tanh, gelu_erf or relu
+    activation: str  # one of plan.ACTIVATIONS
     eps: float
     scale_attention: bool
     scale_by_layer: bool
@@ -49,7 +65,8 @@ class Config:
     bos: int | None = None  # precedes a text
     kv_heads: int = 0  # 0: as many as there are heads
     head_size: int = 0  # 0: the width divided by the heads
-    window: int | None = None  # tokens that a token attends to, itself included; None: all
+    window: int | None = None  # of all layers
+    rope: Rope | None = None  # None: positions are embedded
 
     @property
     def HS(self) -> int:
@@ -66,8 +83,8 @@ class Config:
 
     @property
     def rotary(self) -> bool:
-        """Whether queries and keys are turned by their positions; otherwise positions are embedded."""
-        return False
+        """Whether queries and keys are turned by their positions."""
+        return self.rope is not None
 
     @property
     def family(self) -> Family:
@@ -85,6 +102,10 @@ class Config:
         """The factor of queries times keys in this layer."""
         scale = 1 / math.sqrt(self.HS) if self.scale_attention else 1.0
         return scale / (layer + 1) if self.scale_by_layer else scale
+
+    def attention(self, layer: int) -> Attention:
+        """How this layer attends."""
+        return Attention(self.NH, self.attention_scale(layer), self.kv_heads or None, self.window)
 
 
 @dataclass(frozen=True)
@@ -113,6 +134,7 @@ class TensorSpec:
     std: float = 0.02  # of random weights
     before_sum: bool = False  # its product is added to the residual stream: a smaller spread
     mean: float = 0.0
+    plus: float = 0.0  # added to the numbers in files
     same_as: str = ""  # another tensor's role: the file has none
     parts: tuple[tuple[str, str], ...] = ()  # several tensors in files instead: name and rows of each
     interleaved: bool = False  # the parts' rows alternate; otherwise the parts follow each other
@@ -149,9 +171,10 @@ class Family:
     """A family of models.
 
     `forward(plan, config, weights, tokens, cache)` is the forward pass up to what the LM head reads, written over the
-    plan's operations. `steps` is a module that names rungs of the decode ladder (see gpt2/rungs.py), if that ladder
-    computes this family's layers; otherwise a GPU's step is made of the operations. `compiled` says that the CPU's
-    compiled code does: layers of the roles ln_1, qkv, q_norm, k_norm, attn_proj, ln_2, fc and mlp_proj.
+    plan's operations: torch itself may not touch weights, tokens or results, since on a GPU a pass is recorded once.
+    `steps` is a module that names rungs of the decode ladder (see gpt2/rungs.py), if that ladder computes this family's
+    layers; otherwise a GPU's step is made of the operations. `compiled` says that the CPU's compiled code does: layers
+    of the roles ln_1, qkv, q_norm, k_norm, attn_proj, ln_2, fc and mlp_proj.
     """
 
     title: str  # in messages
@@ -165,6 +188,34 @@ class Family:
     compiled: bool = False
     serves: tuple[str, ...] = ()  # further types of model
     checkpoints: str = ""  # the module that converts other trainers' checkpoints to a folder
+
+
+# ---- tensors by transformers' names ---------------------------------------------------------------------------------
+
+QKV = (("q", "NH * HS"), ("k", "NKV * HS"), ("v", "NKV * HS"))
+FC = (("gate", "F"), ("up", "F"))
+
+
+def rms_norm(name: str, role: str, width: str = "C", *, plus: float = 0.0) -> TensorSpec:
+    """The weight of an RMSNorm."""
+    return TensorSpec(f"{name}.weight", (width,), f"{role}.weight", f"{role}_w", std=0.1, mean=1.0, plus=plus)
+
+
+def product(
+    where: str, parts: tuple[tuple[str, str], ...], role: str, shape: tuple[str, str], biased: bool
+) -> tuple[TensorSpec, ...]:
+    """Products of the same inputs are one; the rows of gate and up alternate, so that a tile has both."""
+
+    def spec(kind: str, shape: tuple[str, ...], *, matrix: bool = False) -> TensorSpec:
+        named = tuple((f"layers.{{i}}.{where}.{part}_proj.{kind}", rows) for part, rows in parts)
+        return TensorSpec(
+            named[0][0], shape, f"{role}.{kind}", f"{role}_{kind[0]}", matrix=matrix, eight=role if matrix else "",
+            parts=named if len(named) > 1 else (), interleaved=parts is FC,
+            before_sum=matrix and parts[0][0] in ("o", "down"),
+        )  # fmt: skip
+
+    weight = spec("weight", shape, matrix=True)
+    return (weight, spec("bias", shape[:1])) if biased else (weight,)
 
 
 def _roots() -> list[Path]:
@@ -234,47 +285,6 @@ def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
         kinds = ", ".join(map(repr, known()))
         raise RungError(f"{origin} describes a model of type {shown(kind)}; rung runs models of type {kinds}.")
     return find(kind).parse(fields, origin)
-
-
-class Fields:
-    """The values in config.json, checked as they are read: a RungError names the field."""
-
-    def __init__(self, fields: Mapping[str, Any], origin: str) -> None:
-        self.fields, self.origin = fields, origin
-
-    def refuse(self, name: str, must: str) -> RungError:
-        return RungError(f"{self.origin} gives {name} as {shown(self.fields[name])}; it must be {must}.")
-
-    def whole(self, *names: str, default: int | None = None) -> int:
-        """The first of these names that is given."""
-        name = next((name for name in names if self.fields.get(name) is not None), None)
-        if name is None and default is None:
-            raise RungError(f"{self.origin} gives no {names[0]}; fetch the model again.")
-        value = default if name is None else self.fields[name]
-        if name is not None and (type(value) is not int or not 0 < value < LONGEST):
-            raise self.refuse(name, "a whole number from 1 to 2^31")
-        assert value is not None
-        return int(value)
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.fields.get(name, default)
-        if not (value is None or isinstance(value, bool)):
-            raise self.refuse(name, "true or false")
-        return bool(value)
-
-    def number(self, name: str, default: float, most: float = math.inf) -> float:
-        value = self.fields.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-            raise self.refuse(name, f"a number such as {default:g}")
-        return float(value)
-
-    def tokens(self, name: str, default: int | None) -> tuple[int, ...]:
-        """A token, several, or none."""
-        value = self.fields.get(name, default)
-        several = [] if value is None else value if isinstance(value, list) else [value]
-        if not all(type(one) is int and abs(one) < LONGEST for one in several):
-            raise self.refuse(name, "a token's number, or several")
-        return tuple(several)
 
 
 # ---- random models of known sizes, for measuring without a download -----------------------------------------------

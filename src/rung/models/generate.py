@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine, Engine, Stream
-from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Clock, Piece, Request, Transcript, check
 from rung.models.options import Completion, Options, Prompt
 from rung.models.tokenizer import Tokenizer

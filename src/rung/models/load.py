@@ -10,20 +10,20 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack, overload
 
 import torch
 
 from rung import files
 from rung.errors import RungError
 from rung.models.activations import capture
+from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine
-from rung.models.batching.select_backend import backend_of
 from rung.models.batching.text import Piece, Request, Transcript
 from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.models.drafts import NGRAM, drafting
@@ -35,7 +35,7 @@ from rung.models.options import Completion, Options, Prompt
 from rung.models.plan import ALIASES, DEVICES, DTYPES, Plan
 from rung.models.sampling import Sampling
 from rung.models.score import Score, Text, scores, spans
-from rung.models.tensors import plain_torch
+from rung.models.tensors import ADAPTER, plain_torch, read_adapter
 from rung.models.tokenizer import Tokenizer, read_tokenizer
 from rung.models.transformer import PlanScorer, Transformer
 from rung.models.weights import converted, weights_of
@@ -190,10 +190,15 @@ class Model:
         heads = f"{c.NH} heads, context {c.context:,}, vocabulary {c.vocabulary:,}"
         return f"{self!r}\n{heads}; from {self.folder}, loaded in {self.load_seconds:.1f} s"
 
+    def __reduce__(self) -> NoReturn:
+        raise RungError("a model is neither copied nor pickled; load it where it is needed, by rung.load.")
+
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer in the weights' folder."""
         if self._tokenizer is None:
+            if requested(self.name):
+                raise RungError(f"{self.name} has random weights and no tokenizer; give it tokens, or name a model.")
             self._tokenizer = read_tokenizer(self.folder)
         return self._tokenizer
 
@@ -510,10 +515,11 @@ def load(
 ) -> Model:
     """Load a model: a GPT-2, or one with Llama's layer.
 
-    `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a checkpoint of nanoGPT
-    (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2"; "random:gpt2" has random weights of that size, and
-    no tokenizer. `device` is auto (a GPU where there is one), cpu,
-    cuda or emulator: the CUDA kernels without a GPU. `dtype` is a name such as "bfloat16", or torch's own. `plan` names
+    `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a GGUF file, a checkpoint of
+    nanoGPT (ckpt.pt) or llm.c (.bin), the folder of a LoRA adapter that peft saved (its base model is found by the name
+    there), or an id of the hub such as "gpt2"; "random:gpt2" has random weights of that size, and no tokenizer.
+    `device` is auto (a GPU where there is one), cpu, cuda or emulator: the CUDA kernels without a GPU. `dtype` is a
+    name such as "bfloat16", or torch's own. `plan` names
     the rungs for the operations, and `kernels` replaces single rungs ({"attention": "5"}); the CPU runs no rungs. With
     a `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
     `draft` proposes tokens, of which the model reads several at a time: a smaller model with the same vocabulary, or
@@ -546,9 +552,11 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
     """The folder of a model, fetched from the hub if it is an id of a model there."""
     if model == "inner":
         return INNER
+    if not model.strip():
+        raise RungError("the model's name is empty; name a folder, an id of the hub, or inner.")
     path = Path(model).expanduser()
     if path.is_dir():
-        return path
+        return path if (path / "config.json").exists() or not (path / ADAPTER).is_file() else _adapted(path, offline)
     if path.exists():
         return _converted(path)
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
@@ -559,20 +567,46 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
 
 
 def _converted(checkpoint: Path) -> Path:
-    """The folder into which another trainer's checkpoint is converted, once for each state of it and its tokenizer."""
-    from rung.cuda.kept import cache_folder
-    kind = next(find_family(kind) for kind in known() if find_family(kind).checkpoints)
-    module = importlib.import_module(kind.checkpoints)
-    beside, convert = module.beside, module.convert
+    """The folder for another program's file, made once for each state of it and its tokenizer."""
+    from rung.models import gguf
 
+    module: Any = gguf
+    if not gguf.is_one(checkpoint):
+        module = importlib.import_module(next(filter(None, (find_family(kind).checkpoints for kind in known()))))
     status = checkpoint.stat()
-    state = hashlib.sha256(f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
-    for file in beside(checkpoint):
+    state = f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode()
+    for file in module.beside(checkpoint):
         content = files.read_bytes(file)
-        state.update(f" {file.name} {len(content)} ".encode() + content)
-    folder = cache_folder() / "checkpoints" / state.hexdigest()[:24]
+        state += f" {file.name} {len(content)} ".encode() + content
+    return _made(state, lambda folder: module.convert(checkpoint, folder))
+
+
+def _adapted(adapter: Path, offline: bool) -> Path:
+    """The folder of an adapter's base model with the adapter's files: links to both."""
+    name = read_adapter(adapter)["base_model_name_or_path"]
+    if (Path(name).expanduser() / ADAPTER).exists():
+        raise RungError(f"{adapter / ADAPTER} names {name}, which is an adapter itself; name the model that it adapts.")
+    base = find(name, offline=offline)
+
+    def link(folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for file in (*base.iterdir(), *adapter.glob("adapter_*")):
+                (folder / file.name).unlink(missing_ok=True)
+                (folder / file.name).symlink_to(file.resolve())
+        except OSError as error:
+            raise RungError(f"{folder} cannot be written ({error.strerror}); set RUNG_CACHE to another.") from None
+
+    return _made(f"{base.resolve()} {adapter.resolve()}".encode(), link)
+
+
+def _made(state: bytes, make: Callable[[Path], Any]) -> Path:
+    """The cache's folder for a state of files, made if it is not there."""
+    from rung.cuda.kept import cache_folder
+
+    folder = cache_folder() / "checkpoints" / hashlib.sha256(state).hexdigest()[:24]
     if not (folder / "config.json").is_file():
-        convert(checkpoint, folder)
+        make(folder)
     folder.touch()
     # Each state of a checkpoint is as large as the model: those used last are kept.
     kept = sorted((one for one in folder.parent.iterdir() if one.is_dir()), key=lambda one: -one.stat().st_mtime_ns)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rung.models.cache import Cache
-from rung.models.family import Config
+from rung.models.family import Attention, Config
 from rung.models.score import Rater
 from rung.models.tensors import integers
 from rung.models.weights import Linear, Norm, Weights, read_weights, to_int8
@@ -58,40 +58,44 @@ class Rotation:
     eps: float
 
 
-@lru_cache(8)
-def tables(config: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of a config's angles, in float32."""
-    with torch.inference_mode(False):
-        angles = config.angles()
-        return angles.cos().to(device, torch.float32), angles.sin().to(device, torch.float32)
+@dataclass(frozen=True)
+class Activation:
+    """An activation of a product's outputs: what torch computes, and the operations whose rungs compute the same."""
+
+    compute: Callable[[torch.Tensor], torch.Tensor]
+    gated: bool = False  # of the gates only; each is followed by the value that it multiplies
+    ladder: str = ""
+    fused: str = ""  # after a product
+    normed: str = ""  # after a norm and a product
 
 
-class Plan(ABC):
-    """One method per operation. The plan allocates outputs, for example the same buffers each step."""
+_gelu_tanh = partial(F.gelu, approximate="tanh")
+# Kernels and compiled code know an activation by its place here: the decode ladder and the CPU have the first ones.
+ACTIVATIONS = {
+    "gelu_tanh": Activation(_gelu_tanh, ladder="gelu", fused="matmul_gelu", normed="layernorm_matmul"),
+    "gelu_erf": Activation(F.gelu),
+    "relu": Activation(F.relu, ladder="relu"),
+    "swiglu": Activation(F.silu, True, ladder="swiglu", fused="matmul_swiglu", normed="rmsnorm_matmul"),
+    "geglu_tanh": Activation(_gelu_tanh, True),
+}
 
-    name: str
-    on: str  # one of DEVICES
-    dtype: str  # one of DTYPES
+
+def place_of(activation: str) -> int:
+    """The number of an activation."""
+    return list(ACTIVATIONS).index(activation)
+
+
+class Operations(ABC):
+    """What a family's forward pass is made of: one method per operation."""
+
     device: torch.device
-    cache_dtype: torch.dtype
-    # Whether sequences go through the operations one by one: their results are then bitwise independent of their
-    # neighbours, and no work is wasted on padding.
-    prompts_alone: bool = False
-    tokens_alone: bool = False
-
-    @abstractmethod
-    def matrix(self, weight: torch.Tensor) -> Linear:
-        """An (OC, C) matrix in the form that this plan multiplies with."""
-
-    @abstractmethod
-    def vector(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Biases, norms and positions in the form that this plan reads."""
 
     @abstractmethod
     def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
     ) -> torch.Tensor:
-        """tokens (B, T), the first of row b at position past[b] -> (B, T, C)"""
+        """tokens (B, T), the first of row b at position past[b] -> (B, T, C); tokens' vectors are multiplied by the
+        scale, those of positions are not"""
 
     @abstractmethod
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
@@ -106,16 +110,13 @@ class Plan(ABC):
         """(B, T, C) -> (B, T, OC)"""
 
     @abstractmethod
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
-    ) -> torch.Tensor:
-        """qkv (B, T, (NH + 2 NKV) HS) -> (B, T, NH HS), causal; keys and values go to the cache where there is one. As
-        many heads of queries share one of keys as NH is a multiple of NKV (None: NH)."""
+    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
+        """qkv (B, T, (NH + 2 NKV) HS) -> (B, T, NH HS), causal; keys and values go to the cache where there is one"""
 
     @abstractmethod
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        """(B, T, F) -> (B, T, F); name is gelu_tanh, gelu_erf or relu. Or swiglu: of (B, T, 2 F), whose neighbours are
-        gate and value."""
+        """(B, T, F) -> (B, T, F) by one of ACTIVATIONS; a gated one has (B, T, 2 F), whose neighbours are gate and
+        value"""
 
     @abstractmethod
     def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -152,9 +153,28 @@ class Plan(ABC):
         """From here on only a sequence's last token may be needed: a plan may return these rows of both alone."""
         return y, x
 
-    # Set-up and tear-down of the forward pass.
 
-    def admit(self, config: Config) -> None:  # noqa: B027 - most plans take every model
+class Plan(Operations):
+    """Operations, and the weights in the form that they read. Outputs may be the same buffers in each step."""
+
+    name: str
+    on: str  # one of DEVICES
+    dtype: str  # one of DTYPES
+    cache_dtype: torch.dtype
+    # Whether sequences go through the operations one by one: their results are then bitwise independent of their
+    # neighbours, and no work is wasted on padding.
+    prompts_alone: bool = False
+    tokens_alone: bool = False
+
+    @abstractmethod
+    def matrix(self, weight: torch.Tensor) -> Linear:
+        """An (OC, C) matrix in the form that this plan multiplies with."""
+
+    @abstractmethod
+    def vector(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Biases, norms and positions in the form that this plan reads."""
+
+    def admit(self, config: Config) -> None:
         """Called before weights are read: RungError if a requested rung does not support this model."""
 
     def read(self, folder: Path, config: Config) -> Weights:
@@ -198,9 +218,9 @@ class WrappedPlan(Plan):
         return self.inner.rotate(qkv, rotation, past)
 
     def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
     ) -> torch.Tensor:
-        return self.inner.embedding(tokens, past, wte, wpe)
+        return self.inner.embedding(tokens, past, wte, wpe, scale)
 
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
         return self.inner.layernorm(x, norm, eps)
@@ -208,10 +228,8 @@ class WrappedPlan(Plan):
     def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
         return self.inner.matmul(x, linear)
 
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
-    ) -> torch.Tensor:
-        return self.inner.attention(qkv, NH, scale, layer, cache, NKV)
+    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
+        return self.inner.attention(qkv, how, layer, cache)
 
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return self.inner.activation(x, name)
@@ -249,30 +267,20 @@ class TorchPlan(Plan):
     def vector(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, torch.float32).contiguous()
 
-    def admit(self, config: Config) -> None:
-        if config.window is not None:
-            self.window = min(self.window or config.window, config.window)
-
     def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
     ) -> torch.Tensor:
-        T = tokens.shape[1]
         x = wte.weight[tokens].float()
         if wte.scale is not None:
             x *= wte.scale[tokens].unsqueeze(-1)
+        x *= scale
         if wpe is not None:
-            x += self._at(wpe, past, T)
+            x += of_positions(wpe, past, tokens.shape[1])
         return x.to(self.compute)
-
-    def _at(self, table: torch.Tensor, past: Sequence[int], T: int) -> torch.Tensor:
-        """The rows of T positions after `past`: (T, ...), or (B, T, ...) where sequences differ."""
-        if len(set(past)) == 1:
-            return table[past[0] : past[0] + T]
-        return table[integers(past, self.device)[:, None] + torch.arange(T, dtype=torch.int64, device=self.device)]
 
     def rotate(self, qkv: torch.Tensor, rotation: Rotation, past: Sequence[int]) -> torch.Tensor:
         r, (B, T, width) = rotation, qkv.shape
-        cosines, sines = (self._at(table, past, T).unsqueeze(-2) for table in (r.cosines, r.sines))
+        cosines, sines = (of_positions(table, past, T).unsqueeze(-2) for table in (r.cosines, r.sines))
         q, k, v = torch.split(qkv.view(B, T, r.NH + 2 * r.NKV, -1), [r.NH, r.NKV, r.NKV], 2)
         turned = []
         for x, norm in ((q, r.q_norm), (k, r.k_norm)):
@@ -300,65 +308,97 @@ class TorchPlan(Plan):
         y = F.linear(x, linear.weight.to(x.dtype))
         return y.mul_(scale) if bias is None else torch.addcmul(bias, y, scale)
 
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
-    ) -> torch.Tensor:
+    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
         T = qkv.shape[1]
-        q, k, v = self._heads(qkv, NH, NKV)
+        q, k, v = heads_of(qkv, how)
         past = [0]
         if cache is not None:
             cache.write(layer, k, v)
             past = cache.lengths
             if any(past):
                 k, v = (t.to(q.dtype) for t in cache.read(layer, T))
-        if T == 1 and self.window is not None and not self.global_tokens and len(set(past)) == 1:
-            k, v = k[:, :, -self.window :], v[:, :, -self.window :]
-        mask, causal = self._mask(past, T)
-        with self._no_plans_by_shape():
-            y = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-            )
-        return y.transpose(1, 2).flatten(2)
+        window = shorter(self.window, how.window)
+        if T == 1 and window is not None and not self.global_tokens and len(set(past)) == 1:
+            k, v = k[:, :, -window:], v[:, :, -window:]
+        return attended(q, k, v, how, *self._mask(past, T, window))
 
-    def _no_plans_by_shape(self) -> AbstractContextManager[None]:
-        """On a GPU cuDNN would make a plan for each new length, which is one per token."""
-        if self.device.type != "cuda":
-            return nullcontext()
-        made: AbstractContextManager[None] = sdpa_kernel(
-            [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-        )
-        return made
-
-    @staticmethod
-    def _heads(qkv: torch.Tensor, NH: int, NKV: int | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        (B, T, _), NKV = qkv.shape, NKV or NH
-        q, k, v = torch.split(qkv.view(B, T, NH + 2 * NKV, -1).transpose(1, 2), [NH, NKV, NKV], 1)
-        return q, k, v  # (B, NH, T, HS) and twice (B, NKV, T, HS), strided
-
-    def _mask(self, past: Sequence[int], T: int) -> tuple[torch.Tensor | None, bool]:
+    def _mask(self, past: Sequence[int], T: int, window: int | None) -> tuple[torch.Tensor | None, bool]:
         """The keys that T new tokens after `past` others attend to, as a mask or as the word "causal"."""
         S = max(past) + T
-        hidden = self.window is not None and self.window < S
+        hidden = window is not None and window < S
         if not any(past) and not hidden:
             return None, True
         if T == 1 and len(set(past)) == 1 and not (hidden and self.global_tokens):
             return None, False
-        before = integers(past, self.device)
-        # (rows, T): the last key that a query sees.
-        last = before[:, None] + torch.arange(T, dtype=torch.int64, device=self.device)
-        keys = torch.arange(S, dtype=torch.int64, device=self.device)
-        seen = keys <= last[..., None]
-        if self.window is not None:
-            seen &= (keys > last[..., None] - self.window) | (keys < self.global_tokens)
-        return seen[:, None], False  # (rows, 1, T, S)
+        return seen(integers(past, self.device), T, S, window, self.global_tokens), False
 
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        if name == "relu":
-            return F.relu(x)
-        if name == "swiglu":
-            gate, up = x.view(*x.shape[:-1], -1, 2).unbind(-1)
-            return F.silu(gate).mul_(up)
-        return F.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
+        how = ACTIVATIONS[name]
+        if not how.gated:
+            return how.compute(x)
+        gate, value = x.view(*x.shape[:-1], -1, 2).unbind(-1)
+        return how.compute(gate).mul_(value)
 
     def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return a + b
+
+
+def of_positions(table: torch.Tensor, past: Sequence[int], T: int) -> torch.Tensor:
+    """The rows of T positions after `past`: (T, ...), or (B, T, ...) where sequences differ."""
+    if len(set(past)) == 1:
+        return table[past[0] : past[0] + T]
+    here = table.device
+    return table[integers(past, here)[:, None] + torch.arange(T, dtype=torch.int64, device=here)]
+
+
+def shorter(*windows: int | None) -> int | None:
+    """The shortest of several windows; None is none."""
+    return min((window for window in windows if window is not None), default=None)
+
+
+def heads_of(qkv: torch.Tensor, how: Attention) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q (B, NH, T, HS), k and v (B, NKV, T, HS), strided."""
+    (B, T, _), NKV = qkv.shape, how.NKV or how.NH
+    q, k, v = torch.split(qkv.view(B, T, how.NH + 2 * NKV, -1).transpose(1, 2), [how.NH, NKV, NKV], 1)
+    return q, k, v
+
+
+def seen(before: torch.Tensor, T: int, S: int, window: int | None, first: int = 0) -> torch.Tensor:
+    """Which of S keys T queries see whose sequences have so many tokens `before` (B) them: (B, 1, T, S); the `first`
+    keys are in every window."""
+    last = before[:, None] + torch.arange(T, dtype=torch.int64, device=before.device)  # that a query sees
+    keys = torch.arange(S, dtype=torch.int64, device=before.device)
+    visible = keys <= last[..., None]
+    if window is not None:
+        visible &= (keys > last[..., None] - window) | (keys < first)
+    return visible[:, None]
+
+
+def attended(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: Attention, mask: torch.Tensor | None, causal: bool
+) -> torch.Tensor:
+    """Of heads (B, NH or NKV, T or S, HS) the results (B, T, NH HS)."""
+    grouped = q.shape[1] != k.shape[1]
+    if how.softcap is None:
+        with _no_plans_by_shape(q.device):
+            y = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=causal, scale=how.scale, enable_gqa=grouped
+            )
+        return y.transpose(1, 2).flatten(2)
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = how.softcap * torch.tanh(q.float() @ k.float().transpose(2, 3) * (how.scale / how.softcap))
+    if causal:
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return (scores.softmax(-1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
+
+
+def _no_plans_by_shape(device: torch.device) -> AbstractContextManager[None]:
+    """On a GPU cuDNN would make a plan for each new length, which is one per token."""
+    if device.type != "cuda":
+        return nullcontext()
+    made: AbstractContextManager[None] = sdpa_kernel(
+        [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    )
+    return made

@@ -18,13 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rung.cuda import opcodes
-from rung.errors import RungError
-from rung.profile.emulated import SMS
-from rung.results.machine import DATASHEET
+from rung.cuda import gpus, opcodes
 from rung.rungs.base import Subject
 
-CLOCKS = {"NVIDIA H200": 1.98e9, "NVIDIA H100 80GB HBM3": 1.98e9}  # boost
 # Per clock and multiprocessor: instructions of warps, bytes of the data path.
 _ISSUED, _WAVEFRONT = 4, 128
 _UNITS = {"integers": ("ALU",), "special functions": ("XU",), "float64": ("FP64",)}
@@ -36,34 +32,34 @@ _SECOND, _PORT = 5120, 64
 class Bound:
     """Seconds, the unit that sets them, and each unit's part."""
 
+    gpu: str
     seconds: float
     unit: str
     units: dict[str, float]
 
 
-def bound(subject: Subject, kernels: Iterable[Mapping[str, Any]], gpu: str = "NVIDIA H200") -> Bound:
+def bound(subject: Subject, kernels: Iterable[Mapping[str, Any]], gpu: str = gpus.USUAL) -> Bound:
     """The bound of launches of these grids and figures."""
-    if gpu not in CLOCKS:
-        raise RungError(f"no clock is known for {gpu!r}; there are {', '.join(CLOCKS)}.")
-    rates, clock = DATASHEET[gpu], CLOCKS[gpu]
+    of = gpus.find(gpu, "sm_90")
+    rates, clock = of.rates, of.clock_mhz * 1e6
     rung = subject.rung
     cost = rung.operation.cost_with(subject.values, subject.dtype, rung.binds)
     units = {"memory": cost.bytes / rates["bytes"], "arithmetic": cost.flops / rates[subject.dtype.name]}
     inside = Counter[str]()  # of the multiprocessors
     slowest = 0.0
     for kernel in kernels:
-        blocks = min(math.prod(kernel["grid"]), SMS)
+        blocks = min(math.prod(kernel["grid"]), of.multiprocessors)
         parts, used = _inside(kernel, blocks), blocks * clock
         times = {name: clocks / used for name, clocks in parts.items()}
         longest, together = kernel["clocks"]
-        times["latency"] = max(longest, together / (SMS * max(kernel["resident"], 1))) / clock
+        times["latency"] = max(longest, together / (of.multiprocessors * max(kernel["resident"], 1))) / clock
         inside.update(times)
         slowest += max(times["first cache"] + times["shared memory"], *times.values())
     units |= inside
     unit = max(units, key=lambda name: units[name])
     if slowest > max(units["memory"], units["arithmetic"]):
         unit = max(inside, key=lambda name: inside[name])
-    return Bound(max(slowest, units["memory"], units["arithmetic"]), unit, units)
+    return Bound(of.name, max(slowest, units["memory"], units["arithmetic"]), unit, units)
 
 
 def _inside(kernel: Mapping[str, Any], blocks: int) -> dict[str, float]:

@@ -289,8 +289,8 @@ def _kernel(launch: ncu.Launch) -> Profile:
             figures[f"ways_{kind}"] = wavefronts / count
     if "issue_active" in figures:
         figures["no_eligible"] = 100 - figures["issue_active"]
-    if seconds := figures.get("seconds"):
-        figures["bytes_per_s"] = (figures.get("dram_read", 0.0) + figures.get("dram_write", 0.0)) / seconds
+    if (seconds := figures.get("seconds")) and "dram_read" in figures:
+        figures["bytes_per_s"] = (figures["dram_read"] + figures.get("dram_write", 0.0)) / seconds
     traffic = [figures.get(f"global_{direction}_bytes") for direction in ("read", "write")]
     moved = sum(b for b in traffic if b is not None)
     if "shared_bytes" in figures and moved:

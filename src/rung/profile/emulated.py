@@ -11,29 +11,26 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
-from rung.bench import race
 from rung.check.operands import Operands
-from rung.cuda import pretended
+from rung.cuda import gpus, pretended
 from rung.cuda.launch import LaunchConfig
-from rung.dtypes import dtype as dtype_named
 from rung.emulator import counters, cubins, guard, machine, module
 from rung.emulator.counters import Counts, Launched
-from rung.emulator.counters_explained import INSTRUCTIONS, figures, is_ratio, summed
+from rung.emulator.counters_explained import INSTRUCTIONS, figures, is_ratio
 from rung.errors import RungError
 from rung.expressions import evaluate
 from rung.operation import Values
 from rung.profile import inspect_triton
-from rung.profile.counters import SINGLE
-from rung.profile.inspect import DEFAULT_SHAPE
-from rung.rungs import catalogue
-from rung.rungs.base import Rung, Subject, emulated_multiprocessors
+from rung.profile.counted import Counted, Tensor
+from rung.rungs.base import Subject, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
+from rung.rungs.subjects import subject_of
 
 ALIGNED = 512  # as a GPU's allocator aligns memory
 MOST_WORK = 2e8  # operations and numbers of a shape that is counted as it is
@@ -43,67 +40,15 @@ LITTLE_WORK = 1e6  # of a case that is counted after a check
 DRAWN_WORK = 4e6  # of a case that is drawn
 FIRST = ("B", "NH", "NKV", "T", "OC", "R")  # dimensions that are made smaller, in this order
 UNITS = {"T": 128, "OC": 256, "R": 128}
-SMS = 132  # multiprocessors of the GPU that persistent kernels are launched for: an H100's or H200's
 PATIENCE = 120.0  # seconds of CPU time without a thread that ends: blocks of a persistent kernel all end last
-FEW_SMS = 8  # ... for a drawing
-
-
-class Tensor(NamedTuple):
-    """An operand or a buffer, and its first address."""
-
-    name: str
-    shape: tuple[int, ...]
-    size: int  # bytes of an element
-    at: int
-
-
-@dataclass
-class Counted:
-    """A rung's counts at one shape."""
-
-    rung: str
-    dtype: str
-    shape: str
-    kernels: list[Launched]
-    tuning: dict[str, int]
-    exact: bool = True  # false: taken from smaller shapes
-    sizes: tuple[str, ...] = ()  # the shapes that were run
-    memory: list[Tensor] = field(default_factory=list)  # with a trace: what lay where
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "rung": self.rung, "dtype": self.dtype, "shape": self.shape, "tuning": self.tuning,
-            "source": "counted on the emulator", "sizes": list(self.sizes),
-            "kernels": [
-                {
-                    "kernel": k.kernel, "grid": list(k.config.grid), "block": list(k.config.block),
-                    **({"launches": k.launches} if k.launches > 1 else {}),
-                    "figures": figures(k),
-                    "nsight": {SINGLE[name]: value for name, value in figures(k).items() if name in SINGLE},
-                    "opcodes": dict(summed(k.executed)),
-                    "clocks": list(k.clocks), "resident": k.resident,
-                    "mix": [{"file": f, "line": n, "executed": of} for (f, n), of in sorted(k.executed.items())],
-                    "lines": [a._asdict() | vars(c) for a, c in sorted(k.accesses.items())],
-                }
-                for k in self.kernels
-            ],
-        }  # fmt: skip
-
-
-def usual_shape(rung: Rung) -> str:
-    """The shape that is counted when none is named."""
-    shapes = rung.operation.shapes
-    return DEFAULT_SHAPE if DEFAULT_SHAPE in shapes else next(iter(shapes))
+FEW_SMS = 8  # multiprocessors of the GPU that grids are for: of a drawing
+Tuning = Mapping[str, int] | None
 
 
 def figure(what: str, name: str, *, kernel: str = "", dtype: str | None = None, shape: str | None = None) -> float:
     """One counter of a rung, counted without a GPU: the sum over its launches, or over those of `kernel`; for a ratio,
     that of the first launch."""
-    rung = catalogue.find(what)
-    size = shape or usual_shape(rung)
-    dims = rung.operation.shapes.get(size) or next(iter(race.shapes_of(rung.operation, [size])))[1]
-    subject = Subject(rung, size, rung.operation.complete(dims), dtype_named(dtype or rung.dtypes[0]))
-    found = [figures(k) for k in count(subject).kernels if kernel in ("", k.kernel)]
+    found = [figures(k) for k in count(subject_of(what, None, shape, dtype)).kernels if kernel in ("", k.kernel)]
     values = [f[name] for f in found if name in f]
     if not values:
         raise RungError(f"{what} has no counter {name!r} here; there are {', '.join(found[0] if found else ())}.")
@@ -150,8 +95,9 @@ def aligned_empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch
     return memory[:size].view(kind).view(shape)
 
 
-def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: bool = False) -> Counted:
-    """Counts at this very shape; with a trace of requests, if wanted."""
+def run(subject: Subject, tuning: Tuning = None, gpu: gpus.Gpu | None = None, *, trace: bool = False) -> Counted:
+    """Counts at this very shape, of grids for this GPU; with a trace of requests, if wanted."""
+    sms = (gpu or gpus.usual()).multiprocessors
     rung, values, dtype = subject.rung, subject.values, subject.dtype
     if rung.kind not in ("cuda", "triton"):
         raise RungError(f"{rung.full_name} is a {rung.kind} rung: only kernels in CUDA C++ and Triton are counted.")
@@ -164,7 +110,7 @@ def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: boo
 
     operands = Operands(rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=empty)
     with contextlib.ExitStack() as here:
-        here.enter_context(emulated_multiprocessors(FEW_SMS if trace else SMS))
+        here.enter_context(emulated_multiprocessors(FEW_SMS if trace else sms))
         launches = here.enter_context(counters.recorded())
         here.enter_context(module.under(counters=True, poison=False, seconds=PATIENCE))
         prepared = rung.prepare(operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=empty)
@@ -177,25 +123,25 @@ def run(subject: Subject, tuning: Mapping[str, int] | None = None, *, trace: boo
     return Counted(rung.full_name, dtype.name, subject.shape, launches, rung.tuned(tuning), sizes=sizes, memory=memory)
 
 
-def count(subject: Subject, tuning: Mapping[str, int] | None = None) -> Counted:
+def count(subject: Subject, tuning: Tuning = None, gpu: gpus.Gpu | None = None) -> Counted:
     """Counts at this shape, taken from smaller shapes if it is large."""
     parts = _parts(subject, tuning) if work(subject, subject.values) > MOST_WORK else {}
     if not parts:
-        return run(subject, tuning)
+        return run(subject, tuning, gpu)
     try:
-        return _extended(subject, parts, tuning)
+        return _extended(subject, parts, tuning, gpu)
     except RungError:
         if work(subject, subject.values) > WHOLE_WORK:
             raise
-        return run(subject, tuning)
+        return run(subject, tuning, gpu)
 
 
-def _extended(subject: Subject, parts: Mapping[str, int], tuning: Mapping[str, int] | None) -> Counted:
+def _extended(subject: Subject, parts: Mapping[str, int], tuning: Tuning, gpu: gpus.Gpu | None) -> Counted:
     """The counts at this shape from those at its parts, which must be affine in the numbers of parts."""
 
     def at(units: tuple[int, ...]) -> Counted:
         sizes = {d: int(subject.values[d]) // parts[d] * n for d, n in zip(parts, units, strict=True)}
-        return run(replace(subject, values=_with(subject, subject.values, sizes), shape=_name(sizes)), tuning)
+        return run(replace(subject, values=_with(subject, subject.values, sizes), shape=_name(sizes)), tuning, gpu)
 
     ones = (1,) * len(parts)
     base = at(ones)
@@ -213,7 +159,7 @@ def _extended(subject: Subject, parts: Mapping[str, int], tuning: Mapping[str, i
                     "at a smaller --shape."
                 )
     kernels = _on_line(base, steps, tuple(parts.values()))
-    planned = _planned(subject, tuning)
+    planned = _planned(subject, tuning, (gpu or gpus.usual()).multiprocessors)
     for number, (kernel, (name, config, code)) in enumerate(zip(kernels, planned, strict=True)):
         one, *others = (c.kernels[number].config.blocks for c in (base, *steps))
         if code and any(c.kernels[number].code != code for c in (base, *steps, proof)):
@@ -225,14 +171,14 @@ def _extended(subject: Subject, parts: Mapping[str, int], tuning: Mapping[str, i
     return Counted(base.rung, base.dtype, subject.shape, kernels, base.tuning, exact=False, sizes=sizes)
 
 
-def _planned(subject: Subject, tuning: Mapping[str, int] | None) -> list[tuple[str, LaunchConfig, str]]:
+def _planned(subject: Subject, tuning: Tuning, sms: int) -> list[tuple[str, LaunchConfig, str]]:
     """The launches at this shape, which are not made, with their code where it depends on the shape."""
     rung, values, dtype = subject.rung, subject.values, subject.dtype
     if isinstance(rung, CudaRung):
         return [(*launch, "") for launch in rung.launches(values, dtype, tuning, emulated=False)]
     assert isinstance(rung, PythonRung)
     found: list[pretended.Kernel] = []
-    with emulated_multiprocessors(SMS), pretended.gpu(found.append, multiprocessors=SMS, device="meta"):
+    with emulated_multiprocessors(sms), pretended.gpu(found.append, multiprocessors=sms, device="meta"):
         inspect_triton.called(rung, values, dtype, tuning)
     return [(k.name, k.config, cubins.loaded(k.cubin, k.file).program(k.name).text) for k in found]
 
@@ -259,7 +205,7 @@ def _with(subject: Subject, values: Values, sizes: Mapping[str, int]) -> Values:
     return operation.complete(given)
 
 
-def _parts(subject: Subject, tuning: Mapping[str, int] | None) -> dict[str, int]:
+def _parts(subject: Subject, tuning: Tuning) -> dict[str, int]:
     """By which numbers dimensions are divided so that the rung runs quickly: as small ones as suffice."""
     parts: dict[str, int] = {}
     values: Values = dict(subject.values)

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rung.check.operands import Operands
-from rung.cuda import opcodes
+from rung.cuda import gpus, opcodes
 from rung.emulator import module, timing
 from rung.errors import RungError
 from rung.profile import emulated
-from rung.results.machine import DATASHEET
 from rung.rungs.base import Subject, emulated_multiprocessors
 
 ERRORS = Path(__file__).with_name("prediction_errors.json")
@@ -43,8 +42,8 @@ class Prediction:
     @property
     def parts(self) -> list[float]:
         """Microseconds of each launch."""
-        of = timing.GPUS[self.gpu]
-        return [(p.clocks / of.hertz + of.launch) * 1e6 for p in self.launches]
+        clock = gpus.find(self.gpu).clock_mhz
+        return [p.clocks / clock + timing.LAUNCH * 1e6 for p in self.launches]
 
     @property
     def us(self) -> float:
@@ -67,28 +66,26 @@ def error(kind: str) -> Error | None:
     return Error(**known[kind]) if kind in known else None
 
 
-def limit(subject: Subject, gpu: str) -> float | None:
+def limit(subject: Subject, gpu: str) -> float:
     """Microseconds that no kernel can beat: compulsory bytes and operations at the data sheet's rates."""
-    rates = DATASHEET.get(gpu)
-    if rates is None:
-        return None
+    rates = gpus.find(gpu).rates
     cost = subject.rung.operation.cost_with(subject.values, subject.dtype, subject.rung.binds)
     return max(cost.bytes / rates["bytes"], cost.flops / rates[subject.dtype.name]) * 1e6
 
 
-def predict(subject: Subject, tuning: Mapping[str, int] | None = None, gpu: str = "NVIDIA H200") -> Prediction:
-    rung, values, dtype = subject.rung, subject.values, subject.dtype
+def predict(subject: Subject, tuning: Mapping[str, int] | None = None, gpu: str = gpus.USUAL) -> Prediction:
+    rung, values, dtype, of = subject.rung, subject.values, subject.dtype, gpus.find(gpu, "sm_90")
     if rung.kind not in ("cuda", "triton"):
         raise RungError(f"{rung.full_name} is a {rung.kind} rung: only kernels in CUDA C++ and Triton are predicted.")
     operands = Operands(
         rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=emulated.aligned_empty
     )
     with contextlib.ExitStack() as here:
-        here.enter_context(emulated_multiprocessors(emulated.SMS))
+        here.enter_context(emulated_multiprocessors(of.multiprocessors))
         here.enter_context(module.under(poison=False, seconds=emulated.PATIENCE))
         prepared = rung.prepare(
             operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=emulated.aligned_empty
         )
         launches = here.enter_context(timing.predicted(gpu, timing.sets_of(operands.bytes)))
         prepared.run()
-    return Prediction(gpu, launches)
+    return Prediction(of.name, launches)

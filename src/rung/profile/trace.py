@@ -77,6 +77,12 @@ def record(work: Callable[[], int], path: Path | None) -> Breakdown:
         return breakdown(json.loads(file.read_text(encoding="utf-8"))["traceEvents"], tokens)
 
 
+def kernel_seconds(work: Callable[[], int]) -> float:
+    """Seconds for each token of `work` in which the GPU was not idle: the host's launches are not in them."""
+    found = record(work, None)
+    return found.seconds - found.gap
+
+
 def breakdown(events: Sequence[dict[str, Any]], tokens: int) -> Breakdown:
     """Kernels of a GPU where there are any, else the outermost operators of each CPU thread."""
     spans = [e for e in events if e.get("ph") == "X" and e.get("dur") is not None]

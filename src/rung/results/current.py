@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from rung.cuda import gpus
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.operation import Cost, Operation
@@ -153,7 +154,7 @@ class Figures:
             elif row.kind == "bench" and row.timed and row.operation == "copy":
                 rate = row.metrics["gbps"] * 1e9
                 size = max(size, rate if rate * row.metrics["cold_us"] / 1e6 >= LARGE else 0.0)
-        return Limits(self.gpu, size, flops, machine.DATASHEET.get(self.gpu, {}))
+        return Limits(self.gpu, size, flops, gpus.rates(self.gpu))
 
     @cached_property
     def _bench(self) -> list[Row]:

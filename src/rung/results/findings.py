@@ -17,7 +17,7 @@ from rung.results.row import Row
 FILE = Path(__file__).with_name("findings.toml")
 VERDICTS = {
     "same": "the same", "smaller": "smaller", "reversed": "reversed", "none": "no effect, as there",
-    "unseen": "cannot be seen here",
+    "lost": "no effect here", "unseen": "cannot be seen here",
 }  # fmt: skip
 COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
 NOTHING = 0.035  # an effect below it, on a logarithmic scale, is none
@@ -53,11 +53,13 @@ class Finding:
             return ""
         found = _effect(ours, self.neutral)
         if theirs is None:
-            return "same" if (found > 0) == (self.than() == "more") else "reversed"
+            return "lost" if abs(found) < NOTHING else "same" if (found > 0) == (self.than() == "more") else "reversed"
         wanted = _effect(theirs, self.neutral)
         if abs(wanted) < NOTHING:
             return "none" if abs(found) < 2 * NOTHING else "reversed"
-        if found * wanted < 0 and abs(found) >= NOTHING / 2:
+        if abs(found) < NOTHING:
+            return "lost"
+        if found * wanted < 0:
             return "reversed"
         return "same" if found / wanted >= 0.5 else "smaller"
 
@@ -82,6 +84,12 @@ def findings() -> tuple[Finding, ...]:
             chosen = tuple(_figure(document, key) for key in figures)
             made.append(Finding(document, says, chosen, float(neutral), verdict, why))
     return tuple(made)
+
+
+def of_study(name: str) -> list[Finding]:
+    """Those whose figures a study measures."""
+    asked = {r for r in sources.references("study") if r.what.partition("/")[0] == name}
+    return [f for f in findings() if any(asked.intersection(figure.ours) for figure in f.figures)]
 
 
 def takeaways() -> dict[str, str]:

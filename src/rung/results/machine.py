@@ -10,41 +10,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from rung.cuda import gpus
 from rung.lazy import torch
 
-# Vendor's figures: bytes/s, and dense FLOP/s by number format (sparse ones halved).
-# Sources: NVIDIA's data sheets of A100, H100, H200, L40S, A40, B200 and the RTX 4090/3090 white papers.
-DATASHEET: dict[str, dict[str, float]] = {
-    "NVIDIA H200": {"bytes": 4.8e12, "f32": 67e12, "tf32": 494.5e12, "f16": 989e12, "bf16": 989e12},
-    "NVIDIA H100 80GB HBM3": {"bytes": 3.35e12, "f32": 67e12, "tf32": 494.5e12, "f16": 989e12, "bf16": 989e12},
-    "NVIDIA H100 PCIe": {"bytes": 2.0e12, "f32": 51e12, "tf32": 378e12, "f16": 756e12, "bf16": 756e12},
-    "NVIDIA A100-SXM4-80GB": {"bytes": 2.039e12, "f32": 19.5e12, "tf32": 156e12, "f16": 312e12, "bf16": 312e12},
-    "NVIDIA A100-SXM4-40GB": {"bytes": 1.555e12, "f32": 19.5e12, "tf32": 156e12, "f16": 312e12, "bf16": 312e12},
-    "NVIDIA A40": {"bytes": 0.696e12, "f32": 37.4e12, "tf32": 74.8e12, "f16": 149.7e12, "bf16": 149.7e12},
-    "NVIDIA L40S": {"bytes": 0.864e12, "f32": 91.6e12, "tf32": 183e12, "f16": 362e12, "bf16": 362e12},
-    "NVIDIA B200": {"bytes": 8.0e12, "f32": 80e12, "tf32": 1100e12, "f16": 2250e12, "bf16": 2250e12},
-    "NVIDIA GeForce RTX 4090": {"bytes": 1.008e12, "f32": 82.6e12, "tf32": 82.6e12, "f16": 165e12, "bf16": 165e12},
-    "NVIDIA GeForce RTX 3090": {"bytes": 0.936e12, "f32": 35.6e12, "tf32": 35.6e12, "f16": 71e12, "bf16": 71e12},
-}
-# And of eight bits: integers, and e4m3 with sums in float32 where tensor cores have it.
-for _gpu, _rates in {
-    "NVIDIA H200": {"i8": 1979e12, "e4m3": 1979e12},
-    "NVIDIA H100 80GB HBM3": {"i8": 1979e12, "e4m3": 1979e12},
-    "NVIDIA H100 PCIe": {"i8": 1513e12, "e4m3": 1513e12},
-    "NVIDIA A100-SXM4-80GB": {"i8": 624e12},
-    "NVIDIA A100-SXM4-40GB": {"i8": 624e12},
-    "NVIDIA A40": {"i8": 299.3e12},
-    "NVIDIA L40S": {"i8": 733e12, "e4m3": 733e12},
-    "NVIDIA B200": {"i8": 4500e12, "e4m3": 4500e12},
-    "NVIDIA GeForce RTX 4090": {"i8": 660.6e12, "e4m3": 330.3e12},
-    "NVIDIA GeForce RTX 3090": {"i8": 284e12},
-}.items():
-    DATASHEET[_gpu] |= _rates
 
-
-def datasheet() -> dict[str, float]:
+def datasheet() -> Mapping[str, float]:
     """The vendor's ceilings of the present GPU; empty if it is not in the table."""
-    return DATASHEET.get(torch.cuda.get_device_name(), {}) if torch.cuda.is_available() else {}
+    return gpus.rates(torch.cuda.get_device_name()) if torch.cuda.is_available() else {}
 
 
 def rate(rates: Mapping[str, float], dtype: str, products: str = "") -> float | None:

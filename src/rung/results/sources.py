@@ -21,7 +21,8 @@ FILE = Path(__file__).with_name("sources.toml")
 STUDIES = {"climb": "", "text": "attention", "course": "course"}  # of the climb's rows
 NONE = "- "  # prefix of the reason why no row of ours can have the figure
 SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "GB": 1e9}
-SUM = "+"  # the first of several references that are added
+SUM, OVER = "+", "/"  # the first of several references that are added, and what stands before those that divide them
+PRODUCTS = {"b4t64 qkv": 12, "b4t64 out": 12, "b4t64": 12, "b4t64 proj": 12, "lm head": 1}  # of a forward pass
 COMMANDS = {"profile": "rung profile", "sweep": "rung sweep --course", "climb": "rung climb",
             "text": "rung climb --study attention", "course": "rung climb --study course"}  # fmt: skip
 
@@ -36,6 +37,7 @@ class Document:
     year: str
     address: str
     gpu: str
+    studies: Sequence[str] = ()  # of ours whose whole tables belong to it
 
     @property
     def cited(self) -> str:
@@ -85,9 +87,8 @@ class Reference:
         if row.verdict != "ok" or row.quick:
             return False
         if self.kind in STUDIES:
-            if self.figure in ("seconds", "peak_bytes") and row.metrics.get("tokens", 0) < row.options.get(
-                "new_tokens", 0
-            ):
+            whole = row.metrics.get("tokens", 0) >= row.options.get("new_tokens", 0)
+            if self.figure in ("seconds", "kernel_seconds", "peak_bytes") and not whole:
                 return False  # of a text that the time limit ended
             same = row.options.get("batch", 1) == self.batch and row.dtype == self.dtype and row.part == self.what
             return row.options.get("study", "") == STUDIES[self.kind] and same
@@ -116,7 +117,9 @@ class Reference:
     def _counted(self, kernel: dict[str, Any]) -> float | None:
         if self.figure.startswith("opcode "):
             opcodes = kernel.get("opcodes")
-            return opcodes.get(self.figure.removeprefix("opcode ")) if opcodes else None
+            return opcodes.get(self.figure.removeprefix("opcode "), 0.0) if opcodes else None
+        if self.figure == "bytes_per_s" and "dram_read" not in kernel["figures"]:
+            return None  # without counters of the memory there is no rate
         parts = [kernel["figures"].get(name) for name in self.figure.split(" + ")]
         present = [p for p in parts if p is not None]
         return sum(present) if len(present) == len(parts) else None
@@ -144,15 +147,15 @@ def _unit(figure: str) -> float:
 
 @dataclass(frozen=True)
 class Figure:
-    """One of their numbers, and the reference of ours; two references are a ratio (or, with `summed`, several a sum),
-    without one there is a reason."""
+    """One of their numbers, and the references of ours: the sum of the first ones, over that of the others if there
+    are others; without one there is a reason."""
 
     what: str
     value: float | None  # None: the document has no number
     unit: str
     ours: tuple[Reference, ...]
     reason: str
-    summed: bool = False
+    added: int = 1  # the first references
     than: str = ""  # "more" or "less" than one: all that the document says
 
     def beside(self, rows: Sequence[Row]) -> float | None:
@@ -160,12 +163,11 @@ class Figure:
         values = [reference.value(rows) for reference in self.ours]
         if not values or any(v is None for v in values):
             return None
-        first, *rest = [v for v in values if v is not None]
-        if self.summed:
-            return (first + sum(rest)) / SCALES.get(self.unit, 1.0)
-        if rest:
-            return (first / rest[0]) * (100 if self.unit == "%" else 1) if rest[0] else None
-        return first / SCALES.get(self.unit, 1.0)
+        numbers = [v for v in values if v is not None]
+        above, below = sum(numbers[: self.added]), sum(numbers[self.added :])
+        if len(numbers) > self.added:
+            return above / below * (100 if self.unit == "%" else 1) if below else None
+        return above / SCALES.get(self.unit, 1.0)
 
     def emulated(self, rows: Sequence[Row]) -> float | None:
         """The same, where it is a counter that the emulator counts as well."""
@@ -194,6 +196,16 @@ class Experiment:
     gpu: str
     differs: str  # what is not as in the document
     figures: tuple[Figure, ...]
+
+    @property
+    def anchor(self) -> str:
+        return re.sub(r"\W+", "-", f"{self.document.name} {self.title.lower()}").strip("-")
+
+    @property
+    def rungs(self) -> list[str]:
+        """Those that ours are measured with."""
+        places = [r.what for f in self.figures for r in f.ours if r.kind in ("bench", "profile", "sweep")]
+        return list(dict.fromkeys(places))
 
     def table(self, rows: Sequence[Row], counts: Sequence[Row] = ()) -> list[tuple[str, str, str, str, str, str]]:
         """What was measured, theirs, ours, what the emulator counts, the unit, and the command that measures ours."""
@@ -234,12 +246,26 @@ def _experiment(entry: dict[str, Any]) -> Experiment:
     for what, value, ours, *unit in entry["figures"]:
         spec = [ours] if isinstance(ours, str) else ours
         reason = spec[0].removeprefix(NONE) if spec[0].startswith(NONE) else ""
-        summed = spec[0] == SUM
-        references = () if reason else tuple(reference(text, *usual) for text in spec[summed:])
+        parts = spec[1:] if spec[0] == SUM else [spec[0], OVER, *spec[1:]]
+        found = [[] if reason else [r for t in group for r in _references(t, *usual)] for group in _split(parts)]
         said, than = (None, value) if isinstance(value, str) else (float(value), "")
-        figures.append(Figure(what, said, unit[0] if unit else entry["unit"], references, reason, summed, than))
+        unit_of = unit[0] if unit else entry["unit"]
+        figures.append(Figure(what, said, unit_of, (*found[0], *found[1]), reason, len(found[0]), than))
     gpu = entry.get("gpu", document.gpu)
     return Experiment(document, entry["section"], entry["title"], gpu, entry["differs"], tuple(figures))
+
+
+def _split(parts: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    at = parts.index(OVER) if OVER in parts else len(parts)
+    return parts[:at], parts[at + 1 :]
+
+
+def _references(text: str, dtype: str, shape: str) -> list[Reference]:
+    """One reference; for "products KIND | ... @DTYPE" those of all products of a forward pass."""
+    if not text.startswith("products "):
+        return [reference(text, dtype, shape)]
+    body, _, dtype = text.removeprefix("products ").partition(" @")
+    return [reference(f"{body} * {calls} @{dtype} {shape}", dtype, shape) for shape, calls in PRODUCTS.items()]
 
 
 def reference(text: str, dtype: str, shape: str) -> Reference:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
-import importlib
 import itertools
 import json
 import math
@@ -25,38 +24,23 @@ from typing import Any
 from rung.cuda import kept
 from rung.cuda.host_code import host_part
 from rung.cuda.limits import GRID, THREADS_BLOCK
-from rung.cuda.source import Parameter, aliases, code_only, kernel_parameters, kernels_in, template_of
+from rung.cuda.source import Parameter, aliases, body_of, code_only, kernel_parameters, kernels_in, template_of, until
 from rung.dtypes import DTYPES, dtype
 from rung.errors import CompileError, RungError
-from rung.expressions import evaluate, names_in
+from rung.expressions import evaluate, names_in, product
+from rung.files import read_text
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
-from rung.rungs.header import inline
+from rung.rungs.cuda import CudaRung, whole_text
+from rung.rungs.header import has_header, inline
+from rung.rungs.words import OPERANDS
 
-PASSES = 4  # small cases, then sizes that are whole tiles of 32, 64 and 128
 MOST = 48  # proposals that are tried
 CANDIDATES = 3  # that are shown, where none is right
 SECONDS = 20.0
 OTHER_SHAPE = 8  # proposals with other bindings go before another grid than the one that the file writes
 BLOCK = 256  # threads, if the file does not say
-# Other names of operands and sizes, as kernels write them, best first.
-_OPERANDS = {
-    "x": ("inp", "input", "in", "src", "a", "x_ptr", "d_in", "i", "q"),
-    "out": ("o", "output", "dst", "y", "c", "result", "res", "d_out", "probs", "z", "odata", "g_odata"),
-    "weight": ("w", "gamma", "g", "b", "weights", "scale"),
-    "weight_t": ("b",),
-    "bias": ("b", "beta", "biases"),
-    "tokens": ("inp", "ids", "idx", "indices", "input_ids"),
-    "a": ("inp1", "x", "a_ptr", "input1"),
-    "b": ("inp2", "y", "b_ptr", "residual", "input2"),
-    "qkv": ("inp", "x", "input"),
-    "q": ("query", "queries"),
-    "k": ("key", "keys"),
-    "v": ("value", "values"),
-    "lse": ("l", "logsumexp", "stats"),
-    "rstd": ("s", "inv_std"),
-    "mean": ("m", "mu"),
-}
+# Names of sizes, as kernels write them.
 _ROWS = {"n", "m", "rows", "num_rows", "n_rows", "nrows", "bt", "batch", "batch_size", "height", "r", "nr"}
 _COLUMNS = {"c", "d", "cols", "ncols", "num_cols", "n_cols", "columns", "hidden", "hidden_size", "dim", "width", "k"}
 _COLUMNS |= {"n", "s"}
@@ -120,10 +104,6 @@ class _Written:
     asserted: list[str] = field(default_factory=list)  # what the host's code asserts to be a multiple
 
 
-def has_header(source: str) -> bool:
-    return re.search(r"^[ \t]*/\*---", source, re.MULTILINE) is not None
-
-
 def guessed_operation(source: str, path: Path, known: list[str]) -> str:
     """The operation that a file's name and its kernels' names speak of."""
     functions = re.findall(r"^def (\w+)", source, re.M) if path.suffix == ".py" else kernels_in(source)
@@ -138,8 +118,10 @@ def guessed_operation(source: str, path: Path, known: list[str]) -> str:
     return found[0]
 
 
-def adopted(of: Operation, source: str, path: Path) -> Proposal:
-    """The header that suits the file best; the same text gets the same one from the cache."""
+def adopted(of: Operation, path: Path) -> Proposal | None:
+    """The header that suits a file without one best; the same text gets the same one from the cache."""
+    if has_header(read_text(path)) or not (source := whole_text(path)).strip():
+        return None
     code = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("adopt.py", "adopt_trial.py")]
     text = json.dumps([of.name, source, *code])
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -191,11 +173,9 @@ def _lines(proposals: list[dict[str, Any]]) -> list[str]:
 
 def _compiles(of: Operation, path: Path, table: dict[str, Any]) -> bool:
     """Whether compilers take the file; what they refuse is told by whoever compiles it next. torch is not imported."""
-    rung_of = importlib.import_module("rung.rungs.cuda").CudaRung
-    compiled = importlib.import_module("rung.rungs.compile_ahead").require_compiled
     try:
-        rung = rung_of(of, path, table)
-        compiled(rung, of.complete(of.cases[0].values), dtype(rung.dtypes[0]), ("sm_90",))
+        rung = CudaRung(of, path, table)
+        rung.require_compiled(of.complete(of.cases[0].values), dtype(rung.dtypes[0]), ("sm_90",))
     except RungError as error:
         return not isinstance(error, CompileError)  # else the proposal does not suit the file
     return True
@@ -204,7 +184,8 @@ def _compiles(of: Operation, path: Path, table: dict[str, Any]) -> bool:
 def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
     """The first right proposal, with what its trial adds, and how many were tried; a wrong one may end its process, and
     the next goes on."""
-    tried = importlib.import_module("rung.rungs.adopt_trial").tried  # it imports torch: a copy of this process has it
+    from rung.rungs.adopt_trial import PASSES, tried  # it imports torch: a copy of this process has it
+
     first, deadline = 0, time.monotonic() + SECONDS
     held: dict[str, Any] | None = None  # right where a row is short: another may be right everywhere
     context: Any = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
@@ -323,18 +304,11 @@ def _sure(
     known = {*of.dims, *of.derived, *of.scalars}
     for p in parameters:
         target = str(bind[p.name])
-        named = p.name.lower() in (target, *_OPERANDS.get(target, ()))
+        named = p.name.lower() in (target, *OPERANDS.get(target, ()))
         given = _over(passed.get(p.name, ""), launch.scope, known) if p.name in passed and not p.pointer else None
         if not (named or (given is not None and given == target and not given.isdigit())):
             return False
     return bool(launch.grid) and not any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
-
-
-def body_of(source: str, kernel: str) -> str:
-    """The text of a kernel's definition; of a kernel that a macro makes, the whole file's."""
-    text = code_only(source)
-    start = re.search(rf"__global__(?:(?!__global__)[^;{{}}])*\b{kernel}\s*\([^;{{}}]*{{", text)
-    return text[start.start() : _until(text, start.end(), "}")[1]] if start else text
 
 
 def _reads(body: str, name: str) -> bool:
@@ -342,7 +316,7 @@ def _reads(body: str, name: str) -> bool:
     if re.search(rf"\batomic\w+\s*\(\s*&?\s*{name}\b", body):
         return True
     for found in re.finditer(rf"\b{name}\s*\[", body):
-        _, end = _until(body, found.end(), "]")
+        _, end = until(body, found.end(), "]")
         after = re.sub(r"^(?:\s|\)|\[[^\]]*\]|\.\w+)+", "", body[end : end + 80])
         address = body[max(0, found.start() - 80) : found.start()].rstrip().endswith("&")
         if not re.match(r"=(?!=)", after) and not (address and after.startswith(",")):
@@ -380,7 +354,7 @@ def _multiples(
     for p in parameters:
         lanes = re.search(r"[a-z]([248])$", p.ctype) if p.pointer else None
         if lanes and (shape := of.operand(str(bind[p.name])).shape):
-            found.append(f"{_product([str(shape[-1])])} % {lanes[1]} == 0")
+            found.append(f"{product([str(shape[-1])])} % {lanes[1]} == 0")
     grid = _three(launch.grid, launch.scope | _sizes_of(parameters, bind), {*of.dims, *of.derived}) or []
     for node in itertools.chain.from_iterable(ast.walk(ast.parse(size, mode="eval")) for size in grid):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv) and isinstance(node.right, ast.Constant):
@@ -470,7 +444,7 @@ def _scratch(launch: _Written, parameters: tuple[Parameter, ...]) -> dict[str, s
 def _buffer(made: str, scope: dict[str, str], of: Operation) -> dict[str, Any] | None:
     """A header's entry for a tensor that the host makes, such as torch::full({B, N}, -INFINITY)."""
     kind, inner = made.split("(", 1)
-    sizes = [_over(size, scope, {*of.dims, *of.derived}) for size in _split(_until(inner.partition("{")[2], 0, "}")[0])]
+    sizes = [_over(size, scope, {*of.dims, *of.derived}) for size in _split(until(inner.partition("{")[2], 0, "}")[0])]
     if None in sizes:
         return None
     entry: dict[str, Any] = {"shape": sizes, "dtype": "i32" if "kInt" in made else "f32"}
@@ -584,11 +558,11 @@ def _fitted(
                     usual = [o for o in free if _plain_name(o) == name]
                 else:
                     reads = p.const or not _consts(pointers)
-                    usual = [o for o in free if name in _OPERANDS.get(_plain_name(o), ())]
+                    usual = [o for o in free if name in OPERANDS.get(_plain_name(o), ())]
                     usual = [o for o in usual if o.role != "in" or reads]
                 usual = [o for o in usual if suits(p, o)]
                 if usual:
-                    others = {o.name: _OPERANDS.get(_plain_name(o), (name,)) for o in usual}
+                    others = {o.name: OPERANDS.get(_plain_name(o), (name,)) for o in usual}
                     best = min(usual, key=lambda o: (o.optional, 0 if exact else others[o.name].index(name)))
                     chosen[p.name] = best.name
                     free.remove(best)
@@ -636,18 +610,6 @@ def _consts(pointers: list[Parameter]) -> bool:
     return any(p.const for p in pointers)
 
 
-def _product(dims: list[str]) -> str:
-    return " * ".join(f"({d})" if re.search(r"[+-]", d) else d for d in dims)
-
-
-def sizes(of: Operation) -> tuple[str, str, str]:
-    """Rows and columns of the operation's first input, and the number of results."""
-    result = next(o for o in of.operands if o.role != "in" and not o.optional)
-    inputs = (o for o in of.operands if o.role == "in" and not o.constant and o.dtype == "real" and len(o.shape) > 1)
-    shape = [str(d) for d in next(inputs, result).shape]
-    return _product(shape[:-1]) or "1", shape[-1], _product([str(d) for d in result.shape])
-
-
 def _values(
     of: Operation, p: Parameter, argument: str, launch: _Written, scalars: list[Parameter]
 ) -> list[str | float]:
@@ -670,7 +632,7 @@ def _values(
             return options
     if name in known:
         options.append(name)
-    rows, inner, total = sizes(of)
+    rows, inner, total = of.sizes
     whole = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
     if "OC" in of.dims and (lower in _GEMM or len(whole) >= 3):
         options += [_GEMM[lower].replace("rows", rows)] if lower in _GEMM else []
@@ -756,7 +718,7 @@ def _by_style(
 ) -> Iterator[dict[str, Any]]:
     """Grids as the kernel's text suggests them: by its indices, 2D tiles, a warp or block per row, a thread per element
     or row."""
-    rows, columns, total = sizes(of)
+    rows, columns, total = of.sizes
     columns = "OC" if "OC" in of.dims else columns
     bound = re.search(r"__launch_bounds__\s*\(\s*(\w+)", body)
     names = [n for n in constants if re.search(r"block|threads|tpb", n, re.IGNORECASE) and constants[n].isdigit()]
@@ -799,7 +761,7 @@ def _by_indices(
 ) -> Iterator[list[str]]:
     """Grids of several axes by what the kernel makes of blockIdx: an axis that is multiplied covers the bound with
     which the index is compared, another stands for a size alone."""
-    rows, columns, total = sizes(of)
+    rows, columns, total = of.sizes
     known = {*of.dims, *of.derived, *of.scalars}
     covered = {}
     for axis in "xyz":
@@ -823,7 +785,7 @@ def _by_indices(
 def _within_limits(of: Operation, shape: dict[str, Any]) -> list[str]:
     """Conditions for axes y and z and for the block, where the operation has shapes beyond what a GPU allows."""
     grid, block = (one if isinstance(one, list) else [one] for one in (shape["grid"], shape["block"]))
-    limited = [*zip(grid[1:], GRID[1:], strict=False), (_product([str(size) for size in block]), THREADS_BLOCK)]
+    limited = [*zip(grid[1:], GRID[1:], strict=False), (product([str(size) for size in block]), THREADS_BLOCK)]
     shapes = [of.complete(values) for values in (*of.shapes.values(), *(case.values for case in of.cases))]
     return [
         f"{size} <= {most}"
@@ -875,11 +837,11 @@ def _written(source: str, constants: dict[str, str]) -> list[list[_Written]]:
         returned = re.search(r"\breturn\s+(\w+)\s*;", text)
         here = []
         for match in _LAUNCH.finditer(text):
-            inside, end = _until(text, match.end(), ">>>")
+            inside, end = until(text, match.end(), ">>>")
             opening = text.find("(", end)
             if opening < 0:
                 continue
-            arguments, _ = _until(text, opening + 1, ")")
+            arguments, _ = until(text, opening + 1, ")")
             parts = _split(inside)
             if len(parts) >= 2:
                 shared = parts[2] if len(parts) > 2 else ""
@@ -900,15 +862,6 @@ def _written(source: str, constants: dict[str, str]) -> list[list[_Written]]:
         if here:
             found.append(here)
     return found
-
-
-def _until(text: str, start: int, mark: str) -> tuple[str, int]:
-    depth = 0
-    for i in range(start, len(text)):
-        if depth == 0 and text.startswith(mark, i):
-            return text[start:i], i + len(mark)
-        depth += (text[i] in "([{") - (text[i] in ")]}")
-    return text[start:], len(text)
 
 
 def _split(text: str) -> list[str]:

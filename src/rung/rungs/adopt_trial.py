@@ -18,12 +18,12 @@ from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, EmulatorFault, RungError
 from rung.expressions import names_in
 from rung.operation import Operation, Values
-from rung.rungs import catalogue
-from rung.rungs.adopt import PASSES, sizes
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
+from rung.rungs.operations import operation as operation_named
 
 WARP = 32
+PASSES = 4  # small cases, then sizes that are whole tiles of 32, 64 and 128
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other header is tried
 
 
@@ -33,7 +33,7 @@ def tried(operation: str, file: str, tables: list[dict[str, Any]], first: int, a
     for standard in (1, 2):
         os.dup2(quiet, standard)
     torch.set_num_threads(1)
-    answer.send(_try(catalogue.operation(operation), Path(file), tables, first, answer.send, answer.send))
+    answer.send(_try(operation_named(operation), Path(file), tables, first, answer.send, answer.send))
 
 
 def _try(
@@ -98,7 +98,7 @@ def _multiples(of: Operation, rung: CudaRung, given: Values, dtype: Dtype, zeroe
             whole[dim] = int(given[dim])
     if not dims or completed(whole) is None or not right(whole):
         return []
-    rows = sizes(of)[0]
+    rows = of.sizes[0]
     needs = {}
     for dim in dims:
         steps = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= tile]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from functools import cache, partial
 from pathlib import Path
 
 from rung.errors import RungError
 from rung.files import shown, whole
 from rung.operation import LADDERS, Operation, folders
-from rung.rungs import python_module
+from rung.rungs.adopt import adopted
 from rung.rungs.base import Rung
 from rung.rungs.cubin import CubinRung
 from rung.rungs.cuda import CudaRung
 from rung.rungs.library import LibraryRung
+from rung.rungs.operations import nearest
+from rung.rungs.operations import operation as operation
+from rung.rungs.operations import operations as operations
 from rung.rungs.python import PythonRung
 
 
@@ -22,28 +24,6 @@ def shipped(rung: Rung) -> bool:
     if rung.path is None:
         return rung.kind != "library" or rung in rungs(rung.operation.name)
     return LADDERS in rung.path.resolve().parents
-
-
-@cache
-def operations() -> dict[str, Operation]:
-    """Every operation that has a ladder."""
-    return {name: _operation_at(folder / "operation.py") for name, folder in folders().items()}
-
-
-def operation(name: str) -> Operation:
-    """The operation called `name`."""
-    found = folders()
-    if name not in found:
-        raise RungError(f"there is no operation {name!r}{_nearest(name, list(found))}; there are {', '.join(found)}.")
-    return _operation_at(found[name] / "operation.py")
-
-
-@cache
-def _operation_at(path: Path) -> Operation:
-    found = getattr(python_module.load(path), "OPERATION", None)
-    if not isinstance(found, Operation) or found.name != path.parent.name:
-        raise RungError(f"{path} defines no OPERATION named {path.parent.name!r}.")
-    return found
 
 
 @cache
@@ -88,7 +68,10 @@ def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
         return (_of_its_ladder(CubinRung(of, path)),)
     if path.suffix == ".py":
         return (_of_its_ladder(PythonRung(of, path)),)
-    first = CudaRung(of, path)
+    guess = adopted(of, path)
+    first = CudaRung(of, path, guess.table if guess else None)
+    if guess:
+        first.guessed, first.doubts = True, guess.doubts
     return tuple(map(_of_its_ladder, (first, *(CudaRung(of, path, form=form) for form in first.header.formats))))
 
 
@@ -115,7 +98,7 @@ def find(spec: str) -> Rung:
     if which in [library.name for library in of.libraries]:
         return _library_rung(name, which)
     names = [r.name for r in rungs(name)]
-    raise RungError(f"{name} has no rung {shown(which)}{_nearest(which, names)}; it has {', '.join(names)}.")
+    raise RungError(f"{name} has no rung {shown(which)}{nearest(which, names)}; it has {', '.join(names)}.")
 
 
 def select(spec: str | None, file: Path | None = None) -> list[Rung]:
@@ -136,8 +119,3 @@ def parent(rung: Rung) -> Rung | None:
     ladder = [r for r in rungs(rung.operation.name, libraries=False) if r.number is not None]
     place = next((i for i, r in enumerate(ladder) if r.name == rung.name), None)
     return ladder[place - 1] if place else None
-
-
-def _nearest(word: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(word, names, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""

@@ -1,6 +1,4 @@
-"""Compiles kernels before they are needed: many on all cores, into the cache of cubins; one with both compilers, side
-by side, before a check runs it.
-"""
+"""Compiles kernels before they are needed, on all cores, into the cache of cubins."""
 
 from __future__ import annotations
 
@@ -11,14 +9,11 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 from rung.cuda import nvrtc
-from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.errors import CompileError, RungError
+from rung.errors import RungError
 from rung.expressions import Number
-from rung.operation import Values
 from rung.processors import processors
 from rung.rungs import base, catalogue
-from rung.rungs.cuda import CudaRung
 
 PRELOADED = ["torch", "rung.rungs.catalogue", "rung.cuda.nvrtc"]
 
@@ -64,7 +59,6 @@ def finish(waiting: Iterable[Future[None]]) -> int:
 
 
 def _compile(rung: str, values: dict[str, Number], dtype: str, tuning: dict[str, int], arch: str) -> None:
-    from rung.cuda import nvrtc
     from rung.rungs.cuda import CudaRung
 
     found = catalogue.find(rung)
@@ -75,17 +69,3 @@ def _compile(rung: str, values: dict[str, Number], dtype: str, tuning: dict[str,
     if found.refusal(complete, real, tuning) is not None:
         raise RungError(f"{rung} does not take this shape.")
     nvrtc.compile_cubin(found.build(complete, real, tuning), arch)
-
-
-def require_compiled(rung: CudaRung, values: Values, dtype: Dtype, archs: tuple[str, ...]) -> None:
-    """A CompileError with what NVRTC refuses. The check itself reports a missing compiler."""
-    if rung.emulate:
-        return
-    build = rung.build(values, dtype)
-    for arch in archs:
-        try:
-            nvrtc.compile_cubin(build.with_lines, arch)  # with lines, as the machine takes it
-        except CompileError:
-            raise
-        except RungError:
-            continue

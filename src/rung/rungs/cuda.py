@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rung.cuda import limits
 from rung.cuda.host_code import device_part, with_headers
-from rung.cuda.source import Parameter, kernel_parameters
+from rung.cuda.source import Parameter, body_of, kernel_parameters
 from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import ELEMENTS, Dtype
-from rung.errors import RungError
+from rung.errors import CompileError, RungError
 from rung.expressions import Names, evaluate, evaluate_int
 from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
-from rung.rungs import adopt, alignment, header
+from rung.rungs import alignment, header
 from rung.rungs.arguments import POINTEES, Arguments, Typed
 from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
 if TYPE_CHECKING:
-    from rung.cuda.launch import Build, LaunchConfig, Module
+    from rung.cuda.launch import Argument, Build, LaunchConfig, Module
 
 _DYNAMIC = re.compile(r"\bextern\s+(?:__shared__|__align__\s*\([^)]*\)\s*__shared__)")
 MOST_TEXT = 1 << 18  # characters of expressions that all rounds evaluate; gpt2-xl's layers have 40,000
@@ -40,6 +40,13 @@ def _size(entry: header.Launch) -> int:
     return sum(len(str(size)) for size in sizes)
 
 
+def whole_text(path: Path) -> str:
+    """A file's text; of a file that is not the ladders', with the author's own headers in their places."""
+    if INCLUDE.parent in path.resolve().parents:
+        return read_text(path)
+    return with_headers(path, [path.parent / "include", path.parent.parent / "include"])
+
+
 class CudaRung(Rung):
     """A `.cu` file: header and kernels, bound by parameter name."""
 
@@ -49,14 +56,9 @@ class CudaRung(Rung):
         self, operation: Operation, path: Path, table: dict[str, Any] | None = None, form: str = ""
     ) -> None:
         self._source = read_text(path)
-        near = [path.parent / "include", path.parent.parent / "include"]
-        shipped = INCLUDE.parent in path.resolve().parents
-        self._whole = self._source if shipped else with_headers(path, near)
+        self._whole = whole_text(path)
         self.guessed = False  # whether the header is not the file's own
         self.doubts: tuple[str, ...] = ()  # why that header is no ground for a verdict, and the likeliest ones
-        if table is None and self._source.strip() and not adopt.has_header(self._source):
-            found = adopt.adopted(operation, self._whole, path)
-            table, self.guessed, self.doubts = found.table, True, found.doubts
         self.table = header.table(self._source, str(path)) if table is None else table
         if form:
             self.table = header.in_format(self.table, form, str(path))
@@ -134,6 +136,21 @@ class CudaRung(Rung):
             if reason is not None:
                 return f"{self.full_name} does not fit this GPU ({kernel}: {reason})"
         return None
+
+    def require_compiled(self, values: Values, dtype: Dtype, archs: tuple[str, ...]) -> None:
+        """A CompileError with what NVRTC refuses. A check itself reports a missing compiler."""
+        from rung.cuda import nvrtc
+
+        if self.emulate:
+            return
+        build = self.build(values, dtype)
+        for each in archs:
+            try:
+                nvrtc.compile_cubin(build.with_lines, each)  # with lines, as the machine takes it
+            except CompileError:
+                raise
+            except RungError:
+                continue
 
     def unfit(self, values: Values, dtype: Dtype, tuning: Tuning, arch: str, device: Device = "emulator") -> str | None:
         """Why the compiled code cannot be launched on this architecture; compiles what is not in the cache."""
@@ -213,7 +230,7 @@ class CudaRung(Rung):
 
         self._require_parameters_for_bind()
         launched = {e.kernel.partition("<")[0] for e in self.header.launches}  # another kernel's array does not count
-        dynamic = (k for k in launched if _DYNAMIC.search(adopt.body_of(self._whole, k)))
+        dynamic = (k for k in launched if _DYNAMIC.search(body_of(self._whole, k)))
         if all(e.shared == 0 for e in self.header.launches) and (kernel := next(dynamic, None)):
             raise RungError(
                 f"{self.path}: {kernel} has an `extern __shared__` array, and no launch gives it memory; add its bytes "
@@ -222,9 +239,8 @@ class CudaRung(Rung):
         tensors = {o.name: typed(o.dtype) for o in self.operation.operands}
         buffers = {name: typed(buffer.dtype) for name, buffer in self.header.buffers.items()}
         bound = Arguments(self, tensors, buffers, dtype, dict.fromkeys(self.header.maps))
-        for entry, scope in self._schedule(self.names(values, dtype, None)):
-            for p in self.parameters[entry.kernel]:
-                bound.argument(p, entry.kernel, self._target(p, entry), scope)
+        for _ in self.calls(bound, self.names(values, dtype, None)):
+            pass
 
     def _config(self, entry: header.Launch, names: Values) -> LaunchConfig:
         from rung.cuda.launch import LaunchConfig
@@ -255,14 +271,10 @@ class CudaRung(Rung):
         for name, symbol in self.header.constants.items():
             steps.append(_constant_step(module, symbol, bound.operand(name)))
         launched: list[tuple[str, LaunchConfig]] = []
-        for entry, scope in self._schedule(call.names):
-            config = self._config(entry, scope)
-            arguments = [
-                bound.argument(p, entry.kernel, self._target(p, entry), scope) for p in self.parameters[entry.kernel]
-            ]
-            module.prepare(entry.kernel, config)
-            steps.append(module.bind(entry.kernel, config, arguments))
-            launched.append((entry.kernel, config))
+        for kernel, config, arguments in self.calls(bound, call.names):
+            module.prepare(kernel, config)
+            steps.append(module.bind(kernel, config, arguments))
+            launched.append((kernel, config))
 
         def run() -> None:
             for step in steps:
@@ -270,6 +282,14 @@ class CudaRung(Rung):
 
         only = steps[0] if len(steps) == 1 else run
         return Prepared(self, only, call.tuning, launched, module, call.buffers)
+
+    def calls(self, bound: Arguments, names: Names) -> Iterator[tuple[str, LaunchConfig, list[Argument]]]:
+        """The launches of a call on these arguments."""
+        for entry, scope in self._schedule(names):
+            given = (self._target(p, entry) for p in self.parameters[entry.kernel])
+            pairs = zip(self.parameters[entry.kernel], given, strict=True)
+            arguments = [bound.argument(p, entry.kernel, target, scope) for p, target in pairs]
+            yield entry.kernel, self._config(entry, scope), arguments
 
     def maps(self, tensors: Tensors, names: Values, dtype: Dtype) -> dict[str, TensorMap | None]:
         """The tensor maps of the header for these operands and buffers."""

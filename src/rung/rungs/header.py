@@ -82,6 +82,15 @@ class Inside:
 
 
 @dataclass(frozen=True)
+class Model:
+    """What a model that chooses rungs should know of this one."""
+
+    fits: tuple[str, ...] = ()  # where it is worth its place; `tuned`: whether a sweep has found its parameters
+    untuned: tuple[tuple[str, dict[str, int]], ...] = ()  # tunables where no sweep was: the first that holds
+    estimate: str = ""  # or a rule of models/gpu/recorded.py that finds them
+
+
+@dataclass(frozen=True)
 class Header:
     """All keys of a rung's header."""
 
@@ -111,11 +120,12 @@ class Header:
     inside: Inside | None = None
     constants: dict[str, str] = field(default_factory=dict)
     launches: tuple[Launch, ...] = ()
+    model: Model = field(default_factory=Model)
     formats: tuple[str, ...] = ()  # names of further rungs in the file: other keys for the same code
 
 
 # Keys of a Python rung, given as constants with these names in capitals; it launches its kernels itself.
-_CONSTANTS = {*DESCRIPTIVE, "emulate", "dtypes", "products", "needs", "align", "tune", "let", "buffers"}
+_CONSTANTS = {*DESCRIPTIVE, "emulate", "dtypes", "products", "needs", "align", "tune", "let", "buffers", "model"}
 _CONSTANTS |= {"zeroed", "loses_nan"}
 # Every key except the descriptive ones may come from the parent that `from` names.
 INHERITED = {"launch", *Header.__dataclass_fields__} - {*DESCRIPTIVE, "parent", "launches"}
@@ -156,7 +166,7 @@ def written(keys: dict[str, Any]) -> str:
             for entry in value:
                 lines += [f"[[{name}]]", *(f"{k} = {inline(v)}" for k, v in entry.items())]
             continue
-        rows = {k: v for k, v in value.items() if not _is_table(v)}
+        rows = {k: v for k, v in value.items() if not isinstance(v, dict)}
         if rows:
             lines += [f"[{name}]", *(f"{k} = {inline(v)}" for k, v in rows.items())]
         for inner, entry in value.items():
@@ -206,7 +216,7 @@ def in_format(keys: dict[str, Any], name: str, origin: str) -> dict[str, Any]:
     formats = keys.get("formats", {})
     if not isinstance(formats, dict) or not isinstance(formats.get(name), dict):
         raise RungError(f"{origin}: formats.{name} is not a table; write [formats.{name}] with the keys that differ.")
-    base = {key: value for key, value in keys.items() if key not in (*DESCRIPTIVE, "formats")}
+    base = {key: value for key, value in keys.items() if key not in (*DESCRIPTIVE, "formats", "model")}
     parent = {"from": "/".join(Path(origin).with_suffix("").parts[-2:])}
     other = parent | formats[name]
     base = {key: value for key, value in base.items() if key != "dtypes" or key not in other}
@@ -242,6 +252,10 @@ def _file_of(rung: str, origin: str) -> Path:
         if which in (path.stem, short) or (wanted is not None and whole(number) == wanted):
             return path
     raise RungError(f"{origin}: from = {rung!r} is not a .cu rung, so no header can be inherited from it.")
+
+
+def has_header(source: str) -> bool:
+    return re.search(r"^[ \t]*/\*---", source, re.MULTILINE) is not None
 
 
 @lru_cache(maxsize=512)  # a parent is read for each rung that inherits from it
@@ -365,7 +379,21 @@ class _Reader:
             inside=self.inside(table),
             constants={k: self.symbol(v, k) for k, v in self.table(table, "constants").items()},
             launches=tuple(self.launch(entry) for entry in launches),
+            model=self.model(self.table(table, "model")),
             formats=tuple(self.table(table, "formats")),
+        )
+
+    def model(self, table: dict[str, Any]) -> Model:
+        self.known(table, "model", set(Model.__dataclass_fields__))
+        untuned = table.get("untuned", [])
+        if not isinstance(untuned, list) or not all(isinstance(one, dict) and "when" in one for one in untuned):
+            raise self.fail("model.untuned is not a list of tables with a condition `when`, and values of tunables.")
+        return Model(
+            fits=self.strings(table.get("fits", []), "model.fits"),
+            untuned=tuple(
+                (str(one["when"]), {n: self.choices(v, n)[0] for n, v in one.items() if n != "when"}) for one in untuned
+            ),
+            estimate=self.text(table, "estimate"),
         )
 
     def known(self, table: dict[str, Any], where: str, names: set[str]) -> None:

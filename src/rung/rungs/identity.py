@@ -28,7 +28,7 @@ from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
 # Descriptive keys, the limiting rate, and conditions on calls: these do not change the code.
-LEFT_OUT = {*header.DESCRIPTIVE, "products", "needs", "align", "emulate", "tune", "formats"}
+LEFT_OUT = {*header.DESCRIPTIVE, "products", "needs", "align", "emulate", "tune", "formats", "model"}
 CONSTANTS = {name.upper() for name in LEFT_OUT}
 _SPACE = re.compile(r"(?<=\w) (?!\w)|(?<!\w) (?=\w)|(?<![\w+&<>-]) (?!\w)")  # whitespace that separates nothing
 

@@ -166,7 +166,7 @@ class LauncherRung(Rung):
 
     def _run(self, program: Path, tensors: Mapping[int, torch.Tensor], words: Sequence[str]) -> None:
         now = ambient()
-        how = running.How(now.order, now.seed, "yes" if now.check_races else "no", quiet=True)
+        how = running.Execution(now.order, now.seed, "yes" if now.check_races else "no", quiet=True)
         with tempfile.TemporaryDirectory(prefix="rung-operands-") as folder:
             for n, tensor in tensors.items():
                 (Path(folder) / str(n)).write_bytes(_bytes(tensor).numpy().tobytes())

@@ -235,7 +235,8 @@ class Server:
     # ---- other routes ------------------------------------------------------------------------------------------------
 
     async def page(self, request: Request) -> Response:
-        policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+        policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+        policy += "frame-ancestors 'none'"
         headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
         return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=headers)
 

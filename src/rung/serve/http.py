@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+import h11
 from starlette.responses import JSONResponse
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 UNREAD = 1 << 18  # bytes in a connection's socket
 
@@ -64,6 +65,17 @@ def bounded(connections: int, seconds: float) -> type[H11Protocol]:
                 self.transport.abort()  # it would wait until the client has read
             else:
                 super().timeout_keep_alive_handler()
+
+        def send_400_response(self, msg: str) -> None:
+            body = Refusal(400, msg).response()
+            headers = [*body.raw_headers, (b"connection", b"close")]
+            head = h11.Response(status_code=400, headers=headers, reason=STATUS_PHRASES[400])
+            for event in (head, h11.Data(data=bytes(body.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+            self.transport.close()
+
+        def _should_upgrade(self) -> bool:
+            return False  # what asks for another protocol is answered in this one
 
         def _limit(self, end: Any) -> None:
             self._unlimit()
@@ -125,10 +137,13 @@ class Refusal(Exception):
 
 
 def named(host: str, names: Collection[str]) -> bool:
-    """Whether a request's Host is absent, an address, or one of the names."""
+    """Whether a request's Host is absent, an address, or one of the names; a browser sends neither user nor path."""
     try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return not host or name in names or bool(ipaddress.ip_address(name))
+        parts = urlsplit(f"//{host}")
+        name = (parts.hostname or "").removesuffix(".")
+        return not host or (parts.netloc == host and "@" not in host and (
+            name in names or bool(ipaddress.ip_address(name))
+        ))  # fmt: skip
     except ValueError:
         return False
 

@@ -24,13 +24,35 @@ from rung.models.family import read_config
 from rung.models.load import find
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server
-from rung.serve.chat import read_chat_template
+from rung.serve.chat import template_of
 from rung.serve.completions import Served
 from rung.serve.http import bounded
 
 
 class _Uvicorn(uvicorn.Server):
     """The first signal lets running requests finish, a second ends at once, with rung's exit code."""
+
+    ready = ""  # printed once connections are accepted and signals are heeded
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.ready:
+            print(self.ready, file=sys.stderr, flush=True)
+
+    async def _wait_tasks_to_complete(self) -> None:
+        """Also ends connections that were accepted while the server ended: they would be kept alive."""
+
+        async def end() -> None:
+            while True:
+                for connection in list(self.server_state.connections):
+                    connection.shutdown()
+                await asyncio.sleep(0.1)
+
+        ending = asyncio.ensure_future(end())
+        try:
+            await super()._wait_tasks_to_complete()
+        finally:
+            ending.cancel()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -76,10 +98,7 @@ def served_by(setup: Setup, name: str | None) -> Served:
 def served_from(folder: Path, name: str) -> Served:
     """The same of a model's folder."""
     config, tokenizer = read_config(folder / "config.json"), read_tokenizer(folder)
-    ends = config.eos[:1]
-    tokens = {"eos_token": ends, "bos_token": ends if config.bos is None else (config.bos,)}
-    template = read_chat_template(folder, {name: tokenizer.decode(ids) for name, ids in tokens.items()})
-    return Served(name, config, tokenizer, template)
+    return Served(name, config, tokenizer, template_of(folder, config, tokenizer))
 
 
 async def _serve(
@@ -98,11 +117,11 @@ async def _serve(
         loop.call_soon_threadsafe(server.end)
 
     pool.on_gone = end
-    listening.listen(2048)  # once the line below is printed, connections are accepted
+    listening.listen(2048)
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     slots = f"{pool.slots} texts at a time"
-    print(f"rung: {served.name} at http://{shown}:{port} ({slots}); Ctrl-C ends.", file=sys.stderr, flush=True)
+    server.ready = f"rung: {served.name} at http://{shown}:{port} ({slots}); Ctrl-C ends."
     await server.serve(sockets=[listening])
     return bool(lost)
 

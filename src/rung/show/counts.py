@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rung.emulator.counters import Access, Counts
 from rung.emulator.counters_explained import figures, is_ratio, per_request, reason
-from rung.profile.emulated import Counted
+from rung.profile.counted import Counted
 from rung.show.verb_tables import Table
 
 ROWS = (

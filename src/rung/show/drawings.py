@@ -13,7 +13,7 @@ from rung.emulator.counters import Access, Counts, Launched, Sample
 from rung.emulator.counters_explained import per_request, reason
 from rung.files import read_text
 from rung.operation import LADDERS
-from rung.profile.emulated import Counted
+from rung.profile.counted import Counted
 from rung.results import codes
 from rung.results.row import Row, newest
 from rung.rungs.base import Rung
@@ -80,7 +80,7 @@ def variables(scheme: str) -> str:
 def page(every: Sequence[Counted], sources: Mapping[str, Mapping[str, str]], sizes: Mapping[str, int]) -> str:
     """The page of one or more rungs side by side; `sources` are each rung's `sources_of`."""
     title = ", after ".join(c.rung for c in reversed(every))
-    rungs = "".join(_rung(counted, sources.get(counted.rung, {}), sizes, named=len(every) > 1) for counted in every)
+    rungs = "".join(section(counted, sources.get(counted.rung, {}), sizes, named=len(every) > 1) for counted in every)
     style = _STYLE.replace("LIGHT", variables("light")).replace("DARK", variables("dark")) + RULES
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -102,7 +102,8 @@ def sources_of(rung: Rung) -> dict[str, str]:
     return {h.name: read_text(h) for h in headers} | {rung.path.name: rung.source}
 
 
-def _rung(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int], *, named: bool) -> str:
+def section(counted: Counted, sources: Mapping[str, str], sizes: Mapping[str, int], *, named: bool = False) -> str:
+    """A rung's drawings: who computes what, what lies where in shared memory, the costly lines, copies under way."""
     drawn = layouts.work(counted) + layouts.tile(counted)
     drawn += "".join(_line(found, sources, sizes) for found in costly(counted))
     drawn += "".join(

@@ -203,19 +203,22 @@ def course(found: Figures, *, short: bool = False) -> str:
         figure.ours[0].what: figure.value
         for experiment in sources.experiments()
         for figure in experiment.figures
-        if len(figure.ours) == 1 and figure.ours[0].kind == "course"
+        if figure.value and len(figure.ours) == 1 and figure.ours[0].kind == "course"
     }
-    lines = []
+    lines, before = [], None
     for row in sorted(_steps_of_course(found), key=lambda r: int(r.detail["step"])):
-        own, gain = theirs.get(row.part), row.metrics.get("vs_before")
+        own, kernels = theirs.get(row.part), row.metrics.get("kernel_ms")
         if own or not short:
-            cells = [f"{row.metrics['tokens_per_s']:,.0f}", times(gain) if gain else "", f"{own:.3g}" if own else ""]
-            lines.append([row.part, *(cells[::2] if short else cells)])
+            gain = times(before / kernels) if before and kernels else ""
+            rate = f"{row.metrics['tokens_per_s']:,.0f}"
+            spent = [f"{kernels:.3g}" if kernels else "", gain]
+            lines.append([row.part, *spent[: 1 if short else 2], rate, f"{own:.3g}" if own else ""])
+        before = kernels
     if not lines:
         return ""
-    heads = ("tokens/s", "against the step before", "theirs, on an A40")
+    heads = ("step", "kernels, ms a token", "gain over the step before", "tokens/s with the host", "theirs, on an A40")
     caption = f"Ours: {row.what}, {row.weights} weights, {row.options['new_tokens']} tokens, on an {row.gpu}.\n\n"
-    return table(("step", *(heads[::2] if short else heads)), lines) + caption
+    return table(heads[:2] + heads[3:] if short else heads, lines) + caption
 
 
 def _steps_of_course(found: Figures) -> list[Row]:

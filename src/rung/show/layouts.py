@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from rung.emulator.counters import TRACED, Launched, Request
-from rung.profile.emulated import Counted, Tensor
+from rung.profile.counted import Counted, Tensor
 
 WIDE, TALL = 40, 32  # most cells of a figure
 CELL = 7
@@ -317,7 +317,8 @@ def _figure(
     framed = "".join(f"M{c + 0.1} {r + 0.1}h.8v.8h-.8z" for r, c in sorted(frames))
     rows, columns = size
     return (
-        f'<figure><svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {columns} {rows}" '
+        f'<figure><svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(caption)}" '
+        f'viewBox="0 0 {columns} {rows}" '
         f'width="{columns * CELL}" height="{rows * CELL}"><rect class="box" width="{columns}" height="{rows}"/>'
         f'<g class="cells{" apart" * apart}" transform="translate(0 .5)">{paths}</g>'
         f'<path class="frames" d="{framed}"/></svg>'

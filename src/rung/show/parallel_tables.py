@@ -11,7 +11,6 @@ from rung.results.row import Row
 from rung.show import charts
 from rung.show.markdown import ms, picture, table, times
 
-HOST = ("sequential C++", "vectorised C++, 1 thread", "vectorised C++, 16 threads")
 GPU = ("CUDA, linear softmax", "CUDA, tree softmax", "CUDA, flash", "torch SDPA on the GPU")
 RANKS = ("MPI ring, 1 rank", "MPI ring, 2 ranks", "MPI ring, 4 ranks")
 LAYERS = {"gpt2": 12, "gpt2-medium": 24, "gpt2-large": 36, "gpt2-xl": 48}
@@ -29,12 +28,12 @@ def study_of(found: Figures, part: str = "", name: str = "attention") -> dict[st
 def study(found: Figures) -> str:
     """Computing, and after the slash with transfers."""
     known = {(r[0], r[1]): (float(r[2]) / 1e3, float(r[3]) / 1e3) for r in study_of(found).get("rows", []) if r[2]}
+    hosts = list(dict.fromkeys(name for _, name in known if "C++" in name))
     rows = []
     for n in dict.fromkeys(n for n, _ in known):
-        host = [ms(known[n, name][0]) if (n, name) in known else "" for name in HOST]
+        host = [ms(known[n, name][0]) if (n, name) in known else "" for name in hosts]
         rows.append([n, *host, *(" / ".join(map(ms, known[n, name])) if (n, name) in known else "" for name in GPU)])
-    heads = ("N", "sequential C++", "vectorised, 1 thread", "16 threads")
-    return table((*heads, "linear softmax", "tree softmax", "flash", "torch SDPA"), rows)
+    return table(("N", *hosts, "linear softmax", "tree softmax", "flash", "torch SDPA"), rows)
 
 
 def softmax(found: Figures) -> str:
@@ -164,18 +163,20 @@ def scaling(found: Figures, part: str) -> str:
 
 # --- Charts
 
-CHARTS = {  # name: on a GPU or a CPU, and the study's chart; "" is the first
-    "study": ("gpu", ""),
-    "softmax": ("gpu", "softmax"),
-    "pipeline": ("gpu", "pipeline"),
-    "strong": ("cpu", "strong"),
-    "weak": ("cpu", "weak"),
+CHARTS = {  # name: on a GPU or a CPU, the study's chart ("" is the first), and the study
+    "study": ("gpu", "", "attention"),
+    "softmax": ("gpu", "softmax", "attention"),
+    "pipeline": ("gpu", "pipeline", "attention"),
+    "strong": ("cpu", "strong", "attention"),
+    "weak": ("cpu", "weak", "attention"),
+    "waves": ("gpu", "", "waves"),
+    "squares": ("gpu", "squares", "waves"),
 }
 
 
 def pictures(gpu: Figures, cpu: Figures) -> dict[str, str]:
     """The charts of the available measurements."""
-    studies = {name: study_of(gpu if where == "gpu" else cpu, part) for name, (where, part) in CHARTS.items()}
+    studies = {name: study_of(gpu if where == "gpu" else cpu, *of) for name, (where, *of) in CHARTS.items()}
     return {f"beyond-{name}": chart(one, 720, 400) for name, one in studies.items() if one}
 
 
@@ -203,6 +204,6 @@ def chart(study: dict[str, Any], width: float, height: float = 300) -> str:
 
 def embedded(gpu: Figures, cpu: Figures, name: str) -> str:
     """The picture in both colour schemes, for Markdown in docs/."""
-    where, part = CHARTS[name]
-    study = study_of(gpu if where == "gpu" else cpu, part)
+    where, *of = CHARTS[name]
+    study = study_of(gpu if where == "gpu" else cpu, *of)
     return picture(f"beyond-{name}", study["title"], "pictures") if study else ""

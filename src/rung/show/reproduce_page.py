@@ -1,18 +1,26 @@
-"""The tables of docs/reproduce.md: each figure of the five documents, theirs and ours, and the course's climb."""
+"""The tables and pictures of docs/reproduce.md and docs/coverage.md: what the documents found and did, beside ours."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
+from rung.profile.roofline import place
 from rung.results import codes, findings, items, sources
 from rung.results.current import Figures, by_gpu
 from rung.results.row import Row
-from rung.show import charts
-from rung.show.charts import Bar, Panel
+from rung.rungs import catalogue
+from rung.show import charts, roofline_chart
+from rung.show.charts import Bar, Panel, Series
 from rung.show.markdown import picture, plain, table
+from rung.show.parallel_tables import study_of
 
 FORMATS = {"float32": "f32", "tf32": "tf32"}  # colours
+SWEEP = "Threads per block of "
+DRAWN = {  # pictures of experiments, theirs beside ours: title, unit
+    "throughput": ("Throughput before and after the reduction", "% of each GPU's rate"),
+    "occupancy": ("Occupancy of the residual's kernel", "% of each GPU's warps"),
+}
 
 
 def document(found: Figures, name: str, rows: Sequence[Row] = ()) -> str:
@@ -36,10 +44,18 @@ def document(found: Figures, name: str, rows: Sequence[Row] = ()) -> str:
         again |= dict.fromkeys(c for f in e.figures for c in f.command.split("; ") if not f.reason)
         reasons = dict.fromkeys(f.reason for f in e.figures if f.reason and f.reason != "as above")
         heads = ("", f"theirs, {e.gpu}", f"ours, {found.gpu or 'no GPU yet'}", *columns, "unit")
-        differs = f"{plain(e.differs)}\n" if e.differs else ""
-        parts.append(f"\n### {e.section}: {plain(e.title)}\n\n{differs}{table(heads, lines)}")
+        by = f" By {', '.join(map(link, e.rungs))}." if e.rungs else ""
+        head = f'<a id="{e.anchor}"></a>\n\n### {e.section}: {plain(e.title)}'
+        parts.append(f"\n{head}\n\n{plain(e.differs)}{by}\n{table(heads, lines)}")
         if reasons:
             parts.append("\nWithout ours: " + plain("; ".join(reasons)) + ".\n")
+    for study in sources.documents()[name].studies:
+        what, _, part = study.partition("/")
+        if told := study_of(found, part, what):
+            lines = [tuple(plain(str(cell)) for cell in line) for line in told["rows"]]
+            title = f"{charts.escape(told['title'])} (`rung study {what}`)".replace("`", "")
+            parts.append(f"\n<details><summary>{title}</summary>\n\n{plain(told['finding'])}\n")
+            parts.append(f"{table([plain(c) or ' ' for c in told['columns']], lines)}</details>\n")
     listed, head = "\n".join(again), "<details><summary>The commands that measure ours</summary>"
     parts.append(f"\n{head}\n\n```sh\n{listed}\n```\n\n</details>\n")
     return "".join(parts) + "\n"
@@ -49,41 +65,68 @@ def _findings(name: str, rows: Sequence[Row]) -> str:
     of = [f for f in findings.findings() if f.document.name == name]
     counts = Counter(f.verdict for f in of)
     words = ", ".join(f"{counts[v]} {said}" for v, said in findings.VERDICTS.items() if counts[v])
-    lines = [tuple(plain(cell) for cell in finding.line(rows)) for finding in of]
+    lines = []
+    for finding in of:
+        says, *cells = (plain(cell) for cell in finding.line(rows))
+        where = next((e.anchor for e in sources.experiments() for f in e.figures if f in finding.figures), "")
+        lines.append((f"[{says}](#{where})" if where else says, *cells))
     told = f"{plain(findings.takeaways()[name])} Of its {len(of)} findings: {words}."
     return f"\n{told}\n\n### Its findings, and ours\n{table(findings.COLUMNS, lines, words=3)}"
 
 
+def link(name: str) -> str:
+    """What shows an item, with a link to its code or to its figures."""
+    kind, _, rest = name.partition(" ")
+    if kind == items.FIGURES:
+        some = [e for e in sources.experiments() if e.figures[0] in items.figures(rest)]
+        return f"[figures](reproduce.md#{some[0].anchor})"
+    if name.startswith(("tests/", "src/", "docs/", "benchmarks/")):
+        path, _, test = name.partition("::")
+        target = path.removeprefix("docs/") if path.startswith("docs/") else f"../{path}"
+        return f"[{test.replace('_', ' ') or path}]({target})"
+    if rest:
+        return f"`{name}`"
+    rung = catalogue.find(name)
+    file = rung.path.name if rung.path else "operation.py"  # of a library's call
+    return f"[{name}](../src/rung/ladders/{rung.operation.name}/{file})"
+
+
 def covered(rows: Sequence[Row], name: str) -> str:
-    """A document's items: what shows each, and whether that is there."""
+    """A document's items: what shows each, how it agrees, and whether all of that is there."""
     right = [row for row in rows if codes.current(row)]
     lines = []
     for item in (i for i in items.items() if i.document == name):
-        missing = item.missing(right)
-        waits = f"waits for {', '.join(f'`{m}`' for m in missing)}"
         empty = ", ".join(item.empty(right))
-        partly = f"partly: {empty} without a row of ours, for the reason given" if empty else ""
-        state = f"closed: {item.closed}" if item.closed else waits if missing else partly or "as described"
-        lines.append((item.section, item.what, ", ".join(f"`{n}`" for n in item.shown_by), state))
-    return table(("section", "technique, kernel or experiment", "shown by", "state"), lines, words=4)
+        told = plain(item.closed or item.outcome) + (f" Without a row of ours: {empty}." if empty else "")
+        lines.append((item.section, item.what, ", ".join(map(link, item.shown_by)), item.state(right), told))
+    return table(("section", "technique, kernel or experiment", "shown by", "state", "outcome"), lines, words=5)
 
 
 def counted(rows: Sequence[Row]) -> str:
-    """How many items are as described, wait for a row, or are closed."""
+    """How many items are as described, partly so, wait for a row, or are closed."""
     right = [row for row in rows if codes.current(row)]
-    closed = sum(bool(item.closed) for item in items.items())
-    waiting = sum(bool(item.missing(right)) for item in items.items())
-    every = len(items.items())
-    partly = sum(bool(item.empty(right)) and not item.missing(right) for item in items.items())
-    done = every - closed - waiting - partly
-    states = f"{done} are as described, {partly} partly, {waiting} wait for a row and {closed} are closed"
+    every = Counter(item.state(right).split()[0] for item in items.items())
+    done = f"{every['as']} are as described, {every['partly']} partly"
+    states = f"{done}, {every['waits']} wait for a row, {every['closed']} are closed"
     where = "What the documents found, and what is found here, is in [reproduce.md](reproduce.md)."
-    return f"\nOf {every} items {states}. {where}\n\n"
+    return f"\nOf {every.total()} items {states}. {where}\n\n"
 
 
 def course(found: Figures) -> str:
     """The picture of the course's climb; empty if it was not measured."""
     return picture("climb-course", "Tokens per second, step by step", "pictures") if steps(found) else ""
+
+
+def embedded(found: Figures, name: str) -> str:
+    """The picture in both colour schemes; empty if it was not measured."""
+    return picture(f"reproduce-{name}", _ALTS[name], "pictures") if f"reproduce-{name}" in pictures(found) else ""
+
+
+_ALTS = {
+    **{name: f"{title}: theirs and ours" for name, (title, _) in DRAWN.items()},
+    "sweep": "Time of a forward pass's calls over the threads of a block: theirs and ours",
+    "roofline": "The matrix product's rungs under the roofline",
+}
 
 
 def steps(found: Figures) -> list[Row]:
@@ -93,23 +136,59 @@ def steps(found: Figures) -> list[Row]:
 
 
 def pictures(found: Figures) -> dict[str, str]:
-    """The course's climb as bars."""
+    """The course's climb, throughputs and occupancy as bars, the sweep as curves, products under the roofline."""
+    rows = [row for row in found.results if codes.current(row)]
+    drawn = {"climb-course": _climb(found)} if steps(found) else {}
+    for name, (title, unit) in DRAWN.items():
+        (e,) = (e for e in sources.experiments() if e.title == title)
+        bars = [
+            Bar(f"{f.what}, {whose}", value, (sources.number(value),), colour)
+            for f in e.figures
+            if f.unit == "%" and f.value
+            for whose, value, colour in (("theirs", f.value, "library"), ("ours", f.beside(rows), "f32"))
+        ]
+        if all(b.value for b in bars):
+            drawn[f"reproduce-{name}"] = charts.bars(
+                [Panel(f"{e.gpu} and {found.gpu}", bars, [])], title=_ALTS[name], description=e.differs, unit=unit,
+                columns=("%",),
+            )  # fmt: skip
+    swept = [e for e in sources.experiments() if e.title.startswith(SWEEP)]
+    series = [
+        Series(f"{e.title.removeprefix(SWEEP).partition(',')[0].partition(':')[0]}, {whose}", points, colour, dashed)
+        for e, colour in zip(swept, charts.SERIES, strict=False)
+        for whose, dashed, points in (
+            ("ours", False, [(float(f.what.split()[0]), f.beside(rows)) for f in e.figures]),
+            ("theirs", True, [(float(f.what.split()[0]), f.value) for f in e.figures]),
+        )
+    ]
+    if any(value for s in series if not s.dashed for _, value in s.points):
+        drawn["reproduce-sweep"] = charts.curves(
+            series, title=_ALTS["sweep"], description=f"{swept[0].gpu} dashed, {found.gpu} solid.",
+            x_label="threads of a block", y_label="us", width=860, height=420,
+        )  # fmt: skip
+    matmul = found.ladder("matmul")
+    points = [f for dtype in ("f32", "bf16") for f in matmul.column(dtype, "b8t1024")]
+    if points and found.limits.bytes:
+        drawn["reproduce-roofline"] = roofline_chart.chart(place(points), found.limits, title=_ALTS["roofline"])
+    return drawn
+
+
+def _climb(found: Figures) -> str:
     rows = steps(found)
-    if not rows:
-        return {}
-    rates = [row.metrics["tokens_per_s"] for row in rows]
+    host = [row.metrics["tokens_per_s"] for row in rows]
+    rates = [1e3 / row.metrics["kernel_ms"] if "kernel_ms" in row.metrics else 0.0 for row in rows]
+    rates = rates if all(rates) else host
     bars = [
-        Bar(row.part, rate, (f"{rate:,.1f}",), FORMATS.get(row.dtype, "f32"), tip=row.detail["idea"])
-        for row, rate in zip(rows, rates, strict=True)
+        Bar(row.part, rate, (f"{rate:,.1f}", f"{slow:,.1f}"), FORMATS.get(row.dtype, "f32"), tip=row.detail["idea"])
+        for row, rate, slow in zip(rows, rates, host, strict=True)
     ]
     first = rows[0]
     title = f"{first.what}, one sequence, a cache in the last step only, {found.gpu}"
-    drawn = charts.bars(
+    return charts.bars(
         [Panel(title, bars, [])],
         title="The climb of the two course reports",
         description=f"From {rates[0]:,.1f} to {rates[-1]:,.1f} tokens per second in {len(rows)} steps.",
-        unit="tokens per second",
-        columns=("tokens/s",),
+        unit="tokens per second of the kernels' time",
+        columns=("tokens/s", "with the host"),
         width=860,
     )
-    return {"climb-course": drawn}

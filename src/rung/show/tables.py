@@ -75,6 +75,8 @@ def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
     makers |= {f"speed:{make.__name__}": partial(make, gpu) for make in parts}
     makers["picture:attention"] = partial(speed.attention, gpu)
     makers["picture:course"] = partial(reproduce_page.course, gpu)
+    drawn = ("throughput", "occupancy", "sweep", "roofline")
+    makers |= {f"picture:{name}": partial(reproduce_page.embedded, gpu, name) for name in drawn}
     beyond = parallel_tables
     tables = (beyond.study, beyond.softmax, beyond.pipeline, beyond.ring, beyond.limits, beyond.split)
     makers |= {f"beyond:{make.__name__}": partial(make, gpu) for make in tables}

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from rung.check.report import NAN_LOST
+
 if TYPE_CHECKING:
     from rung.bench.race import Timed
     from rung.check.report import Report
@@ -86,12 +88,6 @@ def remark(report: Report) -> str:
     if report.left_out and not report.reason:
         parts.append(cases_left_out(report.rung, report.left_out))
     return parts[0] + " " + "; ".join(parts[1:]) if report.case else "; ".join(parts)
-
-
-NAN_LOST = (
-    "NaN is lost: fmaxf and fminf return their other number; x < 0 ? 0 : x keeps it. If that is meant, the header has "
-    "the line loses_nan = true"
-)
 
 
 def failure_lines(report: Report) -> list[str]:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rung.cuda import gpus
 from rung.dtypes import DTYPES, element
 from rung.errors import RungError
 from rung.expressions import evaluate_int
@@ -22,7 +23,6 @@ from rung.rungs.cuda import CudaRung
 from rung.sweep.sweep import Tuning, configurations, illegal
 
 FEW = 40  # configurations that are checked per rung
-MULTIPROCESSORS = 132  # an H200's, which determine grids and buffers
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def admitted(rung: Rung, arch: str = "sm_90", most: int = FEW, seed: int = 0) ->
     """Configurations that the rung's rules admit at usual shapes: all of them, or `most` drawn at random."""
     subjects = [Subject(rung, s, v, DTYPES[d]) for s, v in _usual_shapes(rung).items() for d in rung.dtypes]
     found: list[Configuration] = []
-    with emulated_multiprocessors(MULTIPROCESSORS):
+    with emulated_multiprocessors(gpus.usual().multiprocessors):
         for subject in subjects:
 
             def legal(tuning: Tuning, subject: Subject = subject) -> bool:
@@ -60,7 +60,7 @@ def fault(one: Configuration, arch: str = "sm_90") -> str:
     if not isinstance(rung, CudaRung):
         return ""
     try:
-        with emulated_multiprocessors(MULTIPROCESSORS):
+        with emulated_multiprocessors(gpus.usual().multiprocessors):
             rung.maps(_without_memory(one), rung.names(values, dtype, one.tuning), dtype)
             return rung.unfit(values, dtype, one.tuning, arch) or ""
     except RungError as error:

@@ -9,20 +9,14 @@
 namespace rung_host {
 namespace {
 
-// Datasheets, and CUDA's table of limits per compute capability; clocks in MHz, sizes as their names say.
+// Clocks in MHz, sizes as their names say.
 struct Model
 {
     const char *key, *name;
-    int major, minor, multiprocessors, gib, clock, memory_clock, bus, l2_mib, shared_kib, threads, blocks;
+    int major, minor, multiprocessors, gib, clock, memory_clock, bus, l2_mib, shared_kib, reserved_kib, threads, blocks;
 };
 constexpr Model MODELS[] = {
-    {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 80, 1980, 2619, 5120, 50, 228, 2048, 32},
-    {"h200", "NVIDIA H200", 9, 0, 132, 141, 1980, 3201, 6144, 60, 228, 2048, 32},
-    {"a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 80, 1410, 1593, 5120, 40, 164, 2048, 32},
-    {"a10", "NVIDIA A10", 8, 6, 72, 24, 1695, 6251, 384, 6, 100, 1536, 16},
-    {"l4", "NVIDIA L4", 8, 9, 58, 24, 2040, 6251, 192, 48, 100, 1536, 24},
-    {"rtx4090", "NVIDIA GeForce RTX 4090", 8, 9, 128, 24, 2520, 10501, 384, 72, 100, 1536, 24},
-    {"t4", "Tesla T4", 7, 5, 40, 16, 1590, 5001, 256, 4, 64, 1024, 16},
+#include "gpus.inc"  // emulator/executable.py writes it from cuda/gpus.toml
 };
 constexpr size_t KIB = 1024, MIB = KIB * KIB, GIB = MIB * KIB;
 
@@ -49,7 +43,7 @@ cudaDeviceProp properties()
     p.memoryClockRate = m.memory_clock * 1000, p.memoryBusWidth = m.bus, p.l2CacheSize = int(size_t(m.l2_mib) * MIB);
     p.persistingL2CacheMaxSize = m.major >= 8 ? int(size_t(m.l2_mib) * MIB * 5 / 8) : 0;
     p.maxThreadsPerMultiProcessor = m.threads, p.globalL1CacheSupported = p.localL1CacheSupported = 1;
-    p.reservedSharedMemPerBlock = m.major >= 8 ? KIB : 0;
+    p.reservedSharedMemPerBlock = size_t(m.reserved_kib) * KIB;
     p.sharedMemPerMultiprocessor = size_t(m.shared_kib) * KIB, p.sharedMemPerBlockOptin = p.sharedMemPerMultiprocessor - p.reservedSharedMemPerBlock;
     p.regsPerMultiprocessor = 65536, p.managedMemory = p.concurrentManagedAccess = p.computePreemptionSupported = p.cooperativeLaunch = 1;
     p.maxBlocksPerMultiProcessor = m.blocks, p.hostRegisterSupported = p.memoryPoolsSupported = 1, p.clusterLaunch = m.major >= 9;

@@ -56,7 +56,7 @@ auto& codes = *new std::map<const char*, Code>;  // by the address of the stub
 auto& sums = *new std::vector<Sum>;
 thread_local Pending pending;
 
-const char* const KINDS[] = {"", "barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten"};
+const char* const KINDS[] = {"", "barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten", "unfinished"};
 
 cudaError_t error_of(const rung_machine_fault& fault)
 {
@@ -248,6 +248,7 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
     const std::vector<rung_machine_region> touched = regions();
     launch.regions = touched.data(), launch.region_count = unsigned(touched.size());
     launch.order = unsigned(settings().order), launch.seed = settings().seed, launch.races = races, launch.registers = code.registers;
+    launch.multiprocessors = unsigned(device().multiProcessorCount);
     launch.poison = 1 + settings().seed % 5;  // the first: what reads it is known
     static unsigned long last_moment;
     launch.dependent = how.dependent && moment() == last_moment + 1, launch.followed = code.starts_next || beside();  // else all before it has ended

@@ -24,7 +24,7 @@ namespace {
 
 // Places in constant bank 0.
 enum : uint32_t {
-    BLOCK_SIZE = 0, GRID_SIZE = 0xc, LOCAL_BASE = 0x20, STACK = 0x28, GRID_BARRIER_HIGH = 0x44, GRID_BARRIER_LOW = 0x48, HAS_CLUSTERS = 0x140,
+    BLOCK_SIZE = 0, GRID_SIZE = 0xc, LOCAL_BASE = 0x20, STACK = 0x28, GRID_BARRIER_HIGH = 0x44, GRID_BARRIER_LOW = 0x48, MULTIPROCESSORS = 0x10c, HAS_CLUSTERS = 0x140,
     CLUSTER_SIZE = 0x144, CLUSTER_RECIPROCAL = 0x150, GRID_OF_CLUSTERS = 0x15c, CLUSTER_BLOCKS = 0x188, PARAMETERS = 0x198
 };
 uint32_t grid_barrier[16];  // cooperative groups'
@@ -46,7 +46,7 @@ void prepare(const rung_machine_launch& l)
     for (uint32_t i = 0; i < l.region_count; i++) launch.inputs |= l.regions[i].flags & INPUT_REGION;
     for (uint32_t i = 0; i < l.region_count; i++) launch.regions.push_back({l.regions[i].from, l.regions[i].to, l.regions[i].flags});
     launch.order = l.order, launch.seed = l.seed, launch.poison = l.poison, launch.races = l.races;
-    launch.registers = l.registers;
+    launch.registers = l.registers, launch.multiprocessors = l.multiprocessors;
     launch.strict = l.strict, launch.tiles = l.tiles, launch.dependent = l.dependent, launch.ahead = l.ahead, launch.followed = l.followed;
     launch.prints = l.prints, launch.allocate = l.allocate, launch.release = l.release;
     for (unsigned i = 0; i < 8; i++) {
@@ -58,7 +58,7 @@ void prepare(const rung_machine_launch& l)
     const auto put = [&](uint32_t at, auto value) { memcpy(&first[at], &value, sizeof value); };
     put(LOCAL_BASE, LOCAL_WINDOW), put(STACK, l.local_bytes), put(PARAMETERS, uint64_t(first.data()) + l.parameters);
     const uint32_t blocks = l.cluster[0] * l.cluster[1] * l.cluster[2];
-    put(HAS_CLUSTERS, uint32_t(blocks > 1)), put(CLUSTER_BLOCKS, blocks);
+    put(HAS_CLUSTERS, uint32_t(blocks > 1)), put(CLUSTER_BLOCKS, blocks), put(MULTIPROCESSORS, l.multiprocessors);
     for (uint32_t axis = 0; axis < 3; axis++) {
         put(BLOCK_SIZE + 4 * axis, l.block[axis]), put(GRID_SIZE + 4 * axis, l.grid[axis]), put(CLUSTER_SIZE + 4 * axis, l.cluster[axis]);
         put(CLUSTER_RECIPROCAL + 4 * axis, 1.0f / float(l.cluster[axis])), put(GRID_OF_CLUSTERS + 4 * axis, l.grid[axis] / l.cluster[axis]);

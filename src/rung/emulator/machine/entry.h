@@ -35,6 +35,7 @@ struct rung_machine_launch
     uint32_t followed;     // what it touches is kept: a dependent launch may follow, or another stream's run beside it
     const uint32_t* sampled;  // blocks, or clusters, that the model of time is told of
     uint32_t sampled_count, sampled_only;  // no others run
+    uint32_t multiprocessors;  // that the kernel sees
 };
 
 struct rung_machine_region

@@ -534,9 +534,10 @@ void idp(Warp& w, const Op& op, uint32_t lanes)
 void p2r(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source before(w, op.s[1]), mask(w, op.s[2]);
+    const unsigned first = op.uniform ? FIRST_UNIFORM_PREDICATE : 0;
     map(w.target(op.out), lanes, [&](unsigned l) {
         uint32_t bits = 0;
-        for (unsigned i = 0; i < 7; i++) bits |= (w.p[i] >> l & 1) << i;
+        for (unsigned i = 0; i < 7; i++) bits |= (w.p[first + i] >> l & 1) << i;
         return (before(l) & ~mask(l)) | (bits & mask(l));
     });
 }
@@ -547,10 +548,11 @@ void r2p(Warp& w, const Op& op, uint32_t lanes)  // PR, a, mask
     Row first;
     const uint32_t* a = w.row(from, first);
     const unsigned by = from.parts == "B1" ? 8 : from.parts == "B2" ? 16 : from.parts == "B3" ? 24 : 0;
+    uint32_t* const p = w.p + (op.uniform ? FIRST_UNIFORM_PREDICATE : 0);
     for (unsigned i = 0; i < 7; i++)
         if (mask.value >> i & 1) {
             const uint32_t bits = where([&](unsigned l) { return a[l] >> (by + i) & 1; });
-            w.p[i] = (w.p[i] & ~lanes) | (bits & lanes);
+            p[i] = (p[i] & ~lanes) | (bits & lanes);
         }
 }
 
@@ -565,7 +567,7 @@ void r2ur(Warp& w, const Op& op, uint32_t lanes)
 
 enum Special : uint32_t {
     TID_X, TID_Y, TID_Z, TID, CTAID_X, CTAID_Y, CTAID_Z, CTA_OF_CLUSTER, CLUSTER_X, CLUSTER_Y, CLUSTER_Z, CLUSTER_SIZE, LANE, SM, WARP_ID,
-    EQ_MASK, LT_MASK, LE_MASK, GT_MASK, GE_MASK, CLOCK, CLOCK_HIGH, SHARED_HIGH, LOCAL_HIGH, SM_COUNT, SHARED_SIZE, DYNAMIC_SIZE, NOTHING, UNKNOWN
+    EQ_MASK, LT_MASK, LE_MASK, GT_MASK, GE_MASK, CLOCK, CLOCK_HIGH, SHARED_HIGH, LOCAL_HIGH, SHARED_SIZE, DYNAMIC_SIZE, NOTHING, UNKNOWN
 };
 
 Special special_named(const std::string& name)
@@ -575,7 +577,7 @@ Special special_named(const std::string& name)
         {"CgaCtaId", CTA_OF_CLUSTER}, {"CGA_CTAID.X", CLUSTER_X}, {"CGA_CTAID.Y", CLUSTER_Y}, {"CGA_CTAID.Z", CLUSTER_Z}, {"CgaSize", CLUSTER_SIZE},
         {"LANEID", LANE}, {"VIRTID", SM}, {"VIRTUALSMID", SM}, {"SMID", SM}, {"WARPID", WARP_ID}, {"EQMASK", EQ_MASK}, {"LTMASK", LT_MASK},
         {"LEMASK", LE_MASK}, {"GTMASK", GT_MASK}, {"GEMASK", GE_MASK}, {"CLOCKLO", CLOCK}, {"CLOCKHI", CLOCK_HIGH}, {"GLOBALTIMERLO", CLOCK},
-        {"GLOBALTIMERHI", CLOCK_HIGH}, {"SWINHI", SHARED_HIGH}, {"SWINLO", NOTHING}, {"LWINHI", LOCAL_HIGH}, {"LWINLO", NOTHING}, {"NSMID", SM_COUNT},
+        {"GLOBALTIMERHI", CLOCK_HIGH}, {"SWINHI", SHARED_HIGH}, {"SWINLO", NOTHING}, {"LWINHI", LOCAL_HIGH}, {"LWINLO", NOTHING},
         {"SMEMSZ", SHARED_SIZE}, {"DYN_SMEM_SZ", DYNAMIC_SIZE}, {"DYNAMIC_SMEM_SIZE", DYNAMIC_SIZE}};
     if (name == "SRZ") return NOTHING;
     const auto found = name.compare(0, 3, "SR_") ? names.end() : names.find(name.substr(3));
@@ -597,7 +599,7 @@ uint32_t special(const Warp& w, uint32_t what, unsigned l)
     case CLUSTER_X: case CLUSTER_Y: case CLUSTER_Z: return b.index[what - CLUSTER_X] % c[what - CLUSTER_X];
     case CLUSTER_SIZE: return c[0] * c[1] * c[2];
     case LANE: return l;
-    case SM: return uint32_t(b.number % 132);
+    case SM: return uint32_t(b.number % launch.multiprocessors);
     case WARP_ID: return w.rank;
     case EQ_MASK: return 1u << l;
     case LT_MASK: return (1u << l) - 1;
@@ -608,7 +610,6 @@ uint32_t special(const Warp& w, uint32_t what, unsigned l)
     case CLOCK_HIGH: return uint32_t(w.clock >> 32);
     case SHARED_HIGH: return uint32_t(SHARED_WINDOW >> 32);
     case LOCAL_HIGH: return uint32_t(LOCAL_WINDOW >> 32);
-    case SM_COUNT: return 132;
     case SHARED_SIZE: return launch.shared_bytes + RESERVED_SHARED;
     case DYNAMIC_SIZE: return launch.shared_bytes;
     }

@@ -229,6 +229,7 @@ struct Launch
     std::vector<Region> regions;  // memory that may be touched; none: all
     uint32_t order, seed, poison;
     uint32_t registers;  // of each thread
+    uint32_t multiprocessors;
     bool strict;  // no block may count on another to run at the same time, and a barrier of all wants those that have returned
     bool tiles;  // Triton's code: lanes of a warp share memory in the order of its instructions; threads hold copies of an element
     bool inputs;  // some region is not to be written

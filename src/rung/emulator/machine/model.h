@@ -49,9 +49,9 @@ extern std::vector<std::unique_ptr<Stream>> streams;
 // Constants of a GPU, in clocks and bytes a clock (emulator/timing.py declares them again, with their sources).
 struct Constants
 {
-    double multiprocessors;
-    double memory_bytes, second_cache_bytes, port_bytes;  // bytes a clock: of all the GPU; of all; of a multiprocessor
-    double first_cache_size, second_cache_size;           // bytes; the former with shared memory
+    double multiprocessors, memory_bytes, second_cache_size;  // of all the GPU: bytes a clock; bytes
+    double second_cache_bytes, port_bytes;                // bytes a clock: of all; of a multiprocessor
+    double first_cache_size;                              // bytes, with shared memory
     double fetch;                                         // sectors that DRAM gives to the second cache at a time
     double shared_latency, first_cache_latency, second_cache_latency, memory_latency, atomic_latency, fence_latency;
     double latency[11];                                   // until the counter of an instruction without memory is lowered, by Pipe

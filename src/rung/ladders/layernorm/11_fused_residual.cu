@@ -6,6 +6,8 @@ found  = "18.2 us at b8t1024 in bf16 on an H200 for both operations, though regi
 from   = "layernorm/8"
 inherit = ["needs", "tune", "define", "launch"]
 dtypes = ["f32", "f16", "bf16"]
+[model]
+untuned = [{ when = "B * T <= 1024", BLOCK = 32 }]  # more blocks than multiprocessors
 ---*/
 #include "rung.cuh"
 

@@ -9,6 +9,8 @@ inherit = ["dtypes", "needs", "tune", "define", "launch"]
 [[launch]]
 kernel = "layernorm"
 pdl    = true
+[model]
+untuned = [{ when = "B * T <= 1024", BLOCK = 32 }]  # more blocks than multiprocessors
 ---*/
 #include "rung.cuh"
 

@@ -6,6 +6,9 @@ side_experiment = "The same work as a launch in the middle of a chain of kernels
 from   = "matmul/26"
 inherit = ["dtypes", "arch_specific", "needs", "let", "bind", "maps", "launch"]
 needs  = ["SHARE == 1 or STAGES * SPLIT * 128 >= C * sizeof_real", "SPLIT * SHARE <= 8"]  # shared stages are filled once
+[model]
+fits = ["B * T <= 256 or tuned", "not step or OC * C < 2097152"]  # beyond, the library is faster
+estimate = "few_rows"
 [tune]
 BN     = [72, 48, 96, 192]
 GROUPS = [2, 1]

@@ -5,6 +5,9 @@ found  = "4.98 us at 64x768x3072 in bf16 on an H200 in a sequence of launches, c
 side_experiment = "The same work as a launch in the middle of a chain of kernels; its time in a table is that of overlapping launches."
 from   = "matmul/30"
 inherit = ["dtypes", "arch_specific", "needs", "let", "tune", "bind", "maps", "launch"]
+[model]
+fits = ["B * T <= 256 or tuned", "not step or OC * C < 2097152"]  # beyond, the library is faster
+estimate = "few_rows"
 [[launch]]
 kernel = "matmul_gelu"
 ---*/

@@ -12,6 +12,8 @@ needs  = [
   "(BN * BK * sizeof_real // 16) % (BM // WM * (BN // WN) * 32) == 0",
   "STAGES * (BM + BN) * BK * sizeof_real <= 232448",
 ]
+[model]
+fits = "B * T >= 16"  # rows of a tile
 [tune]
 BM = [128, 64, 256]
 BN = [128, 64, 256]

@@ -6,6 +6,8 @@ rewrite = "Lanes share a key in vectors of 16 bytes instead of a warp sharing it
 dtypes = ["f32", "f16", "bf16"]
 needs  = ["HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0", "NH // NKV <= 16", "NH // NKV * (16 // sizeof_real) <= 64",
           "NKV <= 65535 and B <= 65535", "SHARED <= 200000"]
+[model]
+untuned = [{ when = "B * NKV >= 256", WARPS = 4, LOADS = 2 }]  # smaller blocks keep more keys in flight
 [tune]
 WARPS = [8, 4]
 LOADS = [4, 2]  # keys per lane and round

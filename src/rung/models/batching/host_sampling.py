@@ -15,8 +15,7 @@ import torch
 
 from rung.errors import RungError
 from rung.models.batching.text import Backend, NewTokens, Request, Text, failure
-from rung.models.cpu.engine import Column
-from rung.models.cpu.plan import SHORT_PROMPT
+from rung.models.cache import SHORT_PROMPT, Column
 from rung.models.drafts import MOST, PROPOSING, Columns, Draft, DraftModel, Lookup, Pace, follow, numbers
 from rung.models.options import Chosen
 from rung.models.sampling import NOT_FINITE, Penalties

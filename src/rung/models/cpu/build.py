@@ -1,4 +1,5 @@
-"""Compiles decode.cpp and its headers for this machine, once, into rung's cache. Imports nothing large.
+"""Compiles decode.cpp and its headers for this machine and a format of weights, once, into rung's cache. Imports
+nothing large.
 
 Compilation takes some seconds, so `begin` starts it and returns; the first use of the library waits for the rest.
 """
@@ -11,9 +12,10 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
-import warnings
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from rung.cuda import kept
@@ -72,25 +74,27 @@ class Compilation:
             self.process = None
 
 
-_compilation: Compilation | None = None
-_tried = False
+BITS = {"float32": 32, "bfloat16": 16, "int8": 8}  # of a weight
+DEFAULT = "bfloat16"
 
 
-def begin() -> Compilation | None:
-    """Start compiling unless it is done; None without a compiler."""
-    global _compilation, _tried
-    if not _tried:
-        _tried = True
-        compiler = os.environ.get("RUNG_CXX") or shutil.which("g++") or shutil.which("clang++")
-        wide = [WIDE] if platform.machine() in ("x86_64", "AMD64") else []
-        _compilation = compilation(compiler, [*FLAGS, *wide]) if compiler else None
-        if _compilation is not None:
-            atexit.register(_compilation.abandon)
-    return _compilation
+@cache
+def begin(dtype: str) -> Compilation | None:
+    """Start compiling for weights of this dtype unless it is done; None without a compiler."""
+    compiler = os.environ.get("RUNG_CXX") or shutil.which("g++") or shutil.which("clang++")
+    wide = [WIDE] if platform.machine() in ("x86_64", "AMD64") else []
+    begun = compilation(compiler, [*FLAGS, *wide], dtype) if compiler else None
+    if begun is not None:
+        atexit.register(begun.abandon)
+        if begun.process is not None:
+            print(f"rung: the {dtype} kernels are compiled for this processor, once; it takes some seconds.",
+                  file=sys.stderr, flush=True)  # fmt: skip
+    return begun
 
 
-def compilation(compiler: str, flags: list[str]) -> Compilation | None:
+def compilation(compiler: str, flags: list[str], dtype: str) -> Compilation | None:
     """The library compiled with these flags, from the cache if it is there; None where nothing can be written."""
+    flags = [f"-DRUNG_BITS={BITS[dtype]}", *flags]
     source = b"".join(file.read_bytes() for file in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))))
     identity = "\0".join([_version(compiler), *flags, _processor()]).encode()
     key = hashlib.sha256(source + identity).hexdigest()[:16]
@@ -98,7 +102,7 @@ def compilation(compiler: str, flags: list[str]) -> Compilation | None:
     try:
         where = kept.folder("native")
     except RungError as problem:
-        warnings.warn(f"{problem} Until then text is written through torch.", stacklevel=2)
+        print(f"rung: {problem} Until then text is written through torch.", file=sys.stderr, flush=True)
         return None
     found = kept.find(where, name)
     if found:

@@ -31,9 +31,7 @@ struct Inputs {
   std::vector<float> scale;  // (columns), for integers
 };
 
-template <typename W> struct InputOf { using type = float; };
-template <> struct InputOf<int8_t> { using type = int16_t; };
-template <typename W> using InputFor = typename InputOf<W>::type;
+using X = std::conditional_t<std::is_same_v<Weight, int8_t>, int16_t, float>;
 
 constexpr int MAX_COLUMNS = 32;
 
@@ -150,11 +148,6 @@ inline void put(Inputs<int16_t>& in, int c, int K, const float* x) {
   in.scale[c] = largest / QUANTA;
 }
 
-class Few : public Model {
- public:
-  virtual void begin(const float* x) = 0;  // by one thread: x (n, C), the embedded tokens
-};
-
 // One step's arguments, shared by all threads.
 struct Step {
   int n;
@@ -164,10 +157,7 @@ struct Step {
   float* logits;
 };
 
-template <typename W, typename KV>
-class Forward final : public Few {
-  using X = InputFor<W>;
-
+class Forward final : public Model {
   struct Scratch {
     Inputs<X> in;
     std::vector<float> row;     // a normalised or activated column
@@ -185,7 +175,7 @@ class Forward final : public Few {
     }
   }
 
-  void begin(const float* x) override {
+  void begin(const float* x) {  // by one thread: x (n, C), the embedded tokens
     std::memcpy(x_.data(), x, sizeof(float) * step_.n * s_.C);
     for (auto& counter : next_) counter.store(0, std::memory_order_relaxed);
   }
@@ -234,11 +224,11 @@ class Forward final : public Few {
   }
 
  private:
-  KV* sequence(void* cache, int layer, int c, int h) const {  // (L, rows, NKV, capacity, HS)
+  Cached* sequence(void* cache, int layer, int c, int h) const {  // (L, rows, NKV, capacity, HS)
     const int64_t head = (layer * step_.rows + step_.columns[c].row) * s_.NKV + h;
-    return static_cast<KV*>(cache) + head * step_.capacity * s_.HS;
+    return static_cast<Cached*>(cache) + head * step_.capacity * s_.HS;
   }
-  KV* place(void* cache, int layer, int c, int h) const {
+  Cached* place(void* cache, int layer, int c, int h) const {
     return sequence(cache, layer, c, h) + step_.columns[c].position * s_.HS;
   }
 
@@ -271,7 +261,7 @@ class Forward final : public Few {
       x[j] = a * cosine[j] - b * sine[j], x[j + half] = b * cosine[j] + a * sine[j];
     }
     if (h < s_.NH) return;
-    KV* key = place(step_.k, i, c, h - s_.NH);
+    Cached* key = place(step_.k, i, c, h - s_.NH);
     for (int j = 0; j < HS; ++j) store(key + j, x[j]);
   }
 
@@ -298,8 +288,8 @@ class Forward final : public Few {
     const size_t first = size_t(before - T) * HS;
     const float* q = &q_[size_t(c) * net_.turned + h * HS];
     const int shared = h / (s_.NH / s_.NKV);
-    const KV* k = sequence(step_.k, layer, c, shared) + first;
-    const KV* v = sequence(step_.v, layer, c, shared) + first;
+    const Cached* k = sequence(step_.k, layer, c, shared) + first;
+    const Cached* v = sequence(step_.v, layer, c, shared) + first;
     if (int(my.scores.size()) < T) my.scores.resize(T);
     float* p = my.scores.data();
     float largest = -INFINITY, sum = 0;
@@ -341,14 +331,14 @@ class Forward final : public Few {
   // The products of R rows of weights from o on with N columns from c on; advances c.
   template <int R, int N, typename Write>
   void some(const Inputs<X>& in, const Linear& linear, int K, int o, int& c, const Write& write) const {
-    const W* row = static_cast<const W*>(linear.weight) + size_t(o) * K;
+    const Weight* row = static_cast<const Weight*>(linear.weight) + size_t(o) * K;
     const X* x = &in.x[size_t(c) * K];
     float sum[R][N];
     c == 0 ? dots<R, N, true>(row, x, K, sum) : dots<R, N, false>(row, x, K, sum);
     for (int j = 0; j < N; ++j, ++c)
       for (int r = 0; r < R; ++r) {
         float y = sum[r][j];
-        if constexpr (std::is_same_v<W, int8_t>)
+        if constexpr (std::is_same_v<Weight, int8_t>)
           y = scaled(y, in.scale[c] * linear.scale[o + r], linear.bias ? linear.bias[o + r] : 0);
         else if (linear.bias) y += linear.bias[o + r];
         write(c, o + r, y);
@@ -368,11 +358,11 @@ class Forward final : public Few {
 class Engine {
  public:
   Engine(const Shape& shape, const void* const* tensors) : network_(shape, tensors) {
-    switch (shape.weight_kind) {
-      case FLOAT32: make<float, float>(); break;
-      case BFLOAT16: make<BFloat16, BFloat16>(); break;
-      default: make<int8_t, BFloat16>();
-    }
+    few_ = std::make_unique<Forward>(network_, step_);
+    constexpr bool TILES = RUNG_TILES && !std::is_same_v<Weight, float>;
+    const bool fits = network_.s.C % 64 == 0 && network_.Q % 64 == 0 && network_.s.F % 64 == 0;
+    if (TILES && fits && tiles_allowed()) many_ = std::make_unique<Lanes<Weight, Cached, TILES>>(network_, pass_);
+    else many_ = std::make_unique<Lanes<Weight, Cached, false>>(network_, pass_);
     for (int i = 1; i < shape.threads; ++i) threads_.emplace_back([this, i] { serve(i); });
   }
 
@@ -395,17 +385,6 @@ class Engine {
   }
 
  private:
-  template <typename W, typename KV>
-  void make() {
-    few_ = std::make_unique<Forward<W, KV>>(network_, step_);
-    constexpr bool SMALL = !std::is_same_v<W, float>;
-    const bool fits = network_.s.C % 64 == 0 && network_.Q % 64 == 0 && network_.s.F % 64 == 0;
-    if (SMALL && RUNG_TILES && fits && tiles_allowed())
-      many_ = std::make_unique<Lanes<W, KV, SMALL && RUNG_TILES>>(network_, pass_);
-    else
-      many_ = std::make_unique<Lanes<W, KV, false>>(network_, pass_);
-  }
-
   void run(Model& model) {
     at_work_ = &model;
     announce();
@@ -438,7 +417,7 @@ class Engine {
   const Network network_;
   Step step_{};
   Pass pass_{};
-  std::unique_ptr<Few> few_;
+  std::unique_ptr<Forward> few_;
   std::unique_ptr<Many> many_;
   Model* at_work_ = nullptr;
   std::vector<std::thread> threads_;

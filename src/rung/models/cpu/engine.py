@@ -13,15 +13,14 @@ from pathlib import Path
 
 import torch
 
-from rung.models.cache import Cache
+from rung.models.cache import Cache, Column
 from rung.models.cpu import build
 from rung.models.family import Config
-from rung.models.plan import tables
+from rung.models.plan import place_of
+from rung.models.rope import tables
 from rung.models.tensors import empty, floats, integers
 from rung.models.weights import Linear, Weights
 
-KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
-ACTIVATIONS = {"gelu_tanh": 0, "gelu_erf": 1, "relu": 2, "swiglu": 3}
 LAYER = ("ln_1", "qkv", "q_norm", "k_norm", "attn_proj", "ln_2", "fc", "mlp_proj")  # norms of heads may be missing
 
 
@@ -29,7 +28,7 @@ class Shape(ctypes.Structure):
     """As in decode.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("kind", "activation", "threads")),
+        *((name, ctypes.c_int32) for name in ("activation", "threads")),
         *((name, ctypes.c_int32) for name in ("L", "C", "NH", "NKV", "HS", "F", "V", "window")),
         ("eps", ctypes.c_float),
     )
@@ -44,19 +43,9 @@ class Run:
     position: int
 
 
-@dataclass(frozen=True)
-class Column:
-    """One token of one sequence."""
-
-    token: int
-    row: int
-    position: int
-    output: int  # its row of the logits, or -1
-
-
-def available() -> ctypes.CDLL | None:
-    """The compiled code, waiting for the compiler if it is running; None without a compiler."""
-    compilation = build.begin()
+def available(dtype: str) -> ctypes.CDLL | None:
+    """The compiled code for weights of this dtype, waiting for the compiler if it runs; None without a compiler."""
+    compilation = build.begin(dtype)
     library = compilation.wait() if compilation else None
     return _bind(library) if library else None
 
@@ -78,7 +67,7 @@ def _bind(path: Path) -> ctypes.CDLL | None:
     return library
 
 
-class Engine:
+class CpuSteps:
     """A model ready for steps. Keeps the weights alive, and its own threads between steps."""
 
     cache: Cache | None = None  # it accepts any cache
@@ -101,11 +90,12 @@ class Engine:
             else:
                 tensors += [held.weight.float(), None if held.bias is None else held.bias.float()]
         tensors.append(scales)
-        tensors += tables(config, torch.device("cpu")) if config.rotary else (None, None)
+        rope = config.rope
+        tensors += tables(rope, config.HS, config.context, torch.device("cpu")) if rope else (None, None)
         assert all(t is None or t.is_contiguous() for t in tensors)
         self._tensors = tensors
         shape = Shape(
-            KINDS[weights.head.weight.dtype], ACTIVATIONS[config.activation], threads,
+            place_of(config.activation), threads,
             config.layers, config.C, config.NH, config.NKV, config.HS, config.F, config.vocabulary,
             min(window or config.context, config.context), config.eps,
         )  # fmt: skip

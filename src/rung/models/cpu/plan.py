@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from rung.errors import RungError
-from rung.models.cache import Cache
+from rung.models.cache import SHORT_PROMPT, Cache, Column
 from rung.models.cpu import build
-from rung.models.cpu.engine import Column, Engine, Run, available
+from rung.models.cpu.engine import CpuSteps, Run, available
 from rung.models.family import Config
-from rung.models.plan import Service, TorchPlan
+from rung.models.plan import Service, TorchPlan, shorter
 from rung.models.score import Rated
 from rung.models.tensors import empty
 from rung.models.weights import Linear, Weights
@@ -21,7 +21,6 @@ from rung.processors import processors
 CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
 # Prompts up to this many tokens go through the compiled step, whose products are memory-bound; longer ones through
 # passes of blocked products.
-SHORT_PROMPT = 8
 TOKENS_AT_ONCE = 512  # tokens per pass: they share one read of the weights, and activations stay in caches
 ROOM = 64 << 20  # bytes per allocation for matrices
 # Threads synchronize five times per layer: more threads pay off from this many bytes of weights each, up to a maximum.
@@ -38,7 +37,7 @@ def resolve(dtype: str) -> str:
     """The meaning of `auto` here: bfloat16 if the machine computes with it at full speed."""
     if dtype != "auto":
         return dtype
-    return "bfloat16" if build.begin() is not None or fast_bfloat16() else "float32"
+    return build.DEFAULT if build.begin(build.DEFAULT) is not None or fast_bfloat16() else "float32"
 
 
 class CpuPlan(TorchPlan):
@@ -58,7 +57,7 @@ class CpuPlan(TorchPlan):
         super().__init__(torch.device("cpu"), stored, compute, window, global_tokens)
         self.threads = threads
         self._scratch = torch.empty(0, dtype=torch.uint8, device="cpu")
-        self._native = None if global_tokens else available()  # only the compiled step has a window
+        self._native = None if global_tokens else available(self.dtype)  # only the compiled step has a window
         # torch rounds a row of bfloat16 differently when there are other rows.
         self.tokens_alone = self._native is None and stored != torch.float32
         if self._native is not None:
@@ -88,14 +87,14 @@ class CpuPlan(TorchPlan):
             return Service()
         worth = weights.nbytes() // BYTES_A_THREAD
         threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))
-        engine = Engine(self._native, config, weights, threads, self.window)
+        engine = CpuSteps(self._native, config, weights, threads, shorter(self.window, config.window))
         return Service(stepper=NativeStep(engine), rater=NativeRater(engine))
 
 
 class NativeStep:
     """Tokens of each sequence through the compiled code."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: CpuSteps) -> None:
         self.engine = engine
 
     def takes(self, tokens: Sequence[Sequence[int]]) -> bool:
@@ -130,7 +129,7 @@ class NativeStep:
 class NativeRater:
     """Windows of tokens through passes of the compiled code, short ones together."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: CpuSteps) -> None:
         self.engine = engine
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 #include <sched.h>
 #if defined(__linux__)
@@ -24,10 +25,18 @@
 
 namespace {
 
-enum WeightKind : int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
 enum Activation : int32_t { GELU_TANH = 0, GELU_ERF = 1, RELU = 2, SWIGLU = 3 };
 
 struct BFloat16 { uint16_t bits; };
+
+// The weights' format, for which the library is compiled, and that of keys and values.
+#if RUNG_BITS == 32
+using Weight = float;
+using Cached = float;
+#else
+using Weight = std::conditional_t<RUNG_BITS == 16, BFloat16, int8_t>;
+using Cached = BFloat16;
+#endif
 
 inline float to_float(float x) { return x; }
 inline float to_float(BFloat16 x) {
@@ -153,7 +162,7 @@ struct Layer {
 }  // namespace
 
 extern "C" struct Shape {
-  int32_t weight_kind, activation, threads, L, C, NH, NKV, HS, F, V;  // F: width of the MLP
+  int32_t activation, threads, L, C, NH, NKV, HS, F, V;  // F: width of the MLP
   int32_t window;  // tokens that a token sees, itself the last
   float eps;
 };
@@ -164,10 +173,9 @@ namespace {
 struct Network {
   Network(const Shape& shape, const void* const* t) : s(shape) {
     const auto norm = [&] { Norm n{(const float*)t[0], (const float*)t[1]}; t += 2; return n; };
-    const size_t sizes[] = {4, 2, 1};
     const auto linear = [&](size_t OC, size_t K) {
       const Linear l{t[0], (const float*)t[1], (const float*)t[2]};
-      in_large_pages(l.weight, OC * K * sizes[s.weight_kind]);
+      in_large_pages(l.weight, OC * K * sizeof(Weight));
       t += 3;
       return l;
     };

@@ -72,8 +72,8 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     if start[:4] == b"PK\x03\x04" or source.suffix == ".pt":
         return _nanogpt(source)
     raise RungError(
-        f"{source} is a file, and neither nanoGPT's ckpt.pt nor llm.c's .bin; name one of these, or the folder that "
-        "holds config.json and the weights."
+        f"{source} is a file, and neither GGUF nor nanoGPT's ckpt.pt nor llm.c's .bin; name one of these, or a folder "
+        "that holds config.json and the weights."
     )
 
 

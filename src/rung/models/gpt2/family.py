@@ -12,9 +12,10 @@ import torch
 from rung.errors import RungError
 from rung.files import shown
 from rung.models.cache import Cache
-from rung.models.family import Config, Family, Fields, Split, TensorSpec
+from rung.models.family import Config, Family, Split, TensorSpec
+from rung.models.fields import Fields
 from rung.models.gpt2 import rungs
-from rung.models.plan import Plan
+from rung.models.plan import Operations
 from rung.models.weights import Weights
 
 # Activations by their names in config.json.
@@ -109,13 +110,15 @@ def tensors(config: Config) -> tuple[TensorSpec, ...]:
     )  # fmt: skip
 
 
-def forward(plan: Plan, config: Config, weights: Weights, tokens: torch.Tensor, cache: Cache | None) -> torch.Tensor:
+def forward(
+    plan: Operations, config: Config, weights: Weights, tokens: torch.Tensor, cache: Cache | None
+) -> torch.Tensor:
     """(B, T) -> (B, T, C): what the LM head reads. The cache is filled, not advanced."""
     eps = config.eps
     x = plan.embedding(tokens, cache.lengths if cache else [0] * tokens.shape[0], weights.wte, weights.wpe)
     for i, layer in enumerate(weights.layers):
         qkv = plan.layernorm_matmul(x, layer.ln_1, eps, layer.qkv)  # (B, T, 3C)
-        y = plan.attention(qkv, config.NH, config.attention_scale(i), i, cache)
+        y = plan.attention(qkv, config.attention(i), i, cache)
         if i == config.layers - 1:
             y, x = plan.last_tokens(y, x)
         x, n = plan.matmul_residual_layernorm(y, layer.attn_proj, x, layer.ln_2, eps)

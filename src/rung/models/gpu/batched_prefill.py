@@ -15,7 +15,7 @@ import torch
 
 from rung.models.family import Config
 from rung.models.gpu.device_copy import sent
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.loading import Arrival
 from rung.models.gpu.recorded import PromptPass
 from rung.models.gpu.row_transfer import EMPTY_RECORD, RECORD
@@ -113,7 +113,7 @@ class Prefill:
 class Reader:
     """A pass over prompts: their keys and values, and the logits that follow each."""
 
-    def __init__(self, engine: Engine, rows: int, length: int, caches: Sequence[torch.Tensor]) -> None:
+    def __init__(self, engine: GpuSteps, rows: int, length: int, caches: Sequence[torch.Tensor]) -> None:
         c, where = engine.config, engine.operands["wte"].device
         self.rows, self.length, self._engine = rows, length, engine
         self._packed, (tokens, lengths) = _packed(rows, (length, 1), where)
@@ -148,7 +148,7 @@ class FirstTokens:
     """The first tokens of texts whose prompts a pass has read, and the session's data about the texts. Several texts
     may follow one prompt."""
 
-    def __init__(self, engine: Engine, rows: int) -> None:
+    def __init__(self, engine: GpuSteps, rows: int) -> None:
         where = engine.operands["wte"].device
         widths = (SETTINGS, SEEDS, RECORD, 1)
         self._packed, (settings, seeds, self.records, of) = _packed(rows, widths, where)

@@ -15,8 +15,7 @@ import torch
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.expressions import Number
-from rung.models.cache import Cache
-from rung.models.cpu.engine import Column
+from rung.models.cache import Cache, Column
 from rung.models.family import Config
 from rung.models.gpu.device_copy import refuse, sent
 from rung.models.gpu.loading import Arrival, arrival
@@ -35,7 +34,7 @@ DTYPES = {"float32": "f32", "tf32": "f32", "float16": "f16", "bfloat16": "bf16",
 GRANULE = 64  # rows of sessions hold multiples of this many tokens, so that sessions can be reused
 
 
-class Engine:
+class GpuSteps:
     """A model on the device: its stacked weights, and sessions of the decode rung that serves a number of rows."""
 
     def __init__(
@@ -181,7 +180,7 @@ STATE = ("tokens", "lengths", "texts", "caches")
 class Columns:
     """A session whose rows may be consecutive tokens of one text; it has one cache per text."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: GpuSteps) -> None:
         self._engine, self._session = engine, engine.few_rows()
         self.columns_at_once = self._session.rows
         self._numbers = torch.zeros(len(STATE) + 1, self.columns_at_once, dtype=torch.int32, device=self._session.where)
@@ -248,7 +247,7 @@ class GpuPlan(WrappedPlan):
         super().__init__(operations, "best")
         self._device: Device = device
         self._kernels, self._overlapped = dict(kernels), overlapped
-        self.engine: Engine | None = None
+        self.engine: GpuSteps | None = None
         self._arrival: Arrival | None = None
 
     def read(self, folder: Path, config: Config) -> Weights:
@@ -261,7 +260,7 @@ class GpuPlan(WrappedPlan):
 
     def serve(self, config: Config, weights: Weights) -> Service:
         rung, sample = self._kernels.get("decode"), self._kernels.get("sample")
-        self.engine = Engine(
+        self.engine = GpuSteps(
             config,
             weights,
             self.dtype,
@@ -276,8 +275,8 @@ class GpuPlan(WrappedPlan):
         return Service(engine=self.engine, rater=GpuScorer(config, self.engine.operands, ready=self.engine.arrive))
 
     def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
     ) -> torch.Tensor:
         if self.engine is not None:
             self.engine.arrive()  # a forward pass through torch begins
-        return super().embedding(tokens, past, wte, wpe)
+        return super().embedding(tokens, past, wte, wpe, scale)

@@ -63,44 +63,52 @@ extern "C" __global__ void last(const Real* y, const Real* x, const int* lengths
     for (int c = threadIdx.x; c < C; c += blockDim.x) x_last[int64_t(b) * C + c] = x[row * C + c];
 }
 
-// The rows of wte (V, C) of tokens, one block for each.
-extern "C" __global__ void embed(const int* tokens, const Real* wte, Real* out, int C)
+// The rows of wte (V, C) of tokens times a scale, one block for each.
+extern "C" __global__ void embed(const int* tokens, const Real* wte, Real* out, int C, float scale)
 {
     pdl_wait();
     pdl_launch_dependents();
     const Real* from = wte + int64_t(__ldcg(tokens + blockIdx.x)) * C;
     Real* to = out + int64_t(blockIdx.x) * C;
-    for (int c = threadIdx.x; c < C; c += blockDim.x) to[c] = from[c];
+    for (int c = threadIdx.x; c < C; c += blockDim.x) to[c] = from_float<Real>(to_float(from[c]) * scale);
 }
 
 // The same, and the rows of wpe of the tokens' places.
-extern "C" __global__ void embed_placed(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, Real* out, int C)
+extern "C" __global__ void embed_placed(const int* tokens, const int* lengths, const Real* wte, const Real* wpe, Real* out, int C,
+                                        float scale)
 {
     pdl_wait();
     pdl_launch_dependents();
     const Real* from = wte + int64_t(__ldcg(tokens + blockIdx.x)) * C;
     const Real* place = wpe + int64_t(__ldcg(lengths + blockIdx.x)) * C;
     Real* to = out + int64_t(blockIdx.x) * C;
-    for (int c = threadIdx.x; c < C; c += blockDim.x) to[c] = from_float<Real>(to_float(from[c]) + to_float(place[c]));
+    for (int c = threadIdx.x; c < C; c += blockDim.x) to[c] = from_float<Real>(to_float(from[c]) * scale + to_float(place[c]));
 }
 
-__device__ __forceinline__ float gated(float g, float x) { return g / (1.0f + __expf(-g)) * x; }
+const int SWIGLU = 3;  // in the model's table of activations; otherwise GeGLU by tanh
 
-// SwiGLU of neighbours: x (N, 2), a gate and its factor; `each` results of a thread, 1 or those of 16 bytes.
-extern "C" __global__ void gate(const Real* x, Real* out, int N, int each)
+__device__ __forceinline__ float gated(float g, float x, int activation)
+{
+    if (activation == SWIGLU) return g / (1.0f + __expf(-g)) * x;
+    return 0.5f * g * (1.0f + tanhf(0.7978845608f * (g + 0.044715f * g * g * g))) * x;
+}
+
+// A gated activation of neighbours: x (N, 2), a gate and its factor; `each` results of a thread, 1 or those of 16 bytes.
+extern "C" __global__ void gate(const Real* x, Real* out, int N, int each, int activation)
 {
     pdl_launch_dependents();
     pdl_wait();
     const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * each;
     if (i >= N) return;
     if (each == 1) {
-        out[i] = from_float<Real>(gated(to_float(x[2 * i]), to_float(x[2 * i + 1])));
+        out[i] = from_float<Real>(gated(to_float(x[2 * i]), to_float(x[2 * i + 1]), activation));
         return;
     }
     const Vec16<Real> both = load_vec(x + 2 * i);
     Vec<Real, VEC / 2> found;
 #pragma unroll
-    for (int j = 0; j < VEC / 2; j++) found[j] = from_float<Real>(gated(to_float(both[2 * j]), to_float(both[2 * j + 1])));
+    for (int j = 0; j < VEC / 2; j++)
+        found[j] = from_float<Real>(gated(to_float(both[2 * j]), to_float(both[2 * j + 1]), activation));
     *reinterpret_cast<Vec<Real, VEC / 2>*>(out + i) = found;
 }
 

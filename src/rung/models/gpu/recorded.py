@@ -7,26 +7,29 @@ from __future__ import annotations
 import math
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import DTYPES, Dtype
+from rung.errors import RungError
+from rung.expressions import evaluate
 from rung.models.cache import Cache
-from rung.models.family import Config
+from rung.models.family import Attention, Config
 from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, refuse
-from rung.models.ladder_plan import SHORT_NAMES, LadderPlan, norm_of
+from rung.models.ladder_plan import LadderCalls, norm_of
 from rung.models.operations import (
     BY_TORCH,
     FUSED,
-    OVERLAPPED,
     Rungs,
     aligned,
     dims_of,
@@ -36,13 +39,13 @@ from rung.models.operations import (
     prefill_rungs,
     step_rungs,
 )
-from rung.models.plan import Rotation
+from rung.models.plan import ACTIVATIONS, Rotation, TorchPlan, attended, heads_of, place_of, seen
 from rung.models.tensors import empty
 from rung.models.weights import Linear, Norm, as_weights
 from rung.operation import Tensors, Values
 from rung.processors import processors
 from rung.rungs import catalogue, tunings
-from rung.rungs.base import Rung, device_facts
+from rung.rungs.base import Device, Rung, device_facts
 from rung.rungs.cuda import INCLUDE, CudaRung, load_module
 
 if TYPE_CHECKING:
@@ -51,12 +54,7 @@ if TYPE_CHECKING:
 THREADS = 256
 PARTS = 64  # of a row of logits, whose likeliest tokens are found in parallel
 HELD = 32 << 20  # bytes of qkv that are buffered before they are written to the caches, while they are still in L2
-LEAST_ROWS = 16  # for a product in tiles: with one row, 15 of 16 rows of a tile would be empty
-LARGE_PRODUCT = 2 << 20  # weights from which the library's products of a step's many rows are faster than ours
-MANY_GROUPS = 256  # groups of queries from which smaller blocks of attention keep more of a step's keys in flight
-FEW_ROWS = 1024  # up to this many rows, one warp per row in blocks of several warps leaves multiprocessors idle
 Step = Callable[[], object]
-LONG_NAMES = {short: name for name, short in SHORT_NAMES.items()}
 
 
 class Buffers:
@@ -82,11 +80,255 @@ def alias(tensor: torch.Tensor) -> torch.Tensor:
     return found.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-class RecordedPass(LadderPlan):
-    """The plan of one forward pass over `tokens` (B, T) whose operations are recorded: `run` reads `tokens`, and what
-    subclasses add. `tensors` are the model's stacked weights and the pass's inputs and outputs. By default nothing is
-    cached, and `end` gets what the LM head reads.
+def by_tensor() -> MutableMapping[torch.Tensor, Any]:
+    """A table of tensors, which it does not keep."""
+    return WeakTensorKeyDictionary()
+
+
+class Guard(TorchFunctionMode):
+    """The operations of a plan for a forward pass that is recorded. What torch itself computes of weights, tokens or
+    results would be computed now and never again: it is refused."""
+
+    ASKED = frozenset(
+        getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "is_cuda")
+    ) | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.__len__}
+
+    def __init__(self, plan: LadderCalls, title: str, known: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._plan, self._title, self._within = plan, title, False
+        self._known: MutableMapping[torch.Tensor, bool] = by_tensor()
+        self._known.update(dict.fromkeys(known, True))
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._plan, name)
+        if not callable(found):
+            return found
+
+        def operation(*given: Any, **named: Any) -> Any:
+            before, self._within = self._within, True
+            try:
+                results = found(*given, **named)
+            finally:
+                self._within = before
+            self._known.update((x, True) for x in tree_leaves(results) if isinstance(x, torch.Tensor))
+            return results
+
+        return operation
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self._within and func not in self.ASKED:
+            of = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+            if any(x in self._known for x in of):
+                name = resolve_name(func) or getattr(func, "__name__", "an operation")
+                raise RungError(
+                    f"the forward pass of {self._title} calls {name} itself; a pass is recorded once and repeated, so "
+                    "write it over the operations of the plan."
+                )
+        return func(*args, **(kwargs or {}))
+
+
+class Sum(NamedTuple):
+    """a + b, both (B, T, C)."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+
+
+class Normed(NamedTuple):
+    """x after a norm."""
+
+    x: torch.Tensor
+    norm: Norm
+    eps: float
+
+
+class PassPlan(LadderCalls):
+    """Records each operation. A sum waits until something reads it: a norm may compute it, too."""
+
+    def __init__(self, of: RecordedPass) -> None:
+        self.of, self.device = of, of.tokens.device
+        self._torch = TorchPlan(self.device, of.real.torch, of.real.torch)
+        self._rotations: MutableMapping[torch.Tensor, Rotation] = by_tensor()  # attention turns what it reads
+        self._past = torch.zeros(of.B, dtype=torch.int32, device=self.device)
+        self._adds = any(norm in of.rungs for norm in ("residual_layernorm", "rmsnorm_residual"))
+
+    def compute(self, out: torch.Tensor, what: Sum | Normed) -> None:
+        """Record a result that waited."""
+        if isinstance(what, Sum):
+            self._run("residual", tuple(out.shape), what._asdict(), dims_of(out), out=out)
+            return
+        operation, more = norm_of("layernorm", what.norm)
+        tensors = {"x": what.x, **more}
+        if self._run(operation, tuple(out.shape), tensors, {**dims_of(out), "eps": what.eps}, out=out) is None:
+            self.of.copy(out, self._by_torch("layernorm", tuple(out.shape), *what))
+
+    def _run(
+        self,
+        operation: str,
+        shape: tuple[int, ...],
+        tensors: Tensors,
+        dims: Mapping[str, Number],
+        *,
+        role: str = "",
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """Records the operation with the first rung that supports it; None if a fused one has none."""
+        names = self.of.rungs.get(operation, ())
+        if operation not in FUSED and operation not in BY_TORCH:
+            names = (*names, *last_resort(operation))
+        if not names:
+            return None
+        out = self._place(role, shape) if out is None else out
+        return out if self.of.record(operation, names, {**tensors, "out": out}, dims) else None
+
+    def _place(self, role: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Memory for an operation's output."""
+        return self.of.take(*shape)
+
+    def _by_torch(self, operation: str, shape: tuple[int, ...], *given: object) -> torch.Tensor:
+        weights = [x for held in given if isinstance(held, Norm | Linear) for x in vars(held).values()]
+        for x in weights:  # they may still be on their way
+            if isinstance(x, torch.Tensor):
+                self.of.operand(x)
+        read = [self.of.operand(x) if isinstance(x, torch.Tensor) else x for x in given]
+        compute = getattr(self._torch, operation)
+        return self.of.by_torch(shape, lambda: compute(*read))
+
+    def embedding(
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
+    ) -> torch.Tensor:
+        (B, T), (V, C) = tokens.shape, wte.weight.shape
+        if wpe is None:
+            out = self.of.take(B, T, C)
+            self.of.launch("embed", B * T, [tokens, wte.weight, out], (C, float(scale)))
+            return out
+        if scale != 1:
+            return self._by_torch("embedding", (B, T, C), tokens, past, wte, wpe, scale)
+        given, dims = {"tokens": tokens, "wte": wte.weight, "wpe": wpe}, {"B": B, "T": T, "C": C, "V": V}
+        found = self._run("embedding", (B, T, C), given, {**dims, "MAXT": wpe.shape[0]})
+        assert found is not None, f"no rung of embedding takes {dims}"
+        return found
+
+    def rotate(self, qkv: torch.Tensor, rotation: Rotation, past: object) -> torch.Tensor:
+        self._rotations[qkv] = rotation
+        return qkv
+
+    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
+        B, T, width = self.of.ready(qkv).shape
+        if not how.plain:
+            return self._turned_attention(qkv, how, layer)
+        dims: Values = {"B": B, "T": T, "C": width // 3, "NH": how.NH, "scale": how.scale}
+        given = {"qkv": qkv, **dict(zip("qkv", heads_of(qkv, how), strict=True))}
+        out = self._run("attention", (B, T, width // 3), given, dims)
+        assert out is not None, f"no rung of attention takes {dims}"
+        return out
+
+    def _turned_attention(self, qkv: torch.Tensor, how: Attention, layer: int) -> torch.Tensor:
+        """Of new texts' tokens; keys and values go to where `_kept` says."""
+        (B, T, _), (NKV, HS) = qkv.shape, _heads(qkv, how)
+        q, (k, v) = self.of.take(B, T, how.NH, HS), self._kept(layer, NKV, HS)
+        self._turn("rope_append", qkv, how, k, v, {"past": self._past, "q": q}, {"T": T})
+        given = {"q": q.transpose(1, 2), "k": k[:, :, :T], "v": v[:, :, :T]}
+        dims: dict[str, Number] = {"B": B, "T": T, "NH": how.NH, "NKV": NKV, "HS": HS, "scale": how.scale}
+        dims |= {} if how.window is None else {"window": how.window}
+        out = None
+        if how.softcap is None:
+            out = self._run("grouped_attention", (B, T, how.NH * HS), given, dims)
+        if out is not None:
+            return out
+        q, k, v = (self.of.operand(x) for x in given.values())
+        mask = None if how.window is None else seen(self._past, T, T, how.window)
+        return self.of.by_torch((B, T, how.NH * HS), lambda: attended(q, k, v, how, mask, mask is None))
+
+    def _kept(self, layer: int, NKV: int, HS: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Memory for keys and values, (B, NKV, S, HS) each."""
+        shape = (self.of.B, NKV, self.of.T, HS)
+        return self.of.take(*shape), self.of.take(*shape)
+
+    def _turn(
+        self, operation: str, qkv: torch.Tensor, how: Attention, k: torch.Tensor, v: torch.Tensor, more: Tensors,
+        dims: Mapping[str, Number],
+    ) -> None:  # fmt: skip
+        """Records an operation that turns queries and keys as `rotate` said, or not at all."""
+        _, NKV, S, HS = k.shape
+        r = self._rotations.get(qkv)
+        if r is None:
+            still = torch.ones(S, HS // 2, dtype=torch.float32, device=k.device)
+            r = Rotation(how.NH, NKV, still, torch.zeros_like(still), None, None, self.of.config.eps)
+        norms = {n: norm.weight for n, norm in (("q_weight", r.q_norm), ("k_weight", r.k_norm)) if norm is not None}
+        qkv = qkv if "T" in dims else qkv.view(len(qkv), -1)
+        given = {"qkv": qkv, "cosines": r.cosines[:S], "sines": r.sines[:S], "k_cache": k, "v_cache": v, **norms}
+        sizes = {"B": self.of.B, "NH": how.NH, "NKV": NKV, "HS": HS, "S": S, "eps": r.eps}
+        names = self.of.rungs.get(operation, ("2", "1"))
+        recorded = self.of.record(operation, names, {**given, **more}, {**sizes, **dims})
+        assert recorded, f"no rung of {operation} takes {sizes}"
+
+    def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return super().activation(self.of.ready(x), name)
+
+    def _gated(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        out = self.of.take(*x.shape[:-1], x.shape[-1] // 2)
+        each = 8 // self.of.real.size if out.numel() % 4 == 0 else 1  # of a thread, from 16 bytes
+        sizes = (out.numel(), each, place_of(name))
+        self.of.launch("gate", -(-out.numel() // (each * THREADS)), [x, out], sizes)
+        return out
+
+    def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if not self._adds:
+            return super().residual(a, b)
+        total = self.of.take(*a.shape)
+        self.of.deferred[total] = Sum(a, b)
+        return total
+
+    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
+        parts = self.of.deferred.get(x)
+        if isinstance(parts, Sum):
+            del self.of.deferred[x]
+            operation, more = norm_of("residual_layernorm", norm)
+            tensors = {"x": parts.b, "residual": parts.a, **more, "sum": x}
+            out = self._run(operation, tuple(x.shape), tensors, {**dims_of(x), "eps": eps})
+            if out is not None:
+                return out
+            self.compute(x, parts)
+        return super().layernorm(x, norm, eps)
+
+    def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
+        if isinstance(self.of.deferred.get(x), Sum):
+            return self.matmul(self.layernorm(x, norm, eps), linear)
+        return super().layernorm_matmul(x, norm, eps, linear)
+
+    def residual_layernorm(
+        self, a: torch.Tensor, b: torch.Tensor, norm: Norm, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        total = self.residual(a, b)
+        return total, self.layernorm(total, norm, eps)
+
+    def matmul_residual_layernorm(
+        self, x: torch.Tensor, linear: Linear, residual: torch.Tensor, norm: Norm, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        total = self.matmul_residual(x, linear, residual)
+        return total, self.layernorm(total, norm, eps)
+
+    def logits(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """The head's product for (B, 1, C), into (B, 1, V)."""
+        given, dims = {"x": x, "weight": self.of.weights.head.weight}, {**dims_of(x), "OC": out.shape[2]}
+        assert self._run("matmul", tuple(out.shape), given, dims, out=out) is not None
+
+
+def _heads(qkv: torch.Tensor, how: Attention) -> tuple[int, int]:
+    """Heads of keys, and a head's size."""
+    NKV = how.NKV or how.NH
+    return NKV, qkv.shape[-1] // (how.NH + 2 * NKV)
+
+
+class RecordedPass:
+    """One forward pass over `tokens` (B, T), recorded operation by operation: its `plan` records them. `run` reads
+    `tokens`, and what subclasses add. `tensors` are the model's stacked weights and the pass's inputs and outputs. By
+    default nothing is cached, and `end` gets what the LM head reads.
     """
+
+    operations: type[PassPlan] = PassPlan
+    step = False  # whether it is of one token per row
 
     def __init__(
         self,
@@ -99,17 +341,15 @@ class RecordedPass(LadderPlan):
     ) -> None:
         self.config, self.t, self.tokens = config, tensors, tokens
         self.B, self.T = tokens.shape
-        real = next(d for d in DTYPES.values() if d.torch == tensors["wte"].dtype)
-        on_gpu = tokens.device.type == "cuda"
-        super().__init__("cuda" if on_gpu else "emulator", LONG_NAMES[real.name], "recorded", {}, config.window)
-        self._rungs = prefill_rungs(self._device, real.name, self.B * self.T) if rungs is None else rungs
+        self.real = next(d for d in DTYPES.values() if d.torch == tensors["wte"].dtype)
+        self.device: Device = "cuda" if tokens.device.type == "cuda" else "emulator"
+        self.rungs = prefill_rungs(self.device, self.real.name, self.B * self.T) if rungs is None else rungs
         self._buffers, self._budget = buffers or Buffers(), budget or self.B * self.T
         self._recorded: list[Step | Future[Step]] = []
+        self._in_use: dict[str, str] = {}
         self._gates: dict[int, int] = {}  # before this step, this group of weights must have been loaded
         self._gated = -1
-        self._rotation: Rotation | None = None
-        self._past = torch.zeros(self.B, dtype=torch.int32, device=tokens.device)
-        self._pending: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # a sum and its parts
+        self.deferred: MutableMapping[torch.Tensor, Sum | Normed] = by_tensor()  # recorded when something reads them
         self._graph: torch.cuda.CUDAGraph | None = None
         self.weights = as_weights(tensors, config)
         self._group_of: dict[int, int] = {}
@@ -118,11 +358,15 @@ class RecordedPass(LadderPlan):
                 for tensor in [held] if isinstance(held, torch.Tensor) else [held.weight, held.bias]:
                     if tensor is not None:
                         self._group_of.setdefault(tensor.data_ptr(), number)
+        self.plan = self.operations(self)
+        guard = Guard(self.plan, config.family.title, [tokens, *self.weights.tensors()])
         # Launches are prepared in threads: most of it is compiling, and programs are compiled at the same time.
         self._pool = ThreadPoolExecutor(processors())
         with self._pool, torch.inference_mode(False), torch.no_grad():  # where a view keeps its base
-            self.end(config.family.forward(self, config, self.weights, tokens, None))
-            self._settle()
+            with guard:
+                x = config.family.forward(guard, config, self.weights, tokens, None)
+            self.end(x)
+            del x
         self._steps = [step.result() if isinstance(step, Future) else step for step in self._recorded]
 
     def end(self, x: torch.Tensor) -> None:
@@ -147,211 +391,16 @@ class RecordedPass(LadderPlan):
 
     @property
     def rungs_in_use(self) -> dict[str, str]:
-        return {operation: next(iter(names)) for operation, names in self._in_use.items()}
+        return dict(self._in_use)
 
-    # ---- operations -------------------------------------------------------------------------------------------------
+    # ---- recording --------------------------------------------------------------------------------------------------
 
-    def embedding(self, tokens: torch.Tensor, past: object, wte: Linear, wpe: torch.Tensor | None) -> torch.Tensor:
-        if wpe is None:
-            out = self._take((self.B, self.T, wte.weight.shape[1]))
-            read = [alias(tokens), self._given(wte.weight), alias(out)]
-            self._launch("embed", self.B * self.T, read, (out.shape[2],))
-            return out
-        (V, C), MAXT = wte.weight.shape, wpe.shape[0]
-        dims = {"B": self.B, "T": self.T, "C": C, "V": V, "MAXT": MAXT}
-        given = {"tokens": tokens, "wte": wte.weight, "wpe": wpe}
-        return self._must("embedding", (self.B, self.T, C), given, dims)
-
-    def rotate(self, qkv: torch.Tensor, rotation: Rotation, past: object) -> torch.Tensor:
-        self._rotation = rotation  # attention turns what it reads
-        return qkv
-
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
-    ) -> torch.Tensor:
-        B, T, width = qkv.shape
-        if NKV is not None:
-            return self._turned_attention(qkv, scale, layer)
-        q, k, v = self._heads(qkv, NH)
-        dims: Values = {"B": B, "T": T, "C": width // 3, "NH": NH, "scale": scale}
-        return self._must("attention", (B, T, width // 3), {"qkv": qkv, "q": q, "k": k, "v": v}, dims)
-
-    def _turned_attention(self, qkv: torch.Tensor, scale: float, layer: int) -> torch.Tensor:
-        """Of new texts' tokens; keys and values go to where `_kept` says."""
-        c, (B, T, _) = self.config, qkv.shape
-        q, (k, v) = self._take((B, T, c.NH, c.HS)), self._kept(layer)
-        self._turn("rope_append", qkv, k, v, {"past": self._past, "q": q}, {"T": T})
-        q, k, v = q.transpose(1, 2), k[:, :, :T], v[:, :, :T]
-        out = self._take((B, T, c.NH * c.HS))
-        dims: dict[str, Number] = {"B": B, "T": T, "NH": c.NH, "NKV": c.NKV, "HS": c.HS, "scale": scale}
-        dims |= {} if c.window is None else {"window": c.window}
-        names = self._rungs.get("grouped_attention", ())
-        if names and self._record("grouped_attention", names, {"q": q, "k": k, "v": v, "out": out}, dims):
-            return out
-        at, given = torch.arange(T, dtype=torch.int32, device=q.device), (alias(q), alias(k), alias(v))
-        seen = (at <= at[:, None]) & (at > at[:, None] - (c.window or T))
-
-        def attend() -> torch.Tensor:
-            q, k, v = given
-            k, v = (x.repeat_interleave(c.NH // c.NKV, 1) for x in (k, v))
-            with self._no_plans_by_shape():
-                y = F.scaled_dot_product_attention(
-                    q, k, v, attn_mask=None if c.window is None else seen, is_causal=c.window is None, scale=scale
-                )
-            return y.transpose(1, 2).flatten(2)
-
-        return self._by_torch((B, T, c.NH * c.HS), attend)
-
-    def _kept(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Memory for keys and values, (B, NKV, S, HS) each."""
-        shape = (self.B, self.config.NKV, self.T, self.config.HS)
-        return self._take(shape), self._take(shape)
-
-    def _turn(
-        self, operation: str, qkv: torch.Tensor, k: torch.Tensor, v: torch.Tensor, more: Tensors,
-        dims: Mapping[str, Number],
-    ) -> None:  # fmt: skip
-        """Records an operation that turns queries and keys as `rotate` said, or not at all."""
-        c, S = self.config, k.shape[2]
-        if self._rotation is None:
-            still = torch.ones(S, c.HS // 2, dtype=torch.float32, device=k.device)
-            self._rotation = Rotation(c.NH, c.NKV, still, torch.zeros_like(still), None, None, c.eps)
-        r = self._rotation
-        norms = {n: norm.weight for n, norm in (("q_weight", r.q_norm), ("k_weight", r.k_norm)) if norm is not None}
-        given = {"qkv": qkv, "cosines": r.cosines[:S], "sines": r.sines[:S], "k_cache": k, "v_cache": v, **norms}
-        sizes = {"B": self.B, "NH": c.NH, "NKV": c.NKV, "HS": c.HS, "S": S, "eps": r.eps}
-        self._settle()
-        names = self._rungs.get(operation, ("2", "1"))
-        recorded = self._record(operation, names, {**given, **more}, {**sizes, **dims})
-        assert recorded, f"no rung of {operation} takes {sizes}"
-
-    def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        if name == "swiglu":
-            out = self._take((*x.shape[:-1], x.shape[-1] // 2))
-            self._settle()
-            each = 8 // self._real.size if out.numel() % 4 == 0 else 1  # of a thread, from 16 bytes
-            self._launch("gate", -(-out.numel() // (each * THREADS)), [alias(x), alias(out)], (out.numel(), each))
-            return out
-        if name == "gelu_erf":
-            before, compute = alias(x), super(LadderPlan, self).activation
-            return self._by_torch(tuple(x.shape), lambda: compute(before, name))
-        out = self._take(tuple(x.shape))
-        if name == "relu":
-            self._must("relu", (x.numel(),), {"x": x.view(-1)}, {"N": x.numel()}, out.view(-1))
-        else:
-            self._must("gelu", tuple(x.shape), {"x": x}, dict(zip("BTC", x.shape, strict=True)), out)
-        return out
-
-    # A sum whose parts are known waits for the next operation: if that is its norm, one kernel does both.
-
-    def matmul_residual(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor) -> torch.Tensor:
-        out = self._product("matmul_residual", x, linear, {"residual": residual})
-        if out is not None:
-            return out
-        added = self.matmul(x, linear)
-        if not any(norm in self._rungs for norm in ("residual_layernorm", "rmsnorm_residual")):
-            return self.residual(residual, added)
-        self._pending = self._take(tuple(residual.shape)), added, residual
-        return self._pending[0]
-
-    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
-        if self._pending is None or self._pending[0] is not x:
-            return self._norm(x, norm, eps)
-        (total, added, residual), self._pending = self._pending, None
-        operation, more = norm_of("residual_layernorm", norm)
-        tensors = {"x": added, "residual": residual, **more, "sum": total}
-        dims = {**dict(zip("BTC", x.shape, strict=True)), "eps": eps}
-        out = self._run(operation, tuple(x.shape), tensors, dims)
-        if out is not None:
-            return out
-        self._add(total, added, residual)
-        return self._norm(x, norm, eps)
-
-    def _norm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
-        operation, more = norm_of("layernorm", norm)
-        out = self._run(operation, tuple(x.shape), {"x": x, **more}, {**dims_of(x), "eps": eps})
-        if out is None:
-            given, compute = alias(x), super(LadderPlan, self).layernorm
-            out = self._by_torch(tuple(x.shape), lambda: compute(given, norm, eps))
-        return out
-
-    def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
-        if self._pending is not None and self._pending[0] is x:
-            return self.matmul(self.layernorm(x, norm, eps), linear)
-        return super().layernorm_matmul(x, norm, eps, linear)
-
-    def matmul_residual_layernorm(
-        self, x: torch.Tensor, linear: Linear, residual: torch.Tensor, norm: Norm, eps: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        total = self.matmul_residual(x, linear, residual)
-        return total, self.layernorm(total, norm, eps)
-
-    def _settle(self) -> None:
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            self._add(*pending)
-
-    def _add(self, total: torch.Tensor, added: torch.Tensor, residual: torch.Tensor) -> None:
-        dims = dict(zip("BTC", total.shape, strict=True))
-        self._must("residual", tuple(total.shape), {"a": residual, "b": added}, dims, total)
-
-    def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        """The head's product for (B, 1, C), into the session's `logits` (B, V)."""
-        logits = self.t["logits"].view(self.B, 1, -1)
-        narrow = logits if logits.dtype == self._real.torch else self._take(tuple(logits.shape))
-        dims = {"B": self.B, "T": 1, "C": x.shape[2], "OC": logits.shape[2]}
-        self._must("matmul", tuple(logits.shape), {"x": x, "weight": self.weights.head.weight}, dims, narrow)
-        if narrow is not logits:
-            held = alias(narrow)
-            self._recorded.append(lambda: logits.copy_(held))
-        return self.t["logits"]
-
-    # ---- which rung -------------------------------------------------------------------------------------------------
-
-    def _has(self, operation: str) -> bool:
-        return operation in self._rungs or operation not in FUSED
-
-    def _must(
-        self,
-        operation: str,
-        shape: tuple[int, ...],
-        tensors: Tensors,
-        dims: Mapping[str, Number],
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        found = self._run(operation, shape, tensors, dims, out=out)
-        assert found is not None, f"no rung of {operation} takes {dims}"
-        return found
-
-    def _run(
-        self,
-        operation: str,
-        shape: tuple[int, ...],
-        tensors: Tensors,
-        dims: Mapping[str, Number],
-        *,
-        role: str = "",
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor | None:
-        """Records the operation with the first rung that supports it; None if a fused one has none."""
-        names = self._rungs.get(operation, ())
-        if operation not in FUSED and operation not in BY_TORCH:
-            names = (*names, *last_resort(operation))
-        if not names:
-            return None
-        self._settle()
-        if out is None:
-            out = self._place(role, shape)
-        if not self._record(operation, names, {**tensors, "out": out}, dims):
-            return None
-        return out
-
-    def _place(self, role: str, shape: tuple[int, ...]) -> torch.Tensor:
-        return self._take(shape)
-
-    def _record(self, operation: str, names: tuple[str, ...], tensors: Tensors, dims: Mapping[str, Number]) -> bool:
+    def record(
+        self, operation: str, names: Sequence[str], tensors: Tensors, dims: Mapping[str, Number]
+    ) -> bool:
+        """Records the operation with the first of the rungs that takes it; False if none does."""
         values = catalogue.operation(ladder_of(operation)).complete(dims)
-        given = {name: self._given(tensor) for name, tensor in tensors.items()}
+        given = {name: self.operand(tensor) for name, tensor in tensors.items()}
         for name in names:
             rung = find(operation, name)
             if not self._takes(rung, values, given):
@@ -359,14 +408,23 @@ class RecordedPass(LadderPlan):
             tuning = self._tuning(operation, rung, values)
 
             def prepared(rung: Rung = rung, tuning: dict[str, int] | None = tuning) -> Step:
-                return rung.prepare(given, values, self._real, device=self._device, tuning=tuning).run
+                return rung.prepare(given, values, self.real, device=self.device, tuning=tuning).run
 
             self._recorded.append(self._later(prepared) if isinstance(rung, CudaRung) else prepared())
-            self._in_use.setdefault(operation, {})[rung.full_name] = None
+            self._in_use.setdefault(operation, rung.full_name)
             return True
         return False
 
-    def _given(self, tensor: torch.Tensor) -> torch.Tensor:
+    def ready(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor, which is computed from here on."""
+        what = self.deferred.pop(tensor, None)
+        if what is not None:
+            self.plan.compute(tensor, what)
+        return tensor
+
+    def operand(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What a step keeps of a tensor that it reads or writes."""
+        self.ready(tensor)
         group = self._group_of.get(tensor.data_ptr())
         if group is None:
             return alias(tensor)
@@ -375,55 +433,57 @@ class RecordedPass(LadderPlan):
         return aligned(tensor)
 
     def _takes(self, rung: Rung, values: Values, tensors: Tensors) -> bool:
-        if rung.emulate and self._device != "cuda":
+        if (rung.emulate and self.device != "cuda") or rung.refusal(values, self.real, None, tensors, self.device):
             return False
-        if "BM" in rung.tune and values["B"] * values["T"] < LEAST_ROWS:
-            return False
-        many = "SHARE" in rung.tune and values["B"] * values["T"] > OVERLAPPED
-        if many and tunings.best(rung, values, self._real.name, device=self._device) is None:
-            return False
-        return rung.refusal(values, self._real, None, tensors, self._device) is None
+        fits = rung.header.model.fits
+        if not fits:
+            return True
+        names = rung.names(values, self.real, None, tensors, self.device).also(step=self.step)
+        if any("tuned" in rule for rule in fits):
+            names["tuned"] = tunings.best(rung, values, self.real.name, device=self.device) is not None
+        return all(evaluate(rule, names) for rule in fits)
 
     def _tuning(self, operation: str, rung: Rung, values: Values) -> dict[str, int] | None:
-        if self._device == "cuda" and rung.tune:
-            best = tunings.best(rung, values, self._real.name, device=self._device)
+        if self.device == "cuda" and rung.tune:
+            best = tunings.best(rung, values, self.real.name, device=self.device)
             if best is not None:
                 return best
-        if operation == "residual_layernorm" and values["B"] * values["T"] <= FEW_ROWS and 32 in rung.tune["BLOCK"]:
-            return {"BLOCK": 32}
-        if operation == "rope_cached_attention" and values["B"] * values["NKV"] >= MANY_GROUPS and "LOADS" in rung.tune:
-            return {"WARPS": 4, "LOADS": 2}
-        if "SHARE" in rung.tune:
+        model = rung.header.model
+        names = rung.names(values, self.real, None, None, self.device) if model.untuned else {}
+        for when, tuning in model.untuned:
+            if evaluate(when, names):
+                return dict(tuning)
+        if model.estimate:
             rows, columns, depth = (int(values[n]) for n in ("T", "OC", "C"))
-            return for_few_rows(tuple(rung.tune.items()), self.B * rows, columns, depth, device_facts(self._device)[1])
-        if {"BM", "BN", "num_warps"} <= rung.tune.keys() and "OC" in values:
-            rows, columns, depth = (int(values[n]) for n in ("T", "OC", "C"))
-            return tiles(rung.tune, self.B * rows, columns, depth, device_facts(self._device)[1])
+            sms = device_facts(self.device)[1]
+            return ESTIMATES[model.estimate](tuple(rung.tune.items()), self.B * rows, columns, depth, sms)
         return None
 
-    # ---- memory and kernels without a ladder ------------------------------------------------------------------------
-
-    def _take(self, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
+    def take(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Memory for a result."""
         size = -(-math.prod(shape) * max(self._budget, self.B * self.T) // (self.B * self.T))
-        return self._buffers.take(shape, dtype or self._real.torch, self.tokens.device, size)
+        return self._buffers.take(shape, dtype or self.real.torch, self.tokens.device, size)
 
-    def _output(self, operation: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
-        return self._take(shape, dtype)
-
-    def _by_torch(self, shape: tuple[int, ...], compute: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Records what no rung computes; `compute` reads aliases of results."""
-        self._settle()
-        out = self._take(shape)
+    def by_torch(self, shape: tuple[int, ...], compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Records what no rung computes; `compute` reads what `operand` returned."""
+        out = self.take(*shape)
         after = alias(out)
         self._recorded.append(lambda: after.copy_(compute()))
         return out
 
-    def _launch(self, kernel: str, blocks: int, tensors: list[torch.Tensor], sizes: tuple[int, ...]) -> None:
+    def copy(self, to: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Records a copy."""
+        held = self.operand(tensor)
+        self._recorded.append(lambda: to.copy_(held))
+
+    def launch(self, kernel: str, blocks: int, tensors: Sequence[torch.Tensor], sizes: Sequence[int | float]) -> None:
+        """Records a kernel without a ladder."""
         config = LaunchConfig(grid=(blocks, 1, 1), block=(THREADS, 1, 1), pdl=True)
-        arguments: list[Argument] = [*(("pointer", t) for t in tensors), *(("i32", n) for n in sizes)]
+        arguments: list[Argument] = [("pointer", self.operand(t)) for t in tensors]
+        arguments += [("f32" if isinstance(n, float) else "i32", n) for n in sizes]
 
         def bound() -> Step:
-            module = load_module(build(self._real), self._device)
+            module = load_module(build(self.real), self.device)
             module.prepare(kernel, config)
             return module.bind(kernel, config, arguments)
 
@@ -440,21 +500,80 @@ class RecordedPass(LadderPlan):
         return self._pool.submit(on_this_device)
 
 
+class PromptPlan(PassPlan):
+    """Caches are written for several layers at once, and the last layer ends with one token per row."""
+
+    of: PromptPass
+
+    def __init__(self, of: PromptPass) -> None:
+        super().__init__(of)
+        self._held, self._packed = 0, empty(0)
+
+    def _place(self, role: str, shape: tuple[int, ...]) -> torch.Tensor:
+        if role != "qkv" or self.of.config.kv_heads:
+            return super()._place(role, shape)
+        if not self._packed.numel():
+            kind = self.of.real.torch
+            self._packed = torch.empty(self.of.layers_at_once, *shape, dtype=kind, device=self.device)
+        return self._packed[self._held]
+
+    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
+        out = super().attention(qkv, how, layer, cache)
+        last = layer == self.of.config.layers - 1
+        if not how.plain:
+            self._store_held(layer)
+        elif not self._packed.numel() or qkv.data_ptr() != self._packed[self._held].data_ptr():
+            self._store(qkv, layer, 1)  # keys and values of another product than the table's qkv
+        else:
+            self._held += 1
+            if last or self._held == self.of.layers_at_once:
+                self._store_held(layer + 1)
+        return out
+
+    def _kept(self, layer: int, NKV: int, HS: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.of.t["k_cache"][layer], self.of.t["v_cache"][layer]
+
+    def _store_held(self, end: int) -> None:
+        """Keys and values of the layers that are held, those before `end`."""
+        if self._held:
+            self._store(self._packed, end - self._held, self._held)
+        self._held = 0
+
+    def _store(self, qkv: torch.Tensor, first: int, layers: int) -> None:
+        c, of = self.of.config, self.of
+        eight = "k_cache_q" in of.t
+        caches = [of.t[name][first : first + layers] for name in (EIGHT_BIT_CACHES if eight else CACHES)]
+        sizes = (layers, of.B, of.T, c.NH, c.NKV, c.HS, of.capacity)
+        numbers = layers * of.B * of.T * 2 * c.NKV * c.HS
+        if eight:
+            of.launch("keep_in_eight_bits", -(-(numbers // 16) // THREADS), [qkv, *caches], sizes)
+            return
+        vector = 16 // of.real.size
+        if c.HS % vector == 0:
+            numbers //= vector
+        of.launch("keep", -(-numbers // THREADS), [qkv, *caches], sizes)
+
+    def last_tokens(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        of = self.of
+        found = of.take(of.B, 1, y.shape[2]), of.take(of.B, 1, x.shape[2])
+        of.launch("last", of.B, [y, x, of.t["lengths"], *found], (of.T, y.shape[2], x.shape[2]))
+        return found
+
+
 class PromptPass(RecordedPass):
-    """Prompts of one length, padding included: `run` reads `tokens` and lengths, and leaves caches and logits. Caches
-    are written for several layers at once, and the last layer ends with one token per row.
-    """
+    """Prompts of one length, padding included: `run` reads `tokens` and lengths, and leaves caches and logits."""
+
+    operations = PromptPlan
 
     def __init__(
         self, config: Config, tensors: Tensors, rows: int, length: int, capacity: int, rungs: Rungs | None = None
     ) -> None:
         history = tensors["history"]
         size, where = tensors["wte"].dtype.itemsize, history.device
-        self.capacity, self._held = capacity, 0
-        self._layers_at_once = max(1, min(config.layers, HELD // (rows * length * config.QKV * size)))
-        self._packed = empty(0)
+        self.capacity = capacity
+        self.layers_at_once = max(1, min(config.layers, HELD // (rows * length * config.QKV * size)))
         if where.type == "cuda":
-            width = self._layers_at_once * config.QKV + config.QKV + 4 * config.C + 3 * config.F
+            width = self.layers_at_once * config.QKV + config.QKV + 4 * config.C + 3 * config.F
             refuse(
                 rows * length * width * size,
                 f"reading {rows} prompts of {length:,} tokens",
@@ -464,59 +583,96 @@ class PromptPass(RecordedPass):
         tokens = history[:, :length] if whole else torch.empty(rows, length, dtype=torch.int32, device=where)
         super().__init__(config, tensors, tokens, rungs)
 
-    def _place(self, role: str, shape: tuple[int, ...]) -> torch.Tensor:
-        if role != "qkv" or self.config.kv_heads:
-            return self._take(shape)
-        if not self._packed.numel():
-            self._packed = torch.empty(self._layers_at_once, *shape, dtype=self._real.torch, device=self.tokens.device)
-        return self._packed[self._held]
-
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
-    ) -> torch.Tensor:
-        out = super().attention(qkv, NH, scale, layer, cache, NKV)
-        if NKV is not None:
-            return out
-        if not self._packed.numel() or qkv.data_ptr() != self._packed[self._held].data_ptr():
-            self._store(alias(qkv), layer, 1)  # keys and values of another product than the table's qkv
-            return out
-        self._held += 1
-        if layer == self.config.layers - 1 or self._held == self._layers_at_once:
-            self._store(self._packed, layer + 1 - self._held, self._held)
-            self._held = 0
-        return out
-
-    def _kept(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.t["k_cache"][layer], self.t["v_cache"][layer]
-
-    def _store(self, qkv: torch.Tensor, first: int, layers: int) -> None:
-        c = self.config
-        eight = "k_cache_q" in self.t
-        caches = [self.t[name][first : first + layers] for name in (EIGHT_BIT_CACHES if eight else CACHES)]
-        sizes = (layers, self.B, self.T, c.NH, c.NKV, c.HS, self.capacity)
-        numbers = layers * self.B * self.T * 2 * c.NKV * c.HS
-        if eight:
-            lanes = numbers // 16
-            self._launch("keep_in_eight_bits", -(-lanes // THREADS), [qkv, *caches], sizes)
-            return
-        vector = 16 // self._real.size
-        if c.HS % vector == 0:
-            numbers //= vector
-        self._launch("keep", -(-numbers // THREADS), [qkv, *caches], sizes)
-
-    def last_tokens(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        self._settle()
-        found = self._take((self.B, 1, y.shape[2])), self._take((self.B, 1, x.shape[2]))
-        sizes = (self.T, y.shape[2], x.shape[2])
-        self._launch("last", self.B, [*map(alias, (y, x)), self.t["lengths"], *map(alias, found)], sizes)
-        return found
-
     def end(self, x: torch.Tensor) -> None:
         """The logits that follow each prompt."""
-        self._settle()
         if x.shape[1] > 1:  # a forward pass that has not cut its last layer
-            x, _ = self.last_tokens(x, x)
-        self._logits(x)
+            x, _ = self.plan.last_tokens(x, x)
+        logits = self.t["logits"].view(self.B, 1, -1)
+        narrow = logits if logits.dtype == self.real.torch else self.take(*logits.shape)
+        self.plan.logits(x, narrow)
+        if narrow is not logits:
+            self.copy(logits, narrow)
+
+
+class StepPlan(PassPlan):
+    """Of one token per row. A norm waits as well: for few rows, the product after it normalises its inputs itself."""
+
+    def embedding(
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
+    ) -> torch.Tensor:
+        """The ladder's rungs place all sequences of a batch alike."""
+        if wpe is None:
+            return super().embedding(tokens, past, wte, wpe, scale)
+        out = self.of.take(self.of.B, 1, wte.weight.shape[1])
+        read = [tokens, self.of.t["lengths"], wte.weight, wpe, out]
+        self.of.launch("embed_placed", self.of.B, read, (out.shape[2], float(scale)))
+        return out
+
+    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
+        if _product_of(norm) not in self.of.rungs:
+            return super().layernorm(x, norm, eps)
+        out = self.of.take(*x.shape)
+        self.of.deferred[out] = Normed(x, norm, eps)
+        return out
+
+    def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
+        return self.matmul(self.layernorm(x, norm, eps), linear)
+
+    def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        out = self._normed_product(x, linear)
+        return super().matmul(x, linear) if out is None else out
+
+    def matmul_activation(self, x: torch.Tensor, linear: Linear, name: str) -> torch.Tensor:
+        what = self.of.deferred.get(x)
+        if not isinstance(what, Normed):
+            return super().matmul_activation(x, linear, name)
+        if ACTIVATIONS[name].normed != _product_of(what.norm):
+            return self.activation(self.matmul(x, linear), name)
+        out = self._normed_product(x, linear, active=True)
+        return super().matmul_activation(x, linear, name) if out is None else out
+
+    def _normed_product(
+        self, x: torch.Tensor, linear: Linear, *, active: bool = False, out: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """The product of a norm that waits, with the activation that this operation has, if `active`; None if no norm
+        waits, or no rung takes both."""
+        what = self.of.deferred.get(x)
+        if not isinstance(what, Normed):
+            return None
+        given = {"x": what.x, "weight": linear.weight}
+        given |= {} if linear.bias is None else {"bias": linear.bias}
+        dims: dict[str, Number] = {**dims_of(x), "OC": linear.weight.shape[0], "eps": what.eps}
+        if what.norm.bias is None:
+            given["norm"] = what.norm.weight
+            dims |= {"OC": linear.weight.shape[0] // (1 + active), "gated": int(active)}
+        else:
+            given |= {"ln_weight": what.norm.weight, "ln_bias": what.norm.bias}
+            dims["gelu"] = int(active)
+        return self._run(_product_of(what.norm), (self.of.B, 1, int(dims["OC"])), given, dims, out=out)
+
+    def logits(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        if self._normed_product(x, self.of.weights.head, out=out) is None:
+            super().logits(x, out)
+
+    def _turned_attention(self, qkv: torch.Tensor, how: Attention, layer: int) -> torch.Tensor:
+        B, (_, HS), t = len(qkv), _heads(qkv, how), self.of.t
+        keys, values, past = t["k_cache"][layer], t["v_cache"][layer], t["lengths"]
+        if how.softcap is not None:
+            q = self.of.take(B, 1, how.NH, HS)
+            self._turn("rope_append", qkv, how, keys, values, {"past": past, "q": q}, {"T": 1})
+            q, k, v = (self.of.operand(x) for x in (q.transpose(1, 2), keys, values))
+            return self.of.by_torch(
+                (B, 1, how.NH * HS), lambda: attended(q, k, v, how, seen(past, 1, k.shape[2], how.window), False)
+            )
+        out = self.of.take(B, 1, how.NH * HS)
+        more: dict[str, Number] = {"scale": how.scale} | ({} if how.window is None else {"window": how.window})
+        given = {"past": past, "out": out.view(B, -1)}
+        self._turn("rope_cached_attention", qkv, how, keys, values, given, more)
+        return out
+
+    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
+        """Heads that were not rotated are stored as they are."""
+        return self._turned_attention(self.of.ready(qkv), how, layer)
 
 
 class StepPass(RecordedPass):
@@ -524,9 +680,10 @@ class StepPass(RecordedPass):
     reads `tokens`, `lengths` and the caches, and leaves `logits` and the likeliest tokens in `next`.
     """
 
+    operations, step = StepPlan, True
+
     def __init__(self, config: Config, tensors: Tensors, rungs: Rungs | None = None) -> None:
         rows, where = len(tensors["tokens"]), tensors["tokens"].device
-        self._normed: tuple[Norm, float] | None = None  # what the next product applies to its inputs
         if rungs is None:
             real = next(d for d in DTYPES.values() if d.torch == tensors["wte"].dtype)
             rungs = step_rungs("cuda" if where.type == "cuda" else "emulator", real.name, rows)
@@ -535,100 +692,20 @@ class StepPass(RecordedPass):
     @staticmethod
     def fits(config: Config) -> bool:
         """Whether rungs of the operations compute all of a GPT-2's step."""
-        return config.activation == "gelu_tanh" and config.C % 32 == config.F % 32 == 0
-
-    def embedding(self, tokens: torch.Tensor, past: object, wte: Linear, wpe: torch.Tensor | None) -> torch.Tensor:
-        """The ladder's rungs place all sequences of a batch alike."""
-        if wpe is None:
-            return super().embedding(tokens, past, wte, wpe)
-        out = self._take((self.B, 1, wte.weight.shape[1]))
-        read = [alias(tokens), self.t["lengths"], self._given(wte.weight), self._given(wpe), alias(out)]
-        self._launch("embed_placed", self.B, read, (out.shape[2],))
-        return out
-
-    def _takes(self, rung: Rung, values: Values, tensors: Tensors) -> bool:
-        if "SHARE" in rung.tune and values["OC"] * values["C"] >= LARGE_PRODUCT:
-            return False
-        return super()._takes(rung, values, tensors)
-
-    # For few rows the product after a norm normalises its inputs itself.
-
-    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
-        if not self._has(_product_of(norm)):
-            return super().layernorm(x, norm, eps)
-        self._normed = norm, eps
-        return x
-
-    def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
-        return self.matmul(self.layernorm(x, norm, eps), linear)
-
-    def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
-        return super().matmul(x, linear) if self._normed is None else self._normed_product(x, linear)
-
-    def matmul_activation(self, x: torch.Tensor, linear: Linear, name: str) -> torch.Tensor:
-        if self._normed is None:
-            return super().matmul_activation(x, linear, name)
-        if name == ("gelu_tanh" if self._normed[0].bias is not None else "swiglu"):
-            return self._normed_product(x, linear, 1)
-        return self.activation(self.matmul(x, linear), name)
-
-    def _normed_product(
-        self, x: torch.Tensor, linear: Linear, active: int = 0, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """With the activation that the norm's product has, SwiGLU or GELU, if `active`."""
-        assert self._normed is not None
-        (norm, eps), self._normed = self._normed, None
-        given = {"x": x, "weight": linear.weight}
-        given |= {} if linear.bias is None else {"bias": linear.bias}
-        dims: dict[str, Number] = {**dims_of(x), "OC": linear.weight.shape[0], "eps": eps}
-        if norm.bias is None:
-            given["norm"] = norm.weight
-            dims |= {"OC": linear.weight.shape[0] // (1 + active), "gated": active}
-        else:
-            given |= {"ln_weight": norm.weight, "ln_bias": norm.bias}
-            dims["gelu"] = active
-        found = self._run(_product_of(norm), (self.B, 1, int(dims["OC"])), given, dims, out=out)
-        if found is not None:
-            return found
-        normed = self._norm(x, norm, eps)
-        if out is not None:
-            return self._head(normed, out)
-        if active:
-            return self.matmul_activation(normed, linear, "swiglu" if norm.bias is None else "gelu_tanh")
-        return self.matmul(normed, linear)
-
-    def _head(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        dims = {**dims_of(x), "OC": out.shape[2]}
-        return self._must("matmul", tuple(out.shape), {"x": x, "weight": self.weights.head.weight}, dims, out)
-
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
-    ) -> torch.Tensor:
-        """Of one token per row; heads that were not rotated are stored as they are."""
-        keys, values, past = self.t["k_cache"][layer], self.t["v_cache"][layer], self.t["lengths"]
-        out, window = self._take((self.B, 1, NH * self.config.HS)), self.config.window
-        more: dict[str, Number] = {"scale": scale} | ({} if window is None else {"window": window})
-        given = {"past": past, "out": out.view(self.B, -1)}
-        self._turn("rope_cached_attention", qkv.view(self.B, -1), keys, values, given, more)
-        return out
+        return ACTIVATIONS[config.activation].normed == "layernorm_matmul" and config.C % 32 == config.F % 32 == 0
 
     def end(self, x: torch.Tensor) -> None:
         """Logits in float32, and the likeliest tokens: of each part of a row, then of the row."""
-        logits, head = self.t["logits"], self.weights.head
+        logits = self.t["logits"]
         narrow = logits.view(self.B, 1, -1)
-        if logits.dtype != self._real.torch:
-            narrow = self._take(tuple(narrow.shape))
-        if self._normed is None:
-            self._head(x, narrow)
-        else:
-            self._normed_product(x, head, out=narrow)
-        self._settle()
-        best, at = (self._take((self.B, PARTS), kind) for kind in (torch.float32, torch.int32))
-        given = [alias(narrow), logits, alias(best), alias(at)]
+        if logits.dtype != self.real.torch:
+            narrow = self.take(*narrow.shape)
+        self.plan.logits(x, narrow)
+        best, at = (self.take(self.B, PARTS, dtype=kind) for kind in (torch.float32, torch.int32))
         self._keeps = len(self._recorded)
         for keep in (1, 0):
-            self._launch("best_of_parts", self.B * PARTS, given, (logits.shape[1], PARTS, keep))
-        self._launch("best_of_all", self.B, [alias(best), alias(at), self.t["next"]], (PARTS,))
+            self.launch("best_of_parts", self.B * PARTS, [narrow, logits, best, at], (logits.shape[1], PARTS, keep))
+        self.launch("best_of_all", self.B, [best, at, self.t["next"]], (PARTS,))
 
     def run(self, before: Callable[[int], None] | None = None, *, logits: bool = True) -> None:
         """Without `logits` only the likeliest tokens are left."""
@@ -681,8 +758,9 @@ SHARED_BYTES = 230400
 Tunables = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def tiles(tune: Mapping[str, tuple[int, ...]], rows: int, columns: int, depth: int, sms: int) -> dict[str, int]:
-    """Values for `tune`, so that every multiprocessor has a tile."""
+def tiles(tunables: Tunables, rows: int, columns: int, depth: int, sms: int) -> dict[str, int]:
+    """Values for the tunables, so that every multiprocessor has a tile."""
+    tune = dict(tunables)
 
     def blocks_of(BM: int, BN: int) -> int:
         return -(-rows // BM) * -(-columns // BN)
@@ -713,3 +791,9 @@ def for_few_rows(tune: Tunables, rows: int, columns: int, depth: int, sms: int) 
 
     names = [name for name, _ in tune]
     return min((dict(zip(names, v, strict=True)) for v in product(*(v for _, v in tune))), key=nanoseconds)
+
+
+ESTIMATES: dict[str, Callable[[Tunables, int, int, int, int], dict[str, int]]] = {
+    "tiles": tiles,
+    "few_rows": for_few_rows,
+}  # by the names in headers

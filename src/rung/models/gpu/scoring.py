@@ -45,8 +45,7 @@ class ScoringPass(RecordedPass):
         tensors |= {"logprob": logprob, "entropy": entropy, "rank": rank.view(torch.int32)}
         B, T, C = x.shape
         dims = {"B": B, "T": T, "C": C, "V": self.weights.head.weight.shape[0]}
-        self._settle()
-        recorded = self._record("token_logprob", score_rungs(self._device), tensors, dims)
+        recorded = self.record("token_logprob", score_rungs(self.device), tensors, dims)
         assert recorded, f"no rung of token_logprob takes {dims}"
 
 

@@ -17,11 +17,11 @@ from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, refuse
 from rung.models.gpu.recorded import StepPass
 from rung.models.gpu.token_sampler import TokenSampler
 from rung.models.options import MOST_STOPS
+from rung.models.plan import place_of
 from rung.operation import Tensors, Values
 from rung.rungs.base import Device, Prepared, Rung
 from rung.rungs.cuda import INCLUDE, load_module
 
-ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu")  # in the order of the decode ladder's `act`
 RING = 4096  # steps that the host may lag behind
 THREADS = 256
 
@@ -31,7 +31,7 @@ def dims(config: Config, rows: int, capacity: int) -> Values:
     return {
         "B": rows, "L": config.layers, "C": config.C, "NH": config.NH, "F": config.F, "V": config.vocabulary,
         "MAXT": capacity, "eps": config.eps, "scale": config.attention_scale(0),
-        "act": ACTIVATIONS.index(config.activation), "by_layer": int(config.scale_by_layer),
+        "act": place_of(config.activation), "by_layer": int(config.scale_by_layer),
     }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from rung.models.batching.host_sampling import chosen_tokens
 from rung.models.batching.text import Backend, NewTokens, Request, Text
 from rung.models.gpu.batched_prefill import CHUNK, FirstTokens, Reader, bucket, passes, shapes
 from rung.models.gpu.device_copy import sent, to_host
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.row_transfer import EMPTY_RECORD, RowTransfer, record
 from rung.models.gpu.session import Session
 from rung.models.gpu.token_sampler import Draw
@@ -202,7 +202,7 @@ class GpuBackend(Backend):
     to longer rows when they need them, and the newest wait and are read again if those are too many."""
 
     def __init__(
-        self, transformer: Transformer | None, engine: Engine, slots: int, *, exact: bool, room: int | None = None
+        self, transformer: Transformer | None, engine: GpuSteps, slots: int, *, exact: bool, room: int | None = None
     ) -> None:
         super().__init__()
         self._room = room
@@ -779,7 +779,7 @@ def write_texts(
             shown += 1
 
 
-def read_into(engine: Engine, session: Session, prompts: Sequence[Sequence[int]]) -> None:
+def read_into(engine: GpuSteps, session: Session, prompts: Sequence[Sequence[int]]) -> None:
     """The prompts' keys, values and likeliest next tokens in the first rows of an open session."""
     c, draw, transfer = engine.config, Draw(Sampling(temperature=0), 0, 0), RowTransfer(session)
     length, first = bucket(max(map(len, prompts)), c.context), FirstTokens(engine, 1)
@@ -792,7 +792,7 @@ def read_into(engine: Engine, session: Session, prompts: Sequence[Sequence[int]]
         transfer.bring(state, first.records)
 
 
-def logits_after(engine: Engine, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> torch.Tensor:
+def logits_after(engine: GpuSteps, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> torch.Tensor:
     """Logits (rows, T, V) that follow each token of `texts`, which are read token by token after the prompts."""
     session = engine.open(len(prompts))
     read_into(engine, session, prompts)

@@ -7,53 +7,30 @@ from functools import cache
 import torch
 
 from rung.models.cache import Cache
-from rung.models.family import Config, Family, TensorSpec
-from rung.models.llama.config import LlamaConfig, Scaling, parse, size
-from rung.models.plan import Plan, Rotation, tables
+from rung.models.family import FC, QKV, Config, Family, TensorSpec, product, rms_norm
+from rung.models.llama.config import LlamaConfig, parse, size
+from rung.models.plan import Operations, Rotation
+from rung.models.rope import Rope, tables
 from rung.models.weights import Weights
-
-QKV = (("q", "NH * HS"), ("k", "NKV * HS"), ("v", "NKV * HS"))
-FC = (("gate", "F"), ("up", "F"))
-
-
-def _norm(name: str, role: str, width: str = "C") -> TensorSpec:
-    return TensorSpec(f"{name}.weight", (width,), f"{role}.weight", f"{role}_w", std=0.1, mean=1.0)
-
-
-def _product(
-    where: str, parts: tuple[tuple[str, str], ...], role: str, shape: tuple[str, str], biased: bool
-) -> tuple[TensorSpec, ...]:
-    """Products of the same inputs are one; the rows of gate and up alternate, so that a tile has both."""
-
-    def spec(kind: str, shape: tuple[str, ...], *, matrix: bool = False) -> TensorSpec:
-        named = tuple((f"layers.{{i}}.{where}.{part}_proj.{kind}", rows) for part, rows in parts)
-        return TensorSpec(
-            named[0][0], shape, f"{role}.{kind}", f"{role}_{kind[0]}", matrix=matrix, eight=role if matrix else "",
-            parts=named if len(named) > 1 else (), interleaved=parts is FC,
-            before_sum=matrix and parts[0][0] in ("o", "down"),
-        )  # fmt: skip
-
-    weight = spec("weight", shape, matrix=True)
-    return (weight, spec("bias", shape[:1])) if biased else (weight,)
 
 
 @cache
 def tensors(config: LlamaConfig) -> tuple[TensorSpec, ...]:
     """In the order of a forward pass."""
     per_head = (
-        _norm("layers.{i}.self_attn.q_norm", "q_norm", "HS"),
-        _norm("layers.{i}.self_attn.k_norm", "k_norm", "HS"),
+        rms_norm("layers.{i}.self_attn.q_norm", "q_norm", "HS"),
+        rms_norm("layers.{i}.self_attn.k_norm", "k_norm", "HS"),
     )
     return (
         TensorSpec("embed_tokens.weight", ("V", "C"), "wte.weight", "wte", matrix=True),
-        _norm("layers.{i}.input_layernorm", "ln_1"),
-        *_product("self_attn", QKV, "qkv", ("(NH + 2 * NKV) * HS", "C"), config.qkv_bias),
+        rms_norm("layers.{i}.input_layernorm", "ln_1"),
+        *product("self_attn", QKV, "qkv", ("(NH + 2 * NKV) * HS", "C"), config.qkv_bias),
         *(per_head if config.qk_norm else ()),
-        *_product("self_attn", (("o", "C"),), "attn_proj", ("C", "NH * HS"), config.proj_bias),
-        _norm("layers.{i}.post_attention_layernorm", "ln_2"),
-        *_product("mlp", FC, "fc", ("2 * F", "C"), config.mlp_bias),
-        *_product("mlp", (("down", "C"),), "mlp_proj", ("C", "F"), config.mlp_bias),
-        _norm("norm", "ln_f"),
+        *product("self_attn", (("o", "C"),), "attn_proj", ("C", "NH * HS"), config.proj_bias),
+        rms_norm("layers.{i}.post_attention_layernorm", "ln_2"),
+        *product("mlp", FC, "fc", ("2 * F", "C"), config.mlp_bias),
+        *product("mlp", (("down", "C"),), "mlp_proj", ("C", "F"), config.mlp_bias),
+        rms_norm("norm", "ln_f"),
         TensorSpec(
             "lm_head.weight", ("V", "C"), "head.weight", "head_w", matrix=True, eight="head",
             same_as="wte.weight" if config.tied else "",
@@ -61,16 +38,19 @@ def tensors(config: LlamaConfig) -> tuple[TensorSpec, ...]:
     )  # fmt: skip
 
 
-def forward(plan: Plan, config: Config, weights: Weights, tokens: torch.Tensor, cache: Cache | None) -> torch.Tensor:
+def forward(
+    plan: Operations, config: Config, weights: Weights, tokens: torch.Tensor, cache: Cache | None
+) -> torch.Tensor:
     """(B, T) -> (B, T, C): what the LM head reads. The cache is filled, not advanced."""
     eps, past = config.eps, cache.lengths if cache else [0] * tokens.shape[0]
-    cosines, sines = tables(config, plan.device)
+    assert config.rope is not None
+    turns = tables(config.rope, config.HS, config.context, plan.device)
     x = plan.embedding(tokens, past, weights.wte, None)
     for i, layer in enumerate(weights.layers):
         of_heads = (getattr(layer, "q_norm", None), getattr(layer, "k_norm", None))
-        rotation = Rotation(config.NH, config.NKV, cosines, sines, *of_heads, eps)
+        rotation = Rotation(config.NH, config.NKV, *turns, *of_heads, eps)
         qkv = plan.rotate(plan.layernorm_matmul(x, layer.ln_1, eps, layer.qkv), rotation, past)
-        y = plan.attention(qkv, config.NH, config.attention_scale(i), i, cache, config.NKV)  # (B, T, NH * HS)
+        y = plan.attention(qkv, config.attention(i), i, cache)  # (B, T, NH * HS)
         if i == config.layers - 1:
             y, x = plan.last_tokens(y, x)
         x, n = plan.matmul_residual_layernorm(y, layer.attn_proj, x, layer.ln_2, eps)
@@ -79,14 +59,14 @@ def forward(plan: Plan, config: Config, weights: Weights, tokens: torch.Tensor, 
     return plan.layernorm(x, weights.ln_f, eps)
 
 
-LLAMA3 = Scaling("llama3", 32.0, 1.0, 4.0, 8192.0)
+LLAMA3 = Rope(5e5, "llama3", 32.0, 1.0, 4.0, 8192.0)
 SIZES = {
-    "llama-3.2-1b": size(128256, 2048, 8192, 16, 32, 8, 64, 5e5, scaling=LLAMA3, eos=(128001,), bos=128000),
-    "llama-3.2-3b": size(128256, 3072, 8192, 28, 24, 8, 128, 5e5, scaling=LLAMA3, eos=(128001,), bos=128000),
-    "qwen2.5-0.5b": size(151936, 896, 4864, 24, 14, 2, 64, 1e6, eps=1e-6, qkv_bias=True, eos=(151643,), bos=None),
-    "qwen3-0.6b": size(151936, 1024, 3072, 28, 16, 8, 128, 1e6, eps=1e-6, qk_norm=True, eos=(151645,), bos=None),
-    "smollm2-135m": size(49152, 576, 1536, 30, 9, 3, 64, 1e5, context=8192, eos=(0,), bos=0),
-    "tinyllama-1.1b": size(32000, 2048, 5632, 22, 32, 4, 64, 1e4, context=2048, tied=False),
+    "llama-3.2-1b": size(128256, 2048, 8192, 16, 32, 8, 64, LLAMA3, eos=(128001,), bos=128000),
+    "llama-3.2-3b": size(128256, 3072, 8192, 28, 24, 8, 128, LLAMA3, eos=(128001,), bos=128000),
+    "qwen2.5-0.5b": size(151936, 896, 4864, 24, 14, 2, 64, Rope(1e6), eps=1e-6, qkv_bias=True, eos=(151643,), bos=None),
+    "qwen3-0.6b": size(151936, 1024, 3072, 28, 16, 8, 128, Rope(1e6), eps=1e-6, qk_norm=True, eos=(151645,), bos=None),
+    "smollm2-135m": size(49152, 576, 1536, 30, 9, 3, 64, Rope(1e5), context=8192, eos=(0,), bos=0),
+    "tinyllama-1.1b": size(32000, 2048, 5632, 22, 32, 4, 64, Rope(), context=2048, tied=False),
 }
 FAMILY = Family(
     title="Llama",

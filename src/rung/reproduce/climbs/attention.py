@@ -19,12 +19,13 @@ import torch.nn.functional as F
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError, first_line
 from rung.models.cache import Cache
-from rung.models.family import Config
+from rung.models.family import Attention, Config
 from rung.models.ladder_plan import SHORT_NAMES, LadderPlan
-from rung.models.plan import TorchPlan
+from rung.models.plan import Plan, TorchPlan, heads_of
 from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Norm, Weights, converted
 from rung.operation import Tensors, Values
+from rung.profile.trace import kernel_seconds
 from rung.reproduce.climbs.model import IDENTICAL
 from rung.results import machine
 from rung.results.row import Row
@@ -34,6 +35,7 @@ from rung.rungs.base import Device, Prepared, Rung
 NEAR = 0.03  # of the norm, by which logits of 16-bit variants may differ
 MARKS = (64, 128, 256, 512, 1024)  # lengths of text at which the elapsed time is reported
 POINTS = 64  # of a curve, approximately
+STRIDE = 16  # of the lengths of text whose kernels are timed
 Fields = dict[str, Any]
 
 
@@ -42,12 +44,10 @@ class NaivePlan(TorchPlan):
 
     name = "naive torch"
 
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
-    ) -> torch.Tensor:
+    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
         B, T, width = qkv.shape
-        q, k, v = self._heads(qkv, NH)
-        scores = q @ k.transpose(2, 3) * scale
+        q, k, v = heads_of(qkv, how)
+        scores = q @ k.transpose(2, 3) * how.scale
         later = torch.ones(T, T, dtype=torch.bool, device=qkv.device).triu(1)
         y = F.softmax(scores.masked_fill(later, -torch.inf), -1) @ v
         return y.transpose(1, 2).reshape(B, T, width // 3)
@@ -56,7 +56,7 @@ class NaivePlan(TorchPlan):
 class RungPlan(LadderPlan):
     """Attention by a rung. The packed QKV product is written to the rung's input, which avoids a copy.
 
-    Texts of all lengths use the same memory, so that a peak is that of the longest text and not the sum over lengths.
+    Texts of all lengths use the memory of the longest one, which has to come first: a peak is then that of its pass.
     """
 
     def __init__(self, device: Device, chosen: Mapping[str, str], dtype: str = "float32") -> None:
@@ -78,8 +78,7 @@ class RungPlan(LadderPlan):
     def _part(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         count = math.prod(shape)
         if name not in self._memory or self._memory[name].numel() < count:
-            # Twice as much each time: earlier bindings keep the smaller buffers, whose total is less than the last.
-            self._memory[name] = torch.empty(1 << (count - 1).bit_length(), dtype=dtype, device=self.device)
+            self._memory[name] = torch.empty(count, dtype=dtype, device=self.device)
         return self._memory[name][:count].view(shape)
 
     def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
@@ -96,7 +95,7 @@ class Variant:
     """One variant of attention."""
 
     name: str
-    make: Callable[[], TorchPlan]
+    make: Callable[[], Plan]
     what: str = ""
     kind: str = "torch"  # or a rung's kind: "python" runs on the host
     flash: bool = False
@@ -184,6 +183,7 @@ def _result(model: str, trained: str, step: int, variant: Variant, found: Fields
         state=machine.state(),
     )
     figures = {"tokens": found["written"] or None, "seconds": found["seconds"], "vs_naive": found.get("against_naive")}
+    figures["kernel_seconds"] = found.get("kernels")
     return row.with_metrics(**figures, same_tokens=found.get("same"), peak_bytes=found.get("peak"))
 
 
@@ -211,6 +211,8 @@ class _Study:
         self.cuda = plan.device.type == "cuda"
         model = Transformer(self.config, converted(self.weights, plan.matrix, plan.vector), plan)
         first = not self.stamps
+        if self.cuda:
+            self._passes(model, [len(self.prompt) + self.tokens])
         if not self.exact and not self._near(model, row):
             return
         written = self._warm(model, len(self.truth) or self.tokens)
@@ -233,6 +235,17 @@ class _Study:
         row["against_naive"] = self.stamps[len(stamps) - 1] / stamps[-1]  # at the same length of text
         row["at"] = {str(n): stamps[n - start - 1] for n in MARKS if start < n <= start + len(stamps)}
         row["curve"] = _curve(start, stamps)
+        if self.cuda:
+            lengths = range(start + min(STRIDE, len(stamps)) // 2, start + len(stamps), STRIDE)
+            row["kernels"] = len(stamps) * kernel_seconds(lambda: self._passes(model, lengths))
+
+    @torch.inference_mode()
+    def _passes(self, model: Transformer, lengths: Sequence[int]) -> int:
+        """Forward passes over texts of these lengths: how many."""
+        for length in lengths:
+            ids = torch.zeros(self.batch, length, dtype=torch.int64, device=model.plan.device)
+            model.plan.matmul(model.hidden(ids)[:, -1:], model.weights.head)
+        return len(lengths)
 
     @property
     def _given(self) -> Sequence[int]:

@@ -93,8 +93,8 @@ CHANGES: dict[str, Change] = {
         "One shared buffer, reductions by shuffles, fused loops.", "tf32", {"attention": "26"},
     ),
     "fp16 tensor cores": Change(
-        "WMMA in 16 bits, 32 warps per block along the rows as in the report's code, summed in 32 bits. Slower than "
-        "cuBLAS, as in the report.", "tf32", {"matmul": "29"},
+        "WMMA in 16 bits, 32 warps per block along the rows as in the report's code, summed in 32 bits.",
+        "tf32", {"matmul": "29"},
     ),
     "swept blocks": Change("Block sizes by trial, of every rung that has some.", "tf32", {}),
     "fused kernels": Change(
@@ -139,10 +139,10 @@ class CoursePlan(LadderPlan):
         self._length = 0
 
     def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
     ) -> torch.Tensor:
         self._layer, self._known, self._length = 0, self._length, tokens.shape[1]
-        return super().embedding(tokens, past, wte, wpe)
+        return super().embedding(tokens, past, wte, wpe, scale)
 
     def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
         if not self._cache:

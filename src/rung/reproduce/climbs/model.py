@@ -16,7 +16,7 @@ import torch
 from rung.errors import RungError, first_line
 from rung.models.family import Config
 from rung.models.generate import Run
-from rung.models.gpu.engine import DTYPES, Engine
+from rung.models.gpu.engine import DTYPES, GpuSteps
 from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
 from rung.models.load import make_plan
 from rung.models.operations import LADDERS, PLANS
@@ -25,6 +25,7 @@ from rung.models.plan import TorchPlan
 from rung.models.sampling import Sampling
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
+from rung.profile.trace import kernel_seconds
 from rung.results import machine
 from rung.results.row import Row as Result
 from rung.rungs import catalogue, identity
@@ -34,6 +35,7 @@ GREEDY = Sampling(temperature=0)
 # How far a number format may take the logits from float32's, as KL divergence per token in nats.
 DIVERGENCE = {"float32": 1e-6, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 3e-2, "int8": 5e-2}
 IDENTICAL = 128  # greedy tokens that float32 must share with the reference
+PROFILED = 50  # tokens whose kernels are timed
 COMPARED = 48  # positions whose logits are compared
 FOR_BATCHES = ("07_batch", "08_library_products", "09_eight_bit_cache")  # the climb writes one sequence
 AHEAD = "06_streamed"  # from this rung of decode on, eight steps are one graph
@@ -58,6 +60,7 @@ class Climbed:
     identical: int | None = None  # greedy tokens up to the first that differs
     tokens: int = 0  # generated for the timing
     tokens_per_second: float | None = None
+    kernel_seconds: float | None = None  # of a token, without the host's launches
     first_seconds: float | None = None
     peak_bytes: int | None = None
     of_bandwidth: float | None = None
@@ -83,6 +86,7 @@ class Climb:
         row = self.rows[index]
         figures: dict[str, float | None] = {
             "tokens_per_s": row.tokens_per_second,
+            "kernel_ms": None if row.kernel_seconds is None else row.kernel_seconds * 1e3,
             "first_ms": None if row.first_seconds is None else row.first_seconds * 1e3,
             "peak_bytes": row.peak_bytes,
             "of_bandwidth": row.of_bandwidth,
@@ -276,6 +280,7 @@ class Climber:
                 break
         row.first_seconds, row.tokens = first, count
         row.tokens_per_second = count / (time.perf_counter() - began)
+        row.kernel_seconds = kernel_seconds(lambda: sum(1 for _ in variant.write(min(count, PROFILED))))
 
 
 class Variant(ABC):
@@ -321,7 +326,7 @@ class _Decoded(Variant):
         rung = catalogue.find(f"decode/{step.rung}")
         self.slow = (rung.number or 0) < 3
         self.rungs = (rung.full_name,)
-        self.engine = Engine(
+        self.engine = GpuSteps(
             climber.config, climber.weights, step.dtype, climber.device,
             rung=step.rung, graph=step.graph, steps=step.steps,
         )  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch.distributed as dist
 from rung.errors import RungError
 from rung.models import family
 from rung.models.cache import Cache
-from rung.models.family import Config, read_config
+from rung.models.family import Attention, Config, read_config
 from rung.models.load import Model, find, make_plan
 from rung.models.plan import Plan, WrappedPlan
 from rung.models.transformer import Transformer
@@ -47,11 +48,9 @@ class ShardPlan(WrappedPlan):
         dist.all_reduce(y)
         return y if linear.bias is None else y.add_(linear.bias.to(y.dtype))
 
-    def attention(
-        self, qkv: torch.Tensor, NH: int, scale: float, layer: int, cache: Cache | None, NKV: int | None = None
-    ) -> torch.Tensor:
-        ours = cuts(NH, self.size)
-        return self.inner.attention(qkv, ours[self.rank + 1] - ours[self.rank], scale, layer, cache)
+    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
+        ours = cuts(how.NH, self.size)
+        return self.inner.attention(qkv, replace(how, NH=ours[self.rank + 1] - ours[self.rank]), layer, cache)
 
 
 class ShardedTransformer(Transformer):

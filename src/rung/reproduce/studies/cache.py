@@ -15,7 +15,7 @@ from rung.models import family
 from rung.models import weights as model_weights
 from rung.models.cache import Cache
 from rung.models.family import Config
-from rung.models.gpu.engine import Engine
+from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.slots import GpuBackend, write_texts
 from rung.models.load import make_plan
 from rung.models.plan import TorchPlan
@@ -113,7 +113,7 @@ def _methods(config: Config, weights: Weights, device: str) -> Iterator[tuple[st
             rungs = {o: r for o, r in {**course.CHANGES["fused kernels"].rungs, **FLASH, **change}.items() if r}
             yield way, _of_the_course(config, weights, rungs)
     for name in DECODE if device == "cuda" else ():
-        engine = Engine(config, weights, "float32", "cuda", rung=name, graph=False, steps=1)
+        engine = GpuSteps(config, weights, "float32", "cuda", rung=name, graph=False, steps=1)
         slots = GpuBackend(None, engine, 1, exact=True)
         yield f"decode/{name}", lambda prompt, slots=slots: (t for (t,) in write_texts(slots, [prompt], [STEPS]))  # type: ignore[misc]
 

@@ -1,0 +1,46 @@
+"""How the command line ends: exit codes, and mistakes in one sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from rung.errors import RungError
+
+
+def exit_code_of(work: Callable[[], int]) -> int:
+    """The exit code of `work`; a foreseeable mistake is one sentence on standard error, and code 2."""
+    try:
+        code = work()
+        sys.stdout.flush()
+        return code
+    except RungError as error:
+        message = "".join(
+            c if c.isprintable() or c in "\n\t" else "?" for c in str(error)
+        )  # no terminal escapes from untrusted text
+        print(f"rung: {message}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("rung: this needs more memory than the machine has; give less at once.", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return interrupted()
+    except BrokenPipeError:  # the reader (head, less) has closed the pipe
+        discard_output()
+        return 0
+    except OSError as error:  # a full disk, a folder without permission
+        what = f"{error.filename}: " if error.filename else ""
+        print(f"rung: {what}{error.strerror or error}.", file=sys.stderr)
+        discard_output()
+        return 2
+
+
+def interrupted() -> int:
+    print("rung: interrupted.", file=sys.stderr)
+    return 130
+
+
+def discard_output() -> None:
+    """Discards pending output; otherwise Python would report it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

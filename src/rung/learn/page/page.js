@@ -1,0 +1,203 @@
+"use strict";
+// The course's page: one exercise at a time; the hash of the address is its number.
+const at = (id) => document.getElementById(id);
+const STATES = { solved: "Solved", slow: "Right, but the aim is missed", wrong: "Not yet", blank: "Not filled yet" };
+let course, exercise, drawn = null, before = null;
+
+async function ask(path, body) {
+  const post = { method: "POST", headers: { "X-Rung": "course", "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const answer = await fetch(path, body && post);
+  const found = await answer.json();
+  if (found.error) throw new Error(found.error);
+  return found;
+}
+
+function made(name, text, more = {}) {
+  const one = Object.assign(document.createElement(name), more);
+  if (text !== undefined) one.textContent = text;
+  return one;
+}
+
+const stars = (n) => "★".repeat(n) + "☆".repeat(3 - n);
+
+// ---- the editor: lines that a verdict is about, blanks, and the arrows of a race
+
+const { EditorView, EditorState, StateEffect, StateField, Decoration } = CM;
+const mark = StateEffect.define();
+const marked = StateField.define({
+  create: () => Decoration.none,
+  update(found, change) {
+    for (const effect of change.effects) if (effect.is(mark)) {
+      const lines = [...new Set(effect.value)].filter((n) => n > 0 && n <= change.state.doc.lines).sort((a, b) => a - b);
+      return Decoration.set(lines.map((n) => Decoration.line({ class: "cm-seen" }).range(change.state.doc.line(n).from)));
+    }
+    return change.docChanged ? Decoration.none : found;
+  },
+  provide: (field) => EditorView.decorations.from(field),
+});
+const blanks = EditorView.decorations.compute(["doc"], (state) => {
+  const every = [...state.doc.toString().matchAll(/BLANK_\d/g)];
+  return Decoration.set(every.map((m) => Decoration.mark({ class: "cm-blank" }).range(m.index, m.index + m[0].length)));
+});
+const tags = CM.tags;
+const colours = CM.HighlightStyle.define([
+  { tag: [tags.keyword, tags.controlKeyword, tags.modifier, tags.typeName], color: "var(--p3)" },
+  { tag: tags.comment, color: "var(--soft)", fontStyle: "italic" },
+  { tag: [tags.number, tags.string], color: "var(--p2)" },
+  { tag: tags.processingInstruction, color: "var(--p1)" },
+]);
+const view = new EditorView({
+  parent: at("editor"),
+  state: EditorState.create({
+    extensions: [
+      CM.keymap.of([{ key: "Mod-Enter", run: () => (run(), true) }]), // the Tab key leaves the editor, as a reader expects
+      CM.lineNumbers(), CM.history(), CM.highlightActiveLine(), CM.bracketMatching(), CM.cpp(), CM.indentUnit.of("    "),
+      CM.keymap.of([...CM.defaultKeymap, ...CM.historyKeymap]), CM.syntaxHighlighting(colours), marked, blanks,
+      EditorView.contentAttributes.of({ "aria-label": "The kernel" }),
+      EditorView.updateListener.of((change) => change.docChanged && arrows([])),
+    ],
+  }),
+});
+const text = () => view.state.doc.toString();
+
+function write(content) {
+  view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: content } });
+}
+
+function go(line) {
+  const { from } = view.state.doc.line(Math.min(line, view.state.doc.lines));
+  view.dispatch({ selection: { anchor: from }, effects: EditorView.scrollIntoView(from, { y: "center" }) });
+  view.focus();
+}
+
+// Two arrows, from what lies between to the two lines of a race.
+function arrows(lines) {
+  view.dom.querySelector(".arrows")?.remove();
+  if (!lines.length) return;
+  const [a, b] = lines.length > 1 ? lines : [lines[0], lines[0]];
+  const y = (n) => { const block = view.lineBlockAt(view.state.doc.line(n).from); return block.top + block.height / 2 + view.documentPadding.top; };
+  const right = view.dom.clientWidth - 14, from = right - 70, middle = (y(a) + y(b)) / 2;
+  const loop = a === b ? 14 : 0;
+  const path = (to) => `<path marker-end="url(#tip)" d="M${right} ${middle} C${right} ${to} ${right - 20} ${to} ${from} ${to}"/>`;
+  const svg = `<svg class="arrows" role="img" aria-label="A race between line ${a} and line ${b}"><defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8"/></marker></defs>${path(y(a) - loop)}${path(y(b) + loop)}</svg>`;
+  view.dom.insertAdjacentHTML("beforeend", svg);
+}
+
+// ---- what is shown
+
+async function list() {
+  course = await ask("/course");
+  const every = course.chapters.flatMap((c) => c.exercises);
+  at("done").textContent = `${every.filter((e) => e.stars).length} of ${every.length} solved, ${every.reduce((n, e) => n + e.stars, 0)} stars`;
+  at("chapters").replaceChildren(...course.chapters.map((c) => {
+    const part = made("section"), items = made("ol");
+    for (const e of c.exercises) {
+      const link = made("a", undefined, { href: `#${e.number}` });
+      link.append(made("span", `${e.number}. ${e.title}`), made("span", e.stars ? stars(e.stars) : e.kind, { className: e.stars ? "stars" : "soft" }));
+      if (exercise && e.number === exercise.number) link.setAttribute("aria-current", "page");
+      const item = made("li"); item.append(link); items.append(item);
+    }
+    part.append(made("h2", c.title), items);
+    return part;
+  }));
+}
+
+async function show(number) {
+  exercise = await ask(`/exercise/${number}`);
+  drawn = before = null;
+  document.title = `${exercise.number}. ${exercise.title} · rung: the course`;
+  at("chapter").textContent = `${exercise.chapter} · ${exercise.does}`;
+  at("title").textContent = `${exercise.number}. ${exercise.title}`;
+  at("task").innerHTML = exercise.task;
+  at("aim").textContent = exercise.goal ? `Aim: ${exercise.aim || exercise.goal}, at ${exercise.shape.replaceAll(",", ", ").replaceAll("=", " = ")}.` : "";
+  at("predict").hidden = !exercise.question;
+  at("predict").querySelector("span").textContent = `Predict before you run: ${exercise.question}`;
+  at("predict").querySelector("input").value = "";
+  at("theory").hidden = !exercise.about;
+  at("theory").querySelector("summary").textContent = exercise.chapter;
+  at("theory").querySelector("div").innerHTML = exercise.about;
+  at("file").textContent = exercise.file;
+  hints(exercise);
+  write(exercise.text);
+  at("verdict").replaceChildren();
+  at("drawings").hidden = true;
+  if (exercise.why) said({ state: "solved", stars: exercise.stars, symptoms: [], why: exercise.why, story: exercise.story });
+  await list();
+  at("list").open = matchMedia("(min-width: 70rem)").matches;
+}
+
+function hints({ hints: seen, further }) {
+  at("hints").querySelector("ol").replaceChildren(...seen.map((h) => made("li", h)));
+  at("hint").disabled = !further;
+}
+
+async function run() {
+  if (at("run").disabled) return;
+  at("run").disabled = true;
+  at("verdict").replaceChildren(made("p", "Running ..."));
+  try {
+    const found = await ask(`/exercise/${exercise.number}/grade`, { text: text() });
+    said(found);
+    if (found.drawn) drawing(found);
+    await list();
+  } catch (error) {
+    at("verdict").replaceChildren(made("p", String(error.message)));
+  }
+  at("run").disabled = false;
+}
+
+function said(found) {
+  const box = at("verdict"), items = made("ul");
+  box.dataset.state = found.state;
+  const head = made("h3", `${STATES[found.state]} `);
+  if (found.state === "solved") head.append(made("span", stars(found.stars), { className: "stars", ariaLabel: `${found.stars} of 3 stars` }));
+  for (const symptom of found.symptoms) {
+    const item = made("li");
+    item.append(...symptom.says.split("`").map((part, i) => (i % 2 ? made("code", part) : part)), " ");
+    for (const line of new Set(symptom.lines)) item.append(made("button", `line ${line}`, { type: "button", onclick: () => go(line) }), " ");
+    items.append(item);
+  }
+  box.replaceChildren(head, items);
+  const guess = at("predict").querySelector("input").value;
+  if (guess !== "" && found.answer !== undefined)
+    box.append(made("p", Number(guess) === found.answer ? `You predicted ${guess}: so it is.` : `You predicted ${guess}; counted: ${+found.answer.toFixed(2)}.`));
+  if (found.cases) box.append(made("p", `${found.cases} runs at different sizes.`, { className: "soft" }));
+  if (found.why) box.append(made("div", undefined, { innerHTML: found.why }));
+  if (found.story?.length) box.append(made("p", `See also: ${found.story.map((s) => `rung show ${s} --diff`).join(", ")}`, { className: "soft" }));
+  view.dispatch({ effects: mark.of(found.symptoms.flatMap((s) => s.lines)) });
+  const race = found.symptoms.find((s) => s.kind === "race" && s.lines.length);
+  arrows(race ? race.lines : []);
+}
+
+function drawing(found) {
+  if (drawn && drawn.drawn !== found.drawn) before = drawn;
+  drawn = found;
+  const part = (title, one) => {
+    const section = made("section", undefined, { innerHTML: one.drawn });
+    section.prepend(made("h3", title));
+    return section;
+  };
+  const pair = made("div", undefined, { className: "pair" });
+  if (before) pair.append(part("Before", before));
+  pair.append(part(before ? "Now" : "What your kernel did", found));
+  at("drawings").replaceChildren(pair);
+  at("drawings").hidden = false;
+}
+
+// A picture of what is solved, to keep or to show.
+function card() {
+  const every = course.chapters.flatMap((c) => c.exercises);
+  const rows = course.chapters.map((c, i) => `<text x="24" y="${88 + 26 * i}">${c.title}</text><text x="330" y="${88 + 26 * i}" fill="#bf5700">${c.exercises.map((e) => (e.stars ? "★" : "☆")).join("")}</text>`);
+  const height = 110 + 26 * rows.length;
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="560" height="${height}" font-family="system-ui, sans-serif" font-size="15"><rect width="100%" height="100%" fill="#fff"/><text x="24" y="42" font-size="22" font-weight="600">rung: ${every.filter((e) => e.stars).length} of ${every.length} solved</text>${rows.join("")}</svg>`;
+  made("a", "", { href: URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" })), download: "rung.svg" }).click();
+}
+
+at("run").onclick = run;
+at("hint").onclick = async () => hints(await ask(`/exercise/${exercise.number}/hint`, {}));
+at("again").onclick = () => write(exercise.start);
+at("next").onclick = () => { location.hash = `#${exercise.number + 1}`; };
+at("card").onclick = card;
+at("predict").onsubmit = (event) => { event.preventDefault(); run(); };
+onhashchange = () => /^#\d+$/.test(location.hash) && show(location.hash.slice(1)).catch((error) => at("verdict").replaceChildren(made("p", error.message)));
+list().then(() => { if (/^#\d+$/.test(location.hash)) onhashchange(); else location.hash = `#${course.next}`; });

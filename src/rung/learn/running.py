@@ -1,0 +1,145 @@
+"""Runs a learner's kernel on the machine: numpy in, numpy out, without torch, whose import takes seconds."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rung.cuda import limits, nvrtc
+from rung.dtypes import ELEMENTS, Dtype
+from rung.emulator import counters, machine
+from rung.emulator.counters import Launched
+from rung.errors import EmulatorFault, RungError
+from rung.expressions import evaluate_int
+from rung.operation import Operand, Values
+from rung.rungs.arguments import Arguments, Typed
+from rung.rungs.cuda import CudaRung
+
+MARGIN = 1 << 12  # bytes on either side of a tensor, which no kernel may touch
+UNSET = 0xFF  # the byte of which outputs consist before a run: a NaN in every float format
+_FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Tensor(Typed):
+    """An operand or buffer in memory of its own."""
+
+    name: str
+    values: NDArray[Any]
+    written: bool
+
+    @property
+    def region(self) -> machine.Region:
+        start = self.values.ctypes.data
+        return machine.Region(start, start + self.values.nbytes, self.name, self.values.itemsize, self.written)
+
+
+@dataclass
+class Ran:
+    """What a run left behind."""
+
+    outputs: Arrays
+    unset: Mapping[str, NDArray[np.bool_]]  # of each output, which numbers nothing has written
+    launched: list[Launched] = field(default_factory=list)
+    unwritten: EmulatorFault | None = None  # a read of shared memory that nothing had written
+    tensors: tuple[Tensor, ...] = ()
+
+
+def kind_of(operand: str, dtype: Dtype) -> str:
+    return ELEMENTS[dtype.stored if operand == "real" else operand]
+
+
+def run(
+    rung: CudaRung,
+    values: Values,
+    dtype: Dtype,
+    given: Arrays,
+    asked: machine.Asked,
+    tuning: dict[str, int] | None = None,
+) -> Ran:
+    """One call of the rung at this shape. With counts, requests of the first block are traced for drawings."""
+    operation = rung.operation
+    names = rung.names(values, dtype, tuning)
+    build = rung.build(values, dtype, tuning)
+    nvrtc.compile_cubin(build.with_lines, machine.ARCH)
+    bound = (o for o in operation.operands if o.name in rung.operand_names and (o.written or o.name in given))
+    tensors = {o.name: _tensor(o, values, dtype, given) for o in bound}
+    buffers = {
+        name: _made(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
+        for name, b in rung.header.buffers.items()
+    }
+    for name in (*rung.header.zeroed, *(n for n, b in rung.header.buffers.items() if b.zero or b.zero_once)):
+        (tensors | buffers)[name].values[...] = 0
+    passed = Arguments(rung, tensors, buffers, dtype)  # type: ignore[arg-type]
+    variables = machine.Variables(nvrtc.compile_cubin(build.with_lines, machine.ARCH).path.read_bytes())
+    every = (*tensors.values(), *buffers.values())
+    regions = [t.region for t in every if t.values.nbytes]
+    ran = Ran({}, {}, tensors=every)
+    calls = list(rung.calls(passed, names))
+    with counters.recorded() as ran.launched:
+        for number, (kernel, config, arguments) in enumerate(calls):
+            program = machine.program(build, kernel)
+            _admit(rung, program, config)
+            later = calls[number + 1 :]
+            how = asked._replace(followed=any(c.pdl for _, c, _ in later))
+            machine.run(program, config, variables, [_packed(*a) for a in arguments], how, regions)
+            ran.unwritten = ran.unwritten or machine.unwritten(program, config)
+            if config.pdl and not any(
+                n for (n, _), i in zip(program.tally(), program.instructions, strict=True) if i.name == "ACQBULK"
+            ):
+                text = f"kernel '{kernel}' is launched with pdl, and no thread waits for the kernel before it."
+                raise EmulatorFault("async", text, {"kernel": kernel})
+            if asked.counts:
+                counters.collect(program, config)
+    outputs = [o.name for o in operation.operands if o.written and o.name in tensors]
+    ran.outputs = {name: tensors[name].values for name in outputs}
+    ran.unset = {name: _unset(array) for name, array in ran.outputs.items()}
+    return ran
+
+
+def _admit(rung: CudaRung, program: machine.Program, config: Any) -> None:
+    here = limits.limits(machine.ARCH)
+    static = program.resources.static_shared
+    if static > limits.DEFAULT_SHARED:
+        text = f"{program.kernel} declares {static} bytes of shared memory; {limits.DEFAULT_SHARED} is the most."
+        raise EmulatorFault("shared", text)
+    if reason := limits.refusal(here, config, program.resources.registers, static):
+        raise RungError(f"{program.kernel} cannot be launched: {reason}.")
+
+
+def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays) -> Tensor:
+    tensor = _made(operand.name, operand.size(values), kind_of(operand.dtype, dtype), written=operand.written)
+    if operand.name in given:
+        tensor.values[...] = given[operand.name]
+    return tensor
+
+
+def _made(name: str, shape: Sequence[int], kind: str, *, written: bool) -> Tensor:
+    """An array of unset numbers, at a multiple of 256 bytes, between margins."""
+    size = math.prod(shape) * np.dtype(kind).itemsize
+    memory = np.full(size + 2 * MARGIN, UNSET, np.uint8)
+    first = MARGIN + -(memory.ctypes.data + MARGIN) % 256
+    values = memory[first : first + size].view(kind).reshape(shape)
+    return Tensor(f"torch.{kind}", name, values, written)
+
+
+def _unset(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which numbers still have the bits from before the run."""
+    bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")
+    return np.asarray(bits == int.from_bytes(bytes([UNSET]) * array.itemsize, "little"))
+
+
+def _packed(kind: str, value: Any) -> ctypes.Array[ctypes.c_char]:
+    if kind == "pointer":
+        return machine.aligned(struct.pack("P", 0 if value is None else value.values.ctypes.data), 64)
+    if kind not in _FORMATS:
+        raise RungError(f"a parameter of kind {kind} is not passed in the course; take a pointer or a number.")
+    return machine.aligned(struct.pack(_FORMATS[kind], value), 64)

@@ -1,0 +1,265 @@
+"""The course as one page in a browser, served on this machine only; the learner's file on disk stays the truth."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from functools import cache
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rung.emulator.counters_explained import figures
+from rung.errors import RungError
+from rung.learn import KINDS, Chapter, Exercise, Progress, by_name, chapters, find, grading
+from rung.show import drawings
+
+PAGE = Path(__file__).parent / "page"
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+HERE = ("127.0.0.1", "localhost")
+MOST_BYTES = 1 << 20  # of a request
+TITLES = {  # of figures that a learner predicts
+    "sectors_per_request": "How many sectors of 32 bytes does a load of one warp touch?",
+    "global_loads": "How many loads from global memory do all warps make together?",
+    "shared_loads": "How many loads from shared memory do all warps make together?",
+    "conflicts": "How many bank conflicts are there?",
+    "groups_under_way": "How many groups of copies are still under way when a wait ends?",
+    "atomics": "How many atomic operations do all warps make together?",
+}
+_grading = threading.Lock()  # the machine counts one launch at a time
+
+
+def serve(folder: Path, source: Path, port: int) -> None:
+    """Until ^C."""
+    folder.mkdir(parents=True, exist_ok=True)
+    server = make_server(folder, source, port)
+    print(
+        f"The course is at http://127.0.0.1:{server.server_port}/, and its files in {folder.resolve()}; ^C ends.",
+        flush=True,
+    )
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        server.server_close()
+
+
+def make_server(folder: Path, source: Path, port: int) -> ThreadingHTTPServer:
+    chapters(source)  # says now what is wrong with it
+
+    class Handler(_Handler):
+        course = Course(folder, source)
+
+    try:
+        return ThreadingHTTPServer((HERE[0], port), Handler)
+    except OSError as problem:
+        raise RungError(f"port {port} cannot be served ({problem.strerror}); choose another with --port.") from None
+
+
+class Course:
+    """What the page asks for."""
+
+    def __init__(self, folder: Path, source: Path) -> None:
+        self.folder, self.source = folder, source
+
+    def overview(self) -> dict[str, Any]:
+        progress = Progress.read()
+        every = [
+            {
+                "title": chapter.title,
+                "exercises": [
+                    {"number": e.number, "title": e.title, "kind": e.kind, "stars": progress.solved.get(e.name, 0)}
+                    for e in chapter.exercises
+                ],
+            }
+            for chapter in chapters(self.source)
+        ]
+        return {"chapters": every, "next": find("next", progress.solved, self.source).number}
+
+    def exercise(self, number: str) -> dict[str, Any]:
+        exercise, progress = find(number, None, self.source), Progress.read()
+        path = self.folder / exercise.file
+        if not path.exists():
+            path.write_text(exercise.source, encoding="utf-8")
+        chapter = next(c for c in chapters(self.source) if exercise in c.exercises)
+        seen = progress.hints.get(exercise.name, 0)
+        solved = exercise.name in progress.solved
+        return {
+            "number": exercise.number, "title": exercise.title, "kind": exercise.kind, "does": KINDS[exercise.kind],
+            "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
+            "aim": exercise.aim, "goal": exercise.goal, "shape": exercise.shape,
+            "text": path.read_text(encoding="utf-8"), "start": exercise.source,
+            "about": _page(chapter), "hints": list(exercise.hints[:seen]), "further": len(exercise.hints) - seen,
+            "question": TITLES.get(_asked(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
+            "why": as_html(exercise.why) if solved else "", "story": list(exercise.story) if solved else [],
+        }  # fmt: skip
+
+    def grade(self, number: str, asked: dict[str, Any]) -> dict[str, Any]:
+        """Saves the text, and judges and draws it."""
+        exercise, path = self._of(number)
+        text = asked.get("text")
+        if not isinstance(text, str):
+            raise RungError("the request has no text.")
+        path.write_text(text, encoding="utf-8")
+        with _grading:
+            verdict = grading.grade(exercise, path, drawn=True)
+            progress = Progress.read()
+            grading.keep(exercise, text, verdict.as_json(), progress)
+        found = verdict.as_json()
+        if verdict.counted is not None:
+            found["drawn"] = _drawn(verdict, path.name, text)
+            found |= _answer(exercise, verdict)
+        if found["state"] == "solved":
+            found |= {"why": as_html(exercise.why), "story": list(exercise.story)}
+        return found
+
+    def hint(self, number: str, _: dict[str, Any]) -> dict[str, Any]:
+        exercise, _path = self._of(number)
+        progress = Progress.read()
+        seen = min(progress.hints.get(exercise.name, 0) + 1, len(exercise.hints))
+        progress.hints[exercise.name] = seen
+        progress.write()
+        return {"hints": list(exercise.hints[:seen]), "further": len(exercise.hints) - seen}
+
+    def _of(self, number: str) -> tuple[Exercise, Path]:
+        exercise = find(number, None, self.source)
+        return exercise, self.folder / exercise.file
+
+
+def _asked(exercise: Exercise) -> str:
+    """The figure that the aim is about, which a learner predicts before the first run."""
+    return next((name for name in TITLES if re.search(rf"\b{name}\b", exercise.goal)), "")
+
+
+def _answer(exercise: Exercise, verdict: grading.Verdict) -> dict[str, float]:
+    assert verdict.counted is not None
+    name, found = _asked(exercise), figures(verdict.counted.kernels[0])
+    counted = (
+        found.get("conflicts_load", 0) + found.get("conflicts_store", 0) if name == "conflicts" else found.get(name)
+    )
+    return {} if counted is None else {"answer": counted}
+
+
+def _drawn(verdict: grading.Verdict, name: str, text: str) -> str:
+    assert verdict.counted is not None
+    sizes = {n: v for n, v in verdict.case.items() if isinstance(v, int)}
+    return drawings.section(verdict.counted, {name: text}, sizes)
+
+
+@cache
+def picture(name: str, part: str, source: Path) -> str:
+    """The drawings of an exercise's solution, or of other answers: `part` is solved, or BLANK_1=TEXT."""
+    exercise = by_name(name, source)
+    blank, _, answer = part.partition("=")
+    text = exercise.solved if part == "solved" else exercise.filled({**exercise.solution, blank: answer})
+    with TemporaryDirectory() as folder, _grading:
+        path = Path(folder) / exercise.file
+        path.write_text(text, encoding="utf-8")
+        verdict = grading.grade(exercise, path, drawn=True)
+        return _drawn(verdict, path.name, text) if verdict.counted else ""
+
+
+def _page(chapter: Chapter) -> str:
+    return as_html(chapter.text, chapter.folder)
+
+
+_DRAW = re.compile(r"\{draw (\w+) (.+?)\}")
+
+
+def as_html(text: str, source: Path | None = None) -> str:
+    """Paragraphs, headings, lists, code and pictures of a page that is written in simple Markdown."""
+    parts = []
+    for block in re.split(r"\n\s*\n", text.strip()):
+        if (asked := _DRAW.fullmatch(block.strip())) and source:
+            parts.append(f'<div class="drawn">{picture(asked[1], asked[2], source)}</div>')
+        elif block.startswith("#"):
+            level = len(block) - len(block.lstrip("#"))
+            parts.append(f"<h{level + 1}>{_inline(block.lstrip('# '))}</h{level + 1}>")
+        elif block.startswith("- "):
+            items = re.split(r"(?m)^- ", block)[1:]
+            parts.append("<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>")
+        elif block.startswith("    "):
+            parts.append(f"<pre>{escape(re.sub(r'(?m)^    ', '', block))}</pre>")
+        elif block:
+            parts.append(f"<p>{_inline(block)}</p>")
+    return "".join(parts)
+
+
+def _inline(text: str) -> str:
+    parts = re.split(r"`([^`]+)`", text)
+    shown = (
+        f"<code>{escape(p)}</code>" if i % 2 else re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(p))
+        for i, p in enumerate(parts)
+    )
+    return "".join(shown)
+
+
+def style() -> str:
+    """The page's style sheet, with the drawings' colours and rules."""
+    light, dark = drawings.variables("light"), drawings.variables("dark")
+    own = (PAGE / "page.css").read_text(encoding="utf-8")
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{drawings.RULES}\n{own}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    course: Course
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/page.css":
+            self._send(style().encode(), TYPES[".css"])
+        elif path == "/course":
+            self._answer(self.course.overview)
+        elif match := re.fullmatch(r"/exercise/(\d+)", path):
+            self._answer(lambda: self.course.exercise(match[1]))
+        else:
+            file = PAGE / ("index.html" if path == "/" else path.lstrip("/"))
+            if file.parent != PAGE or not file.is_file():
+                self._send(b"not found", "text/plain", 404)
+                return
+            self._send(file.read_bytes(), TYPES.get(file.suffix, "text/plain"))
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        match = re.fullmatch(r"/exercise/(\d+)/(grade|hint)", self.path)
+        # A page of another site cannot set this header.
+        if not match or length > MOST_BYTES or self.headers.get("X-Rung") != "course":
+            self.close_connection = True
+            self._send(b"refused", "text/plain", 400)
+            return
+        try:
+            asked = json.loads(self.rfile.read(length) or b"{}")
+        except ValueError:
+            asked = None
+        if not isinstance(asked, dict):
+            self._send(b"refused", "text/plain", 400)
+            return
+        self._answer(lambda: getattr(self.course, match[2])(match[1], asked))
+
+    def _answer(self, work: Any) -> None:
+        try:
+            found = work()
+        except RungError as error:
+            self._send(json.dumps({"error": str(error)}).encode(), "application/json", 404)
+            return
+        self._send(json.dumps(found).encode(), "application/json")
+
+    def _send(self, body: bytes, kind: str, status: int = 200) -> None:
+        host = (self.headers.get("Host") or "").rpartition(":")[0] or self.headers.get("Host")
+        if host not in HERE:  # a name that leads here from elsewhere
+            body, kind, status = b"refused", "text/plain", 403
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header(
+            "Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+        )
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass

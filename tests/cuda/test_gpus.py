@@ -1,0 +1,109 @@
+"""A GPU is one row: of the table, or of a file that RUNG_GPUS names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.cli import main
+from rung.cuda import gpus
+from rung.cuda.limits import limits, occupancy
+
+PROGRAM = """
+#include <cstdio>
+__global__ void see(unsigned* out)
+{
+    asm("mov.u32 %0, %%nsmid;" : "=r"(out[0]));
+    unsigned sm;
+    asm("mov.u32 %0, %%smid;" : "=r"(sm));
+    atomicMax(out + 1, sm);
+}
+int main()
+{
+    cudaDeviceProp p;
+    cudaGetDeviceProperties(&p, 0);
+    unsigned *out, seen[2];
+    cudaMalloc(&out, 8), cudaMemset(out, 0, 8);
+    see<<<300, 1>>>(out);
+    cudaMemcpy(seen, out, 8, cudaMemcpyDeviceToHost);
+    printf("%d %u %u %d %d\\n", p.multiProcessorCount, seen[0], seen[1] + 1, p.clockRate / 1000, int(p.sharedMemPerBlockOptin));
+}
+"""
+ROW = """
+[architectures]
+sm_91 = { threads = 1024, blocks = 8, shared_kib = 300 }
+[gpus.small]
+name = "NVIDIA Small"
+arch = "sm_90"
+multiprocessors = 66
+memory_gib = 40
+clock_mhz = 990
+memory_clock_mhz = 2619
+bus_bits = 2560
+l2_mib = 25
+tera = { bytes = 1.675, f32 = 16.75, bf16 = 247 }
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--json"])
+    assert ended.value.code == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.fixture
+def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "gpus.toml"
+    path.write_text(ROW)
+    monkeypatch.setenv("RUNG_GPUS", str(path))
+    return path
+
+
+def seen(capsys: pytest.CaptureFixture[str], folder: Path, gpu: str) -> list[int]:
+    (folder / "see.cu").write_text(PROGRAM)
+    return [int(word) for word in run(capsys, "run", str(folder / "see.cu"), "--gpu", gpu)["output"].split()]
+
+
+def test_a_program_sees_the_chosen_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert seen(capsys, tmp_path, "t4") == [40, 40, 40, 1590, 64 << 10]
+
+
+def test_a_row_makes_a_gpu_that_programs_see(capsys: pytest.CaptureFixture[str], tmp_path: Path, added: Path) -> None:
+    assert seen(capsys, tmp_path, "small") == [66, 66, 66, 990, 227 << 10]
+
+
+def test_a_row_makes_a_gpu_whose_bound_and_time_are_known(capsys: pytest.CaptureFixture[str], added: Path) -> None:
+    what = ("gelu/1", "--shape", "B=4,T=64,C=1024")
+
+    def bound(gpu: str) -> dict[str, float]:
+        found: dict[str, float] = run(capsys, "count", "gelu/1", "--shape", "B=4,T=64,C=1024", "--bound", gpu)["results"][0][
+            "bound"
+        ]
+        return found
+
+    assert bound("small")["units"]["memory"] == pytest.approx(2 * bound("h100")["units"]["memory"])
+    assert bound("small")["units"]["instructions"] > bound("NVIDIA H100 80GB HBM3")["units"]["instructions"]
+    times = [run(capsys, "count", *what, "--time", g)["results"][0] for g in ("small", "h100")]
+    assert times[0]["us"] > times[1]["us"] and times[0]["gpu"] == "NVIDIA Small"
+
+
+def test_a_row_of_an_architecture_has_limits(added: Path) -> None:
+    assert limits("sm_91").shared_block == 299 << 10
+    assert occupancy("sm_91", 256, 32, 0).warps == 32
+
+
+@pytest.mark.parametrize("row", ["[gpus.x]\nname = 'X'", "gpus = 3", "[", ROW.replace("sm_90", "sm_9")])
+def test_a_file_that_is_no_table_is_refused(
+    row: str, added: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    added.write_text(row)
+    gpus._tables.cache_clear()
+    with pytest.raises(SystemExit) as ended:
+        main(["count", "gelu/1", "--bound", "h100"])
+    assert ended.value.code == 2 and str(added) in capsys.readouterr().err
+    gpus._tables.cache_clear()

@@ -1,0 +1,167 @@
+"""The course through the command line: what is begun, told and solved. answers.toml has what learners write."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.cli import main
+from rung.learn import BLANK, KINDS, Exercise, by_name, chapters, exercises
+from rung.learn.operations import REFERENCES
+from rung.rungs import catalogue
+
+EVERY = exercises()
+ANSWERS = tomllib.loads(Path(__file__).with_name("answers.toml").read_text())
+CASES = [(name, answer) for name, answers in ANSWERS.items() for answer in answers]
+FAST = 7  # every so many of the answers are tried by the fast tests
+
+
+@pytest.fixture(autouse=True)
+def own_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "results.jsonl"))
+    monkeypatch.chdir(tmp_path)
+
+
+def rung(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    return int(ended.value.code or 0)
+
+
+def graded(which: str, capfd: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    """What `rung learn WHICH --json` prints; its exit code agrees."""
+    capfd.readouterr()
+    ended = rung("learn", which, "--json", *more)
+    out, log = capfd.readouterr()
+    found: dict[str, Any] = json.loads(out)
+    assert ended == (found["state"] not in ("begun", "solved")), out + log
+    return found
+
+
+def test_a_chapter_has_exercises_of_known_kinds() -> None:
+    assert [e.number for e in EVERY] == list(range(1, len(EVERY) + 1))
+    assert all(chapter.exercises for chapter in chapters())
+    assert {e.kind for e in EVERY} <= set(KINDS)
+
+
+@pytest.mark.parametrize("exercise", EVERY, ids=lambda e: e.name)
+def test_an_exercise_is_whole(exercise: Exercise) -> None:
+    assert sorted(set(BLANK.findall(exercise.source))) == sorted(exercise.solution)
+    assert exercise.hints and exercise.operation in REFERENCES
+    assert all(catalogue.find(name) for name in exercise.story)
+    assert exercise.source != exercise.solved
+    assert not re.search(r"Exercise \d", exercise.source)
+
+
+def test_hints_open_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    for count in (1, 2, 3, 3):
+        assert rung("hint", "3") == 0
+        out = capsys.readouterr().out
+        assert [hint in out for hint in EVERY[2].hints] == [i < count for i in range(3)]
+
+
+def test_an_exercise_is_written_once_and_its_blanks_are_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exercise = by_name("transpose")
+    assert graded(str(exercise.number), capfd, "--folder", "new/er")["state"] == "begun"
+    path = tmp_path / "new" / "er" / exercise.file
+    assert path.read_text() == exercise.source
+    for left in (["BLANK_1", "BLANK_2"], ["BLANK_2"]):
+        found = graded("transpose", capfd, "--folder", "new/er")
+        assert (found["state"], found["blanks"]) == ("blank", left)
+        path.write_text(path.read_text().replace("BLANK_1", exercise.solution["BLANK_1"]))
+
+
+def test_next_is_the_first_that_is_not_solved(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert graded("next", capfd)["number"] == 1
+    (tmp_path / EVERY[0].file).write_text(EVERY[0].solved)
+    assert graded("next", capfd)["state"] == "solved"
+    assert graded("next", capfd)["number"] == 2
+    assert rung("learn", "--json") == 0
+    assert [row["number"] for row in json.loads(capfd.readouterr().out) if row["solved"]] == [1]
+
+
+def test_an_unchanged_file_is_not_run_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / EVERY[0].file).write_text(EVERY[0].solved)
+    first = graded("1", capfd)
+    monkeypatch.setattr("rung.learn.grading.grade", None)
+    assert graded("1", capfd) == first
+
+
+def test_an_exercise_that_is_not_there_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    assert rung("learn", str(len(EVERY) + 1)) == 2
+
+
+def test_the_blocks_that_needs_leaves_out_are_no_way_round(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = EVERY[0].filled({**EVERY[0].solution, "BLANK_2": "B * T * C // BLOCK"})
+    (tmp_path / EVERY[0].file).write_text(text.replace("[tune]", 'needs = "C > 100000"\n[tune]'))
+    assert graded("1", capfd)["state"] == "wrong"
+
+
+@pytest.mark.parametrize(
+    "exercise",
+    [pytest.param(e, marks=[] if n % FAST == 0 else pytest.mark.slow, id=e.name) for n, e in enumerate(EVERY)],
+)
+def test_the_solution_is_solved_and_has_the_reference_s_counts(
+    exercise: Exercise, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / exercise.file).write_text(exercise.solved)
+    found = graded(exercise.name, capfd)
+    assert (found["state"], found["stars"], found["work"]) == ("solved", 2, exercise.par), found["says"]
+    assert not found["symptoms"]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        pytest.param(name, answer, marks=[] if n % FAST == 0 else pytest.mark.slow, id=f"{name}-{n}")
+        for n, (name, answer) in enumerate(CASES)
+    ],
+)
+def test_an_answer_gets_its_state_and_the_kind_of_what_was_seen(
+    name: str, answer: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exercise = by_name(name)
+    (tmp_path / exercise.file).write_text(exercise.filled({**exercise.solution, **answer}))
+    found = graded(name, capfd)
+    kinds = [s["kind"] for s in found["symptoms"]]
+    assert found["state"] == answer["state"], found["says"]
+    assert answer.get("kind", "") in (*kinds, ""), found["says"]
+    assert all(s["when"] == found["state"] for s in found["symptoms"]), found["symptoms"]
+    if found["state"] == "wrong":
+        assert kinds, "a wrong answer is told what is wrong"
+    length = len((tmp_path / exercise.file).read_text().splitlines())
+    assert all(0 < line <= length for s in found["symptoms"] for line in s["lines"])
+
+
+def test_a_class_is_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for learner, text in (("ada", EVERY[0].solved), ("bob", EVERY[0].source)):
+        (tmp_path / "class" / learner).mkdir(parents=True)
+        (tmp_path / "class" / learner / EVERY[0].file).write_text(text)
+    assert rung("learn", "--class", "class", "--json") == 0
+    rows = json.loads(capfd.readouterr().out)
+    assert [(r["learner"], r["exercise"], r["state"]) for r in rows] == [("ada", 1, "solved"), ("bob", 1, "blank")]
+
+
+def test_a_folder_of_own_exercises_is_taken(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "double.cu").write_text(by_name("index").source)
+    (own / "exercises.toml").write_text(
+        '[[chapters]]\ntitle = "Mine"\nexercises = ["double"]\n[double]\noperation = "residual"\ntask = "Add."\nhints = ["None."]\nshape = "B=1,T=4,C=64"\n'
+        'solution = { BLANK_1 = "int64_t(blockIdx.x) * BLOCK + threadIdx.x", BLANK_2 = "ceil_div(B * T * C, BLOCK)" }\n'
+    )
+    assert graded("1", capfd, "--from", "own")["name"] == "double"
+    path = tmp_path / "01_double.cu"
+    path.write_text(
+        path.read_text()
+        .replace("BLANK_1", "blockIdx.x * BLOCK + threadIdx.x")
+        .replace("BLANK_2", "ceil_div(B * T * C, BLOCK)")
+    )
+    assert graded("double", capfd, "--from", "own")["state"] == "solved"

@@ -1,0 +1,140 @@
+"""`rung learn --web` in a real browser: an exercise is read, predicted, filled, run and seen, by keyboard, at three widths."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import browser
+from rung.learn import FOLDER, by_name, web
+
+in_a_browser = pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium here")
+SIZES = [(390, 844, False), (1280, 900, True), (1920, 1080, False)]
+SECONDS = 2.0  # from a task to its verdict; ten times that on a busy machine
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "results.jsonl"))
+    (tmp_path / "files").mkdir()
+    server = web.make_server(tmp_path / "files", FOLDER, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[browser.Page]:
+    with browser.page(tmp_path / "profile") as one:
+        yield one
+
+
+def waits(page: browser.Page, condition: str, seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not page.value(condition):
+        assert time.monotonic() < until, condition
+        time.sleep(0.05)
+
+
+def opened(page: browser.Page, served: str, name: str) -> None:
+    exercise = by_name(name)
+    page.open(f"{served}/#{exercise.number}")
+    waits(page, f"document.getElementById('title').textContent.startsWith('{exercise.number}.')")
+
+
+def ran(page: browser.Page, text: str) -> str:
+    page.value(f"write({json.dumps(text)}); delete at('verdict').dataset.state; run()")
+    waits(page, "at('verdict').dataset.state !== undefined && !at('run').disabled")
+    return str(page.value("at('verdict').dataset.state"))
+
+
+@in_a_browser
+@pytest.mark.parametrize(("width", "height", "dark"), SIZES)
+def test_it_fits_and_its_parts_have_names(
+    page: browser.Page, served: str, width: int, height: int, dark: bool, tmp_path: Path
+) -> None:
+    page.size(width, height, dark=dark)
+    opened(page, served, "transpose")
+    exercise = by_name("transpose")
+    assert ran(page, exercise.filled({**exercise.solution, "BLANK_1": "TILE"})) == "slow"
+    assert page.value("document.documentElement.scrollWidth") <= width
+    assert page.value("[...document.querySelectorAll('button, a, input')].every(e => e.textContent || e.labels?.length)")
+    assert page.value("[...document.querySelectorAll('svg')].every(s => s.closest('[aria-hidden]') || s.getAttribute('aria-label'))")
+    background = page.value("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") is not dark
+    assert not page.reported("Runtime.exceptionThrown") and not page.reported("Log.entryAdded")
+    assert len(page.screenshot(tmp_path / "page.png")) > 10_000
+
+
+@in_a_browser
+def test_a_prediction_a_miss_and_a_solution_are_seen_beside_each_other(page: browser.Page, served: str, tmp_path: Path) -> None:
+    page.size(1280, 900)
+    opened(page, served, "transpose")
+    exercise = by_name("transpose")
+    page.value("at('predict').querySelector('input').value = '0'")
+    assert ran(page, exercise.filled({**exercise.solution, "BLANK_1": "TILE"})) == "slow"
+    assert "3968" in page.value("at('verdict').textContent")
+    assert page.value("document.querySelectorAll('.cm-seen').length") == 1
+    assert page.value("document.querySelectorAll('#drawings svg').length") > 0
+    began = time.monotonic()
+    assert ran(page, exercise.solved) == "solved"
+    assert time.monotonic() - began < 10 * SECONDS
+    assert page.value("document.querySelectorAll('#drawings .pair > section').length") == 2
+    assert "★★☆" in page.value("at('chapters').textContent")
+    assert (tmp_path / "files" / exercise.file).read_text() == exercise.solved
+
+
+@in_a_browser
+def test_a_race_is_two_arrows_between_its_lines(page: browser.Page, served: str) -> None:
+    page.size(1280, 900)
+    opened(page, served, "tree")
+    exercise = by_name("tree")
+    assert ran(page, exercise.filled({**exercise.solution, "BLANK_2": ""})) == "wrong"
+    assert page.value("document.querySelectorAll('.arrows > path').length") == 2
+    lines = [n for n, line in enumerate(exercise.solved.splitlines(), 1) if "part[threadIdx.x] = sum" in line or "+= part" in line]
+    assert page.value("document.querySelector('.arrows').getAttribute('aria-label')").split()[-4::3] == [str(n) for n in lines]
+    page.value("write(text() + ' ')")
+    assert page.value("document.querySelectorAll('.arrows').length") == 0
+
+
+@in_a_browser
+def test_the_keyboard_suffices(page: browser.Page, served: str) -> None:
+    page.size(1280, 900)
+    opened(page, served, "coalesced")
+    page.value("document.querySelector('.cm-content').focus()")
+    page.press("Tab", 9)
+    assert page.value("document.activeElement.id") == "run"
+    page.press("Enter", 13)
+    waits(page, "at('verdict').dataset.state === 'blank'")
+    page.value("at('hint').focus()")
+    page.press("Enter", 13)
+    waits(page, "at('hints').querySelectorAll('li').length === 1")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/exercise/1/grade", {"X-Rung": "course"}, 404),
+        ("/exercise/1/grade", {}, 400),
+        ("/exercise/99999/hint", {"X-Rung": "course"}, 404),
+        ("/exercise/1/hint", {"X-Rung": "course", "Host": "example.org"}, 403),
+    ],
+)
+def test_other_sites_and_senseless_requests_are_refused(served: str, path: str, headers: dict[str, str], status: int) -> None:
+    asked = urllib.request.Request(served + path, b"{}", headers)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(asked)
+    assert refused.value.code == status
+
+
+@pytest.mark.parametrize("path", ["/../web.py", "/%2e%2e/web.py", "/exercises"])
+def test_nothing_else_is_served(served: str, path: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(served + path)
+    assert refused.value.code == 404
