@@ -17,15 +17,14 @@ from rung.bench.race import Timed
 from rung.check.judge import device_named, requests
 from rung.check.processes import check_all
 from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, Report
-from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.operation import folders
 from rung.profile import emulated
 from rung.profile import inspect as compiler
 from rung.profile.counted import Counted
 from rung.profile.resources import Compiled
-from rung.rungs import base, catalogue
-from rung.rungs.base import Rung, Subject
+from rung.rungs import base, catalogue, subjects
+from rung.rungs.base import Rung
 from rung.show import counts, verb_tables
 from rung.show.verb_tables import Table
 
@@ -116,7 +115,8 @@ def check(
     )  # fmt: skip
     work = requests(rungs, asked, [dtypes] if isinstance(dtypes, str) else dtypes)
     order = {(task.rung, task.dtype): i for i, task in enumerate(work)}
-    found = sorted(check_all(work, jobs), key=lambda report: order[(report.rung, report.dtype)])
+    reports = check_all(work, jobs, rungs={r.full_name: r for r in rungs})
+    found = sorted(reports, key=lambda report: order[(report.rung, report.dtype)])
     return Reports(found, verb_tables.checked)
 
 
@@ -160,7 +160,7 @@ def inspect(
     architectures such as "sm_90" (default: the GPU's if there is one). With `mix` instructions are counted by class.
     """
     rungs = [r for r in chosen(what, operation) if r.kind != "library"]
-    named = next(races.shapes_of(rungs[0].operation, [shape])) if shape else None
+    named = next(subjects.shapes_of(rungs[0].operation, [shape])) if shape else None
     where = _several(archs) or [base.arch()]
     found = compiler.inspect(rungs, where, dtype=dtype, shape=named, tuning=tuning, mix=mix)
     return Rows(list(found), verb_tables.compiled)
@@ -179,9 +179,7 @@ def count(
     """
     found = []
     for rung in chosen(what, operation):
-        real = dtype_named(dtype or rung.dtypes[0])
-        name, dims = next(races.shapes_of(rung.operation, [shape or emulated.usual_shape(rung)]))
-        found.append(emulated.count(Subject(rung, name, rung.operation.complete(dims), real), tuning))
+        found.append(emulated.count(subjects.subject_of(rung, None, shape, dtype), tuning))
     return Rows(found, counts.kernels)
 
 

@@ -30,7 +30,9 @@ def first_line(error: object, most: int = 200) -> str:
     return (lines[0] if lines else type(error).__name__)[:most]
 
 
-FaultKind = Literal["barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten"]
+FaultKind = Literal[
+    "barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten", "unfinished"
+]
 FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
 
 
@@ -41,8 +43,8 @@ class EmulatorFault(RungError):
 
     `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared
     memory, something that the emulator does not model, a trap (a failed assert, a division by zero), a race, a mistake
-    in asynchronous work (an uninitialised byte barrier, one arrival too many, a missing fence), or a read of what
-    nothing has written.
+    in asynchronous work (an uninitialised byte barrier, one arrival too many, a missing fence), a read of what
+    nothing has written, or a limit on time that a kernel reached whose blocks end one after the other.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from rung import emulator
 from rung.cuda.launch import Build, LaunchConfig
 from rung.emulator import counters, machine
 from rung.emulator.counters import Access, Launched, Sample
-from rung.emulator.counters_explained import figures, met, reason, remark
+from rung.emulator.counters_explained import figures, judge_goals, reason, remark
 from rung.errors import RungError
 
 pytestmark = [needs_compiler, pytest.mark.skipif(bool(machine.unavailable()), reason=machine.unavailable())]
@@ -264,11 +264,11 @@ __global__ void f(const float* x, float* out) {
 
 def test_goals_are_expressions_over_counters() -> None:
     kernels = [counted(STRIDED, aligned(32 * 64), aligned(32), 64)]
-    assert met("sectors_per_request(ld) == 32 and sectors_per_request(st) <= 4", kernels)[0]
-    assert not met("sectors_per_request(ld) <= 1.1", kernels)[0]
+    good, bad = "sectors_per_request(ld) == 32 and sectors_per_request(st) <= 4", "sectors_per_request(ld) <= 1.1"
+    assert [goal.met for goal in judge_goals([good, bad], kernels)] == [True, False]
     for wrong in ("speed(ld) > 1", "speed > 1", "sectors_per_request(ld) <="):
         with pytest.raises(RungError):
-            met(wrong, kernels)
+            judge_goals([wrong], kernels)
 
 
 def test_a_plain_launch_counts_nothing() -> None:

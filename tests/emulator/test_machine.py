@@ -131,6 +131,22 @@ __global__ void f(float* x, int n) {{
     assert x.sum() == 32
 
 
+@pytest.mark.parametrize(("endless", "kind"), [(-1, "unfinished"), (3, "deadlock")])
+def test_a_limit_on_time_tells_long_work_from_work_without_an_end(endless: int, kind: str) -> None:
+    source = """
+__global__ void f(float* x, int n, int endless) {
+    float sum = 0;
+    for (int i = 0; i < n || blockIdx.x == endless; i++) sum = sum * 0.5f + x[i & 31];
+    x[32 + threadIdx.x] = sum;
+}
+"""
+    arguments = (torch.zeros(64), 500, endless)
+    with pytest.raises(EmulatorFault) as raised:
+        run(source, *arguments, grid=(200_000, 1, 1), settings=COUNTING | {"seconds": 0.5})
+    assert raised.value.kind == kind
+
+
+
 def test_an_unknown_instruction_and_a_missing_disassembler_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     source = f"__global__ void f(float* x) {{ x[0] = {time.time()}f; }}"  # never disassembled before
     with monkeypatch.context() as here, pytest.raises(RungError, match="nvdisasm"):

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from rung.check.judge import judged
+from rung.check.report import QUICK, CheckRequest
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.profile import inspect_triton
 from rung.rungs import catalogue
+from rung.rungs.python import PythonRung
 
 FOREIGN = Path(__file__).parents[1] / "foreign"
 
@@ -88,3 +91,108 @@ def test_an_error_within_a_kernel_is_told_with_its_line(tmp_path: Path) -> None:
     line = 1 + text.splitlines().index("    tl.store(out_ptr + at, a + tl.reshape(b, (3, 5)), mask=at < last)")
     refused = checked(text, tmp_path)
     assert refused.returncode == 1 and f"kernel 'add', line {line}" in refused.stdout
+
+
+SCRIPT = '''import os
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+WARPS = [1]
+if "MANY_WARPS" in os.environ:
+    WARPS = [4]
+WARPS.append(2)
+
+
+@triton.autotune(configs=[triton.Config({}, num_warps=w) for w in WARPS], key=["N"])
+@triton.jit
+def _forward(x, y, w, b, stride, N, eps, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.load(x + tl.program_id(0) * stride + at, mask=at < N, other=0.0)
+    mean = tl.sum(row, 0) / N
+    off = tl.where(at < N, row - mean, 0.0)
+    scale = 1 / tl.sqrt(tl.sum(off * off, 0) / N + eps)
+    y_row = off * scale * tl.load(w + at, mask=at < N) + tl.load(b + at, mask=at < N)
+    tl.store(y + tl.program_id(0) * stride + at, y_row, mask=at < N)
+
+
+class Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, normalized_shape, weight, bias, epsilon):
+        assert x.shape[-1] <= 4096
+        y = torch.empty_like(x)
+        x_arg = x.reshape(-1, x.shape[-1])
+        M, N = x_arg.shape
+        _forward[(M,)](x_arg, y, weight, bias, x_arg.stride(0), N, epsilon, BLOCK=triton.next_power_of_2(N))
+        return y
+
+
+norm = Norm.apply
+
+
+@pytest.mark.parametrize("N", [64, 128])
+def test_norm(N):
+    getattr(torch, "exp")(torch.ones(N))
+
+
+WARPS = None
+figures = [norm(torch.ones(2, n, device=DEVICE), (n,), torch.ones(n), torch.ones(n), 1e-5) for n in (2, 4)]
+plt.plot(figures)
+'''  # fmt: skip
+
+
+def test_of_a_script_only_what_its_function_needs_is_executed(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    rung = catalogue.rung_from_file(catalogue.operation("layernorm"), path)
+    assert isinstance(rung, PythonRung) and rung.facts.entry is not None
+    assert rung.facts.entry.meaning == {
+        **{name: name for name in ("x", "normalized_shape", "weight", "bias")},
+        "epsilon": "eps",
+    }
+    kept = rung.source
+    assert "WARPS.append(2)" in kept and "os.environ" in kept  # the tuner's choices
+    assert not any(word in kept for word in ("pytest", "plt", "figures", "WARPS = None", "getattr"))
+    assert kept.splitlines().index("class Norm(torch.autograd.Function):") == SCRIPT.splitlines().index(
+        "class Norm(torch.autograd.Function):"
+    )
+    report = judged(CheckRequest(rung.full_name, "f32", "emulator", file=str(path), effort=QUICK))
+    assert (report.verdict, report.reason) == ("ok", "")
+
+
+def test_a_product_of_two_matrices_is_known_by_the_names_of_its_sizes(tmp_path: Path) -> None:
+    text = (FOREIGN / "tutorial_matmul.py").read_text()
+    text = text[: text.index("DTYPES")]
+    by_columns = "def matmul(a, b):\n    M, K = a.shape\n    K, N = b.shape\n    return torch.empty((M, N), dtype=torch.float16)\n"
+    by_rows = by_columns.replace("K, N = b.shape", "N, K = b.shape")
+    unknown = by_columns.replace("    K, N = b.shape\n", "").replace("N)", "b.shape[1])")
+    path = tmp_path / "product.py"
+    for function, meant in ((by_columns, "weight_t"), (by_rows, "weight"), (unknown, None)):
+        path.write_text(text + function)
+        if meant is None:
+            with pytest.raises(RungError, match="define run"):
+                catalogue.rung_from_file(catalogue.operation("matmul"), path)
+            continue
+        rung = catalogue.rung_from_file(catalogue.operation("matmul"), path)
+        assert isinstance(rung, PythonRung) and rung.facts.entry is not None
+        assert rung.facts.entry.meaning == {"a": "x", "b": meant}
+        assert rung.dtypes == ("f16",)
+
+
+def test_what_a_function_asserts_and_does_not_take_are_needs(tmp_path: Path) -> None:
+    path = tmp_path / "heads.py"
+    path.write_text(
+        "import torch\n\n\ndef attention(q, k, v, causal, sm_scale):\n    Z, H, LENGTH = q.shape[:3]\n    TILE = 64\n"
+        "    assert LENGTH % TILE == 0\n    assert q.shape[-1] in {32, 64}\n    D = k.shape[-1]\n    assert D in {32, 64}\n"
+        "    o = torch.empty_like(q)\n    return o\n"
+    )
+    rung = catalogue.rung_from_file(catalogue.operation("attention"), path)
+    assert rung.header.needs == ("T % 64 == 0", "HS == 32 or HS == 64")
+    assert rung.binds == {"q_heads", "k_heads", "v_heads", "out_heads"}
+    path.write_text("def softmax(x):\n    return x\n")
+    rows = catalogue.rung_from_file(catalogue.operation("softmax"), path)
+    assert rows.header.needs == ("causal == 0", "scale == 1.0")

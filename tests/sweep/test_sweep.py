@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from rung.cli import main
-from rung.cli.sweep import subject_of
 from rung.errors import RungError
 from rung.results import store as results
 from rung.rungs import catalogue, tunings
+from rung.rungs.subjects import subject_of
 from rung.show.report import sweeps as charts_of_sweeps
 from rung.sweep import backends, course, summary
 from rung.sweep import sweep as sweeps

@@ -16,6 +16,7 @@ from rung.results.row import Row as Result
 from rung.rungs import catalogue, tunings
 from rung.rungs.base import Rung
 from rung.rungs.compile_ahead import Compilers, finish
+from rung.rungs.subjects import shapes_of
 
 MANY = 8  # with more builds than this, all cores compile them before the first race
 
@@ -60,7 +61,7 @@ def of_ladder(
         libraries = catalogue.rungs(chosen[0].operation.name)
         contestants += [r for r in libraries if r.kind == "library" and r not in contestants]
     races = []
-    for name, values in bench.shapes_of(chosen[0].operation, shapes or ()):
+    for name, values in shapes_of(chosen[0].operation, shapes or ()):
         for kind in ("f32", "tf32", "f16", "bf16"):
             running = [r for r in contestants if kind in r.dtypes]
             if (not dtypes or kind in dtypes) and any(r in chosen for r in running):

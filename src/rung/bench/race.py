@@ -7,7 +7,7 @@ same pointers. If either comparison fails, no time is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,7 +19,6 @@ from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
 from rung.expressions import Number
-from rung.files import shown, whole
 from rung.operation import Cost, Operation, Tensors, Values
 from rung.results import machine, statistics
 from rung.results.current import TOO_SLOW
@@ -415,28 +414,3 @@ def ceilings_result(ceilings: Ceilings) -> Result:
     rates = {f"{name}_flops": rate for name, rate in ceilings.flops.items()}
     figures = {"copy_bytes_per_s": ceilings.bytes, **rates}
     return Result(kind="ceilings", what="machine", metrics=figures, machine=machine.facts(), state=machine.state())
-
-
-def shapes_of(operation: Operation, sizes: Sequence[str]) -> Iterator[tuple[str, Values]]:
-    """The named shapes, or shapes written out as B=4,T=64,C=768."""
-    for word in sizes or list(operation.shapes):
-        if word in operation.shapes:
-            yield word, operation.shapes[word]
-        elif "=" in word:
-            yield word, _written_out(word)
-        else:
-            names = ", ".join(operation.shapes)
-            raise RungError(f"{operation.name} has no shape {shown(word)}; it has {names}, or write B=4,T=64,C=768.")
-
-
-def _written_out(word: str) -> Values:
-    values: Values = {}
-    for part in word.split(","):
-        name, _, text = part.partition("=")
-        name, number = name.strip(), whole(text.strip())
-        if not name or number is None:
-            raise RungError(f"the shape {shown(word)} has {shown(part)}; write NAME=NUMBER, as in B=4,T=64,C=768.")
-        if name in values:
-            raise RungError(f"the shape {shown(word)} gives {name} twice; give each dimension once.")
-        values[name] = number
-    return values

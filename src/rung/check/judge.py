@@ -87,16 +87,13 @@ def _with_case(chosen: Sequence[Rung], case: str | None) -> Sequence[Rung]:
 
 
 def judged(asked: CheckRequest, say: Progress | None = None, rung: Rung | None = None) -> Report:
-    """The verdict on one rung and dtype. Every error of a rung becomes a report. A `rung` that is given runs in a
-    process of its own anyway."""
+    """The verdict on one rung and dtype. Every error of a rung becomes a report. In another process than the one that
+    chose the rung it is found again."""
     try:
-        if rung is not None:
-            return judge(rung, asked, say=say)
-        if asked.file:
-            name = asked.rung.partition("/")[2]
-            rung = catalogue.rung_from_file(catalogue.operation(asked.operation), Path(asked.file), name)
-            return _judged_file(rung, asked, say)
-        return judge(catalogue.find(asked.rung), asked, say=say)
+        rung = rung or _found(asked)
+        if asked.file and rung.kind != "launcher":  # which runs in a process of its own anyway
+            return _judge_file(rung, asked, say)
+        return judge(rung, asked, say=say)
     except RungError as error:
         return Report(asked.rung, asked.dtype, asked.device, "failed", str(error), error.kind)
     except Exception as error:
@@ -106,7 +103,14 @@ def judged(asked: CheckRequest, say: Progress | None = None, rung: Rung | None =
         return Report(asked.rung, asked.dtype, asked.device, "skipped", reason, "checker")
 
 
-def _judged_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Report:
+def _found(asked: CheckRequest) -> Rung:
+    if not asked.file:
+        return catalogue.find(asked.rung)
+    name = asked.rung.partition("/")[2]
+    return catalogue.rung_from_file(catalogue.operation(asked.operation), Path(asked.file), name)
+
+
+def _judge_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Report:
     """A rung of unknown origin, in a process of its own; on a GPU the emulator checks for races as well."""
     if other := computes_beside(rung):
         reason = f"it uses {other} besides its kernels; a rung's Python allocates, chooses sizes and launches"

@@ -70,7 +70,7 @@ class Operands:
         self._own: Tensors = {}  # the original numbers, out of reach for a rung in another process
         self.tensors: Tensors = {}
         self.last: list[Measured] = []  # the last comparison
-        self.half_arithmetic = False  # results that round at every step are compared with the errors of that
+        self.as_the_formula = False  # an error is allowed to be twice that of the formula in the number format itself
         self.blocks: Mapping[str, Block] = {}  # the guarded memory that holds them, if any
         where = device
         self.tensors = self._fill(seed, empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where)))
@@ -249,7 +249,7 @@ class Operands:
         for one in measured:
             found.append(one.deviation(facts[at : at + len(one.facts)]))
             at += len(one.facts)
-        if self.half_arithmetic and not all(one.ok for one in found) and (rounded := self._rounded_at_each_step()):
+        if self.as_the_formula and not all(one.ok for one in found) and (rounded := self._rounded_at_each_step()):
             self.last = self.measured(reference, rounded)
             found = [one.deviation() for one in self.last]
         if self.operation.custom_check is not None:

@@ -3,6 +3,7 @@ only its rung fails."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import multiprocessing
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,9 +25,11 @@ from rung.check.child import reused
 from rung.check.judge import judged
 from rung.check.report import CheckRequest, Report, how_it_ended
 from rung.dtypes import dtype as dtype_named
+from rung.errors import RungError
 from rung.precision import one_thread
 from rung.processors import processors
 from rung.rungs import catalogue, identity
+from rung.rungs.base import Rung
 from rung.rungs.compile_ahead import Compilers
 from rung.rungs.cuda import CudaRung
 
@@ -40,18 +43,23 @@ Result = TypeVar("Result")
 
 
 def check_all(
-    work: Sequence[CheckRequest], jobs: int | None = None, say: Callable[[str], None] | None = None
+    work: Sequence[CheckRequest],
+    jobs: int | None = None,
+    say: Callable[[str], None] | None = None,
+    rungs: Mapping[str, Rung] | None = None,
 ) -> Iterator[Report]:
-    """Reports in the order of completion; a process that dies fails only its own rung."""
+    """Reports in the order of completion; a process that dies fails only its own rung. `rungs` are those that the
+    caller has, by their names: launchers have no other way here."""
     if not work:
         return
     cores = processors()
     device = work[0].device
     if jobs is None:
         jobs = max(1, min(GPU_JOBS, cores // 2)) if device == "cuda" else cores
-    if len(work) < 4 or jobs <= 1:
+    rungs = rungs or {}
+    if len(work) < 4 or jobs <= 1 or any(rung.kind == "launcher" for rung in rungs.values()):
         with reused():
-            yield from _one_by_one(work, say)
+            yield from _one_by_one(work, say, rungs)
         return
     portions = _portions(work, jobs)
     ahead = (
@@ -61,11 +69,13 @@ def check_all(
         yield from work_through(portions, judged, _lost, jobs=jobs, seconds=SECONDS)
 
 
-def _one_by_one(work: Sequence[CheckRequest], say: Callable[[str], None] | None) -> Iterator[Report]:
+def _one_by_one(
+    work: Sequence[CheckRequest], say: Callable[[str], None] | None, rungs: Mapping[str, Rung]
+) -> Iterator[Report]:
     for asked in work:
         # Emulated operands are small, and threads on a busy machine would mostly wait for each other.
         with _printing_to_stderr(), one_thread() if asked.device == "emulator" else nullcontext():
-            report = judged(asked, say)
+            report = judged(asked, say, rungs.get(asked.rung))
         yield report
         if report.verdict == "stopped":
             return
@@ -274,3 +284,34 @@ def _interrupts_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def completed(work: Callable[[], int], what: str) -> int:
+    """The exit code that `work` returns in a child process. It calls functions of the user, which may end their
+    process: that is an error, never a verdict."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ended, say = os.pipe()
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.close(ended)
+            atexit._clear()  # what the parent does at its end
+            code = work()
+            sys.stdout.flush()
+            atexit._run_exitfuncs()
+            os.write(say, b".")
+        finally:
+            os._exit(code)
+    os.close(say)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child is interrupted as well
+    try:
+        complete, code = os.read(ended, 1), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(ended)
+    if complete:
+        return code
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    raise RungError(f"{what} ended the process {how} before a verdict; it must return.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -183,3 +183,13 @@ def known(device: str, rows: Iterable[Row]) -> set[tuple[str, str]]:
 
     some = (r for r in rows if r.kind == "check" and r.options.get("device") == device and r.verdict != "failed")
     return {(r.what, r.dtype) for r in some if codes.current(r)}
+
+
+def exit_code(reports: Sequence[Report], libraries: set[str]) -> int:
+    """1 if a rung is wrong, 3 if a rung was not judged; a library that needs a GPU may be skipped among others."""
+    if any(r.verdict == "failed" for r in reports):
+        return 1
+    if any(r.verdict == "stopped" for r in reports):
+        return 130
+    unjudged = [r for r in reports if r.verdict in NOT_JUDGED and r.verdict != "skipped" and r.rung not in libraries]
+    return 3 if unjudged or not any(r.verdict == "ok" for r in reports) else 0

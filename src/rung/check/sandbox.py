@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from rung import emulator
 from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
@@ -50,6 +51,8 @@ class Sandbox:
         self.unwritten = ""
         self._slow = False
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
+        if device == "emulator" and emulator.available() is None:
+            emulator.compiled()  # once for a machine; it is not the rung's time
         self._child = taken(device, rung.operation.name, str(rung.path), mirrored)
 
     def clock(self) -> float:
@@ -184,6 +187,7 @@ IMPORTS = {
     *("__future__", "abc", "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "math"),
     *("operator", "pathlib", "typing", "types", "warnings", "torch", "triton", "rung"),
 }
+SETTINGS = ("environ", "getenv")  # of os
 HIDDEN = ("torch.utils", "torch.library", "torch._", "torch.multiprocessing", "triton.runtime.interpreter")
 OF_RUNG = ("rung.emulator", "rung.cuda", "rung.rungs", "rung.dtypes", "rung.precision")
 NAMES = {
@@ -219,7 +223,11 @@ def beyond_its_kernels(source: str, *, of_a_problem: bool = False) -> str:
         return (
             other or sorted(names & (NAMES if "triton" not in packages else {"eval", "exec", "__import__"})) or [""]
         )[0]
+    of_os = {id(n.value): n.attr for n in nodes if isinstance(n, ast.Attribute)}
+    reads_settings = all(of_os.get(id(n)) in SETTINGS for n in nodes if isinstance(n, ast.Name) and n.id == "os")
     for name, package in zip(imported, packages, strict=True):
+        if name == "os" and reads_settings:
+            continue
         of_rung = package == "rung" and name != "rung" and not name.startswith(OF_RUNG)
         if package not in IMPORTS or name.startswith(HIDDEN) or of_rung:
             return name.lstrip(".") or "an import of its own"

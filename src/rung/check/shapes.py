@@ -41,7 +41,7 @@ LARGE = (
 )
 # Of that work, what a rung of Python gets: new sizes may need a new compilation, and all dtypes have the same text.
 SHARE, SHARE_AGAIN = 0.05, 0.015
-TOO_SLOW, STILL_RUNNING = 20, "no thread has ended"  # work of a shape that was stopped, and how that is told
+TOO_SLOW = 20  # work of a shape that was stopped
 LEAST_THREADS = 0.2  # of the threads of a trial, what the default check keeps
 LEAST_PYTHON = 0.5  # of that, what the default check keeps
 MOST_BYTES_PYTHON = 4e6  # of a trial
@@ -162,7 +162,7 @@ class Shapes:
             if failure.kind == RAISED:
                 self.raised.append(f"{trial.report.case} ({failure})")
                 return True
-            if failure.kind == SLOW or (failure.kind == "deadlock" and STILL_RUNNING in str(failure)):
+            if failure.kind == SLOW:
                 self.spent += TOO_SLOW
                 self.slow.append(trial.report.case)
                 return True
@@ -188,6 +188,8 @@ class Shapes:
                 named = ", ".join(f"{d}={n}" for d, n in changed.items())
                 how = Binding(trials.tuning)
                 trial = trials.at(replace(case, name=f"{case.name}, with {named}", values=given), given, self.seed, how)
+                # Nobody has chosen the size for these numbers: two large ones nearly cancel in a mean of two.
+                trial.operands.as_the_formula |= trials.dtype.name == "f32"
                 usable = _has_results(trial)
             except Exception:  # dimensions that do not fit together
                 continue

@@ -173,7 +173,7 @@ class Trial:
                 self.operation, values, of.dtype, names, seed, device=memory, empty=empty, case=case
             )
             self.operands.blocks = self.storage.blocks
-            self.operands.half_arithmetic = of.half_arithmetic
+            self.operands.as_the_formula = of.half_arithmetic
             self.storage.only_read(self.operation.operand(name) for name in self.operands.inputs)
         with self.report.phase("compile_and_bind"):
             self.call = of.host.bind(of.rung, self.operands, how, self.storage)
@@ -188,6 +188,8 @@ class Trial:
         try:
             return self._once(order=order, before=before)
         except EmulatorFault as fault:
+            if fault.kind == "unfinished":
+                raise Failure(str(fault), SLOW) from None
             if order == "forward" or fault.kind != "deadlock":
                 raise
             outputs = self._once(before=before)

@@ -24,6 +24,7 @@ from rung.errors import RungError
 # A verb's function has the verb's name, or its module's (with a trailing underscore where Python has the name).
 VERBS = {
     "generate": ("generate", "Write text with a model of GPT-2's or Llama's kind."),
+    "chat": ("chat", "Talk with a model in the terminal."),
     "serve": ("serve", "OpenAI's completions over HTTP, with a page to try them."),
     "climb": ("climb", "The whole model, from the simplest kernels to the fastest decode."),
     "list": ("list_", "The ladders, or the rungs of one."),

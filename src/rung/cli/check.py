@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import functools
 import itertools
-import os
-import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,7 +23,6 @@ if TYPE_CHECKING:
     from rung.rungs.base import Rung
 
 INTERRUPTED = 130  # exit code
-COUNTING = 60  # seconds
 FEW = 4  # requests whose progress is shown
 
 
@@ -101,7 +94,8 @@ def check(
     if launch.given:
         raise RungError(f"{launch.given[0]} is of a cubin by itself, as in `rung check k.cubin --grid 4 --block 256`.")
     from rung.check import child
-    from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest
+    from rung.check.first_look import doubted, first_look
+    from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, exit_code
     from rung.cuda.source import kernels_in
     from rung.dtypes import dtype as dtype_named
     from rung.rungs import catalogue
@@ -129,7 +123,11 @@ def check(
             again += [w for g in given or [] for w in ("--with", g)]
             return _check(requests(launchers, asked, dtype or []), launchers, jobs, output, False, json, again)
         if problem is not None:
-            chosen = [_submission(problem, rung, file)]
+            from rung.exchange.problem import submission
+
+            if rung is None or file is not None:
+                raise RungError("--problem takes the submission alone, as in `rung check --problem FOLDER sub.py`.")
+            chosen = [submission(problem, Path(rung))]
             operation = path = None
         else:
             operation, path = options.operation_and_file(rung, file)
@@ -144,9 +142,9 @@ def check(
             raise RungError("--goal needs a file whose kernels the emulator runs, as in `rung check gelu mine.cu`.")
         if isinstance(own, CudaRung) and own.guessed is not None:
             console.note(options.proposed(own, write=write))
-        if path is not None and (failed := _first_look(own, dtype or [], arch or [])):
-            failed = _doubted(failed, own)
-            code = _exit_code([failed], set())
+        if path is not None and (failed := first_look(own, dtype or [], arch or [])):
+            failed = doubted(failed, own)
+            code = exit_code([failed], set())
             if json:
                 console.print_json(_document(code, [failed], lambda r: [*again, "--dtype", r.dtype], ""))
             else:
@@ -162,11 +160,15 @@ def check(
             return _sanitize([r.full_name for r in chosen if r.kind != "library"], where, jobs, json)
         requested = requests(chosen, replace(asked, device=where), dtype or [])
         uncounted = path is None or not isinstance(own, CudaRung) or own.emulate or (effort is QUICK and not goal)
-        count = None if uncounted else functools.partial(_counted, own, requested[0].dtype, goal or [])
-        return _check(requested, chosen, jobs, output, missing, json, again, count)
+        goals = None if uncounted else goal or []
+        return _check(requested, chosen, jobs, output, missing, json, again, goals)
 
     def once() -> int:
-        return work() if problem is None else _completed(work, "the problem's code")
+        if problem is None:
+            return work()
+        from rung.check.processes import completed
+
+        return completed(lambda: exit_code_of(work), "the problem's code")
 
     code = _again_at_each_save(once, file or Path(rung or "")) if watch else once()
     if code:
@@ -198,48 +200,16 @@ def _again_at_each_save(once: Callable[[], int], file: Path) -> int:
                 return code
 
 
-def _completed(work: Callable[[], int], what: str, *, quiet: bool = False) -> int:
-    """The exit code that `work` returns in a child process. It calls functions of the user, which may end their
-    process: that is an error, never a verdict. If quiet, errors print nothing, and the code is 0."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    completed, say = os.pipe()
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            os.close(completed)
-            atexit._clear()  # what the parent does at its end
-            with contextlib.suppress(Exception) if quiet else contextlib.nullcontext():
-                code = 0 if quiet else 1
-                code = work() if quiet else exit_code_of(work)
-            sys.stdout.flush()
-            atexit._run_exitfuncs()
-            os.write(say, b".")
-        finally:
-            os._exit(code)
-    os.close(say)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child is interrupted as well
-    try:
-        ended, code = os.read(completed, 1), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    finally:
-        signal.signal(signal.SIGINT, before)
-        os.close(completed)
-    if ended:
-        return code
-    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    raise RungError(f"{what} ended the process {how} before a verdict; it must return.")
-
-
 def _check(
     work: list[CheckRequest], chosen: Sequence[Rung], jobs: int | None, output: Path | None, missing: bool, json: bool,
-    again: list[object], count: Callable[[TextIO], int] | None = None,
+    again: list[object], goals: Sequence[str] | None = None,
 ) -> int:  # fmt: skip
-    """The exit code. `again` are the words that repeat the check of a file; a right file is counted after that."""
-    from rung.check.judge import judged
+    """The exit code. `again` are the words that repeat the check of a file; with `goals`, a right file is counted."""
+    from rung.check.first_look import doubted
     from rung.check.processes import check_all
-    from rung.check.report import THOROUGH, as_result
+    from rung.check.report import THOROUGH, as_result, exit_code
     from rung.check.report import known as known_right
+    from rung.profile.goals import Remarks, counted
     from rung.results import store
 
     where = work[0].device
@@ -260,32 +230,37 @@ def _check(
         rest = [*tuned, *(word for word, on in asks if on), *(["--case", r.case] if known else [])]
         return [*(again or ["check", r.rung]), "--dtype", r.dtype, "--seed", asked.seed, *rest]
 
-    lines = tempfile.TemporaryFile("w+") if json else sys.stdout  # noqa: SIM115 - of the count
-    code = INTERRUPTED
+    code, remarks = INTERRUPTED, Remarks()
+
+    def count() -> int:
+        nonlocal remarks
+        if code or goals is None:
+            return code
+        remarks = counted(chosen[0], work[0].dtype, goals)
+        return int(bool(remarks.missed))
+
     say = _progress if len(work) < FEW else None
     try:
-        own = chosen[0].kind == "launcher"
-        reports = (judged(t, say, by_name[t.rung]) for t in work) if own else check_all(work, jobs, say)
-        for report in (_doubted(r, by_name[r.rung]) for r in reports):
+        for report in (doubted(r, by_name[r.rung]) for r in check_all(work, jobs, say, by_name)):
             known.append(report)
             if output is not None:
                 store.append(as_result(report, by_name[report.rung]), output)
             _say(report, work, file=sys.stderr if json else sys.stdout)
-        code = _exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
-        if count and json and not code:
-            code = count(lines)
+        code = exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
+        code = count() if json else code
     finally:  # verdicts are printed at once, so that they are visible if the check is stopped
         order = {(t.rung, t.dtype): i for i, t in enumerate(work)}
         known.sort(key=lambda r: order[(r.rung, r.dtype)])
         if json:
-            lines.seek(0)
-            told = lines.read().splitlines()
             complete = len(known) == len(work)
-            console.print_json(_document(code, known, repeat, _device_name(where), told, complete=complete))
+            console.print_json(_document(code, known, repeat, _device_name(where), *remarks, complete=complete))
         else:
             _show_unreached(known)
             _sum_up(known, len(work), _device_name(where))
-    return count(lines) if count and not json and not code else code
+    if not json:
+        code = count()
+        print("".join(f"{line}\n" for line in (*remarks.others, *remarks.missed)), end="")
+    return code
 
 
 _TOLD: tuple[str, ...] = ("reason", "cause", "case", "failure", "place", "related")  # of a report, by its finding
@@ -293,9 +268,9 @@ _TOLD: tuple[str, ...] = ("reason", "cause", "case", "failure", "place", "relate
 
 def _document(
     code: int, reports: Sequence[Report], repeat: Callable[[Report], list[object]], device: str,
-    told: Sequence[str] = (), *, complete: bool = True,
+    missed: Sequence[str] = (), notes: Sequence[str] = (), *, complete: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """The reports as JSON: what is wrong is apart from what was done. `told` are the lines of a count."""
+    """The reports as JSON: what is wrong, missed goals too, is apart from what was done."""
     from rung.show import document
 
     found: list[dict[str, Any]] = []
@@ -307,106 +282,14 @@ def _document(
         if r.place:
             more |= {"place": r.place, "related": r.related}
         found.append(document.finding(r.cause or r.verdict, r.reason, repeat(r), **more))
-    found += [document.finding("goal", line, repeat(reports[0])) for line in told if line.startswith("missed: ")]
+    found += [document.finding("goal", line, repeat(reports[0])) for line in missed]
     rows = [{n: v for n, v in r.as_json().items() if n not in _TOLD} for r in reports]
-    notes = [line for line in told if not line.startswith("missed: ")]
     return document.document("check", code, rows, found, notes, device=device, complete=complete)
-
-
-def _counted(rung: Rung, dtype: str, goals: Sequence[str], file: TextIO) -> int:
-    """The most expensive line of a right kernel, and whether it meets the goals; in a process with a limit on time."""
-    from rung import emulator
-
-    if emulator.available() is not None:
-        return 0
-
-    def work() -> int:
-        import torch
-
-        from rung.cli.sweep import subject_of
-        from rung.emulator.counters_explained import met, remark
-        from rung.profile import emulated
-
-        signal.alarm(COUNTING)
-        torch.set_num_threads(1)  # a copy of a process has no other threads, and would wait for them
-        subject = subject_of(rung.operation.name, rung.path, None, dtype)
-        kernels = emulated.count(subject).kernels if goals else emulated.remarked(subject)
-        if said := remark(kernels, {n: v for n, v in subject.values.items() if isinstance(v, int)}):
-            print(f"remark: {said}", file=file)
-        every = [(goal, *met(goal, kernels)) for goal in goals]
-        for goal, ok, figures in every:
-            print(f"{'met' if ok else 'missed'}: {goal} ({figures})", file=file)
-        return 0 if all(ok for _, ok, _ in every) else 1
-
-    try:
-        return _completed(work, "counting", quiet=not goals)
-    except RungError as error:
-        if goals:
-            raise RungError(f"{error} Try `rung count` with a smaller --shape.") from None
-        return 0
-
-
-def _doubted(report: Report, rung: Rung) -> Report:
-    """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict."""
-    from rung.rungs.cuda import CudaRung
-
-    if report.verdict != "failed" or not isinstance(rung, CudaRung) or not rung.doubts:
-        return report
-    why, *likely = rung.doubts
-    told = f"the header is a guess, and {why}; --write puts it into the file, to be corrected there"
-    case = f", case {report.case!r}" if report.case else ""
-    notes = [f"perhaps {line}" for line in likely] + [f"with the first of them{case}: {report.reason}"]
-    return replace(report, verdict="not judged", reason=told, case="", notes=[*report.notes, *notes])
-
-
-def _first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
-    """A report if the names or types of a kernel's parameters cannot be bound, or a compiler refuses the code; torch is
-    not imported for that."""
-    from rung.check.report import Report
-    from rung.dtypes import dtype as dtype_named
-    from rung.rungs.cuda import CudaRung
-
-    if not isinstance(rung, CudaRung):
-        return None
-    compiled = False
-    for name in [d for d in rung.dtypes if not dtypes or d in dtypes]:
-        for case in rung.operation.cases:
-            values = rung.operation.complete(case.values)
-            if name in case.dtypes and rung.refused_by_needs(values, dtype_named(name)) is None:
-                try:
-                    rung.require_bindable(values, dtype_named(name))
-                    if not compiled:
-                        rung.require_compiled(values, dtype_named(name), tuple(archs) or ("sm_90",))
-                        compiled = True
-                except RungError as error:
-                    return Report(rung.full_name, name, "", "failed", str(error))
-                break
-    return None
 
 
 def _progress(stage: str) -> None:
     """A line for each stage of a check, apart from the verdicts."""
     print(f"  {stage}", file=sys.stderr, flush=True)
-
-
-def _submission(problem: Path, given: str | None, file: Path | None) -> Rung:
-    from rung.exchange.problem import submission
-
-    if given is None or file is not None:
-        raise RungError("--problem takes the submission alone, as in `rung check --problem FOLDER submission.py`.")
-    return submission(problem, Path(given))
-
-
-def _exit_code(reports: Sequence[Report], libraries: set[str]) -> int:
-    """1 if a rung is wrong, 3 if a rung was not judged; a library that needs a GPU may be skipped among others."""
-    from rung.check.report import NOT_JUDGED
-
-    if any(r.verdict == "failed" for r in reports):
-        return 1
-    if any(r.verdict == "stopped" for r in reports):
-        return INTERRUPTED
-    unjudged = [r for r in reports if r.verdict in NOT_JUDGED and r.verdict != "skipped" and r.rung not in libraries]
-    return 3 if unjudged or not any(r.verdict == "ok" for r in reports) else 0
 
 
 def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,7 +68,8 @@ def count(
         _predicted([(rung, cubins.predict(Path(rung), launch, time), None)], json=json)
         return
     if rung.endswith(".cubin"):
-        _shown(cubins.count(Path(rung), launch), goal or (), ["count", rung, *launch.words()], json=json)
+        counted = cubins.count(Path(rung), launch)
+        _tell([counted], goal or (), lambda: _tables([counted], {}), ["count", rung, *launch.words()], json=json)
         return
     if launch.given:
         raise RungError(f"{launch.given[0]} is of a cubin: {rung} says itself how its kernels are launched.")
@@ -78,7 +78,8 @@ def count(
         for name, given in of_rungs.items():
             if given is not None:
                 raise RungError(f"{name} is of rungs: {rung} is a program.")
-        sys.exit(of_program([rung, *words], include or (), define or (), lines=lines, goals=goal or (), json=json))
+        of_program([rung, *words], include or (), define or (), lines=lines, goals=goal or (), json=json)
+        return
     if len(words) > 1:
         raise RungError(f"{' '.join(words[1:])}: one file is counted as a rung of {rung}.")
     file = Path(words[0]) if words else None
@@ -91,11 +92,10 @@ def of_rung(
     json: bool = False,
 ) -> None:  # fmt: skip
     """Counts a rung and prints it; with a GPU, predicts its time there instead."""
-    from rung.cli.sweep import subject_of
     from rung.cuda import gpus
-    from rung.emulator.counters_explained import met
     from rung.profile import bound as bounds
     from rung.profile import emulated
+    from rung.rungs.subjects import subject_of
 
     subject = subject_of(rung, file, shape, dtype)
     if gpu:
@@ -109,35 +109,46 @@ def of_rung(
         other = _other(subject, vs, shape, dtype)
         with console.counting(other.rung.full_name):
             every.append(emulated.count(other, None, on))
-    goals = [(text, *met(text, every[0].kernels)) for text in goal or ()]
     least = bounds.bound(subject, every[0].as_json()["kernels"], bound) if bound else None
-    missed = not all(ok for _, ok, _ in goals)
-    if json:
-        from rung.show import document
 
-        results = [c.as_json() for c in every]
-        results[0] |= {} if least is None else {"bound": vars(least)}
-        found = [
-            document.finding("goal", f"missed: {text} ({figures})", about=every[0].rung)
-            for text, ok, figures in goals
-            if not ok
-        ]
-        notes = [f"met: {text} ({figures})" for text, ok, figures in goals if ok]
-        console.print_json(document.document("count", int(missed), results, found, notes))
-    else:
+    def show() -> None:
         _print(every, subject, lines)
         if least is not None:
             parts = ", ".join(f"{name} {seconds * 1e6:.3g} us" for name, seconds in least.units.items())
             print(f"\nno kernel with this work is faster than {least.seconds * 1e6:.3g} us on {least.gpu}: {parts}")
-    for text, ok, figures in goals if not json else ():
-        print(f"{'met' if ok else 'missed'}: {text} ({figures})")
-    if missed:
-        raise typer.Exit(1)
+
+    more = {} if least is None else {"bound": vars(least)}
+    words = ["count", rung, *([file] if file else []), "--shape", subject.shape, "--dtype", subject.dtype.name]
+    _tell(every, goal or (), show, words, json=json, first=more)
+
+
+def _tell(
+    every: Sequence[Counted], goals: Sequence[str], show: Callable[[], None], repeat: Sequence[object] = (), *,
+    json: bool, code: int = 0, findings: Sequence[dict[str, Any]] = (), first: Mapping[str, Any] = {}, **more: Any,
+) -> None:  # fmt: skip
+    """Prints counts and goals; a missed goal ends with 1. `first` is more about the first of them."""
+    from rung.emulator.counters_explained import judge_goals
+    from rung.show import document
+
+    judged = judge_goals(goals, every[0].kernels) if every[0].kernels else []
+    code = code or int(not all(goal.met for goal in judged))
+    if json:
+        results = [c.as_json() for c in every]
+        results[0] |= first
+        missed = [document.finding("goal", str(g), repeat, about=every[0].rung) for g in judged if not g.met]
+        notes = [str(goal) for goal in judged if goal.met]
+        console.print_json(document.document("count", code, results, [*findings, *missed], notes, **more))
+    else:
+        show()
+        for goal in judged:
+            print(goal)
+    if code:
+        raise typer.Exit(code)
 
 
 def _other(subject: Subject, vs: str, shape: str | None, dtype: str | None) -> Subject:
-    from rung.cli.sweep import subject_of
     from rung.rungs import catalogue
+    from rung.rungs.subjects import subject_of
 
     parent = catalogue.parent(subject.rung) if vs == "parent" else None
     if vs == "parent" and parent is None:
@@ -175,33 +186,13 @@ def _predicted(every: Sequence[tuple[str, Prediction, float | None]], *, json: b
             console.table(table.columns, table.rows, right=table.right)
 
 
-def _shown(counted: Counted, goals: Sequence[str], repeat: Sequence[str], *, json: bool) -> None:
-    """Prints the counts of a launch; a missed goal is an exit of 1."""
-    from rung.emulator.counters_explained import met
-    from rung.show import document
-
-    results = [(text, *met(text, counted.kernels)) for text in goals]
-    code = int(not all(ok for _, ok, _ in results))
-    if json:
-        found = [document.finding("goal", f"missed: {text} ({n})", repeat) for text, ok, n in results if not ok]
-        notes = [f"met: {text} ({n})" for text, ok, n in results if ok]
-        console.print_json(document.document("count", code, [counted.as_json()], found, notes))
-    else:
-        _tables([counted], {})
-        for text, ok, n in results:
-            print(f"{'met' if ok else 'missed'}: {text} ({n})")
-    if code:
-        raise typer.Exit(code)
-
-
 def of_program(
     words: Sequence[str], include: Sequence[str], define: Sequence[str], standard: str = "c++17",
     libraries: Sequence[str] = (), seen_gpu: str = "h100",
     *, lines: bool = False, goals: Sequence[str] = (), json: bool = False,
-) -> int:  # fmt: skip
-    """Runs a program, prints what its kernels asked of memory; the exit code."""
+) -> None:  # fmt: skip
+    """Runs a program and prints what its kernels asked of memory; ends with its exit code."""
     from rung.emulator import counting, executable, running
-    from rung.emulator.counters_explained import met
     from rung.profile.counted import Counted
     from rung.show import document
 
@@ -213,32 +204,25 @@ def of_program(
         how = running.Execution(races="no", gpu=seen_gpu, quiet=True, counts=program.with_name("counts"))
         ended = running.run(program, arguments, how, keep=json)
         counted = Counted(str(files[0]), "", "", counting.counted(program.with_name("counts")), {})
-    results = [(text, *met(text, counted.kernels)) for text in goals] if counted.kernels else []
-    code = ended.code or int(not all(ok for _, ok, _ in results))
-    if json:
-        repeat = ["count", *map(str, files), *(["--", *arguments] if arguments else [])]
-        told = ended.report.get("findings", [])
-        found: list[dict[str, Any]] = [document.finding(**one, repeat=repeat) for one in told]
-        found += [document.finding("goal", f"missed: {text} ({n})") for text, ok, n in results if not ok]
-        if ended.code and not found:
-            found = [document.finding("exit", f"the program ends with exit code {ended.code}")]
-        notes = [f"met: {text} ({n})" for text, ok, n in results if ok]
-        command = [*map(str, files), *arguments]
-        more = {"command": command, "output": ended.output}
-        console.print_json(document.document("count", code, [counted.as_json()], found, notes, **more))
-        return code
-    if not counted.kernels:
-        console.note("no launch was counted.")
-    elif lines:
-        for file in files:
-            print(f"{file}:")
-            print(_annotated(counted, file.read_text(errors="replace"), file.name))
-    else:
-        print()
-        _tables([counted], {})
-    for text, ok, n in results:
-        print(f"{'met' if ok else 'missed'}: {text} ({n})")
-    return code
+    repeat = ["count", *map(str, files), *(["--", *arguments] if arguments else [])]
+    found = [document.finding(**one, repeat=repeat) for one in ended.report.get("findings", [])]
+    if ended.code and not found:
+        found = [document.finding("exit", f"the program ends with exit code {ended.code}")]
+
+    def show() -> None:
+        if not counted.kernels:
+            console.note("no launch was counted.")
+        elif lines:
+            for file in files:
+                print(f"{file}:")
+                print(_annotated(counted, file.read_text(errors="replace"), file.name))
+        else:
+            print()
+            _tables([counted], {})
+
+    command = [*map(str, files), *arguments]
+    more: dict[str, Any] = {"code": ended.code, "findings": found, "command": command, "output": ended.output}
+    _tell([counted], goals, show, repeat, json=json, **more)
 
 
 def _annotated(counted: Counted, source: str, name: str) -> str:

@@ -25,10 +25,10 @@ def draw(
 
     Example: rung draw transpose/3 -o transpose.html
     """
-    from rung.cli.sweep import subject_of
     from rung.lines import write_whole
     from rung.profile import emulated
     from rung.rungs import catalogue
+    from rung.rungs.subjects import subject_of
     from rung.show import drawings
 
     if output is None:

@@ -109,7 +109,7 @@ def generate(
     """
     if logprobs and not json_:
         raise RungError("log-probabilities are part of the JSON output; add --json.")
-    _begin(device, dtype, ray)
+    begin(device, dtype, ray)
     device = options.device_of(gpus, device, ray)
     texts = _prompts(text, prompt, file, prompts)
     json_ = json_ or output is not None
@@ -175,7 +175,7 @@ def generate(
         raise typer.Exit(130)
 
 
-def _begin(device: str, dtype: str, ray: str | None) -> None:
+def begin(device: str, dtype: str, ray: str | None) -> None:
     """Work to do while torch is imported: compile the CPU kernels, or create the GPU's context."""
     on_gpu = Path("/dev/nvidiactl").exists()
     if device == "cpu" or (device == "auto" and not on_gpu):

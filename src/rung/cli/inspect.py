@@ -91,12 +91,13 @@ def _compile_legal(rungs: Sequence[Rung], archs: Sequence[str], most: int, seed:
 
 
 def _shape(spec: str, word: str | None) -> tuple[str, Values] | None:
-    from rung.bench import race
     from rung.rungs import catalogue
 
     if word is None:
         return None
-    return next(race.shapes_of(catalogue.operation(spec.partition("/")[0]), [word]))
+    from rung.rungs.subjects import shapes_of
+
+    return next(shapes_of(catalogue.operation(spec.partition("/")[0]), [word]))
 
 
 def _print(rows: list[Compiled]) -> None:

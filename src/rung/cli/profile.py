@@ -68,9 +68,9 @@ def profile(
         return
     if device not in (None, "cuda"):
         raise RungError(f"--device {device} is for `rung profile generate`; a rung takes cuda or emulator.")
-    from rung.cli.sweep import subject_of
     from rung.profile import counters
     from rung.results import store
+    from rung.rungs.subjects import subject_of
 
     subject, tuning = subject_of(rung, file, shape, dtype), options.parse_tuning(tune)
     reports = [counters.profile(subject, tuning)]

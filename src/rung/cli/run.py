@@ -77,7 +77,8 @@ def run(
 
         if on_gpu or order != "forward" or races:
             raise RungError("--count has one order and no race check, and needs no GPU.")
-        sys.exit(of_program(words, include or (), define or (), standard, linked, seen_gpu, json=as_json))
+        of_program(words, include or (), define or (), standard, linked, seen_gpu, json=as_json)
+        return
     checked: Literal["auto", "yes", "no"] = "auto" if races is None else "yes" if races else "no"
     how = running.Execution(
         "forward" if order == "all" else order,

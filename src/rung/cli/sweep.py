@@ -86,6 +86,7 @@ def sweep(
 
     Examples: rung sweep layernorm/9 · rung sweep matmul/5 --shape b8t1024 --halving · rung sweep --course
     """
+    from rung.rungs.subjects import subject_of
     from rung.sweep.backends import measure_named
 
     if course and (rung or file):
@@ -145,28 +146,6 @@ class _Asked:
         given = (("--shape", shape), ("--dtype", dtype), ("--measure", self.measure), ("--arch", self.arch))
         words = [part for name, value in given if value for part in (name, value)]
         return [*words, "--seconds", str(self.seconds), *(["--profile"] if self.profile else [])]
-
-
-def subject_of(spec: str, file: Path | None, shape: str | None, dtype: str | None) -> Subject:
-    """One rung at one shape (its usual one when none is named) and dtype."""
-    from rung.bench import race
-    from rung.dtypes import dtype as dtype_named
-    from rung.profile.inspect import DEFAULT_SHAPE
-    from rung.rungs import catalogue
-    from rung.rungs.base import Subject
-
-    chosen = catalogue.select(spec, file)
-    if len(chosen) != 1:
-        raise RungError(f"{spec} is a ladder; name one rung of it, such as {chosen[0].full_name}.")
-    one = chosen[0]
-    real = dtype_named(dtype or one.dtypes[0])
-    shapes = one.operation.shapes
-    usual = [DEFAULT_SHAPE] if DEFAULT_SHAPE in shapes else []
-    for name, dims in race.shapes_of(one.operation, [shape] if shape else [*usual, *shapes]):
-        values = one.operation.complete(dims)
-        if shape is not None or one.refusal(values, real) is None:
-            return Subject(one, name, values, real)
-    raise RungError(f"{one.full_name} takes none of the operation's shapes in {real.name}; give --shape.")
 
 
 def _tunings(
@@ -436,6 +415,7 @@ def _course(
 ) -> None:
     """The course's table: here, as one task of an array, or as the array."""
     from rung.results import store
+    from rung.rungs.subjects import subject_of
     from rung.sweep import course
     from rung.sweep.sweep import Sweep, place
 

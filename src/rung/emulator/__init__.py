@@ -4,7 +4,7 @@ docs/emulator.md says what it models, what it catches and what it cannot.
 """
 
 from rung.emulator.guard import guarded_empty, guarded_file, mark_data
-from rung.emulator.machine import available
+from rung.emulator.machine import available, compiled
 from rung.emulator.module import (
     EmulatedModule,
     Settings,
@@ -27,6 +27,7 @@ __all__ = [
     "atomics_ran",
     "available",
     "begin",
+    "compiled",
     "guarded_empty",
     "guarded_file",
     "launches_ran",

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from rung.cuda import opcodes
 from rung.emulator.counters import Access, Counts, Launched, Place, Sample
@@ -203,8 +204,22 @@ def remark(kernels: Iterable[Launched], sizes: Mapping[str, int] | None = None) 
     return f"line {access.line}: {cost:.3g} {unit}" + (f"; {why}" if why else "")
 
 
-def met(goal: str, kernels: Sequence[Launched]) -> tuple[bool, str]:
-    """Whether all kernels meet a goal such as `sectors_per_request(ld) <= 1.1`, and what was counted."""
+class Goal(NamedTuple):
+    """Such as `sectors_per_request(ld) <= 1.1`: whether all kernels meet it, and what was counted."""
+
+    text: str
+    met: bool
+    figures: str
+
+    def __str__(self) -> str:
+        return f"{'met' if self.met else 'missed'}: {self.text} ({self.figures})"
+
+
+def judge_goals(goals: Sequence[str], kernels: Sequence[Launched]) -> list[Goal]:
+    return [Goal(goal, *_met(goal, kernels)) for goal in goals]
+
+
+def _met(goal: str, kernels: Sequence[Launched]) -> tuple[bool, str]:
 
     def named(match: re.Match[str]) -> str:
         if match[1] not in _OF_LD_ST:

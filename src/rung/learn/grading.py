@@ -18,7 +18,7 @@ from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import machine
 from rung.emulator.counters import TRACED, Launched, traced
-from rung.emulator.counters_explained import figures, met
+from rung.emulator.counters_explained import figures, judge_goals
 from rung.errors import EmulatorFault, RungError
 from rung.expressions import evaluate
 from rung.learn import BLANK, Exercise, Progress, operations, symptoms
@@ -225,7 +225,7 @@ class _Trial:
         if predictions := self.exercise.predict:
             verdict.symptoms = self._predicted(predictions, ran.launched)
         elif self.exercise.goal:
-            ok, verdict.goal = met(self.exercise.goal, ran.launched)
+            ((_, ok, verdict.goal),) = judge_goals([self.exercise.goal], ran.launched)
             if not ok:
                 verdict.symptoms = [self._missed(verdict.goal)]
                 if cost := symptoms.of_cost(ran.launched, sizes, self.text, "slow"):

@@ -41,7 +41,8 @@ class WatchedPlan(WrappedPlan):
         for i, layer in enumerate(weights.layers):
             products = {"qkv": layer.qkv, "attn": layer.attn_proj, "fc": layer.fc, "mlp": layer.mlp_proj}
             self._products |= {id(linear): (i, name) for name, linear in products.items()}
-            self._norms |= {id(layer.ln_1): f"blocks.{i}.ln1", id(layer.ln_2): f"blocks.{i}.ln2"}
+            norms = {role: held for role, held in vars(layer).items() if isinstance(held, Norm)}
+            self._norms |= {id(held): f"blocks.{i}.{role.replace('_', '', 1)}" for role, held in norms.items()}
         self._last = (0, "")  # the last product
 
     def _see(self, name: str, tensor: torch.Tensor) -> None:

@@ -134,6 +134,7 @@ class TensorSpec:
     std: float = 0.02  # of random weights
     before_sum: bool = False  # its product is added to the residual stream: a smaller spread
     mean: float = 0.0
+    plus: float = 0.0  # added to the numbers in files
     same_as: str = ""  # another tensor's role: the file has none
     parts: tuple[tuple[str, str], ...] = ()  # several tensors in files instead: name and rows of each
     interleaved: bool = False  # the parts' rows alternate; otherwise the parts follow each other
@@ -187,6 +188,34 @@ class Family:
     compiled: bool = False
     serves: tuple[str, ...] = ()  # further types of model
     checkpoints: str = ""  # the module that converts other trainers' checkpoints to a folder
+
+
+# ---- tensors by transformers' names ---------------------------------------------------------------------------------
+
+QKV = (("q", "NH * HS"), ("k", "NKV * HS"), ("v", "NKV * HS"))
+FC = (("gate", "F"), ("up", "F"))
+
+
+def rms_norm(name: str, role: str, width: str = "C", *, plus: float = 0.0) -> TensorSpec:
+    """The weight of an RMSNorm."""
+    return TensorSpec(f"{name}.weight", (width,), f"{role}.weight", f"{role}_w", std=0.1, mean=1.0, plus=plus)
+
+
+def product(
+    where: str, parts: tuple[tuple[str, str], ...], role: str, shape: tuple[str, str], biased: bool
+) -> tuple[TensorSpec, ...]:
+    """Products of the same inputs are one; the rows of gate and up alternate, so that a tile has both."""
+
+    def spec(kind: str, shape: tuple[str, ...], *, matrix: bool = False) -> TensorSpec:
+        named = tuple((f"layers.{{i}}.{where}.{part}_proj.{kind}", rows) for part, rows in parts)
+        return TensorSpec(
+            named[0][0], shape, f"{role}.{kind}", f"{role}_{kind[0]}", matrix=matrix, eight=role if matrix else "",
+            parts=named if len(named) > 1 else (), interleaved=parts is FC,
+            before_sum=matrix and parts[0][0] in ("o", "down"),
+        )  # fmt: skip
+
+    weight = spec("weight", shape, matrix=True)
+    return (weight, spec("bias", shape[:1])) if biased else (weight,)
 
 
 def _roots() -> list[Path]:

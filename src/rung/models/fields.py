@@ -10,6 +10,7 @@ from rung.errors import RungError
 from rung.files import shown
 
 LONGEST = 1 << 31  # a size in config.json is below
+LONGEST_CONTEXT = 1 << 15  # tokens; models that were trained on longer texts are run up to here
 
 
 class Fields:
@@ -51,3 +52,36 @@ class Fields:
         if not all(type(one) is int and abs(one) < LONGEST for one in several):
             raise self.refuse(name, "a token's number, or several")
         return tuple(several)
+
+    def only(self, plain: Mapping[str, tuple[Any, ...]]) -> None:
+        """Refuse fields with which another computation is meant: each may have these values, which mean none."""
+        for name, values in plain.items():
+            if self.fields.get(name) not in values:
+                given = f"{self.origin} gives {name} as {shown(self.fields[name])}"
+                raise RungError(f"{given}, which rung does not support for {self.fields['model_type']}.")
+
+    def decoder(self, *, tied: bool) -> dict[str, Any]:
+        """What a config of rotary positions and grouped heads has from transformers' names."""
+        C, NH = self.whole("hidden_size"), self.whole("num_attention_heads")
+        NKV = self.whole("num_key_value_heads", default=NH)
+        if NH % NKV:
+            text = f"{self.origin} divides {NH} heads among {NKV} of keys; num_attention_heads must be a multiple."
+            raise RungError(text)
+        if self.fields.get("head_dim") is None and C % NH:
+            raise RungError(f"{self.origin} divides {C} channels among {NH} heads; give head_dim.")
+        HS = self.whole("head_dim", default=max(1, C // NH))
+        if HS % 2:
+            raise RungError(f"{self.origin} gives head_dim as {HS}; rotary positions need pairs of channels.")
+        bos = self.tokens("bos_token_id", None)
+        return {
+            "vocabulary": self.whole("vocab_size"),
+            "context": min(self.whole("max_position_embeddings"), LONGEST_CONTEXT),
+            "C": C, "NH": NH, "kv_heads": NKV, "head_size": HS,
+            "layers": self.whole("num_hidden_layers"),
+            "F": self.whole("intermediate_size"),
+            "eps": self.number("rms_norm_eps", 1e-6, 1),
+            "scale_attention": True, "scale_by_layer": False,
+            "tied": self.flag("tie_word_embeddings", tied),
+            "eos": self.tokens("eos_token_id", None),
+            "bos": bos[0] if bos else None,
+        }  # fmt: skip

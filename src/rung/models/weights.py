@@ -185,6 +185,7 @@ def read_weights(folder: Path, config: Config, matrix: Matrix, vector: Vector, m
         if spec.parts:
             tensor = torch.stack(parts, 1).flatten(0, 1) if spec.interleaved else torch.cat(parts)
         tensor = tensor.t() if spec.transposed else tensor
+        tensor = tensor.float() + spec.plus if spec.plus else tensor
         return matrix(tensor) if spec.matrix else vector(tensor)
 
     return assembled(config, made)
@@ -341,7 +342,8 @@ def in_file(weights: Weights) -> dict[str, torch.Tensor]:
         tensor = item.of(weights)
         assert tensor is not None
         for name, _, rows in item.files(weights.config):
-            found[name] = (tensor.t() if item.spec.transposed else tensor[rows]).contiguous()
+            part = tensor.t() if item.spec.transposed else tensor[rows]
+            found[name] = (part - item.spec.plus if item.spec.plus else part).contiguous()
     return found
 
 

@@ -18,6 +18,7 @@ from rung.results.current import HEADLINE
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
+from rung.rungs.subjects import shapes_of
 
 TOGETHER = 10  # rungs in one process
 PATIENCE = 80.0  # seconds for one process
@@ -53,10 +54,9 @@ def planned() -> list[Planned]:
 
 def subject(what: str, dtype: str, shape: str) -> Subject:
     """A rung at a named shape, or at one written out."""
-    from rung.bench import race
 
     rung = catalogue.find(what)
-    ((name, dims),) = race.shapes_of(rung.operation, [shape])
+    ((name, dims),) = shapes_of(rung.operation, [shape])
     return Subject(rung, name, rung.operation.complete(dims), dtype_named(dtype))
 
 

@@ -16,11 +16,9 @@ from typing import Any
 
 import torch
 
-from rung.bench import race
 from rung.check.operands import Operands
 from rung.cuda import gpus, pretended
 from rung.cuda.launch import LaunchConfig
-from rung.dtypes import dtype as dtype_named
 from rung.emulator import counters, cubins, guard, machine, module
 from rung.emulator.counters import Counts, Launched
 from rung.emulator.counters_explained import INSTRUCTIONS, figures, is_ratio
@@ -29,11 +27,10 @@ from rung.expressions import evaluate
 from rung.operation import Values
 from rung.profile import inspect_triton
 from rung.profile.counted import Counted, Tensor
-from rung.profile.inspect import DEFAULT_SHAPE
-from rung.rungs import catalogue
-from rung.rungs.base import Rung, Subject, emulated_multiprocessors
+from rung.rungs.base import Subject, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
+from rung.rungs.subjects import subject_of
 
 ALIGNED = 512  # as a GPU's allocator aligns memory
 MOST_WORK = 2e8  # operations and numbers of a shape that is counted as it is
@@ -48,20 +45,10 @@ FEW_SMS = 8  # multiprocessors of the GPU that grids are for: of a drawing
 Tuning = Mapping[str, int] | None
 
 
-def usual_shape(rung: Rung) -> str:
-    """The shape that is counted when none is named."""
-    shapes = rung.operation.shapes
-    return DEFAULT_SHAPE if DEFAULT_SHAPE in shapes else next(iter(shapes))
-
-
 def figure(what: str, name: str, *, kernel: str = "", dtype: str | None = None, shape: str | None = None) -> float:
     """One counter of a rung, counted without a GPU: the sum over its launches, or over those of `kernel`; for a ratio,
     that of the first launch."""
-    rung = catalogue.find(what)
-    size = shape or usual_shape(rung)
-    dims = rung.operation.shapes.get(size) or next(iter(race.shapes_of(rung.operation, [size])))[1]
-    subject = Subject(rung, size, rung.operation.complete(dims), dtype_named(dtype or rung.dtypes[0]))
-    found = [figures(k) for k in count(subject).kernels if kernel in ("", k.kernel)]
+    found = [figures(k) for k in count(subject_of(what, None, shape, dtype)).kernels if kernel in ("", k.kernel)]
     values = [f[name] for f in found if name in f]
     if not values:
         raise RungError(f"{what} has no counter {name!r} here; there are {', '.join(found[0] if found else ())}.")

@@ -15,8 +15,7 @@ from rung.profile.resources import Compiled, filled, mixes_of
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
-
-DEFAULT_SHAPE = "b8t1024"
+from rung.rungs.subjects import DEFAULT_SHAPE
 
 
 def inspect(

@@ -32,30 +32,14 @@ from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
 from rung.rungs.cuda import CudaRung
 from rung.rungs.header import has_header, inline
+from rung.rungs.words import OPERANDS
 
 MOST = 48  # proposals that are tried
 CANDIDATES = 3  # that are shown, where none is right
 SECONDS = 20.0
 OTHER_SHAPE = 8  # proposals with other bindings go before another grid than the one that the file writes
 BLOCK = 256  # threads, if the file does not say
-# Other names of operands and sizes, as kernels write them, best first.
-_OPERANDS = {
-    "x": ("inp", "input", "in", "src", "a", "x_ptr", "d_in", "i", "q"),
-    "out": ("o", "output", "dst", "y", "c", "result", "res", "d_out", "probs", "z", "odata", "g_odata"),
-    "weight": ("w", "gamma", "g", "b", "weights", "scale"),
-    "weight_t": ("b",),
-    "bias": ("b", "beta", "biases"),
-    "tokens": ("inp", "ids", "idx", "indices", "input_ids"),
-    "a": ("inp1", "x", "a_ptr", "input1"),
-    "b": ("inp2", "y", "b_ptr", "residual", "input2"),
-    "qkv": ("inp", "x", "input"),
-    "q": ("query", "queries"),
-    "k": ("key", "keys"),
-    "v": ("value", "values"),
-    "lse": ("l", "logsumexp", "stats"),
-    "rstd": ("s", "inv_std"),
-    "mean": ("m", "mu"),
-}
+# Names of sizes, as kernels write them.
 _ROWS = {"n", "m", "rows", "num_rows", "n_rows", "nrows", "bt", "batch", "batch_size", "height", "r", "nr"}
 _COLUMNS = {"c", "d", "cols", "ncols", "num_cols", "n_cols", "columns", "hidden", "hidden_size", "dim", "width", "k"}
 _COLUMNS |= {"n", "s"}
@@ -321,7 +305,7 @@ def _sure(
     known = {*of.dims, *of.derived, *of.scalars}
     for p in parameters:
         target = str(bind[p.name])
-        named = p.name.lower() in (target, *_OPERANDS.get(target, ()))
+        named = p.name.lower() in (target, *OPERANDS.get(target, ()))
         given = _over(passed.get(p.name, ""), launch.scope, known) if p.name in passed and not p.pointer else None
         if not (named or (given is not None and given == target and not given.isdigit())):
             return False
@@ -555,11 +539,11 @@ def _fitted(
                     usual = [o for o in free if _plain_name(o) == name]
                 else:
                     reads = p.const or not _consts(pointers)
-                    usual = [o for o in free if name in _OPERANDS.get(_plain_name(o), ())]
+                    usual = [o for o in free if name in OPERANDS.get(_plain_name(o), ())]
                     usual = [o for o in usual if o.role != "in" or reads]
                 usual = [o for o in usual if suits(p, o)]
                 if usual:
-                    others = {o.name: _OPERANDS.get(_plain_name(o), (name,)) for o in usual}
+                    others = {o.name: OPERANDS.get(_plain_name(o), (name,)) for o in usual}
                     best = min(usual, key=lambda o: (o.optional, 0 if exact else others[o.name].index(name)))
                     chosen[p.name] = best.name
                     free.remove(best)

@@ -15,6 +15,7 @@ from rung.lazy import torch
 from rung.operation import Operation
 from rung.rungs import python_module
 from rung.rungs.base import Call, Device, Prepared, Rung, device_facts
+from rung.rungs.words import SHAPES
 
 
 class PythonRung(Rung):
@@ -23,9 +24,7 @@ class PythonRung(Rung):
     kind = "python"
 
     def __init__(self, operation: Operation, path: Path) -> None:
-        operands = [o.name for o in operation.operands]
-        names = [*operation.dims, *operation.derived, *operation.scalars]
-        self.facts = facts = python_module.read_facts(path, operands, names)
+        self.facts = facts = python_module.read_facts(path, operation)
         super().__init__(operation, path.stem, path, facts.header)
         if facts.triton:
             self.kind = "triton"
@@ -37,31 +36,32 @@ class PythonRung(Rung):
     @cached_property
     def binds(self) -> frozenset[str]:
         operands = {o.name for o in self.operation.operands}
-        returned = {o.name for o in self.operation.operands if o.role == "out" and not o.optional}
-        return frozenset(self.facts.parameters) & operands | (returned if self.facts.entry != "run" else set())
+        entry = self.facts.entry
+        named = {entry.meaning.get(name, name) if entry else name for name in self.facts.parameters}
+        return frozenset(named & operands | {*(entry.returns if entry else ())})
 
     def load(self, device: Device) -> ModuleType:
         """The module itself, as Triton compiles it for a GPU that is not there, if there is none."""
         assert self.path is not None
-        return python_module.load(self.path, emulated=device != "cuda")
+        chosen = self.facts.source if self.facts.entry else None
+        return python_module.load(self.path, emulated=device != "cuda", chosen=chosen)
 
     def bound(self, call: Call) -> Prepared:
-        arguments, run = self.arguments(call), getattr(self.load(call.device), self.facts.entry)
-        for name in self.facts.flat & call.tensors.keys():
-            arguments[name] = call.tensors[name].reshape(-1, call.tensors[name].shape[-1])
-        results = [o.name for o in self.operation.operands if o.role == "out" and o.name not in self.facts.parameters]
-        results = [name for name in results if name in call.tensors]
+        entry = self.facts.entry
+        run = getattr(self.load(call.device), entry.name if entry else "run")
+        arguments = self.arguments(call)
+        results = [name for name in entry.returns if name in call.tensors] if entry else []
+        by_place = isinstance(getattr(run, "__self__", None), type)  # torch.autograd.Function.apply
 
         def zeroed_run() -> None:
             for zero in call.zeroed:
                 zero()
             with self._gpu(call.device):
-                returned = run(**arguments)
-            if self.facts.entry != "run":
-                made = returned if isinstance(returned, tuple) else (returned,)
-                for name, value in zip(results, made, strict=False):
-                    if value is not None:
-                        _deliver(value, call.tensors[name], arguments)
+                returned = run(*arguments.values()) if by_place else run(**arguments)
+            made = returned if isinstance(returned, tuple) else (returned,)
+            for name, value in zip(results, made, strict=False):
+                if value is not None:
+                    _deliver(value, call.tensors[name], arguments)
 
         return Prepared(self, zeroed_run, call.tuning, buffers=call.buffers)
 
@@ -75,12 +75,16 @@ class PythonRung(Rung):
 
     def arguments(self, call: Call) -> dict[str, Any]:
         """The arguments of `run`, by name."""
-        known = ChainMap[str, Any](call.tensors, call.buffers, {"dtype": call.dtype.name}, call.names)
+        entry = self.facts.entry
+        flat = {n: call.tensors[n].flatten(0, -2) for n in entry.flat if n in call.tensors} if entry else {}
+        shapes = {name: call.tensors[of].shape for name, of in SHAPES.items() if of in call.tensors}
+        known = ChainMap[str, Any](flat, call.tensors, call.buffers, {"dtype": call.dtype.name}, shapes, call.names)
         nullable = {o.name: None for o in self.operation.operands if o.nullable}
         arguments: dict[str, Any] = {}
         for name, required in self.facts.parameters.items():
-            if name in known or name in nullable:
-                arguments[name] = known.get(name)
+            meant = entry.meaning.get(name, name) if entry else name
+            if meant in known or meant in nullable:
+                arguments[name] = known.get(meant)
             elif required:
                 available = ", ".join([*call.tensors, *call.buffers, *(n for n in call.names if "_stride_" not in n)])
                 raise RungError(f"{self.path}: run() takes {name!r}, which is not known; there are {available}.")

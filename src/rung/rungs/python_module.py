@@ -9,7 +9,6 @@ import io
 import os
 import sys
 import tokenize
-from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -18,24 +17,27 @@ from typing import Any
 
 from rung.errors import RungError
 from rung.files import read_bytes, read_text
+from rung.operation import Operation
 from rung.rungs.header import Header, of_constants
+from rung.rungs.python_entry import Entry, entry_of, parameters
+from rung.rungs.reached import reached_from, text_of
 
 
 @dataclass(frozen=True)
 class Facts:
     """The metadata of a Python rung."""
 
-    source: str
+    source: str  # what is executed of the file, with its lines
     header: Header
     parameters: dict[str, bool]  # of run(): name -> required
     triton: bool
-    entry: str = "run"  # the function that is called; another than run returns its results
-    flat: frozenset[str] = frozenset()  # those operands whose shape it takes as rows and columns
+    entry: Entry | None = None  # what is called in place of a function run
 
 
-def read_facts(path: Path, operands: Collection[str] = (), names: Collection[str] = ()) -> Facts:
+def read_facts(path: Path, operation: Operation | None = None) -> Facts:
     """The metadata of the rung at `path`, read from its syntax tree so that listing imports nothing. Without a function
-    run, the function that takes operands by name (and `names` of sizes) and returns the results is called."""
+    run, the function that takes operands by name, or by a usual name, and returns the results is called; then only
+    what it needs of the file is executed."""
     try:
         source = read_text(path)
         if tokenize.detect_encoding(io.BytesIO(path.read_bytes()).readline)[0] not in ("utf-8", "utf-8-sig"):
@@ -47,47 +49,27 @@ def read_facts(path: Path, operands: Collection[str] = (), names: Collection[str
         raise RungError(f"{path} is not Python: {error}.") from None
     except (RecursionError, MemoryError):
         raise RungError(f"{path} nests too deeply for Python; write it in shorter expressions.") from None
-    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
-    run = next((n for n in functions if n.name == "run"), None)
-    entry = run or _by_operands(functions, operands, names)
-    if entry is None:
-        wanted = ", ".join(operands) or "<operands by name>"
+    run = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "run"), None)
+    constants = _constants(tree)
+    triton = any("triton" in _imported(n) for n in tree.body)
+    if run is not None:
+        doc = " ".join((ast.get_docstring(tree) or f"run of {path.name}.").split())
+        return Facts(source, of_constants(constants, doc, str(path)), parameters(run), triton)
+    found = entry_of(tree, operation) if operation else None
+    if found is None:
+        wanted = ", ".join(o.name for o in operation.operands) if operation else "<operands by name>"
         raise RungError(
             f"{path} has no function run, and none that takes only operands by name ({wanted}); define run({wanted})."
         )
-    doc = ast.get_docstring(tree) or f"{entry.name} of {path.name}."
-    return Facts(
-        source=source,
-        header=of_constants(_constants(tree), " ".join(doc.split()), str(path)),
-        parameters=_parameters(entry),
-        triton=any("triton" in _imported(n) for n in tree.body),
-        entry=entry.name,
-        flat=frozenset() if entry is run else _unpacked(entry),
-    )
+    text = text_of(source, reached_from(tree, found.name))
+    formats = [dtype for word, dtype in _FORMATS.items() if word in text][:1]
+    needs = [*constants.get("NEEDS", ()), *found.needs]
+    constants = {**({"DTYPES": formats} if formats else {}), **constants, "NEEDS": needs}
+    idea = " ".join((ast.get_docstring(tree) or f"{found.name} of {path.name}.").split())
+    return Facts(text, of_constants(constants, idea, str(path)), parameters(found.function), triton, found)
 
 
-def _by_operands(
-    functions: list[ast.FunctionDef], operands: Collection[str], names: Collection[str]
-) -> ast.FunctionDef | None:
-    """The last plain function that takes at least one operand and requires nothing else than operands and sizes."""
-    for function in reversed(functions):
-        if function.decorator_list:
-            continue
-        required = {name for name, needed in _parameters(function).items() if needed}
-        if required & set(operands) and required <= {*operands, *names}:
-            return function
-    return None
-
-
-def _unpacked(function: ast.FunctionDef) -> frozenset[str]:
-    """The names whose shape is unpacked into two, as in `n_rows, n_cols = x.shape`."""
-    found = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and len(node.targets[0].elts) == 2:
-            value = node.value
-            if isinstance(value, ast.Attribute) and value.attr == "shape" and isinstance(value.value, ast.Name):
-                found.add(value.value.id)
-    return frozenset(found)
+_FORMATS = {"torch.float16": "f16", "tl.float16": "f16", "torch.bfloat16": "bf16", "tl.bfloat16": "bf16"}
 
 
 def _constants(tree: ast.Module) -> dict[str, Any]:
@@ -101,13 +83,6 @@ def _constants(tree: ast.Module) -> dict[str, Any]:
                 except (ValueError, TypeError, RecursionError, MemoryError):
                     continue
     return found
-
-
-def _parameters(run: ast.FunctionDef) -> dict[str, bool]:
-    plain = [*run.args.posonlyargs, *run.args.args]
-    required = {a.arg: i < len(plain) - len(run.args.defaults) for i, a in enumerate(plain)}
-    keyword = zip(run.args.kwonlyargs, run.args.kw_defaults, strict=True)
-    return required | {a.arg: default is None for a, default in keyword}
 
 
 def _imported(node: ast.stmt) -> set[str]:
@@ -127,10 +102,11 @@ def beside(path: str, name: str) -> ModuleType:
     return load(Path(path).with_name(name), emulated=_emulated)
 
 
-def load(path: Path, *, emulated: bool = False) -> ModuleType:
-    """The module at `path`; with `emulated`, its kernels are compiled for a GPU that is not there."""
+def load(path: Path, *, emulated: bool = False, chosen: str | None = None) -> ModuleType:
+    """The module at `path`, or what is chosen of its text; with `emulated`, its kernels are compiled for a GPU that is
+    not there."""
     try:
-        text = read_bytes(path)
+        text = read_bytes(path) if chosen is None else chosen.encode()
     except OSError as error:
         raise RungError(f"{path} cannot be read: {error.strerror}.") from None
     digest = hashlib.sha256(text).hexdigest()[:12]
@@ -143,24 +119,28 @@ def load(path: Path, *, emulated: bool = False) -> ModuleType:
                 from rung.emulator import triton
 
                 with triton.enabled():
-                    _loaded[key] = _execute(path, f"rung_file_{digest}_emulated")
+                    _loaded[key] = _execute(path, f"rung_file_{digest}_emulated", text)
             else:
                 name = f"rung_file_{digest}" + ("_emulated" if emulated else "")
-                _loaded[key] = _execute(path, name)
+                _loaded[key] = _execute(path, name, text)
         finally:
             _emulated = before
     return _loaded[key]
 
 
 class _FromText(SourceFileLoader):
-    """Compiles the file's text, whatever compiled code lies beside it."""
+    """Compiles a text, whatever compiled code lies beside its file."""
+
+    def __init__(self, name: str, path: str, text: bytes) -> None:
+        super().__init__(name, path)
+        self.text = text
 
     def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)
+        return self.source_to_code(self.text, self.path)
 
 
-def _execute(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path, loader=_FromText(name, str(path)))
+def _execute(path: Path, name: str, text: bytes) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FromText(name, str(path), text))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -56,7 +56,7 @@ auto& codes = *new std::map<const char*, Code>;  // by the address of the stub
 auto& sums = *new std::vector<Sum>;
 thread_local Pending pending;
 
-const char* const KINDS[] = {"", "barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten"};
+const char* const KINDS[] = {"", "barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten", "unfinished"};
 
 cudaError_t error_of(const rung_machine_fault& fault)
 {

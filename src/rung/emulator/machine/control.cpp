@@ -519,13 +519,16 @@ void start(Unit& unit, uint64_t number)
     }
 }
 
-bool finished(Unit& unit)
+bool finished(Unit& unit, uint64_t& instructions)
 {
     for (auto& block : unit.blocks)
         if (!block->done()) return false;
     for (auto& block : unit.blocks) {
         uint64_t length = 0;
-        for (auto& warp : block->warps) length = std::max<uint64_t>(length, warp->time), spare.push_back(std::move(warp));
+        for (auto& warp : block->warps) {
+            length = std::max<uint64_t>(length, warp->time), instructions = std::max(instructions, warp->clock);
+            spare.push_back(std::move(warp));
+        }
         if (!block->cells.empty()) spare_cells.push_back(std::move(block->cells));
         launch.longest = std::max(launch.longest, length), launch.together += length;
     }
@@ -535,6 +538,7 @@ bool finished(Unit& unit)
 const Warp* nobody()
 {
     if (spare.empty()) spare.emplace_back(new Warp());
+    spare.front()->block = nullptr;
     return spare.front().get();
 }
 
@@ -573,9 +577,21 @@ double seconds_now()
     throw fault;
 }
 
-void require_time(double began, const std::vector<std::unique_ptr<Unit>>& resident)
+// A kernel whose warps go on for much longer than those that have ended does not end; another is only not ready yet.
+struct Progress { uint64_t ended = 0, all = 0, longest = 0; };  // units, and instructions of a warp that has ended
+constexpr uint64_t MUCH_LONGER = 16;
+
+void require_time(double began, const std::vector<std::unique_ptr<Unit>>& resident, const Progress& progress)
 {
     if (seconds_now() - began <= launch.seconds) return;
+    bool endless = !progress.ended;
+    for (const auto& unit : resident)
+        for (const auto& block : unit->blocks)
+            for (const auto& warp : block->warps) endless |= warp->clock > MUCH_LONGER * progress.longest;
+    executing = nullptr;  // it is no instruction's fault
+    if (!endless)
+        fail(*nobody(), RUNG_UNFINISHED, "after %.0f s of CPU time %llu of %llu %s have ended", launch.seconds, (unsigned long long)progress.ended,
+             (unsigned long long)progress.all, launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > 1 ? "clusters" : "blocks");
     char text[100];
     snprintf(text, sizeof text, "the kernel does not end: it ran for %.0f s of CPU time", launch.seconds);
     if (!resident.empty()) tell_deadlock(*resident.front(), text);
@@ -599,6 +615,8 @@ void run_grid()
     const auto place = [&](uint64_t n) { return records_only() ? chosen_units()[n] : shuffles ? places[n] : launch.order == 1 ? units - 1 - n : n; };
     std::vector<std::unique_ptr<Unit>> resident;
     uint64_t next = 0;
+    Progress progress;
+    progress.all = units;
     const double began = seconds_now();
     unsigned rounds = 0, busy_rounds = 0;
     uint64_t idle = 0, changes = 0;  // turns of warps that only polled, since something changed
@@ -617,7 +635,7 @@ void run_grid()
             Unit& unit = *resident[i];
             for (bool again = true; again;) {
                 again = false;
-                if (++rounds % 1024 == 0) require_time(began, resident);
+                if (++rounds % 1024 == 0) require_time(began, resident, progress);
                 turns.clear();
                 for (auto& block : unit.blocks)
                     for (auto& warp : block->warps) turns.push_back(warp.get());
@@ -634,9 +652,9 @@ void run_grid()
                             tell_deadlock(unit, "all threads that go on poll what no longer changes");
                     }
             }
-            if (finished(unit)) resident.erase(resident.begin() + long(i));
+            if (finished(unit, progress.longest)) resident.erase(resident.begin() + long(i)), progress.ended++;
             else i++;
-            require_time(began, resident);
+            require_time(began, resident, progress);
         }
         if (!did_anything && (next == units || launch.strict) && !resident.empty()) tell_deadlock(*resident.front(), "no thread can go on");
     }

@@ -534,9 +534,10 @@ void idp(Warp& w, const Op& op, uint32_t lanes)
 void p2r(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source before(w, op.s[1]), mask(w, op.s[2]);
+    const unsigned first = op.uniform ? FIRST_UNIFORM_PREDICATE : 0;
     map(w.target(op.out), lanes, [&](unsigned l) {
         uint32_t bits = 0;
-        for (unsigned i = 0; i < 7; i++) bits |= (w.p[i] >> l & 1) << i;
+        for (unsigned i = 0; i < 7; i++) bits |= (w.p[first + i] >> l & 1) << i;
         return (before(l) & ~mask(l)) | (bits & mask(l));
     });
 }
@@ -547,10 +548,11 @@ void r2p(Warp& w, const Op& op, uint32_t lanes)  // PR, a, mask
     Row first;
     const uint32_t* a = w.row(from, first);
     const unsigned by = from.parts == "B1" ? 8 : from.parts == "B2" ? 16 : from.parts == "B3" ? 24 : 0;
+    uint32_t* const p = w.p + (op.uniform ? FIRST_UNIFORM_PREDICATE : 0);
     for (unsigned i = 0; i < 7; i++)
         if (mask.value >> i & 1) {
             const uint32_t bits = where([&](unsigned l) { return a[l] >> (by + i) & 1; });
-            w.p[i] = (w.p[i] & ~lanes) | (bits & lanes);
+            p[i] = (p[i] & ~lanes) | (bits & lanes);
         }
 }
 

@@ -206,6 +206,7 @@ void multiply(unsigned rows, unsigned columns, unsigned depth)
 // 13 bits are kept, of the products as of the sum.
 
 typedef long EightLongs __attribute__((vector_size(64)));
+typedef double EightDoubles __attribute__((vector_size(64)));
 constexpr int ABSENT = -4096, LEAST_SCALED = -100, MOST_SCALED = 120;
 alignas(64) int left_exponents[16 * 256], right_exponents[256 * 256];
 
@@ -221,17 +222,16 @@ void take_exponents(const float* from, int* to, unsigned count, int least)
     }
 }
 
-// A sum of whole units of 2^exponent, as a float, or as what rounds to its half.
-float cut(int64_t sum, int exponent, bool half, int digits)
+// Sums of whole units of 2^exponent, below 2^51, as floats of so many digits, or as what rounds to their halves.
+Eight cut(EightLongs sum, EightInts exponent, bool half, int digits)
 {
-    uint64_t size = uint64_t(sum < 0 ? -sum : sum);
-    if (size >> digits) {
-        const unsigned below = unsigned(64 - digits - __builtin_clzll(size));
-        const uint64_t lost = size & ~(~0ull << below);
-        size = size >> below << below | (half && lost ? 1ull << below : 0);  // an odd number rounds to a half as the sum does
-    }
-    const float made = ldexpf(float(size), exponent);
-    return sum < 0 ? -made : made;
+    const long shift = 0x4338000000000000;  // 1.5 * 2^52
+    EightLongs bits = (EightLongs)((EightDoubles)(sum + shift) - 6755399441055744.0);
+    const long below = (1l << (53 - digits)) - 1;
+    const EightLongs odd = half ? ((bits & below) != 0) & (below + 1) : EightLongs{};  // an odd number rounds to a half as the sum does
+    bits = (bits & ~below) | odd;
+    const EightLongs scale = __builtin_convertvector(exponent + 1023, EightLongs) << 52;
+    return __builtin_convertvector((EightDoubles)bits * (EightDoubles)scale, Eight);
 }
 
 // One element outside of the usual range.
@@ -244,41 +244,61 @@ float summed(const float* a, const float* b, const int* ea, const int* eb, unsig
     if (std::isinf(plain)) return float(plain);
     int64_t sum = int64_t(ldexp(double(before), kept - e));
     for (unsigned k = 0; k < depth; k++) sum += int64_t(ldexp(double(a[k]) * b[k * 8], kept - e));
-    return e <= ABSENT / 2 ? 0.0f : cut(sum, e - kept, half, std::min(kept + 1, 24));
+    if (e <= ABSENT / 2) return 0;
+    const EightLongs one = {sum};
+    return cut(one, EightInts{e - kept}, half, std::min(kept + 1, 24))[0];
+}
+
+inline bool any(EightInts lanes)
+{
+    bool found = false;
+    for (unsigned c = 0; c < 8; c++) found |= lanes[c] != 0;
+    return found;
 }
 
 // `products` are the sums before, and become those behind.
 void multiply_floats(unsigned rows, unsigned columns, unsigned depth, Number a, Number b, bool half)
 {
-    const int kept = kept_bits(a);
+    const int kept = kept_bits(a), digits = std::min(kept + 1, 24);
     take_exponents(left, left_exponents, rows * depth, least_exponent(a));
     take_exponents(right, right_exponents, columns * depth, least_exponent(b));
-    for (unsigned column = 0; column < columns; column += 8)
+    bool absent[16];  // rows without a number
+    for (unsigned row = 0; row < rows; row++)
+        absent[row] = *std::max_element(left_exponents + row * depth, left_exponents + (row + 1) * depth) == ABSENT;
+    for (unsigned column = 0; column < columns; column += 8) {
+        const float* const y = right + column * depth;
+        const int* const ey = right_exponents + column * depth;
+        const bool finite = *std::max_element(ey, ey + depth * 8) < 128;
         for (unsigned row = 0; row < rows; row++) {
-            const float *const x = left + row * depth, *const y = right + column * depth;
-            const int *const ex = left_exponents + row * depth, *const ey = right_exponents + column * depth;
+            const float* const x = left + row * depth;
+            const int* const ex = left_exponents + row * depth;
             Eight& at = *reinterpret_cast<Eight*>(products + column * rows + row * 8);
             EightInts e;
             take_exponents(reinterpret_cast<const float*>(&at), reinterpret_cast<int*>(&e), 8, -126);
+            if (absent[row] && finite && !any(e > 127)) {  // nothing is added
+                at += 0.0f;
+                continue;
+            }
             for (unsigned k = 0; k < depth; k++) {
                 const EightInts sum = *reinterpret_cast<const EightInts*>(ey + k * 8) + ex[k];
                 e = sum > e ? sum : e;
             }
-            const EightInts outside = (e < LEAST_SCALED) | (e > MOST_SCALED);
-            bool any = false;
-            for (unsigned c = 0; c < 8; c++) any |= outside[c] != 0;
-            if (any) {
+            if (any((e < LEAST_SCALED) | (e > MOST_SCALED))) {
                 for (unsigned c = 0; c < 8; c++) at[c] = summed(x, y + c, ex, ey + c, depth, at[c], kept, half);
                 continue;
             }
             const Eight scale = (Eight)((127 + kept - e) << 23);
             EightLongs sum = __builtin_convertvector(__builtin_convertvector(at * scale, EightInts), EightLongs);
-            for (unsigned k = 0; k < depth; k++) {
-                const Eight product = *reinterpret_cast<const Eight*>(y + k * 8) * x[k] * scale;
-                sum += __builtin_convertvector(__builtin_convertvector(product, EightInts), EightLongs);
+            for (unsigned first = 0; first < depth; first += 8) {
+                EightInts few = {};  // each is below 2^27
+                const unsigned end = std::min(depth, first + 8);
+                for (unsigned k = first; k < end; k++)
+                    few += __builtin_convertvector(*reinterpret_cast<const Eight*>(y + k * 8) * x[k] * scale, EightInts);
+                sum += __builtin_convertvector(few, EightLongs);
             }
-            for (unsigned c = 0; c < 8; c++) at[c] = cut(sum[c], e[c] - kept, half, std::min(kept + 1, 24));
+            at = cut(sum, e - kept, half, digits);
         }
+    }
 }
 
 const uint32_t* words(const Warp& warp, const Operand& o, unsigned k) { return warp.r[o.index == ZERO ? ZERO : o.index + k]; }

@@ -34,6 +34,7 @@ class Piece:
     source: torch.Tensor
     target: torch.Tensor
     turned: bool = False  # the file has (inputs, outputs)
+    plus: float = 0.0  # added to the file's numbers
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def pieces(read: Callable[[str], torch.Tensor], config: Config, operands: Tensor
     for item in items(config):
         group = item.layer + 1 if item.layer is not None else config.layers + 1 if group else 0
         for name, _, rows in item.files(config):
-            groups[group].append(Piece(name, read(name), item.view(operands)[rows], item.spec.transposed))
+            place = item.view(operands)[rows]
+            groups[group].append(Piece(name, read(name), place, item.spec.transposed, item.spec.plus))
     return groups
 
 
@@ -155,6 +157,7 @@ class Arrival:
             destination[offset : offset + len(part)].copy_(slot.buffer[: len(part)], non_blocking=True)
             if offset + len(part) == len(source) and not direct:
                 whole = self._raw[: len(source)].view(piece.source.dtype).view(piece.source.shape)
+                whole = whole.float() + piece.plus if piece.plus else whole
                 piece.target.copy_(whole.t() if piece.turned else whole)
             slot.sent = self.transport.mark()
             self._copies.append((piece.name, left, slot.sent))
@@ -163,7 +166,8 @@ class Arrival:
 
 
 def _direct(piece: Piece) -> bool:
-    return not piece.turned and piece.source.dtype == piece.target.dtype and piece.target.is_contiguous()
+    same = piece.source.dtype == piece.target.dtype and piece.target.is_contiguous()
+    return same and not (piece.turned or piece.plus)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

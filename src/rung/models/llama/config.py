@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rung.errors import RungError
-from rung.files import shown
 from rung.models.family import Config
-from rung.models.fields import Fields
+from rung.models.fields import LONGEST_CONTEXT, Fields
 from rung.models.rope import Rope, read_rope
 
-LONGEST_CONTEXT = 1 << 15  # tokens; models that were trained on longer texts are run up to here
 # Fields with which another computation is meant, each with the values that mean none.
 OTHERS: Mapping[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish", None),
@@ -42,36 +40,11 @@ class LlamaConfig(Config):
 def parse(fields: Mapping[str, Any], origin: str) -> Config:
     """The config in a dictionary of config.json's names."""
     f, kind = Fields(fields, origin), fields["model_type"]
-    for name, plain in OTHERS.items():
-        if fields.get(name) not in plain:
-            raise RungError(f"{origin} gives {name} as {shown(fields[name])}, which rung does not support for {kind}.")
-    C, NH = f.whole("hidden_size"), f.whole("num_attention_heads")
-    NKV = f.whole("num_key_value_heads", default=NH)
-    if NH % NKV:
-        raise RungError(f"{origin} divides {NH} heads among {NKV} of keys; num_attention_heads must be a multiple.")
-    if fields.get("head_dim") is None and C % NH:
-        raise RungError(f"{origin} divides {C} channels among {NH} heads; give head_dim.")
-    HS = f.whole("head_dim", default=max(1, C // NH))
-    if HS % 2:
-        raise RungError(f"{origin} gives head_dim as {HS}; rotary positions need pairs of channels.")
-    eos, bos = f.tokens("eos_token_id", None), f.tokens("bos_token_id", None)
+    f.only(OTHERS)
     biased = f.flag("attention_bias", False)
     return LlamaConfig(
-        vocabulary=f.whole("vocab_size"),
-        context=min(f.whole("max_position_embeddings"), LONGEST_CONTEXT),
-        C=C,
-        NH=NH,
-        layers=f.whole("num_hidden_layers"),
-        F=f.whole("intermediate_size"),
+        **f.decoder(tied=False),
         activation="swiglu",
-        eps=f.number("rms_norm_eps", 1e-6, 1),
-        scale_attention=True,
-        scale_by_layer=False,
-        tied=f.flag("tie_word_embeddings", False),
-        eos=eos,
-        bos=bos[0] if bos else None,
-        kv_heads=NKV,
-        head_size=HS,
         window=_window(f, kind),
         rope=read_rope(fields, origin),
         qkv_bias=True if kind == "qwen2" else biased,

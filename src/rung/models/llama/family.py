@@ -7,54 +7,30 @@ from functools import cache
 import torch
 
 from rung.models.cache import Cache
-from rung.models.family import Config, Family, TensorSpec
+from rung.models.family import FC, QKV, Config, Family, TensorSpec, product, rms_norm
 from rung.models.llama.config import LlamaConfig, parse, size
 from rung.models.plan import Operations, Rotation
 from rung.models.rope import Rope, tables
 from rung.models.weights import Weights
-
-QKV = (("q", "NH * HS"), ("k", "NKV * HS"), ("v", "NKV * HS"))
-FC = (("gate", "F"), ("up", "F"))
-
-
-def _norm(name: str, role: str, width: str = "C") -> TensorSpec:
-    return TensorSpec(f"{name}.weight", (width,), f"{role}.weight", f"{role}_w", std=0.1, mean=1.0)
-
-
-def _product(
-    where: str, parts: tuple[tuple[str, str], ...], role: str, shape: tuple[str, str], biased: bool
-) -> tuple[TensorSpec, ...]:
-    """Products of the same inputs are one; the rows of gate and up alternate, so that a tile has both."""
-
-    def spec(kind: str, shape: tuple[str, ...], *, matrix: bool = False) -> TensorSpec:
-        named = tuple((f"layers.{{i}}.{where}.{part}_proj.{kind}", rows) for part, rows in parts)
-        return TensorSpec(
-            named[0][0], shape, f"{role}.{kind}", f"{role}_{kind[0]}", matrix=matrix, eight=role if matrix else "",
-            parts=named if len(named) > 1 else (), interleaved=parts is FC,
-            before_sum=matrix and parts[0][0] in ("o", "down"),
-        )  # fmt: skip
-
-    weight = spec("weight", shape, matrix=True)
-    return (weight, spec("bias", shape[:1])) if biased else (weight,)
 
 
 @cache
 def tensors(config: LlamaConfig) -> tuple[TensorSpec, ...]:
     """In the order of a forward pass."""
     per_head = (
-        _norm("layers.{i}.self_attn.q_norm", "q_norm", "HS"),
-        _norm("layers.{i}.self_attn.k_norm", "k_norm", "HS"),
+        rms_norm("layers.{i}.self_attn.q_norm", "q_norm", "HS"),
+        rms_norm("layers.{i}.self_attn.k_norm", "k_norm", "HS"),
     )
     return (
         TensorSpec("embed_tokens.weight", ("V", "C"), "wte.weight", "wte", matrix=True),
-        _norm("layers.{i}.input_layernorm", "ln_1"),
-        *_product("self_attn", QKV, "qkv", ("(NH + 2 * NKV) * HS", "C"), config.qkv_bias),
+        rms_norm("layers.{i}.input_layernorm", "ln_1"),
+        *product("self_attn", QKV, "qkv", ("(NH + 2 * NKV) * HS", "C"), config.qkv_bias),
         *(per_head if config.qk_norm else ()),
-        *_product("self_attn", (("o", "C"),), "attn_proj", ("C", "NH * HS"), config.proj_bias),
-        _norm("layers.{i}.post_attention_layernorm", "ln_2"),
-        *_product("mlp", FC, "fc", ("2 * F", "C"), config.mlp_bias),
-        *_product("mlp", (("down", "C"),), "mlp_proj", ("C", "F"), config.mlp_bias),
-        _norm("norm", "ln_f"),
+        *product("self_attn", (("o", "C"),), "attn_proj", ("C", "NH * HS"), config.proj_bias),
+        rms_norm("layers.{i}.post_attention_layernorm", "ln_2"),
+        *product("mlp", FC, "fc", ("2 * F", "C"), config.mlp_bias),
+        *product("mlp", (("down", "C"),), "mlp_proj", ("C", "F"), config.mlp_bias),
+        rms_norm("norm", "ln_f"),
         TensorSpec(
             "lm_head.weight", ("V", "C"), "head.weight", "head_w", matrix=True, eight="head",
             same_as="wte.weight" if config.tied else "",

@@ -1,0 +1,44 @@
+"""What a check of a file tells before torch is imported: names that cannot be bound, code that does not compile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rung.check.report import Report
+from rung.dtypes import dtype as dtype_named
+from rung.errors import RungError
+from rung.rungs.base import Rung
+from rung.rungs.cuda import CudaRung
+
+
+def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
+    """A report if the names or types of a kernel's parameters cannot be bound, or a compiler refuses the code; torch is
+    not imported for that."""
+    if not isinstance(rung, CudaRung):
+        return None
+    compiled = False
+    for name in [d for d in rung.dtypes if not dtypes or d in dtypes]:
+        for case in rung.operation.cases:
+            values = rung.operation.complete(case.values)
+            if name in case.dtypes and rung.refused_by_needs(values, dtype_named(name)) is None:
+                try:
+                    rung.require_bindable(values, dtype_named(name))
+                    if not compiled:
+                        rung.require_compiled(values, dtype_named(name), tuple(archs) or ("sm_90",))
+                        compiled = True
+                except RungError as error:
+                    return Report(rung.full_name, name, "", "failed", str(error))
+                break
+    return None
+
+
+def doubted(report: Report, rung: Rung) -> Report:
+    """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict."""
+    if report.verdict != "failed" or not isinstance(rung, CudaRung) or not rung.doubts:
+        return report
+    why, *likely = rung.doubts
+    told = f"the header is a guess, and {why}; --write puts it into the file, to be corrected there"
+    case = f", case {report.case!r}" if report.case else ""
+    notes = [f"perhaps {line}" for line in likely] + [f"with the first of them{case}: {report.reason}"]
+    return replace(report, verdict="not judged", reason=told, case="", notes=[*report.notes, *notes])

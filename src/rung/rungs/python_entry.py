@@ -1,0 +1,195 @@
+"""What somebody else's Python file offers for an operation: the function that takes operands and returns results."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rung.errors import RungError
+from rung.expressions import names_in
+from rung.operation import Operand, Operation
+from rung.rungs.reached import reached_from
+from rung.rungs.words import OPERANDS, SCALARS, SHAPES
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function, or a torch.autograd function, that is called in place of `run`."""
+
+    name: str
+    function: ast.FunctionDef
+    meaning: dict[str, str]  # of its parameters: an operand, a size, a scalar
+    returns: tuple[str, ...]  # operands
+    flat: frozenset[str]  # operands whose shape it takes as rows and columns
+    needs: tuple[str, ...]  # what it asserts, and what scalars have to be that it does not take
+
+
+def entry_of(tree: ast.Module, operation: Operation) -> Entry | None:
+    """The last that fits; one that launches kernels has precedence."""
+    found = []
+    for name, function, body in _callables(tree):
+        meaning = _meaning_of(function, operation)
+        if meaning is None:
+            continue
+        operands = {o.name: o for o in operation.operands}
+        sizes = dict(_sizes(body, meaning, operands))
+        needs = [*filter(None, (_condition(n.test, sizes) for n in ast.walk(body) if isinstance(n, ast.Assert)))]
+        needs += [f"{s} == {v}" for s, v in operation.alone.items() if s not in meaning.values()]
+        flat = frozenset(meaning[p] for p, names in _unpacked(function) if p in meaning and len(names) == 2)
+        returns = _returned(function, meaning, operation)
+        found.append(Entry(name, function, meaning, returns, flat, tuple(dict.fromkeys(needs))))
+    return next((e for e in found if _launches(reached_from(tree, e.name))), found[0] if found else None)
+
+
+def _callables(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef, ast.AST]]:
+    """Functions without decorators, and `attention = _attention.apply`, from the last; and all code that is theirs."""
+    classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    for node in reversed(tree.body):
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list:
+            yield node.name, node, node
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            of = node.value
+            if not (isinstance(of, ast.Attribute) and of.attr == "apply" and isinstance(of.value, ast.Name)):
+                continue
+            whole = classes.get(of.value.id)
+            for method in whole.body if whole else []:
+                if isinstance(method, ast.FunctionDef) and method.name == "forward":  # its first parameter is a context
+                    plain = ast.arguments(**{**vars(method.args), "args": method.args.args[1:]})
+                    yield node.targets[0].id, ast.FunctionDef(**{**vars(method), "args": plain}), whole or method
+
+
+def _launches(module: ast.Module) -> bool:
+    decorators = [d for n in module.body if isinstance(n, ast.FunctionDef) for d in n.decorator_list]
+    return any("jit" in ast.unparse(d) for d in decorators)
+
+
+def parameters(function: ast.FunctionDef) -> dict[str, bool]:
+    """Name -> whether it is required."""
+    plain = [*function.args.posonlyargs, *function.args.args]
+    required = {a.arg: i < len(plain) - len(function.args.defaults) for i, a in enumerate(plain)}
+    keyword = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    return required | {a.arg: default is None for a, default in keyword}
+
+
+def _meaning_of(function: ast.FunctionDef, operation: Operation) -> dict[str, str] | None:
+    """What each parameter is; None if a required one is nothing of the operation, or may be operands of two shapes."""
+    operands = {o.name: o for o in operation.operands if o.copy_of is None}
+    known = {*operands, *operation.dims, *operation.derived, *operation.scalars, *SHAPES}
+    others = {o: names for o, names in {**OPERANDS, **SCALARS}.items() if o in operands or o in operation.scalars}
+    ways: list[dict[str, str]] = [{}]
+    for parameter, required in parameters(function).items():
+        word = parameter.lower()
+        options = [parameter] if parameter in known else [o for o, names in others.items() if word in names]
+        options.sort(key=lambda o: others[o].index(word) if parameter not in known else 0)
+        if required:
+            ways = [{**way, parameter: o} for way in ways for o in options if o not in way.values()]
+        elif parameter in known:
+            ways = [{**way, parameter: parameter} for way in ways]
+    ways = [w for w in ways if not operands.keys().isdisjoint(w.values()) and _agrees(function, w, operands)]
+    shape = {o: operand.shape for o, operand in operands.items()}
+    if not ways or any(shape.get(other[p]) != shape.get(o) for other in ways[1:] for p, o in ways[0].items()):
+        return None
+    return _in_one_piece(function, ways[0], operation)
+
+
+def _in_one_piece(function: ast.FunctionDef, meaning: dict[str, str], operation: Operation) -> dict[str, str]:
+    """A view whose strides the function does not read is given as a copy in one piece, if the operation has one."""
+    strided = {ast.unparse(n.value) for n in ast.walk(function) if isinstance(n, ast.Attribute) and n.attr == "stride"}
+    whole = {o.name.rpartition("_")[0]: o.name for o in operation.operands if o.copy_of and o.role == "in"}
+    return {p: o if p in strided else whole.get(o, o) for p, o in meaning.items()}
+
+
+def _returned(function: ast.FunctionDef, meaning: dict[str, str], operation: Operation) -> tuple[str, ...]:
+    """What a function returns: the output that has the shape of the operand that the result was made like, or all."""
+    outs = [o for o in operation.operands if o.role == "out" and o.name not in meaning.values()]
+    like = {}
+    for target, value in _assigned(function):
+        if isinstance(value, ast.Call) and ast.unparse(value.func) == "torch.empty_like" and value.args:
+            like[target] = meaning.get(ast.unparse(value.args[0]), "")
+    returns = [n for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+    last = max(returns, key=lambda n: n.lineno, default=None)
+    of = like.get(ast.unparse(last.value)) if last and last.value else None
+    shaped = [o.name for o in outs if of and o.shape == operation.operand(of).shape]
+    return tuple(shaped[:1]) or tuple(o.name for o in outs if not o.optional)
+
+
+def _agrees(function: ast.FunctionDef, way: dict[str, str], operands: dict[str, Operand]) -> bool:
+    """Whether each name into which shapes are unpacked stands for one size, and each size has one name."""
+    size: dict[str, str] = {}
+    for parameter, names in _unpacked(function):
+        if (operand := operands.get(way.get(parameter, ""))) is None:
+            continue
+        shape = _shape(operand, len(names))
+        if len(names) != len(shape) or any(size.setdefault(n, s) != s for n, s in zip(names, shape, strict=True)):
+            return False
+    return len(set(size.values())) == len(size)
+
+
+def _shape(operand: Operand, rank: int) -> list[str]:
+    shape = [str(size) for size in operand.shape]
+    return [" * ".join(shape[:-1]), shape[-1]] if rank == 2 < len(shape) else shape  # rows and columns
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    for n in ast.walk(node):
+        if isinstance(n, ast.Assign):
+            target, value = n.targets[0], n.value
+            pairs = [(target, value)]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+                pairs = [*zip(target.elts, value.elts, strict=True)]
+            yield from ((t.id, v) for t, v in pairs if isinstance(t, ast.Name))
+
+
+def _unpacked(node: ast.AST) -> Iterator[tuple[str, list[str]]]:
+    """`n_rows, n_cols = x.shape`: the variable, and the names."""
+    for n in ast.walk(node):
+        if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Tuple):
+            of = n.value
+            if isinstance(of, ast.Attribute) and of.attr == "shape" and isinstance(of.value, ast.Name):
+                yield of.value.id, [ast.unparse(name) for name in n.targets[0].elts]
+
+
+def _sizes(body: ast.AST, meaning: dict[str, str], operands: dict[str, Operand]) -> Iterator[tuple[str, str]]:
+    """Names of the code for sizes of operands, and for numbers: what they are."""
+    for parameter, names in _unpacked(body):
+        if parameter in meaning and meaning[parameter] in operands:
+            shape = _shape(operands[meaning[parameter]], len(names))
+            yield from zip(names, shape, strict=False)
+    for n in ast.walk(body):  # BATCH, HEADS, LENGTH = q.shape[:3]
+        if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Tuple) and isinstance(n.value, ast.Subscript):
+            of, part = ast.unparse(n.value.value).removesuffix(".shape"), n.value.slice
+            if of in meaning and meaning[of] in operands and isinstance(part, ast.Slice) and part.lower is None:
+                yield from zip(map(ast.unparse, n.targets[0].elts), operands[meaning[of]].shape, strict=False)
+    for name, value in _assigned(body):
+        if isinstance(value, ast.Constant) and isinstance(value.value, int):
+            yield name, str(value.value)
+        elif isinstance(value, ast.Subscript) and ast.unparse(value.value).endswith(".shape"):
+            operand = operands.get(meaning.get(ast.unparse(value.value).removesuffix(".shape"), ""))
+            try:
+                at = ast.literal_eval(value.slice)
+                yield name, operand.shape[at] if operand else ""
+            except (ValueError, IndexError, TypeError):
+                continue
+
+
+def _condition(test: ast.expr, sizes: dict[str, str]) -> str:
+    """What is asserted, over the operation's sizes; empty if it is about something else."""
+
+    class Sizes(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return ast.parse(f"({sizes[node.id]})", mode="eval").body
+
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In) and isinstance(test.comparators[0], ast.Set):
+        each: list[ast.expr] = [ast.Compare(test.left, [ast.Eq()], [value]) for value in test.comparators[0].elts]
+        test = ast.BoolOp(ast.Or(), each)
+    sides = [(ast.unparse(n.left), ast.unparse(n.comparators[0])) for n in ast.walk(test) if isinstance(n, ast.Compare)]
+    if any(isinstance(n, ast.Name) and not sizes.get(n.id) for n in ast.walk(test)):
+        return ""
+    if all(sizes.get(left) == sizes.get(right, right) for left, right in sides):
+        return ""  # of two operands whose sizes are the same anyway
+    text = ast.unparse(Sizes().visit(ast.parse(ast.unparse(test), mode="eval").body))
+    try:
+        return text if names_in(text) else ""
+    except RungError:
+        return ""

@@ -1,0 +1,193 @@
+"""Gemma 3 against transformers, on a CPU, on the emulator and on a GPU."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import llama_models as models
+import rung
+from rung import emulator
+from rung.errors import RungError
+from rung.models import family
+from rung.models.gpu import recorded
+from rung.models.operations import step_rungs
+from rung.models.plan import TorchPlan
+from rung.models.weights import in_file, read_weights, weights_of
+from rung.serve.chat import read_chat_template
+
+emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+SLIDING, FULL = "sliding_attention", "full_attention"
+DEVICES = [
+    pytest.param("emulator", "best", marks=emulated),
+    pytest.param("emulator", "fused", marks=emulated),
+    pytest.param("emulator", "naive", marks=emulated),
+    *(pytest.param("cuda", plan, marks=[pytest.mark.gpu, no_gpu]) for plan in ("best", "fused")),
+]
+
+
+def drawn(number: int) -> dict[str, Any]:
+    """The fields of a random model: any order of layers, any window, bases of rotation of their own."""
+    draw = random.Random(number)
+    groups, shared = draw.choice(((1, 4), (2, 2), (1, 3), (2, 1)))
+    layers = draw.choice((2, 3, 4))
+    return {
+        "num_key_value_heads": groups, "num_attention_heads": groups * shared,
+        "head_dim": draw.choice((8, 16, 32, 64)), "hidden_size": groups * shared * draw.choice((9, 16, 25)),
+        "intermediate_size": draw.choice((40, 67, 128)), "num_hidden_layers": layers,
+        "sliding_window": draw.choice((1, 3, 8, 20)), "query_pre_attn_scalar": draw.choice((16, 24, 100)),
+        "layer_types": [draw.choice((SLIDING, FULL)) for _ in range(layers)],
+        "rope_parameters": {
+            SLIDING: {"rope_type": "default", "rope_theta": draw.choice((1e4, 500.0))},
+            FULL: draw.choice(({"rope_type": "default", "rope_theta": 1e6}, {**models.LINEAR, "rope_theta": 1e6})),
+        },
+        "tie_word_embeddings": draw.random() < 0.7, "rms_norm_eps": draw.choice((1e-6, 1e-3)),
+    }  # fmt: skip
+
+
+def saved(number: int) -> Path:
+    return models.saved("gemma3_text", **drawn(number))
+
+
+def ids_of(count: int, seed: int) -> list[int]:
+    return torch.randint(300, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def assert_transformers(model: rung.Model, folder: Path, ids: list[int], count: int) -> None:
+    """Logits, greedy texts in company, and a score, in float32."""
+    right = models.reference_logits(folder, ids)
+    assert (model.logits(ids) - right).norm() / right.norm() < 2e-5
+    prompts = [ids, ids[:3], ids[5:26]]
+    for prompt, text in zip(prompts, model.generate(prompts, max_new_tokens=count, temperature=0), strict=True):
+        logits = models.reference_logits(folder, [*prompt, *text.tokens])[len(prompt) - 1 : -1]
+        lost = logits.amax(1) - logits.gather(1, torch.tensor(text.tokens)[:, None])[:, 0]
+        assert float(lost.max()) < 1e-4 * float(logits.abs().max())
+    own = right.log_softmax(-1)[:-1].gather(1, torch.tensor(ids[1:])[:, None]).sum()
+    assert model.score([ids], context=96, stride=96)[0].logprob == pytest.approx(float(own), rel=2e-5)
+
+
+@pytest.mark.parametrize("number", [pytest.param(n, marks=() if n < 6 else pytest.mark.slow) for n in range(30)])
+def test_random_models_are_transformers(number: int) -> None:
+    folder = saved(number)
+    assert_transformers(rung.load(folder, dtype="float32", device="cpu"), folder, ids_of(40, number), 12)
+
+
+@pytest.mark.parametrize(("device", "plan"), DEVICES)
+def test_plans_of_rungs_and_recorded_passes_are_transformers(device: str, plan: str) -> None:
+    fields = {"head_dim": 16, "num_hidden_layers": 2, "layer_types": [SLIDING, FULL]}
+    folder = models.saved("gemma3_text", **{**drawn(1), **fields})
+    model = rung.load(folder, dtype="float32", device=device, plan=plan)
+    assert_transformers(model, folder, ids_of(40, 1), 4)
+
+
+@emulated
+@pytest.mark.parametrize("rows", [2, 17])
+def test_the_rungs_of_a_gpu_write_few_texts_and_many(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The emulator's own table leaves products to torch.
+    monkeypatch.setattr(recorded, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
+    fields = {"head_dim": 32, "hidden_size": 64, "intermediate_size": 128, "sliding_window": 3}
+    fields |= {"num_hidden_layers": 2, "layer_types": [SLIDING, FULL]}
+    folder, ids = models.saved("gemma3_text", **{**drawn(1), **fields}), ids_of(20, 3)
+    prompts = [ids[: 4 + i % 9] for i in range(rows)]
+    model = rung.load(folder, device="emulator", plan="best", dtype="bfloat16")
+    for prompt, text in zip(prompts, model.generate(prompts, max_new_tokens=3, temperature=0), strict=True):
+        logits = models.reference_logits(folder, [*prompt, *text.tokens])[len(prompt) - 1 : -1]
+        lost = logits.amax(1) - logits.gather(1, torch.tensor(text.tokens)[:, None])[:, 0]
+        assert float(lost.max()) < 0.1 * float(logits.std())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_other_formats_stay_close(dtype: str) -> None:
+    folder, ids = saved(3), ids_of(40, 3)
+    right = models.reference_logits(folder, ids)
+    found = rung.load(folder, dtype=dtype, device="cpu").logits(ids)
+    assert (found - right).norm() / right.norm() < 5e-2
+
+
+def test_what_is_inside_is_transformers() -> None:
+    folder, ids = saved(2), ids_of(17, 5)
+    model = rung.load(folder, dtype="float32", device="cpu")
+    with torch.no_grad():
+        right = models.reference(folder)(torch.tensor([ids]), output_hidden_states=True, output_attentions=True)
+    for ours, theirs in zip(model.hidden_states(ids), right.hidden_states, strict=True):
+        assert (ours - theirs).norm() / theirs.norm() < 1e-5
+    assert_close = torch.testing.assert_close
+    assert_close(model.inside(ids, "*")["blocks.1.attn.hook_pattern"], right.attentions[1], rtol=1e-4, atol=1e-5)
+
+
+def test_norms_are_kept_above_one_and_weights_survive_a_file(tmp_path: Path) -> None:
+    folder = saved(0)
+    config = family.read_config(folder / "config.json")
+    weights = weights_of(config, "cpu", seed=1)
+    tensors = in_file(weights)
+    assert abs(float(tensors["layers.0.input_layernorm.weight"].mean())) < 0.2
+    save_file(tensors, tmp_path / "model.safetensors")
+    plan = TorchPlan(torch.device("cpu"), torch.float32, torch.float32)
+    again = read_weights(tmp_path, config, plan.matrix, plan.vector)
+    torch.testing.assert_close(again.layers[0].ln_1.weight, weights.layers[0].ln_1.weight)
+
+
+def test_a_period_names_the_layers_without_a_window(tmp_path: Path) -> None:
+    fields = {**json.loads((saved(0) / "config.json").read_text()), "num_hidden_layers": 7}
+    fields |= {"layer_types": None, "rope_parameters": None, "rope_theta": 1e6, "rope_local_base_freq": 5e3}
+    config = family.parse_config(fields, "here")
+    assert [config.attention(i).window is None for i in range(7)] == [i == 5 for i in range(7)]
+    every_second = family.parse_config({**fields, "sliding_window_pattern": 2}, "here")
+    assert [every_second.attention(i).window is None for i in range(7)] == [i % 2 == 1 for i in range(7)]
+    assert (config.rope.base, config.local.base) == (1e6, 5e3)  # type: ignore[attr-defined, union-attr]
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+        ({"hidden_activation": "gelu"}, "hidden_activation"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"layer_types": [SLIDING]}, "layer_types"),
+        ({"layer_types": ["chunked_attention"] * 3}, "layer_types"),
+        ({"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+        ({"rope_parameters": [1]}, "rope_parameters"),
+        ({"head_dim": 7}, "head_dim"),
+    ],
+)
+def test_options_that_it_lacks_are_refused_by_name(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(RungError, match=named):
+        family.parse_config({**models.TINY, "model_type": "gemma3_text", **fields}, "config.json")
+
+
+def test_known_sizes_have_the_published_number_of_weights() -> None:
+    for name, millions in {"gemma-3-270m": 268.1, "gemma-3-1b": 999.9}.items():
+        weights = 0
+        for spec in family.config_of(name).family.tensors(family.config_of(name)):
+            count = torch.Size(spec.stored(family.config_of(name))).numel()
+            weights += 0 if spec.same_as else count * (family.config_of(name).layers if spec.layered else 1)
+        assert weights / 1e6 == pytest.approx(millions, rel=1e-3)
+
+
+def test_a_chat_has_the_turns_of_its_template(tmp_path: Path) -> None:
+    # In Gemma's form: the system's text begins the first turn, the assistant is called model, roles alternate.
+    (tmp_path / "chat_template.jinja").write_text("""{{ bos_token }}
+{%- if messages[0].role == 'system' %}{% set first = messages[0].content + '\\n\\n' %}{% set turns = messages[1:] %}
+{%- else %}{% set first = '' %}{% set turns = messages %}{% endif %}
+{%- for turn in turns %}
+{%- if (turn.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}
+{{- '<start_of_turn>' + ('model' if turn.role == 'assistant' else turn.role) + '\\n' }}
+{{- (first if loop.first else '') + turn.content | trim }}{{ '<end_of_turn>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}""")
+    template = read_chat_template(tmp_path, {"bos_token": "<bos>"})
+    assert template is not None
+    said = [("system", "Be brief."), ("user", "Hello"), ("assistant", "Hi."), ("user", " Why? ")]
+    assert template.text([{"role": role, "content": content} for role, content in said]) == (
+        "<bos><start_of_turn>user\nBe brief.\n\nHello<end_of_turn>\n<start_of_turn>model\nHi.<end_of_turn>\n"
+        "<start_of_turn>user\nWhy?<end_of_turn>\n<start_of_turn>model\n"
+    )
+    with pytest.raises(RungError, match="alternate"):
+        template.text([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
