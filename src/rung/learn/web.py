@@ -91,7 +91,8 @@ class Course:
             "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
             "aim": exercise.aim, "goal": exercise.goal, "shape": exercise.shape,
             "text": path.read_text(encoding="utf-8"), "start": exercise.source,
-            "about": _page(chapter), "first": exercise == chapter.exercises[0], "hints": list(exercise.hints[:seen]), "further": len(exercise.hints) - seen,
+            "about": _page(chapter), "first": exercise == chapter.exercises[0],
+            "hints": list(exercise.hints[:seen]), "further": len(exercise.hints) - seen,
             "question": TITLES.get(_asked(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
             "why": as_html(exercise.why) if solved else "", "story": list(exercise.story) if solved else [],
         }  # fmt: skip
