@@ -15,7 +15,7 @@ import typer
 
 from rung.cli import options, resume
 from rung.errors import RungError
-from rung.files import shown, whole
+from rung.files import read_text, shown, whole
 
 if TYPE_CHECKING:
     from rung.models.family import Config
@@ -124,7 +124,7 @@ def generate(
         "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty, "max_new_tokens": max_new_tokens, "seed": seed,
         "num_samples": num_samples, "stop": tuple(stop or ()), "slide": slide, "echo": show_prompt,
-        "logprobs": logprobs, "batch_size": batch_size, "schema": None if schema is None else _read(schema),
+        "logprobs": logprobs, "batch_size": batch_size, "schema": schema and read_text(schema),
     }  # fmt: skip
     if num_samples < 1:
         raise RungError(f"num_samples is {num_samples}; give a whole number of at least 1.")
