@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from rung.check.report import NAN_LOST
+
 if TYPE_CHECKING:
     from rung.bench.race import Timed
     from rung.check.report import Report
@@ -104,8 +106,8 @@ def failure_lines(report: Report) -> list[str]:
         place = ", ".join(map(str, failure["worst"]))
         shape = " x ".join(map(str, failure["shape"]))
         lines.append(f"worst: {failure['output']}[{place}] of {shape}; {failure['wrong']} values are wrong")
-        if any(pair["expected"] != pair["expected"] and pair["got"] == pair["got"] for pair in failure["pairs"]):
-            lines.append("NaN is lost: fmaxf and fminf return their other number; x < 0 ? 0 : x keeps it")
+        if "nan_lost" in failure:
+            lines.append(NAN_LOST)
         for pair in failure["pairs"]:
             where = f"{failure['output']}[{', '.join(map(str, pair['index']))}]"
             lines.append(f"  {where}  expected {pair['expected']:<12.6g} got {pair['got']:.6g}")
