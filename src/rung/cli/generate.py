@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from rung.cli import options, resume
+from rung.cli import options
 from rung.errors import RungError
 from rung.files import shown, whole
+from rung.models import resume
 
 if TYPE_CHECKING:
     from rung.models.family import Config
