@@ -19,7 +19,7 @@ from rung.models.generate import Run
 from rung.models.gpu.engine import DTYPES, GpuSteps
 from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
 from rung.models.load import make_plan
-from rung.models.operations import LADDERS, PLANS
+from rung.models.operations import PLANS, find, plan_rungs
 from rung.models.options import Options, Prompt
 from rung.models.plan import TorchPlan
 from rung.models.sampling import Sampling
@@ -159,17 +159,13 @@ def weight_bytes(config: Config, dtype: str) -> int:
 
 
 def _plan_text(name: str) -> str:
-    served = ", ".join(f"{operation} {' or '.join(rungs)}" for operation, rungs in PLANS[name].items())
+    served = ", ".join(f"{operation} {' or '.join(rungs)}" for operation, rungs in plan_rungs(name).items())
     return served or "every operation by torch"
 
 
 def rungs_of(plan: str) -> tuple[str, ...]:
     """The rungs that a plan may run."""
-    return tuple(
-        catalogue.find(f"{LADDERS.get(operation, operation)}/{name}").full_name
-        for operation, names in PLANS[plan].items()
-        for name in names
-    )
+    return tuple(find(operation, name).full_name for operation, names in plan_rungs(plan).items() for name in names)
 
 
 class Climber:
