@@ -89,8 +89,10 @@ def study(
                 print(f"Chart: {path}\n" if with_chart else "")
         if not json:
             for f in findings.of_study(one):
-                verdict = findings.VERDICTS[f.verdict]
-                print(f"{f.document.title}: {f.says}. On an H200 {verdict}: {f.why}")
+                says, told, why, theirs, ours = f.line(rows)
+                seen = findings.VERDICTS.get(f.judged(rows), "not measured")
+                reason = f" {why}" if seen == told else ""
+                print(f"{f.document.title}: {says} (theirs {theirs}, here {ours or '-'}): {seen}.{reason}")
     if json:
         console.print_json(answers if name == "all" else answers[0])
 

@@ -64,10 +64,9 @@ class Finding:
         return "same" if found / wanted >= 0.5 else "smaller"
 
     def line(self, rows: Sequence[Row]) -> tuple[str, str, str, str, str]:
-        return (
-            self.says, VERDICTS[self.verdict], self.why, self.than() or sources.number(self.theirs()),
-            sources.number(self.ours(rows)),
-        )  # fmt: skip
+        ours = sources.number(self.ours(rows))
+        theirs = self.than() or sources.number(self.theirs())
+        return self.says, VERDICTS[self.verdict], self.why.replace("{ours}", ours), theirs, ours
 
     @property
     def command(self) -> str:
