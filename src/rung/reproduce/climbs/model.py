@@ -161,7 +161,7 @@ def _plan_text(name: str) -> str:
 
 def rungs_of(plan: str) -> tuple[str, ...]:
     """The rungs that a plan may run."""
-    return tuple(find_rung(operation, name).full_name for operation, names in plan_rungs(plan).items() for name in names)
+    return tuple(find_rung(o, name).full_name for o, names in plan_rungs(plan).items() for name in names)
 
 
 def model_of(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[int]]:
