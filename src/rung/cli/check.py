@@ -139,7 +139,7 @@ def check(
         again = ["check", "--problem", problem, rung] if problem else ["check", operation, path] if path else []
         if goal and (path is None or not isinstance(own, CudaRung) or own.emulate):
             raise RungError("--goal needs a file whose kernels the emulator runs, as in `rung check gelu mine.cu`.")
-        if isinstance(own, CudaRung) and own.guessed is not None:
+        if isinstance(own, CudaRung) and own.guessed:
             console.note(options.proposed(own, write=write))
         if path is not None and (failed := first_look(own, dtype or [], arch or [])):
             failed = doubted(failed, own)
