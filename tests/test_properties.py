@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rung.cli import main
-from rung.cli.generate import _lines, _records
 from rung.errors import RungError
 from rung.expressions import FUNCTIONS, evaluate
 from rung.models.family import parse_config
 from rung.models.load import INNER
 from rung.models.tensors import Safetensors
+from rung.models.text_files import prompt_lines, prompt_records
 from rung.models.tokenizer import Detokenizer, read_tokenizer
 from rung.rungs import header
 
@@ -230,7 +230,7 @@ def test_any_text_comes_back_from_its_tokens_whole_and_piece_by_piece(text: str)
 @example(data=b"\xef\xbb\xbf")
 def test_any_file_is_prompts_or_a_sentence(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "prompts").write_bytes(data)
-    for read in (_lines, _records):
+    for read in (prompt_lines, prompt_records):
         try:
             prompts = read(tmp_path / "prompts")
         except RungError as error:

@@ -26,10 +26,10 @@ from rung.check import judge
 from rung.check.judge import judged, requests
 from rung.check.report import QUICK, CheckRequest, Report
 from rung.cli import main, resume
-from rung.cli.score import _texts
 from rung.cuda import kept
 from rung.exchange.problem import submission
 from rung.models import tokenizer
+from rung.models.text_files import texts_of
 from rung.models.tokenizer import read_tokenizer
 from rung.rungs import catalogue
 from rung.show.charts import write_svg
@@ -235,12 +235,12 @@ def test_texts_of_zeros_are_refused_in_bounded_memory(tmp_path: Path, name: str,
     with (tmp_path / name).open("wb") as file:
         file.truncate(3 << 30)
     with pytest.raises(RungError, match="more than 256 MB"):
-        next(_texts(str(tmp_path / name), "text", each))
+        next(texts_of(str(tmp_path / name), "text", each))
 
 
 @pytest.mark.slow
 def test_a_pipe_without_a_writer_is_not_waited_for(pipe: str) -> None:
-    assert "".join(_texts(pipe, "text", lines=False)) == ""
+    assert "".join(texts_of(pipe, "text", lines=False)) == ""
     for words in (("serve", "--api-key-file", pipe), ("generate", "x", "--model", pipe)):
         assert "is a pipe or a device" in refused(*words)
     for words in (("serve", "--api-key-file", "/dev/zero"), ("results", "/dev/zero"), ("results", pipe)):
@@ -258,12 +258,12 @@ def test_a_task_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_only_a_line_feed_ends_a_line_of_json(tmp_path: Path) -> None:
-    from rung.cli.generate import _records
+    from rung.models.text_files import prompt_records
 
     texts = ["one\u2028two", "three\x85four", "five\x1csix", "seven"]
     path = tmp_path / "texts.jsonl"
     path.write_text("".join(json.dumps({"text": t, "prompt": t}, ensure_ascii=False) + "\r\n" for t in texts), "utf-8")
-    assert _records(path) == texts == list(_texts(str(path), "text", lines=False))
+    assert prompt_records(path) == texts == list(texts_of(str(path), "text", lines=False))
 
 
 def test_a_closed_standard_output_is_no_traceback() -> None:

@@ -8,9 +8,9 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import browser
 import pytest
 
+import browser
 from rung.learn import FOLDER, by_name, web
 
 in_a_browser = pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium here")

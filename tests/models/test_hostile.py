@@ -14,9 +14,9 @@ import pytest
 import gpt2_models
 import hostile
 from rung import files
-from rung.cli.score import _texts
 from rung.errors import RungError
 from rung.expressions import Names, evaluate
+from rung.models.text_files import texts_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,4 +104,4 @@ def test_weights_beyond_half_precision_are_refused_where_they_would_be_rounded_t
 
 def test_texts_from_a_device_that_never_ends_are_refused() -> None:
     with pytest.raises(RungError, match="is a pipe or a device"):
-        next(_texts("/dev/zero", "text", lines=False))
+        next(texts_of("/dev/zero", "text", lines=False))

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from rung.cli import main
-from rung.cli import profile as cli
+from rung.cli import console, main
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.profile import counters, ncu, trace
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
+from rung.show import profile_tables
 
 TABLE = (Path(__file__).parents[1] / "data" / "ncu_raw.csv").read_text()
 NO_GPU = not torch.cuda.is_available()
@@ -79,7 +79,7 @@ def test_two_rungs_are_printed_side_by_side(capsys: pytest.CaptureFixture[str]) 
         Subject(catalogue.find("attention/14"), "b4t64", subject().values, dtype("f32")),
         ncu.parse(TABLE.replace('"31,000","32,000"', '"0","1,000"'))[:1],
     )
-    cli._print([one, other])
+    console.show(profile_tables.counters([one, other]))
     shown = capsys.readouterr().out
     (conflicts,) = [line for line in shown.splitlines() if line.startswith("bank conflicts, loads")]
     assert conflicts.split()[-2:] == ["31,000", "0"]
@@ -130,7 +130,7 @@ def test_kernels_stand_beside_those_of_their_name_and_the_others_by_time() -> No
 def test_what_a_kernel_has_none_of_is_a_dash_in_its_column(capsys: pytest.CaptureFixture[str]) -> None:
     one = fabricated("attention/13", ("contiguous", 5_000, None), ("flash", 40_000, 32_000))
     other = fabricated("attention/14", ("contiguous", 5_000, None), ("flash", 10_000, 1_000))
-    cli._print([one, other])
+    console.show(profile_tables.counters([one, other]))
     shown = capsys.readouterr().out.splitlines()
     (head,) = [line for line in shown if line.count("contiguous") == 2]
     assert head.split()[::2] == ["13_flash", "14_padded_keys"] * 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rung.cli import VERBS
@@ -16,7 +18,15 @@ def test_every_document_has_its_items_and_few_are_closed() -> None:
     assert len(ALL) >= 201 and len({(i.document, i.section, i.what) for i in ALL}) == len(ALL)
     closed = [item for item in ALL if item.closed]
     assert len(closed) <= 8 and all(len(item.closed.split()) >= 5 for item in closed)
-    assert all(bool(item.shown_by) != bool(item.closed) for item in ALL)
+    assert all(bool(item.shown_by) == bool(item.outcome) != bool(item.closed) for item in ALL)
+
+
+def test_a_sentence_or_an_empty_figure_makes_an_item_partly_so() -> None:
+    said = next(i for i in ALL if i.outcome.startswith("Partly:") and all(n.startswith("rung ") for n in i.shown_by[:1]))
+    plain = replace(said, shown_by=("rung sweep",))
+    assert plain.state([]) == "partly" and replace(plain, outcome="Theirs.").state([]) == "as described"
+    assert replace(plain, closed="a reason").state([]) == "closed"
+    assert replace(plain, shown_by=("layernorm/2",)).state([]).startswith("waits")
 
 
 @pytest.mark.parametrize("item", [i for i in ALL if i.shown_by], ids=lambda i: f"{i.document}: {i.what[:40]}")

@@ -27,7 +27,7 @@ from rung.reproduce.studies import (
     waves,
 )
 from rung.reproduce.studies.common import Time, shown, times
-from rung.results import store
+from rung.results import findings, store
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
 
@@ -250,6 +250,8 @@ def test_a_study_writes_a_chart_and_a_row(
     assert launches.part == "launches" and launches.detail["rows"][0][:2] == ["gelu and bias", 2]
     assert (row.kind, row.what, row.quick) == ("study", "fusion", False)
     assert row.detail["finding"] in out and len(row.detail["series"]) == 2
+    told = findings.of_study("fusion")
+    assert told and all(f.says in out for f in told) and "(theirs 0.4071, here 0.5): the same" in out and findings.of_study("softmax") == []
 
 
 def test_an_unknown_study_and_the_list_of_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung.cli import main
-from rung.cli.profile_generate import print_inside
+from rung.cli import console, main
 from rung.cuda import nvrtc
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.profile import sanitize, stopwatch
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
+from rung.show import profile_tables
 
 HEADER = """/*---
 idea = "counts"
@@ -66,7 +66,7 @@ def test_cycles_become_seconds_of_the_thread_that_ran_longest(tmp_path: Path) ->
 
 def test_the_table_adds_up_what_a_thread_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     counted = torch.tensor([[[100, 300], [0, 600], [500, 500]]]) * stopwatch.CALLS
-    print_inside(stopwatch.table(counting(tmp_path), counted, 9e-6, 10e-6))
+    console.show(profile_tables.inside(stopwatch.table(counting(tmp_path), counted, 9e-6, 10e-6)))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["one", "1.0", "3.0", "4.0", "40.0%"] in lines and ["other", "6.0", "6.0", "60.0%"] in lines
     assert ["together", "1.0", "9.0", "10.0", "100.0%"] in lines

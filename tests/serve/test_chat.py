@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from test_serve import ask
 
 import llama_models as models
 import rung
+from rung.cli import main
 from rung.errors import RungError
-from rung.serve.chat import read_chat_template
 from rung.serve.run import served_from
 from serving import running
 
@@ -124,19 +125,47 @@ def test_a_template_writes_the_tokens_of_transformers(style: str, tmp_path: Path
 def test_a_template_in_a_file_of_its_own_and_one_of_several(tmp_path: Path) -> None:
     several = [{"name": "tools", "template": "no"}, {"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}"}]
     folder = folder_of("plain", tmp_path / "several", chat_template=several)
-    template = read_chat_template(folder, {})
+    template = served_from(folder, "tiny").chat_template
     assert template is not None and template.text(CHATS[0]) == "<s>" + CHATS[0][0]["content"]
     (folder / "chat_template.jinja").write_text("[{{ messages | length }}]")
-    template = read_chat_template(folder, {})
+    template = served_from(folder, "tiny").chat_template
     assert template is not None and template.text(CHATS[1]) == "[3]"
 
 
 def test_a_template_reaches_nothing_of_the_program(tmp_path: Path) -> None:
     folder = folder_of("plain", tmp_path / "hostile", chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}")
-    template = read_chat_template(folder, {})
+    template = served_from(folder, "tiny").chat_template
     assert template is not None
     with pytest.raises(RungError):
         template.text(CHATS[0])
+
+
+def test_a_conversation_in_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of("headers", tmp_path / "model")
+    model, template = rung.load(folder, dtype="float32", device="cpu"), served_from(folder, "tiny").chat_template
+    assert template is not None
+    told = [{"role": "system", "content": "Sing."}]
+    answers, messages = [], list(told)
+    for text in ("Hello", "And?", "Hello"):
+        if len(answers) == 2:
+            messages = list(told)  # after /new
+        messages.append({"role": "user", "content": text})
+        ids = model.tokenizer.encode(template.text(messages))
+        answers.append(model.generate([ids], max_new_tokens=6, temperature=0)[0].text)
+        messages.append({"role": "assistant", "content": answers[-1]})
+    lines = "Hello\n\nAnd?\n/new\nHello\n" + "too long " * 200 + "\n/end\nunread\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    words = ["chat", "--model", str(folder), "--dtype", "float32", "-t", "0", "-n", "6", "--system", "Sing."]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    found = capsys.readouterr()
+    assert ended.value.code == 0 and found.out == "".join(f"{answer}\n" for answer in answers)
+    assert found.err.startswith("rung: ") and "/new" in found.err and answers[0] == answers[2]
+    with pytest.raises(SystemExit) as ended:
+        main(["chat"])  # the model inside has no template
+    assert ended.value.code == 2 and capsys.readouterr().err.startswith("rung: ")
 
 
 @pytest.mark.slow

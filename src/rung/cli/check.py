@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -16,10 +15,10 @@ from rung.cli import console, cubins, options
 from rung.cli.ending import exit_code_of
 from rung.errors import RungError
 from rung.files import read_text
+from rung.profile.cubins import Launch
 
 if TYPE_CHECKING:
     from rung.check.report import CheckRequest, Report
-    from rung.cuda.source import Unreached
     from rung.rungs.base import Rung
 
 INTERRUPTED = 130  # exit code
@@ -88,7 +87,7 @@ def check(
     · rung check --problem ./vectoradd submission.py
     · rung check layernorm prog.cu --call 'layernorm_forward*' --with block_size=128
     """
-    launch = cubins.Launch(grid, block, shared, cluster, kernel, args)
+    launch = Launch(grid, block, shared, cluster, kernel, args)
     if rung is not None and rung.endswith(".cubin"):
         raise typer.Exit(cubins.check(Path(rung), launch, json=json))
     if launch.given:
@@ -146,7 +145,9 @@ def check(
             failed = doubted(failed, own)
             code = exit_code([failed], set())
             if json:
-                console.print_json(_document(code, [failed], lambda r: [*again, "--dtype", r.dtype], ""))
+                from rung.show import document
+
+                console.print_json(document.of_reports(code, [failed], lambda r: [*again, "--dtype", r.dtype], ""))
             else:
                 _say(failed, [replace(asked, rung=failed.rung, dtype=failed.dtype)], sys.stdout)
             return code
@@ -211,6 +212,7 @@ def _check(
     from rung.check.report import known as known_right
     from rung.profile.goals import Remarks, counted
     from rung.results import store
+    from rung.show import document, verb_tables
 
     where = work[0].device
     if missing:
@@ -253,38 +255,16 @@ def _check(
         known.sort(key=lambda r: order[(r.rung, r.dtype)])
         if json:
             complete = len(known) == len(work)
-            console.print_json(_document(code, known, repeat, _device_name(where), *remarks, complete=complete))
+            name = _device_name(where)
+            console.print_json(document.of_reports(code, known, repeat, name, *remarks, complete=complete))
         else:
-            _show_unreached(known)
-            _sum_up(known, len(work), _device_name(where))
+            print("".join(f"{line}\n" for line in verb_tables.unreached(known)), end="")
+            if known:
+                print(verb_tables.sum_up(known, len(work), _device_name(where)))
     if not json:
         code = count()
         print("".join(f"{line}\n" for line in (*remarks.others, *remarks.missed)), end="")
     return code
-
-
-_TOLD: tuple[str, ...] = ("reason", "cause", "case", "failure", "place", "related")  # of a report, by its finding
-
-
-def _document(
-    code: int, reports: Sequence[Report], repeat: Callable[[Report], list[object]], device: str,
-    missed: Sequence[str] = (), notes: Sequence[str] = (), *, complete: bool = True,
-) -> dict[str, Any]:  # fmt: skip
-    """The reports as JSON: what is wrong, missed goals too, is apart from what was done."""
-    from rung.show import document
-
-    found: list[dict[str, Any]] = []
-    for r in (r for r in reports if r.verdict != "ok"):
-        facts = dict(r.failure)
-        case = {"name": r.case, "values": facts.pop("dims", {}) | facts.pop("scalars", {})}
-        case |= {"dtype": facts.pop("dtype", r.dtype), "without": facts.pop("without", [])}
-        more: dict[str, Any] = {"about": f"{r.rung} {r.dtype}", "case": case if r.case else {}, "evidence": facts}
-        if r.place:
-            more |= {"place": r.place, "related": r.related}
-        found.append(document.finding(r.cause or r.verdict, r.reason, repeat(r), **more))
-    found += [document.finding("goal", line, repeat(reports[0])) for line in missed]
-    rows = [{n: v for n, v in r.as_json().items() if n not in _TOLD} for r in reports]
-    return document.document("check", code, rows, found, notes, device=device, complete=complete)
 
 
 def _progress(stage: str) -> None:
@@ -343,31 +323,3 @@ def _say(report: Report, work: Sequence[CheckRequest], file: TextIO) -> None:
         print(text, file=file, flush=True)
     for told in verb_tables.failure_lines(report):
         print(f"    {told}", file=file, flush=True)
-
-
-def _sum_up(reports: Sequence[Report], expected: int, device: str) -> None:
-    from rung.check.report import NOT_JUDGED
-
-    if not reports:
-        return
-    verdicts = ("ok", *NOT_JUDGED, "failed")
-    counts = {v: sum(r.verdict == v for r in reports) for v in verdicts}
-    text = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
-    stopped = f"; stopped before the other {expected - len(reports)}" if len(reports) < expected else ""
-    shares = [r.norm / r.norm_cap for r in reports if r.verdict == "ok" and r.norm_cap]
-    within = "each value is within its bound, and the overall relative error at most"
-    more = f" Where ok, {within} {max(shares):.2f} of its cap." if shares else ""
-    print(f"\n{text} on {device}{stopped}.{more}")
-
-
-def _show_unreached(reports: Sequence[Report]) -> None:
-    """The places that no case has reached in any number format, with their source."""
-    sites: dict[str, list[set[Unreached]]] = {}
-    for report in reports:
-        sites.setdefault(report.rung, []).append(set(report.unreached))
-    places = sorted(set().union(*(set.intersection(*found) for found in sites.values())))
-    for file, of_file in itertools.groupby(places, key=lambda place: place.file):
-        print(f"\n{file}")
-        for line, of_line in itertools.groupby(of_file, key=lambda place: place.line):
-            here = list(of_line)
-            print(f"{line:6}  {here[0].text}\n        ^ {', '.join(dict.fromkeys(p.never for p in here))}")

@@ -12,16 +12,10 @@ from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.models.family import Config
-    from rung.models.weights import Weights
-    from rung.reproduce.climbs.model import Climb, Climbed
     from rung.results.row import Row as Result
 
 PROMPT = "Hello, I'm a language model,"
 NEW_TOKENS = 512
-# Prompts as GPT-2's tokens, for random weights, which have no tokenizer.
-PROMPT_TOKENS = (15496, 11, 314, 1101, 257, 3303, 2746, 11)
-TOKENIZED = {PROMPT: PROMPT_TOKENS, "The city with the largest population is": (464, 1748, 351, 262, 4387, 3265, 318)}
 
 
 def climb(
@@ -57,7 +51,7 @@ def climb(
 
     from rung.models.family import requested
     from rung.models.load import find
-    from rung.reproduce.climbs import course
+    from rung.reproduce.climbs import course, tables
     from rung.reproduce.climbs import model as generation
     from rung.show import attention_text_chart, model_chart
 
@@ -73,7 +67,7 @@ def climb(
     if study == "course":
         prompt = course.PROMPT if prompt == PROMPT else prompt
         tokens = course.NEW_TOKENS if tokens == NEW_TOKENS else tokens
-    config, weights, ids = _model(model, prompt, device)
+    config, weights, ids = generation.model_of(model, prompt, device)
     trained = "random" if model.startswith("random:") else model
     if study == "attention":
         from rung.reproduce.climbs import attention
@@ -87,13 +81,16 @@ def climb(
         ):  # fmt: skip
             results.append(_store(row, device, output))  # at once, so that an interrupted study keeps its results
             console.note(f"{row.part}: {attention_text_chart.result(row)}")
-        console.print_json([row.as_json() for row in results]) if json else _print_study(results)
+        if json:
+            console.print_json([row.as_json() for row in results])
+        else:
+            console.show([tables.attention_study(results)])
         _draw_study(results, svg)
         return
     climber = generation.Climber(
         model.removeprefix("random:"), config, weights, ids, tokens,
-        device="cuda" if device == "cuda" else "emulator", bandwidth=_bandwidth(device), seconds=seconds,
-        study=study or "", progress=lambda row: None if json else console.note(_line(row)),
+        device="cuda" if device == "cuda" else "emulator", bandwidth=generation.bandwidth_of(device), seconds=seconds,
+        study=study or "", progress=lambda row: None if json else console.note(tables.line(row)),
     )  # fmt: skip
     plans = [name for name in plan if name != "none"] if plan is not None else None
     results = []
@@ -105,7 +102,7 @@ def climb(
     if json:
         console.print_json([row.as_json() for row in results])
     else:
-        _print(climber.result)
+        console.show([tables.climbed(climber.result)])
     if any(row.verdict == "failed" for row in results):
         raise typer.Exit(1)
 
@@ -118,87 +115,10 @@ def _store(row: Result, device: str, output: Path | None) -> Result:
     return store.append(stored) if device == "cuda" else stored
 
 
-def _model(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[int]]:
-    from rung.models import family
-    from rung.models import weights as model_weights
-
-    if (config := family.requested(model)) is not None:
-        if prompt not in TOKENIZED:
-            raise RungError("random weights have no tokenizer; leave --prompt out, or name a real --model.")
-        where = "cuda" if device == "cuda" else "cpu"
-        return config, model_weights.weights_of(config, where), list(TOKENIZED[prompt])
-    from rung.models.family import read_config
-    from rung.models.load import find
-    from rung.models.tokenizer import read_tokenizer
-    from rung.models.weights import Linear, read_weights
-
-    folder = find(model)
-    config = read_config(folder / "config.json")
-    weights = read_weights(folder, config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
-    return config, weights, list(read_tokenizer(folder).encode(prompt))
-
-
-def _bandwidth(device: str) -> float | None:
-    if device != "cuda":
-        return None
-    from rung.bench import race
-
-    return race.measure_ceilings().bytes
-
-
-def _line(row: Climbed) -> str:
-    if row.verdict != "ok":
-        return f"{row.dtype} {row.name}: {row.verdict}: {row.reason}"
-    speed = "right" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f} tokens/s"
-    return f"{row.dtype} {row.name}: {speed}"
-
-
 def _draw(picture: str, path: Path) -> None:
     from rung.show.charts import write_svg
 
     write_svg(picture, path)
-
-
-def _print(result: Climb) -> None:
-    columns = (
-        "step", "dtype", "tokens/s", "vs before", "first, ms", "peak, MB", "of bandwidth", "KL", "same", "tokens", "",
-    )  # fmt: skip
-    shown = []
-    for row in result.rows:
-        known = row.tokens_per_second is not None
-        shown.append(
-            (
-                row.name,
-                row.dtype,
-                f"{row.tokens_per_second:,.0f}" if known else "",
-                f"{row.gain:.2f}x" if row.gain else "",
-                f"{row.first_seconds * 1e3:.1f}" if row.first_seconds else "",
-                f"{row.peak_bytes / 1e6:,.0f}" if row.peak_bytes else "",
-                f"{row.of_bandwidth:.1%}" if row.of_bandwidth else "",
-                f"{row.divergence:.1e}" if row.divergence is not None else "",
-                f"{row.identical}" if row.identical is not None else "",
-                row.tokens or "",
-                row.reason or ("" if row.verdict == "ok" else row.verdict),
-            )
-        )
-    console.table(columns, shown, right=columns[2:10], drop=("tokens", "peak, MB", "same", "first, ms", "KL"))
-
-
-def _print_study(rows: Sequence[Result]) -> None:
-    from rung.show.attention_text_chart import result
-
-    columns = ("attention", "time", "against naive torch at the same length", "same tokens", "")
-    shown = [
-        (
-            row.part,
-            result(row) if row.verdict == "ok" else "",
-            f"{row.metrics['vs_naive']:.2f}x" if row.verdict == "ok" else "",
-            f"{row.metrics['same_tokens']:.0f}" if "same_tokens" in row.metrics else "",
-            row.reason,
-        )
-        for row in rows
-    ]
-    console.table(columns, shown, right=columns[1:4])
 
 
 def _draw_study(rows: Sequence[Result], svg: Path | None) -> None:

@@ -7,14 +7,14 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from rung.show.verb_tables import aligned
+from rung.show.verb_tables import Table, aligned
 
 STYLES = {
     "ok": "green",
@@ -73,7 +73,7 @@ def table(
     console = Console(highlight=False)
     visible, same, left_out = fitting(columns, cells, console.width, drop)
     prose = _prose(cells, len(columns))
-    shown = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    shown = RichTable(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for i in visible:
         justify: Literal["left", "right"] = "right" if columns[i] in right else "left"
         shown.add_column(columns[i], justify=justify, no_wrap=i not in prose, overflow="fold")
@@ -132,6 +132,15 @@ def fitting(
 def _prose(cells: Sequence[Sequence[str]], count: int) -> list[int]:
     """Columns that may be folded."""
     return [i for i in range(1, count) if max((len(row[i]) for row in cells), default=0) > PROSE]
+
+
+def show(pieces: Iterable[str | Table]) -> None:
+    """Texts and tables, one after another."""
+    for piece in pieces:
+        if isinstance(piece, str):
+            print(piece)
+        else:
+            table(piece.columns, piece.rows, right=piece.right, drop=piece.drop)
 
 
 def note(text: str) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rung.cli import console, cubins, options
+from rung.cli import console, options
 from rung.errors import RungError
+from rung.profile import cubins
 
 if TYPE_CHECKING:
     from rung.profile.counted import Counted

@@ -15,12 +15,11 @@ import typer
 
 from rung.cli import options, resume
 from rung.errors import RungError
-from rung.files import TEXT, read_bytes, shown, whole
+from rung.files import shown, whole
 
 if TYPE_CHECKING:
     from rung.models.family import Config
-    from rung.models.generate import Run, Stats
-    from rung.models.load import Model
+    from rung.models.generate import Run
     from rung.models.options import Completion
     from rung.models.tokenizer import Tokenizer
 
@@ -109,7 +108,7 @@ def generate(
     """
     if logprobs and not json_:
         raise RungError("log-probabilities are part of the JSON output; add --json.")
-    _begin(device, dtype, ray)
+    begin(device, dtype, ray)
     device = options.device_of(gpus, device, ray)
     texts = _prompts(text, prompt, file, prompts)
     json_ = json_ or output is not None
@@ -151,6 +150,7 @@ def generate(
             _tell_full(ends)
             return
         from rung.models.load import load
+        from rung.show import run_figures
 
         chosen = load(**how)
         if gpus is not None:
@@ -167,15 +167,15 @@ def generate(
             # A file or pipe gets each text as soon as it is complete; figures are known when all are.
             at_once = output is not None or (not sys.stdout.isatty() and not (json_ and stats))
             _collect(run, say if at_once else None)
-            say(run.take(unfinished=output is None), _figures(chosen, run) if stats else None)
+            say(run.take(unfinished=output is None), run_figures.of_run(chosen, run) if stats else None)
     _tell_full(ends)
     if stats and not json_:
-        print(_summary(_figures(chosen, run)), file=sys.stderr)
+        print(run_figures.sentence(run_figures.of_run(chosen, run)), file=sys.stderr)
     if run.interrupted:
         raise typer.Exit(130)
 
 
-def _begin(device: str, dtype: str, ray: str | None) -> None:
+def begin(device: str, dtype: str, ray: str | None) -> None:
     """Work to do while torch is imported: compile the CPU kernels, or create the GPU's context."""
     on_gpu = Path("/dev/nvidiactl").exists()
     if device == "cpu" or (device == "auto" and not on_gpu):
@@ -206,6 +206,8 @@ def _over_ray(
 
 
 def _prompts(text: str | None, prompt: str | None, file: Path | None, prompts: Path | None) -> list[str]:
+    from rung.models import text_files
+
     given = [
         name
         for name, value in (("PROMPT", text), ("--prompt", prompt), ("--file", file), ("--prompts", prompts))
@@ -214,64 +216,13 @@ def _prompts(text: str | None, prompt: str | None, file: Path | None, prompts: P
     if len(given) > 1:
         raise RungError(f"{given[0]} and {given[1]} were both given; choose one.")
     if prompts is not None:
-        return _records(prompts) if prompts.suffix == ".jsonl" else _lines(prompts)
+        return text_files.prompt_records(prompts) if prompts.suffix == ".jsonl" else text_files.prompt_lines(prompts)
     if file is not None:
-        return [_some(_read(file).removesuffix("\n"))]
+        return [text_files.some(text_files.read(file).removesuffix("\n"))]
     text = prompt if text is None else text
     if text is None and sys.stdin.isatty():
         raise RungError('there is no prompt; try: rung generate "Once upon a time".')
-    return [_some(_read(Path("-")).removesuffix("\n") if text in (None, "-") else str(text))]
-
-
-def _some(prompt: str) -> str:
-    if not prompt:
-        raise RungError("the prompt is empty; give at least one character to continue.")
-    return prompt
-
-
-def _read(file: Path) -> str:
-    name = "standard input" if str(file) == "-" else str(file)
-    try:
-        content = sys.stdin.buffer.read(TEXT + 1) if str(file) == "-" else read_bytes(file)
-    except OSError as error:
-        raise RungError(f"{name} cannot be read ({error.strerror}); name a text file.") from None
-    if len(content) > TEXT:
-        raise RungError(f"{name} has more than {TEXT >> 20} MB; give less at once.")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise RungError(f"{name} is not UTF-8 (line {line}); convert it, with iconv for example.") from None
-
-
-def _lines(file: Path) -> list[str]:
-    lines = [line.removesuffix("\r") for line in _read(file).removesuffix("\n").split("\n")]
-    texts = [line for line in lines if line.strip()]
-    if not texts:
-        raise RungError(f"{file} holds no prompt; write one per line.")
-    blank = len(lines) - len(texts)
-    if blank:
-        print(f"rung: {file}: {blank} blank line{'s' * (blank > 1)} left out.", file=sys.stderr)
-    return texts
-
-
-def _records(file: Path) -> list[str]:
-    """The prompts of JSON lines: strings, or objects with a field `prompt`."""
-    texts = []
-    for number, line in enumerate(_read(file).split("\n"), 1):  # JSON may hold what `splitlines` takes for an end
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            raise RungError(f"line {number} of {file} is not JSON; write a string or an object per line.") from None
-        text = record.get("prompt") if isinstance(record, dict) else record
-        if not isinstance(text, str):
-            raise RungError(f'line {number} of {file} has no text; write a string, or {{"prompt": "..."}}.')
-        texts.append(_some(text))
-    if not texts:
-        raise RungError(f"{file} holds no prompt; write one per line.")
-    return texts
+    return [text_files.some(text_files.read(Path("-")).removesuffix("\n") if text in (None, "-") else str(text))]
 
 
 def _kernels(given: list[str]) -> dict[str, str]:
@@ -361,53 +312,3 @@ def _print(
         if index:
             print("---")
         print(completion.text, flush=True)
-
-
-def _figures(model: Model, run: Run) -> dict[str, Any]:
-    s = run.stats
-    return {
-        "model": model.name,
-        "device": model.plan.on,
-        "dtype": model.plan.dtype,
-        "load_s": round(model.load_seconds, 3),
-        "prompt_tokens": s.prompt_tokens,
-        "prefill_ms": round(s.prefill_seconds * 1e3, 2),
-        "new_tokens": s.new_tokens,
-        "tokens_per_s": round(s.tokens_per_second, 1) if s.tokens_per_second else None,
-        "drafts": _drafts(s) if model.transformer.drafting else None,
-        "peak_memory_mb": round(_peak_memory() / 1e6, 1),
-        "plan": model.plan.name,
-        "rungs": model.plan.rungs_in_use,
-        "notes": model.plan.notes,
-    }
-
-
-def _drafts(s: Stats) -> dict[str, Any]:
-    return {
-        "proposed": s.proposed,
-        "accepted": s.accepted,
-        "steps": s.drafted,
-        "tokens_per_step": round(1 + s.accepted / s.drafted, 2) if s.drafted else None,
-    }
-
-
-def _peak_memory() -> int:
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _summary(f: dict[str, Any]) -> str:
-    speed = f" at {f['tokens_per_s']:,} tokens/s" if f["tokens_per_s"] else " (too few to time)"
-    rungs = [f"plan {f['plan']}: {', '.join(f['rungs'].values())}"] if f["rungs"] else []
-    if f["drafts"]:
-        d = f["drafts"]
-        share = f", {d['tokens_per_step']} tokens per step where there was a draft" if d["steps"] else ""
-        rungs.append(f"drafts: {d['accepted']} of {d['proposed']} tokens accepted in {d['steps']} steps{share}.")
-    figures = (
-        f"{f['model']}, {f['dtype']} on {f['device']}: loaded in {f['load_s']:.2f} s, "
-        f"{f['prompt_tokens']} prompt tokens in {f['prefill_ms']:.1f} ms, "
-        f"{f['new_tokens']} new tokens{speed}; {f['peak_memory_mb']:,.0f} MB at most."
-    )
-    return "\n".join([figures, *rungs, *(f"note: {note}" for note in f["notes"])])

@@ -45,6 +45,7 @@ def results(
     """
     from rung.results import codes, query, store
     from rung.results.row import newest
+    from rung.show import result_tables
 
     files, op, rung = _sorted_out(files or [], op, rung)
 
@@ -79,9 +80,9 @@ def results(
         for kind, count in store.publish(rows, publish).items():
             console.note(f"{publish / kind}.jsonl: {count} rows")
     elif any(filters.values()) or files or all:
-        _list(rows)
+        console.show([result_tables.listed(rows)])
     else:
-        _summary(rows)
+        console.show(result_tables.summary(rows))
 
 
 def _sorted_out(given: list[Path], op: str | None, rung: str | None) -> tuple[list[Path], str | None, str | None]:
@@ -100,19 +101,6 @@ def _sorted_out(given: list[Path], op: str | None, rung: str | None) -> tuple[li
     return files, op, rung
 
 
-def _summary(rows: list[Row]) -> None:
-    """How many rows of which kind each GPU has."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.gpu or "no GPU", row.kind), []).append(row)
-    shown = [
-        (gpu, kind, len(of), len({row.operation for row in of}), max(row.time for row in of)[:10])
-        for (gpu, kind), of in sorted(groups.items())
-    ]
-    console.table(("gpu", "kind", "rows", "operations", "newest"), shown, right=("rows", "operations"))
-    print("\n`rung results OP` or a filter (--kind, --gpu, --dtype ...) lists the rows; --all lists every row.")
-
-
 def _full_name(rung: str | None) -> str | None:
     """A rung's name in the rows; unknown names, which rows of a removed rung may have, are left unchanged."""
     if rung is None or "/" not in rung:
@@ -124,41 +112,9 @@ def _full_name(rung: str | None) -> str | None:
     return rung
 
 
-def _list(rows: list[Row]) -> None:
-    from rung.show.markdown import headline, remark
-
-    shown = [
-        (
-            " ".join(filter(None, (row.what, row.part))),
-            row.kind,
-            row.dtype,
-            row.shape,
-            headline(row),
-            "" if row.verdict == "ok" else row.verdict,
-            _conditions(row),
-            row.gpu,
-            row.time[:10],
-            row.commit[:8],
-            remark(row),
-        )
-        for row in rows
-    ]
-    columns = ("what", "kind", "dtype", "shape", "figure", "verdict", "with", "gpu", "day", "commit", "remark")
-    console.table(columns, shown, right=("figure",), drop=("commit", "day", "remark", "gpu", "kind", "with", "verdict"))
-
-
-def _conditions(row: Row) -> str:
-    """What else the figure depends on: a sweep's tuning, the length and number of texts, the implementation."""
-    if row.kind == "sweep":
-        return " ".join(f"{n}={v}" for n, v in row.tuning.items())
-    if row.kind not in ("climb", "generate", "parallel"):
-        return ""
-    return ", ".join(str(v) if isinstance(v, str) else f"{n.replace('_', ' ')} {v}" for n, v in row.options.items())
-
-
 def _compare(names: tuple[str, str], a: list[Row], b: list[Row], json: bool) -> None:
     from rung.results import query
-    from rung.results.current import time_text
+    from rung.show import result_tables
 
     pairs = query.compare(a, b)
     if not pairs:
@@ -179,21 +135,4 @@ def _compare(names: tuple[str, str], a: list[Row], b: list[Row], json: bool) -> 
         ]
         console.print_json(differences)
         return
-    shown = [
-        (
-            p.a.what,
-            p.a.dtype,
-            p.a.shape,
-            time_text(p.a.metrics["cold_us"]),
-            time_text(p.b.metrics["cold_us"]),
-            f"{p.ratio:.2f}x",
-            p.verdict,
-            "" if p.same_code else "the source differs",
-        )
-        for p in pairs
-    ]
-    columns = ("rung", "dtype", "shape", "A, µs", "B, µs", "B/A speed", "B is", "remark")
-    print(f"A: {names[0]}\nB: {names[1]}\n")
-    console.table(columns, shown, right=columns[3:6])
-    counts = {v: sum(p.verdict == v for p in pairs) for v in ("faster", "slower", "tie")}
-    print(f"\nB is faster {counts['faster']} times, slower {counts['slower']}, a tie {counts['tie']}.")
+    console.show(result_tables.differences(names, pairs))

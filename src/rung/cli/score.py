@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from rung.cli import options, resume
-from rung.errors import RungError, first_line
-from rung.files import TEXT, lines_of, opened
+from rung.errors import RungError
+from rung.models.text_files import labelled, texts_of
 
 
 def score(
@@ -65,11 +65,11 @@ def score(
     asked = {"model": model, "dtype": dtype, "revision": revision, "field": field, "lines": lines, **scoring}
     run = resume.run_of(asked)
     done = resume.done(out, run)
-    labelled = _labelled(files or ["-"], field, lines)
+    every = labelled(files or ["-"], field, lines)
     waiting: deque[dict[str, Any]] = deque()
 
     def texts() -> Iterator[str]:
-        for index, (label, text) in enumerate(labelled):
+        for index, (label, text) in enumerate(every):
             if index < done:
                 continue
             waiting.append({"index": index, **label, **({"run": run} if out else {})})
@@ -101,7 +101,7 @@ def perplexity(
 
     rung perplexity gpt2 chapter.txt --stride 512
     """
-    (text,) = _texts(str(file), "", lines=False, plain=True)
+    (text,) = texts_of(str(file), "", lines=False, plain=True)
     how = {
         "model": model, "device": device, "dtype": dtype, "revision": revision, "offline": offline, "threads": threads,
         "window": window, "global_tokens": global_,
@@ -129,78 +129,6 @@ def _scores(
     job = Job(how, "score", scoring)
     found = over_gpus(job, texts, gpus) if ray is None and gpus else over_ray(job, texts, ray or "auto")
     return (one for (one,) in found)
-
-
-def _labelled(files: list[str], field: str, lines: bool) -> Iterator[tuple[dict[str, str], str]]:
-    """Every text, with its file if there are several."""
-    for name in files:
-        label = {"file": name} if len(files) > 1 else {}
-        for text in _texts(name, field, lines):
-            yield label, text
-
-
-def _texts(name: str, field: str, lines: bool, plain: bool = False) -> Iterator[str]:
-    if not plain and name.endswith(".parquet"):
-        yield from _column(name, field)
-        return
-    try:
-        with nullcontext(sys.stdin.buffer) if name == "-" else opened(Path(name), pipes=True) as file:
-            if not plain and (name.endswith(".jsonl") or (name == "-" and not lines)):
-                yield from _records(file, name, field)
-            elif lines:
-                yield from (line.decode().rstrip("\r\n") for line in lines_of(file, name))
-            else:
-                yield _rest(file, name)
-    except UnicodeDecodeError:
-        raise RungError(f"{name} is not UTF-8; convert it, with iconv for example.") from None
-    except OSError as error:
-        more = "name a file of texts, or pipe a text to `rung score`."
-        raise RungError(f"{name} cannot be read ({error.strerror}); {more}") from None
-
-
-def _rest(file: IO[bytes], name: str) -> str:
-    content = file.read(TEXT + 1)
-    if len(content) > TEXT:
-        raise RungError(f"{name} has more than {TEXT >> 20} MB; divide it into several texts.")
-    return content.decode()
-
-
-def _records(file: IO[bytes], name: str, field: str) -> Iterator[str]:
-    """JSON lines; standard input that does not begin with one is a single plain text."""
-    for number, line in enumerate(lines_of(file, name), 1):
-        text = line.decode()
-        if not text.strip():
-            continue
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError):
-            if name == "-" and number == 1:
-                yield text + _rest(file, name)
-                return
-            raise RungError(f"line {number} of {name} is not JSON; give an object with the field {field!r}.") from None
-        value = record.get(field) if isinstance(record, dict) else record
-        if not isinstance(value, str):
-            raise RungError(f"line {number} of {name} has no text in {field!r}; --field names another.")
-        yield value
-
-
-def _column(name: str, field: str) -> Iterator[str]:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise RungError(f"reading {name} needs pyarrow; `pip install pyarrow` brings it.") from None
-    try:
-        with opened(Path(name)) as content, parquet.ParquetFile(content) as file:
-            if field not in file.schema_arrow.names:
-                columns = ", ".join(file.schema_arrow.names)
-                raise RungError(f"{name} has no column {field!r}; it has {columns}; --field names one.")
-            for batch in file.iter_batches(columns=[field]):
-                for value in batch.column(0).to_pylist():
-                    if not isinstance(value, str):
-                        raise RungError(f"the column {field!r} of {name} holds {type(value).__name__}, not text.")
-                    yield value
-    except (ArrowException, OSError) as error:
-        raise RungError(f"{name} cannot be read as parquet: {first_line(error).rstrip('.')}.") from None
 
 
 def _progress() -> Any:

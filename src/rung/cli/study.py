@@ -68,7 +68,7 @@ def study(
     if given and name != "attention":
         raise RungError(f"--{next(iter(given))} is an option of `rung study attention` only.")
     from rung.reproduce.studies.common import Gpu
-    from rung.results import store
+    from rung.results import findings, store
     from rung.show.charts import write_svg
 
     answers = []
@@ -87,6 +87,12 @@ def study(
                 console.table(each.columns, each.rows, right=[c for c in each.columns if _number(c)])
                 print(f"\n{each.finding}")
                 print(f"Chart: {path}\n" if with_chart else "")
+        if not json:
+            for f in findings.of_study(one):
+                says, told, why, theirs, ours = f.line(rows)
+                seen = findings.VERDICTS.get(f.judged(rows), "not measured")
+                reason = f" {why}" if seen == told else ""
+                print(f"{f.document.title}: {says} (theirs {theirs}, here {ours or '-'}): {seen}.{reason}")
     if json:
         console.print_json(answers if name == "all" else answers[0])
 

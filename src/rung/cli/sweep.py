@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +17,10 @@ from rung.errors import RungError
 from rung.files import shown, whole
 
 if TYPE_CHECKING:
-    from rung.results.row import Row
     from rung.rungs.base import Subject
-    from rung.sweep.course import Column
-    from rung.sweep.slurm import Request
-    from rung.sweep.sweep import Measure, Place, Sweep, Tuning
+    from rung.sweep.slurm import Cluster
+    from rung.sweep.sweep import Measure, Sweep, Tuning
 
-SHOWN = 24
 T = TypeVar("T")
 
 
@@ -97,10 +94,10 @@ def sweep(
         raise RungError("--halving compares all configurations in one process; leave it out with --slurm.")
     cluster = None
     if slurm or dry_run:
-        from rung.sweep.slurm import Request
+        from rung.sweep.slurm import Cluster, Request
 
         request = Request(tasks, gpus, exclusive, partition, account, time, tuple(sbatch or ()))
-        cluster = _Cluster(request, folder, dry_run, not no_wait, retries, output)
+        cluster = Cluster(request, folder, dry_run, not no_wait, retries, output)
     if tuples:
         if rung or file or course:
             raise RungError("--tuples sweeps the whole model; leave out OP/RUNG, FILE and --course.")
@@ -235,51 +232,14 @@ def _named(subject: Subject) -> str | None:
     return subject.shape if "=" in subject.shape or subject.shape in subject.rung.operation.shapes else None
 
 
-@dataclass(frozen=True)
-class _Cluster:
-    """How a sweep is distributed."""
-
-    request: Request
-    folder: Path | None
-    dry_run: bool
-    waiting: bool
-    retries: int
-    output: Path | None
-
-    def rows(self, name: str, words: list[str], places: list[Place]) -> list[Row] | None:
-        """The rows of all tasks, kept in the store; None if the array was only shown, or is not done."""
-        from rung.results import store
-        from rung.sweep import slurm
-
-        folder = (self.folder or Path(f"rung-sweep-{name}")).resolve()
-        if self.dry_run:
-            print(slurm.script(words, self.request, folder, range(self.request.tasks)), end="")
-            return None
-        with _progress(name) as report:
-            rows = slurm.spread(
-                words, self.request, folder, places, retries=self.retries, waiting=self.waiting, progress=report
-            )
-        if len(rows) < len(places):
-            console.note(f"rung: {len(rows)} of {len(places)} rows so far; the same command gathers the rest.")
-            return None
-        measured = {r.key for r in store.read(self.output) if r.kind in ("sweep", "profile")}
-        for row in (*rows, *slurm.rows_of(folder, "profile")):
-            if row.key not in measured:
-                store.append(row, self.output)
-        gpus = {r.gpu for r in rows}
-        if any(r.cold_us is not None for r in rows) and len(gpus) > 1:
-            console.note(f"rung: the tasks ran on different GPUs ({', '.join(map(str, gpus))}); see --partition.")
-        return rows
-
-
 def _spread(
-    subject: Subject, words: list[str], cluster: _Cluster, tunings: list[Tuning], plot: Path | None, json: bool
+    subject: Subject, words: list[str], cluster: Cluster, tunings: list[Tuning], plot: Path | None, json: bool
 ) -> None:
     from rung.rungs import identity
     from rung.sweep.sweep import Sweep, place
 
     name = f"{subject.rung.full_name.replace('/', '-')}-{subject.dtype.name}-{identity.text(subject.rung)}"
-    rows = cluster.rows(name, words, [place(subject, tuning) for tuning in tunings])
+    rows = cluster.rows(words, [place(subject, tuning) for tuning in tunings], name, _progress, console.note)
     if rows is not None:
         timed = any(r.cold_us is not None for r in rows)
         swept = Sweep(subject, rows[0].options["measure"], timed, rows)
@@ -299,6 +259,7 @@ def _profile(swept: Sequence[Sweep], store: Path | None) -> None:
 
 def _conclude(swept: Sweep, plot: Path | None, json: bool, *, store: bool) -> None:
     from rung.rungs import tunings
+    from rung.show import sweep_tables
     from rung.sweep import summary
 
     findings = summary.findings(swept)
@@ -328,57 +289,12 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, store: bool) -> No
             }
         )
     else:
-        _print(swept, findings, won)
+        console.show(sweep_tables.of_rung(swept, findings, won))
     if not any(r.verdict == "ok" for r in swept.rows):
         raise typer.Exit(1)
 
 
-def _print(swept: Sweep, findings: list[Any], won: tuple[Row, Row | None] | None) -> None:
-    from rung.sweep.sweep import figure_of
-
-    names = list(swept.subject.rung.tune)
-    right = sorted((r for r in swept.rows if r.verdict == "ok"), key=figure_of)
-    default = swept.subject.rung.tuned(None)
-    print(f"{swept.subject.rung.full_name}  {swept.subject.dtype.name}  {swept.subject.shape}\n")
-    cells = []
-    for row in right[:SHOWN]:
-        time, ratio = row.cold_us, row.metrics.get("ratio")
-        cells.append(
-            (
-                *(row.tuning[n] for n in names),
-                "" if time is None else f"{time:.2f}",
-                "" if ratio is None else f"{ratio:.3f}",
-                f"{row.metrics['registers']:.0f}" if "registers" in row.metrics else "",
-                _occupancy(row),
-                row.detail.get("limiter", ""),
-                "default" if row.tuning == default else "",
-            )
-        )
-    columns = (*names, "cold us", "x default", "registers", "occupancy", "limited by", "")
-    console.table(columns, cells, right=columns[:-2])
-    if len(right) > SHOWN:
-        print(f"... and {len(right) - SHOWN} more (--json shows all).")
-    for verdict, words in (("illegal", "illegal, not launched"), ("failed", "failed")):
-        reasons: dict[str, int] = {}
-        for row in swept.rows:
-            if row.verdict == verdict:
-                reasons[row.reason] = reasons.get(row.reason, 0) + 1
-        for reason, count in reasons.items():
-            print(f"{count} {words}: {reason}")
-    if swept.resumed:
-        print(f"{swept.resumed} measured before.")
-    print()
-    for finding in findings:
-        print(finding.sentence)
-    if won is not None:
-        best, own = won
-        named = " ".join(f"{n}={v}" for n, v in best.tuning.items())
-        ratio = best.metrics.get("ratio") if best is not own else None
-        gain = f", {1 / ratio:.2f}x the default" if ratio else ""
-        print(f"\nTuned: {named}{gain}; bench and the model use it from now on (`rung tunings`).")
-
-
-def _tuples(tuples: list[str], folder: Path, cluster: _Cluster | None, json: bool) -> None:
+def _tuples(tuples: list[str], folder: Path, cluster: Cluster | None, json: bool) -> None:
     """A job for each tuple, here or over Slurm."""
     import torch
 
@@ -411,11 +327,12 @@ def _tuples(tuples: list[str], folder: Path, cluster: _Cluster | None, json: boo
 
 
 def _course(
-    cluster: _Cluster | None, asked: _Asked, shape: str | None, dtype: str | None, shard: str | None
+    cluster: Cluster | None, asked: _Asked, shape: str | None, dtype: str | None, shard: str | None
 ) -> None:
     """The course's table: here, as one task of an array, or as the array."""
     from rung.results import store
     from rung.rungs.subjects import subject_of
+    from rung.show import sweep_tables
     from rung.sweep import course
     from rung.sweep.sweep import Sweep, place
 
@@ -423,7 +340,7 @@ def _course(
     every = course.configurations(subjects)
     if cluster is not None:
         words = ["sweep", "--course", *asked.words(shape, dtype)]
-        found = cluster.rows("course", words, [place(subject, tuning) for _, subject, tuning in every])
+        found = cluster.rows(words, [place(s, tuning) for _, s, tuning in every], "course", _progress, console.note)
         if found is None:
             return
         swept, at = [], iter(found)
@@ -443,61 +360,8 @@ def _course(
         if asked.profile:
             _profile(swept, asked.output)
     if shard is None:
-        _print_course(swept, [r for r in store.read(asked.output) if r.kind == "profile"], asked.json)
-
-
-def _print_course(swept: Sequence[Sweep], profiles: Sequence[Row], json: bool) -> None:
-    from rung.sweep import course, summary
-    from rung.sweep.sweep import place_of
-
-    findings = [f for s in swept for f in summary.findings(s)]
-    occupancy = {place_of(r): _achieved(r) for r in profiles}
-    if json:
-        console.print_json(
-            {
-                "rows": [row.as_json() for s in swept for row in s.rows],
-                "findings": [f.as_json() for f in findings],
-                "calls": {c.title: c.calls for c in course.TABLE},
-                "theirs_us": {c.title: c.theirs for c in course.TABLE},
-                "achieved_occupancy": [[*at, share] for at, share in occupancy.items() if share],
-            }
-        )
-        return
-    timed = any(s.timed for s in swept)
-    unit = "us of a forward pass's calls, cold" if timed else "theoretical occupancy; no time was taken"
-    for edges, title in ((False, "threads"), (True, "edge of the cube")):
-        columns = [(c, s) for c, s in zip(course.TABLE, swept, strict=True) if (c.tunable == "EDGE") == edges]
-        print(f"\n{unit}; in brackets the course's A40")
-        rows = [(size, *(_course_cell(s, c, size, occupancy) for c, s in columns)) for size in columns[0][0].sizes]
-        names = (title, *(f"{c.title} x{c.calls}" for c, _ in columns))
-        console.table(names, rows, right=names)
-    if any(occupancy.values()):
-        print("After each time: achieved occupancy, by Nsight Compute.")
-    print()
-    for s in swept:
-        for finding in summary.findings(s):
-            print(f"{s.subject.rung.full_name} {s.subject.shape}: {finding.sentence}")
-
-
-def _course_cell(swept: Sweep, column: Column, size: int, occupancy: Mapping[Place, float | None]) -> str:
-    from rung.sweep.sweep import place_of
-
-    row = next(r for r in swept.rows if r.tuning[column.tunable] == size)
-    theirs = f" ({column.theirs[size]:.0f})" if size in column.theirs else ""
-    if row.verdict != "ok":
-        return f"{row.verdict}{theirs}"
-    if row.cold_us is None:
-        return f"{_occupancy(row) or 'right'}{theirs}"
-    achieved = occupancy.get(place_of(row))
-    return f"{row.cold_us * column.calls:.1f}{theirs}" + (f" {achieved:.0f} %" if achieved else "")
-
-
-def _achieved(row: Row) -> float | None:
-    """The achieved occupancy of a profile's longest kernel."""
-    kernels = [k["figures"] for k in row.detail["kernels"] if "achieved_occupancy" in k["figures"]]
-    longest = max(kernels, key=lambda k: k.get("seconds", 0.0), default=None)
-    return None if longest is None else float(longest["achieved_occupancy"])
-
-
-def _occupancy(row: Row) -> str:
-    return f"{row.metrics['occupancy']:.0%}" if "occupancy" in row.metrics else ""
+        profiles = [r for r in store.read(asked.output) if r.kind == "profile"]
+        if asked.json:
+            console.print_json(sweep_tables.course_as_json(swept, profiles))
+        else:
+            console.show(sweep_tables.of_course(swept, profiles))

@@ -300,6 +300,13 @@ def config_of(name: str) -> Config:
     return sizes[name]
 
 
+# Prompts as GPT-2's tokens, for random weights, which have no tokenizer.
+TOKENIZED = {
+    "Hello, I'm a language model,": (15496, 11, 314, 1101, 257, 3303, 2746, 11),
+    "The city with the largest population is": (464, 1748, 351, 262, 4387, 3265, 318),
+}
+
+
 def requested(model: str) -> Config | None:
     """The config of `random:gpt2` and the like; None if the name is that of a model with real weights."""
     return config_of(model.removeprefix(RANDOM)) if model.startswith(RANDOM) else None

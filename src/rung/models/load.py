@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from numbers import Integral
@@ -35,7 +35,7 @@ from rung.models.options import Completion, Options, Prompt
 from rung.models.plan import ALIASES, DEVICES, DTYPES, Plan
 from rung.models.sampling import Sampling
 from rung.models.score import Score, Text, scores, spans
-from rung.models.tensors import plain_torch
+from rung.models.tensors import ADAPTER, plain_torch, read_adapter
 from rung.models.tokenizer import Tokenizer, read_tokenizer
 from rung.models.transformer import PlanScorer, Transformer
 from rung.models.weights import converted, weights_of
@@ -516,9 +516,10 @@ def load(
     """Load a model: a GPT-2, or one with Llama's layer.
 
     `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a GGUF file, a checkpoint of
-    nanoGPT (ckpt.pt) or llm.c (.bin), or an id of the hub such as "gpt2"; "random:gpt2" has random weights of that
-    size, and no tokenizer. `device` is auto (a GPU where there is one), cpu,
-    cuda or emulator: the CUDA kernels without a GPU. `dtype` is a name such as "bfloat16", or torch's own. `plan` names
+    nanoGPT (ckpt.pt) or llm.c (.bin), the folder of a LoRA adapter that peft saved (its base model is found by the name
+    there), or an id of the hub such as "gpt2"; "random:gpt2" has random weights of that size, and no tokenizer.
+    `device` is auto (a GPU where there is one), cpu, cuda or emulator: the CUDA kernels without a GPU. `dtype` is a
+    name such as "bfloat16", or torch's own. `plan` names
     the rungs for the operations, and `kernels` replaces single rungs ({"attention": "5"}); the CPU runs no rungs. With
     a `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
     `draft` proposes tokens, of which the model reads several at a time: a smaller model with the same vocabulary, or
@@ -555,7 +556,7 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
         raise RungError("the model's name is empty; name a folder, an id of the hub, or inner.")
     path = Path(model).expanduser()
     if path.is_dir():
-        return path
+        return path if (path / "config.json").exists() or not (path / ADAPTER).is_file() else _adapted(path, offline)
     if path.exists():
         return _converted(path)
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
@@ -567,20 +568,45 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
 
 def _converted(checkpoint: Path) -> Path:
     """The folder for another program's file, made once for each state of it and its tokenizer."""
-    from rung.cuda.kept import cache_folder
     from rung.models import gguf
 
     module: Any = gguf
     if not gguf.is_one(checkpoint):
         module = importlib.import_module(next(filter(None, (find_family(kind).checkpoints for kind in known()))))
     status = checkpoint.stat()
-    state = hashlib.sha256(f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
+    state = f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode()
     for file in module.beside(checkpoint):
         content = files.read_bytes(file)
-        state.update(f" {file.name} {len(content)} ".encode() + content)
-    folder = cache_folder() / "checkpoints" / state.hexdigest()[:24]
+        state += f" {file.name} {len(content)} ".encode() + content
+    return _made(state, lambda folder: module.convert(checkpoint, folder))
+
+
+def _adapted(adapter: Path, offline: bool) -> Path:
+    """The folder of an adapter's base model with the adapter's files: links to both."""
+    name = read_adapter(adapter)["base_model_name_or_path"]
+    if (Path(name).expanduser() / ADAPTER).exists():
+        raise RungError(f"{adapter / ADAPTER} names {name}, which is an adapter itself; name the model that it adapts.")
+    base = find(name, offline=offline)
+
+    def link(folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for file in (*base.iterdir(), *adapter.glob("adapter_*")):
+                (folder / file.name).unlink(missing_ok=True)
+                (folder / file.name).symlink_to(file.resolve())
+        except OSError as error:
+            raise RungError(f"{folder} cannot be written ({error.strerror}); set RUNG_CACHE to another.") from None
+
+    return _made(f"{base.resolve()} {adapter.resolve()}".encode(), link)
+
+
+def _made(state: bytes, make: Callable[[Path], Any]) -> Path:
+    """The cache's folder for a state of files, made if it is not there."""
+    from rung.cuda.kept import cache_folder
+
+    folder = cache_folder() / "checkpoints" / hashlib.sha256(state).hexdigest()[:24]
     if not (folder / "config.json").is_file():
-        module.convert(checkpoint, folder)
+        make(folder)
     folder.touch()
     # Each state of a checkpoint is as large as the model: those used last are kept.
     kept = sorted((one for one in folder.parent.iterdir() if one.is_dir()), key=lambda one: -one.stat().st_mtime_ns)

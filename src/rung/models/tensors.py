@@ -11,9 +11,11 @@ finds each call of torch in this package that leaves its dtype or its device to 
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import operator
 import pickle
+import re
 import struct
 import warnings
 import zipfile
@@ -31,6 +33,7 @@ from rung.errors import RungError, first_line
 from rung.files import shown
 
 SAFETENSORS, BIN, GGUF = "model.safetensors", "pytorch_model.bin", "model.gguf.json"
+ADAPTER = "adapter_config.json"  # peft's, beside adapter_model.safetensors or .bin
 HOLES = 1 << 28  # bytes of a file from which its holes matter
 HEADER = 100_000_000  # bytes of a header at most, by the format's definition
 
@@ -47,7 +50,13 @@ class TensorFile(Protocol):
 
 
 def open_tensors(folder: Path) -> list[TensorFile]:
-    """The files that hold a folder's weights; safetensors come before .bin."""
+    """The files that hold a folder's weights, with the folder's adapter if it has one."""
+    found = _opened(folder)
+    return adapted(found, folder) if (folder / ADAPTER).is_file() else found
+
+
+def _opened(folder: Path) -> list[TensorFile]:
+    """Safetensors come before .bin."""
     if (folder / GGUF).is_file():
         return [Gguf(folder / GGUF)]
     for name, kind in ((SAFETENSORS, Safetensors), (BIN, Pickled)):
@@ -198,6 +207,68 @@ class Gguf:
         if heads:  # llama.cpp turns neighbouring channels, Hugging Face's files the halves of a head
             tensor = tensor.view(heads, -1, 2, *shape[1:]).transpose(1, 2).reshape(shape)
         return tensor.t() if turned else tensor
+
+
+# ---- low-rank adapters -----------------------------------------------------------------------------------------------
+
+
+class Adapted:
+    """A file whose matrices W are W + scale B A for the modules of an adapter; sums are made in float32."""
+
+    def __init__(self, file: TensorFile, adapter: Mapping[str, tuple[float, torch.Tensor, torch.Tensor]]) -> None:
+        self._file, self._adapter = file, adapter
+        self.path, self.shapes = file.path, file.shapes
+
+    def read(self, name: str) -> torch.Tensor:
+        tensor = self._file.read(name)
+        if name not in self._adapter or not tensor.is_floating_point():
+            return tensor
+        scale, a, b = self._adapter[name]  # (rank, inputs), (outputs, rank), or turned as the matrix is
+        return tensor.float() + scale * (b @ a)
+
+
+def adapted(found: Sequence[TensorFile], folder: Path) -> list[TensorFile]:
+    """The files with the matrices of the folder's LoRA adapter added."""
+    settings = read_adapter(folder)
+    whole = folder / "adapter_model.safetensors"
+    parts = Safetensors(whole) if whole.is_file() else Pickled(whole.with_suffix(".bin"))
+    halves = dict[str, dict[str, torch.Tensor]]()
+    for key in parts.shapes:
+        named = re.fullmatch(r"base_model\.model\.(.+)\.lora_([AB])\.weight", key)
+        if named is None:
+            raise RungError(f"{parts.path}: tensor {shown(key)} is not a plain LoRA's; merge that adapter with peft.")
+        halves.setdefault(named[1], {})[named[2]] = parts.read(key).float()
+    shapes = {name: shape for file in found for name, shape in file.shapes.items()}
+    places, alphas = dict[str, tuple[float, torch.Tensor, torch.Tensor]](), settings.get("alpha_pattern") or {}
+    if not all(re.fullmatch(r"[\w.]+", pattern) for pattern in alphas):
+        raise RungError(f"{folder / ADAPTER} has expressions in alpha_pattern; merge that adapter with peft.")
+    for module, both in halves.items():
+        # Files of some models leave out the first part of a name.
+        place = next((p for p in (f"{module}.weight", f"{module.partition('.')[2]}.weight") if p in shapes), "")
+        a, b = both.get("A"), both.get("B")
+        if a is None or b is None or a.ndim != 2 or b.ndim != 2 or len(a) != b.shape[1]:
+            raise RungError(f"{parts.path}: module {shown(module)} has no pair of matrices; save the adapter again.")
+        if settings.get("fan_in_fan_out"):
+            a, b = b.t(), a.t()
+        if shapes.get(place) != (len(b), a.shape[1]):
+            raise RungError(f"{parts.path}: module {shown(module)} fits no matrix of its base model, {found[0].path}.")
+        rank = min(a.shape[0], b.shape[1])
+        alpha = next((n for p, n in alphas.items() if f".{module}".endswith(f".{p}")), settings["lora_alpha"])
+        places[place] = (alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank), a, b)
+    return [Adapted(file, places) for file in found]
+
+
+def read_adapter(folder: Path) -> dict[str, Any]:
+    """An adapter's settings, those of a plain LoRA."""
+    try:
+        found = files.read_json(folder / ADAPTER, "save the adapter again")
+    except OSError as error:
+        raise RungError(f"{folder / ADAPTER} cannot be read ({error.strerror}); save the adapter again.") from None
+    kinds = {"peft_type": str, "lora_alpha": int | float, "base_model_name_or_path": str}
+    plain = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in kinds.items())
+    if not plain or found["peft_type"] != "LORA":
+        raise RungError(f"{folder / ADAPTER} does not describe a LoRA of a base model; save the adapter with peft.")
+    return dict(found)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

@@ -399,3 +399,10 @@ def _locate(files: list[TensorFile], config: Config) -> dict[str, tuple[TensorFi
         if name not in found:
             raise RungError(f"{files[0].path}: tensor {name!r} is missing, which config.json requires.")
     return found
+
+
+def weight_bytes(config: Config, dtype: str) -> int:
+    """The bytes of the model's matrices that a step must read."""
+    size = {"float32": 4, "tf32": 4, "int8": 1}.get(dtype, 2)
+    c = config
+    return size * (c.layers * (4 * c.C * c.C + 2 * c.C * c.F) + c.vocabulary * c.C)

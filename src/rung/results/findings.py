@@ -64,10 +64,9 @@ class Finding:
         return "same" if found / wanted >= 0.5 else "smaller"
 
     def line(self, rows: Sequence[Row]) -> tuple[str, str, str, str, str]:
-        return (
-            self.says, VERDICTS[self.verdict], self.why, self.than() or sources.number(self.theirs()),
-            sources.number(self.ours(rows)),
-        )  # fmt: skip
+        ours = sources.number(self.ours(rows))
+        theirs = self.than() or sources.number(self.theirs())
+        return self.says, VERDICTS[self.verdict], self.why.replace("{ours}", ours), theirs, ours
 
     @property
     def command(self) -> str:
@@ -84,6 +83,12 @@ def findings() -> tuple[Finding, ...]:
             chosen = tuple(_figure(document, key) for key in figures)
             made.append(Finding(document, says, chosen, float(neutral), verdict, why))
     return tuple(made)
+
+
+def of_study(name: str) -> list[Finding]:
+    """Those whose figures a study measures."""
+    asked = {r for r in sources.references("study") if r.what.partition("/")[0] == name}
+    return [f for f in findings() if any(asked.intersection(figure.ours) for figure in f.figures)]
 
 
 def takeaways() -> dict[str, str]:

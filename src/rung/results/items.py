@@ -1,8 +1,8 @@
 """The techniques, kernels and experiments of the five documents: for each, what shows it here, or why it is closed.
 
-items.toml lists them. An item is as described if everything that it names is there; what a row of results has to be
+items.toml lists them, each with a person's sentence: how kernel, launch, size and outcome agree. An item is as
+described if the sentence does not say "Partly:", and everything that it names is there; what a row of results has to be
 (its options, batch, number format and GPU) is part of the name, so that a row of one batch is no evidence of another.
-The state is never written down: it follows from the rows.
 """
 
 from __future__ import annotations
@@ -32,10 +32,17 @@ class Item:
     what: str
     shown_by: tuple[str, ...]
     closed: str  # the reason why there is nothing to show
+    outcome: str  # how kernel, launch, size and outcome agree
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
         """What of its evidence is not there yet."""
         return [name for name in self.shown_by if not there(name, rows)]
+
+    def state(self, rows: Sequence[Row]) -> str:
+        """As described, partly, closed, or what it waits for."""
+        if self.closed or (missing := self.missing(rows)):
+            return "closed" if self.closed else f"waits for {', '.join(missing)}"
+        return "partly" if self.outcome.startswith("Partly:") or self.empty(rows) else "as described"
 
     def empty(self, rows: Sequence[Row]) -> list[str]:
         """Figures that it names and that have no row, for a reason: it is as described in part."""
@@ -48,9 +55,9 @@ def items() -> tuple[Item, ...]:
     """All of them, in the order of the documents."""
     found = []
     for document, entries in tomllib.loads(FILE.read_text(encoding="utf-8")).items():
-        for section, what, by in entries["items"]:
+        for section, what, by, *outcome in entries["items"]:
             closed = by if isinstance(by, str) else ""
-            found.append(Item(document, section, what, () if closed else tuple(by), closed))
+            found.append(Item(document, section, what, () if closed else tuple(by), closed, "".join(outcome)))
     return tuple(found)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from rung import files
 from rung.errors import RungError
+from rung.models.family import Config
+from rung.models.tokenizer import Tokenizer
 
 LARGEST = 1 << 22  # bytes of a file
 TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -65,9 +67,9 @@ def _as_json(x: Any, ensure_ascii: bool = False, indent: int | None = None, **ho
     return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, **how)
 
 
-def read_chat_template(folder: Path, tokens: Mapping[str, str]) -> ChatTemplate | None:
+def template_of(folder: Path, config: Config, tokenizer: Tokenizer) -> ChatTemplate | None:
     """The template in a model's folder: chat_template.jinja, or the default one of tokenizer_config.json, which also
-    names special tokens; `tokens` are those where it names none."""
+    names special tokens; those of the config where it names none."""
     whole, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
     try:
         given = json.loads(files.read_bytes(settings, LARGEST)) if settings.is_file() else {}
@@ -80,4 +82,6 @@ def read_chat_template(folder: Path, tokens: Mapping[str, str]) -> ChatTemplate 
         return None
     written = {name: one.get("content") if isinstance(one := given.get(name), dict) else one for name in TOKENS}
     named = {name: token for name, token in written.items() if isinstance(token, str)}
-    return ChatTemplate(found, named or tokens)
+    end = config.eos[:1]
+    tokens = {"eos_token": end, "bos_token": end if config.bos is None else (config.bos,)}
+    return ChatTemplate(found, named or {name: tokenizer.decode(ids) for name, ids in tokens.items()})

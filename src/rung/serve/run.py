@@ -24,7 +24,7 @@ from rung.models.family import read_config
 from rung.models.load import find
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server
-from rung.serve.chat import read_chat_template
+from rung.serve.chat import template_of
 from rung.serve.completions import Served
 from rung.serve.http import bounded
 
@@ -98,10 +98,7 @@ def served_by(setup: Setup, name: str | None) -> Served:
 def served_from(folder: Path, name: str) -> Served:
     """The same of a model's folder."""
     config, tokenizer = read_config(folder / "config.json"), read_tokenizer(folder)
-    ends = config.eos[:1]
-    tokens = {"eos_token": ends, "bos_token": ends if config.bos is None else (config.bos,)}
-    template = read_chat_template(folder, {name: tokenizer.decode(ids) for name, ids in tokens.items()})
-    return Served(name, config, tokenizer, template)
+    return Served(name, config, tokenizer, template_of(folder, config, tokenizer))
 
 
 async def _serve(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rung.check.report import Report
 
 SCHEMA = "rung/1"  # the number changes when a key changes its meaning
 _VERDICTS = {0: "ok", 2: "refused", 3: "not judged", 130: "stopped"}  # by exit code
@@ -42,3 +45,25 @@ def finding(kind: str, text: str, repeat: Sequence[object] = (), **more: Any) ->
     command = shlex.join(["rung", *map(str, repeat)]) if repeat else ""
     more = {"place": where, "related": places[1:], **more, "repeat": command}
     return {"kind": kind or "error", "text": text, **{name: value for name, value in more.items() if value}}
+
+
+_TOLD: tuple[str, ...] = ("reason", "cause", "case", "failure", "place", "related")  # of a report, by its finding
+
+
+def of_reports(
+    code: int, reports: Sequence[Report], repeat: Callable[[Report], list[object]], device: str,
+    missed: Sequence[str] = (), notes: Sequence[str] = (), *, complete: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """The reports as JSON: what is wrong, missed goals too, is apart from what was done."""
+    found: list[dict[str, Any]] = []
+    for r in (r for r in reports if r.verdict != "ok"):
+        facts = dict(r.failure)
+        case = {"name": r.case, "values": facts.pop("dims", {}) | facts.pop("scalars", {})}
+        case |= {"dtype": facts.pop("dtype", r.dtype), "without": facts.pop("without", [])}
+        more: dict[str, Any] = {"about": f"{r.rung} {r.dtype}", "case": case if r.case else {}, "evidence": facts}
+        if r.place:
+            more |= {"place": r.place, "related": r.related}
+        found.append(finding(r.cause or r.verdict, r.reason, repeat(r), **more))
+    found += [finding("goal", line, repeat(reports[0])) for line in missed]
+    rows = [{n: v for n, v in r.as_json().items() if n not in _TOLD} for r in reports]
+    return document("check", code, rows, found, notes, device=device, complete=complete)

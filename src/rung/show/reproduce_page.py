@@ -92,30 +92,24 @@ def link(name: str) -> str:
 
 
 def covered(rows: Sequence[Row], name: str) -> str:
-    """A document's items: what shows each, and whether that is there."""
+    """A document's items: what shows each, how it agrees, and whether all of that is there."""
     right = [row for row in rows if codes.current(row)]
     lines = []
     for item in (i for i in items.items() if i.document == name):
-        missing = item.missing(right)
-        waits = f"waits for {', '.join(f'`{m}`' for m in missing)}"
         empty = ", ".join(item.empty(right))
-        partly = f"partly: {empty} without a row of ours, for the reason given" if empty else ""
-        state = f"closed: {item.closed}" if item.closed else waits if missing else partly or "as described"
-        lines.append((item.section, item.what, ", ".join(map(link, item.shown_by)), state))
-    return table(("section", "technique, kernel or experiment", "shown by", "state"), lines, words=4)
+        told = plain(item.closed or item.outcome) + (f" Without a row of ours: {empty}." if empty else "")
+        lines.append((item.section, item.what, ", ".join(map(link, item.shown_by)), item.state(right), told))
+    return table(("section", "technique, kernel or experiment", "shown by", "state", "outcome"), lines, words=5)
 
 
 def counted(rows: Sequence[Row]) -> str:
-    """How many items are as described, wait for a row, or are closed."""
+    """How many items are as described, partly so, wait for a row, or are closed."""
     right = [row for row in rows if codes.current(row)]
-    closed = sum(bool(item.closed) for item in items.items())
-    waiting = sum(bool(item.missing(right)) for item in items.items())
-    every = len(items.items())
-    partly = sum(bool(item.empty(right)) and not item.missing(right) for item in items.items())
-    done = every - closed - waiting - partly
-    states = f"{done} are as described, {partly} partly, {waiting} wait for a row and {closed} are closed"
+    every = Counter(item.state(right).split()[0] for item in items.items())
+    done = f"{every['as']} are as described, {every['partly']} partly"
+    states = f"{done}, {every['waits']} wait for a row, {every['closed']} are closed"
     where = "What the documents found, and what is found here, is in [reproduce.md](reproduce.md)."
-    return f"\nOf {every} items {states}. {where}\n\n"
+    return f"\nOf {every.total()} items {states}. {where}\n\n"
 
 
 def course(found: Figures) -> str:

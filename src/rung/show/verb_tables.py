@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rung.bench.race import Timed
     from rung.check.report import Report
+    from rung.cuda.source import Unreached
     from rung.profile.resources import Compiled
 
 
@@ -174,3 +176,31 @@ def _compiled(row: Compiled) -> tuple[object, ...]:
         row.rung, row.kernel, row.arch, row.dtype, row.registers, shared, spills, row.stack, block,
         f"{100 * (row.occupancy or 0):.0f} %", row.limiter, note,
     )  # fmt: skip
+
+
+def sum_up(reports: Sequence[Report], expected: int, device: str) -> str:
+    from rung.check.report import NOT_JUDGED
+
+    if not reports:
+        return ""
+    verdicts = ("ok", *NOT_JUDGED, "failed")
+    counts = {v: sum(r.verdict == v for r in reports) for v in verdicts}
+    text = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
+    stopped = f"; stopped before the other {expected - len(reports)}" if len(reports) < expected else ""
+    shares = [r.norm / r.norm_cap for r in reports if r.verdict == "ok" and r.norm_cap]
+    within = "each value is within its bound, and the overall relative error at most"
+    more = f" Where ok, {within} {max(shares):.2f} of its cap." if shares else ""
+    return f"\n{text} on {device}{stopped}.{more}"
+
+
+def unreached(reports: Sequence[Report]) -> Iterator[str]:
+    """The places that no case has reached in any number format, with their source."""
+    sites: dict[str, list[set[Unreached]]] = {}
+    for report in reports:
+        sites.setdefault(report.rung, []).append(set(report.unreached))
+    places = sorted(set().union(*(set.intersection(*found) for found in sites.values())))
+    for file, of_file in itertools.groupby(places, key=lambda place: place.file):
+        yield f"\n{file}"
+        for line, of_line in itertools.groupby(of_file, key=lambda place: place.line):
+            here = list(of_line)
+            yield (f"{line:6}  {here[0].text}\n        ^ {', '.join(dict.fromkeys(p.never for p in here))}")

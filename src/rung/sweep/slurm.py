@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -193,3 +194,42 @@ def spread(
             f"{folder}, and the same command goes on from there."
         )
     return gathered(folder, places)
+
+
+Report = Callable[[str, int, int], None]
+Shown = Callable[[str], AbstractContextManager[Report]]
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """How a sweep is distributed."""
+
+    request: Request
+    folder: Path | None
+    dry_run: bool
+    waiting: bool
+    retries: int
+    output: Path | None
+
+    def rows(self, words: list[str], places: list[Place], name: str, show: Shown, note: Note) -> list[Row] | None:
+        """The rows of all tasks, kept in the store; None if the array was only shown, or is not done."""
+        folder = (self.folder or Path(f"rung-sweep-{name}")).resolve()
+        if self.dry_run:
+            print(script(words, self.request, folder, range(self.request.tasks)), end="")
+            return None
+        with show(name) as report:
+            rows = spread(
+                words, self.request, folder, places, retries=self.retries, waiting=self.waiting, progress=report
+            )
+        if len(rows) < len(places):
+            note(f"rung: {len(rows)} of {len(places)} rows so far; the same command gathers the rest.")
+            return None
+        measured = {r.key for r in store.read(self.output) if r.kind in ("sweep", "profile")}
+        for row in (*rows, *rows_of(folder, "profile")):
+            if row.key not in measured:
+                store.append(row, self.output)
+        gpus = {r.gpu for r in rows}
+        if any(r.cold_us is not None for r in rows) and len(gpus) > 1:
+            note(f"rung: the tasks ran on different GPUs ({', '.join(map(str, gpus))}); see --partition.")
+        return rows

@@ -13,18 +13,20 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from rung.bench import race
 from rung.errors import RungError, first_line
-from rung.models.family import Config
+from rung.models.family import TOKENIZED, Config, read_config, requested
 from rung.models.generate import Run
 from rung.models.gpu.engine import DTYPES, GpuSteps
 from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
-from rung.models.load import make_plan
+from rung.models.load import find, make_plan
 from rung.models.operations import LADDERS, PLANS
 from rung.models.options import Options, Prompt
 from rung.models.plan import TorchPlan
 from rung.models.sampling import Sampling
+from rung.models.tokenizer import read_tokenizer
 from rung.models.transformer import Transformer
-from rung.models.weights import Weights, converted
+from rung.models.weights import Linear, Weights, converted, read_weights, weight_bytes, weights_of
 from rung.profile.trace import kernel_seconds
 from rung.results import machine
 from rung.results.row import Row as Result
@@ -151,13 +153,6 @@ def steps(dtypes: Sequence[str], plans: Sequence[str] | None = None, rungs: Sequ
     return found
 
 
-def weight_bytes(config: Config, dtype: str) -> int:
-    """The bytes of the model's matrices that a step must read."""
-    size = {"float32": 4, "tf32": 4, "int8": 1}.get(dtype, 2)
-    c = config
-    return size * (c.layers * (4 * c.C * c.C + 2 * c.C * c.F) + c.vocabulary * c.C)
-
-
 def _plan_text(name: str) -> str:
     served = ", ".join(f"{operation} {' or '.join(rungs)}" for operation, rungs in PLANS[name].items())
     return served or "every operation by torch"
@@ -170,6 +165,24 @@ def rungs_of(plan: str) -> tuple[str, ...]:
         for operation, names in PLANS[plan].items()
         for name in names
     )
+
+
+def model_of(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[int]]:
+    if (config := requested(model)) is not None:
+        if prompt not in TOKENIZED:
+            raise RungError("random weights have no tokenizer; leave --prompt out, or name a real --model.")
+        where = "cuda" if device == "cuda" else "cpu"
+        return config, weights_of(config, where), list(TOKENIZED[prompt])
+    folder = find(model)
+    config = read_config(folder / "config.json")
+    weights = read_weights(folder, config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())
+    return config, weights, list(read_tokenizer(folder).encode(prompt))
+
+
+def bandwidth_of(device: str) -> float | None:
+    if device != "cuda":
+        return None
+    return race.measure_ceilings().bytes
 
 
 class Climber:

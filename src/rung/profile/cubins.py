@@ -1,0 +1,89 @@
+"""A launch of a kernel in a cubin, by itself: counted, and its time predicted."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rung.errors import RungError
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch as options say it."""
+
+    grid: str | None = None
+    block: str | None = None
+    shared: int = 0
+    cluster: str | None = None
+    kernel: str | None = None
+    args: str = ""
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were given."""
+        return [f"--{name}" for name, value in vars(self).items() if value]
+
+    def words(self) -> list[str]:
+        return [word for name, value in vars(self).items() if value for word in (f"--{name}", str(value))]
+
+    def config(self, path: Path) -> Any:
+        from rung.cuda.launch import LaunchConfig
+
+        if not (self.grid and self.block):
+            example = "--grid 4 --block 256 --args 'x:f32[1024] out:f32[1024]=unset n:i32=1024'"
+            raise RungError(f"{path} does not say how its kernel is launched: give {example}.")
+        cluster = _three(self.cluster) if self.cluster else None
+        return LaunchConfig(_three(self.grid), _three(self.block), self.shared, False, cluster)
+
+
+def _three(text: str) -> tuple[int, int, int]:
+    try:
+        x, y, z = (*(int(part) for part in text.replace("x", ",").split(",")), 1, 1)[:3]
+    except ValueError:
+        raise RungError(f"{text!r} is no size of a grid or a block; give 4 or 4,2,1.") from None
+    return x, y, z
+
+
+def count(path: Path, launch: Launch) -> Any:
+    """What a launch asks of memory."""
+    import torch
+
+    from rung.emulator import counters, module
+    from rung.profile.counted import Counted
+    from rung.profile.emulated import PATIENCE
+
+    of, kernel, given = read(path, launch)
+    arrays = [one.made(torch.Generator().manual_seed(0), aligned=True) for one in given]
+    with counters.recorded() as launches, module.under(counters=True, poison=False, seconds=PATIENCE):
+        arguments = [one.argument(array) for one, array in zip(given, arrays, strict=True)]
+        of.launch(kernel, launch.config(path), arguments)
+    return Counted(str(path), "", "", launches, {})
+
+
+def predict(path: Path, launch: Launch, gpu: str) -> Any:
+    """How long a launch takes on a GPU."""
+    import torch
+
+    from rung.cuda import gpus
+    from rung.emulator import module, timing
+    from rung.profile.emulated import PATIENCE
+    from rung.profile.prediction import Prediction
+
+    of, kernel, given = read(path, launch)
+    arrays = [one.made(torch.Generator().manual_seed(0), aligned=True) for one in given]
+    size = sum(array.nbytes for array in arrays if isinstance(array, torch.Tensor))
+    with module.under(poison=False, seconds=PATIENCE), timing.predicted(gpu, timing.sets_of(size)) as launches:
+        arguments = [one.argument(array) for one, array in zip(given, arrays, strict=True)]
+        of.launch(kernel, launch.config(path), arguments)
+    return Prediction(gpus.find(gpu).name, launches)
+
+
+def read(path: Path, launch: Launch) -> tuple[Any, str, list[Any]]:
+    from rung.emulator import cubins
+
+    of = cubins.read(path)
+    given = [cubins.Given.parsed(word, number) for number, word in enumerate(shlex.split(launch.args), 1)]
+    return of, cubins.one_of(of.kernels, launch.kernel, str(path)), given
