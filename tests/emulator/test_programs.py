@@ -16,8 +16,8 @@ from rung.emulator import executable, gpu_runtime
 FOLDER = Path(__file__).parent.parent / "programs"
 RIGHT = sorted((FOLDER / "right").glob("*.cu"))
 FAULTY = sorted((FOLDER / "faulty").glob("*.cu"))
-QUICK = {"add_constant", "race_missing_barrier"}
-CODES = {"race": 102, "copy": 103, "double free": 103, "free": 103, "symbol": 103}
+QUICK = {"add_constant", "race_missing_barrier", "launch_never_asked", "streams_without_event"}
+CODES = {"race": 102, "unasked": 103, "copy": 103, "double free": 103, "free": 103, "symbol": 103}
 
 
 def rung_run(*words: object) -> subprocess.CompletedProcess[str]:

@@ -24,8 +24,8 @@ FILES = sorted(path.name for path in FOREIGN.glob("*.[cp][uy]"))
 OF = {"flash_minimal": "attention", "triton_descriptors": "residual", "tutorial_vector_add": "residual"}
 TOLD = {  # what to add
     "attention_heads.cu": 'needs = "HS <= 128"',
-    "layernorm_packed_shared.cu": "C % 8 == 0",
-    "matmul_register_tiles.cu": "... % 128 == 0",
+    "layernorm_packed_shared.cu": "C % 4 == 0",
+    "matmul_register_tiles.cu": "OC % 128 == 0",
     "matmul_whole_tiles.cu": "the header is a guess",
     "attention_torch_host.cu": "T % 32 == 0",
     "relu_float4.cu": "NaN is lost",
@@ -35,7 +35,7 @@ TOLD = {  # what to add
     "sgemm_bank_linear.cu": "C % 8 == 0",
     "sgemm_vectorize.cu": "C % 8 == 0",
 }
-DOUBTED = ["matmul_whole_tiles.cu"]  # right for whole tiles of three sizes only: no trial is right
+FAILED = ["attention_heads.cu"]  # the others are right under a condition: they are not judged without it
 # What a kernel's launch says completely is not tried.
 SURE = {
     "encoder_forward": ("embedding", {"inp": "tokens"}, "(B * T * C + 256 - 1) // 256", 256),
@@ -46,14 +46,14 @@ SURE = {
 @pytest.mark.parametrize("name", SURE)
 def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     operation, bind, grid, block = SURE[name]
-    monkeypatch.setattr(adopt, "_tried", None)
+    monkeypatch.setattr(adopt, "_tried", lambda *_: (None, 1))  # as if it were wrong: the text is certain
     path = FOREIGN / f"{name}.cu"
     source = read_text(path)
     assert adopt.guessed_operation(source, path, list(catalogue.folders())) == (
         "embedding" if "enc" in name else operation
     )
     found = adopt._chosen(catalogue.operation(operation), source, path)
-    assert found.table["bind"] == bind
+    assert found.table["bind"] == bind and not found.doubts
     assert found.table["launch"][0]["grid"] == grid
     assert found.table["launch"][0]["block"] == block
     rung = CudaRung(catalogue.operation(operation), path, found.table)
@@ -88,7 +88,7 @@ def test_a_grid_that_is_not_rounded_up_asks_for_multiples() -> None:
 def test_a_wrong_proposal_does_not_end_the_search(name: str, size: dict[str, str]) -> None:
     path = FOREIGN / f"{name}.cu"
     found = adopt._chosen(catalogue.operation(name.partition("_")[0]), read_text(path), path)
-    assert found.remarks == () and size.items() <= found.table["bind"].items()
+    assert found.doubts == () and size.items() <= found.table["bind"].items()
 
 
 @needs_compiler
@@ -96,7 +96,7 @@ def test_a_wrong_proposal_does_not_end_the_search(name: str, size: dict[str, str
 def test_what_the_text_leaves_open_is_tried() -> None:
     path = FOREIGN / "transpose_tiled.cu"
     found = adopt._chosen(catalogue.operation("transpose"), read_text(path), path)
-    assert found.remarks == ()
+    assert found.doubts == ()
     assert found.table["bind"] == {"odata": "out", "idata": "x", "rows": "R", "cols": "C"}
     assert found.table["launch"][0]["block"] == [32, 8]
 
@@ -135,6 +135,61 @@ def test_tensors_of_a_torch_host_are_sizes_and_buffers() -> None:
     assert table["launch"][0]["grid"] == ["B", "NH"] and not sure
     written = header.parse(header.written(table) + "\n", "x")
     assert written.buffers["maxima"].fill == float("-inf") and written.buffers["sums"].zero
+
+
+HEADER_OF_HOST = """#pragma once
+#include <cublas_v2.h>
+#include <vector>
+static void* workspace = NULL;
+inline std::vector<float> filled(int n) { return std::vector<float>(n, 1.0f); }
+#if defined(FULL)
+typedef float floatX;
+#else
+typedef __nv_bfloat16 floatX;
+#endif
+"""
+ADDS = "__global__ void add(floatX* out, const floatX* inp1, const floatX* inp2, int N) {\n"
+ADDS += "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < N) out[i] = (floatX)((float)inp1[i] + (float)inp2[i]); }\n"
+
+
+@needs_compiler
+def test_the_hosts_code_of_headers_is_no_kernels_and_their_types_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adopt, "_tried", lambda of, path, tables: ({"table": tables[0], "needs": [], "confirmed": True}, 1))
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include/common.h").write_text(HEADER_OF_HOST)
+    path = tmp_path / "residual.cuh"
+    path.write_text('#include "common.h"\n#include "bindings_of_torch.h"\nnamespace own {\n' + ADDS + "}\n")
+    (rung,) = catalogue.rungs_in_file(catalogue.operation("residual"), path)
+    assert isinstance(rung, CudaRung) and rung.dtypes == ("bf16",) and rung.doubts == ()
+    assert rung.header.launches[0].kernel == "own::add"
+    assert [p.ctype for p in rung.parameters["own::add"] if p.pointer] == ["__nv_bfloat16"] * 3
+
+
+def test_kernels_in_a_row_are_each_tried_and_a_block_of_a_row_has_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "swiglu.cu"
+    path.write_text(
+        "__global__ void one(float* d_c, float* d_a, float* d_b, int rows, int cols) { int i = blockIdx.x * cols + "
+        "threadIdx.x; d_c[i] = d_a[i] / (1 + expf(-d_a[i])) * d_b[i]; }\n__global__ void two(float* d_c, float* d_a, "
+        "float* d_b, int rows, int cols) { one_thread(d_c); }\nvoid run(float* d_c, float* d_a, float* d_b, int rows, "
+        "int cols) { dim3 block(cols), grid(rows); one<<<grid, block>>>(d_c, d_a, d_b, rows, cols);\n"
+        "two<<<grid, block>>>(d_c, d_a, d_b, rows, cols); }\n"
+    )
+    found = list(itertools.islice(adopt._proposals(catalogue.operation("swiglu"), path.read_text(), path), 8))
+    assert {table["launch"][0]["kernel"] for table, _ in found} == {"one", "two"}
+    assert all("C <= 1024" in table["needs"] for table, _ in found if table["launch"][0]["block"] == "C")
+
+
+def test_values_of_a_template_come_from_braces_and_types_of_the_hosts_template_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "transpose.cu"
+    path.write_text(
+        "template <typename T, int SIDE> __global__ void turn(T* out, const T* x, int R, int C) {}\n"
+        "template <typename T> void run(T* out, T* x, int R, int C) { constexpr unsigned int SIDE{8U};\n"
+        "dim3 grid(C / SIDE, R / SIDE), block(SIDE, SIDE); turn<T, SIDE><<<grid, block>>>(out, x, R, C); }\n"
+    )
+    table, _ = next(adopt._proposals(catalogue.operation("transpose"), path.read_text(), path))
+    assert table["launch"][0]["kernel"] == "turn<float, 8>" and table["launch"][0]["block"] == [8, 8]
 
 
 def test_a_name_that_fits_nothing_shows_two_candidates(tmp_path: Path) -> None:
@@ -212,9 +267,10 @@ def test_kernels_as_people_write_them_pass(name: str, tmp_path: Path) -> None:
     operation = OF.get(path.stem) or next((word for word in words if word in catalogue.folders()), "")
     named = [operation, str(path)] if operation else [str(path)]
     result = rung_line("check", *named)
-    assert result.returncode == (3 if name in DOUBTED else int(name in TOLD)), result.stdout + result.stderr
+    failed = int(name in TOLD) if name in FAILED else 3 * (name in TOLD)
+    assert result.returncode == failed, result.stdout + result.stderr
     assert TOLD.get(name, "") in result.stdout + result.stderr
-    if line := re.search(r"needs the line (needs = \[.*\])", result.stderr):
+    if line := re.search(r"needs the line (needs = \[.*?\])", result.stdout):
         assert rung_line("adopt", *named).returncode == 0
         text = re.sub(r"^needs = .*\n", "", path.read_text(), count=1, flags=re.MULTILINE)
         path.write_text(text.replace("\n[bind]", f"\n{line[1]}\n[bind]", 1))
@@ -228,7 +284,7 @@ def test_a_product_of_row_major_matrices_has_the_other_layout_of_the_weight() ->
     path = FOREIGN / "sgemm_shared.cu"
     found = adopt._chosen(catalogue.operation("matmul"), read_text(path), path)
     assert (found.table["bind"]["B"], found.table["zeroed"]) == ("weight_t", ["out"])
-    assert 'needs = ["B * T % 32 == 0", "C % 32 == 0", "OC % 32 == 0"]' in found.remarks[0]
+    assert 'needs = ["B * T % 32 == 0", "C % 32 == 0", "OC % 32 == 0"]' in found.doubts[0]
 
 
 WHOLE = """void launch(float* out, float* x, int B, int T, int C, int side) {

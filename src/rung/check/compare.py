@@ -109,7 +109,8 @@ class Measured:
             for i in range(max(first, 0), min(max(first, 0) + 5, at - at % last + last))
         ]
         found = {"output": self.name, "shape": list(wrong.shape), "worst": index, "pairs": pairs}
-        return {**found, "wrong": int(wrong.sum()), "pattern": pattern(given, truth, wrong)}
+        lost = {"nan_lost": True} if bool((truth.isnan() | ~wrong).all()) else {}
+        return {**found, "wrong": int(wrong.sum()), "pattern": pattern(given, truth, wrong), **lost}
 
     def _far_off(self, counted: float, worst: float) -> str:
         given, truth = _of_interest(self.out, self.reference, self.changed)

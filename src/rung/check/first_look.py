@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rung.check.report import Report
+from rung.check.report import NAN_LOST, Report
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.rungs.base import Rung
@@ -35,7 +35,11 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
 
 def doubted(report: Report, rung: Rung) -> Report:
     """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict."""
-    if report.verdict != "failed" or not isinstance(rung, CudaRung) or not rung.doubts:
+    if report.verdict != "failed" or not isinstance(rung, CudaRung) or not rung.guessed:
+        return report
+    if report.failure.get("nan_lost"):
+        return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {NAN_LOST}")
+    if not rung.doubts:
         return report
     why, *likely = rung.doubts
     told = f"the header is a guess, and {why}; --write puts it into the file, to be corrected there"

@@ -70,6 +70,7 @@ class Operands:
         self._own: Tensors = {}  # the original numbers, out of reach for a rung in another process
         self.tensors: Tensors = {}
         self.last: list[Measured] = []  # the last comparison
+        self.loses_nan = False  # results may be any numbers where the reference is NaN
         self.as_the_formula = False  # an error is allowed to be twice that of the formula in the number format itself
         self.blocks: Mapping[str, Block] = {}  # the guarded memory that holds them, if any
         where = device
@@ -214,6 +215,8 @@ class Operands:
             tolerance = self.operation.tolerance(self.values, dtype, self.names)
             exact = self.operation.exact or not (out.is_floating_point() or operand.rounded)
             right = reference[name].reshape(out.shape).to(out.device)
+            if self.loses_nan and right.is_floating_point():
+                right = torch.where(right.isnan(), out.to(right.dtype), right)
             if rounded and name in rounded:
                 off = rounded[name].reshape(out.shape).double() - right
                 finite = off.isfinite() & right.isfinite()

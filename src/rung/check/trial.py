@@ -174,6 +174,7 @@ class Trial:
             )
             self.operands.blocks = self.storage.blocks
             self.operands.as_the_formula = of.half_arithmetic
+            self.operands.loses_nan = bool(getattr(of.rung, "header", None) and of.rung.header.loses_nan)
             self.storage.only_read(self.operation.operand(name) for name in self.operands.inputs)
         with self.report.phase("compile_and_bind"):
             self.call = of.host.bind(of.rung, self.operands, how, self.storage)

@@ -144,7 +144,7 @@ def proposed(rung: CudaRung, *, write: bool) -> str:
     from rung.rungs import header
 
     text = header.written(rung.table)
-    remarks = "".join(f"\nrung: {remark}." for remark in rung.guessed or ())
+    remarks = "".join(f"\nrung: {doubt}." for doubt in rung.doubts[:1])
     assert rung.path is not None
     if not write:
         return f"rung: {rung.path} has no header; this one is used (--write puts it into the file):\n{text}{remarks}"

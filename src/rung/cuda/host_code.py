@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rung.cuda.source import code_only
 
@@ -26,6 +27,7 @@ _HOST_HEADER = re.compile(
     r"|Python\.h|gtest/.*|benchmark/.*|Eigen/.*)"
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][^\n]*', re.MULTILINE)
+_PLACED = re.compile(r'^[ \t]*#[ \t]*(?:include[ \t]*(?:"([^"\n]+)"|<([^/>\n]+)>)|pragma[ \t]+once).*$', re.MULTILINE)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\n|[^\n])*)", re.MULTILINE)
 _DIRECTIVE = re.compile(r"[ \t]*#")
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
@@ -51,10 +53,36 @@ class _Item:
     names: set[str] = field(default_factory=set)
 
 
+def with_headers(source: Path, include: Sequence[str | Path], seen: set[Path] | None = None) -> str:
+    """The file with the user's own headers in their places, whose host functions NVRTC does not take either."""
+    seen = set() if seen is None else seen
+    text = source.read_text(errors="replace")
+
+    def put(match: re.Match[str]) -> str:
+        if (name := match[1] or match[2]) is None:
+            return ""
+        places = [*([source.parent] if match[1] else []), *map(Path, include)]
+        found = next((folder / name for folder in places if (folder / name).is_file()), None)
+        if found is None:
+            return match[0]
+        if found.resolve() in seen:
+            return ""
+        seen.add(found.resolve())
+        line = text.count("\n", 0, match.start()) + 2
+        return f'#line 1 "{found}"\n{with_headers(found, include, seen)}\n#line {line} "{source}"'
+
+    return _PLACED.sub(put, text)
+
+
 @functools.lru_cache(maxsize=256)
 def device_part(source: str, named: frozenset[str] = frozenset()) -> str:
     """The text that both compilers get: `source` itself if it has no host code. What is `named` stays, too."""
-    text = _INCLUDE.sub(lambda found: _blank(found[0]) if _HOST_HEADER.fullmatch(found[1]) else found[0], source)
+    def put(found: re.Match[str]) -> str:
+        if not _HOST_HEADER.fullmatch(found[1]):
+            return found[0]
+        return "#include <cublas_v2.h>" if found[1].startswith("cublas") else _blank(found[0])  # ours: types of 16 bits
+
+    text = _INCLUDE.sub(put, source)
     if "__global__" not in text:
         return text
     items = list(items_of(code_only(text)))
@@ -241,8 +269,19 @@ def _made(tokens: _Tokens, first: int, last: int, head_ends: int, *, body: bool)
         item.names = set(_NAME.findall(" ".join(_without_lists(head[start:])))) - _CLASS
     else:
         item.names = set(_NAME.findall(" ".join(head))[-1:])
-        item.names |= {tokens[i - 1][0] for i in range(first + 1, last + 1) if tokens[i][0] in ("[", ",", "=", ";")}
+        item.names |= set(_variables(tokens, first, last))
     return item
+
+
+def _variables(tokens: _Tokens, first: int, last: int) -> Iterator[str]:
+    """The names in front of initialisers, sizes and commas."""
+    depth, assigned = 0, False
+    for i in range(first + 1, last + 1):
+        word = tokens[i][0]
+        if depth == 0 and not assigned and word in ("[", ",", "=", ";") and _NAME.match(tokens[i - 1][0]):
+            yield tokens[i - 1][0]
+        depth += (word in ("(", "[", "{")) - (word in (")", "]", "}"))
+        assigned = (depth == 0 and word != "," and (assigned or word == "=")) or (depth > 0 and assigned)
 
 
 def _function_name(head: list[str]) -> str:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rung.cuda import cubin_cache, headers, host_code
@@ -17,7 +18,7 @@ from rung.cuda.headers import NEEDED, OVERRIDE, Headers
 from rung.cuda.launch import Build, Resources
 from rung.cuda.source import code_only, kernels_in
 from rung.errors import CompileError, RungError, first_line
-from rung.files import whole
+from rung.files import read_text, whole
 from rung.processors import processors
 
 _IMPORTS = threading.Lock()  # cuda.core cannot be imported by two threads at once
@@ -120,7 +121,7 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
     with _IMPORTS:
         from cuda.core import Program, ProgramOptions
 
-    fields = _option_fields(build)
+    fields, source, absent = _option_fields(build), build.source, ""
     fields["include_path"] = [*build.include, str(headers.STANDARD), *found.folders]
     fields["pre_include"] = headers.PRELUDE.name
     if found.bundled:
@@ -129,7 +130,7 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
 
     def compiled() -> tuple[bytes, dict[str, str]]:
         options = ProgramOptions(name=build.origin, arch=arch, define_macro=list(build.defines) or None, **fields)
-        program = Program(build.source, "c++", options)
+        program = Program(source, "c++", options)
         target = "ltoir" if fields.get("link_time_optimization") else "cubin"
         made = program.compile(target, name_expressions=build.kernels, logs=logs)
         lowered = {k: _text(v) for k, v in made.symbol_mapping.items()}
@@ -137,17 +138,22 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
         program.close()
         return code, lowered
 
-    try:
+    while True:
         try:
             code, lowered = compiled()
-        except Exception as problem:
+            break
+        except Exception as problem:  # cuda.core has no public class for a failed compilation
+            missing = re.search(r'cannot open source file "([^"]+)"', str(problem))
+            included = rf'^[ \t]*#[ \t]*include[ \t]*"{re.escape(missing[1])}"' if missing else r"(?!)"
+            left = re.sub(included, "", source, flags=re.MULTILINE)
             # nvcc's --expt-relaxed-constexpr, and members that the device does not call
-            if "considered a host function" not in str(problem) or host_code.lacks_device(build.source):
-                raise
-            fields["device_as_default_execution_space"] = True
-            code, lowered = compiled()
-    except Exception as problem:  # cuda.core has no public class for a failed compilation
-        raise CompileError(compile_error(build, arch, found, str(problem))) from problem
+            relaxed = "considered a host function" in str(problem) and not host_code.lacks_device(build.source)
+            if missing and left != source:  # the host's code may be all that needs it
+                source, absent = left, missing[1]
+            elif relaxed and "device_as_default_execution_space" not in fields:
+                fields["device_as_default_execution_space"] = True
+            else:
+                raise CompileError(compile_error(build, arch, found, str(problem), absent)) from problem
     return code, {k: lowered.get(k, k) for k in build.kernels}, logs.getvalue().replace("\0", "").strip()
 
 
@@ -243,15 +249,17 @@ _SHOWN_ERRORS = 3
 _ERROR = re.compile(r"^(?P<file>[^\n]*?)\((?P<line>\d+)\): (?:catastrophic )?error(?: #\S+)?: (?P<text>.*)$")
 
 
-def compile_error(build: Build, arch: str, found: Headers, text: str) -> str:
-    """NVRTC's errors, readable."""
+def compile_error(build: Build, arch: str, found: Headers, text: str, missing: str = "") -> str:
+    """NVRTC's errors, readable; `missing` is a header of the user that was not found."""
     lines = text.replace("\0", "").splitlines()
     errors = [match for line in lines if (match := _ERROR.match(line))]
     shown = []
     for match in errors[:_SHOWN_ERRORS]:
         shown.append(f"  {match['file']}:{match['line']}: {match['text']}")
-        if match["file"] == build.origin:
-            code = build.source.splitlines()[int(match["line"]) - 1 : int(match["line"])]
+        path = Path(match["file"])
+        if path.is_file() or match["file"] == build.origin:
+            text = read_text(path) if path.is_file() else build.source
+            code = text.splitlines()[int(match["line"]) - 1 : int(match["line"])]
             shown += [f"    {match['line']} | {c.strip()}" for c in code]
     count = len(errors)
     if not errors:
@@ -262,6 +270,8 @@ def compile_error(build: Build, arch: str, found: Headers, text: str) -> str:
     if count > _SHOWN_ERRORS:
         shown.append(f"  and {count - _SHOWN_ERRORS} more")
     hint = _hint(build, found, " ".join(match["text"] for match in errors) or " ".join(shown))
+    if missing:
+        hint = f"{missing} was not found: beside the file, in its folder include, in the include beside that folder."
     return "\n".join([f"{build.origin} does not compile for {arch}:", *shown, *([f"  {hint}"] if hint else [])])
 
 

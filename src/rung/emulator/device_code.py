@@ -26,7 +26,6 @@ from rung.cuda.source import code_only, kernels_in
 from rung.emulator import lambdas, machine
 from rung.errors import CompileError, EmulatorFault, RungError, first_line
 
-_QUOTED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
 _VARIABLE = re.compile(r"__(?:device|constant)__\s[^;{}()=]*?\b(\w+)\s*(?:\[[^;={]*\]\s*)*(?==|;|\{)")
 _MANAGED = re.compile(_VARIABLE.pattern.replace("device|constant", "managed"))
 _RUNTIME = re.compile(r"\b(cuda[A-Z]\w*)\s*\(")
@@ -168,7 +167,7 @@ def _compiled(
     source: Path, made: Path, found: Sequence[lambdas.Lambda], how: KernelOptions
 ) -> tuple[Cubin | None, list[Symbol]] | None:
     where = "on the emulator" if how.emulated else "with --device cuda"
-    whole = lambdas.with_structs(_with_headers(source, how.include), found, str(source))
+    whole = lambdas.with_structs(host_code.with_headers(source, how.include), found, str(source))
     if not how.emulated and (calls := _LIBRARY.search(whole)):
         raise RungError(f"{source}: {calls[1]} is not linked {where}.")
     text = host_code.device_part(whole)
@@ -330,22 +329,3 @@ def expression_of(demangled: str) -> str:
         if letter == "(" and not depth:
             return text[start:i]
     return text
-
-
-def _with_headers(source: Path, include: Sequence[str], seen: set[Path] | None = None) -> str:
-    """The file with the user's own headers in their places, whose host functions NVRTC does not take either."""
-    seen = set() if seen is None else seen
-    text = source.read_text(errors="replace")
-
-    def put(match: re.Match[str]) -> str:
-        places = [source.parent, *map(Path, include)]
-        found = next((folder / match[1] for folder in places if (folder / match[1]).is_file()), None)
-        if found is None:
-            return match[0]
-        if found.resolve() in seen:
-            return ""
-        seen.add(found.resolve())
-        line = text.count("\n", 0, match.start()) + 2
-        return f'#line 1 "{found}"\n{_with_headers(found, include, seen)}\n#line {line} "{source}"'
-
-    return re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once.*$", "", _QUOTED.sub(put, text), flags=re.MULTILINE)

@@ -26,6 +26,9 @@ _OPEN, _CLOSE = "([{", ")]}"
 _NO_TYPES = ("return", "else", "do", "case", "goto", "new", "throw", "operator")
 _NO_PARAMETERS = ("__attribute__", "alignas", "decltype", "noexcept")  # have brackets as well
 ENTRY = "rung_host"
+_HEADERS = Path(__file__).parent / "host/include/rung_host"
+_DECLARED = "".join((_HEADERS / name).read_text(encoding="utf-8") for name in ("api.h", "launching.h"))
+_CALLS = set(re.findall(r"\bcudaError_t (cuda\w+)\(", _DECLARED)) - {"cudaGetLastError", "cudaPeekAtLastError"}
 
 
 @dataclass
@@ -66,6 +69,7 @@ def rewritten(text: str) -> tuple[str, list[lambdas.Lambda]]:
         _addresses(tokens, kernels)
         _stubs(tokens)
         _device_functions(tokens, on_host)
+        _ignored(tokens)
         tokens = _launches(tokens, kernels)
         _keywords(tokens)
         out += [system, *(token.text for token in tokens)]
@@ -296,6 +300,22 @@ def _device_functions(tokens: list[Token], kept: bool) -> None:
         else:
             _clear(tokens, at, end)
             tokens[at].text += "{ __builtin_trap(); }"
+
+
+def _ignored(tokens: list[Token]) -> None:
+    """A call whose statement makes no use of its result is told of an error."""
+    for i, token in enumerate(tokens[:-1]):
+        if token.text not in _CALLS or tokens[_next(tokens, i)].text != "(":
+            continue
+        before = _previous(tokens, i)
+        word = tokens[before].text
+        if word == ")":  # of a condition; not of a cast
+            word = tokens[_previous(tokens, _opening(tokens, before))].text
+        if word not in (";", "{", "}", "else", "do", "if", "while", "for"):
+            continue
+        end = _matching(tokens, _next(tokens, i))
+        if tokens[_next(tokens, end)].text == ";":
+            token.text = f'{ENTRY}::ignored("{token.text}") = {token.text}'
 
 
 def _start(tokens: list[Token], at: int) -> int:

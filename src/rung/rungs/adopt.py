@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import itertools
 import json
+import math
 import multiprocessing
 import re
 import threading
@@ -22,7 +23,7 @@ from typing import Any
 
 from rung.cuda import kept
 from rung.cuda.host_code import host_part
-from rung.cuda.limits import GRID
+from rung.cuda.limits import GRID, THREADS_BLOCK
 from rung.cuda.source import Parameter, aliases, body_of, code_only, kernel_parameters, kernels_in, template_of, until
 from rung.dtypes import DTYPES, dtype
 from rung.errors import CompileError, RungError
@@ -30,8 +31,9 @@ from rung.expressions import evaluate, names_in, product
 from rung.files import read_text
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
-from rung.rungs.cuda import CudaRung
+from rung.rungs.cuda import CudaRung, whole_text
 from rung.rungs.header import has_header, inline
+from rung.rungs.operations import operation
 from rung.rungs.words import OPERANDS
 
 MOST = 48  # proposals that are tried
@@ -50,23 +52,9 @@ _GEMM = {"m": "rows", "n": "OC", "k": "C", "rows": "rows", "wa": "C", "wb": "OC"
 _GEMM |= {"numarows": "rows", "numacolumns": "C", "numbrows": "C", "numbcolumns": "OC"}
 _GEMM |= {"numcrows": "rows", "numccolumns": "OC", "lda": "C", "ldb": "OC", "ldc": "OC"}
 _CEIL = re.compile(r"ceil_?div|cdiv|div_?up|div_?ceil|up_?div|divide_?up|div_?round_?up|iceil", re.IGNORECASE)
-_WORDS = {  # of an operation, in names of files and kernels
-    "layernorm": ("layernorm", "layer_norm", "ln_fwd", "layernorm_forward"),
-    "softmax": ("softmax",),
-    "gelu": ("gelu",),
-    "matmul": ("matmul", "gemm", "mm_kernel", "linear", "matrixmul", "matrix_mul"),
-    "attention": ("attention", "flash", "attn", "mha"),
-    "embedding": ("embedding", "encoder", "wte"),
-    "residual": ("residual", "vector_add", "vec_add", "vecadd", "add_kernel"),
-    "transpose": ("transpose",),
-    "reduce": ("reduce", "sum_rows", "row_sum"),
-    "rmsnorm": ("rmsnorm", "rms_norm"),
-    "rope": ("rope", "rotary"),
-    "swiglu": ("swiglu", "silu_and_mul", "silu_mul"),
-}
 _LAUNCH = re.compile(r"([A-Za-z_][\w:]*)\s*(<(?!<)[^;{}]*?>)?\s*<<<", re.DOTALL)
 _LOCAL = re.compile(
-    r"\b(?:int|auto|unsigned|size_t|unsigned\s+int|uint|uint32_t|long|dim3)\s+(\w+)\s*"
+    r"\b(int|auto|unsigned|size_t|unsigned\s+int|uint|uint32_t|long|dim3)\s+(\w+)\s*"
     r"(?:=\s*([^;{}]+)|\(([^;{}]*)\)\s*|\{([^;{}]*)\}\s*);"
 )
 _COMMENT = re.compile(r"//([^\n]*)|/\*(.*?)\*/", re.DOTALL)
@@ -85,7 +73,6 @@ class Proposal:
     """A header's table, and how it came about."""
 
     table: dict[str, Any]
-    remarks: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()  # why it is only a guess, and the likeliest headers; empty if text or trial confirm it
 
 
@@ -108,7 +95,7 @@ def guessed_operation(source: str, path: Path, known: list[str]) -> str:
     """The operation that a file's name and its kernels' names speak of."""
     functions = re.findall(r"^def (\w+)", source, re.M) if path.suffix == ".py" else kernels_in(source)
     text = " ".join([path.stem, *functions]).lower()
-    scores = {name: [text.find(w) for w in (*_WORDS.get(name, ()), name) if w in text] for name in known}
+    scores = {name: [text.find(w) for w in (*operation(name).words, name) if w in text] for name in known}
     found = sorted((name for name, at in scores.items() if at), key=lambda name: (-len(name), min(scores[name])))
     if not found:
         raise RungError(
@@ -120,8 +107,7 @@ def guessed_operation(source: str, path: Path, known: list[str]) -> str:
 
 def adopted(of: Operation, path: Path) -> Proposal | None:
     """The header that suits a file without one best; the same text gets the same one from the cache."""
-    source = read_text(path)
-    if has_header(source) or not source.strip():
+    if has_header(read_text(path)) or not (source := whole_text(path)).strip():
         return None
     code = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("adopt.py", "adopt_trial.py")]
     text = json.dumps([of.name, source, *code])
@@ -130,32 +116,35 @@ def adopted(of: Operation, path: Path) -> Proposal | None:
     def make(work: Path) -> tuple[Path, Any]:
         (work / "header.txt").write_text(of.name)
         found = _chosen(of, source, path)
-        return work / "header.txt", [found.table, found.remarks, found.doubts]
+        return work / "header.txt", [found.table, found.doubts]
 
-    table, remarks, doubts = kept.kept("header", key, make).note
-    return Proposal(table, tuple(remarks), tuple(doubts))
+    table, doubts = kept.kept("header", key, make).note
+    return Proposal(table, tuple(doubts))
 
 
 def _chosen(of: Operation, source: str, path: Path) -> Proposal:
     found = list(itertools.islice(_proposals(of, source, path), MOST))
-    proposals = [table for table, _ in found]
-    if found[0][1]:
-        return Proposal(proposals[0])
-    if not _compiles(of, path, proposals[0]):
-        kernel, _, values = proposals[0]["launch"][0]["kernel"].partition("<")
-        if not values or re.search(rf"\b{kernel}\s*<", code_only(source)):
-            return Proposal(proposals[0])
-        names = ", ".join(name for name, *_ in template_of(source, kernel) or ())
+    sure = found[0][1]
+    proposals = [table for table, _ in (found[:1] if sure else found)]
+    instances = {table["launch"][0]["kernel"]: table for table in reversed(proposals)}
+    for instance, table in reversed(instances.items()):
+        if _compiles(of, path, table):
+            break
+        proposals = [one for one in proposals if one["launch"][0]["kernel"] != instance]
+    if not proposals:
+        kernel, _, values = found[0][0]["launch"][0]["kernel"].partition("<")
+        if not values or re.search(rf"\b{kernel.rpartition('::')[2]}\s*<", code_only(source)):
+            return Proposal(found[0][0])
+        names = ", ".join(name for name, *_ in template_of(source, kernel.rpartition("::")[2]) or ())
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
-        return Proposal(proposals[0], doubts=(why, *_lines(proposals)))
+        return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
     right, tried = _tried(of, path, proposals)
     if right is not None and right["confirmed"]:
-        rules = " and ".join(right["needs"])
-        told = (
-            f"only right where {rules}: if the kernel is for such sizes, the header needs the line needs = "
-            f"{json.dumps([*right['table'].get('needs', []), *right['needs']])}"
-        )
-        return Proposal(right["table"], (told,) if rules else ())
+        rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
+        why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line needs = "
+        return Proposal(right["table"], doubts=(why + json.dumps(needs), *_lines([right["table"]])) if rules else ())
+    if sure:
+        return Proposal(proposals[0])
     why = f"none of the {tried} headers tried gave the right result on a small case"
     return Proposal(proposals[0], doubts=(why, *_lines(proposals)))
 
@@ -229,36 +218,33 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
     defined = kernels_in(source)
     if not defined:
         raise RungError(f"{path} has no header, and no __global__ function that one could be proposed for.")
-    sequences: list[list[_Written]] = []
-    for some in written or [[_Written(name, "", "", "", "", [])] for name in defined]:
-        same = len({w.kernel for w in some}) == 1  # branches of one launch
-        sequences += [[one] for one in some] if same else [some]
+    every = {(w.kernel, w.template, w.grid, w.block): w for w in itertools.chain.from_iterable(written)}
+    launches = [*every.values()] or [_Written(name, "", "", "", "", []) for name in defined]
     failures: list[RungError] = []
     alternatives: list[Iterator[_Found]] = []
-    for sequence in sequences:
+    for launch in launches:  # each may be the operation by itself
         try:
-            made = _for_launches(of, source, path, sequence, constants)
+            made = _for_launch(of, source, path, launch, constants)
             alternatives.append(itertools.chain([next(made)], made))
         except StopIteration:
             continue
         except RungError as failure:
             failures.append(failure)
     if not alternatives:
+        if several := next((some for some in written if len({w.kernel for w in some}) > 1), None):
+            names = ", ".join(dict.fromkeys(w.kernel for w in several))
+            raise RungError(
+                f"{path} launches several kernels in a row ({names}), and none of them has all that {of.name} takes; "
+                "write the header with one [[launch]] for each (docs/header.md)."
+            )
         raise failures[0] if failures else RungError(f"{path}: no kernel has the operands of {of.name}.")
     for row in itertools.zip_longest(*alternatives):  # in turn, so that each kernel has its best proposal tried early
         yield from ((table, sure and len(row) == 1) for table, sure in filter(None, row))
 
 
-def _for_launches(
-    of: Operation, source: str, path: Path, sequence: list[_Written], constants: dict[str, str]
+def _for_launch(
+    of: Operation, source: str, path: Path, written: _Written, constants: dict[str, str]
 ) -> Iterator[_Found]:
-    if len(sequence) > 1:
-        raise RungError(
-            f"{path} launches {len(sequence)} kernels in a row ({', '.join(w.kernel for w in sequence)}); write the "
-            "header with one [[launch]] for each (docs/header.md)."
-        )
-    written = launch = sequence[0]
-
     def of_output(target: str | float) -> bool:
         return any(o.name == target and o.role == "out" for o in of.operands)
 
@@ -281,7 +267,7 @@ def _for_launches(
             for (i, needs), (j, shape) in itertools.product(
                 enumerate(_needs(of, source, {str(b) for b in bound})), enumerate(shapes)
             ):
-                needs = [*needs, *whole, *_within_limits(of, shape["grid"])]
+                needs = [*needs, *whole, *_within_limits(of, shape)]
                 table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes}
                 if needs:
                     table["needs"] = needs
@@ -382,21 +368,41 @@ def _instances(source: str, launch: _Written, constants: dict[str, str]) -> Iter
     """The kernel's name, with template arguments where it has parameters: those of the launch, of an explicit
     instantiation, or usual ones."""
     parameters = template_of(source, launch.kernel)
+    named = _qualified(source, launch.kernel)
     if not parameters:
-        yield launch.kernel
+        yield named
         return
     types = aliases(source)
     written = [launch.template.strip()[1:-1]] if launch.template else []
     written += re.findall(rf"\btemplate\s+__global__\s+[^;<]*\b{launch.kernel}\s*<([^;]*?)>\s*\(", code_only(source))
     for text in dict.fromkeys(written or [""]):
         given = [types.get(a, launch.scope.get(a, constants.get(a, a))) for a in map(str.strip, _split(text))]
+        for i, (a, (_, _, is_type)) in enumerate(zip(given, parameters, strict=False)):
+            if is_type and re.search(rf"\b(?:typename|class)\s+{re.escape(a)}\b", source):  # of the host's template
+                given[i] = "float"
+            elif not is_type and (number := _over(a, {**constants, **launch.scope}, set())):
+                given[i] = number
         rest = []
         for name, default, is_type in parameters[len(given) :]:
-            usual = [constants.get(name) or ("16" if "tile" in name.lower() else str(BLOCK))]
+            tile = re.search("tile|size|width", name.lower())
+            usual = [constants[name]] if name in constants else ["16", "32"] if tile else [str(BLOCK), "32"]
             switch = re.search(rf"\btemplate\s*<[^>]*\bbool\s+{name}\b", source)
             rest.append([default] if default else ["float"] if is_type else ["true", "false"] if switch else usual)
         for picked in itertools.product(*rest):
-            yield f"{launch.kernel}<{', '.join([*given, *picked])}>"
+            yield f"{named}<{', '.join([*given, *picked])}>"
+
+
+def _qualified(source: str, kernel: str) -> str:
+    """The kernel's name with its namespaces."""
+    code = code_only(source)
+    found = re.search(rf"\b{kernel}\s*\([^;{{}}]*{{", code)
+    scopes: list[str] = []
+    for mark in re.finditer(r"namespace\s+([\w:]+)\s*{|[{}]", code[: found.start()] if found else ""):
+        if mark[0] == "}":
+            del scopes[-1:]
+        else:
+            scopes.append(mark[1] or "")
+    return "::".join([*filter(None, scopes), kernel])
 
 
 def _dtypes(parameters: tuple[Parameter, ...], of: Operation) -> list[str]:
@@ -475,11 +481,11 @@ def _binds(
                     f"{path}: what is {p.ctype} {p.name} of {kernel}({signature})? {of.name} has the sizes "
                     f'{", ".join([*of.dims, *of.scalars])}; write a header with [bind] {p.name} = "...".'
                 )
-        combos = sorted(
-            itertools.product(*(range(len(options)) for options in choices)), key=lambda picks: (sum(picks), picks)
-        )
-        for picks in combos[:12]:
-            values = {p.name: options[i] for p, options, i in zip(scalars, choices, picks, strict=True)}
+        every_pick = itertools.product(*(list(enumerate(options)) for options in choices))
+        ranked = [(sum(i for i, _ in picks), [value for _, value in picks]) for picks in every_pick]
+        ranked.sort(key=lambda one: (len(one[1]) - len({*one[1]}), one[0]))  # two numbers are seldom the same size
+        for _, picked in ranked[:12]:
+            values = dict(zip([p.name for p in scalars], picked, strict=True))
             for bind in _in_both_layouts(of, {**targets, **values}, body):
                 yield bind, sized
 
@@ -564,7 +570,10 @@ def _fitted(
         chosen[p.name] = fitting[0].name
         free.remove(fitting[0])
     done = {*chosen.values(), *of.replaced(chosen.values())}
-    lacking = [o.name for o in of.operands if o.role != "in" and not o.optional and o.name not in done]
+    of_others = {o.name: str(o.view_of or o.copy_of) for o in of.operands if o.view_of or o.copy_of}
+    while more := {other for name, other in of_others.items() if name in done} - done:
+        done |= more
+    lacking = [o.name for o in of.operands if not (o.optional or o.copy_of or o.view_of or o.name in done)]
     if lacking:
         raise RungError(
             f"{path} has no header, and none can be proposed: {kernel} takes no pointer for {of.name}'s "
@@ -606,12 +615,15 @@ def _values(
         return [int(given)]
     if given is not None and not given.isdigit():
         options.append(given)
+        if not given.isidentifier():  # calculated from sizes that are known
+            return options
     if name in known:
         options.append(name)
     rows, inner, total = of.sizes
     whole = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
     if "OC" in of.dims and (lower in _GEMM or len(whole) >= 3):
-        options += [_GEMM[lower].replace("rows", rows)] if lower in _GEMM else [rows, "OC", "C"]
+        options += [_GEMM[lower].replace("rows", rows)] if lower in _GEMM else []
+        options += [rows, "OC", "C"]
     elif len(whole) == 1:
         options += [total, inner, rows] if lower in _TOTAL and lower not in _COLUMNS - _TOTAL else [inner, total, rows]
         if lower == "n":
@@ -677,7 +689,8 @@ def _shapes(
     if launch.grid:
         grid, block = _three(launch.grid, scope, known), _three(launch.block, scope, known)
         shared = _over(launch.shared, scope, known) if launch.shared else None
-        if grid and block and (shared or not launch.shared):
+        small = not block or not all(map(str.isdigit, block)) or math.prod(map(int, block)) <= THREADS_BLOCK
+        if grid and block and small and (shared or not launch.shared):
             dynamic = {"shared": shared} if shared not in (None, "0") else {}
             yield {"grid": _plain(grid), "block": _plain(block), **dynamic}
     yield from _by_style(of, body, constants, means)
@@ -756,14 +769,16 @@ def _by_indices(
         yield list(picked)
 
 
-def _within_limits(of: Operation, grid: Any) -> list[str]:
-    """Conditions for axes y and z, where one of the operation's shapes has more blocks than a GPU allows."""
-    found = []
-    for size, most in zip(grid[1:], GRID[1:], strict=False) if isinstance(grid, list) else []:
-        shapes = (of.complete(values) for values in of.shapes.values())
-        if not isinstance(size, int) and any(evaluate(size, values) > most for values in shapes):
-            found.append(f"{size} <= {most}")
-    return found
+def _within_limits(of: Operation, shape: dict[str, Any]) -> list[str]:
+    """Conditions for axes y and z and for the block, where the operation has shapes beyond what a GPU allows."""
+    grid, block = (one if isinstance(one, list) else [one] for one in (shape["grid"], shape["block"]))
+    limited = [*zip(grid[1:], GRID[1:], strict=False), (product([str(size) for size in block]), THREADS_BLOCK)]
+    shapes = [of.complete(values) for values in (*of.shapes.values(), *(case.values for case in of.cases))]
+    return [
+        f"{size} <= {most}"
+        for size, most in limited
+        if not isinstance(size, int) and any(evaluate(size, values) > most for values in shapes)
+    ]
 
 
 def _plain(sizes: list[str]) -> Any:
@@ -795,8 +810,8 @@ def _written(source: str, constants: dict[str, str]) -> list[list[_Written]]:
         texts = ["\n".join(line or block for line, block in _COMMENT.findall(source))]
     for text in texts:
         scope = dict(constants)
-        for name, value, called, braced in _LOCAL.findall(text):
-            scope[name] = value or f"dim3({called or braced})"
+        for kind, name, value, called, braced in _LOCAL.findall(text):
+            scope[name] = value or (f"dim3({called or braced})" if kind in ("dim3", "auto") else called or braced)
         for declared in re.findall(r"\b(?:dim3|(?:const\s+|unsigned\s+)?(?:int|int64_t|auto))\s+([^;]*,[^;]*);", text):
             for one in _split(declared):
                 if shape := re.fullmatch(r"(\w+)\s*[({](.*)[)}]", one, re.DOTALL):
@@ -849,7 +864,9 @@ def _split(text: str) -> list[str]:
 def _three(text: str, scope: dict[str, str], known: set[str]) -> list[str] | None:
     text = scope.get(text.strip(), text).strip()
     inner = re.fullmatch(r"dim3\s*[({](.*)[)}]", text, re.DOTALL)
-    sizes = [_over(part, scope, known) for part in (_split(inner[1]) if inner else [text])]
+    parts = _split(inner[1]) if inner else [text]
+    guess = {"": str(BLOCK if len(parts) < 2 or "1" in parts[1:] else 16)}  # of what only the caller knows
+    sizes = [_over(part, {**scope, **guess}, known) for part in parts]
     return [s for s in sizes if s is not None] if None not in sizes and sizes else None
 
 
@@ -887,7 +904,7 @@ def _over(text: str, scope: dict[str, str], known: set[str], depth: int = 0) -> 
         elif name in known:
             continue
         elif re.search(r"block|thread", name, re.IGNORECASE):
-            text = re.sub(rf"\b{name}\b", str(BLOCK), text)  # left to the caller
+            text = re.sub(rf"\b{name}\b", scope.get("", str(BLOCK)), text)  # left to the caller
         else:
             return None
     text = re.sub(r"^\((\w+)\)$|\((\w+)\)(?=\s*[,)+*/-]|$)", lambda m: m[1] or m[2], " ".join(text.split()))

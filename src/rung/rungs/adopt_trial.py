@@ -108,7 +108,7 @@ def _multiples(of: Operation, rung: CudaRung, given: Values, dtype: Dtype, zeroe
 
 
 def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
-    """Two legal cases whose sizes are above one and differ, the smaller first."""
+    """Two legal cases whose sizes are above one and differ, the smaller first; one has odd rows, if that may be."""
     completed = [of.complete(c.values) for c in of.cases]
     every = [v for v, c in zip(completed, of.cases, strict=True) if dtype.name in c.dtypes]
     fitted = list(filter(None, (rung.fitted(v, dtype) for v in every)))
@@ -117,7 +117,8 @@ def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
     if not legal:
         raise RungError("no case suits it")
     varied = [v for v in legal if len({v[d] for d in of.dims}) == len(of.dims)]
-    return [*varied[:1], *legal[:1]] if varied else legal[:2]
+    first, odd = (varied or legal)[0], [v for v in legal if v[list(of.dims)[-1]] % 2 and v is not legal[0]]
+    return [first, next(iter([*odd, *legal[:1], *legal[1:2]]))]
 
 
 def _right_in_long_rows(of: Operation, rung: Rung, dtype: Dtype, zeroed: list[str]) -> bool:

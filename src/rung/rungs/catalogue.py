@@ -62,8 +62,8 @@ def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
         raise RungError(f"{path} is a folder; name one .cu or .py file in it.")
     if not path.exists():
         raise RungError(f"there is no file {path}; `rung new {of.name} {path.stem}` writes one to start from.")
-    if path.suffix not in (".cu", ".py", ".toml"):
-        raise RungError(f"{path} is neither a .cu, a .py nor a .toml file, so it cannot be a rung.")
+    if path.suffix not in (".cu", ".cuh", ".py", ".toml"):
+        raise RungError(f"{path} is neither a .cu, a .cuh, a .py nor a .toml file, so it cannot be a rung.")
     if path.suffix == ".toml":
         return (_of_its_ladder(CubinRung(of, path)),)
     if path.suffix == ".py":
@@ -71,7 +71,7 @@ def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
     guess = adopted(of, path)
     first = CudaRung(of, path, guess.table if guess else None)
     if guess:
-        first.guessed, first.doubts = guess.remarks, guess.doubts
+        first.guessed, first.doubts = True, guess.doubts
     return tuple(map(_of_its_ladder, (first, *(CudaRung(of, path, form=form) for form in first.header.formats))))
 
 

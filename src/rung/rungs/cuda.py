@@ -7,14 +7,13 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rung.cuda import limits
-from rung.cuda.host_code import device_part
-from rung.cuda.source import Parameter, aliases, body_of, included, kernel_parameters
+from rung.cuda.host_code import device_part, with_headers
+from rung.cuda.source import Parameter, body_of, kernel_parameters
 from rung.cuda.tensor_map import TensorMap, packed_strides
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import CompileError, RungError
@@ -41,6 +40,13 @@ def _size(entry: header.Launch) -> int:
     return sum(len(str(size)) for size in sizes)
 
 
+def whole_text(path: Path) -> str:
+    """A file's text; of a file that is not the ladders', with the author's own headers in their places."""
+    if INCLUDE.parent in path.resolve().parents:
+        return read_text(path)
+    return with_headers(path, [path.parent / "include", path.parent.parent / "include"])
+
+
 class CudaRung(Rung):
     """A `.cu` file: header and kernels, bound by parameter name."""
 
@@ -50,7 +56,8 @@ class CudaRung(Rung):
         self, operation: Operation, path: Path, table: dict[str, Any] | None = None, form: str = ""
     ) -> None:
         self._source = read_text(path)
-        self.guessed: tuple[str, ...] | None = None  # remarks on a header that is not the file's own
+        self._whole = whole_text(path)
+        self.guessed = False  # whether the header is not the file's own
         self.doubts: tuple[str, ...] = ()  # why that header is no ground for a verdict, and the likeliest ones
         self.table = header.table(self._source, str(path)) if table is None else table
         if form:
@@ -81,22 +88,15 @@ class CudaRung(Rung):
 
     @cached_property
     def parameters(self) -> dict[str, tuple[Parameter, ...]]:
-        """The parameters of each launched kernel."""
+        """The parameters of each launched kernel; of types with conditional names, those that [define] chooses."""
         kernels = dict.fromkeys(entry.kernel for entry in self.header.launches)
-        found = {k: kernel_parameters(self._source, k, str(self.path)) for k in kernels}
-        strange = {p.ctype for parameters in found.values() for p in parameters if p.pointer} - {"Real", *POINTEES}
-        types = self._types_of_headers() if strange else {}
-        return {k: tuple(replace(p, ctype=types.get(p.ctype, p.ctype)) for p in ps) for k, ps in found.items()}
-
-    def _types_of_headers(self) -> dict[str, str]:
-        """Names that the headers beside the rung give to types; of conditional ones, those that [define] chooses."""
+        defines = "".join(f"#define {name}\n" for name in self.header.define)
+        found = {k: kernel_parameters(defines + self._whole, k, str(self.path)) for k in kernels}
+        if {p.ctype for parameters in found.values() for p in parameters if p.pointer} <= {"Real", *POINTEES}:
+            return found
         assert self.path is not None
-        texts, names = [self._source], list(included(self._source))
-        for name in names:  # grows meanwhile
-            if (path := self.path.parent / name).is_file():
-                texts.append(read_text(path))
-                names += [n for n in included(texts[-1]) if n not in names]
-        return aliases("".join(f"#define {name}\n" for name in self.header.define) + "".join(texts))
+        whole = defines + with_headers(self.path, ())
+        return {k: kernel_parameters(whole, k, str(self.path)) for k in kernels}
 
     def signature(self, kernel: str) -> tuple[Parameter, ...]:
         return self.parameters[kernel]
@@ -176,7 +176,7 @@ class CudaRung(Rung):
             defines[name] = str(evaluate_int(expression, names, f"define.{name}"))
         assert self.path is not None
         return Build(
-            source=device_part(self._source),
+            source=device_part(self._whole),
             origin=str(self.path),
             kernels=tuple(self.parameters),
             defines=tuple(sorted(defines.items())),
@@ -230,7 +230,7 @@ class CudaRung(Rung):
 
         self._require_parameters_for_bind()
         launched = {e.kernel.partition("<")[0] for e in self.header.launches}  # another kernel's array does not count
-        dynamic = (k for k in launched if _DYNAMIC.search(body_of(self._source, k)))
+        dynamic = (k for k in launched if _DYNAMIC.search(body_of(self._whole, k)))
         if all(e.shared == 0 for e in self.header.launches) and (kernel := next(dynamic, None)):
             raise RungError(
                 f"{self.path}: {kernel} has an `extern __shared__` array, and no launch gives it memory; add its bytes "

@@ -85,6 +85,7 @@ class Inside:
 class Model:
     """What a model that chooses rungs should know of this one."""
 
+    serves: dict[str, Expression] = field(default_factory=dict)  # purpose: rank among the rungs that serve it, 0: none
     fits: tuple[str, ...] = ()  # where it is worth its place; `tuned`: whether a sweep has found its parameters
     untuned: tuple[tuple[str, dict[str, int]], ...] = ()  # tunables where no sweep was: the first that holds
     estimate: str = ""  # or a rule of models/gpu/recorded.py that finds them
@@ -115,6 +116,7 @@ class Header:
     bind: dict[str, str | int | float] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     zeroed: tuple[str, ...] = ()  # outputs that are zero before each run: the code reads them or adds to them
+    loses_nan: bool = False  # where the result is NaN it may give any number, as fmaxf does
     maps: dict[str, Map] = field(default_factory=dict)
     inside: Inside | None = None
     constants: dict[str, str] = field(default_factory=dict)
@@ -125,7 +127,7 @@ class Header:
 
 # Keys of a Python rung, given as constants with these names in capitals; it launches its kernels itself.
 _CONSTANTS = {*DESCRIPTIVE, "emulate", "dtypes", "products", "needs", "align", "tune", "let", "buffers", "model"}
-_CONSTANTS |= {"zeroed"}
+_CONSTANTS |= {"zeroed", "loses_nan"}
 # Every key except the descriptive ones may come from the parent that `from` names.
 INHERITED = {"launch", *Header.__dataclass_fields__} - {*DESCRIPTIVE, "parent", "launches"}
 
@@ -373,6 +375,7 @@ class _Reader:
             bind=self.bind(table),
             buffers={k: self.buffer(v, k) for k, v in self.table(table, "buffers").items()},
             zeroed=self.strings(table.get("zeroed", []), "zeroed"),
+            loses_nan=self.flag(table, "loses_nan"),
             maps={k: self.map(v, k) for k, v in self.table(table, "maps").items()},
             inside=self.inside(table),
             constants={k: self.symbol(v, k) for k, v in self.table(table, "constants").items()},
@@ -387,6 +390,7 @@ class _Reader:
         if not isinstance(untuned, list) or not all(isinstance(one, dict) and "when" in one for one in untuned):
             raise self.fail("model.untuned is not a list of tables with a condition `when`, and values of tunables.")
         return Model(
+            serves={k: self.expression(v, f"model.serves.{k}") for k, v in self.table(table, "serves").items()},
             fits=self.strings(table.get("fits", []), "model.fits"),
             untuned=tuple(
                 (str(one["when"]), {n: self.choices(v, n)[0] for n, v in one.items() if n != "when"}) for one in untuned

@@ -36,6 +36,7 @@ struct Told
     Place place = {}, other = {};
 };
 void tell(ExitCode kind, const Told& what);
+bool told_at(RungSite site);
 struct Ran { const char* name; unsigned long blocks, threads; double seconds; bool checked; };
 void note_launch(const Ran& ran);
 void note_once(const std::string& text);
@@ -56,7 +57,7 @@ const Allocation* allocation_at(const void* address);  // guards included, freed
 bool device_may_touch(const void* address);
 std::string describe(const void* address);  // "16 bytes past the end of the 1,024 bytes from cudaMalloc (file.cu:12)"
 size_t device_bytes();
-unsigned long kept_allocations(size_t* bytes);
+std::string kept_allocations();  // in a sentence; nothing if there are none
 void each_allocation(const std::function<void(const Allocation&)>& work);  // that kernels may touch
 
 // ---- heap.cpp -------------------------------------------------------------------------------------------------------
@@ -68,6 +69,11 @@ const void* heap_memory(size_t* bytes);
 cudaError_t failed(cudaError_t error);  // becomes the last error
 void stick(cudaError_t error);          // every later call returns it
 cudaError_t stuck();
+void unasked(const std::string& what, cudaError_t error, RungSite site);  // a fault, unless the program asks for the last error
+bool beside();           // whether work may run at the same time as other work
+// The present piece of work reads and writes words of a line of 128 bytes; `plain`: those of them not by atomics alone.
+void touch(const std::string& what, RungSite site, uint64_t line, uint32_t read, uint32_t written, uint32_t plain);
+void tell_unasked();
 unsigned long moment();  // two launches of consecutive moments have nothing between them
 void enqueue(cudaStream_t stream, std::function<void()> work, cudaGraphNodeType type);
 bool capturing(cudaStream_t stream);

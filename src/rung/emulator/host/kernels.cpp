@@ -251,7 +251,7 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
     launch.multiprocessors = unsigned(device().multiProcessorCount);
     launch.poison = 1 + settings().seed % 5;  // the first: what reads it is known
     static unsigned long last_moment;
-    launch.dependent = how.dependent && moment() == last_moment + 1, launch.followed = code.starts_next;  // else all before it has ended
+    launch.dependent = how.dependent && moment() == last_moment + 1, launch.followed = code.starts_next || beside();  // else all before it has ended
     last_moment = moment();
     rung_machine_fault fault = {};
     const int failed = rung_machine_run(code.program, &launch, &fault);
@@ -263,6 +263,13 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
         return stick(error_of(fault));
     }
     tell_unwritten(code, call, how, launch.block);
+    if (races && beside()) {
+        const auto take = [](void* of, uint64_t line, uint32_t read, uint32_t written, uint32_t plain) {
+            const Call& call = *static_cast<const Call*>(of);
+            if (!in_heap(reinterpret_cast<void*>(line * 128))) touch("kernel '" + std::string(call.name) + "'", call.site, line, read, written, plain);
+        };
+        rung_machine_touched(take, const_cast<Call*>(&call));
+    }
     if (!counting()) return;
     const dim3 &g = how.grid, &b = how.block, &c = how.cluster;
     const std::array<unsigned, 11> form = {g.x, g.y, g.z, b.x, b.y, b.z, c.x, c.y, c.z, unsigned(how.shared), how.cooperative};

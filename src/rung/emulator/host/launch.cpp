@@ -60,6 +60,8 @@ const Known* known(const void* kernel)
     return found == kernels().end() ? nullptr : &found->second;
 }
 
+std::string sizes_of(const dim3& d) { return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")"; }
+
 cudaError_t refusal(const Call& call, const Configuration& how)
 {
     const cudaDeviceProp& p = device();
@@ -117,7 +119,14 @@ cudaError_t prepare(Call call, const Configuration& configuration, std::function
 cudaError_t submit(Call call, const Configuration& configuration)
 {
     std::function<void()> work;
-    if (cudaError_t error = prepare(std::move(call), configuration, work)) return failed(error);
+    const RungSite site = call.site;
+    const std::string name = call.name ? call.name : "kernel";
+    if (cudaError_t error = prepare(std::move(call), configuration, work)) {
+        const Configuration& how = configuration;
+        unasked("the launch of '" + name + "' with a grid of " + sizes_of(how.grid) + ", a block of " + sizes_of(how.block) + " and " +
+                std::to_string(how.shared) + " bytes of dynamic shared memory", error, site);
+        return failed(error);
+    }
     enqueue(configuration.stream, std::move(work), cudaGraphNodeTypeKernel);
     return cudaSuccess;
 }

@@ -113,6 +113,20 @@ bool refuse(const char* function, RungSite site, const std::string& why, const c
     return true;
 }
 
+// What a copy or set does beside the work of other streams.
+void touch_bytes(const char* function, RungSite site, const void* from, size_t pitch, size_t width, size_t height, bool write)
+{
+    if (!beside() || (!find(from) && !device_may_touch(from))) return;
+    for (size_t row = 0; row < height; row++)
+        for (uintptr_t at = uintptr_t(from) + row * pitch, end = at + width; at < end;) {
+            const uintptr_t next = std::min(at / 128 * 128 + 128, end);
+            const uint64_t words = (uint64_t(1) << ((next + 3) / 4 - at / 4)) - 1;
+            const uint32_t mask = uint32_t(words << at / 4 % 32);
+            touch(function, site, at / 128, write ? 0 : mask, write ? mask : 0, mask);
+            at = next;
+        }
+}
+
 bool staged(const void* address)  // host memory that a copy reads or writes before the call returns
 {
     return !find(address) && !device_may_touch(address);
@@ -148,7 +162,10 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
     const char* const source = static_cast<const char*>(from);
     if (!wait && staged(from) && !capturing(stream)) {
         std::string held(source, read);
-        enqueue(stream, [=, held = std::move(held)] { rows(target, to_pitch, held.data(), from_pitch, width, height); }, cudaGraphNodeTypeMemcpy);
+        enqueue(stream, [=, held = std::move(held)] {
+            touch_bytes(function, site, target, to_pitch, width, height, true);
+            rows(target, to_pitch, held.data(), from_pitch, width, height);
+        }, cudaGraphNodeTypeMemcpy);
         return cudaSuccess;
     }
     const std::string call = std::string(function) + " (" + place_of_call(site) + ")";
@@ -159,6 +176,8 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
                 return stick(cudaErrorIllegalAddress);
             }
         look_for_unwritten(call, to, source, from_pitch, width, height, site);
+        touch_bytes(function, site, source, from_pitch, width, height, false);
+        touch_bytes(function, site, target, to_pitch, width, height, true);
         rows(target, to_pitch, source, from_pitch, width, height);
     }, cudaGraphNodeTypeMemcpy);
     return (wait || staged(to)) && !capturing(stream) ? wait_for(stream) : cudaSuccess;
@@ -170,6 +189,7 @@ cudaError_t set(const char* function, void* to, size_t pitch, int value, size_t 
     if (!width || !height) return cudaSuccess;
     if (refuse(function, site, objection(to, (height - 1) * pitch + width, 1), "writes")) return failed(cudaErrorInvalidValue);
     enqueue(stream, [=] {
+        touch_bytes(function, site, to, pitch, width, height, true);
         for (size_t row = 0; row < height; row++) memset(static_cast<char*>(to) + row * pitch, value, width);
     }, cudaGraphNodeTypeMemset);
     return cudaSuccess;
@@ -181,13 +201,16 @@ const Allocation* allocation_at(const void* address) { return find(address); }
 
 size_t device_bytes() { return in_use; }
 
-unsigned long kept_allocations(size_t* bytes)
+std::string kept_allocations()
 {
-    unsigned long count = 0;
-    *bytes = 0;
+    size_t count = 0, bytes = 0;
+    std::map<std::string, size_t> places;
     for (const auto& [_, memory] : allocations)
-        if (!memory.freed && memory.kind != Kind::Registered) count++, *bytes += memory.bytes;
-    return count;
+        if (!memory.freed && memory.kind != Kind::Registered) count++, bytes += memory.bytes, places[memory.made]++;
+    if (!count) return "";
+    std::string text = number(count) + (count == 1 ? " allocation of " : " allocations of ") + number(bytes) + " bytes" + (count == 1 ? "" : " in all") + " not freed: ";
+    for (const auto& [place, times] : places) text += (text.back() == ' ' ? "" : ", ") + place + (times > 1 ? " (" + number(times) + " times)" : "");
+    return text;
 }
 
 std::string describe(const void* address)

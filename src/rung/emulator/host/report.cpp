@@ -2,6 +2,7 @@
 #include "host.h"
 
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -78,22 +79,20 @@ void at_end(int status, void*)
 {
     if (getpid() != owner) return;
     wait_for_all();
-    size_t bytes = 0;
-    if (const unsigned long count = kept_allocations(&bytes))
-        note_once(std::to_string(count) + (count == 1 ? " allocation" : " allocations") + " of " + std::to_string(bytes) + " bytes in all not freed");
+    if (!status) tell_unasked();  // else it noticed
+    if (const std::string kept = kept_allocations(); !kept.empty()) note_once(kept);
     if (worst || status)
         for (const std::string& text : of_failure) note_once(text);
     fflush(nullptr);
     if (counting()) write_counts();
     if (!settings().quiet) {
-        if (!told.empty() || names.empty() == false) fprintf(stderr, "rung: ");
         Tally all = {};
         for (const auto& [_, t] : tallies) all.launches += t.launches, all.checked += t.checked, all.blocks += t.blocks, all.seconds += t.seconds;
         if (!names.empty())
-            fprintf(stderr, "%zu kernel%s, %lu launch%s, %lu blocks in %.2f s; races looked for in %lu launch%s; %zu fault%s\n", names.size(),
+            fprintf(stderr, "rung: %zu kernel%s, %lu launch%s, %lu blocks in %.2f s; races looked for in %lu launch%s; %zu fault%s\n", names.size(),
                     names.size() == 1 ? "" : "s", all.launches, all.launches == 1 ? "" : "es", all.blocks, all.seconds, all.checked,
                     all.checked == 1 ? "" : "es", told.size(), told.size() == 1 ? "" : "s");
-        else if (!told.empty()) fprintf(stderr, "%zu fault%s\n", told.size(), told.size() == 1 ? "" : "s");
+        else fprintf(stderr, "rung: no kernel has run; %zu fault%s\n", told.size(), told.size() == 1 ? "" : "s");
         for (const std::string& note : notes) fprintf(stderr, "rung: note: %s\n", note.c_str());
     }
     if (const char* path = getenv("RUNG_REPORT")) write_json(path, worst ? worst : status);
@@ -129,6 +128,11 @@ void tell(ExitCode kind, const Told& what)
     if (what.launched.file && !what.place.kernel.empty()) fprintf(stderr, "rung:   launched at %s\n", place_of_call(what.launched).c_str());
 }
 
+bool told_at(RungSite site)
+{
+    return std::any_of(told.begin(), told.end(), [&](const Told& one) { return one.launched.file == site.file && one.launched.line == site.line; });
+}
+
 void note_launch(const Ran& ran)
 {
     if (!tallies.count(ran.name)) names.push_back(ran.name);
@@ -147,6 +151,10 @@ __attribute__((constructor)) static void begin()
 {
     owner = getpid();
     on_exit(at_end, nullptr);
+    signal(SIGABRT, [](int) {  // of an uncaught exception, or a failed assert of the host
+        signal(SIGABRT, SIG_DFL);
+        at_end(128 + SIGABRT, nullptr);
+    });
 }
 
 }  // namespace rung_host

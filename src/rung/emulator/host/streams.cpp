@@ -10,6 +10,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <unordered_map>
 
 struct RungNode
 {
@@ -22,9 +23,13 @@ struct RungGraph
     std::vector<RungNode*> nodes;
     ~RungGraph() { for (RungNode* node : nodes) delete node; }
 };
-struct RungGraphExec { std::vector<RungNode*> nodes; std::vector<std::vector<size_t>> needs; };
+using Clock = std::map<unsigned, unsigned long>;  // of each agent, a stream or a node, the last of its work that is known to end before
+struct RungGraphExec { std::vector<RungNode*> nodes; std::vector<std::vector<size_t>> needs; std::vector<unsigned> agents; };
+static unsigned agents;
 struct RungStream
 {
+    unsigned agent = agents++;
+    Clock known;
     bool blocking = true;
     int priority = 0;
     std::vector<unsigned long> last;   // what its next work must wait for
@@ -36,6 +41,7 @@ struct RungEvent
 {
     unsigned flags = 0;
     unsigned long recorded = 0;  // 0: never
+    Clock known;
     std::vector<RungNode*> captured;
     RungGraph* graph = nullptr;
     double time = -1;
@@ -44,13 +50,21 @@ struct RungEvent
 namespace rung_host {
 namespace {
 
-struct Work { std::function<void()> run; std::vector<unsigned long> needs; };
+struct Work { std::function<void()> run; std::vector<unsigned long> needs; unsigned agent; unsigned long number; Clock known; };
+struct Past { unsigned agent; unsigned long number; uint32_t read, written, plain; const std::string* what; RungSite site; };
+struct Unasked { std::string what; cudaError_t error; RungSite site; };
 
 auto& pending = *new std::map<unsigned long, Work>;  // by number, from 1
 unsigned long issued;
 RungStream &legacy = *new RungStream, &per_thread = *new RungStream;
 auto& streams = *new std::set<RungStream*>;
 cudaError_t last_error, sticky;
+Clock &of_host = *new Clock, &of_all = *new Clock;  // the last destructors still wait
+const Work* present;
+bool several;
+constexpr size_t MOST_LINES = size_t(1) << 20;
+auto& pasts = *new std::unordered_map<uint64_t, std::vector<Past>>;
+auto& not_asked = *new std::vector<Unasked>;
 auto& random_numbers = *new std::mt19937;
 bool seeded, at_work;
 unsigned long moments;  // pieces of work that have run, and waits
@@ -71,9 +85,15 @@ RungStream& stream_of(cudaStream_t stream)
 
 bool done(unsigned long number) { return !pending.count(number); }
 
-unsigned long issue(std::function<void()> run, std::vector<unsigned long> needs)
+void join(Clock& to, const Clock& from)
 {
-    pending[++issued] = {std::move(run), std::move(needs)};
+    for (const auto& [agent, number] : from) to[agent] = std::max(to[agent], number);
+}
+
+unsigned long issue(std::function<void()> run, std::vector<unsigned long> needs, unsigned agent, const Clock& known)
+{
+    of_all[agent] = ++issued;
+    pending[issued] = {std::move(run), std::move(needs), agent, issued, known};
     return issued;
 }
 
@@ -82,10 +102,10 @@ bool ready(const Work& work) { return std::all_of(work.needs.begin(), work.needs
 void run(unsigned long number)
 {
     const Work work = std::move(pending[number]);
-    at_work = true;
+    at_work = true, present = &work;
     moments++;
     if (!sticky && work.run) work.run();
-    at_work = false;
+    at_work = false, present = nullptr;
     pending.erase(number);
 }
 
@@ -128,10 +148,23 @@ std::vector<unsigned long> before_next(RungStream& stream)
     return needs;
 }
 
+Clock known_by(const RungStream& stream)
+{
+    Clock known = stream.known;
+    join(known, of_host);
+    if (&stream == &legacy) {
+        for (const RungStream* other : streams)
+            if (other->blocking) join(known, other->known);
+        join(known, per_thread.known);
+    } else if (stream.blocking) join(known, legacy.known);
+    return known;
+}
+
 unsigned long append(RungStream& stream, std::function<void()> work)
 {
-    const unsigned long number = issue(std::move(work), before_next(stream));
-    stream.last = {number};
+    stream.known = known_by(stream);
+    const unsigned long number = issue(std::move(work), before_next(stream), stream.agent, stream.known);
+    stream.last = {number}, stream.known[stream.agent] = number;
     if (pending.size() > MOST_PENDING) wait_for_number(number);
     return number;
 }
@@ -150,7 +183,7 @@ RungGraphExec* instantiated(const RungGraph& graph)
     for (size_t i = 0; i < graph.nodes.size(); i++) at[graph.nodes[i]] = i;
     for (const RungNode* node : graph.nodes) {
         exec->nodes.push_back(new RungNode(*node));
-        exec->needs.emplace_back();
+        exec->needs.emplace_back(), exec->agents.push_back(agents++);
         for (const RungNode* need : node->needs) exec->needs.back().push_back(at[need]);
     }
     return exec;
@@ -190,6 +223,7 @@ cudaError_t wait_for(cudaStream_t stream)
     RungStream& one = stream_of(stream);
     if (one.capture) return failed(cudaErrorStreamCaptureUnsupported);
     for (unsigned long number : std::vector<unsigned long>(one.last)) wait_for_number(number);
+    join(of_host, one.known);
     return failed(sticky);
 }
 
@@ -197,7 +231,51 @@ void wait_for_all()
 {
     if (at_work) return;  // of a host function
     while (step(~0ul)) {}
+    of_host = of_all;
     moments++;
+}
+
+bool beside() { return several; }
+
+void touch(const std::string& what, RungSite site, uint64_t line, uint32_t read, uint32_t written, uint32_t plain)
+{
+    static auto& whats = *new std::set<std::string>;
+    static auto& told = *new std::set<std::pair<std::string, std::string>>;
+    if (!present) return;
+    if (pasts.size() >= MOST_LINES && !pasts.count(line))
+        return note_once("conflicts between streams: only looked for in the first 128 MB that kernels touch");
+    std::vector<Past>& here = pasts[line];
+    for (Past& was : here) {
+        const auto known = present->known.find(was.agent);
+        if (was.agent == present->agent || (known != present->known.end() && known->second >= was.number)) {
+            was.written &= ~(written & plain), was.read &= ~((read | written) & plain);  // what is unordered with it is so with this
+            continue;
+        }
+        const uint32_t both = ((was.written & (read | written)) | (was.read & written)) & (was.plain | plain);
+        if (!both || !told.emplace(place_of_call(was.site), place_of_call(site)).second) continue;
+        const uint32_t word = both & -both;
+        Told conflict = {"race", what + " (" + place_of_call(site) + ") " + (written & word ? "writes" : "reads") + " what " + *was.what + " (" +
+                         place_of_call(was.site) + ") " + (was.written & word ? "writes" : "reads") + ", with no event or wait between: " +
+                         describe(reinterpret_cast<void*>(line * 128 + 4 * unsigned(__builtin_ctz(word)))), site};
+        conflict.other.file = shown(was.site.file), conflict.other.line = was.site.line;
+        tell(RACED, conflict);
+    }
+    here.erase(std::remove_if(here.begin(), here.end(), [](const Past& was) { return !(was.read | was.written); }), here.end());
+    here.push_back({present->agent, present->number, read, written, plain, &*whats.insert(what).first, site});
+}
+
+void unasked(const std::string& what, cudaError_t error, RungSite site)
+{
+    if (error && error != cudaErrorNotReady && error != sticky && !told_at(site)) not_asked.push_back({what, error, site});
+}
+
+void ignored_error(const char* function, cudaError_t error, RungSite site) { unasked(function, error, site); }
+
+void tell_unasked()
+{
+    for (const Unasked& one : not_asked)
+        tell(MISUSED, {"unasked", one.what + " (" + place_of_call(one.site) + ") fails, and the program never asks: " + cudaGetErrorString(one.error), one.site});
+    not_asked.clear();
 }
 
 cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, std::function<void()> work,
@@ -216,11 +294,12 @@ bool rung_host_at_once() { return at_once = true; }
 
 cudaError_t cudaGetLastError()
 {
+    not_asked.clear();
     const cudaError_t error = sticky ? sticky : last_error;
     last_error = cudaSuccess;
     return error;
 }
-cudaError_t cudaPeekAtLastError() { return sticky ? sticky : last_error; }
+cudaError_t cudaPeekAtLastError() { return not_asked.clear(), sticky ? sticky : last_error; }
 const char* cudaGetErrorString(cudaError_t error)
 {
     switch (error) {
@@ -254,13 +333,14 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
     *stream = new RungStream;
     (*stream)->blocking = !(flags & cudaStreamNonBlocking);
     (*stream)->priority = priority;
-    streams.insert(*stream);
+    streams.insert(*stream), several = true;
     return failed(sticky);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     if (!streams.count(stream)) return failed(cudaErrorInvalidResourceHandle);
     for (unsigned long number : std::vector<unsigned long>(stream->last)) wait_for_number(number);
+    if (stream->blocking) join(legacy.known, stream->known);
     streams.erase(stream);
     delete stream;
     return failed(sticky);
@@ -270,9 +350,10 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     RungStream& one = stream_of(stream);
     const auto waiting = [&] { return !std::all_of(one.last.begin(), one.last.end(), done); };
-    if (!waiting()) return failed(sticky);
-    step(one.last.back());
-    return waiting() ? cudaErrorNotReady : failed(sticky);
+    if (waiting()) step(one.last.back());
+    if (waiting()) return cudaErrorNotReady;
+    join(of_host, one.known);
+    return failed(sticky);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
@@ -283,10 +364,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         one.captured.insert(one.captured.end(), event->captured.begin(), event->captured.end());
         return failed(sticky);
     }
+    join(one.known, event->known);
     if (!event->recorded || done(event->recorded)) return failed(sticky);
     std::vector<unsigned long> needs = before_next(one);
     needs.push_back(event->recorded);
-    one.last = {issue(nullptr, needs)};
+    one.last = {issue(nullptr, needs, one.agent, one.known)};
     return failed(sticky);
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) { return *priority = stream_of(stream).priority, cudaSuccess; }
@@ -325,20 +407,22 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     RungStream& one = stream_of(stream);
     event->graph = one.capture;
     event->captured = one.captured;
-    if (!one.capture) event->recorded = append(one, [event] { event->time = now(); });
+    if (!one.capture) event->recorded = append(one, [event] { event->time = now(); }), event->known = one.known;
     return failed(sticky);
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     if (event->recorded) wait_for_number(event->recorded);
+    join(of_host, event->known);
     return failed(sticky);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    if (!event->recorded || done(event->recorded)) return failed(sticky);
-    step(event->recorded);
-    return done(event->recorded) ? failed(sticky) : cudaErrorNotReady;
+    if (event->recorded && !done(event->recorded)) step(event->recorded);
+    if (event->recorded && !done(event->recorded)) return cudaErrorNotReady;
+    join(of_host, event->known);
+    return failed(sticky);
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end)
 {
@@ -399,7 +483,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, void*)
 {
     if (exec->nodes.size() != graph->nodes.size()) return failed(cudaErrorGraphExecUpdateFailure);
     RungGraphExec* const fresh = instantiated(*graph);
-    std::swap(exec->nodes, fresh->nodes), std::swap(exec->needs, fresh->needs);
+    std::swap(exec->nodes, fresh->nodes), std::swap(exec->needs, fresh->needs), std::swap(exec->agents, fresh->agents);
     return cudaGraphExecDestroy(fresh);
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
@@ -409,16 +493,22 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
         for (RungNode* node : exec->nodes) capture(one, node->work, node->type);
         return failed(sticky);
     }
+    several = true;
     const std::vector<unsigned long> first = before_next(one);
+    const Clock known = known_by(one);
     std::vector<unsigned long> numbers(exec->nodes.size());
+    std::vector<Clock> after(numbers.size(), known);
+    one.known = known;
     const std::function<void(size_t)> add = [&](size_t i) {
         if (numbers[i]) return;
         std::vector<unsigned long> needs = first;
-        for (size_t need : exec->needs[i]) add(need), needs.push_back(numbers[need]);
-        numbers[i] = issue(exec->nodes[i]->work, needs);
+        for (size_t need : exec->needs[i]) add(need), needs.push_back(numbers[need]), join(after[i], after[need]);
+        numbers[i] = issue(exec->nodes[i]->work, needs, exec->agents[i], after[i]);
+        after[i][exec->agents[i]] = numbers[i];
+        join(one.known, after[i]);
     };
     for (size_t i = 0; i < numbers.size(); i++) add(i);
-    one.last = {issue(nullptr, numbers.empty() ? first : numbers)};
+    one.last = {issue(nullptr, numbers.empty() ? first : numbers, one.agent, one.known)};
     if (pending.size() > MOST_PENDING) wait_for_number(one.last[0]);
     return failed(sticky);
 }

@@ -126,6 +126,8 @@ EXPORTED int rung_machine_run(void* program, const rung_machine_launch* l, rung_
     return failed;
 }
 
+EXPORTED void rung_machine_touched(void (*take)(void*, uint64_t, uint32_t, uint32_t, uint32_t), void* to) { each_touched(take, to); }
+
 EXPORTED int rung_machine_unwritten(uint32_t space, rung_machine_fault* found)
 {
     if (space >= launch.unwritten.size() || launch.unwritten[space].kind == RUNG_NO_FAULT) return 0;

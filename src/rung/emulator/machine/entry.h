@@ -32,7 +32,7 @@ struct rung_machine_launch
     uint32_t tiles;     // Triton's code: lanes of a warp share memory in the order of its instructions; threads hold copies of an element
     uint32_t dependent;    // it may begin before the launch ahead has ended
     uint32_t ahead;        // an unknown kernel may still run when it begins
-    uint32_t followed;     // a dependent launch may follow
+    uint32_t followed;     // what it touches is kept: a dependent launch may follow, or another stream's run beside it
     const uint32_t* sampled;  // blocks, or clusters, that the model of time is told of
     uint32_t sampled_count, sampled_only;  // no others run
     uint32_t multiprocessors;  // that the kernel sees
@@ -58,6 +58,10 @@ int rung_machine_run(void* program, const rung_machine_launch* launch, struct ru
 
 // The first read, in the last launch, of what nothing has written, in a memory (a rung_space); whether there was any.
 int rung_machine_unwritten(uint32_t space, struct rung_machine_fault* found);
+
+// Of each line of 128 bytes of global memory that the last launch, `followed`, touched: the words that it read, wrote, and those of
+// both that it did not touch by atomics or strong accesses alone.
+void rung_machine_touched(void (*take)(void* to, uint64_t line, uint32_t read, uint32_t written, uint32_t plain), void* to);
 
 // A fault in a sentence; `operand` is what lies at its address.
 void rung_machine_sentence(void* program, const struct rung_machine_fault* fault, const uint32_t* block, const char* operand, char* out, uint32_t room);

@@ -29,7 +29,7 @@ struct Load { uint32_t instruction, lanes; uint16_t index; };
 struct Loads { uint32_t unit; std::vector<Load> of; };
 std::unordered_map<uint64_t, Loads> loads;
 
-struct Touched { uint32_t read, written; };  // words of a line of 128 bytes
+struct Touched { uint32_t read, written, plain; };  // words of a line of 128 bytes; `plain`: not by strong accesses alone
 using Lines = std::unordered_map<uint64_t, Touched>;
 Lines present, ahead;  // of this launch, and of those that may still run beside a dependent one behind it
 bool unknown_ahead, lets_start_early;  // the last: the present launch, before its own wait
@@ -322,13 +322,14 @@ void need_cells(Block* shared)
 
 // Before a dependent launch waits for the launch ahead, it may read only what that does not write, and write only what that
 // does not touch.
-void stay_behind(Warp& w, const Op& op, unsigned lane, uint64_t at, unsigned bytes, bool write)
+void stay_behind(Warp& w, const Op& op, unsigned lane, uint64_t at, unsigned bytes, bool write, unsigned strong)
 {
     if (region_of(at).flags & CONSTANT_REGION) return;
     const uint32_t words = bytes < 4 ? 1 : (1u << bytes / 4) - 1, mask = words << at / 4 % 32;
     if (launch.followed) {
         Touched& line = present[at / 128];
         (write ? line.written : line.read) |= mask;
+        if (!strong) line.plain |= mask;
     }
     if (!launch.dependent || order_of(w).known.waited) return;
     unsigned by_it = 0;
@@ -415,7 +416,7 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
     }
     each(lanes, [&](unsigned l) {
         if (!shared) {
-            if (stays) stay_behind(w, op, l, at[l], bytes, write);
+            if (stays) stay_behind(w, op, l, at[l], bytes, write, strong);
             if (launch.inputs && region_of(at[l]).flags & INPUT_REGION) return;
         }
         touch_span(who, l, at[l], bytes, shared, write, strong,
@@ -433,7 +434,7 @@ static void look_as_index(Warp& w, const Op& op, uint16_t index, uint32_t clock,
 {
     need_cells(shared);
     if (!shared) {
-        stay_behind(w, op, lane, at, bytes, write);
+        stay_behind(w, op, lane, at, bytes, write, 0);
         if (region_of(at).flags & INPUT_REGION) return;
     }
     const Who who = {w, op, order_of(w), w.block->unit, clock, index, true, by_proxy};
@@ -576,6 +577,11 @@ void complete_phase(BytesBarrier& b)
     b.collecting = Clock();
     if (b.complete_clock.own.size() <= b.agent) b.complete_clock.own.resize(b.agent + 1u);
     b.complete_clock.own[b.agent] = b.phase;
+}
+
+void each_touched(void (*take)(void*, uint64_t, uint32_t, uint32_t, uint32_t), void* to)
+{
+    for (const auto& [line, how] : present) take(to, line, how.read, how.written, how.plain);
 }
 
 void wait_for_launch_ahead(Warp& w)

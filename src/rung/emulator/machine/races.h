@@ -74,6 +74,7 @@ void close_group_of(Warp& w, Agent agent);
 void wait_for_group_of(Warp& w, Agent agent, unsigned left);
 void release_copies_to(Warp& w, Clock& clock);
 void complete_phase(BytesBarrier& b);
+void each_touched(void (*take)(void*, uint64_t, uint32_t, uint32_t, uint32_t), void* to);
 void wait_for_launch_ahead(Warp& w);
 void let_next_start(Warp& w);
 

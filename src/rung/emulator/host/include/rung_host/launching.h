@@ -146,6 +146,16 @@ inline Deduced<Run> deduced(const char* name, Run run, const Configuration& conf
     return {name, run, configuration, site};
 }
 
+// What a call returns whose statement makes no use of it.
+RUNG_HOST void ignored_error(const char* function, cudaError_t error, RungSite site);
+struct Ignored
+{
+    const char* function;
+    RungSite site;
+    void operator=(cudaError_t error) const { if (error) ignored_error(function, error, site); }
+};
+inline Ignored ignored(const char* function, RungSite site = here()) { return {function, site}; }
+
 // A literal zero, which a kernel may take as a number or as a pointer.
 struct Zero
 {
