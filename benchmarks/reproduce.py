@@ -85,11 +85,10 @@ def course() -> Iterator[Call]:
 
 
 def study() -> Iterator[Call]:
-    for name in dict.fromkeys(r.what.partition("/")[0] for r in empty("study")):
+    have = {"/".join(filter(None, (row.what, row.part))) for row in rows() if row.kind == "study"}
+    shown = [study for document in sources.documents().values() for study in document.studies if study not in have]
+    for name in dict.fromkeys(study.partition("/")[0] for study in [*(r.what for r in empty("study")), *shown]):
         yield f"study {name}", call(["study", name, "--no-chart"])
-    have = {row.what for row in rows() if row.kind == "study"}
-    if "restrict" not in have:
-        yield "study restrict", call(["study", "restrict", "--no-chart"])
 
 
 def text() -> Iterator[Call]:

@@ -16,6 +16,7 @@ from rung.cuda.source import kernel_parameters, kernels_in
 
 INCLUDE = str(Path(__file__).parents[1] / "src" / "rung" / "ladders" / "include")
 KINDS = {"int": "i32", "unsigned int": "u32", "long long": "i64", "float": "f32", "double": "f64", "bool": "bool"}
+ENDLESS = 1.0  # seconds of CPU time without a thread that ends, after which a test's kernel is taken for endless
 ON_GPU = False  # set by the test that asks whether the hardware agrees
 needs_compiler = pytest.mark.skipif(emulator.available() is not None, reason=str(emulator.available()))
 Shape = int | tuple[int, ...]
@@ -38,7 +39,8 @@ def run(
 ) -> None:
     """Compiles and launches the source's (only) kernel."""
     name = kernel or kernels_in(source)[0]
-    settings = emulator.Settings(order=order, seed=seed, **launch.pop("settings", {}))  # type: ignore[arg-type]
+    chosen = {"seconds": ENDLESS, **launch.pop("settings", {})}
+    settings = emulator.Settings(order=order, seed=seed, **chosen)  # type: ignore[arg-type]
     build = Build(source, "test.cu", (name,), tuple(launch.pop("defines", ())), include=(INCLUDE,))
     parameters = kernel_parameters(source, name, "test.cu")
     kinds = ["pointer" if p.pointer else KINDS[p.ctype] for p in parameters]

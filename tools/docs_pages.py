@@ -21,7 +21,7 @@ from mkdocs.structure.pages import Page
 sys.path.insert(0, str(Path(__file__).parent))
 import ladder_pages
 
-from rung.learn import KINDS, Exercise, chapters
+from rung.learn import FOLDER, KINDS, Exercise, chapters, web
 from rung.rungs import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -72,9 +72,13 @@ def _exercises() -> str:
     """Each chapter's page, and its exercises with kernel, hints and solution."""
     parts = []
     for chapter in chapters():
-        text = re.sub(r"(?m)^#", "##", chapter.text) or f"## {chapter.title}\n"
-        parts += [f"\n{_no_links(text)}", *(_exercise(e) for e in chapter.exercises)]
+        text = web.DRAW.sub(_drawing, re.sub(r"(?m)^#", "##", chapter.text))
+        parts += [f"\n{text}", *(_exercise(e) for e in chapter.exercises)]
     return "\n".join(parts)
+
+
+def _drawing(match: re.Match[str]) -> str:
+    return f'<div class="drawn">{web.picture(match[1], match[2], FOLDER)}</div>'
 
 
 def _exercise(e: Exercise) -> str:

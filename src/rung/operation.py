@@ -110,6 +110,7 @@ class Library:
     note: str = ""
     needs: tuple[str, ...] = ()
     products: str = ""  # the format of its products, if that is not the dtype
+    serves: Mapping[str, int | str] = field(default_factory=dict)  # as in a rung's header
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,20 @@ class Race:
     shape: str
     dtypes: tuple[str, ...]
     patience: float = 1.0  # seconds that a single call may take
+
+
+@dataclass(frozen=True)
+class Role:
+    """What rungs of an operation are in a model: those that bind the operand, if the role has one."""
+
+    name: str
+    parts: tuple[str, ...] = ()  # the operations that it does at once
+    operand: str = ""
+    swaps: bool = True  # whether a user may choose its rung
+
+
+# Sizes that counting without a GPU makes smaller, in this order, to multiples of these numbers.
+SHRINKS: Mapping[str, int] = {"B": 1, "NH": 1, "NKV": 1, "T": 128, "OC": 256, "R": 128}
 
 
 @dataclass(frozen=True)
@@ -145,6 +160,9 @@ class Operation:
     exact: bool = False  # nothing is computed: every number must arrive unchanged
     draw: Callable[[Values, int], Tensors] | None = None  # all inputs of a case and a seed at once
     races: tuple[Race, ...] = ()  # default: all shapes, in all formats that its rungs have
+    roles: tuple[Role, ...] = ()  # in a model
+    shrinks: Mapping[str, int] = field(default_factory=lambda: SHRINKS)
+    words: tuple[str, ...] = ()  # that speak of it in names of files and kernels, beside its own name
 
     def operand(self, name: str) -> Operand:
         """The operand called `name`."""

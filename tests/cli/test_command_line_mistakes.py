@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.cli import main
+from rung.cli import VERBS, main
 from rung.rungs import catalogue, identity
 from rung.rungs.cuda import CudaRung
 
@@ -260,3 +260,12 @@ def test_a_ladder_tells_the_names_that_parameters_are_bound_by(capsys: pytest.Ca
 def test_the_list_of_studies_is_json_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert rung("study", "--json") == 0
     assert {"study", "question"} == set(json.loads(capsys.readouterr().out)[0])
+
+
+def test_the_help_has_five_groups_and_each_verb_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.isalpha()] == ["learn", "kernels", "programs", "models", "measure"]
+    shown = [line.split()[0] for line in lines if line.startswith("  ") and line[2] not in " -" and "rung" not in line[:6]]
+    assert sorted(shown) == sorted(VERBS)

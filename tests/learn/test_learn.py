@@ -44,7 +44,7 @@ def graded(which: str, capfd: pytest.CaptureFixture[str], *more: str) -> dict[st
 def test_a_chapter_has_exercises_of_known_kinds() -> None:
     assert [e.number for e in EVERY] == list(range(1, len(EVERY) + 1))
     assert all(chapter.exercises for chapter in chapters())
-    assert {e.kind for e in EVERY} <= set(KINDS)
+    assert {e.kind for e in EVERY} == set(KINDS) and len(EVERY) >= 40
 
 
 @pytest.mark.parametrize("exercise", EVERY, ids=lambda e: e.name)
@@ -58,9 +58,9 @@ def test_an_exercise_is_whole(exercise: Exercise) -> None:
 
 def test_hints_open_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     for count in (1, 2, 3, 3):
-        assert rung("hint", "3") == 0
+        assert rung("hint", "coalesced") == 0
         out = capsys.readouterr().out
-        assert [hint in out for hint in EVERY[2].hints] == [i < count for i in range(3)]
+        assert [hint in out for hint in by_name("coalesced").hints] == [i < count for i in range(3)]
 
 
 def test_an_exercise_is_written_once_and_its_blanks_are_named(
@@ -115,6 +115,20 @@ def test_the_solution_is_solved_and_has_the_reference_s_counts(
     found = graded(exercise.name, capfd)
     assert (found["state"], found["stars"], found["work"]) == ("solved", 2, exercise.par), found["says"]
     assert not found["symptoms"]
+
+
+BUGS = [e for e in EVERY if e.kind == "bug"]
+
+
+@pytest.mark.parametrize(
+    ("exercise", "kind"),
+    [*zip(BUGS, ["bounds", "race", "barrier", "unset", *["race"] * 4, "values", "deadlock"], strict=True)],
+    ids=lambda e: e.name if isinstance(e, Exercise) else "",
+)
+def test_a_bug_is_seen_for_what_it_is(exercise: Exercise, kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / exercise.file).write_text(exercise.source)
+    found = graded(exercise.name, capfd)
+    assert (found["state"], found["symptoms"][0]["kind"]) == ("wrong", kind), found["says"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from rung.models.gpu import recorded, row_transfer
 from rung.models.gpu.batched_prefill import Prefill
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.recorded import PromptPass, for_few_rows, tiles
-from rung.models.operations import BEGUN_EARLY, LADDERS, OPERATIONS, THREE_PRODUCTS, Rungs, prefill_rungs
+from rung.models.operations import Rungs, find, prefill_rungs, roles
 from rung.models.weights import Linear, read_weights, stack
 from rung.operation import Tensors
 from rung.rungs import catalogue
@@ -43,7 +43,9 @@ KERNELS: Rungs = {
 }
 FUSED: Rungs = {**KERNELS, "layernorm_matmul": ("2",), "matmul_residual": ("2",)}
 APART: Rungs = {name: rungs for name, rungs in KERNELS.items() if name != "residual_layernorm"}
-DEPENDENT: Rungs = {**KERNELS, **{name: rungs[:1] for name, rungs in BEGUN_EARLY.items()}}
+EARLY = ("residual_layernorm", "matmul", "matmul_gelu", "attention")
+DEPENDENT: Rungs = {**KERNELS, **{name: prefill_rungs("cuda", "bf16", 64)[name][:1] for name in EARLY}}
+THREE_PRODUCTS: Rungs = {name: prefill_rungs("cuda", "f32", 64)[name] for name in ("matmul", "matmul_gelu")}
 UNEQUAL = [models.some_ids(n, seed=n) for n in (5, 16, 1, 11)]
 
 
@@ -247,8 +249,7 @@ def test_the_rung_that_serves_is_the_one_asked_for() -> None:
     config, tensors = state(models.saved(n_layer=2), torch.float32, 1)
     used = PromptPass(config, tensors, 1, 16, CAPACITY, KERNELS).rungs_in_use
     for operation in ("embedding", "layernorm", "residual_layernorm", "matmul", "matmul_gelu", "attention"):
-        expected = catalogue.find(f"{LADDERS.get(operation, operation)}/{KERNELS[operation][0]}")
-        assert used[operation] == expected.full_name
+        assert used[operation] == find(operation, KERNELS[operation][0]).full_name
 
 
 @pytest.mark.parametrize("device", ["cuda", "emulator"])
@@ -256,8 +257,8 @@ def test_the_rung_that_serves_is_the_one_asked_for() -> None:
 @pytest.mark.parametrize("tokens", [16, 1024])
 def test_the_table_names_rungs_that_there_are(device: str, dtype: str, tokens: int) -> None:
     for operation, names in prefill_rungs(device, dtype, tokens).items():  # type: ignore[arg-type]
-        assert operation in OPERATIONS
-        rungs = [catalogue.find(f"{LADDERS.get(operation, operation)}/{name}") for name in names]
+        assert operation in roles()
+        rungs = [find(operation, name) for name in names]
         assert all(dtype in rung.dtypes for rung in rungs)
         assert all(("residual" in rung.binds) == ("residual_" in operation) for rung in rungs if "layernorm" in operation)
 

@@ -72,12 +72,11 @@ def test_every_plan_has_a_rung_for_each_operation(gpu: tuple[int, int], monkeypa
     for activation in ("gelu_new", "relu"):
         config = parse_config({"model_type": "gpt2", "activation_function": activation}, "gpt2")
         for plan in PLANS:
-            for operation, names in tables.PLANS[plan].items():
+            for operation, names in tables.plan_rungs(plan).items():
                 ladder = catalogue.operation(tables.ladder_of(operation))
                 values = ladder.complete(_at(config, operation) | ({"window": 256} if "local" in operation else {}))
                 for dtype in ("f32", "f16", "bf16"):
-                    others = () if operation in tables.LADDERS else tables.last_resort(operation)
-                    found = [tables.find(operation, name) for name in (*names, *others)]
+                    found = [tables.find(operation, name) for name in (*names, *tables.last_resort(operation))]
                     takes = [r for r in found if r.refusal(values, DTYPES[dtype], device="cuda") is None]
                     assert takes or found[0].stand_in(values, DTYPES[dtype], "cuda"), (plan, operation, dtype)
 

@@ -20,43 +20,54 @@ from typing import Any, NoReturn
 from rung.cli.ending import discard_output, exit_code_of, interrupted
 from rung.errors import RungError
 
-# verb -> (module, what it does), in the order in which `rung --help` shows them.
+# group -> verb -> (module, what it does), in the order in which `rung --help` shows them.
 # A verb's function has the verb's name, or its module's (with a trailing underscore where Python has the name).
-VERBS = {
-    "generate": ("generate", "Write text with a model of GPT-2's or Llama's kind."),
-    "chat": ("chat", "Talk with a model in the terminal."),
-    "serve": ("serve", "OpenAI's completions over HTTP, with a page to try them."),
-    "climb": ("climb", "The whole model, from the simplest kernels to the fastest decode."),
-    "list": ("list_", "The ladders, or the rungs of one."),
-    "show": ("show", "A rung's idea and source, and how it differs from its parent."),
-    "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
-    "run": ("run", "Any CUDA program, without a GPU: its output, its kernels' faults and races."),
-    "cc": ("cc", "nvcc's place in a Makefile or in CMake: programs that run on the emulator."),
-    "mutate": ("mutate", "Which small changes to a right kernel does the checker miss?"),
-    "bench": ("bench", "How fast? Rungs and libraries, interleaved, checked in the same run."),
-    "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
-    "tunings": ("tunings", "The launch parameters that sweeps found best; bench and the model use them."),
-    "roofline": ("roofline", "How far are rungs from the hardware's ceilings? A chart and a table."),
-    "draw": ("draw", "Pictures of a warp's accesses: sectors and banks, beside the parent."),
-    "count": ("count", "Requests, sectors and bank conflicts of a rung, by line, without a GPU."),
-    "profile": ("profile", "Nsight Compute's counters of a rung; or where a token's time goes."),
-    "results": ("results", "What was measured: list, filter, compare two machines or commits, export."),
-    "report": ("report", "Everything known about every ladder, in one HTML file."),
-    "reproduce": ("reproduce", "The five documents' figures: theirs, ours, and the command of each."),
-    "study": ("study", "Questions that need more than one figure: waves, fusion, precision, latency ..."),
-    "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
-    "new": ("new", "A working kernel to start from."),
-    "adopt": ("adopt", "Put a header into a kernel's file: bindings, grid and block, from its launch or signature."),
-    "learn": ("learn", "Exercises: kernels with blanks, graded without a GPU; where you stand."),
-    "hint": ("learn", "The next hint for an exercise."),
-    "export": ("export", "Export a rung: torch, the hub's kernels, KernelBench, LeetGPU, GPU MODE, flashinfer."),
-    "convert": ("convert", "A checkpoint of nanoGPT or llm.c in Hugging Face's layout."),
-    "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
-    "eval": ("eval_", "Tasks of lm-evaluation-harness: accuracy, perplexity."),
-    "perplexity": ("score", "The perplexity of one text file, as a sentence."),
-    "mcp": ("mcp", "check, run, inspect and count as tools of the Model Context Protocol."),
-    "doctor": ("doctor", "What works on this machine, what is missing, what to do."),
+GROUPS = {
+    "learn": {
+        "list": ("list_", "The ladders, or the rungs of one."),
+        "show": ("show", "A rung's idea and source, and how it differs from its parent."),
+        "learn": ("learn", "Exercises: kernels with blanks, graded without a GPU; where you stand."),
+        "hint": ("learn", "The next hint for an exercise."),
+        "draw": ("draw", "Pictures of a warp's accesses: sectors and banks, beside the parent."),
+    },
+    "kernels": {
+        "new": ("new", "A working kernel to start from."),
+        "adopt": ("adopt", "Put a header into a kernel's file: bindings, grid and block, as its launch has them."),
+        "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
+        "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
+        "count": ("count", "Requests, sectors and bank conflicts of a rung, by line, without a GPU."),
+        "mutate": ("mutate", "Which small changes to a right kernel does the checker miss?"),
+        "export": ("export", "Export a rung: torch, the hub's kernels, KernelBench, LeetGPU, GPU MODE, flashinfer."),
+    },
+    "programs": {
+        "run": ("run", "Any CUDA program, without a GPU: its output, its kernels' faults and races."),
+        "cc": ("cc", "nvcc's place in a Makefile or in CMake: programs that run on the emulator."),
+        "mcp": ("mcp", "check, run, inspect and count as tools of the Model Context Protocol."),
+    },
+    "models": {
+        "generate": ("generate", "Write text with a model of GPT-2's or Llama's kind."),
+        "chat": ("chat", "Talk with a model in the terminal."),
+        "serve": ("serve", "OpenAI's completions over HTTP, with a page to try them."),
+        "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
+        "perplexity": ("score", "The perplexity of one text file, as a sentence."),
+        "eval": ("eval_", "Tasks of lm-evaluation-harness: accuracy, perplexity."),
+        "convert": ("convert", "A checkpoint of nanoGPT or llm.c in Hugging Face's layout."),
+        "climb": ("climb", "The whole model, from the simplest kernels to the fastest decode."),
+    },
+    "measure": {
+        "bench": ("bench", "How fast? Rungs and libraries, interleaved, checked in the same run."),
+        "sweep": ("sweep", "Which launch parameters are best for a rung, on this GPU, at this shape?"),
+        "tunings": ("tunings", "The launch parameters that sweeps found best; bench and the model use them."),
+        "profile": ("profile", "Nsight Compute's counters of a rung; or where a token's time goes."),
+        "roofline": ("roofline", "How far are rungs from the hardware's ceilings? A chart and a table."),
+        "results": ("results", "What was measured: list, filter, compare two machines or commits, export."),
+        "report": ("report", "Everything known about every ladder, in one HTML file."),
+        "study": ("study", "Questions that need more than one figure: waves, fusion, precision, latency ..."),
+        "reproduce": ("reproduce", "The five documents' figures: theirs, ours, and the command of each."),
+        "doctor": ("doctor", "What works on this machine, what is missing, what to do."),
+    },
 }
+VERBS = {verb: row for group in GROUPS.values() for verb, row in group.items()}
 
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
@@ -189,11 +200,14 @@ def _ended_quietly(function: Callable[..., None]) -> Callable[..., None]:
 
 def _help() -> str:
     width = max(map(len, VERBS))
-    lines = ["rung runs GPT-2 and Llama on hand-written GPU kernels, one rung at a time.", ""]
-    lines += ["usage: rung VERB ...      (`rung help VERB` shows a verb's options)", ""]
     wide = max(60, shutil.get_terminal_size().columns)
+    what = "GPU kernels climbed one step at a time, their judge without a GPU, and language models that run on them."
+    lines = textwrap.wrap(f"rung: {what}", wide)
+    lines += ["", "usage: rung VERB ...      (`rung help VERB` shows a verb's options)"]
     indent = " " * (width + 4)
-    for verb, (_, summary) in VERBS.items():
-        lines += textwrap.wrap(summary, wide, initial_indent=f"  {verb:<{width}}  ", subsequent_indent=indent)
+    for group, verbs in GROUPS.items():
+        lines += ["", group]
+        for verb, (_, summary) in verbs.items():
+            lines += textwrap.wrap(summary, wide, initial_indent=f"  {verb:<{width}}  ", subsequent_indent=indent)
     lines += ["", "  rung --version", "  rung --ladders FOLDER VERB ...      with your own operations, a folder each"]
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -48,9 +48,9 @@ def bench(
 
     from rung.bench import plan
     from rung.bench import race as racing
-    from rung.results import store
+    from rung.results import machine, store
     from rung.rungs import catalogue
-    from rung.show import verb_tables
+    from rung.show import result_tables, verb_tables
 
     def planned() -> list[Planned]:
         if rung == "all":
@@ -68,12 +68,16 @@ def bench(
                 names = ", ".join(r.full_name for r in races[0].chosen) if races else "nothing"
                 would = f" Would have timed {names} at {', '.join(f'{race.shape} {race.dtype}' for race in races)}."
             if not json:
-                _print_stored(races)
+                console.show(result_tables.stored_elsewhere(races))
         raise RungError(f"`rung bench` needs a CUDA device, and none was found.{would}")
     ceilings = racing.measure_ceilings()
     rows = [store.append(racing.ceilings_result(ceilings))]
     if rung == "ceilings":
-        _print_ceilings(ceilings, json)
+        sheet = machine.datasheet()
+        if json:
+            console.print_json({"bytes": ceilings.bytes, "flops": dict(ceilings.flops), "datasheet": dict(sheet)})
+        else:
+            console.show([verb_tables.ceilings(ceilings.bytes, ceilings.flops, sheet)])
         return
     races = [race for race in planned() if not missing or not plan.known(race)]
     given = options.parse_tuning(tune)
@@ -105,27 +109,6 @@ def bench(
         raise typer.Exit(1)
 
 
-def _print_stored(races: Sequence[Planned]) -> None:
-    """What other machines measured for these rungs, of their present code."""
-    from rung.results import current, store
-
-    rows = []
-    for gpu, figures in current.by_gpu(store.gather()).items():
-        for race in races:
-            if race.operation in figures.names():
-                chosen = {r.full_name for r in race.chosen}
-                timed = figures.ladder(race.operation).column(race.dtype, race.shape)
-                rows += [
-                    (f.name, race.dtype, race.shape, current.time_text(f.us), gpu, f.row.time[:10])
-                    for f in timed
-                    if f.rung.full_name in chosen
-                ]
-    if rows:
-        print("Stored figures, measured on other machines:\n")
-        console.table(("rung", "dtype", "shape", "cold, µs", "gpu", "day"), rows, right=("cold, µs",))
-        print()
-
-
 def _in_time(races: Sequence[Planned], start: float, limit: float | None) -> Iterator[Planned]:
     """The races that begin before the time is up; the others are reported."""
     for race in races:
@@ -133,16 +116,3 @@ def _in_time(races: Sequence[Planned], start: float, limit: float | None) -> Ite
             console.note(f"rung: out of time; {race.operation} {race.shape} {race.dtype} is left out.")
         else:
             yield race
-
-
-def _print_ceilings(ceilings: Any, json: bool) -> None:
-    from rung.results import machine
-
-    sheet = machine.datasheet()
-    rows = [("copy, GB/s", f"{ceilings.bytes / 1e9:.0f}", f"{sheet['bytes'] / 1e9:.0f}" if sheet else "")]
-    for name, rate in ceilings.flops.items():
-        rows.append((f"matmul {name}, TFLOP/s", f"{rate / 1e12:.0f}", f"{sheet[name] / 1e12:.0f}" if sheet else ""))
-    if json:
-        console.print_json({"bytes": ceilings.bytes, "flops": dict(ceilings.flops), "datasheet": dict(sheet)})
-    else:
-        console.table(("ceiling", "measured", "datasheet"), rows, right=("measured", "datasheet"))

@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from rich.console import Console
@@ -163,3 +163,21 @@ def counting(what: str) -> Iterator[None]:
         yield
     finally:
         status("")
+
+
+@contextlib.contextmanager
+def progress(title: str) -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar on standard error, if that is a terminal: the function takes a text, how much is done, and of how much."""
+    if not sys.stderr.isatty():
+        yield lambda text, done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task(title, total=None)
+
+        def report(text: str, done: int, total: int | None) -> None:
+            bar.update(task, completed=done, total=total, description=f"{title} {text}"[:60].ljust(60))
+
+        yield report

@@ -7,15 +7,17 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from rung.cli import options, resume
+from rung.cli import options
 from rung.errors import RungError
 from rung.files import shown, whole
+from rung.models import resume
 
 if TYPE_CHECKING:
     from rung.models.family import Config
@@ -263,23 +265,15 @@ def _stream(run: Run, prompt: str) -> None:
 
 
 def _collect(run: Run, say: Callable[[Iterable[tuple[int, Completion]]], None] | None) -> None:
-    from contextlib import nullcontext
+    from rung.cli import console
 
     total = len(run.completions)
-    progress: Any = nullcontext()
-    if total > 1 and sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import Progress
-
-        progress = Progress(console=Console(stderr=True), transient=True, redirect_stdout=False)
     try:
-        with progress as bar:
-            task = bar.add_task("texts", total=total) if bar else None
+        with console.progress("texts") if total > 1 else nullcontext(lambda *_: None) as report:
             for _ in run:
                 if say:
                     say(run.take())
-                if bar:
-                    bar.update(task, completed=run.finished)
+                report("", run.finished, total)
     except KeyboardInterrupt:
         run.interrupted = True
 

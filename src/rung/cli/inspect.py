@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rung.operation import Values
-    from rung.profile.resources import Compiled
     from rung.rungs.base import Rung
 
 
@@ -69,7 +68,11 @@ def inspect(
         found = [document.finding("compile", row.reason, about=f"{row.rung} {row.dtype} {row.arch}") for row in failed]
         console.print_json(document.document("inspect", int(bool(failed)), [row.as_json() for row in rows], found))
     else:
-        _print(rows)
+        from rung.show import verb_tables
+
+        console.show(verb_tables.inspected(rows))
+        for warning in verb_tables.warnings_of(rows):
+            console.note(warning)
     if failed:
         raise typer.Exit(1)
 
@@ -98,32 +101,3 @@ def _shape(spec: str, word: str | None) -> tuple[str, Values] | None:
     from rung.rungs.subjects import shapes_of
 
     return next(shapes_of(catalogue.operation(spec.partition("/")[0]), [word]))
-
-
-def _print(rows: list[Compiled]) -> None:
-    from rung.show import verb_tables
-
-    table = verb_tables.compiled(rows)
-    console.table(table.columns, table.rows, right=table.right, drop=table.drop)
-    shapes = dict.fromkeys(row.shape for row in rows if row.registers is not None)
-    if shapes:
-        print(f"\nCompiled for the shape {', '.join(shapes)}; shared memory is static+dynamic bytes per block.")
-    mixed = [row for row in rows if row.mix]
-    if mixed:
-        from rung.cuda import opcodes
-
-        present = {name for row in mixed for name in row.mix}
-        order = [n for c in (*opcodes.groups(), "other") for n in (c, f"{c}.64", f"{c}.128") if n in present]
-        columns = ("kernel", "arch", "instructions", *order)
-        print("\nInstructions in the code, by class (.64 and .128: bits per thread):")
-        cells = [(r.kernel, r.arch, r.mix["total"], *(r.mix.get(n, "") for n in order)) for r in mixed]
-        console.table(columns, cells, right=columns[2:])
-    spilling = sorted({f"{row.rung} ({row.kernel}) on {row.arch}" for row in rows if row.spills})
-    if spilling:
-        console.note(
-            f"warning: registers spill to local memory in {', '.join(spilling)}: give each thread fewer values to "
-            "hold, or relax __launch_bounds__."
-        )
-    for row in rows:
-        if "\n" in row.reason:
-            console.note(f"{row.rung} on {row.arch}: {row.reason}")

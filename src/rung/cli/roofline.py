@@ -11,7 +11,7 @@ from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.results.current import Figure, Figures
+    pass
 
 
 def roofline(
@@ -44,7 +44,7 @@ def roofline(
             f"nothing has been measured yet; `rung bench {rung[0]}` on a GPU does, or --results names a file."
         )
     found = current.of_gpu(rows, gpu)
-    chosen = [f for spec in rung for f in _chosen(found, spec, dtype, shape)]
+    chosen = [f for spec in rung for f in rooflines.chosen(found, spec, dtype, shape)]
     placed = rooflines.place(chosen, found.of_kind("profile"))
     if not placed:
         raise RungError(f"what was measured of {', '.join(rung)} does no arithmetic, so it has no place on a roofline.")
@@ -62,30 +62,3 @@ def roofline(
     console.table(rooflines.COLUMNS, rooflines.table(placed), right=rooflines.COLUMNS[3:8] + rooflines.COLUMNS[9:])
     if output is not None:
         console.note(f"drawn in {output}")
-
-
-def _chosen(found: Figures, spec: str, dtypes: list[str] | None, shapes: list[str] | None) -> list[Figure]:
-    """The figures of OP or OP/RUNG at the wanted formats and shapes."""
-    from rung.rungs import catalogue
-
-    name = catalogue.operation(spec.partition("/")[0]).name
-    only = catalogue.find(spec).full_name if "/" in spec else None
-    ladder = found.ladder(name)
-    kinds = dtypes or ladder.dtypes()[:1]
-    if only and not dtypes:
-        kinds = [d for d in ladder.dtypes() if any(k[:2] == (only, d) for k in ladder.found)][:1]
-    chosen = [
-        figure
-        for kind in kinds
-        if kind in ladder.dtypes()
-        for shape in shapes or [ladder.headline(kind)]
-        for figure in ladder.column(kind, shape)
-        if only is None or figure.row.what == only or figure.library
-    ]
-    if not any(only is None or f.row.what == only for f in chosen):
-        where = " ".join([*(shapes or ()), *(dtypes or ())])
-        raise RungError(
-            f"{spec}{' at ' + where if where else ''} was not measured on {found.gpu or 'a GPU'}; "
-            f"`rung bench {spec}` there does."
-        )
-    return chosen

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rung.cli import options, resume
+from rung.cli import console, options
 from rung.errors import RungError
+from rung.models import resume
 from rung.models.text_files import labelled, texts_of
 
 
@@ -75,12 +74,10 @@ def score(
             waiting.append({"index": index, **label, **({"run": run} if out else {})})
             yield text
 
-    with resume.opened(out) as sink, _progress() as bar:
-        task = bar.add_task("texts", total=None, completed=done) if bar else None
-        for one in _scores(how, texts(), scoring, gpus, ray):
+    with resume.opened(out) as sink, console.progress("texts") as report:
+        for number, one in enumerate(_scores(how, texts(), scoring, gpus, ray), done + 1):
             print(json.dumps({**waiting.popleft(), **one}), file=sink, flush=True)
-            if bar and task is not None:
-                bar.advance(task)
+            report("", number, None)
 
 
 def perplexity(
@@ -129,13 +126,3 @@ def _scores(
     job = Job(how, "score", scoring)
     found = over_gpus(job, texts, gpus) if ray is None and gpus else over_ray(job, texts, ray or "auto")
     return (one for (one,) in found)
-
-
-def _progress() -> Any:
-    if not sys.stderr.isatty():
-        return nullcontext(None)
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)

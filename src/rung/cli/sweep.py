@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -176,7 +175,7 @@ def _sweep(
     if not how.timed:
         what = "the compiler's report" if how.name == "compiler" else "right or wrong on the emulator"
         console.note(f"rung: no time is taken; each configuration is judged by {what}.")
-    with _progress(subject.rung.full_name) as report:
+    with console.progress(subject.rung.full_name) as report:
         try:
             return sweeps.sweep(
                 subject, tunings, how, store=asked.output, effort=asked.seconds, halving=halving, finals=finals,
@@ -206,21 +205,6 @@ def _begin_again(lost: Any) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "rung", *words])
 
 
-@contextmanager
-def _progress(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=None)
-
-        def report(text: str, done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total, description=f"{title} {text}"[:60].ljust(60))
-
-        yield report
-
-
 def _words(spec: str, file: Path | None, tune: list[str] | None, sample: int | None, seed: int) -> list[str]:
     """The part of a task's command line that concerns one rung."""
     words = ["sweep", spec, *([str(file.resolve())] if file else [])]
@@ -239,7 +223,7 @@ def _spread(
     from rung.sweep.sweep import Sweep, place
 
     name = f"{subject.rung.full_name.replace('/', '-')}-{subject.dtype.name}-{identity.text(subject.rung)}"
-    rows = cluster.rows(words, [place(subject, tuning) for tuning in tunings], name, _progress, console.note)
+    rows = cluster.rows(words, [place(subject, tuning) for tuning in tunings], name, console.progress, console.note)
     if rows is not None:
         timed = any(r.cold_us is not None for r in rows)
         swept = Sweep(subject, rows[0].options["measure"], timed, rows)
@@ -276,18 +260,7 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, store: bool) -> No
 
         sweeps.write(swept, findings, plot)
     if json:
-        console.print_json(
-            {
-                "rung": swept.subject.rung.full_name,
-                "shape": swept.subject.shape,
-                "dtype": swept.subject.dtype.name,
-                "measure": swept.measure,
-                "resumed": swept.resumed,
-                "rows": [r.as_json() for r in swept.rows],
-                "findings": [f.as_json() for f in findings],
-                "best": won[0].tuning if won else None,
-            }
-        )
+        console.print_json(sweep_tables.as_json(swept, findings, won))
     else:
         console.show(sweep_tables.of_rung(swept, findings, won))
     if not any(r.verdict == "ok" for r in swept.rows):
@@ -340,7 +313,8 @@ def _course(
     every = course.configurations(subjects)
     if cluster is not None:
         words = ["sweep", "--course", *asked.words(shape, dtype)]
-        found = cluster.rows(words, [place(s, tuning) for _, s, tuning in every], "course", _progress, console.note)
+        places = [place(subject, tuning) for _, subject, tuning in every]
+        found = cluster.rows(words, places, "course", console.progress, console.note)
         if found is None:
             return
         swept, at = [], iter(found)

@@ -61,6 +61,7 @@ def figures(kernel: Launched) -> dict[str, float]:
         "conflicts_load": s_load.wavefronts - s_load.ideal_wavefronts,
         "conflicts_store": s_store.wavefronts - s_store.ideal_wavefronts,
         "atomics": sum(kernel.total(m, "write", "atomic").requests for m in ("global", "shared")),
+        "global_atomics": kernel.total("global", "write", "atomic").requests,
         "async_copy_bytes": kernel.total("shared", "write", "cp.async").bytes,
         "bulk_read_bytes": bulk_in.bytes,
         "bulk_write_bytes": bulk_out.bytes,

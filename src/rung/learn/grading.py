@@ -223,7 +223,7 @@ class _Trial:
         sizes = {n: int(v) for n, v in values.items() if isinstance(v, int)}
         verdict = Verdict("solved", cases=self.done, case=values, counted=counted, work=work(ran.launched))
         if predictions := self.exercise.predict:
-            verdict.symptoms = self._predicted(predictions, ran.launched, sizes)
+            verdict.symptoms = self._predicted(predictions, ran.launched)
         elif self.exercise.goal:
             ((_, ok, verdict.goal),) = judge_goals([self.exercise.goal], ran.launched)
             if not ok:
@@ -257,7 +257,7 @@ class _Trial:
             {"goal": self.exercise.goal},
         )
 
-    def _predicted(self, asked: Mapping[str, str], launched: list[Launched], sizes: dict[str, int]) -> list[Symptom]:
+    def _predicted(self, asked: Mapping[str, str], launched: list[Launched]) -> list[Symptom]:
         """The learner's predictions beside the counts."""
         written = dict(ANSWER.findall(self.text))
         found = {**figures(launched[0]), "resident": launched[0].resident}
@@ -265,20 +265,23 @@ class _Trial:
         for name, figure in asked.items():
             truth = found.get(figure, 0.0)
             try:
-                said = float(evaluate(written.get(name, "").rstrip("fF "), {}))
+                said = float(evaluate(_python(written.get(name, "")), {}))
             except RungError:
                 every.append(Symptom("unanswered", "wrong", f"{name} is no number.", (), {"name": name}))
                 continue
             if abs(said - truth) > 0.02 * abs(truth):
-                says = f"{name}: you predict {said:g}, and the machine counts {truth:.4g}."
-                every.append(
-                    Symptom("prediction", "wrong", says, (), {"name": name, "predicted": said, "counted": truth})
-                )
-        if every and (cost := symptoms.of_cost(launched, sizes, self.text, "wrong")):
-            every.append(cost)
+                says = f"{name}: {said:g} is too {'few' if said < truth else 'many'}."
+                facts = {"name": name, "predicted": said, "counted": truth}
+                every.append(Symptom("prediction", "wrong", says, (), facts))
         return every
 
 
 def work(launched: list[Launched]) -> int:
     """Sectors of global memory, and passes over the banks of shared memory."""
     return sum(c.sectors + c.wavefronts for kernel in launched for c in kernel.accesses.values())
+
+
+def _python(number: str) -> str:
+    """A number's expression in C++, for Python."""
+    text = number.strip().rstrip("fF")
+    return text if "." in text else text.replace("/", "//")

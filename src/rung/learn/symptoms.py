@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rung.dtypes import Dtype
+from rung.dtypes import DTYPES, Dtype
 from rung.emulator.counters import Launched
 from rung.emulator.counters_explained import hottest, per_request, reason
 from rung.errors import EmulatorFault, RungError
@@ -131,14 +131,18 @@ def of_values(
 ) -> Symptom | None:
     """What is wrong with an output, and what the wrong numbers have in common; None if it is right."""
     operand = of.operand(name)
-    truth, found = np.asarray(expected, np.float64), got.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        truth, found = np.asarray(expected, np.float64), got.astype(np.float64)
     exact = of.exact or (operand.dtype != "real" and not operand.sums)
     if exact:
         wrong = found != truth.astype(got.dtype).astype(np.float64)
     else:
-        bound = _bound(of, values, dtype, truth, operand.sums)
+        precision = DTYPES["f32"] if operand.sums else dtype
         with np.errstate(invalid="ignore"):
-            wrong = ~(np.abs(found - truth) <= bound)
+            wrong = ~(np.abs(found - truth) <= _bound(of, values, precision, truth))
+            size = np.linalg.norm(truth)
+            if not wrong.any() and size and np.linalg.norm(found - truth) > precision.norm_cap * size:
+                return _inexact(name, found, truth)
     if not wrong.any():
         return None
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -152,14 +156,16 @@ def of_values(
     return Symptom(kind, "wrong", f"{many}: {pair}.{' ' if why else ''}{why}", (), facts)
 
 
-def _bound(of: Operation, values: Values, dtype: Dtype, truth: Array, sums: bool) -> Array:
+def _inexact(name: str, found: Array, truth: Array) -> Symptom:
+    """All are near, but as a whole they are less exact than the format allows."""
+    off = float(np.linalg.norm(found - truth) / np.linalg.norm(truth))
+    says = f"The numbers of {name} are near, but off by {off:.2g} of their size: something is kept in too few bits."
+    return Symptom("inexact", "wrong", says, (), {"output": name, "error": off})
+
+
+def _bound(of: Operation, values: Values, dtype: Dtype, truth: Array) -> Array:
     """The error that each number may have."""
-    atol = (
-        of.tolerance(values, dtype)
-        if not sums
-        else min(of.tolerance(values, dtype), 1e-4 * math.sqrt(of.depth(values)))
-    )
-    atol *= math.sqrt(max(1.0, math.log(max(truth.size, 2)) / math.log(FEW_EXTREMES)))
+    atol = of.tolerance(values, dtype) * math.sqrt(max(1.0, math.log(max(truth.size, 2)) / math.log(FEW_EXTREMES)))
     unit = math.sqrt(float(np.square(truth).mean())) or 1.0
     return np.asarray(atol * unit + dtype.rtol * np.abs(truth))
 

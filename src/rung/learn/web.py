@@ -91,7 +91,8 @@ class Course:
             "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
             "aim": exercise.aim, "goal": exercise.goal, "shape": exercise.shape,
             "text": path.read_text(encoding="utf-8"), "start": exercise.source,
-            "about": _page(chapter), "hints": list(exercise.hints[:seen]), "further": len(exercise.hints) - seen,
+            "about": _page(chapter), "first": exercise == chapter.exercises[0],
+            "hints": list(exercise.hints[:seen]), "further": len(exercise.hints) - seen,
             "question": TITLES.get(_asked(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
             "why": as_html(exercise.why) if solved else "", "story": list(exercise.story) if solved else [],
         }  # fmt: skip
@@ -150,7 +151,8 @@ def _drawn(verdict: grading.Verdict, name: str, text: str) -> str:
 
 @cache
 def picture(name: str, part: str, source: Path) -> str:
-    """The drawings of an exercise's solution, or of other answers: `part` is solved, or BLANK_1=TEXT."""
+    """The drawing of an exercise's solution (`part` is solved) or another answer (BLANK_1=TEXT): the line that wastes
+    most, or all."""
     exercise = by_name(name, source)
     blank, _, answer = part.partition("=")
     text = exercise.solved if part == "solved" else exercise.filled({**exercise.solution, blank: answer})
@@ -158,21 +160,24 @@ def picture(name: str, part: str, source: Path) -> str:
         path = Path(folder) / exercise.file
         path.write_text(text, encoding="utf-8")
         verdict = grading.grade(exercise, path, drawn=True)
-        return _drawn(verdict, path.name, text) if verdict.counted else ""
+        if verdict.counted is None:
+            return ""
+        line = drawings.costliest(verdict.counted, {path.name: text}, {})
+        return line or _drawn(verdict, path.name, text)
 
 
 def _page(chapter: Chapter) -> str:
     return as_html(chapter.text, chapter.folder)
 
 
-_DRAW = re.compile(r"\{draw (\w+) (.+?)\}")
+DRAW = re.compile(r"\{draw (\w+) (.+?)\}")
 
 
 def as_html(text: str, source: Path | None = None) -> str:
     """Paragraphs, headings, lists, code and pictures of a page that is written in simple Markdown."""
     parts = []
     for block in re.split(r"\n\s*\n", text.strip()):
-        if (asked := _DRAW.fullmatch(block.strip())) and source:
+        if (asked := DRAW.fullmatch(block.strip())) and source:
             parts.append(f'<div class="drawn">{picture(asked[1], asked[2], source)}</div>')
         elif block.startswith("#"):
             level = len(block) - len(block.lstrip("#"))

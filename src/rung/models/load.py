@@ -30,7 +30,7 @@ from rung.models.drafts import NGRAM, drafting
 from rung.models.family import find as find_family
 from rung.models.family import known, read_config, requested
 from rung.models.generate import Run
-from rung.models.operations import FIRST_KEYS, FIRST_KEYS_TILED, FUSED, OPERATIONS, PLANS, WINDOWED
+from rung.models.operations import PLANS, WINDOWED, plan_rungs, roles
 from rung.models.options import Completion, Options, Prompt
 from rung.models.plan import ALIASES, DEVICES, DTYPES, Plan
 from rung.models.sampling import Sampling
@@ -107,18 +107,18 @@ def make_plan(
         raise RungError(f"the cache {cache} needs the plan best; choose that plan, or leave the cache out.")
     from rung.models.ladder_plan import LadderPlan
 
-    unknown = [operation for operation in kernels if operation not in OPERATIONS]
+    known = [role.name for role in roles().values() if role.swaps]
+    unknown = [operation for operation in kernels if operation not in known]
     if unknown:
-        raise RungError(f"the model has no operation {unknown[0]!r}; it has {', '.join(OPERATIONS)}.")
+        raise RungError(f"the model has no operation {unknown[0]!r}; it has {', '.join(known)}.")
     if window is not None and kernels.keys() & {"attention", "softmax"}:
         raise RungError("with a window attention runs on local_attention; swap its rung, or leave the window out.")
     if window is None and "local_attention" in kernels:
         raise RungError("local_attention needs a window; give a window, or swap attention.")
     name = name or "naive"
-    left_out = {o: parts for o, parts in FUSED.items() if o in PLANS[name] and kernels.keys() & set(parts)}
-    rungs = {o: rungs for o, rungs in PLANS[name].items() if o not in left_out}
-    if global_tokens and "local_attention" in rungs:
-        rungs["local_attention"] = FIRST_KEYS.get(name, FIRST_KEYS_TILED)
+    table = plan_rungs(name, global_tokens)
+    left_out = {o: roles()[o].parts for o in table if kernels.keys() & set(roles()[o].parts)}
+    rungs = {o: rungs for o, rungs in table.items() if o not in left_out}
     on: Device = "cuda" if device == "cuda" else "emulator"
     plan = LadderPlan(on, dtype, name, {**rungs, **kernels}, window, global_tokens)
     for operation in left_out.keys() - kernels.keys():

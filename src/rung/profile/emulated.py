@@ -38,8 +38,6 @@ PART_WORK = 5e7  # of a smaller shape that a larger one is counted at
 WHOLE_WORK = 4e9  # of a shape that is counted as it is if that fails
 LITTLE_WORK = 1e6  # of a case that is counted after a check
 DRAWN_WORK = 4e6  # of a case that is drawn
-FIRST = ("B", "NH", "NKV", "T", "OC", "R")  # dimensions that are made smaller, in this order
-UNITS = {"T": 128, "OC": 256, "R": 128}
 PATIENCE = 120.0  # seconds of CPU time without a thread that ends: blocks of a persistent kernel all end last
 FEW_SMS = 8  # multiprocessors of the GPU that grids are for: of a drawing
 Tuning = Mapping[str, int] | None
@@ -81,7 +79,7 @@ def to_draw(subject: Subject) -> Subject:
     for values in every:
         if subject.rung.refused_by_needs(values, dtype) is None and (much := work(subject, values)) <= DRAWN_WORK:
             most = 64 if len(operation.dims) > 1 else 4096
-            shown = math.prod(min(int(values[d]), 2 if d in FIRST[:3] else most) for d in operation.dims)
+            shown = math.prod(min(int(values[d]), 2 if operation.shrinks.get(d) == 1 else most) for d in operation.dims)
             fitting.append((-shown, much, len(fitting), values))
     if not fitting:
         return small(subject)
@@ -209,10 +207,10 @@ def _parts(subject: Subject, tuning: Tuning) -> dict[str, int]:
     """By which numbers dimensions are divided so that the rung runs quickly: as small ones as suffice."""
     parts: dict[str, int] = {}
     values: Values = dict(subject.values)
-    for dim in FIRST:
+    for dim, unit in subject.rung.operation.shrinks.items():
         size = whole = values.get(dim)
         while isinstance(size, int) and isinstance(whole, int) and work(subject, values) > PART_WORK:
-            factor = next((p for p in (2, 3, 5, 7) if size % (p * UNITS.get(dim, 1)) == 0), 0)
+            factor = next((p for p in (2, 3, 5, 7) if size % (p * unit) == 0), 0)
             if not factor:
                 break
             try:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rung.results.current import Figure, Limits, cost_of, percent, time_text
+from rung.errors import RungError
+from rung.results.current import Figure, Figures, Limits, cost_of, percent, time_text
 from rung.results.row import Row
 from rung.rungs import catalogue
 
@@ -102,3 +103,28 @@ def as_json(placed: Sequence[Placed], limits: Limits) -> dict[str, Any]:
             for p in placed
         ],
     }
+
+
+def chosen(found: Figures, spec: str, dtypes: Sequence[str] | None, shapes: Sequence[str] | None) -> list[Figure]:
+    """The figures of OP or OP/RUNG at the wanted formats and shapes."""
+    name = catalogue.operation(spec.partition("/")[0]).name
+    only = catalogue.find(spec).full_name if "/" in spec else None
+    ladder = found.ladder(name)
+    kinds = dtypes or ladder.dtypes()[:1]
+    if only and not dtypes:
+        kinds = [d for d in ladder.dtypes() if any(k[:2] == (only, d) for k in ladder.found)][:1]
+    chosen = [
+        figure
+        for kind in kinds
+        if kind in ladder.dtypes()
+        for shape in shapes or [ladder.headline(kind)]
+        for figure in ladder.column(kind, shape)
+        if only is None or figure.row.what == only or figure.library
+    ]
+    if not any(only is None or f.row.what == only for f in chosen):
+        where = " ".join([*(shapes or ()), *(dtypes or ())])
+        raise RungError(
+            f"{spec}{' at ' + where if where else ''} was not measured on {found.gpu or 'a GPU'}; "
+            f"`rung bench {spec}` there does."
+        )
+    return chosen

@@ -33,6 +33,7 @@ from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
 from rung.rungs.cuda import CudaRung, whole_text
 from rung.rungs.header import has_header, inline
+from rung.rungs.operations import operation
 from rung.rungs.words import OPERANDS
 
 MOST = 48  # proposals that are tried
@@ -51,20 +52,6 @@ _GEMM = {"m": "rows", "n": "OC", "k": "C", "rows": "rows", "wa": "C", "wb": "OC"
 _GEMM |= {"numarows": "rows", "numacolumns": "C", "numbrows": "C", "numbcolumns": "OC"}
 _GEMM |= {"numcrows": "rows", "numccolumns": "OC", "lda": "C", "ldb": "OC", "ldc": "OC"}
 _CEIL = re.compile(r"ceil_?div|cdiv|div_?up|div_?ceil|up_?div|divide_?up|div_?round_?up|iceil", re.IGNORECASE)
-_WORDS = {  # of an operation, in names of files and kernels
-    "layernorm": ("layernorm", "layer_norm", "ln_fwd", "layernorm_forward"),
-    "softmax": ("softmax",),
-    "gelu": ("gelu",),
-    "matmul": ("matmul", "gemm", "mm_kernel", "linear", "matrixmul", "matrix_mul"),
-    "attention": ("attention", "flash", "attn", "mha"),
-    "embedding": ("embedding", "encoder", "wte"),
-    "residual": ("residual", "vector_add", "vec_add", "vecadd", "add_kernel"),
-    "transpose": ("transpose",),
-    "reduce": ("reduce", "sum_rows", "row_sum"),
-    "rmsnorm": ("rmsnorm", "rms_norm"),
-    "rope": ("rope", "rotary"),
-    "swiglu": ("swiglu", "silu_and_mul", "silu_mul"),
-}
 _LAUNCH = re.compile(r"([A-Za-z_][\w:]*)\s*(<(?!<)[^;{}]*?>)?\s*<<<", re.DOTALL)
 _LOCAL = re.compile(
     r"\b(int|auto|unsigned|size_t|unsigned\s+int|uint|uint32_t|long|dim3)\s+(\w+)\s*"
@@ -108,7 +95,7 @@ def guessed_operation(source: str, path: Path, known: list[str]) -> str:
     """The operation that a file's name and its kernels' names speak of."""
     functions = re.findall(r"^def (\w+)", source, re.M) if path.suffix == ".py" else kernels_in(source)
     text = " ".join([path.stem, *functions]).lower()
-    scores = {name: [text.find(w) for w in (*_WORDS.get(name, ()), name) if w in text] for name in known}
+    scores = {name: [text.find(w) for w in (*operation(name).words, name) if w in text] for name in known}
     found = sorted((name for name, at in scores.items() if at), key=lambda name: (-len(name), min(scores[name])))
     if not found:
         raise RungError(

@@ -85,6 +85,7 @@ class Inside:
 class Model:
     """What a model that chooses rungs should know of this one."""
 
+    serves: dict[str, Expression] = field(default_factory=dict)  # purpose: rank among the rungs that serve it, 0: none
     fits: tuple[str, ...] = ()  # where it is worth its place; `tuned`: whether a sweep has found its parameters
     untuned: tuple[tuple[str, dict[str, int]], ...] = ()  # tunables where no sweep was: the first that holds
     estimate: str = ""  # or a rule of models/gpu/recorded.py that finds them
@@ -389,6 +390,7 @@ class _Reader:
         if not isinstance(untuned, list) or not all(isinstance(one, dict) and "when" in one for one in untuned):
             raise self.fail("model.untuned is not a list of tables with a condition `when`, and values of tunables.")
         return Model(
+            serves={k: self.expression(v, f"model.serves.{k}") for k, v in self.table(table, "serves").items()},
             fits=self.strings(table.get("fits", []), "model.fits"),
             untuned=tuple(
                 (str(one["when"]), {n: self.choices(v, n)[0] for n, v in one.items() if n != "when"}) for one in untuned

@@ -9,7 +9,7 @@ from typing import Any
 from rung.lazy import torch
 from rung.operation import Library, Operation, Tensors
 from rung.rungs.base import Call, Prepared, Rung
-from rung.rungs.header import Header
+from rung.rungs.header import Header, Model
 
 
 class LibraryRung(Rung):
@@ -20,7 +20,10 @@ class LibraryRung(Rung):
     def __init__(self, operation: Operation, library: Library) -> None:
         idea = library.note or f"The {library.name} call that a user would make."
         emulate = "the library call needs CUDA." if library.where == "cuda" else ""
-        described = Header(idea, dtypes=library.dtypes, products=library.products, needs=library.needs, emulate=emulate)
+        described = Header(
+            idea, dtypes=library.dtypes, products=library.products, needs=library.needs, emulate=emulate,
+            model=Model(dict(library.serves)),
+        )  # fmt: skip
         super().__init__(operation, library.name, None, described)
         self.library = library
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from rung.results import current, store
 from rung.results.current import time_text
 from rung.results.query import Pair
 from rung.results.row import Row
 from rung.show.markdown import headline, remark
 from rung.show.verb_tables import Table
+
+if TYPE_CHECKING:
+    from rung.bench.plan import Planned
 
 
 def summary(rows: list[Row]) -> Iterator[str | Table]:
@@ -73,3 +78,22 @@ def differences(names: tuple[str, str], pairs: Sequence[Pair]) -> Iterator[str |
     yield Table(columns, shown, right=columns[3:6])
     counts = {v: sum(p.verdict == v for p in pairs) for v in ("faster", "slower", "tie")}
     yield (f"\nB is faster {counts['faster']} times, slower {counts['slower']}, a tie {counts['tie']}.")
+
+
+def stored_elsewhere(races: Sequence[Planned]) -> Iterator[str | Table]:
+    """What other machines measured for these rungs, of their present code."""
+    rows = []
+    for gpu, figures in current.by_gpu(store.gather()).items():
+        for race in races:
+            if race.operation in figures.names():
+                chosen = {r.full_name for r in race.chosen}
+                timed = figures.ladder(race.operation).column(race.dtype, race.shape)
+                rows += [
+                    (f.name, race.dtype, race.shape, time_text(f.us), gpu, f.row.time[:10])
+                    for f in timed
+                    if f.rung.full_name in chosen
+                ]
+    if rows:
+        yield "Stored figures, measured on other machines:\n"
+        yield Table(("rung", "dtype", "shape", "cold, µs", "gpu", "day"), rows, right=("cold, µs",))
+        yield ""

@@ -58,6 +58,15 @@ def of_rung(swept: Sweep, findings: Sequence[Any], won: tuple[Row, Row | None] |
         yield f"\nTuned: {named}{gain}; bench and the model use it from now on (`rung tunings`)."
 
 
+def as_json(swept: Sweep, findings: Sequence[Any], won: tuple[Row, Row | None] | None) -> dict[str, Any]:
+    subject = swept.subject
+    return {
+        "rung": subject.rung.full_name, "shape": subject.shape, "dtype": subject.dtype.name, "measure": swept.measure,
+        "resumed": swept.resumed, "rows": [r.as_json() for r in swept.rows],
+        "findings": [f.as_json() for f in findings], "best": won[0].tuning if won else None,
+    }  # fmt: skip
+
+
 def course_as_json(swept: Sequence[Sweep], profiles: Sequence[Row]) -> dict[str, Any]:
     achieved = [[*place_of(r), share] for r in profiles if (share := _achieved(r))]
     return {

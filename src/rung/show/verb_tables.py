@@ -206,3 +206,40 @@ def unreached(reports: Sequence[Report]) -> Iterator[str]:
         for line, of_line in itertools.groupby(of_file, key=lambda place: place.line):
             here = list(of_line)
             yield (f"{line:6}  {here[0].text}\n        ^ {', '.join(dict.fromkeys(p.never for p in here))}")
+
+
+def inspected(rows: Sequence[Compiled]) -> Iterator[str | Table]:
+    yield compiled(rows)
+    shapes = dict.fromkeys(row.shape for row in rows if row.registers is not None)
+    if shapes:
+        yield f"\nCompiled for the shape {', '.join(shapes)}; shared memory is static+dynamic bytes per block."
+    mixed = [row for row in rows if row.mix]
+    if mixed:
+        from rung.cuda import opcodes
+
+        present = {name for row in mixed for name in row.mix}
+        order = [n for c in (*opcodes.groups(), "other") for n in (c, f"{c}.64", f"{c}.128") if n in present]
+        columns = ("kernel", "arch", "instructions", *order)
+        yield "\nInstructions in the code, by class (.64 and .128: bits per thread):"
+        cells = [(r.kernel, r.arch, r.mix["total"], *(r.mix.get(n, "") for n in order)) for r in mixed]
+        yield Table(columns, cells, right=columns[2:])
+
+
+def warnings_of(rows: Sequence[Compiled]) -> Iterator[str]:
+    spilling = sorted({f"{row.rung} ({row.kernel}) on {row.arch}" for row in rows if row.spills})
+    if spilling:
+        yield (
+            f"warning: registers spill to local memory in {', '.join(spilling)}: give each thread fewer values to "
+            "hold, or relax __launch_bounds__."
+        )
+    for row in rows:
+        if "\n" in row.reason:
+            yield f"{row.rung} on {row.arch}: {row.reason}"
+
+
+def ceilings(measured: float, flops: Mapping[str, float], sheet: Mapping[str, float]) -> Table:
+    """Measured bytes/s and FLOP/s beside the data sheet's."""
+    rows = [("copy, GB/s", f"{measured / 1e9:.0f}", f"{sheet['bytes'] / 1e9:.0f}" if sheet else "")]
+    for name, rate in flops.items():
+        rows.append((f"matmul {name}, TFLOP/s", f"{rate / 1e12:.0f}", f"{sheet[name] / 1e12:.0f}" if sheet else ""))
+    return Table(("ceiling", "measured", "datasheet"), rows, right=("measured", "datasheet"))

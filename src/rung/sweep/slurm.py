@@ -196,7 +196,7 @@ def spread(
     return gathered(folder, places)
 
 
-Report = Callable[[str, int, int], None]
+Report = Callable[[str, int, int | None], None]
 Shown = Callable[[str], AbstractContextManager[Report]]
 Note = Callable[[str], None]
 

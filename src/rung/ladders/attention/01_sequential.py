@@ -16,6 +16,7 @@ FOUND = (
     "one core of a Xeon in the H200's host, copies included. Not the slowest rung of the ladder: that is the next one."
 )
 PROVENANCE = "15-418 attention milestone: the sequential version against which its GPU kernels were checked."
+MODEL = {"serves": {"any": 3}}
 DTYPES = ["f32"]
 
 SOURCE = Path(__file__).with_suffix(".cpp")

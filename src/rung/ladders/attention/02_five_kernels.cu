@@ -35,6 +35,8 @@ block  = [32, 32]
 kernel = "unpermute"
 grid   = "ceil_div(B * T * C, 256)"
 block  = 256
+[model]
+serves = { naive = 1 }
 ---*/
 #include "rung.cuh"
 

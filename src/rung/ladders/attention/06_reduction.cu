@@ -36,6 +36,8 @@ block  = "min(1024, round_up(T, 32))"
 kernel = "unpermute"
 grid   = "ceil_div(B * T * C, 256)"
 block  = 256
+[model]
+serves = { reduction = 1 }
 ---*/
 #include "rung.cuh"
 

@@ -27,6 +27,8 @@ block  = "BLOCK"
 kernel = "attend_value"
 grid   = ["ceil_div(HS, 32)", "ceil_div(T, 32)", "B * NH"]
 block  = [32, "32 // COARSE"]
+[model]
+serves = { tiled = 1, tensorcore = 3 }
 ---*/
 #include "rung.cuh"
 

@@ -42,6 +42,8 @@ block  = 32
 kernel = "unpermute"
 grid   = "ceil_div(B * T * C, 256)"
 block  = 256
+[model]
+serves = { naive = 2, reduction = 2, tiled = 2, tensorcore = 1 }
 ---*/
 #include "rung.cuh"
 

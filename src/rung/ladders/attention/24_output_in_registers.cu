@@ -25,6 +25,8 @@ kernel = "flash"
 grid   = ["B * NH", "ceil_div(T, BR)"]
 block  = ["BC // TN", "BR // TM"]
 shared = "4 * (BR * (HS + 4) + 2 * BC * HS + BR * (BC + BC // TN))"
+[model]
+serves = { flash = 2, prompt = "4 if rows <= 256 else 6" }
 ---*/
 #include "attention_fma.cuh"
 

@@ -26,6 +26,8 @@ kernel = "flash"
 grid   = ["B * NH", "ceil_div(T, 16 * WARPS * (MT if HS <= 64 else 1))"]
 block  = "32 * WARPS"
 shared = "(2 * HS if HS % 64 == 0 or HS == 32 else 2 * HS + 16) * (16 * WARPS * (MT if HS <= 64 else 1) + 2 * STAGES * BC)"
+[model]
+serves = { tensorcore = 2, flash = 1, prompt = 4 }
 ---*/
 #include "attention_mma.cuh"
 

@@ -19,6 +19,7 @@ FOUND = (
 )
 PROVENANCE = "The paper of FlashAttention 2; Triton's own tutorial has the same two phases of the loop."
 FROM = "attention/27"
+MODEL = {"serves": {"flash": 3, "prompt": 5}}
 DTYPES = ["f32", "tf32", "f16", "bf16"]
 NEEDS = ["sm >= 80 or BR <= 64 or HS * sizeof_real <= 128", "HS > 8 and HS <= 128", "scale > 0"]  # tl.dot: 16 deep
 TUNE = {"BR": [128, 64], "BC": [64, 32, 128], "num_warps": [8, 4], "num_stages": [2, 3, 4]}

@@ -39,6 +39,8 @@ kernel = "flash"
 grid   = ["B * NH", "ceil_div(T, 64 * GROUPS)"]
 block  = "128 * GROUPS"
 shared = "ceil_div(HS, 64) * 128 * (64 * GROUPS + 2 * STAGES * BC) + 8 * (1 + STAGES)"
+[model]
+serves = { prompt = "2 if rows >= 2048 else 0" }
 ---*/
 #include "attention_tile.cuh"
 

@@ -14,6 +14,8 @@ BLOCKS = [1, 2]
 kernel = "flash"
 block  = "128 * (GROUPS + 1)"
 shared = "ceil_div(HS, 64) * 128 * (64 * GROUPS + 2 * STAGES * BC) + 8 * (1 + 4 * STAGES)"
+[model]
+serves = { prompt = "3 if rows < 2048 else 0" }
 ---*/
 #include "attention_tile.cuh"
 

@@ -13,6 +13,8 @@ counter = { shape = [1], dtype = "i32", zero = "once" }  # of assigned tiles; th
 kernel = "flash"
 grid   = "min(sms * BLOCKS, B * NH * ceil_div(T, 64 * GROUPS))"
 shared = "ceil_div(HS, 64) * 128 * (64 * GROUPS + 2 * STAGES * BC) + 8 * (3 + 4 * STAGES)"
+[model]
+serves = { prompt = "3 if rows >= 2048 else 0" }
 ---*/
 #include "attention_tile.cuh"
 

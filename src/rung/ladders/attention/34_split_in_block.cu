@@ -20,6 +20,8 @@ swizzle = 128
 kernel = "flash"
 grid   = ["B * NH", "ceil_div(T, 64)"]
 shared = "ceil_div(HS, 64) * 128 * (64 + GROUPS * 2 * STAGES * BC) + 512 * GROUPS + 8 * (1 + GROUPS * STAGES)"
+[model]
+serves = { prompt = "2 if rows < 2048 else 0" }
 ---*/
 #include "attention_tile.cuh"
 

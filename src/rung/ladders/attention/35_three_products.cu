@@ -35,6 +35,8 @@ kernel = "flash"
 grid   = ["B * NH", "ceil_div(T, 64 * GROUPS)"]
 block  = "128 * (GROUPS + 1)"
 shared = "ceil_div(HS, 64) * 256 * (64 * GROUPS + 2 * STAGES * BC) + 256 * GROUPS + 64 * STAGES"
+[model]
+serves = { prompt = 1 }
 ---*/
 #define MULTIPLY_HALVES
 #include "attention_tile.cuh"

@@ -8,6 +8,8 @@ inherit = ["dtypes", "arch_specific", "needs", "options", "define", "tune", "map
 [[launch]]
 kernel = "flash"
 pdl    = true
+[model]
+serves = { prompt = "1 if rows <= 1024 and not f32 else 0" }
 ---*/
 #include "attention_tile.cuh"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rung.inputs import large_but_for_scores, scores_alike, scores_beyond_exp, scores_far_apart
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
 
 QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
@@ -187,16 +187,35 @@ OPERATION = Operation(
     },
     libraries=(
         # In 16 bits its scores are rounded before the softmax, which exceeds the bound.
-        Library("torch", torch_naive, ("f32", "tf32"), note="Two products and a softmax in torch."),
-        Library("sdpa_math", sdpa("MATH"), note="torch's reference path for its fused attention."),
+        Library(
+            "torch",
+            torch_naive,
+            ("f32", "tf32"),
+            note="Two products and a softmax in torch.",
+            serves={"library": 3, "any": 1},
+        ),
+        Library(
+            "sdpa_math",
+            sdpa("MATH"),
+            note="torch's reference path for its fused attention.",
+            serves={"library": 4, "emulated": 1, "any": 2},
+        ),
         Library(
             "sdpa_efficient",
             sdpa("EFFICIENT_ATTENTION"),
             where="cuda",
             note="xFormers' CUTLASS kernel.",
             needs=("HS % 8 == 0",),
+            serves={"library": 2, "prompt": "7 if f32 else 0"},
         ),
-        Library("sdpa_flash", sdpa("FLASH_ATTENTION"), ("f16", "bf16"), "cuda", "FlashAttention 2."),
+        Library(
+            "sdpa_flash",
+            sdpa("FLASH_ATTENTION"),
+            ("f16", "bf16"),
+            "cuda",
+            "FlashAttention 2.",
+            serves={"library": 1, "prompt": 7},
+        ),
         Library(
             "sdpa_cudnn",
             sdpa("CUDNN_ATTENTION"),
@@ -212,4 +231,6 @@ OPERATION = Operation(
         *(Race(f"n{n}", ("f32",), patience=0.2) for n in (256, 512, 1024, 2048, 4096, 8192)),
         Race("b1h16n8192", ("bf16",), patience=0.2),
     ),
+    roles=(Role("attention"),),
+    words=("flash", "attn", "mha"),
 )

@@ -100,10 +100,17 @@ OPERATION = Operation(
     },
     libraries=(
         Library("torch", torch_formula, ("f32",), note="The formula: eight products of cuBLAS, P and dS in memory."),
-        Library("sdpa_efficient", sdpa("EFFICIENT_ATTENTION"), ("f32", "f16"), "cuda", "xFormers' kernels.",
-                needs=("HS % 8 == 0",)),
-        Library("sdpa_flash", sdpa("FLASH_ATTENTION"), ("f16", "bf16"), "cuda", "FlashAttention 2.",
-                needs=("HS % 8 == 0",)),
+        Library(
+            "sdpa_efficient",
+            sdpa("EFFICIENT_ATTENTION"),
+            ("f32", "f16"),
+            "cuda",
+            "xFormers' kernels.",
+            needs=("HS % 8 == 0",),
+        ),
+        Library(
+            "sdpa_flash", sdpa("FLASH_ATTENTION"), ("f16", "bf16"), "cuda", "FlashAttention 2.", needs=("HS % 8 == 0",)
+        ),
     ),
     races=(Race("b8t1024", ("f32", "f16"), patience=0.2),),
 )

@@ -14,6 +14,8 @@ BLOCK = [128, 256, 64]
 kernel = "cached_attention"
 grid   = ["T", "B * NH"]
 block  = "BLOCK"
+[model]
+serves = { naive = 1 }
 ---*/
 #include "rung.cuh"
 #include "window.cuh"

@@ -18,6 +18,8 @@ kernel = "cached_attention"
 grid   = ["T", "B * NH"]
 block  = "32 * WARPS"
 shared = "4 * WARPS * (HS + 2)"
+[model]
+serves = { tiled = 1 }
 ---*/
 #include "rung.cuh"
 #include "window.cuh"

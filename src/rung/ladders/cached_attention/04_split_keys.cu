@@ -26,6 +26,8 @@ shared = "4 * WARPS * (HS + 2)"
 kernel = "merge"
 grid   = ["T", "B * NH"]
 block  = "round_up(HS, 32)"
+[model]
+serves = { flash = 1 }
 ---*/
 #include "rung.cuh"
 #include "window.cuh"

@@ -18,7 +18,7 @@ from rung.inputs import (
     uneven,
 )
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
 
 
@@ -52,8 +52,7 @@ def cost(v: Values, size: int) -> Cost:
     hidden = v["T"] * (v["T"] - 1) / 2 if keys == v["S"] else 0  # masked among the new tokens
     read = min(v["S"], keys + v["T"] - 1)
     return Cost(
-        flops=4 * v["B"] * v["C"] * (v["T"] * keys - hidden),
-        bytes=2 * v["B"] * v["C"] * (read + v["T"]) * size,
+        flops=4 * v["B"] * v["C"] * (v["T"] * keys - hidden), bytes=2 * v["B"] * v["C"] * (read + v["T"]) * size
     )
 
 
@@ -169,7 +168,8 @@ OPERATION = Operation(
     libraries=(
         # In 16 bits its scores are rounded before the softmax, which exceeds the bound.
         Library("torch", torch_masked, ("f32",), note="Two products, a mask and a softmax in torch."),
-        Library("sdpa", sdpa, note="torch's scaled_dot_product_attention under a mask."),
+        Library("sdpa", sdpa, note="torch's scaled_dot_product_attention under a mask.", serves={"library": 1}),
     ),
     races=(Race("b1s1024", ("f32", "bf16")), Race("b1s128", ("f32", "bf16")), Race("b64s1024", ("f32", "bf16"))),
+    roles=(Role("cached_attention"),),
 )  # fmt: skip

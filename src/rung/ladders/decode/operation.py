@@ -85,13 +85,7 @@ def _matrix_shape(v: Values, name: str) -> tuple[tuple[int, ...], int]:
     C, width, L, V = (int(v[n]) for n in ("C", "F", "L", "V"))
     if name in CACHES:
         return tuple(int(v[n]) for n in ("L", "B", "NH", "MAXT", "HS")), 1  # numbers of size 1
-    shapes = {
-        "qkv": (L, 3 * C, C),
-        "proj": (L, C, C),
-        "fc": (L, width, C),
-        "fc2": (L, C, width),
-        "wte": (V, C),
-    }
+    shapes = {"qkv": (L, 3 * C, C), "proj": (L, C, C), "fc": (L, width, C), "fc2": (L, C, width), "wte": (V, C)}
     return shapes[name], shapes[name][-1]
 
 

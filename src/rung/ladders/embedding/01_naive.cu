@@ -10,6 +10,8 @@ EDGE = [5, 3, 4, 6, 7, 8, 9, 10]
 kernel = "embedding"
 grid   = ["ceil_div(B, EDGE)", "ceil_div(T, EDGE)", "ceil_div(C, EDGE)"]
 block  = ["EDGE", "EDGE", "EDGE"]
+[model]
+serves = { naive = 1, any = 2 }
 ---*/
 #include "rung.cuh"
 

@@ -10,6 +10,8 @@ BLOCK = [256, 64, 128, 512, 768]
 kernel = "embedding"
 grid   = "B * T"
 block  = "BLOCK"
+[model]
+serves = { reduction = 1, prompt = 2 }
 ---*/
 #include "rung.cuh"
 

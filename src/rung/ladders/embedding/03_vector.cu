@@ -10,6 +10,8 @@ BLOCK = [256, 64, 128, 512]
 kernel = "embedding"
 grid   = "ceil_div(B * T * ceil_div(C, 16 // sizeof_real), BLOCK)"
 block  = "BLOCK"
+[model]
+serves = { tiled = 1, prompt = 1 }
 ---*/
 #include "rung.cuh"
 

@@ -11,6 +11,8 @@ UNROLL = [4, 1, 2, 8]
 kernel = "embedding"
 grid   = "ceil_div(T * ceil_div(C, 16 // sizeof_real), BLOCK)"
 block  = "BLOCK"
+[model]
+serves = { tensorcore = 1 }
 ---*/
 #include "rung.cuh"
 

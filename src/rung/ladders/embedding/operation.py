@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_TOP, near_the_end, spread
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -78,6 +78,15 @@ OPERATION = Operation(
         "b4t64": dict(B=4, T=64, C=768, V=50257, MAXT=1024),
         "b8t1024": dict(B=8, T=1024, C=768, V=50257, MAXT=1024),
     },
-    libraries=(Library("torch", torch_embedding, note="F.embedding, then an addition: two kernels"),),
+    libraries=(
+        Library(
+            "torch",
+            torch_embedding,
+            note="F.embedding, then an addition: two kernels",
+            serves={"library": 1, "emulated": 1, "any": 1},
+        ),
+    ),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    roles=(Role("embedding"),),
+    words=("encoder", "wte"),
 )

@@ -10,6 +10,8 @@ BLOCK = [256, 128, 512, 1024]
 kernel = "gelu"
 grid   = "ceil_div(ceil_div(B * T * C, 16 // sizeof_real), BLOCK)"
 block  = "BLOCK"
+[model]
+serves = { reduction = 1, prompt = 2 }
 ---*/
 #include "rung.cuh"
 

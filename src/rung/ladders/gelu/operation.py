@@ -6,7 +6,7 @@ import math
 
 from rung.inputs import F16_TOP, F32_TOP, around, spread
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
 CUBIC = 0.044715  # a library once shipped 0.44715, and no test detected it
 
@@ -59,6 +59,7 @@ OPERATION = Operation(
         "b8t1024c768": dict(B=8, T=1024, C=768),
         "b8t1024": dict(B=8, T=1024, C=3072),
     },
-    libraries=(Library("torch", torch_gelu),),
+    libraries=(Library("torch", torch_gelu, serves={"library": 1, "emulated": 1, "any": 1}),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "f16", "bf16")), Race("b8t1024c768", ("f32",))),
+    roles=(Role("gelu"),),
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rung.expressions import Number
 from rung.inputs import FAR, all_alike, levels, times
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
 
 QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
@@ -191,4 +191,5 @@ OPERATION = Operation(
         Race("b8t1024", ("f32", "bf16"), patience=0.2),
         Race("b8t1024h128", ("bf16",), patience=0.2),
     ),
+    roles=(Role("grouped_attention"),),
 )  # fmt: skip

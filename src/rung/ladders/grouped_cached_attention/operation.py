@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rung.expressions import Number
-from rung.inputs import (
-    all_alike,
-    climbing,
-    full,
-    keys_far_apart,
-    left_behind,
-    one_far_above,
-    times,
-    uneven,
-)
+from rung.inputs import all_alike, climbing, full, keys_far_apart, left_behind, one_far_above, times, uneven
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
 
 
@@ -168,4 +159,5 @@ OPERATION = Operation(
         Race("b64s1024", ("f32", "bf16")),
         Race("b64s1024h128", ("bf16",)),
     ),
+    roles=(Role("grouped_cached_attention"),),
 )  # fmt: skip

@@ -10,6 +10,8 @@ BLOCK = [256, 32, 64, 128]
 kernel = "layernorm"
 grid   = "ceil_div(B * T, BLOCK)"
 block  = "BLOCK"
+[model]
+serves = { naive = 1, any = 2 }
 ---*/
 #include "rung.cuh"
 

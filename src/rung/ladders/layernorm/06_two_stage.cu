@@ -11,6 +11,8 @@ BLOCK = [256, 64, 128, 512, 1024]
 kernel = "layernorm"
 grid   = "B * T"
 block  = "BLOCK"
+[model]
+serves = { reduction = 1, prompt = 3 }
 ---*/
 #include "rung.cuh"
 

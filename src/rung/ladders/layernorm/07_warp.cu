@@ -12,6 +12,8 @@ BLOCK = [256, 32, 64, 128, 512]
 kernel = "layernorm"
 grid   = "ceil_div(B * T, BLOCK // 32)"
 block  = "BLOCK"
+[model]
+serves = { tiled = 1 }
 ---*/
 #include "rung.cuh"
 

@@ -16,6 +16,8 @@ ALIGNED = "1 if C % (16 // sizeof_real) == 0 else 0"
 kernel = "layernorm"
 grid   = "ceil_div(B * T, BLOCK // 32)"
 block  = "BLOCK"
+[model]
+serves = { tensorcore = 1, prompt = 2 }
 ---*/
 #include "rung.cuh"
 

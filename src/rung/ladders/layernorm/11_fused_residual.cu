@@ -7,6 +7,7 @@ from   = "layernorm/8"
 inherit = ["needs", "tune", "define", "launch"]
 dtypes = ["f32", "f16", "bf16"]
 [model]
+serves = { fused = 1, prompt = 3 }
 untuned = [{ when = "B * T <= 1024", BLOCK = 32 }]  # more blocks than multiprocessors
 ---*/
 #include "rung.cuh"

@@ -10,6 +10,7 @@ inherit = ["dtypes", "needs", "tune", "define", "launch"]
 kernel = "layernorm"
 pdl    = true
 [model]
+serves = { prompt = "2 if rows <= 1024 and not f32 else 0" }
 untuned = [{ when = "B * T <= 1024", BLOCK = 32 }]  # more blocks than multiprocessors
 ---*/
 #include "rung.cuh"

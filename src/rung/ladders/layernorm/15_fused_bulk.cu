@@ -18,6 +18,8 @@ kernel = "layernorm"
 grid   = "min(ceil_div(B * T, BLOCK // 32), sms * PER_SM)"
 block  = "BLOCK"
 shared = "BLOCK // 32 * STAGES * (2 * C * sizeof_real + 8)"
+[model]
+serves = { prompt = "1 if rows >= 2048 else 0" }
 ---*/
 #include "rung.cuh"
 

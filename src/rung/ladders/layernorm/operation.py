@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import ROW_SCALES, around, raised_from, rows_scaled, times
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -89,6 +89,8 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, C=768),
         "b64t1024": dict(B=64, T=1024, C=768),
     },
-    libraries=(Library("torch", torch_layernorm),),
+    libraries=(Library("torch", torch_layernorm, serves={"library": 1, "emulated": 1, "any": 1}),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "f16", "bf16")), Race("b64t1024", ("f32", "bf16"))),
+    roles=(Role("layernorm"), Role("residual_layernorm", ("residual", "layernorm"), "residual")),
+    words=("layer_norm", "ln_fwd", "layernorm_forward"),
 )

@@ -15,6 +15,8 @@ M = "B * T"
 kernel = "layernorm_matmul"
 grid   = ["ceil_div(OC, BN)", "ceil_div(B * T, BM)"]
 block  = "(BM // 8) * (BN // 8)"
+[model]
+serves = { fused = 2 }
 ---*/
 #include "fma_tile.cuh"
 

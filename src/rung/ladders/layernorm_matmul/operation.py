@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import ROW_SCALES, raised_from, rows_scaled, times
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
 
 EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
@@ -107,4 +107,5 @@ OPERATION = Operation(
     },
     libraries=(Library("torch", torch_separate, EVERY_DTYPE, note="F.layer_norm, then F.linear."),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    roles=(Role("layernorm_matmul", ("layernorm", "matmul")),),
 )

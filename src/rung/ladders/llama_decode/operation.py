@@ -96,9 +96,7 @@ def _product(name: str, rows: str, short: str, columns: str, inputs: str) -> tup
 
     return (
         _parameter(f"{name}_w", ("L", rows, columns), _normal(unit, 0.0, "L", short, inputs)),
-        _parameter(
-            f"{name}_b", ("L", rows), _normal(lambda v: 0.1, 0.0, "L", short), optional=True, nullable=True
-        ),
+        _parameter(f"{name}_b", ("L", rows), _normal(lambda v: 0.1, 0.0, "L", short), optional=True, nullable=True),
     )
 
 

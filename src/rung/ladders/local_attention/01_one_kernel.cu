@@ -15,6 +15,8 @@ kernel = "local_attention"
 grid   = ["T", "NH", "B"]
 block  = "window"
 shared = "4 * window"
+[model]
+serves = { naive = 1 }
 ---*/
 #include "rung.cuh"
 

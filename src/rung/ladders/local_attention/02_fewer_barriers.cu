@@ -17,6 +17,8 @@ kernel = "local_attention"
 grid   = ["T", "NH", "B"]
 block  = "BLOCK"
 shared = "4 * (window + BLOCK)"
+[model]
+serves = { reduction = 1, tiled = 2 }
 ---*/
 #include "rung.cuh"
 

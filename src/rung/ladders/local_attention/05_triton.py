@@ -14,6 +14,7 @@ FOUND = (
 )
 PROVENANCE = "The inside of attention/29_triton."
 FROM = "attention/29"
+MODEL = {"serves": {"naive": 2, "reduction": 2, "tiled": 3, "tensorcore": 3}}
 DTYPES = ["f32", "tf32", "f16", "bf16"]
 NEEDS = ["HS > 8 and HS <= 128", "scale > 0", "window >= 1", "globals == 0"]  # tl.dot: at least 16 deep
 TUNE = {"BR": [64, 128], "BC": [64, 32, 128], "num_warps": [4, 8], "num_stages": [2, 3]}

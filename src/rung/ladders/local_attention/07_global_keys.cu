@@ -18,6 +18,8 @@ kernel = "local_attention"
 grid   = ["T", "NH", "B"]
 block  = "BLOCK"
 shared = "4 * (min(window, T) + min(globals, T) + BLOCK)"
+[model]
+serves = { naive = "3 if globals else 0", reduction = "3 if globals else 0", tiled = "6 if globals else 0" }
 ---*/
 #include "rung.cuh"
 #include "window.cuh"

@@ -12,6 +12,8 @@ needs  = ["sm >= 80", "window >= 1", "globals >= 0", "HS % 4 == 0", "scale > 0",
 
 [[launch]]
 kernel = "local_attention"
+[model]
+serves = { tiled = "5 if globals else 0" }
 ---*/
 #include "attention_fma.cuh"
 

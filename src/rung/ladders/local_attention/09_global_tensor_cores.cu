@@ -12,6 +12,8 @@ needs  = ["sm >= 80", "window >= 1", "globals >= 0", "HS % 16 == 0", "HS <= 128"
 
 [[launch]]
 kernel = "local_attention"
+[model]
+serves = { tiled = "4 if globals else 0" }
 ---*/
 #include "attention_mma.cuh"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rung.inputs import large_but_for_scores, scores_alike, scores_beyond_exp, scores_far_apart
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
 
 QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
@@ -180,15 +180,24 @@ OPERATION = Operation(
             ("f32", "tf32"),
             note="Two products, a mask and a softmax in torch.",
             needs=("globals == 0",),
+            serves={"library": 2},
         ),
-        Library("sdpa_math", sdpa("MATH"), note="torch's reference path, under a mask.", needs=("globals == 0",)),
+        Library(
+            "sdpa_math",
+            sdpa("MATH"),
+            note="torch's reference path, under a mask.",
+            needs=("globals == 0",),
+            serves={"library": 3},
+        ),
         Library(
             "sdpa_efficient",
             sdpa("EFFICIENT_ATTENTION"),
             where="cuda",
             note="xFormers' CUTLASS kernel with a mask, which it reads without skipping masked tiles.",
             needs=("HS % 8 == 0", "globals == 0"),
+            serves={"library": 1},
         ),
     ),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16")), Race("b8t1024 global", ("f32", "bf16"))),
+    roles=(Role("local_attention"),),
 )

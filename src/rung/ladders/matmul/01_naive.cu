@@ -12,6 +12,8 @@ M = "B * T"
 kernel = "matmul"
 grid   = ["ceil_div(B * T, BLOCK)", "ceil_div(OC, BLOCK)"]
 block  = ["BLOCK", "BLOCK"]
+[model]
+serves = { naive = 1, any = 2 }
 ---*/
 #include "rung.cuh"
 

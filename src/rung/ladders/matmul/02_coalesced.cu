@@ -12,6 +12,8 @@ M = "B * T"
 kernel = "matmul"
 grid   = ["ceil_div(OC, WARPS)", "min(B * T, max_grid_y)"]
 block  = ["32", "WARPS"]
+[model]
+serves = { reduction = 1 }
 ---*/
 #include "rung.cuh"
 

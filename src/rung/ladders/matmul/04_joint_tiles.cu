@@ -13,6 +13,8 @@ M = "B * T"
 kernel = "matmul"
 grid   = ["ceil_div(OC, TILE)", "ceil_div(B * T, TILE)"]
 block  = ["TILE", "TILE // COARSEN"]
+[model]
+serves = { tiled = 1 }
 ---*/
 #include "rung.cuh"
 

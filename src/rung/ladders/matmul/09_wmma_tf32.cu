@@ -12,6 +12,8 @@ M = "B * T"
 kernel = "matmul"
 grid   = ["ceil_div(OC, 16)", "ceil_div(B * T, 16)"]
 block  = 32
+[model]
+serves = { naive = 2, reduction = 2, tiled = 2 }
 ---*/
 #include "rung.cuh"
 #include <mma.h>

@@ -32,6 +32,8 @@ kernel = "matmul"
 grid   = ["ceil_div(OC, BN)", "ceil_div(B * T, BM)"]
 block  = "BM // WM * (BN // WN) * 32"
 shared = "STAGES * (BM + BN) * BK * sizeof_real"
+[model]
+serves = { tensorcore = 1 }
 ---*/
 #include "rung.cuh"
 

@@ -19,7 +19,7 @@ FOUND = (
 PROVENANCE = "ours, on rung 17; three products for one are known from CUTLASS (3xTF32) and Triton (tf32x3)"
 DTYPES = ("f32",)
 NEEDS = ("SPLIT * 16 <= C or SPLIT == 1",)
-MODEL = {"fits": "B * T >= 16", "estimate": "tiles"}
+MODEL = {"serves": {"prompt": "2 if not 256 < rows < 768 else 0"}, "fits": "B * T >= 16", "estimate": "tiles"}
 TUNE = {
     "BM": (64, 128, 32, 16),
     "BN": (64, 128, 32),

@@ -7,6 +7,7 @@ from   = "matmul/26"
 inherit = ["dtypes", "arch_specific", "needs", "let", "bind", "maps", "launch"]
 needs  = ["SHARE == 1 or STAGES * SPLIT * 128 >= C * sizeof_real", "SPLIT * SHARE <= 8"]  # shared stages are filled once
 [model]
+serves = { prompt = "1 if rows <= 1024 and not f32 else 0" }
 fits = ["B * T <= 256 or tuned", "not step or OC * C < 2097152"]  # beyond, the library is faster
 estimate = "few_rows"
 [tune]

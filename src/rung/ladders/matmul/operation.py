@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_TOP, times, two_sided
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
 
 EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
@@ -106,8 +106,20 @@ OPERATION = Operation(
         "square 8192": {"B": 8, "T": 1024, "C": 8192, "OC": 8192},
     },
     libraries=(
-        Library("torch", torch_linear, EVERY_DTYPE, note="F.linear; float32 on tensor cores only as tf32."),
-        Library("cublaslt", torch_addmm, EVERY_DTYPE, note="addmm into `out`, the bias in the epilogue."),
+        Library(
+            "torch",
+            torch_linear,
+            EVERY_DTYPE,
+            note="F.linear; float32 on tensor cores only as tf32.",
+            serves={"library": 1, "prompt": 4, "emulated": 1, "any": 1},
+        ),
+        Library(
+            "cublaslt",
+            torch_addmm,
+            EVERY_DTYPE,
+            note="addmm into `out`, the bias in the epilogue.",
+            serves={"prompt": 3},
+        ),
     ),
     races=(
         Race("b4t64", ("f32", "tf32", "f16", "bf16")),
@@ -116,4 +128,6 @@ OPERATION = Operation(
         Race("decode", ("f32", "bf16")),
         Race("lm head", ("f32", "tf32", "f16", "bf16")),
     ),
+    roles=(Role("matmul"),),
+    words=("gemm", "mm_kernel", "linear", "matrixmul", "matrix_mul"),
 )

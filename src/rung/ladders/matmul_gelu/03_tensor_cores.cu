@@ -30,6 +30,8 @@ kernel = "matmul_gelu"
 grid   = ["ceil_div(OC, BN)", "ceil_div(B * T, BM)"]
 block  = "BM // WM * (BN // WN) * 32"
 shared = "STAGES * (BM + BN) * BK * sizeof_real"
+[model]
+serves = { fused = 1 }
 ---*/
 #include "mma_tile.cuh"
 

@@ -13,7 +13,7 @@ FOUND = (
 PROVENANCE = "ours; on rung 18 of matmul"
 FROM = "matmul_gelu/4"
 DTYPES = ("f32",)
-MODEL = {"fits": "B * T >= 16", "estimate": "tiles"}
+MODEL = {"serves": {"prompt": "3 if not 256 < rows < 768 else 0"}, "fits": "B * T >= 16", "estimate": "tiles"}
 TUNE = {
     "BM": (64, 128, 32, 16),
     "BN": (64, 128, 32),

@@ -6,6 +6,7 @@ side_experiment = "The same work as a launch in the middle of a chain of kernels
 from   = "matmul/30"
 inherit = ["dtypes", "arch_specific", "needs", "let", "tune", "bind", "maps", "launch"]
 [model]
+serves = { prompt = "2 if rows <= 1024 and not f32 else 0" }
 fits = ["B * T <= 256 or tuned", "not step or OC * C < 2097152"]  # beyond, the library is faster
 estimate = "few_rows"
 [[launch]]

@@ -6,7 +6,7 @@ import math
 
 from rung.inputs import F16_TOP, around, times, two_sided
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
 
 EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
@@ -94,14 +94,22 @@ OPERATION = Operation(
         "b8t1024": {"B": 8, "T": 1024, "C": 768, "OC": 3072},
     },
     libraries=(
-        Library("torch", torch_separate, EVERY_DTYPE, note="F.linear, then F.gelu: two kernels."),
+        Library(
+            "torch",
+            torch_separate,
+            EVERY_DTYPE,
+            note="F.linear, then F.gelu: two kernels.",
+            serves={"prompt": 5, "emulated": 1},
+        ),
         Library(
             "cublaslt",
             torch_fused,
             ("tf32", "f16", "bf16"),  # its tanh exceeds float32's bound where gelu curves
             where="cuda",
             note="The GELU epilogue: on a GPU the tanh form, on a CPU the same call takes the erf form.",
+            serves={"prompt": 4},
         ),
     ),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    roles=(Role("matmul_gelu", ("matmul", "gelu")),),
 )

@@ -8,6 +8,8 @@ inherit = ["needs", "tune", "define", "bind", "launch"]
 dtypes = ["bf16", "f16", "tf32"]
 [[launch]]
 kernel = "matmul_residual"
+[model]
+serves = { fused = 1 }
 ---*/
 #include "mma_tile.cuh"
 

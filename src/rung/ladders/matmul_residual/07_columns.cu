@@ -29,6 +29,8 @@ grid   = "ceil_div(TILES, ceil_div(TILES, 132 * RESIDENT))"
 block  = "32 * WARPS"
 shared = "SHARED"
 pdl    = true
+[model]
+serves = { step = "1 if bf16 and 1 < rows <= 16 else 0" }
 ---*/
 #include "few_columns.cuh"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_TOP, spread, times, two_sided
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
 
 EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
@@ -118,7 +118,9 @@ OPERATION = Operation(
             torch_accumulate,
             EVERY_DTYPE,
             note="residual + bias into `out`, then cuBLAS with beta = 1, which adds to it.",
+            serves={"prompt": "3 if f32 and 256 < rows < 768 else 0"},
         ),
     ),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    roles=(Role("matmul_residual", ("matmul", "residual")),),
 )

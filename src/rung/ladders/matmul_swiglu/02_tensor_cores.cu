@@ -13,6 +13,7 @@ needs  = [
   "STAGES * (BM + BN) * BK * sizeof_real <= 232448",
 ]
 [model]
+serves = { prompt = "2 if rows >= 4096 else 0" }
 fits = "B * T >= 16"  # rows of a tile
 [tune]
 BM = [128, 64, 256]

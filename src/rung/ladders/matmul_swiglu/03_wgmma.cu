@@ -30,6 +30,8 @@ grid   = "CLUSTER * min(max(1, sms // CLUSTER), ceil_div(B * T, 128 * CLUSTER) *
 block  = 384
 cluster = "CLUSTER"
 shared = "STAGES * (128 + BN) * 128 + 1024"
+[model]
+serves = { prompt = "1 if rows >= 4096 else 0" }
 ---*/
 #include "hopper_product.cuh"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import times
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
 
 
@@ -72,4 +72,5 @@ OPERATION = Operation(
     },
     libraries=(Library("torch", torch_separate, note="F.linear, then F.silu and a product."),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    roles=(Role("matmul_swiglu", ("matmul", "swiglu")),),
 )

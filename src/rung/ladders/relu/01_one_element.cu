@@ -10,6 +10,8 @@ BLOCK = [256, 128, 512, 1024]
 kernel = "relu"
 grid   = "ceil_div(N, BLOCK)"
 block  = "BLOCK"
+[model]
+serves = { naive = 1, any = 2 }
 ---*/
 #include "rung.cuh"
 

@@ -10,6 +10,8 @@ BLOCK = [256, 128, 512, 1024]
 kernel = "relu"
 grid   = "ceil_div(N, BLOCK * (16 // sizeof_real))"
 block  = "BLOCK"
+[model]
+serves = { reduction = 1, prompt = 1 }
 ---*/
 #include "rung.cuh"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_LOW, F16_TOP, F32_LOW, F32_TOP, mostly_below_zero, spread, with_infinities
 from rung.lazy import torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, sizes
 
 
 def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
@@ -48,6 +48,9 @@ OPERATION = Operation(
         *sizes(dict(N=524297)),
     ),
     shapes={"n1m": {"N": 1 << 20}, "n16m": {"N": 1 << 24}, "n64m": {"N": 1 << 26}},
-    libraries=(Library("torch", torch_relu, dtypes=("f32", "f16", "bf16")),),
+    libraries=(
+        Library("torch", torch_relu, dtypes=("f32", "f16", "bf16"), serves={"library": 1, "emulated": 1, "any": 1}),
+    ),
     races=(Race("n64m", ("f32", "f16")),),
+    roles=(Role("relu"),),
 )

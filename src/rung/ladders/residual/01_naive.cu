@@ -10,6 +10,8 @@ BLOCK = [256, 4, 8, 16, 32, 64, 128, 512, 1024]
 kernel = "residual"
 grid   = "ceil_div(B * T * C, BLOCK)"
 block  = "BLOCK"
+[model]
+serves = { naive = 1, any = 2 }
 ---*/
 #include "rung.cuh"
 

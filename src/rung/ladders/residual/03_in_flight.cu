@@ -12,6 +12,8 @@ STREAM = [1, 0]
 kernel = "residual"
 grid   = "ceil_div(ceil_div(B * T * C, 16 // sizeof_real), BLOCK * UNROLL)"
 block  = "BLOCK"
+[model]
+serves = { tensorcore = 1, prompt = 1 }
 ---*/
 #include "rung.cuh"
 

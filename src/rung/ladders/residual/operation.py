@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_TOP, F32_TOP, spread, with_infinities
 from rung.lazy import torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -60,6 +60,8 @@ OPERATION = Operation(
         "b8t1024": dict(B=8, T=1024, C=768),
         "b64t1024": dict(B=64, T=1024, C=768),
     },
-    libraries=(Library("torch", torch_residual),),
+    libraries=(Library("torch", torch_residual, serves={"library": 1, "emulated": 1, "any": 1}),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    roles=(Role("residual"),),
+    words=("vector_add", "vec_add", "vecadd", "add_kernel"),
 )

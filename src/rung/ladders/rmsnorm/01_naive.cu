@@ -9,6 +9,8 @@ BLOCK = [256, 32, 64, 128]
 kernel = "rmsnorm"
 grid   = "ceil_div(B * T, BLOCK)"
 block  = "BLOCK"
+[model]
+serves = { naive = 1, prompt = 3 }
 ---*/
 #include "rung.cuh"
 

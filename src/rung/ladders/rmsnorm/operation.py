@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import ROW_SCALES, around, raised_from, rows_scaled, times
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -68,4 +68,6 @@ OPERATION = Operation(
     },
     libraries=(Library("torch", torch_rms_norm),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "f16", "bf16")), Race("heads", ("bf16",))),
+    roles=(Role("rmsnorm"),),
+    words=("rms_norm",),
 )

@@ -11,6 +11,8 @@ M = "B * T"
 kernel = "rmsnorm_matmul"
 grid   = ["ceil_div(OC, WARPS)", "min(B * T, max_grid_y)"]
 block  = "32 * WARPS"
+[model]
+serves = { step = "3 if rows <= 8 else 0" }
 ---*/
 #include "rung.cuh"
 

@@ -29,6 +29,8 @@ grid   = "ceil_div(N, WARPS // PARTS * ROWS)"
 block  = "32 * WARPS"
 shared = "4 * B * T * C"
 pdl    = true
+[model]
+serves = { step = "2 if rows <= 8 else 0" }
 ---*/
 #include "row_streams.cuh"
 

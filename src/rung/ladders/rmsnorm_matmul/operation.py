@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import ROW_SCALES, raised_from, rows_scaled, times
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
 
 
@@ -98,4 +98,5 @@ OPERATION = Operation(
     },
     libraries=(Library("torch", torch_separate, note="F.rms_norm, F.linear, and F.silu and a product if gated."),),
     races=(Race("mlp", ("f32", "bf16")), Race("small mlp", ("bf16",)), Race("head", ("bf16",))),
+    roles=(Role("rmsnorm_matmul", ("rmsnorm", "matmul"), swaps=False),),
 )  # fmt: skip

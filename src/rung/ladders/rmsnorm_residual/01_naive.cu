@@ -9,6 +9,8 @@ BLOCK = [256, 32, 64, 128]
 kernel = "rmsnorm_residual"
 grid   = "ceil_div(B * T, BLOCK)"
 block  = "BLOCK"
+[model]
+serves = { prompt = 3 }
 ---*/
 #include "rung.cuh"
 

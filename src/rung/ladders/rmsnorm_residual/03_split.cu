@@ -14,6 +14,8 @@ ALIGNED = "1 if C % (16 // sizeof_real) == 0 else 0"
 kernel = "rmsnorm_residual"
 grid   = "B * T"
 block  = "BLOCK"
+[model]
+serves = { prompt = 1 }
 ---*/
 #include "row_vectors.cuh"
 

@@ -9,6 +9,8 @@ BLOCK = [256, 64, 128, 512]
 kernel = "rope"
 grid   = "ceil_div(B * T * NH * (HS // 2), BLOCK)"
 block  = "BLOCK"
+[model]
+serves = { naive = 1 }
 ---*/
 #include "rung.cuh"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_TOP, F32_TOP, spread
 from rung.lazy import torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
 
 def rotated(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, interleaved: float) -> torch.Tensor:
@@ -87,4 +87,6 @@ OPERATION = Operation(
     },
     libraries=(Library("torch", torch_rope, note="In float32, as written: nine kernels."),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    roles=(Role("rope"),),
+    words=("rotary",),
 )

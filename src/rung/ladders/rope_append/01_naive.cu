@@ -9,6 +9,8 @@ BLOCK = [32, 64]
 kernel = "rope_append"
 grid   = ["NH + 2 * NKV", "T", "B"]
 block  = "BLOCK"
+[model]
+serves = { any = 2 }
 ---*/
 #include "rung.cuh"
 

@@ -15,6 +15,8 @@ LANES = "LANES"
 kernel = "rope_append"
 grid   = "ceil_div(B * T * (NH + 2 * NKV) * LANES, BLOCK)"
 block  = "BLOCK"
+[model]
+serves = { any = 1 }
 ---*/
 #include "rung.cuh"
 

@@ -20,6 +20,8 @@ kernel = "attend"
 grid   = ["NH", "B"]
 block  = "32 * WARPS"
 shared = "4 * WARPS * (HS + 2)"
+[model]
+serves = { any = 2 }
 ---*/
 #include "rung.cuh"
 

@@ -7,6 +7,7 @@ dtypes = ["f32", "f16", "bf16"]
 needs  = ["HS * sizeof_real % 16 == 0 and 32 % (HS * sizeof_real // 16) == 0", "NH // NKV <= 16", "NH // NKV * (16 // sizeof_real) <= 64",
           "NKV <= 65535 and B <= 65535", "SHARED <= 200000"]
 [model]
+serves = { any = 1 }
 untuned = [{ when = "B * NKV >= 256", WARPS = 4, LOADS = 2 }]  # smaller blocks keep more keys in flight
 [tune]
 WARPS = [8, 4]

@@ -15,6 +15,8 @@ kernel = "rope_cached_attention"
 grid   = ["NKV", "B"]
 block  = "32 * WARPS"
 pdl    = true
+[model]
+serves = { step = "1 if rows >= 32 else 0" }
 ---*/
 #include "rung.cuh"
 

@@ -14,6 +14,8 @@ grid   = "B"
 block  = "BLOCK"
 shared = "V * 4"
 pdl    = true
+[model]
+serves = { sample = 3 }
 ---*/
 #include "sample.cuh"
 

@@ -16,6 +16,8 @@ grid   = "B"
 block  = "BLOCK"
 shared = "V * 4 + LIST * 8"
 pdl    = true
+[model]
+serves = { sample = 2 }
 ---*/
 #include "sample.cuh"
 

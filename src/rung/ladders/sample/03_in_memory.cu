@@ -17,6 +17,8 @@ grid   = "B"
 block  = "BLOCK"
 shared = "LIST * 8"
 pdl    = true
+[model]
+serves = { sample = 4 }
 ---*/
 #include "sample.cuh"
 

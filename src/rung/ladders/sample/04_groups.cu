@@ -30,6 +30,8 @@ grid   = "B"
 block  = "BLOCK"
 shared = "GROUPS * 33 * 4"
 pdl    = true
+[model]
+serves = { sample = 5 }
 ---*/
 #include "sample.cuh"
 

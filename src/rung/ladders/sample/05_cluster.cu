@@ -16,6 +16,8 @@ grid    = ["CLUSTER", "B"]
 block   = "BLOCK"
 cluster = "CLUSTER"
 pdl     = true
+[model]
+serves = { sample = 1 }
 ---*/
 #include "cluster.cuh"
 #include "sample.cuh"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import around, row_scores, rows_far_apart, times
 from rung.lazy import torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
 
 def hidden(T: int, S: int, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -117,4 +117,5 @@ OPERATION = Operation(
         ),
     ),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16")), Race("vocabulary", ("f32",))),
+    roles=(Role("softmax"),),
 )

@@ -9,6 +9,8 @@ BLOCK = [256, 128, 512, 1024]
 kernel = "swiglu"
 grid   = "ceil_div(B * T * C, BLOCK)"
 block  = "BLOCK"
+[model]
+serves = { naive = 1 }
 ---*/
 #include "rung.cuh"
 

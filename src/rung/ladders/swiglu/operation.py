@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rung.inputs import F16_TOP, around, spread
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -62,4 +62,6 @@ OPERATION = Operation(
     },
     libraries=(Library("torch", torch_silu),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
+    roles=(Role("swiglu"),),
+    words=("silu_and_mul", "silu_mul"),
 )  # fmt: skip

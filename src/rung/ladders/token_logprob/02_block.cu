@@ -10,6 +10,8 @@ WARPS = [16, 8, 32]
 kernel = "token_logprob"
 grid   = "B * T"
 block  = "WARPS * 32"
+[model]
+serves = { score = 5 }
 ---*/
 #include "statistics.cuh"
 

@@ -28,6 +28,8 @@ block  = "BM // 64 * (BN // 32) * 32"
 kernel = "merge_slices"
 grid   = "ceil_div(B * T, 128)"
 block  = 128
+[model]
+serves = { score = 4 }
 ---*/
 #include "merge.cuh"
 #include "fma_tile.cuh"

@@ -32,6 +32,8 @@ block  = "BM // WM * (BN // WN) * 32"
 shared = "STAGES * (BM + BN) * BK * sizeof_real"
 [[launch]]
 kernel = "merge_slices"
+[model]
+serves = { score = 3 }
 ---*/
 #include "merge.cuh"
 #include "mma_tile.cuh"

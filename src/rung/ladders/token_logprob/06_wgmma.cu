@@ -46,6 +46,8 @@ shared = "STAGES * (128 + BN) * 128 + 1024"
 kernel = "merge_slices"
 grid   = "ceil_div(B * T, 128)"
 block  = 128
+[model]
+serves = { score = "1 if gpu else 0" }
 ---*/
 #include "hopper_tile.cuh"
 #include "merge.cuh"

@@ -114,7 +114,8 @@ async function show(number) {
   at("predict").querySelector("span").textContent = `Predict before you run: ${exercise.question}`;
   at("predict").querySelector("input").value = "";
   at("theory").hidden = !exercise.about;
-  at("theory").querySelector("summary").textContent = exercise.chapter;
+  at("theory").open = exercise.first;
+  at("theory").querySelector("summary").textContent = "What it is about";
   at("theory").querySelector("div").innerHTML = exercise.about;
   at("file").textContent = exercise.file;
   hints(exercise);

@@ -27,18 +27,7 @@ from rung.models.cache import Cache
 from rung.models.family import Attention, Config
 from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, refuse
 from rung.models.ladder_plan import LadderCalls, norm_of
-from rung.models.operations import (
-    BY_TORCH,
-    FUSED,
-    Rungs,
-    aligned,
-    dims_of,
-    find,
-    ladder_of,
-    last_resort,
-    prefill_rungs,
-    step_rungs,
-)
+from rung.models.operations import Rungs, aligned, dims_of, find, ladder_of, last_resort, prefill_rungs, step_rungs
 from rung.models.plan import ACTIVATIONS, Rotation, TorchPlan, attended, heads_of, place_of, seen
 from rung.models.tensors import empty
 from rung.models.weights import Linear, Norm, as_weights
@@ -173,9 +162,7 @@ class PassPlan(LadderCalls):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """Records the operation with the first rung that supports it; None if a fused one has none."""
-        names = self.of.rungs.get(operation, ())
-        if operation not in FUSED and operation not in BY_TORCH:
-            names = (*names, *last_resort(operation))
+        names = (*self.of.rungs.get(operation, ()), *last_resort(operation))
         if not names:
             return None
         out = self._place(role, shape) if out is None else out
@@ -259,7 +246,7 @@ class PassPlan(LadderCalls):
         qkv = qkv if "T" in dims else qkv.view(len(qkv), -1)
         given = {"qkv": qkv, "cosines": r.cosines[:S], "sines": r.sines[:S], "k_cache": k, "v_cache": v, **norms}
         sizes = {"B": self.of.B, "NH": how.NH, "NKV": NKV, "HS": HS, "S": S, "eps": r.eps}
-        names = self.of.rungs.get(operation, ("2", "1"))
+        names = (*self.of.rungs.get(operation, ()), *last_resort(operation))
         recorded = self.of.record(operation, names, {**given, **more}, {**sizes, **dims})
         assert recorded, f"no rung of {operation} takes {sizes}"
 

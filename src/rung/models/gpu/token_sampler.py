@@ -10,7 +10,7 @@ import torch
 
 from rung.dtypes import dtype as named_dtype
 from rung.models.gpu.device_copy import sent
-from rung.models.operations import SAMPLE_RUNGS, find
+from rung.models.operations import find, sample_rungs
 from rung.models.sampling import WORD, Sampling
 from rung.operation import Tensors
 from rung.rungs import catalogue
@@ -50,7 +50,7 @@ class TokenSampler:
         self.state |= {name: tensors[name] for name in ("settings", "seeds") if name in tensors}
         inputs = {name: tensors[name] for name in ("logits", "steps", "next")}
         values, real = catalogue.operation("sample").complete({"B": rows, "V": vocabulary}), named_dtype("f32")
-        rungs = (find("sample", name) for name in ([rung] if rung else SAMPLE_RUNGS))
+        rungs = (find("sample", name) for name in ([rung] if rung else sample_rungs()))
         chosen = next(r for r in rungs if rung or r.refusal(values, real, device=device) is None)
         self._arguments = inputs | self.state, values, real, device
         self._rung = chosen

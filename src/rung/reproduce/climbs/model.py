@@ -20,7 +20,8 @@ from rung.models.generate import Run
 from rung.models.gpu.engine import DTYPES, GpuSteps
 from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
 from rung.models.load import find, make_plan
-from rung.models.operations import LADDERS, PLANS
+from rung.models.operations import PLANS, plan_rungs
+from rung.models.operations import find as find_rung
 from rung.models.options import Options, Prompt
 from rung.models.plan import TorchPlan
 from rung.models.sampling import Sampling
@@ -154,17 +155,13 @@ def steps(dtypes: Sequence[str], plans: Sequence[str] | None = None, rungs: Sequ
 
 
 def _plan_text(name: str) -> str:
-    served = ", ".join(f"{operation} {' or '.join(rungs)}" for operation, rungs in PLANS[name].items())
+    served = ", ".join(f"{operation} {' or '.join(rungs)}" for operation, rungs in plan_rungs(name).items())
     return served or "every operation by torch"
 
 
 def rungs_of(plan: str) -> tuple[str, ...]:
     """The rungs that a plan may run."""
-    return tuple(
-        catalogue.find(f"{LADDERS.get(operation, operation)}/{name}").full_name
-        for operation, names in PLANS[plan].items()
-        for name in names
-    )
+    return tuple(find_rung(o, name).full_name for o, names in plan_rungs(plan).items() for name in names)
 
 
 def model_of(model: str, prompt: str, device: str) -> tuple[Config, Weights, list[int]]:

@@ -37,16 +37,8 @@ def run(runner: Runner) -> Found:
     for (operation, dtype), (name, time) in best.items():
         base = best.get((operation, "f32"))
         gain = base[1].us / time.us if base and base[1].us and time.us else None
-        rows.append(
-            (
-                operation,
-                dtype,
-                name.partition("/")[2],
-                shown(time.us),
-                "" if gain is None else f"{gain:.2f}x",
-                f"{time.norm:.1e}",
-            )
-        )
+        cells = (shown(time.us), "" if gain is None else f"{gain:.2f}x", f"{time.norm:.1e}")
+        rows.append((operation, dtype, name.partition("/")[2], *cells))
     series = [
         charts.Series(
             dtype,

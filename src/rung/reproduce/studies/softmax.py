@@ -23,14 +23,8 @@ def run(runner: Runner) -> Found:
         gain = linear / tree if linear and tree else None
         if gain:
             gains[n] = gain
-        rows.append(
-            (
-                n,
-                *(shown(found[n][name].us) for name in names),
-                f"{gain:.2f}x" if gain else "",
-                f"{sources.softmax()[n][2]:.2f}x",
-            )
-        )
+        cells = [shown(found[n][name].us) for name in names]
+        rows.append((n, *cells, f"{gain:.2f}x" if gain else "", f"{sources.softmax()[n][2]:.2f}x"))
     series = [
         charts.Series(name.partition("/")[2], [(float(n), found[n][name].us) for n in sizes], charts.SERIES[i])
         for i, name in enumerate(names)

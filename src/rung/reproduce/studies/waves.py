@@ -161,18 +161,10 @@ def found(points: Points, columns: int, sms: int) -> Found:
         return 2 * rows * columns * K / us / 1e6 if us else None
 
     rows = [
-        (
-            m,
-            tiles,
-            waves,
-            f"{tiles / (waves * sms):.0%}",
-            shown(ours),
-            shown(wave_us * waves),
-            "" if ours is None else f"{rate(m, ours):.0f}",
-            "" if theirs is None else f"{rate(m, theirs):.0f}",
-        )
+        (m, tiles, waves, f"{tiles / (waves * sms):.0%}", shown(ours), shown(wave_us * waves),
+         *("" if us is None else f"{rate(m, us):.0f}" for us in (ours, theirs)))
         for m, tiles, waves, ours, theirs in points
-    ]
+    ]  # fmt: skip
     name = RUNG.partition("/")[2]
     series = [
         charts.Series(name, [(float(m), rate(m, us)) for m, _, _, us, _ in points], "f32"),

@@ -1,0 +1,14 @@
+/*---
+idea   = "Add two tensors: all of the kernel is yours."
+dtypes = ["f32"]
+[[launch]]
+kernel = "residual"
+grid   = "ceil_div(B * T * C, 128)"
+block  = 128
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void residual(const float* a, const float* b, float* out, int B, int T, int C)
+{
+    BLANK_1
+}

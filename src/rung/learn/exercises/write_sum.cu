@@ -1,0 +1,14 @@
+/*---
+idea   = "Sum the rows, one block of 128 threads for each: all of the kernel is yours."
+dtypes = ["f32"]
+[[launch]]
+kernel = "row_sum"
+grid   = "B"
+block  = 128
+---*/
+#include "rung.cuh"
+
+extern "C" __global__ void row_sum(const float* x, float* out, int N)
+{
+    BLANK_1
+}
