@@ -102,7 +102,7 @@ def sampled(text: str) -> list[list[tuple[str, Samples]]]:
     return found
 
 
-def by_line(places_of: list[object], samples: Samples) -> dict[str, float]:
+def by_line(places_of: list[str], samples: Samples) -> dict[str, float]:
     """Shares of a kernel's stalls, by line and reason."""
     found: dict[str, float] = {}
     whole = sum(n for of in samples for reason, n in of.items() if reason != "selected") or 1.0
@@ -126,11 +126,12 @@ def compare(folder: Path, gpu: str) -> list[Row]:
                 machine=machine.facts(),
             )  # fmt: skip
             try:
-                made = prediction.predict(Subject(rung, task["shape"], values, DTYPES[task["dtype"]]), task["tuning"], gpu)
+                subject = Subject(rung, task["shape"], values, DTYPES[task["dtype"]])
+                made = prediction.predict(subject, task["tuning"], gpu)
             except RungError as error:
                 print(task["rung"], error, flush=True)
                 continue
-            kernels = []
+            kernels: list[dict[str, object]] = []
             for (_, seen), played in zip(launches, made.launches, strict=False):
                 if len(seen) != len(played.stalls):
                     print(task["rung"], played.program.kernel, "is other code", len(seen), len(played.stalls))
@@ -138,16 +139,12 @@ def compare(folder: Path, gpu: str) -> list[Row]:
                 at = [f"{line or 0}" for _, line in places(played.program)]
                 ours = [dict(zip(timing.STALLS, of, strict=True)) for of in played.stalls]
                 count = sum(sum(of.values()) for of in seen)
-                kernels.append(
-                    {"kernel": played.program.kernel, "samples": count, "ours": by_line(at, ours), "theirs": by_line(at, seen)}
-                )
+                name, both = played.program.kernel, (by_line(at, ours), by_line(at, seen))
+                kernels.append({"kernel": name, "samples": count, "ours": both[0], "theirs": both[1]})
+                told = (" | ".join(f"{k} {v:.0%}" for k, v in list(side.items())[:3]) for side in both)
+                print(f"{task['rung']:36} {name[:18]:18} {count:7.0f}", *told, sep="  #  ", flush=True)
             row.detail.update({"class": made.kind, "kernels": kernels})
             rows.append(row)
-            for one in kernels:
-                top = [list(one[side].items())[:3] for side in ("ours", "theirs")]
-                mark = "=" if top[0] and top[1] and top[0][0][0] == top[1][0][0] else " "
-                print(f"{mark} {task['rung']:36} {one['kernel'][:18]:18} {one['samples']:7.0f}", end=" ")
-                print(*(" | ".join(f"{k} {v:.0%}" for k, v in t) for t in top), sep="  #  ", flush=True)
     return rows
 
 
