@@ -12,7 +12,7 @@ FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh)
 .PHONY: demo test test-slow test-all lint check measure tables tables-check docs site browser clean help
 
 help:
-	@echo "make demo    install, then write a story with the bundled model"
+	@echo "make demo    install (2 GB without a GPU, 5.6 GB with one), then write a story with the bundled model"
 	@echo "make test    install what the tests need, then run the fast ones"
 	@echo "make test-slow  run the slow ones, but for whole checks of rungs"
 	@echo "make test-all  run every test that needs no GPU: also the verdicts on all rungs, long loads, Ray and Slurm"
@@ -27,12 +27,19 @@ help:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
+# Without a GPU torch's CPU build is taken, where its index is reached: PyPI's brings some three gigabytes of CUDA libraries.
+CPU_TORCH := https://download.pytorch.org/whl/cpu
+TORCH := $(if $(wildcard /dev/nvidiactl),,$(BIN)/python -m pip install -q --disable-pip-version-check --retries 0 --timeout 15 \
+  --index-url $(CPU_TORCH) $(shell grep -m1 '^torch==' constraints.txt) 2>/dev/null || true)
+
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
+	@$(TORCH)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 # One run of pip for all: it would resolve the same packages twice.
 $(TEST_READY): pyproject.toml constraints.txt | $(BIN)/python
+	@$(TORCH)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]'
 	@touch $(READY) $@
 

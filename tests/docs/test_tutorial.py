@@ -9,7 +9,7 @@ import pytest
 
 from rung.check.judge import check
 from rung.check.report import Report
-from rung.cli import VERBS
+from rung.cli import VERBS, main
 from rung.rungs import catalogue
 from rung.show.verb_tables import verdict_line
 
@@ -51,7 +51,7 @@ def test_each_failure_is_the_one_that_is_printed(
     report = verdict_on(versions()[step], tmp_path)
     printed = blocks("text")[step].strip()
     assert report.verdict == "failed"
-    assert f"case {report.case!r}" in printed
+    assert (f"case {report.case!r}" in printed) is (step > 0)  # names are looked at before any case
     assert printed.endswith(report.reason.replace(f"{tmp_path}/", ""))
 
 
@@ -59,7 +59,18 @@ def test_the_last_version_is_right(tmp_path: Path) -> None:
     report = verdict_on(versions()[-1], tmp_path)
     assert report.verdict == "ok", report.reason
     line = verdict_line(report.rung, report.dtype, report.cases, report.element, report.verdict)
-    assert blocks("text")[-1].split() == line.split()
+    assert blocks("text")[3].split() == f"{line} 3 other tunings".split()
+
+
+def test_its_counts_are_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "warp_rows.cu").write_text(versions()[-1])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["count", "reduce", "warp_rows.cu", "--shape", "B=64,N=768"])
+    printed = capsys.readouterr().out
+    assert blocks("text")[4] in printed
 
 
 def test_its_commands_are_verbs() -> None:

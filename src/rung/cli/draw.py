@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rung.cli import console, options
-from rung.errors import RungError
 
 
 def draw(
@@ -23,7 +23,7 @@ def draw(
 
     Without --shape a small case of the operation is drawn, which shows several blocks.
 
-    Example: rung draw transpose/3 -o transpose.html
+    Example: rung draw transpose/3 · rung draw reduce mine.cu -o mine.html
     """
     from rung.lines import write_whole
     from rung.profile import emulated
@@ -31,9 +31,8 @@ def draw(
     from rung.rungs.subjects import subject_of
     from rung.show import drawings
 
-    if output is None:
-        raise RungError("give the page's name with -o, as in -o page.html.")
     subject = subject_of(rung, file, shape, dtype)
+    output = output or Path(f"{subject.rung.full_name.replace('/', '-')}.html")
     if shape is None:
         subject = emulated.to_draw(subject)
     subjects = [subject]
