@@ -1,9 +1,9 @@
 """Text and scores on the CPU: rung against transformers and llama.cpp, in one interleaved run, as rows of results.
 
     python benchmarks/cpu_generate.py --output results/cpu/generate.jsonl [--model smollm2-135m]
-        [--sections score prompt] [--texts 8] [--llama-bench PATH] [--avx2]
+        [--sections score prompt] [--texts 8] [--new 16] [--llama-cpp PATH] [--avx2]
 
-Random weights (GPT-2 124M, if no other model is named), batch 1, a prompt of 8 tokens, 64 new ones, greedy; prefill of
+Random weights (GPT-2 124M, if no other model is named), a prompt of 8 tokens, 64 new ones, greedy; prefill of
 512 tokens; log-probabilities of a text of 512 tokens; the accuracy lost by smaller weights; seconds from the command to
 the first token of the bundled model. On a shared machine `--cpu-time` takes the CPU time of one thread for all
 contenders. `--avx2` keeps both to the vectors that most laptops have.
@@ -40,8 +40,8 @@ from rung.results import store
 from rung.results.machine import facts as machine_facts
 from rung.results.row import Row
 
-PROMPT, NEW, PREFILL = 8, 64, 512
-SECTIONS = ("text", "prompt", "score", "first token")
+PROMPT, PREFILL = 8, 512
+SECTIONS = ("text", "prompt", "score", "accuracy", "first token")
 # The figure of transformers that each of ours is compared with; int8, which it does not have here, with its fastest
 # format.
 AGAINST = {"rung float32": "transformers float32", "rung bfloat16": "transformers bfloat16", "rung int8": ""}
@@ -169,13 +169,13 @@ def machine() -> dict[str, Any]:
 
 
 def measure(
-    model: str, rounds: int, sections: Sequence[str], threads: int | None, clock: Clock, llama_bench: Path | None,
-    files: Path, texts: int, exact: bool,
+    model: str, rounds: int, sections: Sequence[str], threads: int | None, clock: Clock, program: Path | None,
+    files: Path, texts: int, new: int,
 ) -> dict[str, Any]:  # fmt: skip
     facts = machine()
     torch.manual_seed(0)
     kind = transformers.AutoConfig.for_model(**{"model_type": "gpt2"} if model == "gpt2" else llama.theirs(model))
-    ids = torch.randint(0, kind.vocab_size, (1, PREFILL + NEW))
+    ids = torch.randint(0, kind.vocab_size, (1, PREFILL + new))
     prompt, long = ids[:, :PROMPT].repeat(texts, 1), ids[:, :PREFILL]
     with tempfile.TemporaryDirectory() as folder:
         transformers.AutoModelForCausalLM.from_config(kind).save_pretrained(folder)
@@ -187,30 +187,28 @@ def measure(
         }
         ours = {name: rung.load(folder, dtype=name.split()[1], threads=threads, device="cpu") for name in AGAINST}
 
-    if llama_bench is not None:
+    if program is not None:
         for dtype, kind in llama_cpp.FORMATS.items():
             llama_cpp.write(theirs["transformers float32"], kind, files / f"{dtype}.gguf")
 
     def of_llama_cpp(section: str) -> dict[str, Callable[[], Any]]:
-        """Its text begins without a prompt: no step is longer than ours."""
-        if llama_bench is None or section == "score":
+        if program is None or section == "score":
             return {}
-        prompt, new = (0, NEW) if section == "text" else (PREFILL, 0)
+        length = (threads or processors(), *((PROMPT, new, texts) if section == "text" else (PREFILL, 0, 1)))
+        cpu = clock is time.process_time
         return {
-            f"llama.cpp {dtype}": partial(
-                llama_cpp.seconds, llama_bench, files / f"{dtype}.gguf", threads or processors(), prompt, new
-            )
+            f"llama.cpp {dtype}": partial(llama_cpp.seconds, program, files / f"{dtype}.gguf", *length, cpu=cpu)
             for dtype in llama_cpp.FORMATS
         }
 
     def their_text(model: Any) -> Callable[[], Any]:
-        keywords = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+        keywords = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
         mask = torch.ones_like(prompt)
         return lambda: model.generate(prompt, attention_mask=mask, **keywords)
 
     def our_text(model: Model) -> Callable[[], Any]:
         tokens = prompt.tolist()
-        return lambda: model.generate(tokens, max_new_tokens=NEW, temperature=0, stop_tokens=())
+        return lambda: model.generate(tokens, max_new_tokens=new, temperature=0, stop_tokens=())
 
     def their_prefill(model: Any) -> Callable[[], Any]:
         return lambda: model(long, use_cache=True, logits_to_keep=1)
@@ -230,7 +228,7 @@ def measure(
         return lambda: model.score(long.tolist())
 
     numbers = torch.ones(64 << 20)
-    result: dict[str, Any] = {"machine": facts, "texts": texts}
+    result: dict[str, Any] = {"machine": facts, "texts": texts, "new": new}
     work = {"text": (their_text, our_text), "prompt": (their_prefill, our_prefill), "score": (their_score, our_score)}
     for section in (name for name in sections if name in work):
         them, us = work[section]
@@ -240,7 +238,7 @@ def measure(
             seconds = interleaved({"read": numbers.sum} | contenders, rounds, clock)
         # A token takes at least as long as reading the weights.
         facts["read_gb_per_s"] = numbers.nbytes / 1e9 / min(seconds.pop("read"))
-        result[section] = compared(seconds, NEW * texts if section == "text" else PREFILL)
+        result[section] = compared(seconds, new * texts if section == "text" else PREFILL)
     for name, figures in result.get("text", {}).items():
         if name in ours:
             weights = ours[name].transformer.weights
@@ -249,8 +247,8 @@ def measure(
             apart += [] if weights.wte is weights.head else [weights.wte.weight]
             read = weights.nbytes() - sum(tensor.nbytes for tensor in apart)
             figures |= {"weights_mb": read / 1e6, "limit_tokens_per_s": facts["read_gb_per_s"] * 1e9 / read}
-    if "text" in result and exact:
-        result["accuracy"] = accuracy(ours, theirs["transformers float32"], ids[0, : PROMPT + NEW].tolist())
+    if "accuracy" in sections:
+        result["accuracy"] = accuracy(ours, theirs["transformers float32"], ids[0, : PROMPT + new].tolist())
     if "first token" in sections:
         result["first_token_s"] = spread(first_token(5))
     return result
@@ -262,7 +260,7 @@ def rows(model: str, found: dict[str, Any], how: dict[str, Any]) -> list[Row]:
     state = {name: found["machine"][name] for name in ("load_average", "read_gb_per_s") if name in found["machine"]}
     made: list[Row] = []
     peers: dict[str, dict[str, Any]] = {
-        "text": {"texts": found["texts"], "new_tokens": NEW, "prompt_tokens": PROMPT},
+        "text": {"texts": found["texts"], "new_tokens": found["new"], "prompt_tokens": PROMPT},
         "prompt": {"prompt_tokens": PREFILL},
         "score": {"texts": 1, "tokens": PREFILL},
     }
@@ -303,7 +301,8 @@ def main() -> None:
     parser.add_argument("--model", default="gpt2", help="gpt2 (the default), or a tied model of rung's random: sizes")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
-    parser.add_argument("--llama-bench", type=Path, metavar="PATH", help="llama.cpp's llama-bench, as another peer")
+    parser.add_argument("--llama-cpp", type=Path, metavar="PATH", help="llama-batched-bench, as another peer")
+    parser.add_argument("--new", type=int, default=64, help="tokens of a text")
     parser.add_argument("--texts", type=int, default=1, help="how many are written at once")
     parser.add_argument("--avx2", action="store_true", help="no wider vectors than AVX2's, here and there")
     parser.add_argument("--cpu-time", action="store_true", help="CPU time of one thread instead of wall time")
@@ -315,10 +314,11 @@ def main() -> None:
         build.FLAGS[:] = [flag.replace("native", "x86-64-v3") for flag in build.FLAGS]
     transformers.logging.set_verbosity_error()
     threads, clock = (1, time.process_time) if arguments.cpu_time else (None, time.perf_counter)
+    torch.set_num_threads(threads or processors())
     with tempfile.TemporaryDirectory() as files:
         result = measure(
-            arguments.model, arguments.rounds, arguments.sections, threads, clock, arguments.llama_bench, Path(files),
-            arguments.texts, arguments.texts == 1 and not arguments.avx2,
+            arguments.model, arguments.rounds, arguments.sections, threads, clock, arguments.llama_cpp, Path(files),
+            arguments.texts, arguments.new,
         )  # fmt: skip
     how = {"clock": "cpu", "threads": 1} if arguments.cpu_time else {}
     how |= {"vectors": "AVX2"} if arguments.avx2 else {}

@@ -1,6 +1,6 @@
-"""llama.cpp as a peer on the CPU: a model's weights as a GGUF file, and the rates that its `llama-bench` reports.
+"""llama.cpp as a peer on the CPU: a model's weights as a GGUF file, and the times of its `llama-batched-bench`.
 
-llama-bench is built from llama.cpp's sources (`cmake -B build -DGGML_NATIVE=ON`, `cmake --build build -t llama-bench`);
+It is built from llama.cpp's sources (`cmake -B build -DGGML_NATIVE=ON`, `cmake --build build -t llama-batched-bench`);
 the source package of llama-cpp-python has them in `vendor/llama.cpp`. The file is written with the package `gguf`.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -65,11 +66,23 @@ def write(model: Any, kind: str, path: Path) -> None:
     writer.close()
 
 
-def seconds(llama_bench: Path, model: Path, threads: int, prompt: int, new: int) -> float:
-    """Of reading a prompt, or of writing tokens one by one: one measurement, after one that is not counted."""
-    command = [str(llama_bench), "-m", str(model), "-t", str(threads), "-r", "1", "-o", "json"]
-    output = subprocess.run(
-        [*command, "-p", str(prompt), "-n", str(new)], check=True, capture_output=True, text=True
-    ).stdout
-    (found,) = json.loads(output)
-    return float(found["avg_ns"]) / 1e9
+def seconds(program: Path, model: Path, threads: int, prompt: int, new: int, texts: int, *, cpu: bool) -> float:
+    """Of reading prompts and writing new tokens after them, if any: wall time as the program reports it, or `cpu`, the
+    process's CPU time less that of a run that does next to nothing."""
+
+    def run(prompt: int, new: int) -> tuple[float, float]:
+        command = [str(program), "-m", str(model), "-t", str(threads), "-tb", str(threads), "--output-format", "jsonl"]
+        sizes = {"-npp": prompt, "-ntg": new, "-npl": texts, "-c": max(512, texts * (prompt + new + 64))}
+        words = [str(word) for pair in sizes.items() for word in pair]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        output = subprocess.run([*command, *words], check=True, capture_output=True, text=True).stdout
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        lines = [line for line in output.splitlines() if line.startswith("{")]
+        if not lines and not cpu:  # the program sometimes ends before its log is written
+            return run(prompt, new)
+        found = json.loads(lines[0]) if lines else {"t_pp": 0.0, "t_tg": 0.0}
+        return found["t_pp"] + (found["t_tg"] if new > 1 else 0.0), used
+
+    wall, used = run(prompt, max(1, new))
+    return used - run(1, 1)[1] if cpu else wall

@@ -15,7 +15,7 @@ from rung.bench import plan
 from rung.bench import race as races
 from rung.bench.race import Timed
 from rung.check.judge import device_named, requests
-from rung.check.processes import check_all
+from rung.check.processes import report_on_all
 from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, Report
 from rung.errors import RungError
 from rung.operation import folders
@@ -115,7 +115,7 @@ def check(
     )  # fmt: skip
     work = requests(rungs, asked, [dtypes] if isinstance(dtypes, str) else dtypes)
     order = {(task.rung, task.dtype): i for i, task in enumerate(work)}
-    reports = check_all(work, jobs, rungs={r.full_name: r for r in rungs})
+    reports = report_on_all(work, jobs, rungs={r.full_name: r for r in rungs})
     found = sorted(reports, key=lambda report: order[(report.rung, report.dtype)])
     return Reports(found, verb_tables.checked)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rung.check import processes, sandbox, schedule
-from rung.check.judge import check, judged
+from rung.check.judge import check, report_on
 from rung.check.processes import work_through
 from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, Report, exit_code
 from rung.rungs import catalogue
@@ -154,7 +154,7 @@ def task_on(name: str, **more: Any) -> CheckRequest:
     ],
 )
 def test_a_file_is_caught_in_a_process_of_its_own(name: str, reason: str) -> None:
-    report = judged(task_on(name))
+    report = report_on(task_on(name))
     assert report.verdict == "failed", report
     assert reason in f"{report.case}: {report.reason}"
 
@@ -167,7 +167,7 @@ def test_a_file_is_caught_in_a_process_of_its_own(name: str, reason: str) -> Non
     ],
 )
 def test_what_was_not_judged_is_not_ok(name: str, verdict: str) -> None:
-    report = judged(task_on(name))
+    report = report_on(task_on(name))
     assert report.verdict == verdict, report
     assert report.reason
     assert exit_code([report], set()) == 3
@@ -204,7 +204,7 @@ PYTHON = [
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PYTHON)
 def test_python_that_computes_or_reaches_its_judge_is_not_right(name: str) -> None:
-    report = judged(task_on(name))
+    report = report_on(task_on(name))
     assert report.verdict in ("failed", "calls the library"), report
     assert report.reason
     assert exit_code([report], set()) in (1, 3)
@@ -212,7 +212,7 @@ def test_python_that_computes_or_reaches_its_judge_is_not_right(name: str) -> No
 
 @pytest.mark.slow
 def test_numbers_that_only_move_must_be_moved_by_a_kernel() -> None:
-    report = judged(replace(task_on("only_moves.py"), rung="copy/only_moves"))
+    report = report_on(replace(task_on("only_moves.py"), rung="copy/only_moves"))
     assert report.verdict == "calls the library" and "without its kernels" in report.reason, report
 
 
@@ -248,7 +248,7 @@ def verdict_on_a_sum(what: str, folder: Path) -> Report:
     """A residual that computes this, judged as a file in a process of its own."""
     path = folder / "sum.cu"
     path.write_text(SUM.replace("SUM", what))
-    return judged(CheckRequest("residual/sum", "f32", file=str(path), effort=THOROUGH))
+    return report_on(CheckRequest("residual/sum", "f32", file=str(path), effort=THOROUGH))
 
 
 @pytest.mark.slow
@@ -287,12 +287,12 @@ def test_few_settings_are_all_tried() -> None:
 
 def test_a_rung_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "RUN_SECONDS", 1.0)
-    report = judged(task_on("never_ends.py"))
+    report = report_on(task_on("never_ends.py"))
     assert report.verdict == "failed" and report.cause == "slow" and "1 s" in report.reason
 
 
 def test_what_a_kernel_prints_is_not_on_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
-    report = judged(task_on("prints.cu", quick=True))
+    report = report_on(task_on("prints.cu", quick=True))
     output = capfd.readouterr()
     assert report.verdict == "ok", report
     assert "hello" not in output.out and "hello from the kernel" in output.err

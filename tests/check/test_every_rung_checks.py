@@ -19,7 +19,7 @@ import triton
 
 import rung
 from rung.check.judge import check, requests
-from rung.check.processes import check_all
+from rung.check.processes import report_on_all
 from rung.check.report import CheckRequest
 from rung.cuda import kept
 from rung.emulator import toolchain
@@ -63,7 +63,7 @@ def reports(work: list[CheckRequest], *, fresh: bool) -> Iterator[tuple[str, str
         kept_verdict = verdict_file(rung, task.dtype)
         if kept_verdict.is_file() and not fresh:
             continue
-        (report,) = check_all([task], jobs=1)
+        (report,) = report_on_all([task], jobs=1)
         name = f"{report.rung} {report.dtype}"
         if report.verdict == "failed":
             yield name, report.reason

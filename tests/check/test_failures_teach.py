@@ -14,7 +14,7 @@ import torch
 import rung
 from rung.check import judge
 from rung.check.compare import measure, pattern
-from rung.check.judge import check, judged
+from rung.check.judge import check, report_on
 from rung.check.report import ALONE, CheckRequest, Report
 from rung.check.schedule import separating
 from rung.dtypes import dtype
@@ -96,14 +96,14 @@ def test_an_error_of_the_checker_is_no_verdict_on_the_rung(monkeypatch: pytest.M
         raise IndexError("of the checker")
 
     monkeypatch.setattr(judge, "judge", broken)
-    report = judged(CheckRequest("gelu/01_naive", "f32"))
+    report = report_on(CheckRequest("gelu/01_naive", "f32"))
     assert report.verdict == "skipped" and report.cause == "checker" and "IndexError" in report.reason
 
 
 @pytest.mark.slow
 def test_one_case_that_changes_numbers_can_be_checked_alone() -> None:
     rung = catalogue.find("softmax/6")
-    report = judged(CheckRequest(rung.full_name, "f32", case="scores far apart", effort=ALONE))
+    report = report_on(CheckRequest(rung.full_name, "f32", case="scores far apart", effort=ALONE))
     assert report.verdict == "ok", report
 
 

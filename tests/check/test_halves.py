@@ -41,7 +41,7 @@ def written(folder: Path, second: str, first: str = "") -> Path:
 
 def verdict_on(folder: Path, second: str) -> Report:
     path = written(folder, second)
-    return judge.judged(CheckRequest("residual/own", "f32", "emulator", str(path), effort=ALONE))
+    return judge.report_on(CheckRequest("residual/own", "f32", "emulator", str(path), effort=ALONE))
 
 
 @needs_compiler

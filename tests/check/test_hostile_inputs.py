@@ -23,12 +23,12 @@ import rung
 from gpt2_models import saved, tokenizer_file
 from rung import RungError, lines
 from rung.check import judge
-from rung.check.judge import judged, requests
+from rung.check.judge import report_on, requests
 from rung.check.report import QUICK, CheckRequest, Report
-from rung.cli import main, resume
+from rung.cli import main
 from rung.cuda import kept
 from rung.exchange.problem import submission
-from rung.models import tokenizer
+from rung.models import resume, tokenizer
 from rung.models.text_files import texts_of
 from rung.models.tokenizer import read_tokenizer
 from rung.rungs import catalogue
@@ -405,7 +405,7 @@ def verdict_of(source: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Repo
     monkeypatch.setattr(judge, "computes_beside", lambda rung: "")
     path.write_text(source)
     own = catalogue.rung_from_file(catalogue.operation("residual"), path)
-    return judged(next(iter(requests([own], CheckRequest(effort=QUICK)))))
+    return report_on(next(iter(requests([own], CheckRequest(effort=QUICK)))))
 
 
 def alive(process: int) -> bool:

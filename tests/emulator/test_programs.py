@@ -4,7 +4,9 @@ for the reason, and at the line, that they name themselves."""
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -277,3 +279,76 @@ int main(int count, char**) {
     assert len(document["notes"]) == 1 and "256" in document["notes"][0]  # bytes that nothing has written
     failed = json.loads(rung_run(source, "--json", "--", "fail").stdout)
     assert failed["exit"] == 1 and any("'s'" in note and f"{source.name}:5" in note for note in failed["notes"])
+
+
+LACKS = """#include <cstdio>
+extern "C" int twice(int n);
+__global__ void set(int* x) { *x = 21; }
+int main(int argc, char**)
+{
+    int *x, y;
+    cudaMalloc(&x, sizeof y);
+    set<<<1, 1>>>(x);
+    if (argc > 1) cudaMemRangeGetAttribute(&y, 4, 1, x, 4);
+    cudaMemcpy(&y, x, sizeof y, cudaMemcpyDeviceToHost);
+    printf("%d\\n", twice(y));
+    cudaFree(x);
+}
+"""
+
+
+def test_a_call_that_is_lacking_ends_the_program_where_it_is_made_and_c_is_c(tmp_path: Path) -> None:
+    (tmp_path / "lacks.cu").write_text(LACKS)
+    (tmp_path / "twice.c").write_text("int twice(int new) { return 2 * new; }\n")  # no C++
+    ended = rung_run(tmp_path / "lacks.cu", tmp_path / "twice.c")
+    assert (ended.returncode, ended.stdout) == (0, "42\n"), ended.stderr
+    ended = rung_run(tmp_path / "lacks.cu", tmp_path / "twice.c", "--", "1")
+    assert ended.returncode == 2 and "cudaMemRangeGetAttribute" in ended.stderr and "lacks.cu:9" in ended.stderr
+
+
+HELPER = """#include <strings.h>
+#include <pthread.h>
+typedef pthread_t Thread;
+typedef float Number;
+#ifdef CUBLAS_API_H_
+static const char* named(cublasStatus_t status) { return status == CUBLAS_STATUS_LICENSE_ERROR ? "license" : "OK"; }
+#endif
+"""
+
+
+def test_helpers_of_the_host_in_headers_of_its_own_are_no_code_of_kernels(tmp_path: Path) -> None:
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common/tools.h").write_text(HELPER)
+    (tmp_path / "common/helper_math.h").write_text(
+        "inline __host__ __device__ void operator+=(float2& a, float2 b) { a.x += b.x; a.y += b.y; }\n"
+    )
+    source = tmp_path / "main.cu"
+    source.write_text(
+        "#include <cublas_v2.h>\n#include <tools.h>\n#include <helper_math.h>\n#include <cstdio>\n"
+        "typedef Number Other;\n__global__ void add(float2* x, Other by) { *x += make_float2(by, by); }\n"
+        "int main() { float2* x; cudaMallocManaged(&x, sizeof *x); *x = make_float2(1, 2); add<<<1, 1>>>(x, 2);\n"
+        'cudaDeviceSynchronize(); printf("%g %s\\n", x->y, named(CUBLAS_STATUS_SUCCESS)); cudaFree(x); }\n'
+    )
+    ended = rung_run(source, "-I", tmp_path / "common")
+    assert (ended.returncode, ended.stdout) == (0, "4 OK\n"), ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_a_project_that_asks_cmake_for_the_toolkit_is_built(tmp_path: Path) -> None:
+    script = tmp_path / "bin/rung-nvcc"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from rung.cli.cc import main; main()" "$@"\n')
+    script.chmod(0o755)
+    (tmp_path / "lacks.cu").write_text(LACKS)
+    (tmp_path / "twice.c").write_text("int twice(int new) { return 2 * new; }\n")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.18)\nproject(p LANGUAGES C CXX CUDA)\nfind_package(CUDAToolkit 12 REQUIRED)\n"
+        "add_executable(p lacks.cu twice.c)\ntarget_link_libraries(p PRIVATE CUDA::cudart CUDA::cublas)\n"
+    )
+    environment = os.environ | {"PATH": f"{script.parent}:{os.environ['PATH']}"}
+    tool = f"-DCMAKE_TOOLCHAIN_FILE={executable.HOST / 'rung.cmake'}"
+    for command in (["cmake", "-S", ".", "-B", "b", tool], ["cmake", "--build", "b"], ["b/p"]):
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "42\n"

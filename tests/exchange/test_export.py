@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from rung import RungError
-from rung.check.judge import device_named, judged, requests
+from rung.check.judge import device_named, report_on, requests
 from rung.check.operands import Operands
 from rung.check.report import QUICK, CheckRequest
 from rung.cuda.launch import Build, LaunchConfig
@@ -150,7 +150,7 @@ def test_a_problem_of_gpu_mode_is_judged_right(tmp_path: Path, monkeypatch: pyte
     export(catalogue.find("gelu/05_triton"), "popcorn", tmp_path)
     rung = problem.submission(tmp_path, tmp_path / "submission.py")
     (task,) = requests([rung], CheckRequest(device=device_named(None), effort=QUICK))
-    report = judged(task)
+    report = report_on(task)
     assert report.verdict == "ok", report.reason
 
 

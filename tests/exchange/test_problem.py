@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rung import RungError
-from rung.check.judge import device_named, judged, requests
+from rung.check.judge import device_named, report_on, requests
 from rung.check.report import CheckRequest, Report
 from rung.exchange import problem
 
@@ -32,7 +32,7 @@ def verdict(tmp_path: Path) -> Callable[[str], Report]:
         path.write_text(source)
         rung = problem.submission(FOLDER / "row_scale", path)
         (task,) = requests([rung], CheckRequest(device=device_named(None)))
-        return judged(task)
+        return report_on(task)
 
     return of_source
 
@@ -101,7 +101,7 @@ def test_an_output_that_is_handed_over_is_poisoned(tmp_path: Path) -> None:
     rung = problem.submission(folder, own)
     assert [(o.name, o.role) for o in rung.operation.operands] == [("in0", "in"), ("out0", "out")]
     (task,) = requests([rung], CheckRequest(device=device_named(None)))
-    report = judged(task)
+    report = report_on(task)
     assert report.verdict == "failed" and "never written" in report.reason
 
 

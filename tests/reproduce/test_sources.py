@@ -80,6 +80,22 @@ def test_a_sum_over_the_shapes_of_a_forward_pass_needs_all_of_its_rows() -> None
     assert place.beside(some[1:]) is None and place.missing(some[1:]).endswith("--shape 'b4t64 qkv'")
 
 
+def test_a_share_is_a_sum_over_a_sum_that_holds_it() -> None:
+    place = figure("All products beside the rest", "their share of the run, %")
+    assert len(place.ours) > place.added == len(sources.PRODUCTS)
+    rows = [bench(r.what, 1000.0, shape=r.shape) for r in place.ours]
+    products = sum(sources.PRODUCTS.values())
+    rest = sum(r.calls for r in place.ours[place.added :]) - products
+    assert place.beside(rows) == pytest.approx(100 * products / (products + rest))
+    assert place.beside([row for row in rows if row.what != "layernorm/19_two_axes"]) is None
+
+
+def test_a_rate_without_its_counters_was_not_measured() -> None:
+    rate = sources.reference("profile | attention/02_five_kernels:query_key | bytes_per_s", "f32", "b4t64")
+    assert rate.value([profile({}, bytes_per_s=0.0)]) is None
+    assert rate.value([profile({}, bytes_per_s=7.0, dram_read=1.0)]) == 7.0
+
+
 def test_a_text_of_one_batch_is_no_evidence_of_another() -> None:
     place = figure("Peak memory at 512 tokens", "version 12, four texts")
     options = {"study": "attention", "new_tokens": 512}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.check.judge import judged
+from rung.check.judge import report_on
 from rung.check.report import QUICK, CheckRequest
 from rung.errors import RungError
 from rung.results import store
@@ -79,7 +79,7 @@ def test_each_format_gets_its_own_verdict(pair: tuple[CudaRung, CudaRung]) -> No
     verdicts = []
     for rung in pair:
         asked = CheckRequest(rung.full_name, "f32", "emulator", file=str(rung.path), effort=QUICK)
-        verdicts.append(judged(asked).verdict)
+        verdicts.append(report_on(asked).verdict)
     assert verdicts == ["ok", "failed"]
 
 

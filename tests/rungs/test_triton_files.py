@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung.check.judge import judged
+from rung.check.judge import report_on
 from rung.check.report import QUICK, CheckRequest
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
@@ -160,7 +160,7 @@ def test_of_a_script_only_what_its_function_needs_is_executed(tmp_path: Path) ->
     assert kept.splitlines().index("class Norm(torch.autograd.Function):") == SCRIPT.splitlines().index(
         "class Norm(torch.autograd.Function):"
     )
-    report = judged(CheckRequest(rung.full_name, "f32", "emulator", file=str(path), effort=QUICK))
+    report = report_on(CheckRequest(rung.full_name, "f32", "emulator", file=str(path), effort=QUICK))
     assert (report.verdict, report.reason) == ("ok", "")
 
 

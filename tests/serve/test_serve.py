@@ -305,6 +305,23 @@ def test_fields_at_values_without_effect_are_accepted(server: Running, fields: d
     assert ask(server, "/v1/completions", {"prompt": "a", "max_tokens": 1, **fields})[0] == 200
 
 
+def test_a_response_follows_the_schema_that_its_format_names(server: Running) -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}}, "required": ["age"],
+              "additionalProperties": False}  # fmt: skip
+    body: Any = {"prompt": "Once", "max_tokens": 60, "seed": 4}
+    answers = {}
+    for name, form in (("schema", {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}),
+                       ("object", {"type": "json_object"})):  # fmt: skip
+        status, found = ask(server, "/v1/completions", {**body, "response_format": form})
+        assert status == 200
+        answers[name] = found["choices"][0]
+    assert list(json.loads(answers["schema"]["text"])) == ["age"] and answers["schema"]["finish_reason"] == "stop"
+    assert answers["object"]["text"].startswith("{")
+    for wrong in ({"type": "yaml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {"schema": {"type": 5}}}):
+        status, refused = ask(server, "/v1/completions", {**body, "response_format": wrong})
+        assert status == 400 and refused["error"]["param"] == "response_format"
+
+
 def test_prompts_and_texts_beyond_the_context_have_one_code(server: Running) -> None:
     for body in ({"prompt": [1] * (CONTEXT + 1)}, {"prompt": "a", "max_tokens": CONTEXT + 1}, {"prompt": "a" * 50_000}):
         status, found = ask(server, "/v1/completions", body)

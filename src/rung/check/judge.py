@@ -86,7 +86,7 @@ def _with_case(chosen: Sequence[Rung], case: str | None) -> Sequence[Rung]:
     return having
 
 
-def judged(asked: CheckRequest, say: Progress | None = None, rung: Rung | None = None) -> Report:
+def report_on(asked: CheckRequest, say: Progress | None = None, rung: Rung | None = None) -> Report:
     """The verdict on one rung and dtype. Every error of a rung becomes a report. In another process than the one that
     chose the rung it is found again."""
     try:

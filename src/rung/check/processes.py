@@ -22,7 +22,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
 from rung.check.child import reused
-from rung.check.judge import judged
+from rung.check.judge import report_on
 from rung.check.report import CheckRequest, Report, how_it_ended
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def check_all(
+def report_on_all(
     work: Sequence[CheckRequest],
     jobs: int | None = None,
     say: Callable[[str], None] | None = None,
@@ -66,7 +66,7 @@ def check_all(
         _compiling([t for portion in portions for t in portion], cores - jobs) if device == "cuda" else nullcontext()
     )
     with ahead:
-        yield from work_through(portions, judged, _lost, jobs=jobs, seconds=SECONDS)
+        yield from work_through(portions, report_on, _lost, jobs=jobs, seconds=SECONDS)
 
 
 def _one_by_one(
@@ -75,7 +75,7 @@ def _one_by_one(
     for asked in work:
         # Emulated operands are small, and threads on a busy machine would mostly wait for each other.
         with _printing_to_stderr(), one_thread() if asked.device == "emulator" else nullcontext():
-            report = judged(asked, say, rungs.get(asked.rung))
+            report = report_on(asked, say, rungs.get(asked.rung))
         yield report
         if report.verdict == "stopped":
             return

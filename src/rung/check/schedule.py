@@ -47,7 +47,6 @@ SLOW_EMULATED = 0.4  # seconds of a run from which one run of a case is enough
 FEW_LATER, LATER_SECONDS = 20, 0.1  # runs of the cases with most blocks
 LARGEST_BYTES, LARGEST_SECONDS = 8e8, 6.0  # of operands at a shape of the model, and of a run there, as forecast
 COPIES = 12  # of the operands, in float64 for example, that a run and its comparison need
-UNFUSED = {"--fmad=false", "-fmad=false"}  # options that keep a GPU's compiler from fusing
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 Beside = Callable[[Callable[[], None]], AbstractContextManager[None]]  # runs it before the context ends
 

@@ -120,7 +120,7 @@ def check(
             launchers = launcher.select(catalogue.operation(operation), path, call, given or [])
             again = ["check", operation, path, *(w for c in call for w in ("--call", c))]
             again += [w for g in given or [] for w in ("--with", g)]
-            return _check(requests(launchers, asked, dtype or []), launchers, jobs, output, False, json, again)
+            return _report(requests(launchers, asked, dtype or []), launchers, jobs, output, False, json, again)
         if problem is not None:
             from rung.exchange.problem import submission
 
@@ -162,7 +162,7 @@ def check(
         requested = requests(chosen, replace(asked, device=where), dtype or [])
         uncounted = path is None or not isinstance(own, CudaRung) or own.emulate or (effort is QUICK and not goal)
         goals = None if uncounted else goal or []
-        return _check(requested, chosen, jobs, output, missing, json, again, goals)
+        return _report(requested, chosen, jobs, output, missing, json, again, goals)
 
     def once() -> int:
         if problem is None:
@@ -201,13 +201,13 @@ def _again_at_each_save(once: Callable[[], int], file: Path) -> int:
                 return code
 
 
-def _check(
+def _report(
     work: list[CheckRequest], chosen: Sequence[Rung], jobs: int | None, output: Path | None, missing: bool, json: bool,
     again: list[object], goals: Sequence[str] | None = None,
 ) -> int:  # fmt: skip
     """The exit code. `again` are the words that repeat the check of a file; with `goals`, a right file is counted."""
     from rung.check.first_look import doubted
-    from rung.check.processes import check_all
+    from rung.check.processes import report_on_all
     from rung.check.report import THOROUGH, as_result, exit_code
     from rung.check.report import known as known_right
     from rung.profile.goals import Remarks, counted
@@ -243,7 +243,7 @@ def _check(
 
     say = _progress if len(work) < FEW else None
     try:
-        for report in (doubted(r, by_name[r.rung]) for r in check_all(work, jobs, say, by_name)):
+        for report in (doubted(r, by_name[r.rung]) for r in report_on_all(work, jobs, say, by_name)):
             known.append(report)
             if output is not None:
                 store.append(as_result(report, by_name[report.rung]), output)

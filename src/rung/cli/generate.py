@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from rung.cli import options, resume
+from rung.cli import options
 from rung.errors import RungError
-from rung.files import shown, whole
+from rung.files import read_text, shown, whole
+from rung.models import resume
 
 if TYPE_CHECKING:
     from rung.models.family import Config
@@ -67,6 +68,7 @@ def generate(
     batch_size: Annotated[
         int | None, typer.Option(help="Texts written at the same time (default: as many as fit into memory).")
     ] = None,
+    schema: Annotated[Path | None, typer.Option(help="A JSON schema's file: the text follows it.")] = None,
     json_: options.Json = False,
     stats: Annotated[bool, typer.Option("--stats", help="Times, tokens per second and memory, on stderr.")] = False,
     no_stream: Annotated[bool, typer.Option("--no-stream", help="Print a text only when it is complete.")] = False,
@@ -124,7 +126,7 @@ def generate(
         "repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty, "max_new_tokens": max_new_tokens, "seed": seed,
         "num_samples": num_samples, "stop": tuple(stop or ()), "slide": slide, "echo": show_prompt,
-        "logprobs": logprobs, "batch_size": batch_size,
+        "logprobs": logprobs, "batch_size": batch_size, "schema": schema and read_text(schema),
     }  # fmt: skip
     if num_samples < 1:
         raise RungError(f"num_samples is {num_samples}; give a whole number of at least 1.")

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from rung.cli import console, options, resume
+from rung.cli import console, options
 from rung.errors import RungError
+from rung.models import resume
 from rung.models.text_files import labelled, texts_of
 
 

@@ -8,7 +8,6 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from rung.cuda.launch import Resources
 
@@ -17,7 +16,7 @@ from rung.cuda.launch import Resources
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
 _PARAMETERS, _PARAMETER, _FRAME, _STACK, _REGISTERS = 0x0A, 0x17, 0x11, 0x12, 0x2F
 _SYMBOL_TABLE, _NO_DATA = 2, 8  # kinds of sections
-_OBJECT, _TLS = 1, 6  # and of symbols
+_OBJECT = 1  # and of symbols
 _RESERVED_SHARED = 1024  # bytes of a block that the system takes since sm_90, and a kernel's section counts
 _SIZED = 4  # the format of an attribute with a size and that many bytes; the others have two bytes
 
@@ -214,12 +213,4 @@ def kernel_shared(cubin: bytes, symbol: str) -> tuple[SharedSymbol, ...]:
         at += size
     for align, name in dynamic:
         found.append(SharedSymbol(name, 0, True, -(-at // align) * align))
-    return tuple(found)
-
-
-def shared_symbols(path: Path) -> tuple[SharedSymbol, ...]:
-    found = []
-    for name, section, value, size, kind in _symbols(path.read_bytes()):
-        if kind == _TLS and not name.startswith("_ZGV") and "rung_emulator" not in name:  # g++'s and the emulator's own
-            found.append(SharedSymbol(name, size, not section, value))
     return tuple(found)

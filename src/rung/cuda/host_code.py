@@ -21,9 +21,9 @@ _HOST_HEADER = re.compile(
     r"(?:vector|string|string_view|map|set|unordered_map|unordered_set|deque|list|queue|stack|memory|tuple|optional|variant"
     r"|any|functional|numeric|iterator|iostream|fstream|sstream|iomanip|ostream|istream|chrono|random|thread|mutex|atomic"
     r"|future|stdexcept|exception|cassert\.h|complex|filesystem|ctime|cerrno|bitset|cstdarg|initializer_list|numbers"
-    r"|time\.h|errno\.h|unistd\.h|omp\.h|signal\.h|fcntl\.h|dirent\.h|getopt\.h|sys/.*|arpa/.*|netinet/.*|bits/.*"
+    r"|time\.h|strings\.h|errno\.h|unistd\.h|omp\.h|signal\.h|fcntl\.h|dirent\.h|getopt\.h|sys/.*|arpa/.*|netinet/.*|bits/.*"
     r"|cublas.*|cudnn.*|cusparse.*|cusolver.*|curand\.h|cufft.*|nvtx3?/.*|nvToolsExt\.h|nccl\.h|mpi\.h|nvml\.h"
-    r"|cudaProfiler\.h|cuda_profiler_api\.h|nvrtc\.h|cudaTypedefs\.h|helper_\w+\.h|torch/.*|ATen/.*|c10/.*|pybind11/.*"
+    r"|cudaProfiler\.h|cuda_profiler_api\.h|nvrtc\.h|cudaTypedefs\.h|pthread\.h|helper_(?!math)\w+\.h|torch/.*|ATen/.*|c10/.*|pybind11/.*"
     r"|Python\.h|gtest/.*|benchmark/.*|Eigen/.*)"
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][^\n]*', re.MULTILINE)
@@ -61,6 +61,8 @@ def with_headers(source: Path, include: Sequence[str | Path], seen: set[Path] | 
     def put(match: re.Match[str]) -> str:
         if (name := match[1] or match[2]) is None:
             return ""
+        if _HOST_HEADER.fullmatch(name):
+            return match[0]
         places = [*([source.parent] if match[1] else []), *map(Path, include)]
         found = next((folder / name for folder in places if (folder / name).is_file()), None)
         if found is None:
@@ -264,7 +266,7 @@ def _made(tokens: _Tokens, first: int, last: int, head_ends: int, *, body: bool)
     elif words[0] == "using":
         item.names = set(_NAME.findall(" ".join(words[1:2])))
     elif "typedef" in head or kind == "enum":
-        item.names = set(_NAME.findall(" ".join(words)))
+        item.names = set(_NAME.findall(" ".join(words))) - {"typedef", "const", "unsigned", "struct", "enum"}
     elif kind:
         item.names = set(_NAME.findall(" ".join(_without_lists(head[start:])))) - _CLASS
     else:

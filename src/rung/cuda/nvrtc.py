@@ -144,7 +144,7 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
             break
         except Exception as problem:  # cuda.core has no public class for a failed compilation
             missing = re.search(r'cannot open source file "([^"]+)"', str(problem))
-            included = rf'^[ \t]*#[ \t]*include[ \t]*"{re.escape(missing[1])}"' if missing else r"(?!)"
+            included = rf'^[ \t]*#[ \t]*include[ \t]*["<]{re.escape(missing[1])}[">]' if missing else r"(?!)"
             left = re.sub(included, "", source, flags=re.MULTILINE)
             # nvcc's --expt-relaxed-constexpr, and members that the device does not call
             relaxed = "considered a host function" in str(problem) and not host_code.lacks_device(build.source)
@@ -269,9 +269,8 @@ def compile_error(build: Build, arch: str, found: Headers, text: str, missing: s
         shown = [f"  {line}" for line in lines if line.strip()][:_SHOWN_ERRORS]
     if count > _SHOWN_ERRORS:
         shown.append(f"  and {count - _SHOWN_ERRORS} more")
-    hint = _hint(build, found, " ".join(match["text"] for match in errors) or " ".join(shown))
-    if missing:
-        hint = f"{missing} was not found: beside the file, in its folder include, in the include beside that folder."
+    absent = f'cannot open source file "{missing}"' if missing else ""
+    hint = _hint(build, found, " ".join([absent, *(match["text"] for match in errors)] if errors else [absent, *shown]))
     return "\n".join([f"{build.origin} does not compile for {arch}:", *shown, *([f"  {hint}"] if hint else [])])
 
 
@@ -282,6 +281,8 @@ def _hint(build: Build, found: Headers, errors: str) -> str:
     if not absent:
         return ""
     name = absent.group(1)
+    if f'"{name}"' in build.source:
+        return f"{name} was not found: beside the file, in its folder include, in the include beside that folder."
     if re.fullmatch(r"[a-z_]+(?:\.h)?", name) and f"<{name}>" in build.source:
         return f"rung has the standard headers that kernels use, and <{name}> is none of them; put it beside the file."
     if name in NEEDED or name.startswith(("crt/", "nv/", "cuda", "cooperative_groups/")):

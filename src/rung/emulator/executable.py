@@ -28,6 +28,7 @@ _LANGUAGE = ("-D__CUDACC__=1", "-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINO
 _FUNCTION = re.compile(
     r"'((?:cuda|cu|cublas|curand|cufft|cusparse|cusolver|cudnn|nccl|nvml|nvtx|tex|surf|__)[A-Za-z]\w*)'"
 )
+_LACKING = re.compile(rf"^([^\s:]+):(\d+):\d+: error: {_FUNCTION.pattern} was not declared in this scope", re.MULTILINE)
 _CCCL = re.compile(r"fatal error: (?:(?:thrust|cuda)/\S+|cuda_fp8\.h): No such file")
 _FP8 = """#pragma once
 #include <cuda_bf16.h>
@@ -142,6 +143,10 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
         options.debug,
     ]
     system = ["-isystem", str(HOST / "include")]  # is not rewritten
+    if source.suffix == ".c" and "-xcu" not in options.more:  # it is C; CUDA's functions want C++ here
+        plain = [flag for flag in flags if not flag.startswith(("-std=", "-fno-extern-tls-init", "-fno-gnu-unique"))]
+        if not _run([*plain, *options.flags(), "-x", "c", "-c", str(source), "-o", str(output)]).returncode:
+            return
     if source.suffix not in CUDA_SUFFIXES and "-xcu" not in options.more:
         command = [
             *flags,
@@ -181,7 +186,12 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
         except rewriting.NotUnderstood as problem:
             raise CompileError(f"{source}: {problem}.") from None
         assembly, made = work / "file.s", work / "file.o"
-        _check(source, _run([*command, str(assembly)], text))
+        compiled = _run([*command, str(assembly)], text)
+        if compiled.returncode and (refusing := _refusing(compiled.stderr)):
+            headers, own, rest = text.rpartition(f'\n# 1 "{source}"\n')
+            again = _run([*command, str(assembly)], headers + refusing + own + rest)
+            compiled = compiled if again.returncode else again
+        _check(source, compiled)
         _check(source, _run(["-c", str(assembly), "-o", str(made)]))
         if kernels := device_code.assembly(source, made, found, how, work):
             with assembly.open("a") as file:
@@ -249,6 +259,13 @@ def _run(command: list[str], text: str | None = None) -> subprocess.CompletedPro
     environment = os.environ | {"LC_ALL": "C"}
     command = [toolchain.require(), *command]
     return subprocess.run(command, input=text, capture_output=True, text=True, errors="replace", env=environment)
+
+
+def _refusing(log: str) -> str:
+    """Declarations of the functions that the emulator lacks: a call of one ends the program, other parts of it run."""
+    lacking = {name: f"{file}:{line}" for file, line, name in reversed(_LACKING.findall(log))}
+    calls = (f'static const rung_host::NotModelled {name}{{"{name}", "{place}"}};' for name, place in lacking.items())
+    return "".join(f"\n{call}" for call in calls)
 
 
 def _check(source: Path, result: subprocess.CompletedProcess[str]) -> None:

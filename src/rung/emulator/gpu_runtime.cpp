@@ -158,6 +158,11 @@ cudaError_t submit(Call call, const Configuration& how)
 void* argument_memory(size_t bytes) { return aligned_alloc(64, rounded(bytes)); }
 void argument_memory_free(void* memory, size_t) { free(memory); }
 void register_kernel(const void*, const char*, void (*)(void**), const unsigned*, const unsigned*, const unsigned*, unsigned, dim3) {}
+void not_modelled(const char* function, const char* place)
+{
+    fprintf(stderr, "rung: %s is not modelled (%s).\n", function, place);
+    exit(2);
+}
 void ignored_error(const char*, cudaError_t, RungSite) {}
 
 cudaError_t launch_by_address(const void* address, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream, bool cooperative, RungSite)

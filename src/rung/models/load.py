@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import hashlib
 import importlib
+import json
 import shutil
 import threading
 import time
@@ -156,6 +157,7 @@ class Keywords(TypedDict, total=False):
     priority: int
     batch_size: int | None
     logit_bias: Mapping[int, float]
+    schema: Mapping[str, Any] | str
 
 
 class ScoreKeywords(TypedDict, total=False):
@@ -445,6 +447,8 @@ class Model:
             stop_tokens = self.config.eos
         given["stop"] = _listed("stop", (stop,) if isinstance(stop, str) else stop)
         given["stop_tokens"] = _listed("stop_tokens", (stop_tokens,) if isinstance(stop_tokens, int) else stop_tokens)
+        if isinstance(given.get("schema"), Mapping):
+            given["schema"] = json.dumps(given["schema"])
         if "logit_bias" in given:
             bias = given["logit_bias"]
             given["logit_bias"] = _listed("logit_bias", bias.items() if isinstance(bias, Mapping) else bias)
@@ -454,6 +458,10 @@ class Model:
             raise RungError(f"generate has no option {unknown!r}; {_suggestion(unknown)}.")
         settings = Options(sampling=Sampling(**how), **given)
         tokenizer = self._tokenizer_if_any(prompts)
+        if settings.schema is not None:
+            from rung.models.batching.constraint import compiled
+
+            compiled(settings.schema, self.tokenizer)
         engine = self._pool or self.engine
         return Run(self.transformer, tokenizer, [self._prompt(p) for p in prompts], settings, engine)
 
@@ -513,7 +521,7 @@ def load(
     draft: str | Path | None = None,
     cache: str | None = None,
 ) -> Model:
-    """Load a model: a GPT-2, or one with Llama's layer.
+    """Load a model: a GPT-2, one with Llama's layer, or a Gemma 3.
 
     `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a GGUF file, a checkpoint of
     nanoGPT (ckpt.pt) or llm.c (.bin), the folder of a LoRA adapter that peft saved (its base model is found by the name

@@ -35,6 +35,7 @@ class Options:
     priority: int = 0  # lower is admitted earlier
     batch_size: int | None = None  # texts of this run at a time; None: as many as there are slots
     logit_bias: tuple[tuple[int, float], ...] = ()  # added to the logits of these tokens
+    schema: str | None = None  # a JSON schema that the text follows
 
     def __post_init__(self) -> None:
         """Types and ranges are checked here alone, whichever way the options came."""
@@ -64,6 +65,10 @@ class Options:
             raise RungError(f"stop is {self.stop!r}; it must hold texts.")
         if not all(map(_whole, self.stop_tokens)):
             raise RungError(f"stop_tokens is {self.stop_tokens!r}; it must hold tokens, which are whole numbers.")
+        if not (self.schema is None or isinstance(self.schema, str)):
+            raise RungError(f"schema is {self.schema!r}; it must be a JSON schema, as an object or as text.")
+        if self.schema is not None and self.slide:
+            raise RungError("a text that follows a schema does not slide; leave one of the two out.")
         for token, bias in self.logit_bias:
             if not (_whole(token) and token >= 0 and isinstance(bias, Real) and abs(bias) <= MOST_BIAS):
                 raise RungError(f"logit_bias has {token!r}: {bias!r}; it maps tokens to numbers up to {MOST_BIAS:g}.")

@@ -104,9 +104,13 @@ class Tokenizer:
         return found
 
     @cached_property
+    def added(self) -> frozenset[int]:
+        """Special tokens, and others that are taken as they are spelled."""
+        return frozenset(self._tokenizer.get_added_tokens_decoder())
+
+    @cached_property
     def _bytes(self) -> _Bytes:
-        alphabet = byte_alphabet()
-        added = set(self._tokenizer.get_added_tokens_decoder())
+        alphabet, added = byte_alphabet(), self.added
         decoder = self._tokenizer.decoder
         pieces = decoder is not None and b"ByteFallback" in decoder.__getstate__()  # SentencePiece's
         table = _Bytes()

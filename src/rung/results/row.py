@@ -18,7 +18,7 @@ FORMAT = "rung-result-2"
 # The last is the outcome of a part of `make measure`.
 KINDS = (
     "bench", "ceilings", "sweep", "profile", "climb", "generate", "parallel", "study", "check", "mutate", "sanitize",
-    "count", "draw", "measure", "prediction", "probe",
+    "count", "draw", "measure", "prediction", "probe", "stalls",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import codecs
 import hashlib
+import json
 import secrets
 import struct
 import time
@@ -15,6 +16,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from rung.errors import RungError
+from rung.models.batching.constraint import compiled
 from rung.models.batching.text import Piece, Request, check
 from rung.models.family import Config
 from rung.models.generate import SEED_BITS
@@ -35,7 +37,7 @@ MOST_BIASES = 300
 # Fields without effect, and OpenAI fields that are accepted only with a value without effect.
 IGNORED = {"user", "metadata", "store", "service_tier"}
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "suffix": (None, ""), "best_of": (None, 1), "response_format": (None, {"type": "text"}), "tools": (None, []),
+    "suffix": (None, ""), "best_of": (None, 1), "tools": (None, []),
     "tool_choice": (None, "none", "auto"), "parallel_tool_calls": (None, True, False),
 }  # fmt: skip
 
@@ -186,6 +188,7 @@ def parse(body: Any, served: Served, *, priority: bool = False, id: str = "") ->
             prompt_logprobs=_of_prompt(echo, logprobs, prompt_logprobs, max_tokens),
             priority=f.whole("priority", -(1 << 31), 1 << 31, 0),
             logit_bias=_biases(f, served.config.vocabulary),
+            schema=_schema(f, served),
         )
         f.end()
         if options.priority and not priority:
@@ -250,6 +253,28 @@ def _biases(f: _Fields, vocabulary: int) -> tuple[tuple[int, float], ...]:
     expected = f"an object of up to {MOST_BIASES} tokens below {vocabulary}, as texts, and numbers"
     found: dict[str, float] = f.take("logit_bias", expected, holds, {})
     return tuple((int(token), float(bias)) for token, bias in found.items())
+
+
+def _schema(f: _Fields, served: Served) -> str | None:
+    """The schema of a response_format: OpenAI's types text, json_object and json_schema."""
+
+    def holds(v: Any) -> bool:
+        kind = v.get("type") if isinstance(v, dict) else None
+        return kind in ("text", "json_object") or (
+            kind == "json_schema" and isinstance(v.get("json_schema"), dict)
+            and isinstance(v["json_schema"].get("schema"), dict)
+        )  # fmt: skip
+
+    expected = 'an object of the type "text", "json_object" or "json_schema", the last with json_schema and its schema'
+    given = f.take("response_format", expected, holds, {"type": "text"})
+    if given["type"] == "text":
+        return None
+    schema = json.dumps({"type": "object"} if given["type"] == "json_object" else given["json_schema"]["schema"])
+    try:
+        compiled(schema, served.tokenizer)
+    except RungError as error:
+        raise Refusal(400, str(error), "response_format") from None
+    return schema
 
 
 def _prompts(f: _Fields, served: Served, name: str, most: int = MOST_TEXTS) -> list[Prompt]:

@@ -15,12 +15,8 @@ from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.show import counter_tables, markdown
 
-# Nsight Compute's reasons that the model knows.
-STALLS = (
-    "barrier", "branch_resolving", "gmma", "lg_throttle", "long_scoreboard", "math_pipe_throttle", "membar",
-    "mio_throttle", "not_selected", "short_scoreboard", "wait",
-)  # fmt: skip
 CLASSES = ("plain", "mma.sync", "wgmma, TMA", "blocks that wait for blocks")
+_SAMPLES = 100  # of a kernel, from which its largest share is known
 _LEAST = 5  # rungs of a ladder whose order is compared
 
 
@@ -50,7 +46,7 @@ def parts(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     return {
         "time:errors": partial(by_class, found),
         "time:order": partial(order, found),
-        "time:stalls": partial(stalls, found, rows),
+        "time:stalls": partial(stalls, rows),
         "time:worst": partial(worst, found),
     }
 
@@ -117,29 +113,35 @@ def worst(found: Sequence[Pair], most: int = 12) -> str:
     return markdown.table(("rung", "GPU", "ladders", "class", "predicted, us", "measured, us"), lines)
 
 
-def stalls(found: Sequence[Pair], rows: Iterable[Row]) -> str:
-    """How often the largest reason of a kernel's stalls is that of Nsight Compute."""
-    profiled = {counter_tables.launches(r): r for r in rows if r.kind == "profile" and r.verdict == "ok"}
-    right: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
-    for pair in found:
-        measured = profiled.get(counter_tables.launches(pair.row))
-        for ours, theirs in zip(
-            pair.row.detail["kernels"], measured.detail["kernels"] if measured else (), strict=False
-        ):
-            seen = {n: theirs["figures"].get(f"stall_{n}", 0.0) for n in STALLS}
-            if ours["kernel"] == theirs["kernel"] and any(seen.values()):
-                first, known = _largest(seen)[0], _largest(ours["stalls"])
-                right[half(pair.ladder)].append((known[0] == first, first in known[:2]))
-    lines = []
-    for side, some in sorted(right.items(), reverse=True):
-        shares = (statistics.mean(one[i] for one in some) for i in (0, 1))
-        lines.append((side, str(len(some)), *(f"{share:.0%}" for share in shares)))
-    return (
-        markdown.table(("ladders", "kernels", "Nsight's largest is ours", "... or our second"), lines)
-        if lines
-        else "\n\n"
-    )
+def stalls(rows: Iterable[Row]) -> str:
+    """How often the largest share of a kernel's stalls is where Nsight Compute's samples have it."""
+    right: dict[tuple[str, str], list[tuple[bool, ...]]] = defaultdict(list)
+    for row in rows:
+        if row.kind != "stalls" or not codes.current(row):
+            continue
+        kernels = {k["kernel"]: k for k in row.detail["kernels"] if k["samples"] >= _SAMPLES}
+        for kernel in kernels.values():
+            ours, theirs = kernel["ours"], {at: n for at, n in kernel["theirs"].items() if not at.endswith(" other")}
+            if theirs:
+                three = sorted(ours, key=lambda at: -ours[at])[:3]
+                parts = (_first(_by(ours, part)) == _first(_by(theirs, part)) for part in (0, 1))
+                agree = (*parts, three[0] == _first(theirs), _first(theirs) in three)
+                right[row.options["predicted"], half(row.what.partition("/")[0])].append(agree)
+    heads = ("GPU", "ladders", "kernels", "line", "reason", "line and reason", "Nsight's is in our three")
+    lines = [
+        (*of, str(len(some)), *(f"{statistics.mean(one[i] for one in some):.0%}" for i in range(4)))
+        for of, some in sorted(right.items(), reverse=True)
+    ]
+    return markdown.table(heads, lines) if lines else "\n\n"
 
 
-def _largest(of: Mapping[str, float]) -> list[str]:
-    return sorted(STALLS, key=lambda name: -of.get(name, 0.0))
+def _by(shares: Mapping[str, float], part: int) -> dict[str, float]:
+    """By line (0) or by reason (1)."""
+    found: dict[str, float] = defaultdict(float)
+    for at, share in shares.items():
+        found[at.split()[part]] += share
+    return found
+
+
+def _first(shares: Mapping[str, float]) -> str:
+    return max(shares, key=lambda at: shares[at])

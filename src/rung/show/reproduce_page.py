@@ -16,6 +16,8 @@ from rung.show.markdown import picture, plain, table
 from rung.show.parallel_tables import study_of
 
 FORMATS = {"float32": "f32", "tf32": "tf32"}  # colours
+ROOFED = ("residual", "gelu", "layernorm", "softmax", "attention", "matmul")  # the best of each
+TILED = ("01_naive", "03_shared_tiles", "05_register_tiles")  # and these of the last
 SWEEP = "Threads per block of "
 DRAWN = {  # pictures of experiments, theirs beside ours: title, unit
     "throughput": ("Throughput before and after the reduction", "% of each GPU's rate"),
@@ -125,7 +127,7 @@ def embedded(found: Figures, name: str) -> str:
 _ALTS = {
     **{name: f"{title}: theirs and ours" for name, (title, _) in DRAWN.items()},
     "sweep": "Time of a forward pass's calls over the threads of a block: theirs and ours",
-    "roofline": "The matrix product's rungs under the roofline",
+    "roofline": "The best kernel of each operation, and a product's way up, under the roofline",
 }
 
 
@@ -166,8 +168,10 @@ def pictures(found: Figures) -> dict[str, str]:
             series, title=_ALTS["sweep"], description=f"{swept[0].gpu} dashed, {found.gpu} solid.",
             x_label="threads of a block", y_label="us", width=860, height=420,
         )  # fmt: skip
-    matmul = found.ladder("matmul")
-    points = [f for dtype in ("f32", "bf16") for f in matmul.column(dtype, "b8t1024")]
+    columns = [found.ladder(name).column("bf16", "b8t1024") for name in ROOFED]
+    kernels = [[f for f in column if not f.library] for column in columns]
+    points = [min(column, key=lambda f: f.us) for column in kernels if column]
+    points += [f for f in kernels[-1] if f.name in TILED]
     if points and found.limits.bytes:
         drawn["reproduce-roofline"] = roofline_chart.chart(place(points), found.limits, title=_ALTS["roofline"])
     return drawn

@@ -133,6 +133,13 @@ bool told_at(RungSite site)
     return std::any_of(told.begin(), told.end(), [&](const Told& one) { return one.launched.file == site.file && one.launched.line == site.line; });
 }
 
+void not_modelled(const char* function, const char* place)
+{
+    fflush(stdout);
+    fprintf(stderr, "rung: %s is not modelled by the emulator (%s).\n", function, place);
+    exit(2);
+}
+
 void note_launch(const Ran& ran)
 {
     if (!tallies.count(ran.name)) names.push_back(ran.name);

@@ -154,17 +154,17 @@ private:
     double unit_free(const Quarter& q, const Op& op) const
     {
         const unsigned pipe = op.uniform ? UNIFORM_PIPE : unsigned(op.opcode->pipe);
-        double free = q.free[pipe];
-        if (op.opcode->pipe == Pipe::LSU) free = std::max(free, q.left[(q.queued + MOST_QUEUED - unsigned(c.queue)) % MOST_QUEUED]);
-        return free;
+        return op.opcode->pipe == Pipe::LSU ? std::max(q.free[pipe], queue_free(q)) : q.free[pipe];
     }
+
+    double queue_free(const Quarter& q) const { return q.left[(q.queued + MOST_QUEUED - unsigned(c.queue)) % MOST_QUEUED]; }
 
     void issue(unsigned m, Quarter& q, Runner& w, double now)
     {
         const uint32_t word = w.stream->code[w.next++];
         const Op& op = program.ops[word & Stream::NUMBER];
         const Control control(op.control);
-        account(w, op, now);
+        account(q, w, op, now);
         played.issued++;
         const unsigned pipe = op.uniform ? UNIFORM_PIPE : unsigned(op.opcode->pipe);
         const bool active = word & Stream::ACTIVE;
@@ -338,19 +338,22 @@ private:
         if (begun < wanted) begin(now, false);
     }
 
-    void account(const Runner& w, const Op& op, double now)
+    void account(const Quarter& q, const Runner& w, const Op& op, double now)
     {
         auto& stalls = played.stalls[op.number];
         const double known = std::max(w.last, std::min(w.at, now)), counted = std::min(w.stalled, known);
         stalls[SELECTED]++;
         stalls[WAITS] += std::max(0.0, counted - w.last - 1);
         stalls[w.waits_for] += std::max(0.0, known - std::max(counted, w.last + 1));
-        const double late = now - std::max(known, w.last + 1);
+        double late = now - std::max(known, w.last + 1);
         if (late <= 0) return;
         const Pipe pipe = op.opcode->pipe;
-        const double busy = pipe == Pipe::TENSOR ? 1 : 1 - 1 / std::max<double>(1, op.opcode->interval);  // as if other warps kept the unit so
-        stalls[pipe == Pipe::LSU ? (op.is_in("global") ? LG_THROTTLE : MIO_THROTTLE) : MATH_PIPE] += late * busy;
-        stalls[NOT_SELECTED] += late * (1 - busy);
+        if (pipe == Pipe::LSU) {
+            const double full = std::min(late, std::max(0.0, queue_free(q) - std::max(known, w.last + 1)));
+            stalls[op.is_in("global") ? LG_THROTTLE : MIO_THROTTLE] += full, late -= full;
+        }
+        const double busy = pipe == Pipe::LSU ? 0 : pipe == Pipe::TENSOR ? 1 : 1 - 1 / std::max<double>(1, op.opcode->interval);  // as if other warps kept the unit so
+        stalls[MATH_PIPE] += late * busy, stalls[NOT_SELECTED] += late * (1 - busy);
     }
 };
 

@@ -327,7 +327,7 @@ class HostBackend(Backend):
             fresh.append(token)
             if details is not None:
                 details += chosen_tokens(logits[i : i + 1], [token], options.top_logprobs)
-            if token in options.stop_tokens:
+            if token in options.stop_tokens or (row.text.constraint and row.text.constraint.ended):
                 break
         self._cache.lengths[row.slot] = length + len(fresh) - 1
         if draft.tokens and row.pace is not None:
@@ -345,8 +345,10 @@ class HostBackend(Backend):
     def _tokens(self, row: _Row, logits: torch.Tensor) -> Iterator[int]:
         """The tokens after the rows of logits: the accepted part of the draft, and one more."""
         request, options, draft, step = row.text.request, row.text.options, row.draft, len(row.text.tokens)
-        # With penalties each token changes the next one's scores; on a CPU only the needed rows are sorted and drawn.
-        alone = row.penalties is not None or not (logits.is_cuda or options.sampling.temperature == 0)
+        # With penalties or a schema each token changes the next one's scores; on a CPU only the needed rows are sorted
+        # and drawn.
+        changing = row.penalties is not None or row.text.constraint is not None
+        alone = changing or not (logits.is_cuda or options.sampling.temperature == 0)
         for i in range(0, len(logits), 1 if alone else len(logits)):
             some = slice(i, i + 1 if alone else None)
             scores = logits[some]
@@ -356,6 +358,8 @@ class HostBackend(Backend):
                 scores = scores.clone()
                 for token, bias in options.logit_bias:
                     scores[:, token] += bias
+            if row.text.constraint is not None:
+                scores = row.text.constraint.forbid(scores)
             early = min(options.min_tokens - step - i, len(scores)) if options.stop_tokens else 0
             if early > 0:
                 scores = scores.clone()
@@ -364,6 +368,8 @@ class HostBackend(Backend):
             found = follow(scores, options.sampling, draft.tokens[some], (draft.q or [])[some] or None, us)
             if row.penalties is not None:
                 row.penalties.add(integers(found))
+            if row.text.constraint is not None:
+                row.text.constraint.add(found[0])
             yield from found
             if found[-1:] != draft.tokens[some]:
                 return

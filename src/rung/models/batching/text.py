@@ -6,11 +6,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rung.errors import RungError
 from rung.models.family import Config
 from rung.models.options import Chosen, Completion, Options, Prompt, Reason
 from rung.models.tokenizer import Detokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from rung.models.batching.constraint import Constraint
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,12 @@ def check(prompt: Prompt, options: Options, config: Config) -> Options:
     return options.within(config.vocabulary)
 
 
+def required(tokenizer: Tokenizer | None) -> Tokenizer:
+    if tokenizer is None:
+        raise RungError("a schema is followed by a model's text, and this model has no tokenizer.")
+    return tokenizer
+
+
 class Text:
     """A request's tokens so far, its text, and why it ended."""
 
@@ -80,9 +90,21 @@ class Text:
         self.request, self.options = request, request.options
         self.tokens: list[int] = []
         self.reason: Reason | None = None
+        self._tokenizer = tokenizer
+        self._constraint: Constraint | None = None
         self._detokenizer = Detokenizer(tokenizer) if tokenizer else None
         self._stops = StopFinder(self.options.stop)
         self._stop_tokens = frozenset(self.options.stop_tokens)
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """The state of its schema, if it has one."""
+        schema = self.options.schema
+        if schema is not None and self._constraint is None:
+            from rung.models.batching.constraint import Constraint
+
+            self._constraint = Constraint(schema, required(self._tokenizer), self.options.stop_tokens)
+        return self._constraint
 
     def accept(self, tokens: Sequence[int]) -> str:
         """Add tokens, up to the text's end; returns the text that can no longer change."""
@@ -108,7 +130,7 @@ class Text:
             piece = self._push(piece)
         if self._stops.stopped:
             self.reason = "stop"
-        elif stops:
+        elif stops or (self._constraint is not None and self._constraint.ended):
             piece += self.finish("stop")
         elif len(tokens) == room:
             piece += self.finish("length")

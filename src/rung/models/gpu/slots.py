@@ -232,6 +232,8 @@ class GpuBackend(Backend):
     def begin(self, slot: int, text: Text) -> None:
         if (stops := len(text.options.stop_tokens)) > MOST_STOPS:
             raise RungError(f"{stops} stop tokens are more than the {MOST_STOPS} that a step looks for.")
+        if text.options.schema is not None:
+            raise RungError("a schema is followed on a CPU, or by other plans than best; choose one, or leave it out.")
         self._texts[slot], self._slot_of[id(text)] = text, slot
         self._waiting.append(text)
 

@@ -1,6 +1,7 @@
 // cuBLAS: the GEMM family and some of level 1 and 2, computed on the CPU in the stream's order. Other functions are not declared, so
 // that a program that calls them is refused by name.
 #pragma once
+#define CUBLAS_API_H_
 #include "rung_host/program.h"
 
 #include <functional>
@@ -8,7 +9,7 @@
 typedef struct RungBlas { cudaStream_t stream; int pointer_mode, math_mode; }* cublasHandle_t;
 enum cublasStatus_t { CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_NOT_INITIALIZED, CUBLAS_STATUS_ALLOC_FAILED = 3, CUBLAS_STATUS_INVALID_VALUE = 7,
     CUBLAS_STATUS_ARCH_MISMATCH, CUBLAS_STATUS_MAPPING_ERROR = 11, CUBLAS_STATUS_EXECUTION_FAILED = 13, CUBLAS_STATUS_INTERNAL_ERROR,
-    CUBLAS_STATUS_NOT_SUPPORTED };
+    CUBLAS_STATUS_NOT_SUPPORTED, CUBLAS_STATUS_LICENSE_ERROR };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_OP_C };
 enum cublasPointerMode_t { CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE };
 enum cublasMath_t { CUBLAS_DEFAULT_MATH, CUBLAS_TENSOR_OP_MATH, CUBLAS_PEDANTIC_MATH, CUBLAS_TF32_TENSOR_OP_MATH };

@@ -146,6 +146,14 @@ inline Deduced<Run> deduced(const char* name, Run run, const Configuration& conf
     return {name, run, configuration, site};
 }
 
+// A function of CUDA's that is not here, as a program calls it.
+RUNG_HOST [[noreturn]] void not_modelled(const char* function, const char* place);
+struct NotModelled
+{
+    const char *function, *place;
+    template <class... A> cudaError_t operator()(A&&...) const { not_modelled(function, place); }
+};
+
 // What a call returns whose statement makes no use of it.
 RUNG_HOST void ignored_error(const char* function, cudaError_t error, RungSite site);
 struct Ignored
