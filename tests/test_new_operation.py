@@ -28,13 +28,14 @@ OPERATION = Operation(
     summary="out = factor x",
     dims=("N",),
     scalars={"factor": 3.0},
-    operands=(Operand("x", ("N",)), Operand("out", ("N",), role="out")),
+    operands=(Operand("x", ("N",), aliases=("signal",)), Operand("out", ("N",), role="out")),
     reference=reference,
     cost=lambda v, size: Cost(flops=v["N"], bytes=2 * v["N"] * size),
     cases=(Case("one", dict(N=1)), Case("odd", dict(N=1031)), Case("another factor", dict(N=67, factor=-0.5))),
     shapes={"n1m": dict(N=1 << 20), "n64m": dict(N=64 << 20)},
     libraries=(Library("torch", lambda x, factor: x * factor),),
     races=(Race("n64m", ("f32",)),),
+    words=("amplify",),
 )
 '''
 
@@ -111,6 +112,19 @@ def test_it_is_checked_and_a_wrong_rung_is_caught(ladders: Path, rung: Call) -> 
     (ladders / "scaling" / "02_wrong.cu").write_text(RUNG.replace("factor * float", "3.0f * float"))
     code, out, _ = rung("--ladders", ladders, "check", "scaling/2", "--device", "emulator")
     assert code == 1 and "another factor" in out
+
+
+@pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+def test_a_file_is_known_by_the_words_and_names_of_its_operation(ladders: Path, rung: Call, tmp_path: Path) -> None:
+    file = tmp_path / "amplify.cu"
+    file.write_text(
+        "__global__ void amplify(const float* signal, const float factor, float* y, int n) {\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = factor * signal[i];\n}\n"
+    )
+    code, _, err = rung("--ladders", ladders, "adopt", file)
+    assert code == 0, err
+    header = file.read_text().partition("---*/")[0]
+    assert 'signal = "x"' in header and 'y = "out"' in header
 
 
 @pytest.mark.slow

@@ -39,7 +39,8 @@ class Operand:
     precision, whatever the operands' format. An output's sizes may differ along the dimension `apart`. Products of an
     input with `sum_bits` may be accumulated in this many bits. An output that `follows` is compared with this function
     of the call's other outputs and of the reference's (an argmax would otherwise depend on rounding of its input). A
-    parameter of the model is `constant`: a kernel may read it before the kernel ahead of it has ended.
+    parameter of the model is `constant`: a kernel may read it before the kernel ahead of it has ended. `aliases` are
+    its names in files that were not written for rung, best first, where rungs/words.py has none.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Operand:
     rounded: bool = False
     share: float = 1.0
     constant: bool = False
+    aliases: tuple[str, ...] = ()
 
     @property
     def written(self) -> bool:
@@ -130,6 +132,7 @@ class Role:
     parts: tuple[str, ...] = ()  # the operations that it does at once
     operand: str = ""
     swaps: bool = True  # whether a user may choose its rung
+    sizes: Mapping[str, str] = field(default_factory=dict)  # dimensions that differ from the config's of the same name
 
 
 # Sizes that counting without a GPU makes smaller, in this order, to multiples of these numbers.

@@ -20,7 +20,6 @@ from rung.models.gpu import recorded
 from rung.models.operations import step_rungs
 from rung.models.plan import TorchPlan
 from rung.models.weights import in_file, read_weights, weights_of
-from rung.serve.chat import read_chat_template
 
 emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -169,25 +168,3 @@ def test_known_sizes_have_the_published_number_of_weights() -> None:
             count = torch.Size(spec.stored(family.config_of(name))).numel()
             weights += 0 if spec.same_as else count * (family.config_of(name).layers if spec.layered else 1)
         assert weights / 1e6 == pytest.approx(millions, rel=1e-3)
-
-
-def test_a_chat_has_the_turns_of_its_template(tmp_path: Path) -> None:
-    # In Gemma's form: the system's text begins the first turn, the assistant is called model, roles alternate.
-    (tmp_path / "chat_template.jinja").write_text("""{{ bos_token }}
-{%- if messages[0].role == 'system' %}{% set first = messages[0].content + '\\n\\n' %}{% set turns = messages[1:] %}
-{%- else %}{% set first = '' %}{% set turns = messages %}{% endif %}
-{%- for turn in turns %}
-{%- if (turn.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}
-{{- '<start_of_turn>' + ('model' if turn.role == 'assistant' else turn.role) + '\\n' }}
-{{- (first if loop.first else '') + turn.content | trim }}{{ '<end_of_turn>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}""")
-    template = read_chat_template(tmp_path, {"bos_token": "<bos>"})
-    assert template is not None
-    said = [("system", "Be brief."), ("user", "Hello"), ("assistant", "Hi."), ("user", " Why? ")]
-    assert template.text([{"role": role, "content": content} for role, content in said]) == (
-        "<bos><start_of_turn>user\nBe brief.\n\nHello<end_of_turn>\n<start_of_turn>model\nHi.<end_of_turn>\n"
-        "<start_of_turn>user\nWhy?<end_of_turn>\n<start_of_turn>model\n"
-    )
-    with pytest.raises(RungError, match="alternate"):
-        template.text([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])

@@ -62,6 +62,18 @@ TEMPLATES = {
         "template": "{% for m in messages %}<|go|>{{ m.role }}\n{{ m.content }}{{ eos_token }}\n{% endfor %}"
         "{% if add_generation_prompt %}<|go|>assistant\n{% endif %}",
     },
+    # As Gemma's: the system's text begins the first turn, and the assistant is called model.
+    "turns": {
+        "bos": "<bos>", "eos": "<eos>", "more": ("<start_of_turn>", "<end_of_turn>"),
+        "template": """{{ bos_token }}
+{%- if messages[0].role == 'system' %}{% set first = messages[0].content + '\\n\\n' %}{% set turns = messages[1:] %}
+{%- else %}{% set first = '' %}{% set turns = messages %}{% endif %}
+{%- for turn in turns %}
+{{- '<start_of_turn>' + ('model' if turn.role == 'assistant' else turn.role) + '\\n' + (first if loop.first else '') }}
+{{- turn.content | trim + '<end_of_turn>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<start_of_turn>model\\n' }}{% endif %}""",
+    },
     "brackets": {
         "bos": "<s>", "eos": "</s>", "more": ("[INST]", "[/INST]"),
         "template": """{{ bos_token }}{% for m in messages %}

@@ -197,6 +197,14 @@ class Plan(Operations):
         return []
 
 
+def _of_inner(name: str) -> Callable[..., torch.Tensor]:
+    def operation(self: WrappedPlan, *given: Any, **named: Any) -> torch.Tensor:
+        computed: torch.Tensor = getattr(self.inner, name)(*given, **named)
+        return computed
+
+    return operation
+
+
 class WrappedPlan(Plan):
     """Another plan's operations, some of them replaced; its fused operations are split into their parts here."""
 
@@ -214,28 +222,13 @@ class WrappedPlan(Plan):
     def admit(self, config: Config) -> None:
         self.inner.admit(config)
 
-    def rotate(self, qkv: torch.Tensor, rotation: Rotation, past: Sequence[int]) -> torch.Tensor:
-        return self.inner.rotate(qkv, rotation, past)
-
-    def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
-    ) -> torch.Tensor:
-        return self.inner.embedding(tokens, past, wte, wpe, scale)
-
-    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
-        return self.inner.layernorm(x, norm, eps)
-
-    def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
-        return self.inner.matmul(x, linear)
-
-    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
-        return self.inner.attention(qkv, how, layer, cache)
-
-    def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        return self.inner.activation(x, name)
-
-    def residual(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return self.inner.residual(a, b)
+    embedding = _of_inner("embedding")
+    layernorm = _of_inner("layernorm")
+    rotate = _of_inner("rotate")
+    matmul = _of_inner("matmul")
+    attention = _of_inner("attention")
+    activation = _of_inner("activation")
+    residual = _of_inner("residual")
 
 
 FEW_ROWS = 16  # up to this many rows, torch's kernel for int8 weights is faster than unpacking them first

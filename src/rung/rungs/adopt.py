@@ -34,7 +34,7 @@ from rung.rungs.arguments import POINTEES, SCALAR_KINDS
 from rung.rungs.cuda import CudaRung, whole_text
 from rung.rungs.header import has_header, inline
 from rung.rungs.operations import operation
-from rung.rungs.words import OPERANDS
+from rung.rungs.words import names_of, plain_name
 
 MOST = 48  # proposals that are tried
 CANDIDATES = 3  # that are shown, where none is right
@@ -291,7 +291,7 @@ def _sure(
     known = {*of.dims, *of.derived, *of.scalars}
     for p in parameters:
         target = str(bind[p.name])
-        named = p.name.lower() in (target, *OPERANDS.get(target, ()))
+        named = p.name.lower() == target or any(o.name == target and p.name.lower() in names_of(o) for o in of.operands)
         given = _over(passed.get(p.name, ""), launch.scope, known) if p.name in passed and not p.pointer else None
         if not (named or (given is not None and given == target and not given.isdigit())):
             return False
@@ -542,14 +542,14 @@ def _fitted(
                 continue
             for name in names(p):
                 if exact:
-                    usual = [o for o in free if _plain_name(o) == name]
+                    usual = [o for o in free if plain_name(o) == name]
                 else:
                     reads = p.const or not _consts(pointers)
-                    usual = [o for o in free if name in OPERANDS.get(_plain_name(o), ())]
+                    usual = [o for o in free if name in names_of(o)]
                     usual = [o for o in usual if o.role != "in" or reads]
                 usual = [o for o in usual if suits(p, o)]
                 if usual:
-                    others = {o.name: OPERANDS.get(_plain_name(o), (name,)) for o in usual}
+                    others = {o.name: names_of(o) or (name,) for o in usual}
                     best = min(usual, key=lambda o: (o.optional, 0 if exact else others[o.name].index(name)))
                     chosen[p.name] = best.name
                     free.remove(best)
@@ -587,10 +587,6 @@ def _fitted(
             swapped = dict(chosen) | {name: chosen[other] for name, other in zip(inputs, order, strict=True)}
             if swapped != chosen:
                 yield swapped
-
-
-def _plain_name(o: Operand) -> str:
-    return o.name.removesuffix("_heads") if o.copy_of else o.name
 
 
 def _consts(pointers: list[Parameter]) -> bool:

@@ -10,7 +10,7 @@ from rung.errors import RungError
 from rung.expressions import names_in
 from rung.operation import Operand, Operation
 from rung.rungs.reached import reached_from
-from rung.rungs.words import OPERANDS, SCALARS, SHAPES
+from rung.rungs.words import SCALARS, SHAPES, names_of
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def _meaning_of(function: ast.FunctionDef, operation: Operation) -> dict[str, st
     """What each parameter is; None if a required one is nothing of the operation, or may be operands of two shapes."""
     operands = {o.name: o for o in operation.operands if o.copy_of is None}
     known = {*operands, *operation.dims, *operation.derived, *operation.scalars, *SHAPES}
-    others = {o: names for o, names in {**OPERANDS, **SCALARS}.items() if o in operands or o in operation.scalars}
+    others = {name: names_of(o) for name, o in operands.items()}
+    others |= {name: names for name, names in SCALARS.items() if name in operation.scalars}
     ways: list[dict[str, str]] = [{}]
     for parameter, required in parameters(function).items():
         word = parameter.lower()

@@ -1,4 +1,7 @@
-"""Other names of operands and scalars, as files that were not written for rung have them, best first."""
+"""Other names of operands and scalars, as files that were not written for rung have them, best first; an operation may
+add aliases to its operands."""
+
+from rung.operation import Operand
 
 OPERANDS = {
     "x": ("inp", "input", "in", "src", "a", "x_ptr", "d_in", "i", "q"),
@@ -19,3 +22,12 @@ OPERANDS = {
 }
 SCALARS = {"scale": ("sm_scale", "softmax_scale", "scaling"), "causal": ("is_causal",), "eps": ("epsilon",)}
 SHAPES = {"normalized_shape": "weight"}  # a parameter that is an operand's shape
+
+
+def plain_name(operand: Operand) -> str:
+    return operand.name.removesuffix("_heads") if operand.copy_of else operand.name
+
+
+def names_of(operand: Operand) -> tuple[str, ...]:
+    """Other names of an operand."""
+    return (*operand.aliases, *OPERANDS.get(plain_name(operand), ()))

@@ -19,7 +19,8 @@ def line(row: Climbed) -> str:
 
 def climbed(result: Climb) -> Table:
     columns = (
-        "step", "dtype", "tokens/s", "vs before", "first, ms", "peak, MB", "of bandwidth", "KL", "same", "tokens", "",
+        "step", "dtype", "tokens/s", "vs before", "kernels, ms", "first, ms", "peak, MB", "of bandwidth", "KL", "same",
+        "tokens", "",
     )  # fmt: skip
     shown = []
     for row in result.rows:
@@ -30,6 +31,7 @@ def climbed(result: Climb) -> Table:
                 row.dtype,
                 f"{row.tokens_per_second:,.0f}" if known else "",
                 f"{row.gain:.2f}x" if row.gain else "",
+                f"{row.kernel_seconds * 1e3:.3g}" if row.kernel_seconds else "",
                 f"{row.first_seconds * 1e3:.1f}" if row.first_seconds else "",
                 f"{row.peak_bytes / 1e6:,.0f}" if row.peak_bytes else "",
                 f"{row.of_bandwidth:.1%}" if row.of_bandwidth else "",
@@ -39,7 +41,7 @@ def climbed(result: Climb) -> Table:
                 row.reason or ("" if row.verdict == "ok" else row.verdict),
             )
         )
-    return Table(columns, shown, columns[2:10], ("tokens", "peak, MB", "same", "first, ms", "KL"))
+    return Table(columns, shown, columns[2:11], ("tokens", "kernels, ms", "peak, MB", "same", "first, ms", "KL"))
 
 
 def attention_study(rows: Sequence[Row]) -> Table:
