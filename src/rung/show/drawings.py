@@ -296,7 +296,8 @@ def banks(sample: Sample) -> str:
                 continue
             x = 60 + bank * _CELL
             label = str(lanes[0]) if len(lanes) == 1 else f"{len(lanes)}x"
-            names = "" if len(lanes) == 1 else f"<title>lanes {', '.join(map(str, lanes))}</title>"
+            which = f"lane{'s' * (len(lanes) > 1)} {', '.join(map(str, lanes))}"
+            names = f"<title>bank {bank}: {which}, {sample.lanes[lanes[0]]:+,} bytes from the first lane</title>"
             parts.append(
                 f'<rect class="c{number % 4}" x="{x}" y="{y}" width="{_CELL}" height="{_CELL}">{names}</rect>'
                 f'<text class="lane" x="{x + _CELL // 2}" y="{y + 14}">{label}</text>'
@@ -329,7 +330,8 @@ def sectors(sample: Sample) -> str:
             left, width = x + begin * wide / SECTOR, (end - begin) * wide / SECTOR
             parts.append(
                 f'<rect style="fill: var(--used); stroke: var(--paper)" x="{left}" y="{y}" width="{width}" '
-                f'height="{tall / 2}"><title>lane {lane}</title></rect>'
+                f'height="{tall / 2}"><title>lane {lane}: {sample.lanes[lane]:+,} bytes from the first lane</title>'
+                "</rect>"
             )
         some = f"lane {lanes[0]}" if len(lanes) == 1 else f"lanes {lanes[0]} to {lanes[-1]}"
         parts.append(f'<text class="soft" x="{x}" y="{y + tall - 4}">{some}</text>')
