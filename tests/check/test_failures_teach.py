@@ -91,6 +91,41 @@ def test_a_number_that_is_hard_coded_is_told(tmp_path: Path) -> None:
     assert report.as_json()["failure"]["pairs"]
 
 
+ADDS = """/*---
+idea = "{launch}"
+[[launch]]
+kernel = "add"
+grid = {grid}
+block = 256
+---*/
+extern "C" __global__ void add(const float* a, const float* b, float* out, int B, int T, int C)
+{{
+    int i = {start}, n = B * T * C;
+    {guard} out[i] = a[i] + b[i];
+}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("grid", "start", "guard", "told"),
+    [
+        ('"B * T"', "blockIdx.x * C + threadIdx.x", "if (threadIdx.x < C && n)", "C <= 256"),  # wrong beyond 256 columns
+        ("3", "blockIdx.x * 256 + threadIdx.x", "if (i < n)", ""),  # no size separates that
+        ('"ceil_div(B * T * C, 256)"', "blockIdx.x * 256 + threadIdx.x", "if (i < n / C / 4 * 4 * C)", ""),
+    ],
+)
+def test_advice_is_given_where_further_shapes_confirm_it(
+    grid: str, start: str, guard: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.cu").write_text(ADDS.format(launch="An error.", grid=grid, start=start, guard=guard))
+    rung = catalogue.rung_from_file(catalogue.operation("residual"), tmp_path / "own.cu")
+    report = check(rung, "f32", device="emulator")
+    assert report.verdict == "failed"
+    advice = report.failure.get("advice", "")
+    assert told in advice if told else "needs" not in advice, report.failure
+
+
 def test_an_error_of_the_checker_is_no_verdict_on_the_rung(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> Report:
         raise IndexError("of the checker")

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
@@ -108,21 +109,62 @@ class Procedure:
         for other, values in cases:
             if values not in right and other.name != case and left > 0 and is_right(other, values):
                 right.append(dict(values))
+        def confirmed(name: str, good: Sequence[float], bad: Sequence[float]) -> bool:
+            """Whether shapes that no case has, two on each side, obey the condition."""
+            for value, asked in [*((v, True) for v in good), *((v, False) for v in bad)]:
+                given, before = self._with(wrong[0], name, value), len(wrong)
+                if given is None or is_right(Case(f"{name} = {value:g}", given), given) != asked:
+                    return False
+                if not asked and len(wrong) == before:  # refused, or ended otherwise
+                    return False
+            return True
+
         multiple = 0 if right else self._multiple(cases, is_right)
-        report.reason, report.case, report.failure = reason, case, failure
+        condition = "" if multiple else self._separating(right, wrong)
+        name, operator, value = [*condition.split(" ", 2), "", "", ""][:3]
+        advice = ""
         if multiple:
-            report.failure["condition"] = f"sizes are no multiples of {multiple}"
-            report.failure["advice"] = (
-                f'is there no test for the end of a row or tile? If not, add needs = "... % {multiple} == 0"'
-            )
-        elif condition := self._separating(right, wrong):
-            report.failure["condition"] = condition
-            name, operator, value = condition.split(" ", 2)
-            if operator == "!=" and name in self.operation.scalars:
-                report.failure["advice"] = f'is {value} hard-coded? Use {name}, or add needs = "{name} == {value}"'
-            elif operator in ("%", ">"):
-                rule = condition.replace("!=", "==").replace(">", "<=")
-                report.failure["advice"] = f'if the kernel is for such sizes only, add needs = "{rule}"'
+            condition = f"sizes are no multiples of {multiple}"
+            advice = f'is there no test for the end of a row or tile? If not, add needs = "... % {multiple} == 0"'
+        elif _in_one_row(failure) or "NaN" in reason or "race" in reason:
+            pass  # a size explains that by chance only
+        elif operator == "!=" and name in self.operation.scalars:
+            if confirmed(name, [], [float(value) * 4, float(value) * 16] if re.search(r"[.e]", value) else []):
+                advice = f'is {value} hard-coded? Use {name}, or add needs = "{name} == {value}"'
+        elif operator in ("%", ">"):
+            n, beyond = int(value.split()[0]), min(int(one[name]) for one in wrong)
+            while operator == ">" and beyond - n > 1 and (given := self._with(wrong[0], name, (n + beyond) // 2)):
+                if is_right(Case(f"{name} = {given[name]:g}", given), given):
+                    n = (n + beyond) // 2
+                else:
+                    beyond = (n + beyond) // 2
+            condition = f"{name} > {n}" if operator == ">" else condition
+            good = [3 * n, 5 * n] if operator == "%" else [n - 1, n // 2 + 1]
+            bad = [3 * n + 1, 5 * n + 1] if operator == "%" else [n + 1, 2 * n + 1]
+            if confirmed(name, good, bad):
+                rule = f"{name} % {n} == 0" if operator == "%" else f"{name} <= {n}"
+                advice = f'if the kernel is for such sizes only, add needs = "{rule}"'
+        report.reason, report.case, report.failure = reason, case, failure
+        if condition:
+            report.failure |= {"condition": condition, **({"advice": advice} if advice else {})}
+
+    def _with(self, values: Values, name: str, value: float) -> Values | None:
+        """The call with another size or scalar; of a derived one, by a size that gives it. None if none is legal."""
+        of = self.operation
+        dims, scalars = ({n: values[n] for n in some} for some in (of.dims, of.scalars))
+        times = itertools.product(of.dims, {1, *map(int, dims.values())})
+        by_dims: list[dict[str, float]] = [{dim: int(value) * factor} for dim, factor in times]
+        changes = [{name: value}] if name in {**dims, **scalars} else by_dims
+        for change in changes:
+            try:
+                given = of.complete({**dims, **scalars, **change})
+            except RungError:
+                continue
+            work = of.cost(given, self.trials.dtype.size)
+            small = work.flops <= MOST_FLOPS and work.bytes <= MOST_BYTES
+            if given[name] == value and small and not self.trials.refuses(given):
+                return given
+        return None
 
     def _separating(self, right: Sequence[Values], wrong: Sequence[Values]) -> str:
         """Scalars of a fixed usual value tell most; others follow from sizes."""
@@ -405,6 +447,11 @@ class Procedure:
         if shapes.untried and shapes.share != SHARE_AGAIN:  # these are tried with the first dtype
             listed = ", ".join(map(str, sorted(shapes.untried)))
             self.report.notes.append(f"sizes that its text names, but that were not all tried: {listed}")
+
+
+def _in_one_row(failure: Mapping[str, Any]) -> bool:
+    shape = failure.get("shape", [1])
+    return bool(math.prod(shape[:-1]) > 1 and failure["wrong"] <= shape[-1])
 
 
 def shape_text(operation: Operation, values: Values) -> str:

@@ -115,7 +115,7 @@ def failure_lines(report: Report) -> list[str]:
         lines.append(f"pattern: {failure['pattern']}")
     if failure.get("condition"):
         advice = f": {failure['advice']}" if "advice" in failure else ""
-        lines.append(f"it fails exactly where {failure['condition']}{advice}")
+        lines.append(f"of the cases tried, it fails where {failure['condition']}{advice}")
     return lines
 
 

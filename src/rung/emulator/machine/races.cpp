@@ -32,6 +32,8 @@ std::unordered_map<uint64_t, Loads> loads;
 struct Touched { uint32_t read, written, plain; };  // words of a line of 128 bytes; `plain`: not by strong accesses alone
 using Lines = std::unordered_map<uint64_t, Touched>;
 Lines present, ahead;  // of this launch, and of those that may still run beside a dependent one behind it
+uint64_t present_line;
+Touched* present_words;  // of that line
 bool unknown_ahead, lets_start_early;  // the last: the present launch, before its own wait
 
 struct Who
@@ -320,18 +322,22 @@ void need_cells(Block* shared)
     if (shared && shared->cells.empty()) shared->cells.resize(shared->shared.size() / 4 + 1);
 }
 
+uint32_t words_of(uint64_t at, unsigned bytes) { return (bytes < 4 ? 1u : (1u << bytes / 4) - 1) << at / 4 % 32; }
+
+void note_touched(uint64_t at, unsigned bytes, bool write, unsigned strong)
+{
+    if (at / 128 != present_line || !present_words) present_line = at / 128, present_words = &present[present_line];
+    const uint32_t mask = words_of(at, bytes);
+    (write ? present_words->written : present_words->read) |= mask;
+    if (!strong) present_words->plain |= mask;
+}
+
 // Before a dependent launch waits for the launch ahead, it may read only what that does not write, and write only what that
 // does not touch.
-void stay_behind(Warp& w, const Op& op, unsigned lane, uint64_t at, unsigned bytes, bool write, unsigned strong)
+void stay_behind(Warp& w, const Op& op, unsigned lane, uint64_t at, unsigned bytes, bool write)
 {
-    if (region_of(at).flags & CONSTANT_REGION) return;
-    const uint32_t words = bytes < 4 ? 1 : (1u << bytes / 4) - 1, mask = words << at / 4 % 32;
-    if (launch.followed) {
-        Touched& line = present[at / 128];
-        (write ? line.written : line.read) |= mask;
-        if (!strong) line.plain |= mask;
-    }
-    if (!launch.dependent || order_of(w).known.waited) return;
+    if (!launch.dependent || order_of(w).known.waited || region_of(at).flags & CONSTANT_REGION) return;
+    const uint32_t mask = words_of(at, bytes);
     unsigned by_it = 0;
     if (unknown_ahead) by_it = region_of(at).flags & INPUT_REGION && !write ? 2 : 3;
     else if (const auto found = ahead.find(at / 128); found != ahead.end())
@@ -367,7 +373,7 @@ void begin_races()
     if (!launch.dependent || !lets_start_early) ahead.clear();
     if (launch.dependent)
         for (const auto& [line, how] : present) ahead[line].read |= how.read, ahead[line].written |= how.written;
-    present.clear();
+    present.clear(), present_words = nullptr;
     unknown_ahead = launch.ahead, lets_start_early = false;
 }
 
@@ -387,8 +393,8 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
     Order& o = order_of(w);
     need_cells(shared);
     const Who who = {w, op, o, w.block->unit, count_of(o), o.index, false, false};
-    const bool stays = launch.followed || launch.dependent;
-    if (!write && bytes % 4 == 0 && !launch.tiles && (shared || !(stays || launch.inputs || op.flags & READ_ONLY_CACHE))) {
+    if (!shared && launch.followed) each(lanes, [&](unsigned l) { note_touched(at[l], bytes, write, strong); });
+    if (!write && bytes % 4 == 0 && !launch.tiles && (shared || !(launch.dependent || launch.inputs || op.flags & READ_ONLY_CACHE))) {
         // Mostly of what nothing has written, or another warp before a barrier.
         Access mine = {who.clock, who.unit, o.tick, op.number, 0, who.index, 15, uint8_t(strong)};
         uint32_t left = 0;
@@ -416,7 +422,7 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
     }
     each(lanes, [&](unsigned l) {
         if (!shared) {
-            if (stays) stay_behind(w, op, l, at[l], bytes, write, strong);
+            stay_behind(w, op, l, at[l], bytes, write);
             if (launch.inputs && region_of(at[l]).flags & INPUT_REGION) return;
         }
         touch_span(who, l, at[l], bytes, shared, write, strong,
@@ -434,7 +440,8 @@ static void look_as_index(Warp& w, const Op& op, uint16_t index, uint32_t clock,
 {
     need_cells(shared);
     if (!shared) {
-        stay_behind(w, op, lane, at, bytes, write, 0);
+        if (launch.followed) note_touched(at, bytes, write, 0);
+        stay_behind(w, op, lane, at, bytes, write);
         if (region_of(at).flags & INPUT_REGION) return;
     }
     const Who who = {w, op, order_of(w), w.block->unit, clock, index, true, by_proxy};
