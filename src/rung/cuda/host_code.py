@@ -265,6 +265,8 @@ def _made(tokens: _Tokens, first: int, last: int, head_ends: int, *, body: bool)
         item.names = {_function_name(head[start:])}
     elif words[0] == "using":
         item.names = set(_NAME.findall(" ".join(words[1:2])))
+    elif "typedef" in head and not kind and "(" not in head:
+        item.names = set(_NAME.findall(" ".join(words).partition("[")[0])[-1:])
     elif "typedef" in head or kind == "enum":
         item.names = set(_NAME.findall(" ".join(words))) - {"typedef", "const", "unsigned", "struct", "enum"}
     elif kind:
