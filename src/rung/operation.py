@@ -132,6 +132,7 @@ class Role:
     parts: tuple[str, ...] = ()  # the operations that it does at once
     operand: str = ""
     swaps: bool = True  # whether a user may choose its rung
+    sizes: Mapping[str, str] = field(default_factory=dict)  # dimensions that differ from the config's of the same name
 
 
 # Sizes that counting without a GPU makes smaller, in this order, to multiples of these numbers.

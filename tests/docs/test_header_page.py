@@ -9,6 +9,7 @@ import pytest
 
 from rung.errors import RungError
 from rung.rungs import header, python_module
+from rung.rungs.operations import operation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "header.md").read_text(encoding="utf-8")
 IDEA, LAUNCH = 'idea = "x"', {"kernel": 'kernel = "k"', "grid": "grid = 1", "block": "block = 32"}
@@ -48,5 +49,6 @@ def test_the_pages_triton_file_needs_nothing_else(tmp_path: Path) -> None:
     assert example
     path = tmp_path / "mine.py"
     path.write_text(f"import torch\nimport triton\n\n\n{example[1]}")
-    facts = python_module.read_facts(path, ["x", "out"])
-    assert (facts.entry, facts.parameters, facts.flat) == ("softmax", {"x": True}, {"x"})
+    facts = python_module.read_facts(path, operation("softmax"))
+    assert facts.entry is not None and facts.parameters == {"x": True}
+    assert (facts.entry.name, facts.entry.flat) == ("softmax", {"x"})

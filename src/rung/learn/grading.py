@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -140,21 +141,24 @@ class _Trial:
     def _most_telling(
         self, rung: CudaRung, values: Values, found: list[Symptom], tuning: dict[str, int], rest: list[Case]
     ) -> Verdict:
-        """If the numbers have nothing in common, further cases may say more: first that of one number."""
+        """If the numbers have nothing in common, further cases may say more: the smallest ones."""
         verdict = Verdict("wrong", found, cases=self.done, case=values)
         if found[0].kind != "values" or tuning:
             return verdict
-        for case in (rest[-1:] + rest[:-1])[:MOST_FURTHER]:
+        for case in sorted(rest, key=self._size)[:MOST_FURTHER]:
             other = self.of.complete(case.values)
             with contextlib.suppress(RungError):
                 if (more := self._wrong(rung, case, other, tuning, 0)) and more[0].kind != "values":
                     return Verdict("wrong", more, cases=self.done, case=other)
         return verdict
 
+    def _size(self, case: Case) -> int:
+        return math.prod(int(case.values[d]) for d in self.of.dims)
+
     def _cases(self, rung: CudaRung) -> Iterator[Case]:
         """Those that the header admits, of few builds."""
         builds: set[Build] = set()
-        for case in operations.cases(self.of, self.dtype):
+        for case in (*operations.cases(self.of, self.dtype), Case("of the aim", self.exercise.dims)):
             values = self.of.complete(case.values)
             if rung.refused_by_needs(values, self.dtype) is not None:
                 continue

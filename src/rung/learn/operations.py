@@ -135,8 +135,11 @@ _OWN = {
 }
 
 
-FURTHER = {  # cases of which each finds a mistake that the others may not: powers that overflow
-    "softmax": (Case("scores beyond exp", dict(B=1, NH=1, T=3, S=70, causal=0, scale=1.0), magnitude=100.0),),
+FURTHER = {  # cases of which each finds a mistake that the others may not: powers that overflow, or vanish
+    "softmax": (
+        Case("scores beyond exp", dict(B=1, NH=1, T=3, S=70, causal=0, scale=1.0), magnitude=100.0),
+        Case("single scores far below zero", dict(B=1, NH=1, T=9, S=1, causal=0, scale=1.0), magnitude=200.0),
+    ),
     "attention": (Case("scores beyond exp", dict(B=1, T=9, C=32, NH=1, scale=1.0), magnitude=5.0),),
 }
 

@@ -12,8 +12,9 @@ import torch
 
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
+from rung.expressions import evaluate_int
 from rung.models.cache import Cache
-from rung.models.operations import aligned, dims_of, find, ladder_of
+from rung.models.operations import aligned, dims_of, find, ladder_of, roles
 from rung.models.plan import ACTIVATIONS, Operations, Plan, Rotation, TorchPlan, heads_of, of_positions, shorter
 from rung.models.tensors import integers
 from rung.models.weights import Linear, Norm
@@ -454,16 +455,8 @@ def _memory(tensor: torch.Tensor) -> int:
 def _at(config: Config, operation: str) -> dict[str, Number]:
     """An operation's dims for one sequence that fills the context."""
     c, T = config, config.context
-    known: dict[str, Number] = {
-        "B": 1, "T": T, "S": T, "C": c.C, "NH": c.NH, "V": c.vocabulary, "MAXT": T, "eps": c.eps,
-        "scale": c.attention_scale(0), "N": T * c.F, "NKV": c.NKV, "HS": c.HS,
-    }  # fmt: skip
-    inputs, outputs = {"matmul_residual": (c.F, c.C), "matmul_gelu": (c.C, c.F), "matmul_swiglu": (c.C, c.F)}.get(
-        operation, (c.C, c.QKV)
-    )
-    if operation in ("gelu", "swiglu"):
-        known["C"] = c.F
-    if "matmul" in operation:
-        known["C"], known["OC"] = inputs, outputs
-    of = catalogue.operation(ladder_of(operation))
+    sizes = {**c.sizes, "QKV": c.QKV, "T": T}
+    known: dict[str, Number] = {**c.sizes, "B": 1, "T": T, "S": T, "eps": c.eps, "scale": c.attention_scale(0)}
+    of, role = catalogue.operation(ladder_of(operation)), roles().get(operation)
+    known |= {dim: evaluate_int(size, sizes, dim) for dim, size in (role.sizes if role else {}).items()}
     return {name: known[name] for name in (*of.dims, *of.scalars) if name in known}

@@ -61,5 +61,5 @@ OPERATION = Operation(
     },
     libraries=(Library("torch", torch_gelu, serves={"library": 1, "emulated": 1, "any": 1}),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "f16", "bf16")), Race("b8t1024c768", ("f32",))),
-    roles=(Role("gelu"),),
+    roles=(Role("gelu", sizes={"C": "F"}),),
 )

@@ -107,5 +107,5 @@ OPERATION = Operation(
     },
     libraries=(Library("torch", torch_separate, EVERY_DTYPE, note="F.layer_norm, then F.linear."),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
-    roles=(Role("layernorm_matmul", ("layernorm", "matmul")),),
+    roles=(Role("layernorm_matmul", ("layernorm", "matmul"), sizes={"OC": "QKV"}),),
 )

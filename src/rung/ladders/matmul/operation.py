@@ -128,6 +128,6 @@ OPERATION = Operation(
         Race("decode", ("f32", "bf16")),
         Race("lm head", ("f32", "tf32", "f16", "bf16")),
     ),
-    roles=(Role("matmul"),),
+    roles=(Role("matmul", sizes={"OC": "QKV"}),),
     words=("gemm", "mm_kernel", "linear", "matrixmul", "matrix_mul"),
 )

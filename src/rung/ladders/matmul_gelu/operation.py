@@ -111,5 +111,5 @@ OPERATION = Operation(
         ),
     ),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
-    roles=(Role("matmul_gelu", ("matmul", "gelu")),),
+    roles=(Role("matmul_gelu", ("matmul", "gelu"), sizes={"OC": "F"}),),
 )

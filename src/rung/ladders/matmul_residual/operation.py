@@ -122,5 +122,5 @@ OPERATION = Operation(
         ),
     ),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
-    roles=(Role("matmul_residual", ("matmul", "residual")),),
+    roles=(Role("matmul_residual", ("matmul", "residual"), sizes={"C": "F", "OC": "C"}),),
 )

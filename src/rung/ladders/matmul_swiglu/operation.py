@@ -72,5 +72,5 @@ OPERATION = Operation(
     },
     libraries=(Library("torch", torch_separate, note="F.linear, then F.silu and a product."),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
-    roles=(Role("matmul_swiglu", ("matmul", "swiglu")),),
+    roles=(Role("matmul_swiglu", ("matmul", "swiglu"), sizes={"OC": "F"}),),
 )

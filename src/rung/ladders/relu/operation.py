@@ -52,5 +52,5 @@ OPERATION = Operation(
         Library("torch", torch_relu, dtypes=("f32", "f16", "bf16"), serves={"library": 1, "emulated": 1, "any": 1}),
     ),
     races=(Race("n64m", ("f32", "f16")),),
-    roles=(Role("relu"),),
+    roles=(Role("relu", sizes={"N": "T * F"}),),
 )
