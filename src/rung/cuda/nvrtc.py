@@ -146,7 +146,7 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
             break
         except Exception as problem:  # cuda.core has no public class for a failed compilation
             missing = re.search(r'cannot open source file "([^"]+)"', str(problem))
-            included = rf'^[ \t]*#[ \t]*include[ \t]*["<]{re.escape(missing[1])}[">]' if missing else r"(?!)"
+            included = rf'^[ \t]*#[ \t]*include[ \t]*"{re.escape(missing[1])}"' if missing else r"(?!)"
             left = re.sub(included, "", source, flags=re.MULTILINE)
             # nvcc's --expt-relaxed-constexpr, and members that the device does not call
             relaxed = "considered a host function" in str(problem) and not host_code.lacks_device(build.source)
