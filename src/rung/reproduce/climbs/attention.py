@@ -176,19 +176,13 @@ def _result(model: str, trained: str, step: int, variant: Variant, found: Fields
     several = {"batch": found["batch"]} if found["batch"] > 1 else {}
     detail = {"step": step, "idea": variant.what, "language": variant.kind, "flash": variant.flash}
     row = Row(
-        kind="climb",
-        what=model,
-        part=variant.name,
-        dtype=dtype,
+        kind="climb", what=model, part=variant.name, dtype=dtype, weights=trained,
         options={"study": "attention", "new_tokens": found["tokens"], **several},
         texts={variant.rung.full_name: identity.text(variant.rung)} if variant.rung else {},
-        verdict="ok" if right else "failed",
-        reason="" if right else found["verdict"],
+        verdict="ok" if right else "failed", reason="" if right else found["verdict"],
         detail={**detail, **{name: found[name] for name in ("at", "curve") if name in found}},
-        weights=trained,
-        machine=machine.facts(),
-        state=machine.state(),
-    )
+        machine=machine.facts(), state=machine.state(),
+    )  # fmt: skip
     figures = {"tokens": found["written"] or None, "seconds": found["seconds"], "vs_naive": found.get("against_naive")}
     return row.with_metrics(**figures, same_tokens=found.get("same"))
 
