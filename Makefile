@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TEST_READY := $(VENV)/.test-ready
+DOCS_READY := $(VENV)/.docs-ready
+DOCS := $(or $(wildcard $(TEST_READY)),$(DOCS_READY))  # what the tests need has what the pages need
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
 # Kernels that clang-format lays out.
@@ -43,6 +45,11 @@ $(TEST_READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]'
 	@touch $(READY) $@
 
+$(DOCS_READY): pyproject.toml constraints.txt | $(BIN)/python
+	@$(TORCH)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $(READY) $@
+
 demo: $(READY)
 	@$(BIN)/rung generate "Once upon a time" --max-new-tokens 200 --seed 7 --stats
 
@@ -58,10 +65,10 @@ tables: $(READY)
 tables-check: $(READY)
 	$(BIN)/python -m rung.show.tables --check
 
-docs: $(TEST_READY)
+docs: $(DOCS)
 	$(BIN)/mkdocs build --strict --site-dir build/site
 
-site: $(TEST_READY)
+site: $(DOCS)
 	RUN_NOTEBOOKS=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
 test: $(TEST_READY)

@@ -40,9 +40,10 @@ NEW = 256  # tokens of one text
 def theirs(name: str) -> dict[str, Any]:
     """The config.json of a known size."""
     c: Any = family.config_of(name)
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": c.base}
-    if c.scaling is not None:
-        s = c.scaling
+    s = c.rope
+    assert s is not None
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": s.base}
+    if s.kind != "default":
         rope |= {"rope_type": s.kind, "factor": s.factor, "low_freq_factor": s.low, "high_freq_factor": s.high,
                  "original_max_position_embeddings": int(s.original)}  # fmt: skip
     return {

@@ -95,7 +95,13 @@ def test_a_ladders_slow_kernels_leave_their_longest_cases_to_a_check_alone(
     assert patient or "would take" in report.left_out[names[-1]]
 
 
-@pytest.mark.parametrize("name", ["residual/01_naive", "cached_projection/02_tiles", "reduce/08_last_block"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "residual/01_naive",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("cached_projection/02_tiles", "reduce/08_last_block")),
+    ],
+)
 def test_small_cases_in_the_host_memory_are_as_right(name: str) -> None:
     rung = catalogue.find(name)
     found = [check(rung, "f32", device="emulator", effort=LADDER, host=LocalRunner("emulator", mirrored=m)) for m in (0, 1)]

@@ -318,6 +318,7 @@ def test_a_penalty_that_leaves_no_numbers_is_refused(options: dict[str, float]) 
         rung.load(saved(), device="cpu").generate("Once", max_new_tokens=1, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_no_cluster_is_waited_for() -> None:
     pytest.importorskip("ray")
     begin = time.monotonic()

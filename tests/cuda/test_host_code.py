@@ -198,3 +198,12 @@ def test_halves_as_cuda_defines_them() -> None:
     assert out[1:].tolist()[0] == 1.0
     assert out[3:].tolist() == [-1.0, -1.0, -1.0 - step, 65504.0]
     assert ints.tolist() == [2, 1, 0xFFFF]
+
+
+@needs_compiler
+def test_what_a_file_names_of_the_standard_library_without_including_it_is_there() -> None:
+    source = "#include <vector>\ntypedef std::vector<bool> Code;\n__global__ void k(float* x) {\n    bool first = true;\n"
+    source += "    x[first] = std::is_same<float, int>::value ? 0 : std::numeric_limits<float>::max();\n}\n"
+    source += "Code host(int n) { return Code(n); }\n"
+    build = Build(device_part(source), "test.cu", ("k",), ())
+    assert nvrtc.compile_cubin(build, "sm_90", again=True).lowered == {"k": "_Z1kPf"}

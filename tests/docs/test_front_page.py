@@ -1,4 +1,4 @@
-"""README.md's outputs are what its commands print."""
+"""The outputs in README.md and in docs/counters.md are what their commands print."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,9 @@ import pytest
 from rung.cli import main
 from rung.learn import exercises, find
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-SHOWN = re.findall(r"```\n\$ rung ([^\n]+)\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).parents[2]
+README, COUNTERS = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/counters.md"))
+SHOWN = re.findall(r"```\n\$ rung ([^\n]+)\n(.*?)```", README + COUNTERS, re.DOTALL)
 
 
 @pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command for command, _ in SHOWN])
@@ -29,5 +30,5 @@ def test_an_output_is_what_is_printed(
 
 
 def test_the_number_of_exercises_is_right() -> None:
-    assert len(SHOWN) == 2
+    assert len(SHOWN) == 3
     assert f"{len(exercises())} exercises" in README

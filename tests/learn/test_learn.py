@@ -1,6 +1,7 @@
 """The course through the command line: what is begun, told and solved. answers.toml has what learners write."""
 
 import json
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -92,6 +93,24 @@ def test_an_unchanged_file_is_not_run_again(
     first = graded("1", capfd)
     monkeypatch.setattr("rung.learn.grading.grade", None)
     assert graded("1", capfd) == first
+
+
+def test_a_file_that_is_watched_is_graded_at_each_save(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / EVERY[0].file
+    path.write_text(EVERY[0].source)
+    saves = [EVERY[0].filled({**EVERY[0].solution, "BLANK_1": "threadIdx.x"}), EVERY[0].solved]
+
+    def wait(_: float) -> None:
+        if not saves:
+            raise KeyboardInterrupt
+        path.write_text(saves.pop(0))
+        os.utime(path, ns=(len(saves), len(saves)))
+
+    monkeypatch.setattr("time.sleep", wait)
+    rung("learn", "1", "--watch")
+    assert [line.split()[0] for line in capfd.readouterr().out.splitlines() if "Not yet" in line or "Solved" in line] == ["Not", "Not", "★★☆"]
 
 
 def test_an_exercise_that_is_not_there_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:

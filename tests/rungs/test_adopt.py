@@ -429,3 +429,11 @@ int main() { auto t = std::chrono::steady_clock::now(); cublasHandle_t h; gelu_k
 def test_only_the_code_of_the_launched_kernel_counts(tmp_path: Path) -> None:
     result = rung_line("check", "gelu", str(_bare(tmp_path / "own.cu", OTHERS)), "--quick")
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("name", ["softmax", "attention"])
+def test_an_operations_operands_and_sizes_are_listed(name: str) -> None:
+    of = catalogue.operation(name)
+    told = json.loads(rung_line("show", name, "--operands", "--json").stdout)
+    assert [one["name"] for one in told["operands"]] == [o.name for o in of.operands]
+    assert (told["dims"], told["scalars"].keys()) == ([*of.dims], of.scalars.keys())

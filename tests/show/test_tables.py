@@ -197,7 +197,7 @@ def test_the_climb_is_a_picture_in_light_and_dark(root: Path) -> None:
 
 
 def test_the_readme_tells_of_the_model_the_checks_and_the_cpu(root: Path) -> None:
-    parts = ("climb:model", "check", "cpu")
+    parts = ("climb:model", "check", "cpu", "cpu-time")
     (root / "README.md").write_text("".join(f"<!-- {p} -->\n<!-- /{p} -->\n" for p in parts))
     steps = [
         Row(kind="climb", what="gpt2", part=name, dtype="bfloat16", weights="random", machine=MACHINE, time=TIME,
@@ -219,13 +219,18 @@ def test_the_readme_tells_of_the_model_the_checks_and_the_cpu(root: Path) -> Non
         machine={"cpu": "Xeon", "cores": 2, "torch": "2.13", "transformers": "5"},
     )  # fmt: skip
     store.write(root / "results/h200/more.jsonl", [*steps, *checks])
-    store.write(root / "results/cpu/generate.jsonl", [cpu])
+    narrow = replace(
+        cpu, options={**cpu.options, "clock": "cpu", "vectors": "AVX2", "texts": 8},
+        metrics={"tokens_per_s": 90.0, "vs_llama": 2.5},
+    )
+    store.write(root / "results/cpu/generate.jsonl", [cpu, narrow])
     write(root)
     readme = (root / "README.md").read_text()
     assert "in bfloat16 from 120 tokens/s (naive) to 5,400 (07_graph)" in readme
     assert "random weights" in (root / "docs/pictures/climb-model-dark.svg").read_text()
     assert "layernorm/01_naive  f32   9 cases  0.250 of bound  ok" in readme
     assert "1 of 2 implementations and number formats are right on an NVIDIA H200 (commit abc1234)." in readme
+    assert "| gpt2 | AVX2 | 8 |  |  | 90, 2.50× |" in readme
     assert "| rung int8 | 80 | 3.20× bfloat16 |  |  |  |  | 2.0e-04 |" in readme and "gpt2, random weights" in readme
 
 

@@ -187,7 +187,7 @@ def _list(solved: dict[str, int], source: Path, json: bool) -> None:
             ]
         )
         return
-    shown = [(e.number, e.chapter, e.kind, e.name.replace("_", " "), "★" * solved.get(e.name, 0)) for e in every]
+    shown = [(e.number, e.chapter, e.kind, e.title, "★" * solved.get(e.name, 0)) for e in every]
     console.table(("exercise", "chapter", "kind", "about", "stars"), shown, right=("exercise",))
     done = sum(e.name in solved for e in every)
     next_step = (

@@ -28,11 +28,16 @@ def show(
     header: Annotated[
         bool, typer.Option("--header", help="Only its header, including what it inherits from its parent.")
     ] = False,
+    operands: Annotated[
+        bool, typer.Option("--operands", help="Of OP: its operands, sizes and scalars.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """A rung's idea and source, its page, and how it differs from its parent."""
     from rung.rungs import catalogue, difference
 
+    if operands:
+        return _operands(rung.partition("/")[0], json=json)
     if "/" not in rung and file is None:
         raise RungError(f"{rung!r} names a ladder; `rung list {rung}` shows its rungs, and OP/RUNG shows one.")
     chosen = catalogue.select(rung, file)[0]
@@ -69,6 +74,26 @@ def show(
     out.print(Syntax(text, language, line_numbers=not (diff or header), word_wrap=True, background_color="default"))
     if chosen.story and not (diff or header):
         out.print(Markdown(chosen.story))
+
+
+def _operands(operation: str, *, json: bool) -> None:
+    from rung.rungs import operations
+
+    of = operations.operation(operation)
+    rows = [(o.name, [str(size) for size in o.shape], o.role, o.dtype, o.optional) for o in of.operands]
+    scalars = {name: str(usual) for name, usual in of.scalars.items()}
+    derived = {name: str(formula) for name, formula in of.derived.items()}
+    if json:
+        named = [dict(zip(("name", "shape", "role", "dtype", "optional"), row, strict=True)) for row in rows]
+        sizes = {"dims": of.dims, "derived": derived, "scalars": scalars}
+        console.print_json({"operation": of.name, "operands": named, **sizes})
+        return
+    print(f"{of.name}: {of.summary}\n")
+    shown = [(name, " x ".join(shape), *rest, "optional" * optional) for name, shape, *rest, optional in rows]
+    console.table(("operand", "shape", "role", "dtype", ""), shown)
+    print(f"\nsizes: {', '.join([*of.dims, *(f'{name} = {formula}' for name, formula in derived.items())])}")
+    if scalars:
+        print(f"scalars: {', '.join(f'{name} ({usual} by default)' for name, usual in scalars.items())}")
 
 
 def _counted(changes: list[str], parent: Rung, child: Rung) -> list[str]:

@@ -21,6 +21,7 @@ _HOST_HEADER = re.compile(
     r"(?:vector|string|string_view|map|set|unordered_map|unordered_set|deque|list|queue|stack|memory|tuple|optional|variant"
     r"|any|functional|numeric|iterator|iostream|fstream|sstream|iomanip|ostream|istream|chrono|random|thread|mutex|atomic"
     r"|future|stdexcept|exception|cassert\.h|complex|filesystem|ctime|cerrno|bitset|cstdarg|initializer_list|numbers"
+    r"|concepts|ranges|span|format|regex|locale|charconv|system_error|typeinfo|typeindex|ratio|valarray"
     r"|time\.h|strings\.h|errno\.h|unistd\.h|omp\.h|signal\.h|fcntl\.h|dirent\.h|getopt\.h|sys/.*|arpa/.*|netinet/.*|bits/.*"
     r"|cublas.*|cudnn.*|cusparse.*|cusolver.*|curand\.h|cufft.*|nvtx3?/.*|nvToolsExt\.h|nccl\.h|mpi\.h|nvml\.h"
     r"|cudaProfiler\.h|cuda_profiler_api\.h|nvrtc\.h|cudaTypedefs\.h|pthread\.h|helper_(?!math)\w+\.h|torch/.*|ATen/.*|c10/.*|pybind11/.*"
@@ -265,6 +266,8 @@ def _made(tokens: _Tokens, first: int, last: int, head_ends: int, *, body: bool)
         item.names = {_function_name(head[start:])}
     elif words[0] == "using":
         item.names = set(_NAME.findall(" ".join(words[1:2])))
+    elif "typedef" in head and not kind and "(" not in head:
+        item.names = set(_NAME.findall(" ".join(words).partition("[")[0])[-1:])
     elif "typedef" in head or kind == "enum":
         item.names = set(_NAME.findall(" ".join(words))) - {"typedef", "const", "unsigned", "struct", "enum"}
     elif kind:

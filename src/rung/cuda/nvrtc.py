@@ -21,6 +21,8 @@ from rung.errors import CompileError, RungError, first_line
 from rung.files import read_text, whole
 from rung.processors import processors
 
+_STANDARD = ("algorithm", "cmath", "cstdint", "limits", "type_traits", "utility")
+_INCLUDED = "".join(f"#include <{name}>\n" for name in _STANDARD)
 _IMPORTS = threading.Lock()  # cuda.core cannot be imported by two threads at once
 _COMPILING = threading.Lock()
 CORES_FOR_PROCESSES = 4  # with fewer, a process's start costs more than it saves
@@ -144,11 +146,14 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
             break
         except Exception as problem:  # cuda.core has no public class for a failed compilation
             missing = re.search(r'cannot open source file "([^"]+)"', str(problem))
-            included = rf'^[ \t]*#[ \t]*include[ \t]*["<]{re.escape(missing[1])}[">]' if missing else r"(?!)"
+            included = rf'^[ \t]*#[ \t]*include[ \t]*"{re.escape(missing[1])}"' if missing else r"(?!)"
             left = re.sub(included, "", source, flags=re.MULTILINE)
             # nvcc's --expt-relaxed-constexpr, and members that the device does not call
             relaxed = "considered a host function" in str(problem) and not host_code.lacks_device(build.source)
-            if missing and left != source:  # the host's code may be all that needs it
+            lacks = 'namespace "std" has no member' in str(problem) and _INCLUDED not in source
+            if lacks:  # the host's headers bring these along
+                source = f'{_INCLUDED}#line 1 "{build.origin}"\n{source}'
+            elif missing and left != source and not _of_cuda(missing[1]):  # the host's code may be all that needs it
                 source, absent = left, missing[1]
             elif relaxed and "device_as_default_execution_space" not in fields:
                 fields["device_as_default_execution_space"] = True
@@ -274,6 +279,10 @@ def compile_error(build: Build, arch: str, found: Headers, text: str, missing: s
     return "\n".join([f"{build.origin} does not compile for {arch}:", *shown, *([f"  {hint}"] if hint else [])])
 
 
+def _of_cuda(name: str) -> bool:
+    return name in NEEDED or name.startswith(("crt/", "nv/", "cuda", "cooperative_groups/"))
+
+
 def _hint(build: Build, found: Headers, errors: str) -> str:
     if "too much global constant data" in errors:
         return "Constant memory has 65536 bytes: pass what is larger as a pointer."
@@ -285,7 +294,7 @@ def _hint(build: Build, found: Headers, errors: str) -> str:
         return f"{name} was not found: beside the file, in its folder include, in the include beside that folder."
     if re.fullmatch(r"[a-z_]+(?:\.h)?", name) and f"<{name}>" in build.source:
         return f"rung has the standard headers that kernels use, and <{name}> is none of them; put it beside the file."
-    if name in NEEDED or name.startswith(("crt/", "nv/", "cuda", "cooperative_groups/")):
+    if _of_cuda(name):
         return (
             f"CUDA's headers come from: {found.source}. Install nvidia-cuda-runtime, nvidia-cuda-crt and "
             f"nvidia-cuda-cccl of NVRTC's version, or set {OVERRIDE} to a toolkit's include folder."

@@ -58,7 +58,6 @@ _LIBRARIES = {
     "nvrtc": "NVRTC",
     "nvml": "NVML",
     "cuda_fp8": "8-bit floats",
-    "helper_": "the CUDA samples' helper headers",
 }
 
 
@@ -275,6 +274,9 @@ def _check(source: Path, result: subprocess.CompletedProcess[str]) -> None:
     if missing := re.search(r"^([^\s:]+):(\d+):.*fatal error: (\S+): No such file", log, re.MULTILINE):
         name = missing[3]
         library = next((library for prefix, library in _LIBRARIES.items() if name.startswith(prefix)), None)
+        if name.startswith("helper_"):
+            at = f"{missing[1]}, line {missing[2]}"
+            raise CompileError(f"{at}: {name} of NVIDIA's samples is not found: give its folder by -I.")
         if library:
             raise CompileError(
                 f"{missing[1]}, line {missing[2]}: {name} is not found: the emulator does not model {library}."

@@ -48,7 +48,9 @@ class Exercise:
 
     @property
     def title(self) -> str:
-        return self.name.replace("_", " ").capitalize()
+        about = self.name.removeprefix(f"{self.kind}_").replace("_", " ")
+        before = {"bug": "The bug: ", "predict": "Predict: ", "write": "Write: "}.get(self.kind, "")
+        return before + about if before else about.capitalize()
 
     @property
     def file(self) -> str:

@@ -15,9 +15,9 @@ import torch
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.expressions import Number, evaluate, names_in
-from rung.operation import Role, folders
 
 if TYPE_CHECKING:
+    from rung.operation import Role
     from rung.rungs.base import Device, Rung
 
 # Operation -> rungs, as `rung list` names them: the first that has the dtype is used. If it does not support the shape,
@@ -109,7 +109,13 @@ def _known(device: Device, dtype: str, rows: int) -> dict[str, Number]:
 
 def roles() -> dict[str, Role]:
     """Operations of models by name."""
-    return {role.name: role for _, role in _roles(tuple(folders()))}
+    return {role.name: role for _, role in _roles(_ladders())}
+
+
+def _ladders() -> tuple[str, ...]:
+    from rung.operation import folders  # like the catalogue, for rungs alone
+
+    return tuple(folders())
 
 
 @cache
@@ -121,8 +127,8 @@ def _roles(ladders: tuple[str, ...]) -> list[tuple[str, Role]]:
 
 def ladder_of(operation: str) -> str:
     """The ladder with an operation's rungs."""
-    known = folders()
-    return operation if operation in known else next(n for n, role in _roles(tuple(known)) if role.name == operation)
+    known = _ladders()
+    return operation if operation in known else next(n for n, role in _roles(known) if role.name == operation)
 
 
 def role_of(rung: Rung) -> str:

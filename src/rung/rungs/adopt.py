@@ -234,8 +234,7 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
         if several := next((some for some in written if len({w.kernel for w in some}) > 1), None):
             names = ", ".join(dict.fromkeys(w.kernel for w in several))
             raise RungError(
-                f"{path} launches several kernels in a row ({names}), and none of them has all that {of.name} takes; "
-                "write the header with one [[launch]] for each (docs/header.md)."
+                f"{failures[0]} If {names} do it in a row, the header has a [[launch]] for each (docs/header.md)."
             )
         raise failures[0] if failures else RungError(f"{path}: no kernel has the operands of {of.name}.")
     for row in itertools.zip_longest(*alternatives):  # in turn, so that each kernel has its best proposal tried early

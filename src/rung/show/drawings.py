@@ -282,7 +282,9 @@ def banks(sample: Sample) -> str:
     many = "1 pass" if len(rows) == 1 else f"{len(rows)} passes"
     shown = rows[:MOST_PASSES]
     height = (len(shown) + 2) * _CELL
-    parts = [f'<text class="soft" x="60" y="14">banks 0 to 31; {many}; 4x: four lanes share a word</text>']
+    several = next((len(lanes) for row in shown for lanes in row.values() if len(lanes) > 1), 0)
+    shares = f"; {several}x: so many lanes share a word" if several else "; a number is a lane"
+    parts = [f'<text class="soft" x="60" y="14">banks 0 to 31; {many}{shares}</text>']
     down = "".join(f"M{60 + bank * _CELL} {_CELL}v{len(shown) * _CELL}" for bank in range(BANKS + 1))
     across = "".join(f"M60 {(number + 1) * _CELL}h{BANKS * _CELL}" for number in range(len(shown) + 1))
     parts.append(f'<path class="box" d="{down}{across}"/>')
@@ -294,7 +296,8 @@ def banks(sample: Sample) -> str:
                 continue
             x = 60 + bank * _CELL
             label = str(lanes[0]) if len(lanes) == 1 else f"{len(lanes)}x"
-            names = "" if len(lanes) == 1 else f"<title>lanes {', '.join(map(str, lanes))}</title>"
+            which = f"lane{'s' * (len(lanes) > 1)} {', '.join(map(str, lanes))}"
+            names = f"<title>bank {bank}: {which}, {sample.lanes[lanes[0]]:+,} bytes from the first lane</title>"
             parts.append(
                 f'<rect class="c{number % 4}" x="{x}" y="{y}" width="{_CELL}" height="{_CELL}">{names}</rect>'
                 f'<text class="lane" x="{x + _CELL // 2}" y="{y + 14}">{label}</text>'
@@ -327,7 +330,8 @@ def sectors(sample: Sample) -> str:
             left, width = x + begin * wide / SECTOR, (end - begin) * wide / SECTOR
             parts.append(
                 f'<rect style="fill: var(--used); stroke: var(--paper)" x="{left}" y="{y}" width="{width}" '
-                f'height="{tall / 2}"><title>lane {lane}</title></rect>'
+                f'height="{tall / 2}"><title>lane {lane}: {sample.lanes[lane]:+,} bytes from the first lane</title>'
+                "</rect>"
             )
         some = f"lane {lanes[0]}" if len(lanes) == 1 else f"lanes {lanes[0]} to {lanes[-1]}"
         parts.append(f'<text class="soft" x="{x}" y="{y + tall - 4}">{some}</text>')

@@ -268,6 +268,27 @@ def on_cpu(rows: Iterable[Row]) -> str:
     return f"{table(heads, lines)}{caption}{appears}\n\n"
 
 
+def by_cpu_time(rows: Iterable[Row]) -> str:
+    """Tokens per second of one thread's CPU time, for several texts and widths of vectors, and what the peers' are."""
+    some = [r for r in rows if r.kind == "generate" and "clock" in r.options and r.part == "text"]
+    some = [r for r in some if r.options["by"] == "rung"]
+    found: dict[tuple[str, str, int], dict[str, Row]] = {}
+    for row in some:
+        place = (row.what, row.options.get("vectors", "all"), row.options["texts"])
+        found.setdefault(place, {})[row.dtype or ""] = row
+    formats, lines = ("float32", "bfloat16", "int8"), []
+    for (what, vectors, texts), held in sorted(found.items()):
+        cells = ["" if one is None else ", ".join(filter(None, _against(one))) for one in map(held.get, formats)]
+        lines.append([what, vectors, str(texts), *cells])
+    if not some:
+        return ""
+    m = some[0].machine
+    return table(("model", "vectors", "texts", *formats), lines) + (
+        f"Tokens per second of CPU time, against transformers' format that is named, and against llama.cpp's. Random "
+        f"weights, one thread, {m['cpu']}, torch {m['torch']}, transformers {m['transformers']}.\n\n"
+    )
+
+
 def _against(row: Row | None) -> tuple[str, str, str]:
     if row is None:
         return "", "", ""

@@ -88,37 +88,36 @@ __attribute__((noinline)) void dots(const W* w, const float* x, int K, float (*s
 
 template <int R, int N, bool FIRST>
 __attribute__((noinline)) void dots(const int8_t* w, const int16_t* x, int K, float (*sum)[N]) {
-  constexpr int SAFE = 8192;  // 2 * 127 * 32767 fits 256 times into a 32-bit lane
   int64_t exact[R][N] = {};
+#if defined(RUNG_INTEGERS)
+  constexpr int SAFE = 256 * SHORTS;  // 2 * 127 * 32767 fits 256 times into a 32-bit lane
+#else
+  constexpr int SAFE = 8192;
+#endif
   for (int k = 0; k < K;) {
     const int end = std::min(K, k + SAFE);
-#if defined(__AVX512BW__)
+#if defined(RUNG_INTEGERS)
     constexpr int CHAINS = R * N == 1 ? 4 : 1;  // independent sums hide the latency of an addition
-    __m512i s[CHAINS][R][N];
-    for (auto& chain : s)
-      for (auto& row : chain)
-        for (__m512i& column : row) column = _mm512_setzero_si512();
+    Integers s[CHAINS][R][N] = {};
     const auto add = [&](int chain, int k) {
-      __m512i f[R];
-      for (int r = 0; r < R; ++r)
-        f[r] = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)(w + size_t(r) * K + k)));
+      Integers f[R];
+      for (int r = 0; r < R; ++r) f[r] = widened(w + size_t(r) * K + k);
       for (int c = 0; c < N; ++c) {
-        const __m512i column = _mm512_loadu_si512(x + size_t(c) * K + k);
+        Integers column;
+        std::memcpy(&column, x + size_t(c) * K + k, sizeof column);
         for (int r = 0; r < R; ++r) s[chain][r][c] = multiply_add(s[chain][r][c], f[r], column);
       }
     };
-    for (; k + 32 * CHAINS <= end; k += 32 * CHAINS) {
+    for (; k + SHORTS * CHAINS <= end; k += SHORTS * CHAINS) {
       if (FIRST)
-        for (int r = 0; r < R; ++r) ahead(w + size_t(r) * K + k, 32 * CHAINS);
-      for (int i = 0; i < CHAINS; ++i) add(i, k + 32 * i);
+        for (int r = 0; r < R; ++r) ahead(w + size_t(r) * K + k, SHORTS * CHAINS);
+      for (int i = 0; i < CHAINS; ++i) add(i, k + SHORTS * i);
     }
-    for (; k + 32 <= end; k += 32) add(0, k);
+    for (; k + SHORTS <= end; k += SHORTS) add(0, k);
     for (int r = 0; r < R; ++r)
       for (int c = 0; c < N; ++c) {
-        for (int i = 1; i < CHAINS; ++i) s[0][r][c] = _mm512_add_epi32(s[0][r][c], s[i][r][c]);
-        const __m512i low = _mm512_cvtepi32_epi64(_mm512_castsi512_si256(s[0][r][c]));
-        const __m512i high = _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(s[0][r][c], 1));
-        exact[r][c] += _mm512_reduce_add_epi64(_mm512_add_epi64(low, high));
+        for (int i = 1; i < CHAINS; ++i) s[0][r][c] = (Integers)((Ints)s[0][r][c] + (Ints)s[i][r][c]);
+        exact[r][c] += total(s[0][r][c]);
       }
 #endif
     for (int part; k < end; k += part) {

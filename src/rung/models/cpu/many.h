@@ -31,10 +31,8 @@ inline Floats add_product(Floats sum, float w, Floats x) { return sum + w * x; }
 // Both hold pairs of 16-bit integers.
 inline Ints add_product(Ints sum, int32_t w, Ints x) {
   const Ints pairs = Ints{} + w;
-#if defined(__AVX512BW__)
-  return (Ints)multiply_add((__m512i)sum, (__m512i)pairs, (__m512i)x);
-#elif defined(__AVX2__)
-  return sum + (Ints)_mm256_madd_epi16((__m256i)pairs, (__m256i)x);
+#if defined(RUNG_INTEGERS)
+  return (Ints)multiply_add((Integers)sum, (Integers)pairs, (Integers)x);
 #else
   return sum + ((pairs << 16) >> 16) * ((x << 16) >> 16) + (pairs >> 16) * (x >> 16);
 #endif

@@ -210,13 +210,35 @@ class Model {
 
 constexpr int QUANTA = 32767;  // the largest input of a product with 8-bit weights
 
+// A register of 16-bit numbers, whose products with another's are added in pairs to 32-bit sums.
 #if defined(__AVX512BW__)
-inline __m512i multiply_add(__m512i sum, __m512i a, __m512i b) {
+#define RUNG_INTEGERS
+using Integers = __m512i;
+constexpr int SHORTS = 32;
+inline Integers widened(const int8_t* p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p)); }
+inline Integers multiply_add(Integers sum, Integers a, Integers b) {
 #if defined(__AVX512VNNI__)
   return _mm512_dpwssd_epi32(sum, a, b);
 #else
   return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
 #endif
+}
+inline int64_t total(Integers s) {
+  const __m512i high = _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(s, 1));
+  return _mm512_reduce_add_epi64(_mm512_add_epi64(_mm512_cvtepi32_epi64(_mm512_castsi512_si256(s)), high));
+}
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+#define RUNG_INTEGERS
+using Integers = __m256i;
+constexpr int SHORTS = 16;
+inline Integers widened(const int8_t* p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)); }
+inline Integers multiply_add(Integers sum, Integers a, Integers b) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+}
+inline int64_t total(Integers s) {
+  const __m256i high = _mm256_cvtepi32_epi64(_mm256_extracti128_si256(s, 1));
+  const __m256i both = _mm256_add_epi64(_mm256_cvtepi32_epi64(_mm256_castsi256_si128(s)), high);
+  return both[0] + both[1] + both[2] + both[3];
 }
 #endif
 
