@@ -106,7 +106,7 @@ def test_a_programs_launches_are_predicted_once_for_each_grid(
     us = [one["us"] for one in launches]
     assert max(us) == us[-1] and found["us"] == pytest.approx(sum(us) + 2 * us[0])
     bytes_moved = 60000 * 256 * 8
-    assert 0.7 < bytes_moved / 4.8e6 / us[-1] < 1  # of the memory's rate
+    assert 0.4 < bytes_moved / 4.8e6 / us[-1] < 1  # of the memory's rate
     file.write_text(PROGRAM.replace("copy<<<blocks, 256>>>(x, out)", "never<<<1, 1>>>(x)"))
     with pytest.raises(SystemExit) as ended:
         main(["count", str(file), "--time", "h200"])
