@@ -10,7 +10,6 @@ import pytest
 
 from emulation import needs_compiler
 from rung.cli import main
-from rung.emulator import timing
 
 pytestmark = needs_compiler
 CHAIN = """/*---
@@ -77,7 +76,38 @@ def test_an_unknown_gpu_is_a_mistake_of_the_call(capsys: pytest.CaptureFixture[s
     assert ended.value.code == 2 and "h200" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("units", "places", "resident"), [(1, 132, 1), (100, 132, 4), (133, 132, 2), (70000, 132, 8)])
-def test_samples_are_of_the_grid(units: int, places: int, resident: int) -> None:
-    found = timing.sample(units, places, resident)
-    assert found and len({*found}) == len(found) <= 26 and all(0 <= n < units for n in found)
+PROGRAM = """#include <cstdio>
+__global__ void copy(const float* x, float* out)
+{
+    out[blockIdx.x * 256 + threadIdx.x] = x[blockIdx.x * 256 + threadIdx.x];
+}
+__global__ void never(float* x) { while (x[1] == 0.0f) {} }
+int main()
+{
+    float *x, *out;
+    cudaMalloc(&x, 4 << 24), cudaMalloc(&out, 4 << 24), cudaMemset(x, 0, 4 << 24);
+    for (int blocks : {1, 100, 133, 1, 60000, 1}) copy<<<blocks, 256>>>(x, out);
+    float last = 1;
+    cudaMemcpy(&last, out + 59999 * 256, 4, cudaMemcpyDeviceToHost);
+    printf("%f\\n", last);
+    return 3;
+}
+"""
+
+
+def test_a_programs_launches_are_predicted_once_for_each_grid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "copies.cu"
+    file.write_text(PROGRAM)
+    (found,) = predicted(capsys, str(file))
+    launches = found["launches"]
+    assert [(one["blocks"], one["launches"]) for one in launches] == [(1, 3), (100, 1), (133, 1), (60000, 1)]
+    us = [one["us"] for one in launches]
+    assert max(us) == us[-1] and found["us"] == pytest.approx(sum(us) + 2 * us[0])
+    bytes_moved = 60000 * 256 * 8
+    assert 0.4 < bytes_moved / 4.8e6 / us[-1] < 1  # of the memory's rate
+    file.write_text(PROGRAM.replace("copy<<<blocks, 256>>>(x, out)", "never<<<1, 1>>>(x)"))
+    with pytest.raises(SystemExit) as ended:
+        main(["count", str(file), "--time", "h200"])
+    assert ended.value.code == 2

@@ -75,11 +75,14 @@ def count(
     if launch.given:
         raise RungError(f"{launch.given[0]} is of a cubin: {rung} says itself how its kernels are launched.")
     if rung.endswith(".cu"):
-        of_rungs = {"--vs": vs, "--shape": shape, "--dtype": dtype, "--tune": tune, "--bound": bound, "--time": time}
+        of_rungs = {"--vs": vs, "--shape": shape, "--dtype": dtype, "--tune": tune, "--bound": bound}
         for name, given in of_rungs.items():
             if given is not None:
                 raise RungError(f"{name} is of rungs: {rung} is a program.")
-        of_program([rung, *words], include or (), define or (), lines=lines, goals=goal or (), json=json)
+        if time:
+            predict_program([rung, *words], include or (), define or (), time, json=json)
+        else:
+            of_program([rung, *words], include or (), define or (), lines=lines, goals=goal or (), json=json)
         return
     if len(words) > 1:
         raise RungError(f"{' '.join(words[1:])}: one file is counted as a rung of {rung}.")
@@ -185,6 +188,31 @@ def _predicted(every: Sequence[tuple[str, Prediction, float | None]], *, json: b
         for table in (shown.launches(found), shown.waits(found)):
             print()
             console.table(table.columns, table.rows, right=table.right)
+
+
+def predict_program(
+    words: Sequence[str], include: Sequence[str], define: Sequence[str], gpu: str, *, json: bool = False
+) -> None:
+    """Predicts the times of a program's launches on a GPU; what they compute is not computed whole."""
+    from rung.cuda import gpus
+    from rung.emulator import counting, executable, running, timing
+    from rung.profile.prediction import Prediction
+
+    of = gpus.find(gpu, "sm_90")
+    files, arguments = running.split(words)
+    with running.built(files, executable.Options(tuple(include), tuple(define))) as program:
+        counts = program.with_name("counts")
+        how = running.Execution(
+            races="no", gpu=of.key, quiet=True, counts=counts, constants=timing.constants(of).row()
+        )
+        ended = running.run(program, arguments, how, keep=True)
+        found = Prediction(of.name, counting.played(counts))
+    told = [str(one.get("text", "")) for one in ended.report.get("findings", [])]
+    if not found.launches:
+        raise RungError(f"{files[0]}: no launch was predicted{': ' + told[0] if told else ''}.")
+    if not json:
+        console.note("only blocks that stand for a grid are executed: the program's own results are of no run.")
+    _predicted([(str(files[0]), found, None)], json=json)
 
 
 def of_program(

@@ -108,6 +108,12 @@ class Launch(ctypes.Structure):
     )
 
 
+class Prediction(ctypes.Structure):
+    """How long a launch takes, by the model of time."""
+
+    _fields_ = (("clocks", ctypes.c_double), ("resident", ctypes.c_uint), ("together", ctypes.c_uint))
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
     found = ctypes.CDLL(str(compiled()))
@@ -124,7 +130,7 @@ def library() -> ctypes.CDLL:
         ("memory", words, pointer, pointer, pointer, words),
         ("clocks", None, pointer),
         ("cold", None),
-        ("play", ctypes.c_int, pointer, pointer, words, ctypes.c_double, ctypes.c_double, pointer, pointer),
+        ("predict", ctypes.c_int, pointer, pointer, pointer, words, ctypes.c_double, ctypes.c_double, *[pointer] * 3),
         ("events", words, pointer, words),
         ("trace", words, pointer, words),
     ):
@@ -332,6 +338,15 @@ class Region(NamedTuple):
     constant: bool = False  # no kernel ever writes to it
 
 
+class Play(NamedTuple):
+    """What the model of time is given."""
+
+    constants: Sequence[float]
+    resident: int
+    shared: int  # bytes of a block, with the system's
+    sets: float  # of operands, that calls take in turn
+
+
 class Asked(NamedTuple):
     """How a launch runs, and what is looked for."""
 
@@ -348,8 +363,6 @@ class Asked(NamedTuple):
     counts: bool = False
     room: int = 0  # for requests that are kept
     timed: bool = False
-    sampled: Sequence[int] = ()  # blocks, or clusters, that the model of time is told of
-    only: bool = False  # no others run
     multiprocessors: int = 0  # that the kernel sees; 0: the usual GPU's
 
 
@@ -360,8 +373,11 @@ def run(
     parameters: Sequence[Bytes],
     asked: Asked,
     regions: Sequence[Region] = (),
-) -> None:
-    """Runs the whole grid; the parameters' sizes are those of `of.memory`."""
+    *,
+    play: Play | None = None,
+) -> tuple[Prediction, list[list[float]]]:
+    """Runs the whole grid; the parameters' sizes are those of `of.memory`. With `play`, only what stands for the grid,
+    and how long it takes is returned, with clocks of each instruction's warps by the reason why they did not issue."""
     first = aligned(bytes(max(of.memory.constants, of.memory.start)))
     for (offset, _), value in zip(of.memory.parameters, parameters, strict=True):
         struct.pack_into(f"{len(value)}s", first, of.memory.start + offset, value.raw)
@@ -388,8 +404,6 @@ def run(
         dependent=config.pdl,
         ahead=asked.ahead,
         followed=asked.followed,
-        sampled_count=len(asked.sampled),
-        sampled_only=asked.only,
         multiprocessors=asked.multiprocessors or gpus.usual().multiprocessors,
     )
     known = [*regions, *variables.regions] if regions else []
@@ -400,11 +414,17 @@ def run(
     launch.regions, launch.region_count = ctypes.addressof(rows), len(held)
     for number, data in banks.items():
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
-    sampled = (ctypes.c_uint * max(1, len(asked.sampled)))(*asked.sampled)
-    launch.sampled = ctypes.addressof(sampled)
-    fault = Fault()
-    if library().rung_machine_run(of.handle, ctypes.byref(launch), ctypes.byref(fault)):
+    fault, made = Fault(), Prediction()
+    stalls = (ctypes.c_double * STALLS * len(of.instructions))() if play else None
+    if play:
+        given = (ctypes.c_double * len(play.constants))(*play.constants)
+        model = (given, play.resident, play.shared, play.sets, ctypes.byref(made), stalls)
+        failed = library().rung_machine_predict(of.handle, ctypes.byref(launch), *model, ctypes.byref(fault))
+    else:
+        failed = library().rung_machine_run(of.handle, ctypes.byref(launch), ctypes.byref(fault))
+    if failed:
         raise of.told(fault, config.block, operand_of(of, fault, known))
+    return made, [[*row] for row in stalls or ()]
 
 
 def unwritten(of: Program, config: LaunchConfig) -> EmulatorFault | None:
@@ -442,17 +462,6 @@ def operand_of(of: Program, fault: Fault, regions: Sequence[Region]) -> str:
         f"touches parameter '{near.name}' {side}: element {(at - near.start) // near.element} "
         f"(a tensor of {count} elements)"
     )
-
-
-def play(
-    of: Program, constants: Sequence[float], resident: int, shared: int, sets: float
-) -> tuple[float, list[list[float]]] | None:
-    """Clocks that a multiprocessor takes for its share of the last launch, by its sampled blocks; of each instruction
-    clocks of warps by the reason why they did not issue. None if the samples wait for other blocks."""
-    figures, given = (ctypes.c_double * 2)(), (ctypes.c_double * len(constants))(*constants)
-    stalls = (ctypes.c_double * STALLS * len(of.instructions))()
-    done = library().rung_machine_play(of.handle, given, resident, shared, sets, figures, stalls)
-    return (figures[0], [[*row] for row in stalls]) if done else None
 
 
 def clocks() -> tuple[int, int]:

@@ -319,11 +319,11 @@ def execute(
             timed=settings.counters and counters.timed(),
         )
         _ahead = False
-        execute = functools.partial(machine.run, program, config, variables, values, regions=regions)
+        execute = functools.partial(machine.run, program, config, variables, values, asked, regions)
         if timing.recording():
-            timing.run(program, config, asked, execute)
+            timing.run(program, config, execute)
         else:
-            execute(asked)
+            execute()
         if found := machine.unwritten(program, config) if settings.poison else None:
             _unwritten = str(found)
         tally = program.tally()

@@ -32,6 +32,7 @@ class Execution:
     quiet: bool = False
     device: Literal["emulator", "cuda"] = "emulator"
     counts: Path | None = None  # what is counted is written there
+    constants: Sequence[float] = ()  # of the model of time: then only blocks that stand for a grid are executed
 
     def environment(self, report: Path | None = None) -> dict[str, str]:
         """What the program's process reads (host/report.cpp, gpu_runtime.cpp)."""
@@ -43,6 +44,7 @@ class Execution:
             "RUNG_RACES": str(("no", "auto", "yes").index(self.races)),
             "RUNG_GPU": self.gpu,
             "RUNG_QUIET": str(int(self.quiet)),
+            "RUNG_CONSTANTS": " ".join(map(repr, self.constants)),
         }
         for name, path in (("RUNG_REPORT", report), ("RUNG_COUNTS", self.counts)):
             if path is not None:

@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from rung.cuda import gpus, limits
 from rung.cuda.launch import LaunchConfig
 from rung.emulator import machine
-from rung.errors import EmulatorFault, RungError
 
 # In the order of machine/model.h, under Nsight Compute's names.
 STALLS = (
     "selected", "wait", "long_scoreboard", "short_scoreboard", "math_pipe_throttle", "lg_throttle", "mio_throttle",
     "barrier", "membar", "gmma", "not_selected", "branch_resolving",
 )  # fmt: skip
-_MOST_SAMPLES = 24
 _FOOTPRINT, _MOST_SETS = 256 << 20, 256
-_ALONE = 4  # samples of a grid with a block for each multiprocessor at most
+Stalls = list[list[float]]  # of each instruction, by STALLS
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,9 @@ class Played:
     config: LaunchConfig
     clocks: float  # of a multiprocessor for its share of the grid
     resident: int
-    stalls: list[list[float]]  # of each instruction, by STALLS
+    stalls: Stalls
     together: bool  # its blocks wait for each other, and how long is not modelled
+    launches: int = 1
 
 
 @dataclass
@@ -128,42 +127,11 @@ def recording() -> bool:
     return _recording is not None
 
 
-def run(
-    of: machine.Program, config: LaunchConfig, asked: machine.Asked, execute: Callable[[machine.Asked], None]
-) -> None:
+def run(of: machine.Program, config: LaunchConfig, execute: Callable[..., tuple[machine.Prediction, Stalls]]) -> None:
     """Executes the blocks that stand for the grid, or all if those wait for others, and plays them."""
     assert _recording is not None
-    of_gpu = _recording.constants
-    asked = asked._replace(timed=False, races=False, multiprocessors=int(of_gpu.multiprocessors))
     shared = of.resources.static_shared + config.shared
-    resident = limits.occupancy(machine.ARCH, config.threads, of.resources.registers, shared).blocks
-    cluster = math.prod(config.cluster or (1, 1, 1))
-    units, places = config.blocks // cluster, max(1, asked.multiprocessors // cluster)
-    sampled = sample(units, places, max(1, resident))
-    only = not config.cooperative
-    while True:
-        try:
-            execute(asked._replace(sampled=sampled, only=only))
-            break
-        except EmulatorFault as fault:
-            if fault.kind == "unsupported" and len(sampled) > 1:
-                sampled = sampled[:: max(2, len(sampled) // 4)]  # each is long: fewer tell as much
-            elif only:
-                only = False
-            else:
-                raise
-    found = machine.play(of, of_gpu.row(), max(1, resident), shared + limits.KIB, _recording.sets)
-    if found is None:
-        raise RungError(f"{of.place(-1)}: its blocks wait for each other: the model of time does not play that.")
-    _recording.launches.append(Played(of, config, found[0], resident, found[1], not only))
-
-
-def sample(units: int, places: int, resident: int) -> list[int]:
-    """Blocks from all over the grid; the neighbours of two tell whether neighbours share memory."""
-    each = -(-units // places)
-    most = min(units, _ALONE if each == 1 else min(2 * resident, each, _MOST_SAMPLES))
-    step = max(1, units // most)
-    step -= step > 1 and step % 2 == 0
-    chosen = [i * step for i in range(most)]
-    near = [chosen[0] + 1, chosen[most // 2] + 1] if step > 2 else []
-    return sorted({*chosen, *(n for n in near if n < units)})
+    resident = max(1, limits.occupancy(machine.ARCH, config.threads, of.resources.registers, shared).blocks)
+    model = machine.Play(_recording.constants.row(), resident, shared + limits.KIB, _recording.sets)
+    made, stalls = execute(play=model)
+    _recording.launches.append(Played(of, config, made.clocks, resident, stalls, bool(made.together)))

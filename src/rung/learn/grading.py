@@ -30,7 +30,7 @@ from rung.profile.counted import Counted, Tensor
 from rung.rungs.cuda import CudaRung
 
 State = Literal["blank", "wrong", "slow", "solved"]
-MOST_BUILDS = 2  # that the first cases may need: of sizes that are compiled in
+MOST_BUILDS = 3  # that the first cases may need: of sizes that are compiled in
 MOST_FURTHER = 3  # cases that are looked at for one that tells more
 SECONDS = 2.0  # without a thread that ends
 ANSWER = re.compile(r"constexpr\s+\w+\s+(ANSWER\w*)\s*=\s*([^;]+);")

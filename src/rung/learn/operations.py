@@ -135,11 +135,12 @@ _OWN = {
 }
 
 
-FURTHER = {  # cases of which each finds a mistake that the others may not: powers that overflow, or vanish
+FURTHER = {  # for mistakes that the others do not find: powers that overflow or vanish, an eps in the text
     "softmax": (
         Case("scores beyond exp", dict(B=1, NH=1, T=3, S=70, causal=0, scale=1.0), magnitude=100.0),
         Case("single scores far below zero", dict(B=1, NH=1, T=9, S=1, causal=0, scale=1.0), magnitude=200.0),
     ),
+    "layernorm": (Case("another eps", dict(B=1, T=6, C=129, eps=2e-2), magnitude=0.1),),
     "attention": (Case("scores beyond exp", dict(B=1, T=9, C=32, NH=1, scale=1.0), magnitude=5.0),),
 }
 

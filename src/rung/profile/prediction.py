@@ -47,7 +47,7 @@ class Prediction:
 
     @property
     def us(self) -> float:
-        return sum(self.parts)
+        return sum(us * p.launches for us, p in zip(self.parts, self.launches, strict=True))
 
 
 class Error(NamedTuple):

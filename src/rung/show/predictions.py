@@ -26,9 +26,13 @@ WORDS = {
 _MOST_LINES = 8
 
 
+def _us(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def said(found: Prediction, error: Error | None, share: float | None) -> str:
     """The prediction in a sentence, which says that it is one."""
-    text = f"predicted for {found.gpu}, not measured: {found.us:.3g} us with cold caches"
+    text = f"predicted for {found.gpu}, not measured: {_us(found.us)} us with cold caches"
     if share is not None:
         text += f", {share:.0%} of the limit"
     if error is None:
@@ -42,9 +46,9 @@ def said(found: Prediction, error: Error | None, share: float | None) -> str:
 def launches(found: Prediction) -> Table:
     rows = []
     for played, us in zip(found.launches, found.parts, strict=True):
-        blocks = f"{played.config.blocks:,}"
-        rows.append((played.program.kernel, f"{us:.3g}", f"{played.clocks:,.0f}", blocks, str(played.resident)))
-    heads = ("kernel", "us", "clocks", "blocks", "at once on a multiprocessor")
+        figures = (_us(us), f"{played.clocks:,.0f}", f"{played.config.blocks:,}", str(played.resident))
+        rows.append((played.program.kernel, str(played.launches), *figures))
+    heads = ("kernel", "launches", "us each", "clocks", "blocks", "at once on a multiprocessor")
     return Table(heads, rows, heads[1:])
 
 
@@ -79,7 +83,7 @@ def as_json(found: Prediction, error: Error | None) -> dict[str, object]:
         "error": error._asdict() if error else None,
         "launches": [
             {
-                "kernel": played.program.kernel, "us": us, "clocks": played.clocks,
+                "kernel": played.program.kernel, "us": us, "clocks": played.clocks, "launches": played.launches,
                 "blocks": played.config.blocks, "resident": played.resident,
                 "lines": _lines(played),
             }

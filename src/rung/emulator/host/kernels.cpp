@@ -5,11 +5,13 @@
 
 #include "../machine/entry.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -48,6 +50,8 @@ struct Sum  // over the launches of one kernel in one form
     unsigned long launches = 0;
     std::vector<std::array<uint64_t, 2>> tally;
     std::map<std::array<uint64_t, 3>, Request> requests;  // by instruction, memory and direction
+    rung_machine_prediction made = {};
+    std::vector<std::array<double, 12>> stalls;  // of each instruction
 };
 struct Pending { const Call* call; const Configuration* how; bool races; };
 
@@ -145,6 +149,37 @@ void add_counts(const Code& code, Sum& sum)
         for (size_t k = 3; k < 12; k++) one.figures[k] += figures[i][k];
         if (samples[i][0] && (!one.sample[0] || samples[i][3] > one.sample[3])) one.sample = samples[i];  // the worse one
     }
+}
+
+Sum& sum_of(const Code& code, const Configuration& how)
+{
+    const dim3 &g = how.grid, &b = how.block, &c = how.cluster;
+    const std::array<unsigned, 11> form = {g.x, g.y, g.z, b.x, b.y, b.z, c.x, c.y, c.z, unsigned(how.shared), how.cooperative};
+    auto found = std::find_if(sums.begin(), sums.end(), [&](const Sum& one) { return one.code == &code && one.form == form; });
+    if (found == sums.end()) found = sums.insert(found, Sum{&code, form});
+    return *found;
+}
+
+// For `rung count --time`: the constants of the model of time. Then only the blocks that stand for a grid are executed.
+const std::vector<double>& constants()
+{
+    static const std::vector<double> given = [] {
+        std::istringstream words(getenv("RUNG_CONSTANTS") ? getenv("RUNG_CONSTANTS") : "");
+        return std::vector<double>(std::istream_iterator<double>(words), {});
+    }();
+    return given;
+}
+bool predicting() { return !constants().empty(); }
+
+int predicted(const Code& code, const Call& call, const Configuration& how, const rung_machine_launch& launch, rung_machine_fault& fault)
+{
+    Sum& sum = sum_of(code, how);
+    if (sum.launches++) return 0;  // it takes as long as the first
+    int resident = 0;
+    active_blocks(&resident, call.kernel, int(how.block.x * how.block.y * how.block.z), how.shared);
+    sum.stalls.resize(code.instructions);
+    return rung_machine_predict(code.program, &launch, constants().data(), unsigned(std::max(1, resident)), launch.shared_bytes + device().reservedSharedMemPerBlock,
+                                HUGE_VAL, &sum.made, reinterpret_cast<double(*)[12]>(sum.stalls.data()), &fault);
 }
 
 // What kernels may touch.
@@ -254,7 +289,7 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
     launch.dependent = how.dependent && moment() == last_moment + 1, launch.followed = code.starts_next || beside();  // else all before it has ended
     last_moment = moment();
     rung_machine_fault fault = {};
-    const int failed = rung_machine_run(code.program, &launch, &fault);
+    const int failed = predicting() ? predicted(code, call, how, launch, fault) : rung_machine_run(code.program, &launch, &fault);
     free(bank);
     if (failed) {
         Told told = {KINDS[fault.kind], sentence_of(code, fault, launch.block), call.site, place_of(code, fault.at, how.block, call.name)};
@@ -270,13 +305,10 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
         };
         rung_machine_touched(take, const_cast<Call*>(&call));
     }
-    if (!counting()) return;
-    const dim3 &g = how.grid, &b = how.block, &c = how.cluster;
-    const std::array<unsigned, 11> form = {g.x, g.y, g.z, b.x, b.y, b.z, c.x, c.y, c.z, unsigned(how.shared), how.cooperative};
-    auto found = std::find_if(sums.begin(), sums.end(), [&](const Sum& one) { return one.code == &code && one.form == form; });
-    if (found == sums.end()) found = sums.insert(found, Sum{&code, form});
-    found->launches++;
-    add_counts(code, *found);
+    if (!counting() || predicting()) return;
+    Sum& sum = sum_of(code, how);
+    sum.launches++;
+    add_counts(code, sum);
 }
 
 Code* code_at(const char* address)
@@ -326,6 +358,12 @@ void write_counts()
         fprintf(file, "launch %lu", sum.launches);
         for (unsigned one : sum.form) fprintf(file, " %u", one);
         fprintf(file, "\ncode %s\n%s\n%s", sum.code->name.c_str(), sum.code->cubin.c_str(), sum.code->source.c_str());
+        if (predicting()) {
+            fprintf(file, "\nplayed %a %u %u", sum.made.clocks, sum.made.resident, sum.made.together);
+            for (size_t i = 0; i < sum.stalls.size(); i++)
+                for (size_t why = 0; why < sum.stalls[i].size(); why++)
+                    if (sum.stalls[i][why] > 0) fprintf(file, "\nstall %zu %zu %a", i, why, sum.stalls[i][why]);
+        }
         for (size_t i = 0; i < sum.tally.size(); i++)
             if (sum.tally[i][0]) fprintf(file, "\ntally %zu %lu %lu", i, sum.tally[i][0], sum.tally[i][1]);
         for (const auto& [_, request] : sum.requests) {

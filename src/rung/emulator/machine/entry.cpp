@@ -162,15 +162,31 @@ EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64
 
 EXPORTED void rung_machine_cold() { empty_second_cache(), forget_launches(); }
 
-EXPORTED int rung_machine_play(void* program, const double* constants, uint32_t resident, double shared_bytes, double sets, double* figures, double (*stalls)[STALLS])
+EXPORTED int rung_machine_predict(void* program, const rung_machine_launch* l, const double* constants, uint32_t resident, double shared_bytes, double sets,
+                                  rung_machine_prediction* made, double (*stalls)[STALLS], rung_machine_fault* fault)
 {
     Constants c;
     memcpy(&c, constants, sizeof c);
-    const uint32_t cluster = launch.cluster[0] * launch.cluster[1] * launch.cluster[2];
-    const Played played = play(*static_cast<Program*>(program), c, uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2], resident, cluster, shared_bytes, sets);
-    figures[0] = played.clocks, figures[1] = played.issued;
+    const uint32_t cluster = l->cluster[0] * l->cluster[1] * l->cluster[2];
+    const uint64_t blocks = uint64_t(l->grid[0]) * l->grid[1] * l->grid[2];
+    std::vector<uint32_t> chosen = sample(blocks / cluster, std::max(1u, unsigned(c.multiprocessors) / cluster), resident);
+    rung_machine_launch one = *l;
+    one.sampled_only = !l->cooperative, one.timed = one.races = 0, one.multiprocessors = unsigned(c.multiprocessors);
+    while (one.sampled = chosen.data(), one.sampled_count = unsigned(chosen.size()), rung_machine_run(program, &one, fault)) {
+        if (fault->kind == RUNG_UNSUPPORTED && chosen.size() > 1) {  // each is long: fewer tell as much
+            const size_t step = std::max<size_t>(2, chosen.size() / 4);
+            for (size_t i = 0; i * step < chosen.size(); i++) chosen[i] = chosen[i * step];
+            chosen.resize((chosen.size() + step - 1) / step);
+        } else if (one.sampled_only) one.sampled_only = 0;  // blocks wait for others
+        else return 1;
+    }
+    const Played played = play(*static_cast<Program*>(program), c, blocks, resident, cluster, shared_bytes, sets);
+    *made = {played.clocks, resident, !one.sampled_only};
     for (const auto& of : played.stalls) std::copy(of.begin(), of.end(), *stalls++);
-    return played.clocks >= 0;
+    if (played.clocks >= 0) return 0;
+    *fault = Fault(RUNG_UNSUPPORTED);
+    snprintf(fault->text, sizeof fault->text, "its blocks wait for each other: the model of time does not play that");
+    return 1;
 }
 EXPORTED void rung_machine_clocks(uint64_t* both) { both[0] = launch.longest, both[1] = launch.together; }
 

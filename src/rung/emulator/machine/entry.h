@@ -33,7 +33,7 @@ struct rung_machine_launch
     uint32_t dependent;    // it may begin before the launch ahead has ended
     uint32_t ahead;        // an unknown kernel may still run when it begins
     uint32_t followed;     // what it touches is kept: a dependent launch may follow, or another stream's run beside it
-    const uint32_t* sampled;  // blocks, or clusters, that the model of time is told of
+    const uint32_t* sampled;  // blocks, or clusters, that the model of time is told of: rung_machine_predict chooses them
     uint32_t sampled_count, sampled_only;  // no others run
     uint32_t multiprocessors;  // that the kernel sees
 };
@@ -72,10 +72,17 @@ void rung_machine_tally(void* program, uint64_t (*rows)[2]);
 // in their order; `samples` are the worst requests: lanes, bytes of each, place within a line, how bad it is, distances from the first lane.
 // Returns how many there are.
 uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[36], uint32_t room);
+// Runs the blocks that stand for the grid, or all if those wait for others, and plays them on a multiprocessor (model.h), called with so
+// many sets of operands in turn: its clocks for its share of the grid, and of each instruction clocks of warps by the reason why they did
+// not issue. 0, or 1 with what went wrong.
+struct rung_machine_prediction
+{
+    double clocks;
+    uint32_t resident, together;  // blocks at once; blocks wait for each other, and how long is not modelled
+};
+int rung_machine_predict(void* program, const struct rung_machine_launch* launch, const double* constants, uint32_t resident, double shared_bytes, double sets,
+                         struct rung_machine_prediction* made, double (*stalls)[12], struct rung_machine_fault* fault);
 // The second cache holds nothing: for the clocks of the launches that follow.
-// Plays the sampled blocks of the last launch on a multiprocessor (model.h), called with so many sets of operands in turn; clocks of its share of the grid, instructions issued, and
-// of each instruction clocks of warps by the reason why they did not issue. 0 if the warps wait for what was not sampled.
-int rung_machine_play(void* program, const double* constants, uint32_t resident, double shared_bytes, double sets, double* figures, double (*stalls)[12]);
 void rung_machine_cold();
 // Clocks of the longest block, and of all together; zero if they were not wanted.
 void rung_machine_clocks(uint64_t* both);

@@ -102,6 +102,7 @@ private:
 };
 
 void measure_sharing(const Constants& c, uint64_t blocks, double together, double sets);  // of the recorded streams' memory, by region
+std::vector<uint32_t> sample(uint64_t units, uint64_t places, uint64_t resident);
 Played play(const Program& program, const Constants& c, uint64_t blocks, uint32_t resident, uint32_t cluster, double shared_bytes, double sets);
 void remember_launch();  // what the last launch has touched is in the second cache
 void forget_launches();  // nothing is

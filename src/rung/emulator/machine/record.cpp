@@ -10,6 +10,7 @@ std::vector<std::unique_ptr<Stream>> streams;
 namespace {
 
 constexpr size_t MOST = 6u << 20;  // instructions of all
+constexpr uint64_t ALONE = 4, MOST_SAMPLES = 24;  // of a grid with a block for each multiprocessor at most; of others
 std::vector<uint32_t> chosen;
 bool only_chosen;
 size_t recorded;
@@ -30,6 +31,21 @@ void add(const Warp& w, Ask h)
 }
 
 }  // namespace
+
+// Blocks from all over the grid; the neighbours of two tell whether neighbours share memory.
+std::vector<uint32_t> sample(uint64_t units, uint64_t places, uint64_t resident)
+{
+    const uint64_t each = (units + places - 1) / places;
+    const uint64_t most = std::min(units, each == 1 ? ALONE : std::min({2 * resident, each, MOST_SAMPLES}));
+    uint64_t step = std::max<uint64_t>(1, units / most);
+    step -= step > 1 && step % 2 == 0;
+    std::vector<uint32_t> found;
+    for (uint64_t i = 0; i < most; i++) {
+        found.push_back(uint32_t(i * step));
+        if (step > 2 && (i == 0 || i == most / 2) && i * step + 1 < units) found.push_back(uint32_t(i * step + 1));
+    }
+    return found;
+}
 
 void begin_record(const uint32_t* units, uint32_t count, bool only)
 {
