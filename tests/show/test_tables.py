@@ -197,7 +197,7 @@ def test_the_climb_is_a_picture_in_light_and_dark(root: Path) -> None:
 
 
 def test_the_readme_tells_of_the_model_the_checks_and_the_cpu(root: Path) -> None:
-    parts = ("climb:model", "check", "cpu", "cpu-time")
+    parts = ("climb:model", "check", "cpu", "cpu:time")
     (root / "README.md").write_text("".join(f"<!-- {p} -->\n<!-- /{p} -->\n" for p in parts))
     steps = [
         Row(kind="climb", what="gpt2", part=name, dtype="bfloat16", weights="random", machine=MACHINE, time=TIME,

@@ -60,7 +60,7 @@ def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
         "ladders": partial(ladder_tables.overview, gpu),
         "check": partial(ladder_tables.checked, gpu),
         "cpu": partial(generation_tables.on_cpu, cpu.results),
-        "cpu-time": partial(generation_tables.by_cpu_time, cpu.results),
+        "cpu:time": partial(generation_tables.by_cpu_time, cpu.results),
         "gpu": partial(generation_tables.summary, gpu),
         "course": partial(generation_tables.course, gpu, short=True),
         "beyond:mpi": partial(parallel_tables.mpi, cpu),
