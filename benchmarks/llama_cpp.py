@@ -84,5 +84,6 @@ def seconds(program: Path, model: Path, threads: int, prompt: int, new: int, tex
         found = json.loads(lines[0]) if lines else {"t_pp": 0.0, "t_tg": 0.0}
         return found["t_pp"] + (found["t_tg"] if new > 1 else 0.0), used
 
-    wall, used = run(prompt, max(1, new))
+    # The run for comparison has two steps, one for its prompt: with as many more nothing but loading is taken off.
+    wall, used = run(prompt, new + 2 if new and cpu else max(1, new))
     return used - run(1, 1)[1] if cpu else wall

@@ -92,7 +92,7 @@ def study() -> Iterator[Call]:
 
 
 def text() -> Iterator[Call]:
-    wanted = {r.command for r in empty("text")}
+    wanted = {r.command for kind in ("text", "kernels") for r in empty(kind)}
     for option, (rungs, seconds) in TEXTS.items():
         if (f"{sources.COMMANDS['text']} {option}").strip() in wanted:
             chosen = [word for rung in rungs for word in ("--rung", rung)]
@@ -148,5 +148,5 @@ if __name__ == "__main__":
     sys.stdout = log
     for name, outcome, seconds in outcomes:
         print(f"{seconds:5.0f} s  {outcome[:60]:12}  {name}")
-    left = sum(len(empty(kind)) for kind in ("bench", "profile", "course", "study", "text"))
+    left = sum(len(empty(kind)) for kind in ("bench", "profile", "course", "study", "text", "kernels"))
     print(f"{left} places are empty; the same command goes on.")

@@ -13,7 +13,6 @@ from rung.check import judge
 from rung.check.report import ALONE, CheckRequest, Report
 from rung.check.runner import Binding, emulated
 from rung.emulator import module
-from rung.processors import processors
 
 RESIDUAL = """/*---
 idea = "One thread per element."
@@ -54,23 +53,6 @@ def test_what_only_other_shapes_show_is_a_failure(
     assert (report.verdict, report.cause) == ("failed", "values")
     assert report.failure["dims"]["T"] == 1 and report.failure["dims"]["B"] > 1
     assert report.failure["pairs"][0]["got"] == 1.0
-
-
-@needs_compiler
-@pytest.mark.skipif(processors() < 2, reason="the kernel would end the judge itself")
-def test_what_ends_the_copy_fails(tmp_path: Path) -> None:
-    kill = """
-#ifdef RUNG_EMULATOR
-extern "C" int kill(int, int);
-extern "C" int getppid();
-#else
-#define kill(...)
-#endif
-"""
-    path = written(tmp_path, "if (T == 1 && B > 1 && C > 1) kill(getppid(), 9);", kill)
-    command = [sys.executable, "-m", "rung", "check", "residual", str(path), "--device", "emulator"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 1 and "ended" in result.stdout, result
 
 
 @needs_compiler

@@ -35,7 +35,7 @@ def page(tmp_path: Path) -> Iterator[browser.Page]:
         yield one
 
 
-def waits(page: browser.Page, condition: str, seconds: float = 20) -> None:
+def waits(page: browser.Page, condition: str, seconds: float = 120) -> None:  # the machine may be compiled first
     until = time.monotonic() + seconds
     while not page.value(condition):
         assert time.monotonic() < until, condition

@@ -39,7 +39,7 @@ VARIANTS = {
 def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways in which the CPU takes a step."""
     if request.param == "torch":
-        monkeypatch.setattr(build, "begin", lambda: None)
+        monkeypatch.setattr(build, "begin", lambda *_: None)
     return str(request.param)
 
 

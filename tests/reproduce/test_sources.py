@@ -40,7 +40,7 @@ def test_a_step_of_the_climb_and_a_study_that_a_place_names_exist() -> None:
     assert {r.what for r in sources.references("climb")} <= steps
     steps_of_course = {(s.name, s.dtype) for s in course.steps()}
     assert {(r.what, r.dtype) for r in sources.references("course")} <= steps_of_course
-    for r in sources.references("text"):
+    for r in (*sources.references("text"), *sources.references("kernels")):
         assert r.what in {variant.name for variant in attention.variants("emulator", dtype=r.dtype)}, r
     assert {r.what.partition("/")[0] for r in sources.references("study")} <= set(STUDIES)
 
@@ -98,7 +98,7 @@ def test_a_rate_without_its_counters_was_not_measured() -> None:
 
 def test_a_text_of_one_batch_is_no_evidence_of_another() -> None:
     place = figure("Peak memory at 512 tokens", "version 12, four texts")
-    options = {"study": "attention", "new_tokens": 512}
+    options = {"study": "attention, kernels", "new_tokens": 512}
 
     def row(part: str, peak: float, **more: int) -> Row:
         one = Row(kind="climb", what="gpt2", part=part, dtype="float32", options={**options, **more})

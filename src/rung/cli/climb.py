@@ -80,12 +80,13 @@ def climb(
             batch=batch, seconds=seconds, model=name, trained=trained, dtype=number,
         ):  # fmt: skip
             results.append(_store(row, device, output))  # at once, so that an interrupted study keeps its results
-            console.note(f"{row.part}: {attention_text_chart.result(row)}")
+            if row.options["study"] == study:
+                console.note(f"{row.part}: {attention_text_chart.result(row)}")
         if json:
             console.print_json([row.as_json() for row in results])
         else:
-            console.show([tables.attention_study(results)])
-        _draw_study(results, svg)
+            console.show([tables.attention_study(attention_text_chart.of_study(results))])
+        _draw_study(attention_text_chart.of_study(results), svg)
         return
     climber = generation.Climber(
         model.removeprefix("random:"), config, weights, ids, tokens,

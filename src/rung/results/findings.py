@@ -68,10 +68,6 @@ class Finding:
         theirs = self.than() or sources.number(self.theirs())
         return self.says, VERDICTS[self.verdict], self.why.replace("{ours}", ours), theirs, ours
 
-    @property
-    def command(self) -> str:
-        return "; ".join(dict.fromkeys(f.command for f in self.figures))
-
 
 @cache
 def findings() -> tuple[Finding, ...]:

@@ -18,13 +18,14 @@ from rung.errors import RungError
 from rung.results.row import Row
 
 FILE = Path(__file__).with_name("sources.toml")
-STUDIES = {"climb": "", "text": "attention", "course": "course"}  # of the climb's rows
+STUDIES = {"climb": "", "text": "attention", "kernels": "attention, kernels", "course": "course"}  # of the climb's rows
 NONE = "- "  # prefix of the reason why no row of ours can have the figure
 SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "GB": 1e9}
 SUM, OVER = "+", "/"  # the first of several references that are added, and what stands before those that divide them
 PRODUCTS = {"b4t64 qkv": 12, "b4t64 out": 12, "b4t64": 12, "b4t64 proj": 12, "lm head": 1}  # of a forward pass
 COMMANDS = {"profile": "rung profile", "sweep": "rung sweep --course", "climb": "rung climb",
-            "text": "rung climb --study attention", "course": "rung climb --study course"}  # fmt: skip
+            "text": "rung climb --study attention", "kernels": "rung climb --study attention",
+            "course": "rung climb --study course"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Reference:
             shape = f"'{self.shape}'" if " " in self.shape else self.shape
             tuned = "".join(f" --tune {name}={value}" for name, value in self.tuning.items())
             return f"rung {self.kind} {self.what} --dtype {self.dtype} --shape {shape}{tuned}"
-        if self.kind == "text":
+        if self.kind in ("text", "kernels"):
             more = "" if self.batch == 1 else f" --batch {self.batch}"
             return COMMANDS["text"] + more + ("" if self.dtype == "float32" else f" --dtype {self.dtype}")
         return COMMANDS.get(self.kind) or f"rung study {self.what.partition('/')[0]}"

@@ -10,21 +10,24 @@ from rung.results.row import Row
 from rung.show import charts
 from rung.show.charts import Bar, Mark, Panel, Series
 
+KERNELS = "attention, kernels"  # the study of rows that the host has no part in
+
 
 def steps(rows: Sequence[Row]) -> list[Row]:
     """The rows of the study, in the order of its variants."""
-    return sorted((r for r in _of_study(rows) if "batch" not in r.options), key=lambda r: int(r.detail["step"]))
+    return sorted((r for r in of_study(rows) if "batch" not in r.options), key=lambda r: int(r.detail["step"]))
 
 
-def _of_study(rows: Sequence[Row]) -> list[Row]:
-    return [r for r in rows if r.kind == "climb" and r.options.get("study") == "attention"]
+def of_study(rows: Sequence[Row], study: str = "attention") -> list[Row]:
+    return [r for r in rows if r.kind == "climb" and r.options.get("study") == study]
 
 
 def batches(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Time and peak memory of each variant over the number of texts; empty if there was only one."""
-    some = _of_study(rows)
+    some = of_study(rows)
     sizes = sorted({int(r.options.get("batch", 1)) for r in some})
     by = {(r.part, int(r.options.get("batch", 1))): r for r in some}
+    alone = {(r.part, int(r.options.get("batch", 1))): r for r in of_study(rows, KERNELS)}
     names = [name for name in dict.fromkeys(r.part for r in steps(some)) if (name, sizes[-1]) in by]
     if len(sizes) < 2:
         return [], []
@@ -33,8 +36,8 @@ def batches(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     for name in names:
         line = [name.replace("_", " ")]
         for n in sizes:
-            row = by.get((name, n))
-            peak = row.metrics.get("peak_bytes") if row else None
+            row, kernels = by.get((name, n)), alone.get((name, n))
+            peak = kernels.metrics.get("peak_bytes") if kernels else None
             line += [result(row) if row else "", f"{peak / 1e6:,.0f} MB" if peak else ""]
         lines.append(line)
     return columns, lines

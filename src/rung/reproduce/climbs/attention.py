@@ -10,7 +10,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from rung.results import machine
 from rung.results.row import Row
 from rung.rungs import catalogue, identity, tunings
 from rung.rungs.base import Device, Prepared, Rung
+from rung.show.attention_text_chart import KERNELS
 
 NEAR = 0.03  # of the norm, by which logits of 16-bit variants may differ
 MARKS = (64, 128, 256, 512, 1024)  # lengths of text at which the elapsed time is reported
@@ -136,7 +137,8 @@ def run(
     trained: str = "random",
     dtype: str = "float32",
 ) -> Iterator[Row]:
-    """A row for each variant, as soon as it is measured; the others are compared with the first.
+    """A row for each variant, as soon as it is measured, and one of its kernels' time and of its memory, which do not
+    depend on the host; the others are compared with the first.
 
     A `batch` writes this many copies of the text at once; all its rows must be the same.
     In another dtype than float32 all read the first one's text, and their logits must be near.
@@ -158,7 +160,12 @@ def run(
         gc.collect()
         if study.cuda:
             torch.cuda.empty_cache()  # buffers of every length of text
-        yield _result(model, trained, step, variant, row, dtype)
+        result = _result(model, trained, step, variant, row, dtype)
+        yield result
+        if "kernels" in row:
+            options, detail = {**result.options, "study": KERNELS}, {"step": step, "idea": variant.what}
+            alone = replace(result, options=options, detail=detail, metrics={})
+            yield alone.with_metrics(tokens=row["written"], kernel_seconds=row["kernels"], peak_bytes=row["peak"])
         if not study.stamps:
             return  # the others are compared with the first one's text and time
 
@@ -169,22 +176,15 @@ def _result(model: str, trained: str, step: int, variant: Variant, found: Fields
     several = {"batch": found["batch"]} if found["batch"] > 1 else {}
     detail = {"step": step, "idea": variant.what, "language": variant.kind, "flash": variant.flash}
     row = Row(
-        kind="climb",
-        what=model,
-        part=variant.name,
-        dtype=dtype,
+        kind="climb", what=model, part=variant.name, dtype=dtype, weights=trained,
         options={"study": "attention", "new_tokens": found["tokens"], **several},
         texts={variant.rung.full_name: identity.text(variant.rung)} if variant.rung else {},
-        verdict="ok" if right else "failed",
-        reason="" if right else found["verdict"],
+        verdict="ok" if right else "failed", reason="" if right else found["verdict"],
         detail={**detail, **{name: found[name] for name in ("at", "curve") if name in found}},
-        weights=trained,
-        machine=machine.facts(),
-        state=machine.state(),
-    )
+        machine=machine.facts(), state=machine.state(),
+    )  # fmt: skip
     figures = {"tokens": found["written"] or None, "seconds": found["seconds"], "vs_naive": found.get("against_naive")}
-    figures["kernel_seconds"] = found.get("kernels")
-    return row.with_metrics(**figures, same_tokens=found.get("same"), peak_bytes=found.get("peak"))
+    return row.with_metrics(**figures, same_tokens=found.get("same"))
 
 
 class _Study:
