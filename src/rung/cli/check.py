@@ -97,7 +97,7 @@ def check(
     from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, exit_code
     from rung.cuda.source import kernels_in
     from rung.dtypes import dtype as dtype_named
-    from rung.rungs import catalogue
+    from rung.rungs import adopt, catalogue
     from rung.rungs.cuda import CudaRung
     from rung.rungs.header import has_header
 
@@ -134,6 +134,7 @@ def check(
                 text = read_text(path)
                 if kernels_in(text) and not has_header(text):
                     console.note(f"rung: {path} has no header; those that fit it are tried.")
+                    adopt.progress[:] = [console.note]
             chosen = [r for r in catalogue.select(operation, path) if libraries or r.kind != "library"]
         own = chosen[0]
         again = ["check", "--problem", problem, rung] if problem else ["check", operation, path] if path else []

@@ -15,7 +15,7 @@ import multiprocessing
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,6 +39,8 @@ from rung.rungs.words import names_of, plain_name
 MOST = 48  # proposals that are tried
 CANDIDATES = 3  # that are shown, where none is right
 SECONDS = 20.0
+SILENCE = 1.5  # seconds
+progress: list[Callable[[str], None]] = []  # whom trials that take longer are told
 OTHER_SHAPE = 8  # proposals with other bindings go before another grid than the one that the file writes
 BLOCK = 256  # threads, if the file does not say
 # Names of sizes, as kernels write them.
@@ -173,7 +175,9 @@ def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[
     the next goes on."""
     from rung.rungs.adopt_trial import PASSES, tried  # it imports torch: a copy of this process has it
 
-    first, deadline = 0, time.monotonic() + SECONDS
+    first = 0
+    began = said = time.monotonic()
+    deadline = began + SECONDS
     held: dict[str, Any] | None = None  # right where a row is short: another may be right everywhere
     context: Any = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
     while first < PASSES * len(proposals):
@@ -187,7 +191,11 @@ def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[
             while answers.poll(max(0.0, deadline - time.monotonic())):
                 answer = answers.recv()
                 if isinstance(answer, int):
-                    begun = answer
+                    begun, now = answer, time.monotonic()
+                    if now - said > SILENCE:
+                        said, number = now, begun % len(proposals) + 1
+                        for say in progress:
+                            say(f"rung: header {number} of {len(proposals)} is tried ({now - began:.1f} s)")
                     if held is not None and begun >= len(proposals):
                         return held, len(proposals)
                 elif answer is not None and answer["held"]:
