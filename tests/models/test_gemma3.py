@@ -62,7 +62,7 @@ def ids_of(count: int, seed: int) -> list[int]:
 def assert_transformers(model: rung.Model, folder: Path, ids: list[int], count: int) -> None:
     """Logits, greedy texts in company, and a score, in float32."""
     right = models.reference_logits(folder, ids)
-    assert (model.logits(ids) - right).norm() / right.norm() < 2e-5
+    assert (model.logits(ids).cpu() - right).norm() / right.norm() < 2e-5
     prompts = [ids, ids[:3], ids[5:26]]
     for prompt, text in zip(prompts, model.generate(prompts, max_new_tokens=count, temperature=0), strict=True):
         logits = models.reference_logits(folder, [*prompt, *text.tokens])[len(prompt) - 1 : -1]
