@@ -224,9 +224,9 @@ def beyond_its_kernels(source: str, *, of_a_problem: bool = False) -> str:
             other or sorted(names & (NAMES if "triton" not in packages else {"eval", "exec", "__import__"})) or [""]
         )[0]
     of_os = {id(n.value): n.attr for n in nodes if isinstance(n, ast.Attribute)}
-    reads_settings = all(of_os.get(id(n)) in SETTINGS for n in nodes if isinstance(n, ast.Name) and n.id == "os")
+    uses = {of_os.get(id(n), "") for n in nodes if isinstance(n, ast.Name) and n.id == "os"}
     for name, package in zip(imported, packages, strict=True):
-        if name == "os" and reads_settings:
+        if name == "os" and uses and uses <= {*SETTINGS}:
             continue
         of_rung = package == "rung" and name != "rung" and not name.startswith(OF_RUNG)
         if package not in IMPORTS or name.startswith(HIDDEN) or of_rung:
