@@ -65,7 +65,7 @@ class Loaded:
         self.kernels = elf.kernels(data)
         path = _kept(data)
         resources = {kernel: elf.resources(data, kernel) for kernel in self.kernels}
-        self._cubin = Cubin(path, machine.ARCH, {kernel: kernel for kernel in self.kernels}, resources, "")
+        self._cubin = Cubin(path, elf.arch(data), {kernel: kernel for kernel in self.kernels}, resources, "")
         self._variables = machine.Variables(data)
         self._programs: dict[str, machine.Program] = {}
 

@@ -41,6 +41,7 @@ class Settings:
     check_races: bool = False  # accesses that nothing orders are looked for; takes twice as long
     counters: bool = False  # what the instructions do is counted; counters.py reports it by line
     coverage: bool = False  # branches are counted; coverage.py reports them by line
+    arch: str = machine.ARCH  # that modules are compiled for, and whose limits hold
 
 
 _ambient = Settings()
@@ -139,6 +140,7 @@ class EmulatedModule:
         self._build, self._own, _unwritten = build, settings, ""
         if self.settings.order not in _ORDERS:
             raise RungError(f"Thread order '{self.settings.order}' is not known: take one of {', '.join(_ORDERS)}.")
+        self._arch = self.settings.arch
         self._variables: machine.Variables | None = None
         _ = self.resources  # what does not compile is refused now
         self._ready: set[tuple[str, LaunchConfig]] = set()
@@ -151,10 +153,10 @@ class EmulatedModule:
     @property
     def resources(self) -> Mapping[str, Resources]:
         """What the compiler reports."""
-        return machine.resources(self._build)
+        return machine.resources(self._build, self._arch)
 
     def prepare(self, kernel: str, config: LaunchConfig) -> None:
-        """Checks the launch against the limits of an sm_90."""
+        """Checks the launch against the limits of the architecture."""
         if (kernel, config) in self._ready:
             return
         if kernel not in self._build.kernels:
@@ -169,8 +171,9 @@ class EmulatedModule:
                 f"{name} declares {static} bytes of shared memory; {limits.DEFAULT_SHARED} is the most for __shared__ "
                 "arrays of fixed size: use `extern __shared__` and the launch's `shared`.",
             )
-        if reason := limits.refusal(LIMITS, config, static_shared=static):
-            too_much = static + config.shared > LIMITS.shared_block
+        here = limits.limits(self._arch)
+        if reason := limits.refusal(here, config, static_shared=static):
+            too_much = static + config.shared > here.shared_block
             raise EmulatorFault("shared", f"{name}: {reason}.") if too_much else RungError(f"{name}: {reason}.")
         if (blocks := math.prod(config.grid)) > MOST_BLOCKS:
             raise RungError(f"{name}: {blocks:,} blocks are more than the emulator runs, at most {MOST_BLOCKS:,}.")
@@ -186,7 +189,7 @@ class EmulatedModule:
         self.prepare(kernel, config)
         _followed |= config.pdl
         values = self._pack(kernel, args)
-        program, variables = machine.program(self._build, kernel), self._own_variables()
+        program, variables = machine.program(self._build, kernel, self._arch), self._own_variables()
 
         def go() -> None:
             if not launching():
@@ -216,7 +219,7 @@ class EmulatedModule:
 
     def _own_variables(self) -> machine.Variables:
         if self._variables is None:
-            cubin = nvrtc.compile_cubin(self._build.with_lines, machine.ARCH)
+            cubin = nvrtc.compile_cubin(self._build.with_lines, self._arch)
             self._variables = machine.Variables(cubin.path.read_bytes())
         return self._variables
 
@@ -266,7 +269,7 @@ class EmulatedModule:
 
     def _sizes(self, kernel: str) -> list[int]:
         """Bytes of each parameter, negative for a pointer."""
-        sizes = [size for _, size in machine.program(self._build, kernel).memory.parameters]
+        sizes = [size for _, size in machine.program(self._build, kernel, self._arch).memory.parameters]
         named = kernel_parameters(self._build.source, kernel, self._build.origin)
         pointers = [p.pointer for p in named] if len(named) == len(sizes) else [False] * len(sizes)
         return [-size if pointer else size for size, pointer in zip(sizes, pointers, strict=True)]
