@@ -122,7 +122,7 @@ def kernel_memory(cubin: bytes, symbol: str) -> KernelMemory:
 def arch(cubin: bytes) -> str:
     """The architecture that a cubin says it is for, such as sm_80."""
     (flags,) = struct.unpack_from("<I", cubin, 48)
-    number = flags >> 8 & 0xFF if cubin[8] >= 8 else flags & 0xFF  # of files of the present version, and of earlier ones
+    number = flags >> 8 & 0xFF if cubin[8] >= 8 else flags & 0xFF  # of this version, and before
     return f"sm_{number}"
 
 

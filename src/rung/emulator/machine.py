@@ -1,5 +1,5 @@
-"""Runs a kernel's machine code (that of an sm_90a, or of another architecture where one is asked for; NVRTC makes it without
-a GPU) warp by warp, and counts what each instruction does. machine/entry.h has the C interface.
+"""Runs a kernel's machine code (that of an sm_90a, or of the architecture asked for; NVRTC makes it without a GPU)
+warp by warp, and counts what each instruction does. machine/entry.h has the C interface.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ _ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
 _POINTING = ("pointer", "tensor_map")
 _one_at_a_time = threading.Lock()  # counts and traces are those of the last launch
-LIMITS = limits.limits(machine.ARCH)
 MOST_BLOCKS = 1 << 26  # of a launch; the machine keeps their order, and they take a minute at least
 _PATTERNS = 5  # patterns of unwritten memory: NaN first, then others from launch to launch
 CONSTANT_ROOM = 64 * 1024  # bytes of __constant__ memory that a module has
@@ -140,15 +139,18 @@ class EmulatedModule:
         self._build, self._own, _unwritten = build, settings, ""
         if self.settings.order not in _ORDERS:
             raise RungError(f"Thread order '{self.settings.order}' is not known: take one of {', '.join(_ORDERS)}.")
-        self._arch = self.settings.arch
-        self._variables: machine.Variables | None = None
+        self._variables: dict[str, machine.Variables] = {}  # by architecture
         _ = self.resources  # what does not compile is refused now
-        self._ready: set[tuple[str, LaunchConfig]] = set()
+        self._ready: set[tuple[str, LaunchConfig, str]] = set()
         self._constants: dict[str, int] = {}
 
     @property
     def settings(self) -> Settings:
         return self._own or _ambient
+
+    @property
+    def _arch(self) -> str:
+        return self.settings.arch
 
     @property
     def resources(self) -> Mapping[str, Resources]:
@@ -157,7 +159,7 @@ class EmulatedModule:
 
     def prepare(self, kernel: str, config: LaunchConfig) -> None:
         """Checks the launch against the limits of the architecture."""
-        if (kernel, config) in self._ready:
+        if (kernel, config, self._arch) in self._ready:
             return
         if kernel not in self._build.kernels:
             raise RungError(
@@ -177,7 +179,7 @@ class EmulatedModule:
             raise EmulatorFault("shared", f"{name}: {reason}.") if too_much else RungError(f"{name}: {reason}.")
         if (blocks := math.prod(config.grid)) > MOST_BLOCKS:
             raise RungError(f"{name}: {blocks:,} blocks are more than the emulator runs, at most {MOST_BLOCKS:,}.")
-        self._ready.add((kernel, config))
+        self._ready.add((kernel, config, self._arch))
 
     def launch(self, kernel: str, config: LaunchConfig, args: Sequence[Argument]) -> None:
         """Runs the whole grid before it returns."""
@@ -218,10 +220,10 @@ class EmulatedModule:
             )
 
     def _own_variables(self) -> machine.Variables:
-        if self._variables is None:
+        if self._arch not in self._variables:
             cubin = nvrtc.compile_cubin(self._build.with_lines, self._arch)
-            self._variables = machine.Variables(cubin.path.read_bytes())
-        return self._variables
+            self._variables[self._arch] = machine.Variables(cubin.path.read_bytes())
+        return self._variables[self._arch]
 
     def _constant(self, symbol: str) -> tuple[int, int] | None:
         """The address and the size of a __constant__ variable."""
