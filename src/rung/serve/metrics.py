@@ -46,7 +46,7 @@ class Metrics:
         self.restarts = self._plain("rung:worker_restarts", "Engines' processes that were started again.")
         self.failures = self._plain("rung:engine_failures", "Failures of engines that ended running texts.")
         self.shared = self._plain("rung:shared_prompt_tokens", "Tokens of prompts that were found in memory, not read.")
-        self.set_back = self._plain("rung:preemptions", "Times that a text gave its memory back, to be read again later.")
+        self.set_back = self._plain("rung:preemptions", "Times that a text gave its memory back, to be read again.")
         self._refusals = Counter(
             "rung:http_errors", "Answers with an error.", ["model_name", "status"], registry=self._registry
         )
