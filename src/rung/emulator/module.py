@@ -321,7 +321,6 @@ def execute(
             tiles=tiles,
             counts=settings.counters,
             room=counters.room() if settings.counters else 0,
-            timed=settings.counters and counters.timed(),
         )
         _ahead = False
         execute = functools.partial(machine.run, program, config, variables, values, asked, regions)
