@@ -74,7 +74,7 @@ OP(LDC, load_constant, prepare_constant, true, "64 U16 S16 U8 S8 32", "LDC", LSU
 OP(SYNCS, barrier, prepare_barrier, false, "EXCH 64 PHASECHK TRANS64 TRYWAIT CCTL IV ARRIVE RED OPTOUT A1T0 ART0 A0TR A0TX A0T1", "BAR", LSU, 4, PAIR, "", "shared", "write")
 OP(ARRIVES, arrive_after_copies, nullptr, false, "LDGSTSBAR 64 ARVCNT TRANSCNT", "", LSU, 4, WORD, "", "", "")
 OP(LDGSTS, copy_of_lanes, prepare_lanes_copy, false, "E BYPASS LTC64B LTC128B LTC256B 32 64 128 ZFILL CONSTANT EF EL LU", "LDGSTS", LSU, 4, WORD, "cp.async", "global", "copy")
-OP(LDGDEPBAR, close_group, prepare_close_group, false, "", "", LSU, 4, WORD, "", "", "")
+OP(LDGDEPBAR, close_group, nullptr, false, "", "", LSU, 4, WORD, "", "", "")
 OP(DEPBAR, wait_for_group, prepare_wait_for_group, false, "LE", "", NONE, 1, WORD, "", "", "")
 OP(UBLKCP, bulk, prepare_bulk, false, "S G MULTICAST", "TMA", TMA, 1, WORD, "bulk", "any", "copy")
 OP(UBLKRED, bulk, prepare_bulk, false, "S G MULTICAST ADD MIN MAX INC DEC AND OR XOR S32 U32 U64 S64 64 F16 BF16 F32 F64 RN FTZ", "TMA", TMA, 1, WORD, "bulk", "any", "copy")

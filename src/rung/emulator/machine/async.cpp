@@ -286,11 +286,6 @@ void wait_for_group(Warp& warp, const Op& op, uint32_t)
     });
 }
 
-bool prepare_close_group(Op& op)
-{
-    return true;
-}
-
 bool prepare_wait_for_group(Op& op)
 {
     op.flags = op.has("LE") && op.s[0].parts == "SB0";
