@@ -198,12 +198,12 @@ def predict_program(
     from rung.emulator import counting, executable, running, timing
     from rung.profile.prediction import Prediction
 
-    of = gpus.find(gpu, "sm_90")
+    of = gpus.find(gpu)
     files, arguments = running.split(words)
     with running.built(files, executable.Options(tuple(include), tuple(define))) as program:
         counts = program.with_name("counts")
         how = running.Execution(
-            races="no", gpu=of.key, quiet=True, counts=counts, constants=timing.constants(of).row()
+            races="no", gpu=of.key, quiet=True, counts=counts, constants=timing.basis(of).constants.row()
         )
         ended = running.run(program, arguments, how, keep=True)
         found = Prediction(of.name, counting.played(counts))

@@ -1,5 +1,5 @@
-"""Runs a kernel's machine code (that of an sm_90a, which NVRTC makes without a GPU) warp by warp, and counts what each
-instruction does. machine/entry.h has the C interface.
+"""Runs a kernel's machine code (that of an sm_90a, or of the architecture asked for; NVRTC makes it without a GPU)
+warp by warp, and counts what each instruction does. machine/entry.h has the C interface.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ class Fault(ctypes.Structure):
 
 GLOBAL_SPACE, SHARED_SPACE, LOCAL_SPACE = 1, 2, 3
 SPACES = ("", "global", "shared", "local")
-RESERVED = 1024  # bytes before a block's own shared memory
 
 
 class _Region(ctypes.Structure):
@@ -78,6 +77,7 @@ class Launch(ctypes.Structure):
         ("block", ctypes.c_uint * 3),
         ("cluster", ctypes.c_uint * 3),
         ("shared_bytes", ctypes.c_uint),
+        ("reserved_shared", ctypes.c_uint),
         ("local_bytes", ctypes.c_uint),
         ("cooperative", ctypes.c_uint),
         ("bank", ctypes.c_void_p * 8),
@@ -182,6 +182,8 @@ class Program:
     def __init__(self, cubin: Cubin, instructions: list[sass.Instruction], kernel: str, origin: str) -> None:
         self.kernel, self.origin, self.instructions = kernel, origin, instructions
         self.resources: Resources = cubin.resources[kernel]
+        self.arch = cubin.arch
+        self.reserved = elf.reserved_shared(cubin.arch)
         self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
         code = elf.code(cubin.path.read_bytes(), cubin.lowered[kernel])
         self.shared = elf.kernel_shared(cubin.path.read_bytes(), cubin.lowered[kernel])
@@ -231,7 +233,7 @@ class Program:
 
     def shared_variable(self, at: int, size: int = 0) -> str:
         """The `__shared__` variable at an offset."""
-        at -= RESERVED
+        at -= self.reserved
         found = [v for v in self.shared if v.offset <= at]
         if not found:
             return "shared memory"
@@ -268,19 +270,19 @@ def trace(room: int) -> list[list[int]]:
     return [[*row] for row in rows[:count]]
 
 
-def resources(build: Build) -> dict[str, Resources]:
-    return nvrtc.compile_cubin(build.with_lines, ARCH).resources
+def resources(build: Build, arch: str = ARCH) -> dict[str, Resources]:
+    return nvrtc.compile_cubin(build.with_lines, arch).resources
 
 
 @functools.lru_cache(maxsize=64)
-def program(build: Build, kernel: str) -> Program:
-    cubin = nvrtc.compile_cubin(build.with_lines, ARCH)
-    return Program(cubin, _instructions(build)[kernel], kernel, build.origin)
+def program(build: Build, kernel: str, arch: str = ARCH) -> Program:
+    cubin = nvrtc.compile_cubin(build.with_lines, arch)
+    return Program(cubin, _instructions(build, arch)[kernel], kernel, build.origin)
 
 
 @functools.lru_cache(maxsize=64)
-def _instructions(build: Build) -> dict[str, list[sass.Instruction]]:
-    return sass.instructions_of(nvrtc.compile_cubin(build.with_lines, ARCH))
+def _instructions(build: Build, arch: str) -> dict[str, list[sass.Instruction]]:
+    return sass.instructions_of(nvrtc.compile_cubin(build.with_lines, arch))
 
 
 def _control(instruction: sass.Instruction, code: bytes) -> int:
@@ -387,6 +389,7 @@ def run(
         block=config.block,
         cluster=config.cluster or (1, 1, 1),
         shared_bytes=of.resources.static_shared + config.shared,
+        reserved_shared=of.reserved,
         local_bytes=of.local_bytes,
         cooperative=config.cooperative,
         parameters=of.memory.start,

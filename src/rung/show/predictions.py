@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from rung.cuda import gpus
 from rung.emulator import timing
 from rung.emulator.counters import Place, places
 from rung.profile.prediction import Error, Prediction
@@ -35,6 +36,15 @@ def said(found: Prediction, error: Error | None, share: float | None) -> str:
     text = f"predicted for {found.gpu}, not measured: {_us(found.us)} us with cold caches"
     if share is not None:
         text += f", {share:.0%} of the limit"
+    if found.code and found.code != (arch := gpus.find(found.gpu).arch):
+        text += f", from code for {found.code} in place of {arch}"
+    if found.basis.kind == "published":
+        return (
+            f"{text}; not checked against hardware: its constants are from data sheets and publications "
+            "(`rung calibrate` measures them on such a GPU)."
+        )
+    if found.basis.kind == "calibrated":
+        return f"{text}; its constants were measured on such a GPU ({found.basis.when}), no prediction was compared."
     if error is None:
         return f"{text}; no predictions of this class ({found.kind}) have been compared with measurements."
     return (
@@ -80,7 +90,8 @@ def waits(found: Prediction) -> Table:
 def as_json(found: Prediction, error: Error | None) -> dict[str, object]:
     return {
         "gpu": found.gpu, "us": found.us, "class": found.kind, "source": "predicted",
-        "error": error._asdict() if error else None,
+        "code": found.code, "constants": found.basis.kind, "checked_against_hardware": found.basis.kind == "compared",
+        "error": error._asdict() if error and found.basis.kind == "compared" else None,
         "launches": [
             {
                 "kernel": played.program.kernel, "us": us, "clocks": played.clocks, "launches": played.launches,

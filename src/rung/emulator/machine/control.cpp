@@ -491,8 +491,8 @@ void start(Unit& unit, uint64_t number)
         block.index[2] = uint32_t(z * c[2] + rank / (c[0] * c[1]));
         block.number = (uint64_t(block.index[2]) * launch.grid[1] + block.index[1]) * launch.grid[0] + block.index[0];
         block.in_cluster = rank, block.unit = uint32_t(number);
-        block.shared.resize(RESERVED_SHARED + launch.shared_bytes);
-        poison(block.shared.data() + RESERVED_SHARED, launch.shared_bytes);
+        block.shared.resize(launch.reserved_shared + launch.shared_bytes);
+        poison(block.shared.data() + launch.reserved_shared, launch.shared_bytes);
         if (!spare_cells.empty()) block.cells = std::move(spare_cells.back()), spare_cells.pop_back();
         for (unsigned first = 0; first < threads; first += WARP) {
             if (spare.empty()) spare.emplace_back(new Warp());

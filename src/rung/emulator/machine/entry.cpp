@@ -41,7 +41,7 @@ void prepare(const rung_machine_launch& l)
 {
     const auto copied = [](uint32_t* to, const uint32_t* from) { std::copy(from, from + 3, to); };
     copied(launch.grid, l.grid), copied(launch.block, l.block), copied(launch.cluster, l.cluster);
-    launch.shared_bytes = l.shared_bytes, launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds;
+    launch.shared_bytes = l.shared_bytes, launch.reserved_shared = l.reserved_shared, launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds;
     launch.regions.clear(), launch.inputs = false;
     for (uint32_t i = 0; i < l.region_count; i++) launch.inputs |= l.regions[i].flags & INPUT_REGION;
     for (uint32_t i = 0; i < l.region_count; i++) launch.regions.push_back({l.regions[i].from, l.regions[i].to, l.regions[i].flags});
@@ -55,7 +55,9 @@ void prepare(const rung_machine_launch& l)
     }
     std::vector<uint8_t>& first = launch.bank[0];
     first.resize(std::max<size_t>(first.size(), l.parameters + 8));
-    const auto put = [&](uint32_t at, auto value) { memcpy(&first[at], &value, sizeof value); };
+    const auto put = [&](uint32_t at, auto value) {  // before sm_90 parameters lie where later clusters are described
+        if (!l.parameters || at < l.parameters) memcpy(&first[at], &value, sizeof value);
+    };
     put(LOCAL_BASE, LOCAL_WINDOW), put(STACK, l.local_bytes), put(PARAMETERS, uint64_t(first.data()) + l.parameters);
     const uint32_t blocks = l.cluster[0] * l.cluster[1] * l.cluster[2];
     put(HAS_CLUSTERS, uint32_t(blocks > 1)), put(CLUSTER_BLOCKS, blocks), put(MULTIPROCESSORS, l.multiprocessors);

@@ -11,6 +11,7 @@ struct rung_machine_launch
 {
     uint32_t grid[3], block[3], cluster[3];
     uint32_t shared_bytes;  // static and dynamic
+    uint32_t reserved_shared;  // bytes before them: 1024 since sm_90
     uint32_t local_bytes;   // of each thread: its stack
     uint32_t cooperative;
     const void* bank[8];    // constant memory; bank 0 holds the parameters, the rest of it is filled here

@@ -169,7 +169,7 @@ private:
         const unsigned pipe = op.uniform ? UNIFORM_PIPE : unsigned(op.opcode->pipe);
         const bool active = word & Stream::ACTIVE;
         q.last = &w, w.last = now;
-        q.free[pipe] = now + (op.opcode->pipe == Pipe::TENSOR ? 1 : std::max<double>(1, op.opcode->interval));
+        q.free[pipe] = now + (op.opcode->pipe == Pipe::TENSOR ? 1 : std::max(1.0, op.opcode->interval * c.occupied[unsigned(op.opcode->pipe)]));
         double ready = now + std::max(1u, control.stall), done = now + c.latency[unsigned(op.opcode->pipe)], taken = now + 6;
         Stall kind = op.opcode->pipe == Pipe::LSU || op.opcode->pipe == Pipe::XU || op.opcode->pipe == Pipe::ADU ? SHORT_SCOREBOARD : LONG_SCOREBOARD;
         if (op.opcode->pipe == Pipe::TENSOR && active && op.timing.interval) {

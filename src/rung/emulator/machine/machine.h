@@ -18,7 +18,6 @@ namespace rung_machine {
 constexpr unsigned WARP = 32, ALL = ~0u;
 constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = 320, ROWS = 321;  // of a warp's registers; RZ and URZ read as 0
 constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16, UNIFORM = 63 + 7;
-constexpr unsigned RESERVED_SHARED = 1024;  // bytes before a block's own shared memory
 constexpr uint64_t SHARED_WINDOW = 1ull << 48, LOCAL_WINDOW = 2ull << 48;  // generic addresses; memory of the host lies below
 constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2, ALLOCATES = 3, RELEASES = 4;  // functions of the driver
 
@@ -235,7 +234,7 @@ struct Launch
     bool inputs;  // some region is not to be written
     bool races, dependent, ahead, followed;  // an unknown kernel may still run when it begins; a dependent launch may follow
     uint32_t grid[3], block[3], cluster[3];
-    uint32_t shared_bytes, local_bytes;
+    uint32_t shared_bytes, reserved_shared, local_bytes;
     bool cooperative;
     double seconds;  // of CPU time, until it is ended
     std::vector<uint8_t> bank[8];  // constant memory
