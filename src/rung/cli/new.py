@@ -44,5 +44,8 @@ def _copied(source: str, parent: str) -> str:
 
     source = without_prose(source, ("found", "FOUND", "provenance", "PROVENANCE", "from", "FROM", "MODEL"))
     source = re.sub(r"^\[model\]\n(?:\w.*\n)*", "", source, flags=re.MULTILINE)
-    return re.sub(r"^(dtypes|DTYPES)\b", lambda m: f'{"from" if m[1] == "dtypes" else "FROM"} = "{parent}"\n{m[1]}', source,
-                  count=1, flags=re.MULTILINE)  # fmt: skip
+
+    def named(first: re.Match[str]) -> str:
+        return f'{"from" if first[0].islower() else "FROM"} = "{parent}"\n{first[0]}'
+
+    return re.sub(r"^(?:dtypes|DTYPES)\b", named, source, count=1, flags=re.MULTILINE)

@@ -58,32 +58,17 @@ def tensors(config: StarcoderConfig) -> tuple[TensorSpec, ...]:
     )  # fmt: skip
 
 
+STARCODER2_3B = StarcoderConfig(
+    vocabulary=49152, context=16384, C=3072, NH=24, kv_heads=2, layers=30, F=12288, activation="gelu_tanh", eps=1e-5,
+    scale_attention=True, scale_by_layer=False, tied=True, eos=(0,), bos=0, window=4096, rope=Rope(999999.4420358813),
+    biased=True,
+)  # fmt: skip
 FAMILY = Family(
     title="StarCoder2",
     parse=parse,
     tensors=tensors,
     forward=forward,
     prefix="model.",
-    sizes={
-        "starcoder2-3b": StarcoderConfig(
-            vocabulary=49152,
-            context=16384,
-            C=3072,
-            NH=24,
-            kv_heads=2,
-            layers=30,
-            F=12288,
-            activation="gelu_tanh",
-            eps=1e-5,
-            scale_attention=True,
-            scale_by_layer=False,
-            tied=True,
-            eos=(0,),
-            bos=0,
-            window=4096,
-            rope=Rope(999999.4420358813),
-            biased=True,
-        )  # fmt: skip
-    },
+    sizes={"starcoder2-3b": STARCODER2_3B},
     compiled=True,
 )
