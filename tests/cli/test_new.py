@@ -19,7 +19,7 @@ def test_a_copy_names_its_parent_and_leaves_its_place_in_models(source: str, fil
     assert not ended.value.code
     operation = source.partition("/")[0]
     parent = catalogue.find(source if "/" in source else f"{source}/1")
-    copy = catalogue.rung_from_file(operation, next(tmp_path.iterdir()))
+    copy = catalogue.rung_from_file(catalogue.operation(operation), next(tmp_path.iterdir()))
     assert catalogue.parent(copy) == parent
     assert copy.dtypes == parent.dtypes and copy.tune == parent.tune
     assert not copy.model.serves and not copy.found

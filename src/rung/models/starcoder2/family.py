@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
+from rung.models.decoder import forward
 from rung.models.family import QKV, Config, Family, TensorSpec, layer_norm, product
 from rung.models.fields import Fields
-from rung.models.llama.family import forward
 from rung.models.rope import Rope, read_rope
 
 # Fields with which another computation is meant, each with the values that mean none.
