@@ -1,4 +1,4 @@
-"""The forward pass of decoders with rotary positions and two norms per layer: Llama's, and others' with its tensors' roles."""
+"""The forward pass of decoders with rotary positions and two norms per layer: Llama's, StarCoder2's."""
 
 from __future__ import annotations
 
