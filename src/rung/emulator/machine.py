@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import platform
 import re
 import struct
@@ -366,6 +367,7 @@ class Asked(NamedTuple):
     room: int = 0  # for requests that are kept
     timed: bool = False
     multiprocessors: int = 0  # that the kernel sees; 0: the usual GPU's
+    few: bool = False  # only the first, the middle and the last block run
 
 
 def run(
@@ -417,6 +419,11 @@ def run(
     launch.regions, launch.region_count = ctypes.addressof(rows), len(held)
     for number, data in banks.items():
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
+    if asked.few and not config.cooperative:
+        units = math.prod(config.grid) // math.prod(config.cluster or (1,))
+        some = sorted({0, units // 2, units - 1})
+        chosen = (ctypes.c_uint * len(some))(*some)
+        launch.sampled, launch.sampled_count, launch.sampled_only = ctypes.addressof(chosen), len(some), 2
     fault, made = Fault(), Prediction()
     stalls = (ctypes.c_double * STALLS * len(of.instructions))() if play else None
     if play:

@@ -35,7 +35,7 @@ struct rung_machine_launch
     uint32_t ahead;        // an unknown kernel may still run when it begins
     uint32_t followed;     // what it touches is kept: a dependent launch may follow, or another stream's run beside it
     const uint32_t* sampled;  // blocks, or clusters, that the model of time is told of: rung_machine_predict chooses them
-    uint32_t sampled_count, sampled_only;  // no others run
+    uint32_t sampled_count, sampled_only;  // 1: no others run; 2: and nothing is recorded
     uint32_t multiprocessors;  // that the kernel sees
 };
 

@@ -310,7 +310,7 @@ void note(Event event, const Warp& warp, uint32_t amount = 0, uint32_t serial = 
 
 // ---- what the model of time is told of sampled blocks (record.cpp) ---------------------------------------------------------
 
-void begin_record(const uint32_t* chosen, uint32_t count, bool only);
+void begin_record(const uint32_t* chosen, uint32_t count, uint32_t only);
 bool records_only();                    // no other blocks run
 const std::vector<uint32_t>& chosen_units();
 void begin_record_of(Warp& warp);
