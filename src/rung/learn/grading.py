@@ -188,7 +188,7 @@ class _Trial:
         return []
 
     def _explained(self, found: Symptom, ran: Ran, values: Values, tuning: dict[str, int]) -> list[Symptom]:
-        every = [self._placed(found, values | tuning)]
+        every = [self._with_sizes(found, values | tuning)]
         if ran.unwritten:
             every.append(symptoms.of_fault(ran.unwritten, self.block, self.text))
         if tuning:
@@ -198,9 +198,9 @@ class _Trial:
         return every
 
     def _fault(self, fault: EmulatorFault, values: Values) -> Symptom:
-        return self._placed(symptoms.of_fault(fault, self.block, self.text), values)
+        return self._with_sizes(symptoms.of_fault(fault, self.block, self.text), values)
 
-    def _placed(self, found: Symptom, values: Values) -> Symptom:
+    def _with_sizes(self, found: Symptom, values: Values) -> Symptom:
         """With the sizes in front."""
         names = [n for n in values if n in self.of.dims or n.isupper()]
         where = f"At {', '.join(f'{n} = {values[n]}' for n in names)}: " if names else ""
@@ -231,7 +231,7 @@ class _Trial:
         elif self.exercise.goal:
             ((_, ok, verdict.goal),) = judge_goals([self.exercise.goal], ran.launched)
             if not ok:
-                verdict.symptoms = [self._missed(verdict.goal)]
+                verdict.symptoms = [self._missed_goal(verdict.goal)]
                 if cost := symptoms.of_cost(ran.launched, sizes, self.text, "slow"):
                     verdict.symptoms.append(cost)
         if verdict.symptoms:
@@ -247,7 +247,7 @@ class _Trial:
             verdict.symptoms += [Symptom("work", "solved", says, (), {"work": verdict.work, "par": par}), cost]
         return verdict
 
-    def _missed(self, counted: str) -> Symptom:
+    def _missed_goal(self, counted: str) -> Symptom:
         aim = self.exercise.aim or self.exercise.goal
         kind = "overlap" if "groups_under_way" in self.exercise.goal else "goal"
         said = (
