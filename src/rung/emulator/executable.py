@@ -172,7 +172,8 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
     expand += ["-include", "rung_host/program.h", str(source)]
     expanded = _run(expand)
     if _CCCL.search(expanded.stderr) and (folder := headers_of_cuda.cccl()):
-        expanded = _run([*expand, *(word for one in (_host_headers(folder), folder) for word in ("-isystem", str(one)))])
+        found = ("-isystem", str(_host_headers(folder)), "-isystem", str(folder))
+        expanded = _run([*expand, *found])
     _check(source, expanded)
     command = [*flags, "-fpreprocessed", "-x", "c++", "-S", "-", "-o"]
     how = device_code.KernelOptions(
