@@ -176,6 +176,8 @@ def _predicted(every: Sequence[tuple[str, Prediction, float | None]], *, json: b
         for table in (shown.launches(found), shown.waits(found)):
             print()
             console.table(table.columns, table.rows, right=table.right)
+    if len(every) == 2:
+        print("\n" + shown.compared([name for name, _, _ in every], [found for _, found, _ in every]))
 
 
 def predict_program(
