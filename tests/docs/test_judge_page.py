@@ -14,6 +14,7 @@ from emulation import needs_compiler
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
     ("file", "error"),
