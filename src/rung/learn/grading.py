@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import math
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from rung import __version__
+from rung.cuda import gpus
 from rung.cuda.launch import Build
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import machine
+from rung.emulator import machine, timing
 from rung.emulator.counters import TRACED, Launched, traced
 from rung.emulator.counters_explained import figures, judge_goals
 from rung.errors import EmulatorFault, RungError
@@ -33,6 +35,7 @@ State = Literal["blank", "wrong", "slow", "solved"]
 MOST_BUILDS = 3  # that the first cases may need: of sizes that are compiled in
 MOST_FURTHER = 3  # cases that are looked at for one that tells more
 SECONDS = 2.0  # without a thread that ends
+_SAME = 1.03  # predicted times that differ by less are the same
 ANSWER = re.compile(r"constexpr\s+\w+\s+(ANSWER\w*)\s*=\s*([^;]+);")
 
 
@@ -188,7 +191,7 @@ class _Trial:
         return []
 
     def _explained(self, found: Symptom, ran: Ran, values: Values, tuning: dict[str, int]) -> list[Symptom]:
-        every = [self._with_sizes(found, values | tuning)]
+        every = [self._placed(found, values | tuning)]
         if ran.unwritten:
             every.append(symptoms.of_fault(ran.unwritten, self.block, self.text))
         if tuning:
@@ -198,9 +201,9 @@ class _Trial:
         return every
 
     def _fault(self, fault: EmulatorFault, values: Values) -> Symptom:
-        return self._with_sizes(symptoms.of_fault(fault, self.block, self.text), values)
+        return self._placed(symptoms.of_fault(fault, self.block, self.text), values)
 
-    def _with_sizes(self, found: Symptom, values: Values) -> Symptom:
+    def _placed(self, found: Symptom, values: Values) -> Symptom:
         """With the sizes in front."""
         names = [n for n in values if n in self.of.dims or n.isupper()]
         where = f"At {', '.join(f'{n} = {values[n]}' for n in names)}: " if names else ""
@@ -231,12 +234,14 @@ class _Trial:
         elif self.exercise.goal:
             ((_, ok, verdict.goal),) = judge_goals([self.exercise.goal], ran.launched)
             if not ok:
-                verdict.symptoms = [self._missed_goal(verdict.goal)]
+                verdict.symptoms = [self._missed(verdict.goal)]
                 if cost := symptoms.of_cost(ran.launched, sizes, self.text, "slow"):
                     verdict.symptoms.append(cost)
         if verdict.symptoms:
             verdict.state = "slow" if verdict.symptoms[0].when == "slow" else "wrong"
             return verdict
+        if self.exercise.timed:
+            return self._timed(verdict)
         par = self.exercise.par
         verdict.stars = 1 + (verdict.work <= par) + (verdict.work < par) if par else 2
         if verdict.stars == 3:
@@ -247,7 +252,38 @@ class _Trial:
             verdict.symptoms += [Symptom("work", "solved", says, (), {"work": verdict.work, "par": par}), cost]
         return verdict
 
-    def _missed_goal(self, counted: str) -> Symptom:
+    def _timed(self, verdict: Verdict) -> Verdict:
+        """Of a kernel that meets its aim: is it predicted to be as fast as the reference?"""
+        ours = self._predicted_us(self.path)
+        with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
+            solved = Path(folder) / self.exercise.file
+            solved.write_text(self.exercise.solved, encoding="utf-8")
+            theirs = self._predicted_us(solved)
+        gpu, most = gpus.usual().name, self.exercise.within
+        verdict.goal = f"{ours:.3g} us, and the reference {theirs:.3g} us: predicted for {gpu}, not measured"
+        facts = {"predicted_us": ours, "reference_us": theirs, "gpu": gpu, "at": self.exercise.timed}
+        if ours > most * theirs:
+            says = f"The result is right, but slow at {self.exercise.timed}: {verdict.goal}; at most {most:g} times is asked."
+            verdict.state, verdict.symptoms = "slow", [Symptom("time", "slow", says, (), facts)]
+            return verdict
+        verdict.stars = 1 + (ours <= _SAME * theirs) + (ours * _SAME < theirs)
+        kind = {1: "time", 2: "", 3: "better"}[verdict.stars]
+        if kind:
+            than = "Faster than the reference" if kind == "better" else "The reference is faster"
+            says = f"{than} at {self.exercise.timed}: {verdict.goal}."
+            verdict.symptoms.append(Symptom(kind, "solved", says, (), facts))
+        return verdict
+
+    def _predicted_us(self, path: Path) -> float:
+        rung, values = CudaRung(self.of, path), self.of.complete(self.exercise.timed_dims)
+        given = operations.inputs(self.of, values, self.dtype, 1)
+        given = {name: array for name, array in given.items() if name in rung.binds}
+        sets = timing.sets_of(sum(array.nbytes for array in given.values()))
+        with timing.predicted(gpus.USUAL, sets) as launches:
+            run(rung, values, self.dtype, given, machine.Asked(seconds=SECONDS))
+        return sum(timing.microseconds(gpus.usual(), played) for played in launches)
+
+    def _missed(self, counted: str) -> Symptom:
         aim = self.exercise.aim or self.exercise.goal
         kind = "overlap" if "groups_under_way" in self.exercise.goal else "goal"
         said = (
