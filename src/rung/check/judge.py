@@ -29,7 +29,7 @@ from rung.check.trial import WRONG, Trials
 from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.errors import EmulatorFault, RungError, first_line
+from rung.errors import CompileError, EmulatorFault, RungError, first_line
 from rung.lazy import torch
 from rung.operation import Case, Values
 from rung.processors import processors
@@ -226,6 +226,8 @@ def _failed(failure: Failure | RungError, procedure: Procedure, cases: Sequence[
         report.place, report.related = failure.place, failure.related
     if failure.kind == "unsupported":  # says nothing about the kernel
         report.verdict = "skipped"
+    if isinstance(failure, CompileError) and failure.missing:
+        report.verdict = "not judged"
     if failure.kind in WRONG:
         procedure.separate(cases)
     report.failure = report.failure or procedure.trials.last_call()
