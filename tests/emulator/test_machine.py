@@ -93,9 +93,10 @@ __global__ void f(float* x) {
     x[threadIdx.x] = first[31 - threadIdx.x] + second[threadIdx.x ^ 1];
 }
 """
-    x = torch.arange(32.0)
-    ran(source, x, shared=128)
-    assert x.tolist() == [31 - t + 10 * (t ^ 1) for t in range(32)]
+    for arch in (machine.ARCH, "sm_80"):  # shared memory begins elsewhere
+        x = torch.arange(32.0)
+        run(source, x, settings={"counters": True, "arch": arch}, shared=128)
+        assert x.tolist() == [31 - t + 10 * (t ^ 1) for t in range(32)]
 
 
 @pytest.mark.parametrize("function", ["expf", "sinf", "logf", "tanhf", "rsqrtf", "erff", "cbrtf", "__expf", "exp2f"])
@@ -153,7 +154,7 @@ def test_an_unknown_instruction_and_a_missing_disassembler_are_named(monkeypatch
         here.setattr(sass, "disassembler", lambda: None)
         ran(source, torch.zeros(32))
     unknown = sass.Instruction(0, "FROB R1, R2", (("test.cu", 7),))
-    monkeypatch.setattr(machine, "_instructions", lambda build: {"f": [unknown]})
+    monkeypatch.setattr(machine, "_instructions", lambda build, arch: {"f": [unknown]})
     with pytest.raises(RungError, match="kernel 'f', line 7: the instruction FROB R1, R2 is not executed here"):
         ran(source, torch.zeros(32))
 
@@ -172,6 +173,16 @@ RUNGS = (
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNGS)
 def test_a_counting_run_computes_what_the_rung_should(name: str) -> None:
+    counted_and_compared(name, machine.ARCH)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89"])
+@pytest.mark.parametrize("name", ["softmax/2", "attention/18", "layernorm/9"])
+def test_the_code_for_earlier_architectures_computes_the_same(name: str, arch: str) -> None:
+    counted_and_compared(name, arch)
+
+
+def counted_and_compared(name: str, arch: str) -> None:
     """Counted at the smallest case of its operation that it takes, with the reference's outputs."""
     rung = catalogue.find(name)
     dtype = DTYPES[rung.dtypes[0]]
@@ -181,7 +192,7 @@ def test_a_counting_run_computes_what_the_rung_should(name: str) -> None:
     operands = Operands(rung.operation, values, dtype, rung.operand_names, 1, device="cpu")
     with contextlib.ExitStack() as here:
         launches = here.enter_context(counters.recorded())
-        here.enter_context(emulator.under(counters=True, poison=False, seconds=60.0))
+        here.enter_context(emulator.under(counters=True, poison=False, seconds=60.0, arch=arch))
         prepared = rung.prepare(operands.tensors, values, dtype, device="emulator")
         operands.keep()
         reference = operands.reference()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rung.errors import RungError
+from rung.models.batching.pages import PagedCache
 from rung.models.cache import Cache
 
 MB = 1 << 20
@@ -28,13 +29,14 @@ def test_a_long_context_takes_memory_where_tokens_are_written() -> None:
 
 
 def test_memory_of_tokens_that_no_longer_matter_is_given_back() -> None:
-    cache = Cache(2, 2, 2, 32768, 64, torch.float32, torch.device("cpu"))
+    cache = PagedCache((2, 2, 64), 2, 32768, 33 * 1024, torch.float32)
     before = resident()
-    cache.k[:, 0], cache.v[:, 0] = 1, 2
+    assert cache.fit(0, 1000) and cache.fit(1, 32768)
+    cache.k[:], cache.v[:] = 1, 2
     assert resident() - before > 50 * MB
-    cache.give_back(0, 1000, 32768)
+    cache.release(1)
     assert resident() - before < 8 * MB
-    assert cache.k[1, 0, 1, 999].eq(1).all() and cache.v[0, 0, 0, 0].eq(2).all() and not cache.v[1, 0, 1, 2000:].any()
+    assert cache.k[1, 31].eq(1).all() and cache.v[1, 0].eq(2).all() and not cache.v[:, 32:1000].any()
 
 
 def test_what_no_address_space_holds_is_refused() -> None:

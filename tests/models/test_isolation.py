@@ -202,7 +202,7 @@ def test_a_shared_beginning_is_read_once_and_changes_no_bit(model: Model) -> Non
         run._engine = one
         list(run)
         assert run.completions[0] == alone
-        assert one.clock.prompt_tokens - before == len(prompt) - 128
+        assert one.clock.prompt_tokens - before == len(prompt) - 200
 
 
 # ---- the engine's thread --------------------------------------------------------------------------------------------

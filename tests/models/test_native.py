@@ -20,9 +20,9 @@ import llama_models
 import rung
 from rung.cuda import kept
 from rung.models import weights as quantize
-from rung.models.cache import Column
+from rung.models.cache import Column, Run
 from rung.models.cpu import build, engine
-from rung.models.cpu.engine import CpuSteps, Run
+from rung.models.cpu.engine import CpuSteps
 from rung.models.family import Config, read_config
 from rung.models.plan import TorchPlan
 from rung.models.transformer import Transformer

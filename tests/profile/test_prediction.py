@@ -70,6 +70,33 @@ def test_the_line_of_dependent_loads_is_found(tmp_path: Path, capsys: pytest.Cap
     assert max(lines[slowest], key=lambda name: lines[slowest][name]) == "long_scoreboard"
 
 
+@pytest.mark.parametrize(("gpu", "code"), [("a100", "sm_80"), ("l4", "sm_89"), ("rtx4090", "sm_89"), ("rtx5090", "sm_90")])
+def test_other_gpus_are_predicted_and_said_to_be_unchecked(
+    gpu: str, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (found,) = predicted(capsys, "softmax/2", "--shape", "b4t64", gpu=gpu)
+    assert found["code"] == code and found["constants"] == "published"
+    assert found["checked_against_hardware"] is False and found["error"] is None and found["us"] > 1
+
+
+def test_less_bandwidth_takes_longer(capsys: pytest.CaptureFixture[str]) -> None:
+    a100, l4 = (predicted(capsys, "copy/4", "--shape", "N=8388608", gpu=gpu)[0]["us"] for gpu in ("a100", "l4"))
+    assert 5 < l4 / a100 < 8  # 2039 and 300 GB/s
+
+
+def test_a_kernel_that_the_gpu_cannot_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["count", "matmul/20", "--shape", "b4t64", "--time", "a100"])
+    assert ended.value.code == 2 and "sm_80" in capsys.readouterr().err
+
+
+def test_two_versions_are_compared_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["count", "softmax/2", "--vs", "softmax/5", "--shape", "b4t64", "--time", "h200"])
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("softmax/05") and "predicted" in said and "softmax/02" in said
+
+
 def test_an_unknown_gpu_is_a_mistake_of_the_call(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["count", "copy/1", "--time", "GTX 480"])

@@ -17,7 +17,6 @@ _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
 _PARAMETERS, _PARAMETER, _FRAME, _STACK, _REGISTERS = 0x0A, 0x17, 0x11, 0x12, 0x2F
 _SYMBOL_TABLE, _NO_DATA = 2, 8  # kinds of sections
 _OBJECT = 1  # and of symbols
-_RESERVED_SHARED = 1024  # bytes of a block that the system takes since sm_90, and a kernel's section counts
 _SIZED = 4  # the format of an attribute with a size and that many bytes; the others have two bytes
 
 
@@ -120,11 +119,23 @@ def kernel_memory(cubin: bytes, symbol: str) -> KernelMemory:
     return KernelMemory(constants, start, in_order, parts.get(f".nv.constant2.{symbol}", b""), max(stacks))
 
 
+def arch(cubin: bytes) -> str:
+    """The architecture that a cubin says it is for, such as sm_80."""
+    (flags,) = struct.unpack_from("<I", cubin, 48)
+    number = flags >> 8 & 0xFF if cubin[8] >= 8 else flags & 0xFF  # of this version, and before
+    return f"sm_{number}"
+
+
+def reserved_shared(arch: str) -> int:
+    """The bytes that the system takes before a block's own shared memory, as addresses and sections count them."""
+    return 1024 if int(re.sub(r"\D", "", arch)) >= 90 else 0
+
+
 def resources(cubin: bytes, symbol: str) -> Resources:
     """What the file itself tells of a kernel: not how much of its stack are spills."""
     parts = {part.name: part for part in sections(cubin)}
     shared = parts.get(f".nv.shared.{symbol}")
-    static = max(0, shared.size - _RESERVED_SHARED) if shared else 0
+    static = max(0, shared.size - reserved_shared(arch(cubin))) if shared else 0
     named, registers = [name for name, *_ in _symbols(cubin)], 0
     for attribute, value in _attributes(parts[".nv.info"].data if ".nv.info" in parts else b""):
         if attribute == _REGISTERS and named[struct.unpack_from("<I", value)[0]] == symbol:

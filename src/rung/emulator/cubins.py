@@ -18,7 +18,7 @@ from rung import files
 from rung.cuda import elf, kept, sass
 from rung.cuda.cubin_cache import Cubin
 from rung.cuda.launch import LaunchConfig
-from rung.cuda.limits import refusal
+from rung.cuda.limits import limits, refusal
 from rung.cuda.pretended import Parameter
 from rung.emulator import guard, machine, module
 from rung.errors import EmulatorFault, RungError
@@ -65,7 +65,7 @@ class Loaded:
         self.kernels = elf.kernels(data)
         path = _kept(data)
         resources = {kernel: elf.resources(data, kernel) for kernel in self.kernels}
-        self._cubin = Cubin(path, machine.ARCH, {kernel: kernel for kernel in self.kernels}, resources, "")
+        self._cubin = Cubin(path, elf.arch(data), {kernel: kernel for kernel in self.kernels}, resources, "")
         self._variables = machine.Variables(data)
         self._programs: dict[str, machine.Program] = {}
 
@@ -89,7 +89,7 @@ class Loaded:
             return
         program = self.program(kernel)
         name = f"{self.origin}, kernel '{kernel}'"
-        if reason := refusal(module.LIMITS, config, static_shared=program.resources.static_shared):
+        if reason := refusal(limits(self._cubin.arch), config, static_shared=program.resources.static_shared):
             raise RungError(f"{name}: {reason}.")
         sizes = [size for _, size in program.memory.parameters]
         if sizes != [len(one.data) for one in arguments]:

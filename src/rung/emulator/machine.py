@@ -1,11 +1,12 @@
-"""Runs a kernel's machine code (that of an sm_90a, which NVRTC makes without a GPU) warp by warp, and counts what each
-instruction does. machine/entry.h has the C interface.
+"""Runs a kernel's machine code (that of an sm_90a, or of the architecture asked for; NVRTC makes it without a GPU)
+warp by warp, and counts what each instruction does. machine/entry.h has the C interface.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import platform
 import re
 import struct
@@ -65,7 +66,6 @@ class Fault(ctypes.Structure):
 
 GLOBAL_SPACE, SHARED_SPACE, LOCAL_SPACE = 1, 2, 3
 SPACES = ("", "global", "shared", "local")
-RESERVED = 1024  # bytes before a block's own shared memory
 
 
 class _Region(ctypes.Structure):
@@ -78,13 +78,13 @@ class Launch(ctypes.Structure):
         ("block", ctypes.c_uint * 3),
         ("cluster", ctypes.c_uint * 3),
         ("shared_bytes", ctypes.c_uint),
+        ("reserved_shared", ctypes.c_uint),
         ("local_bytes", ctypes.c_uint),
         ("cooperative", ctypes.c_uint),
         ("bank", ctypes.c_void_p * 8),
         ("bank_bytes", ctypes.c_uint * 8),
         ("parameters", ctypes.c_uint),
         ("trace_room", ctypes.c_uint),
-        ("timed", ctypes.c_uint),
         ("seconds", ctypes.c_double),
         ("prints", ctypes.c_uint),
         ("allocate", ctypes.c_void_p),
@@ -128,7 +128,6 @@ def library() -> ctypes.CDLL:
         ("unwritten", ctypes.c_int, words, ctypes.POINTER(Fault)),
         ("tally", None, pointer, pointer),
         ("memory", words, pointer, pointer, pointer, words),
-        ("clocks", None, pointer),
         ("cold", None),
         ("predict", ctypes.c_int, pointer, pointer, pointer, words, ctypes.c_double, ctypes.c_double, *[pointer] * 3),
         ("events", words, pointer, words),
@@ -182,6 +181,8 @@ class Program:
     def __init__(self, cubin: Cubin, instructions: list[sass.Instruction], kernel: str, origin: str) -> None:
         self.kernel, self.origin, self.instructions = kernel, origin, instructions
         self.resources: Resources = cubin.resources[kernel]
+        self.arch = cubin.arch
+        self.reserved = elf.reserved_shared(cubin.arch)
         self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
         code = elf.code(cubin.path.read_bytes(), cubin.lowered[kernel])
         self.shared = elf.kernel_shared(cubin.path.read_bytes(), cubin.lowered[kernel])
@@ -231,7 +232,7 @@ class Program:
 
     def shared_variable(self, at: int, size: int = 0) -> str:
         """The `__shared__` variable at an offset."""
-        at -= RESERVED
+        at -= self.reserved
         found = [v for v in self.shared if v.offset <= at]
         if not found:
             return "shared memory"
@@ -268,19 +269,19 @@ def trace(room: int) -> list[list[int]]:
     return [[*row] for row in rows[:count]]
 
 
-def resources(build: Build) -> dict[str, Resources]:
-    return nvrtc.compile_cubin(build.with_lines, ARCH).resources
+def resources(build: Build, arch: str = ARCH) -> dict[str, Resources]:
+    return nvrtc.compile_cubin(build.with_lines, arch).resources
 
 
 @functools.lru_cache(maxsize=64)
-def program(build: Build, kernel: str) -> Program:
-    cubin = nvrtc.compile_cubin(build.with_lines, ARCH)
-    return Program(cubin, _instructions(build)[kernel], kernel, build.origin)
+def program(build: Build, kernel: str, arch: str = ARCH) -> Program:
+    cubin = nvrtc.compile_cubin(build.with_lines, arch)
+    return Program(cubin, _instructions(build, arch)[kernel], kernel, build.origin)
 
 
 @functools.lru_cache(maxsize=64)
-def _instructions(build: Build) -> dict[str, list[sass.Instruction]]:
-    return sass.instructions_of(nvrtc.compile_cubin(build.with_lines, ARCH))
+def _instructions(build: Build, arch: str) -> dict[str, list[sass.Instruction]]:
+    return sass.instructions_of(nvrtc.compile_cubin(build.with_lines, arch))
 
 
 def _control(instruction: sass.Instruction, code: bytes) -> int:
@@ -362,8 +363,8 @@ class Asked(NamedTuple):
     ahead: bool = False  # an unknown kernel may still run when it begins
     counts: bool = False
     room: int = 0  # for requests that are kept
-    timed: bool = False
     multiprocessors: int = 0  # that the kernel sees; 0: the usual GPU's
+    few: bool = False  # only the first, the middle and the last block run
 
 
 def run(
@@ -387,12 +388,12 @@ def run(
         block=config.block,
         cluster=config.cluster or (1, 1, 1),
         shared_bytes=of.resources.static_shared + config.shared,
+        reserved_shared=of.reserved,
         local_bytes=of.local_bytes,
         cooperative=config.cooperative,
         parameters=of.memory.start,
         prints=2,
         trace_room=asked.room,
-        timed=asked.timed,
         seconds=asked.seconds,
         order=asked.order,
         seed=asked.seed,
@@ -414,6 +415,11 @@ def run(
     launch.regions, launch.region_count = ctypes.addressof(rows), len(held)
     for number, data in banks.items():
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
+    if asked.few and not config.cooperative:
+        units = math.prod(config.grid) // math.prod(config.cluster or (1,))
+        some = sorted({0, units // 2, units - 1})
+        chosen = (ctypes.c_uint * len(some))(*some)
+        launch.sampled, launch.sampled_count, launch.sampled_only = ctypes.addressof(chosen), len(some), 2
     fault, made = Fault(), Prediction()
     stalls = (ctypes.c_double * STALLS * len(of.instructions))() if play else None
     if play:
@@ -462,13 +468,6 @@ def operand_of(of: Program, fault: Fault, regions: Sequence[Region]) -> str:
         f"touches parameter '{near.name}' {side}: element {(at - near.start) // near.element} "
         f"(a tensor of {count} elements)"
     )
-
-
-def clocks() -> tuple[int, int]:
-    """Of the longest block of the last launch, and of all its blocks together."""
-    both = (ctypes.c_uint64 * 2)()
-    library().rung_machine_clocks(both)
-    return both[0], both[1]
 
 
 def aligned(data: bytes, alignment: int = 512) -> Bytes:

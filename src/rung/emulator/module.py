@@ -24,7 +24,6 @@ _ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
 _POINTING = ("pointer", "tensor_map")
 _one_at_a_time = threading.Lock()  # counts and traces are those of the last launch
-LIMITS = limits.limits(machine.ARCH)
 MOST_BLOCKS = 1 << 26  # of a launch; the machine keeps their order, and they take a minute at least
 _PATTERNS = 5  # patterns of unwritten memory: NaN first, then others from launch to launch
 CONSTANT_ROOM = 64 * 1024  # bytes of __constant__ memory that a module has
@@ -41,6 +40,8 @@ class Settings:
     check_races: bool = False  # accesses that nothing orders are looked for; takes twice as long
     counters: bool = False  # what the instructions do is counted; counters.py reports it by line
     coverage: bool = False  # branches are counted; coverage.py reports them by line
+    few: bool = False  # of each launch only the first, the middle and the last block run
+    arch: str = machine.ARCH  # that modules are compiled for, and whose limits hold
 
 
 _ambient = Settings()
@@ -139,9 +140,9 @@ class EmulatedModule:
         self._build, self._own, _unwritten = build, settings, ""
         if self.settings.order not in _ORDERS:
             raise RungError(f"Thread order '{self.settings.order}' is not known: take one of {', '.join(_ORDERS)}.")
-        self._variables: machine.Variables | None = None
+        self._variables: dict[str, machine.Variables] = {}  # by architecture
         _ = self.resources  # what does not compile is refused now
-        self._ready: set[tuple[str, LaunchConfig]] = set()
+        self._ready: set[tuple[str, LaunchConfig, str]] = set()
         self._constants: dict[str, int] = {}
 
     @property
@@ -149,13 +150,17 @@ class EmulatedModule:
         return self._own or _ambient
 
     @property
+    def _arch(self) -> str:
+        return self.settings.arch
+
+    @property
     def resources(self) -> Mapping[str, Resources]:
         """What the compiler reports."""
-        return machine.resources(self._build)
+        return machine.resources(self._build, self._arch)
 
     def prepare(self, kernel: str, config: LaunchConfig) -> None:
-        """Checks the launch against the limits of an sm_90."""
-        if (kernel, config) in self._ready:
+        """Checks the launch against the limits of the architecture."""
+        if (kernel, config, self._arch) in self._ready:
             return
         if kernel not in self._build.kernels:
             raise RungError(
@@ -169,12 +174,13 @@ class EmulatedModule:
                 f"{name} declares {static} bytes of shared memory; {limits.DEFAULT_SHARED} is the most for __shared__ "
                 "arrays of fixed size: use `extern __shared__` and the launch's `shared`.",
             )
-        if reason := limits.refusal(LIMITS, config, static_shared=static):
-            too_much = static + config.shared > LIMITS.shared_block
+        here = limits.limits(self._arch)
+        if reason := limits.refusal(here, config, static_shared=static):
+            too_much = static + config.shared > here.shared_block
             raise EmulatorFault("shared", f"{name}: {reason}.") if too_much else RungError(f"{name}: {reason}.")
         if (blocks := math.prod(config.grid)) > MOST_BLOCKS:
             raise RungError(f"{name}: {blocks:,} blocks are more than the emulator runs, at most {MOST_BLOCKS:,}.")
-        self._ready.add((kernel, config))
+        self._ready.add((kernel, config, self._arch))
 
     def launch(self, kernel: str, config: LaunchConfig, args: Sequence[Argument]) -> None:
         """Runs the whole grid before it returns."""
@@ -186,7 +192,7 @@ class EmulatedModule:
         self.prepare(kernel, config)
         _followed |= config.pdl
         values = self._pack(kernel, args)
-        program, variables = machine.program(self._build, kernel), self._own_variables()
+        program, variables = machine.program(self._build, kernel, self._arch), self._own_variables()
 
         def go() -> None:
             if not launching():
@@ -215,10 +221,10 @@ class EmulatedModule:
             )
 
     def _own_variables(self) -> machine.Variables:
-        if self._variables is None:
-            cubin = nvrtc.compile_cubin(self._build.with_lines, machine.ARCH)
-            self._variables = machine.Variables(cubin.path.read_bytes())
-        return self._variables
+        if self._arch not in self._variables:
+            cubin = nvrtc.compile_cubin(self._build.with_lines, self._arch)
+            self._variables[self._arch] = machine.Variables(cubin.path.read_bytes())
+        return self._variables[self._arch]
 
     def _constant(self, symbol: str) -> tuple[int, int] | None:
         """The address and the size of a __constant__ variable."""
@@ -266,7 +272,7 @@ class EmulatedModule:
 
     def _sizes(self, kernel: str) -> list[int]:
         """Bytes of each parameter, negative for a pointer."""
-        sizes = [size for _, size in machine.program(self._build, kernel).memory.parameters]
+        sizes = [size for _, size in machine.program(self._build, kernel, self._arch).memory.parameters]
         named = kernel_parameters(self._build.source, kernel, self._build.origin)
         pointers = [p.pointer for p in named] if len(named) == len(sizes) else [False] * len(sizes)
         return [-size if pointer else size for size, pointer in zip(sizes, pointers, strict=True)]
@@ -316,7 +322,7 @@ def execute(
             tiles=tiles,
             counts=settings.counters,
             room=counters.room() if settings.counters else 0,
-            timed=settings.counters and counters.timed(),
+            few=settings.few,
         )
         _ahead = False
         execute = functools.partial(machine.run, program, config, variables, values, asked, regions)

@@ -7,28 +7,37 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from rung.cuda import gpus, limits
+from rung.cuda import gpus, kept, limits
 from rung.cuda.launch import LaunchConfig
 from rung.emulator import machine
+from rung.errors import RungError
 
 # In the order of machine/model.h, under Nsight Compute's names.
 STALLS = (
     "selected", "wait", "long_scoreboard", "short_scoreboard", "math_pipe_throttle", "lg_throttle", "mio_throttle",
     "barrier", "membar", "gmma", "not_selected", "branch_resolving",
 )  # fmt: skip
+PIPES = ("NONE", "ALU", "FMA", "FMA_HEAVY", "XU", "FP64", "TENSOR", "LSU", "TMA", "ADU", "CBU")
+TABLE = Path(__file__).with_name("constants.toml")
 _FOOTPRINT, _MOST_SETS = 256 << 20, 256
 Stalls = list[list[float]]  # of each instruction, by STALLS
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Of a Hopper GPU: clocks, and bytes a clock; the fields are those of `Constants` in machine/model.h.
+    """Clocks, and bytes a clock, of a Hopper GPU; the fields are those of `Constants` in machine/model.h. What differs
+    elsewhere is in constants.toml.
 
-    Sources: [1] NVIDIA's data sheets; [2] probes on an H100 (tools/probes, results/h100/probe.jsonl); [3] published
-    microbenchmarks; [4] Huerta et al., MICRO'25. What has no source is a guess that no measurement has refuted.
+    Sources: [1] NVIDIA's data sheets; [2] probes on an H100 (profile/probes.cu, results/h100/probe.jsonl);
+    [3] published microbenchmarks; [4] Huerta et al., MICRO'25. What has no source is a guess that no measurement has
+    refuted. `rung calibrate` reads most of [2] again.
     """
 
     multiprocessors: float
@@ -45,8 +54,9 @@ class Constants:
     memory_latency: float = 833  # fitted; [2]: 683 where nothing else is asked for
     atomic_latency: float = 0  # [2]: as a load
     fence_latency: float = 660  # [2]
-    # Of instructions that lower a counter, by unit: NONE ALU FMA FMA_HEAVY XU FP64 TENSOR LSU TMA ADU CBU
+    # Of instructions that lower a counter, by unit.
     latency: tuple[float, ...] = (4, 12, 6, 6, 17, 16, 24, 24, 20, 20, 10)  # [2]: XU, TENSOR, LSU; [3]
+    occupied: tuple[float, ...] = (1,) * len(PIPES)  # by unit, of the clocks in the table of opcodes
     product_interval: float = 6  # [2]
     group_tail: float = 64  # [3]
     copy_latency: float = 400  # fitted, of many copies; [2]: 10 of a copy alone
@@ -77,9 +87,58 @@ class Constants:
 LAUNCH = 0.8e-6  # seconds of a launch that follows another, without its blocks [2]
 
 
-def constants(gpu: gpus.Gpu) -> Constants:
-    per_clock = gpu.rates["bytes"] * 0.92 / (gpu.clock_mhz * 1e6)  # [1], of which reading reaches so much [2]
-    return Constants(gpu.multiprocessors, per_clock, gpu.l2_mib * 1e6)
+COMPARED = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")  # predictions have been compared with measurements
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A GPU's constants and where they come from: compared (with measurements), calibrated (by `rung calibrate`
+    on such a GPU; when), or published."""
+
+    constants: Constants
+    kind: str
+    when: str = ""
+
+
+def tabled(gpu: gpus.Gpu) -> Constants:
+    """As the tables have them."""
+    clock = gpu.clock_mhz * 1e6
+    per_clock = gpu.rates["bytes"] * 0.92 / clock  # [1], of which reading reaches so much [2]
+    made = Constants(gpu.multiprocessors, per_clock, gpu.l2_mib * 1e6)
+    if gpu.arch != "sm_90":
+        share = made.second_cache_bytes / gpus.find("h100").multiprocessors
+        quarter = gpu.rates["f16"] / clock / gpu.multiprocessors / 4  # operations a clock, of which a product has 4096
+        made = replace(made, second_cache_bytes=share * gpu.multiprocessors, product_interval=4096 / quarter)
+        made = _with(made, tomllib.loads(TABLE.read_text()).get(gpu.arch, {}))
+    return made
+
+
+def basis(gpu: gpus.Gpu) -> Basis:
+    made = tabled(gpu)
+    if (found := calibrated_file(gpu.name)).is_file():
+        try:
+            row = tomllib.loads(found.read_text())
+            return Basis(_with(made, row["constants"]), "calibrated", row["when"])
+        except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as problem:
+            raise RungError(f"{found} has no constants ({problem}): delete it, or run `rung calibrate`.") from None
+    return Basis(made, "compared" if gpu.name in COMPARED else "published")
+
+
+def _with(made: Constants, row: Mapping[str, Any]) -> Constants:
+    """The constants with those of a row; a table by unit changes the units that it names."""
+    new: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            units = dict(zip(PIPES, getattr(made, name), strict=True)) | {unit: float(v) for unit, v in value.items()}
+            new[name] = tuple(units[unit] for unit in PIPES)
+        else:
+            new[name] = float(value)
+    return replace(made, **new)
+
+
+def calibrated_file(gpu: str) -> Path:
+    """The row that `rung calibrate` writes for the GPU that the driver calls so."""
+    return kept.cache_folder() / "constants" / f"{re.sub(r'[^A-Za-z0-9]+', '-', gpu)}.toml"
 
 
 @dataclass
@@ -95,9 +154,13 @@ class Played:
     launches: int = 1
 
 
+def microseconds(of: gpus.Gpu, played: Played) -> float:
+    return played.clocks / of.clock_mhz + LAUNCH * 1e6
+
+
 @dataclass
 class _Recording:
-    constants: Constants
+    gpu: gpus.Gpu
     sets: float
     launches: list[Played]
 
@@ -110,7 +173,7 @@ def predicted(gpu: str, sets: float = math.inf) -> Iterator[list[Played]]:
     """Inside, launches are played for this GPU and kept in the list; only the blocks that stand for the grid are
     executed, so that results are those of no run. `sets`: of operands, that calls take in turn."""
     global _recording
-    before, _recording = _recording, _Recording(constants(gpus.find(gpu, "sm_90")), sets, [])
+    before, _recording = _recording, _Recording(gpus.find(gpu), sets, [])
     machine.library().rung_machine_cold()
     try:
         yield _recording.launches
@@ -131,7 +194,12 @@ def run(of: machine.Program, config: LaunchConfig, execute: Callable[..., tuple[
     """Executes the blocks that stand for the grid, or all if those wait for others, and plays them."""
     assert _recording is not None
     shared = of.resources.static_shared + config.shared
-    resident = max(1, limits.occupancy(machine.ARCH, config.threads, of.resources.registers, shared).blocks)
-    model = machine.Play(_recording.constants.row(), resident, shared + limits.KIB, _recording.sets)
+    here = limits.limits(_recording.gpu.arch)
+    resident = limits.occupancy(here, config.threads, of.resources.registers, shared).blocks
+    if not resident:
+        hint = limits.hint(here.arch, config.threads, of.resources.registers, shared)
+        raise RungError(f"{of.place(-1)} does not fit {_recording.gpu.name}: {hint}.")
+    row = basis(_recording.gpu).constants.row()
+    model = machine.Play(row, resident, shared + here.shared_reserved, _recording.sets)
     made, stalls = execute(play=model)
     _recording.launches.append(Played(of, config, made.clocks, resident, stalls, bool(made.together)))

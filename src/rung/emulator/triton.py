@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rung.cuda import pretended
-from rung.emulator import cubins
+from rung.emulator import cubins, module
 from rung.errors import CompileError, RungError, TooLarge
 
 MULTIPROCESSORS = 4
@@ -21,7 +22,8 @@ def enabled(multiprocessors: int = MULTIPROCESSORS) -> Iterator[None]:
     if pretended.within():
         yield
         return
-    with pretended.gpu(_launch, multiprocessors=multiprocessors):
+    capability = int(re.sub(r"\D", "", module.ambient().arch))
+    with pretended.gpu(_launch, multiprocessors=multiprocessors, capability=capability):
         try:
             yield
         except RungError:
@@ -47,7 +49,8 @@ def _of_the_compiler(problem: BaseException) -> str:
     text = [words for part in str(chain[-1]).splitlines() if (words := part.strip(" ^"))]
     caller = next((f for f in reversed(frames) if not f.filename.startswith((package, *_HERE))), None)
     where = line or (f"{Path(caller.filename).name}, line {caller.lineno}" if caller else "")
-    return f"{where}: does not compile for sm_90: {text[-1] if text else type(problem).__name__}"
+    arch = module.ambient().arch.rstrip("a")
+    return f"{where}: does not compile for {arch}: {text[-1] if text else type(problem).__name__}"
 
 
 def _line(problem: BaseException) -> str:

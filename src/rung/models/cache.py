@@ -52,10 +52,21 @@ class Column:
     output: int  # its row of the logits, or -1
 
 
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring tokens of one sequence, from a position on."""
+
+    tokens: Sequence[int]
+    row: int
+    position: int
+
+
 class Cache:
     """A static KV cache. The sequences of a batch have different lengths, given by `lengths`. Content beyond a row's
-    length is stale and never read.
+    length is stale and never read. Each row is one page of the whole capacity; batching/pages.py has smaller ones.
     """
+
+    table: torch.Tensor  # (rows, pages of a row): int32, on the host
 
     def __init__(
         self, layers: int, rows: int, NKV: int, capacity: int, HS: int, dtype: torch.dtype, device: torch.device
@@ -67,9 +78,9 @@ class Cache:
         self._hold(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
 
     def _hold(self, k: torch.Tensor, v: torch.Tensor) -> None:
-        self.k, self.v = k, v
-        self.allocated = k.shape[1]  # rows in memory, for strides; `lengths` has those in use
-        self.lengths = [0] * self.allocated
+        self.k, self.v = k, v  # (layers, pages, NKV, tokens of a page, HS)
+        self.table = torch.arange(k.shape[1], dtype=torch.int32, device="cpu")[:, None]
+        self.lengths = [0] * k.shape[1]
 
     @classmethod
     def over(cls, k: torch.Tensor, v: torch.Tensor) -> Cache:
@@ -86,19 +97,26 @@ class Cache:
         """Forget all sequences, and prepare for this number of new ones."""
         self.lengths = [0] * rows
 
-    def give_back(self, row: int, first: int, end: int) -> None:
-        """Memory of a row's tokens from `first` to `end`, which no longer matter."""
-        layers, rows, NKV, capacity, HS = self.k.shape
-        for tensor in (self.k, self.v):
-            for head in (((layer * rows + row) * NKV + h) * capacity for layer in range(layers) for h in range(NKV)):
-                give_back(tensor, (head + first) * HS, (head + end) * HS)
-
     def row(self, row: int) -> Cache:
         """The same memory, viewed as the cache of one sequence."""
-        view = Cache.__new__(Cache)
-        view.k, view.v = self.k[:, row : row + 1], self.v[:, row : row + 1]
-        view.allocated, view.lengths = self.allocated, [self.lengths[row]]
+        view = Cache.over(self.k[:, row : row + 1], self.v[:, row : row + 1])
+        view.lengths = [self.lengths[row]]
         return view
+
+    def fit(self, row: int, tokens: int) -> bool:
+        """The row has memory for so many tokens."""
+        return True
+
+    def release(self, row: int) -> None:
+        """The row is empty."""
+        self.lengths[row] = 0
+
+    def share(self, source: int, row: int, tokens: int) -> bool:
+        """The empty row begins with these tokens of another row; False if there is no memory for that."""
+        for tensor in (self.k, self.v):
+            tensor[:, row, :, :tokens] = tensor[:, source, :, :tokens]
+        self.lengths[row] = tokens
+        return True
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Append (rows, NH, T, HS) to each row. Lengths advance once per step, not once per layer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import NamedTuple
 
 from rung.check.operands import Operands
 from rung.cuda import gpus, opcodes
-from rung.emulator import module, timing
-from rung.errors import RungError
+from rung.emulator import machine, module, timing
+from rung.errors import CompileError, EmulatorFault, RungError
 from rung.profile import emulated
 from rung.rungs.base import Subject, emulated_multiprocessors
 
@@ -25,6 +26,15 @@ class Prediction:
 
     gpu: str
     launches: list[timing.Played]
+
+    def __post_init__(self) -> None:
+        of = gpus.find(self.gpu)
+        if of.arch != "sm_90" and self.code == "sm_90" and self.kind == "wgmma, TMA":
+            raise RungError(f"It uses wgmma or bulk copies as sm_90 has them, and {of.name} is of {of.arch}.")
+
+    @property
+    def basis(self) -> timing.Basis:
+        return timing.basis(gpus.find(self.gpu))
 
     @property
     def kind(self) -> str:
@@ -40,10 +50,14 @@ class Prediction:
         return "wgmma, TMA" if units & {"warp group", "TMA"} else "mma.sync" if "TENSOR" in units else "plain"
 
     @property
+    def code(self) -> str:
+        """The architecture whose code was played."""
+        return self.launches[0].program.arch.rstrip("af") if self.launches else ""
+
+    @property
     def parts(self) -> list[float]:
         """Microseconds of each launch."""
-        clock = gpus.find(self.gpu).clock_mhz
-        return [p.clocks / clock + timing.LAUNCH * 1e6 for p in self.launches]
+        return [timing.microseconds(gpus.find(self.gpu), played) for played in self.launches]
 
     @property
     def us(self) -> float:
@@ -70,22 +84,37 @@ def limit(subject: Subject, gpu: str) -> float:
     """Microseconds that no kernel can beat: compulsory bytes and operations at the data sheet's rates."""
     rates = gpus.find(gpu).rates
     cost = subject.rung.operation.cost_with(subject.values, subject.dtype, subject.rung.binds)
-    return max(cost.bytes / rates["bytes"], cost.flops / rates[subject.dtype.name]) * 1e6
+    return max(cost.bytes / rates["bytes"], cost.flops / rates.get(subject.dtype.name, math.inf)) * 1e6
 
 
 def predict(subject: Subject, tuning: Mapping[str, int] | None = None, gpu: str = gpus.USUAL) -> Prediction:
-    rung, values, dtype, of = subject.rung, subject.values, subject.dtype, gpus.find(gpu, "sm_90")
+    """From the code for the GPU's architecture, or from that for sm_90 where the machine does not execute it."""
+    rung, of = subject.rung, gpus.find(gpu)
     if rung.kind not in ("cuda", "triton"):
         raise RungError(f"{rung.full_name} is a {rung.kind} rung: only kernels in CUDA C++ and Triton are predicted.")
+    if of.arch == "sm_90":
+        return _predict(subject, tuning, of, machine.ARCH)
+    try:
+        return _predict(subject, tuning, of, of.arch)
+    except EmulatorFault as fault:
+        if fault.kind != "unsupported":
+            raise
+    except CompileError as problem:
+        raise RungError(f"{rung.full_name} does not compile for {of.arch} ({of.name}): {problem}") from None
+    return _predict(subject, tuning, of, machine.ARCH)
+
+
+def _predict(subject: Subject, tuning: Mapping[str, int] | None, of: gpus.Gpu, arch: str) -> Prediction:
+    rung, values, dtype = subject.rung, subject.values, subject.dtype
     operands = Operands(
         rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=emulated.aligned_empty
     )
     with contextlib.ExitStack() as here:
         here.enter_context(emulated_multiprocessors(of.multiprocessors))
-        here.enter_context(module.under(poison=False, seconds=emulated.PATIENCE))
+        here.enter_context(module.under(poison=False, seconds=emulated.PATIENCE, arch=arch))
         prepared = rung.prepare(
             operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=emulated.aligned_empty
         )
-        launches = here.enter_context(timing.predicted(gpu, timing.sets_of(operands.bytes)))
+        launches = here.enter_context(timing.predicted(of.key, timing.sets_of(operands.bytes)))
         prepared.run()
     return Prediction(of.name, launches)

@@ -253,6 +253,8 @@ class Server:
         self.metrics.usage.set(sum(one.usage for one in workers) / len(workers) if texts else 0)
         self.metrics.deaths.set(self.pool.deaths)
         self.metrics.restarts.set(sum(one.restarts for one in workers))
+        self.metrics.shared.set(sum(one.shared_tokens for one in workers))
+        self.metrics.set_back.set(sum(one.set_back for one in workers))
         self.metrics.failures.set(sum(one.failures for one in workers))
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 

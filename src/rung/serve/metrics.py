@@ -45,6 +45,8 @@ class Metrics:
         self.deaths = self._plain("rung:worker_deaths", "Engines' processes that died.")
         self.restarts = self._plain("rung:worker_restarts", "Engines' processes that were started again.")
         self.failures = self._plain("rung:engine_failures", "Failures of engines that ended running texts.")
+        self.shared = self._plain("rung:shared_prompt_tokens", "Tokens of prompts that were found in memory, not read.")
+        self.set_back = self._plain("rung:preemptions", "Times that a text gave its memory back, to be read again.")
         self._refusals = Counter(
             "rung:http_errors", "Answers with an error.", ["model_name", "status"], registry=self._registry
         )

@@ -58,7 +58,7 @@ BytesBarrier& barrier_at(Warp& warp, Block& block, uint32_t at)
 {
     const auto found = block.bytes_barriers.find(at & 0xffffff);
     if (found == block.bytes_barriers.end())
-        fail(warp, RUNG_ASYNC, "there is no barrier at byte %d of shared memory", int(at & 0xffffff) - int(RESERVED_SHARED));
+        fail(warp, RUNG_ASYNC, "there is no barrier at byte %d of shared memory", int(at & 0xffffff) - int(launch.reserved_shared));
     return found->second;
 }
 
@@ -75,7 +75,7 @@ void finish_phase(Warp& warp, BytesBarrier& b)
 {
     if (b.pending < 0) fail(warp, RUNG_ASYNC, "a barrier of %d arrivals has one too many in phase %u", b.expected, b.phase);
     if (b.pending || b.bytes) return;
-    b.phase++, b.complete = b.time;
+    b.phase++;
     b.pending = b.expected;
     complete_phase(b);
 }
@@ -121,7 +121,7 @@ void exchange(Warp& warp, const Op& op, unsigned lane)
     const int count = int(MOST_ARRIVALS - (low >> 1 & (MOST_ARRIVALS - 1)));
     if (at % 8) fail(warp, RUNG_BOUNDS, "a barrier is at no multiple of 8 bytes");
     shared_place(warp, (at & 0xffffff) | warp.block->in_cluster << 24, 8);
-    warp.block->bytes_barriers[at & 0xffffff] = {count, count, 0, 0, 0, 0, new_agent(*warp.block), {}, {}};
+    warp.block->bytes_barriers[at & 0xffffff] = {count, count, 0, 0, new_agent(*warp.block), {}, {}};
     if (warp.recorded) record_bytes(warp, Bytes::BEGINS, at & 0xffffff, uint32_t(count));
 }
 
@@ -135,7 +135,7 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
             warp.r[out.index][l] = uint32_t(state), warp.r[out.index + 1][l] = uint32_t(state >> 32);
         }
         const int arrivals = op.flags & ARRIVALS ? 1 : op.flags & ARRIVALS_OF_REGISTER ? int(given) : 0;
-        b.pending -= arrivals, b.time = std::max(b.time, warp.time);
+        b.pending -= arrivals;
         if (arrivals) release_to(warp, b.collecting);
         if (op.flags & DROPS) b.expected -= arrivals;
         const long expects = op.flags & EXPECTS ? long(given) : op.flags & COMPLETES ? -long(given) : long(bool(op.flags & EXPECTS_ONE));
@@ -159,7 +159,7 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
         const BytesBarrier& b = barrier_at(warp, *warp.block, at);
         const bool done = (b.phase & 1) != parity;
         complete |= uint32_t(done) << l;
-        if (done) warp.time = std::max(warp.time, b.complete), acquire_from(warp, b.complete_clock);
+        if (done) acquire_from(warp, b.complete_clock);
         if (done && warp.recorded) record_bytes(warp, Bytes::WAITED, (at & 0xffffff) | warp.block->in_cluster << 24, parity);
         if (warp.block->number) return;
         Waited& before = waited[warp.rank % WARP];
@@ -210,7 +210,7 @@ bool prepare_lanes_copy(Op& op)
 {
     op.bytes = op.has("128") ? 16 : op.has("64") ? 8 : 4;
     op.flags = uint32_t(op.has("ZFILL"));
-    op.timing.kind = Timing::COPIES;
+    op.copies = true;
     return true;
 }
 
@@ -235,7 +235,7 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
     uint32_t whole = 0;
     each(lanes, [&](unsigned l) {
         const uint32_t offset = uint32_t(address(warp, op.s[0], l)) & 0xffffff;
-        to[l] = offset - RESERVED_SHARED;
+        to[l] = offset - launch.reserved_shared;
         if (offset % op.bytes) fail(warp, RUNG_BOUNDS, "an address in shared memory is no multiple of %u bytes", op.bytes);
         uint8_t* const target = shared_place(warp, offset | mine, op.bytes);
         unsigned taken = read >> l & 1 ? op.bytes : 0;
@@ -286,16 +286,9 @@ void wait_for_group(Warp& warp, const Op& op, uint32_t)
     });
 }
 
-bool prepare_close_group(Op& op)
-{
-    op.timing.kind = Timing::CLOSES;
-    return true;
-}
-
 bool prepare_wait_for_group(Op& op)
 {
     op.flags = op.has("LE") && op.s[0].parts == "SB0";
-    if (op.flags) op.timing.kind = Timing::WAITS, op.timing.left = uint16_t(op.s[1].value);
     return true;
 }
 
@@ -401,15 +394,15 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
                 const uint32_t at = start + i, swizzled = at ^ (at >> 7 & ((1u << swizzle) - 1)) << 4;
                 memcpy(shared_place(warp, swizzled, 16), data + i, std::min(16u, bytes - i));
             }
-        pieces.push_back({(to & 0xffffff) - RESERVED_SHARED, bytes, true, true, swizzle});
+        pieces.push_back({(to & 0xffffff) - launch.reserved_shared, bytes, true, true, swizzle});
         const uint32_t signalled = mask ? (at_barrier & 0xffffff) | rank << 24 : at_barrier;
         BytesBarrier& b = barrier_at(warp, block_of(warp, signalled), signalled);
         look_as_barrier(warp, op, b, start & 0xffffff, bytes, &block_of(warp, start), true);
         if (rank == (mask ? unsigned(__builtin_ctz(mask)) : to >> 24))
             for (const Piece& piece : pieces)
                 if (!piece.store && !piece.shared) look_as_barrier(warp, op, b, piece.at, piece.bytes, nullptr, false);
-                else if (!piece.store) look_as_barrier(warp, op, b, piece.at + RESERVED_SHARED, piece.bytes, warp.block, false);
-        b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
+                else if (!piece.store) look_as_barrier(warp, op, b, piece.at + launch.reserved_shared, piece.bytes, warp.block, false);
+        b.bytes -= bytes;
         finish_phase(warp, b);
         if (!mask) break;
     }
@@ -435,7 +428,7 @@ void bulk(Warp& warp, const Op& op, uint32_t)
     const uint8_t* const data = from_shared ? shared_place(warp, (from & 0xffffff) | warp.block->in_cluster << 24, bytes)
                                             : place(warp, from, 0, bytes, shared);
     if (!shared) require_inside_of_copy(warp, op, from, bytes, false);
-    std::vector<Piece> pieces = {{from_shared ? (from & 0xffffff) - RESERVED_SHARED : from, bytes, from_shared, false, 0}};
+    std::vector<Piece> pieces = {{from_shared ? (from & 0xffffff) - launch.reserved_shared : from, bytes, from_shared, false, 0}};
     if (!out)
         return deliver(warp, op, pieces, data, bytes, bytes, 0, uint32_t(to), uniform(warp, op.s[0], 1),
                        op.has("MULTICAST") ? amount >> 16 : 0, how, type);
@@ -595,7 +588,7 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
     if (map->is_float)
         type = map->element_bytes == 2 ? Type::BF16 : map->element_bytes == 4 ? Type::F32 : Type::F64;  // the map's type
     else type = map->element_bytes == 8 ? Type::U64 : Type::U32;
-    std::vector<Piece> pieces = {{(start & 0xffffff) - RESERVED_SHARED, box.bytes, true, false, map->swizzle}};
+    std::vector<Piece> pieces = {{(start & 0xffffff) - launch.reserved_shared, box.bytes, true, false, map->swizzle}};
     const uint8_t* from = data.data();
     for (const Box::Row& row : box.rows) {
         if (row.inside) {
@@ -645,10 +638,10 @@ void store_and_signal(Warp& warp, const Op& op, uint32_t lanes)
         uint8_t* const target = shared_place(warp, at, bytes);
         if (how == Reduction::None) memcpy(target, words, bytes);
         else reduce(how, type, target, reinterpret_cast<const uint8_t*>(words), bytes);
-        to[l] = (at & 0xffffff) - RESERVED_SHARED;
+        to[l] = (at & 0xffffff) - launch.reserved_shared;
         BytesBarrier& b = barrier_at(warp, block_of(warp, at_barrier), at_barrier);
         look_as_barrier(warp, op, b, at & 0xffffff, bytes, &block_of(warp, at), true, l);
-        b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
+        b.bytes -= bytes;
         if (warp.recorded) record_bytes(warp, Bytes::COMPLETES, at_barrier, bytes);
         finish_phase(warp, b);
     });

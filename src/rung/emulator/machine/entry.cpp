@@ -41,7 +41,7 @@ void prepare(const rung_machine_launch& l)
 {
     const auto copied = [](uint32_t* to, const uint32_t* from) { std::copy(from, from + 3, to); };
     copied(launch.grid, l.grid), copied(launch.block, l.block), copied(launch.cluster, l.cluster);
-    launch.shared_bytes = l.shared_bytes, launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds;
+    launch.shared_bytes = l.shared_bytes, launch.reserved_shared = l.reserved_shared, launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds;
     launch.regions.clear(), launch.inputs = false;
     for (uint32_t i = 0; i < l.region_count; i++) launch.inputs |= l.regions[i].flags & INPUT_REGION;
     for (uint32_t i = 0; i < l.region_count; i++) launch.regions.push_back({l.regions[i].from, l.regions[i].to, l.regions[i].flags});
@@ -55,7 +55,9 @@ void prepare(const rung_machine_launch& l)
     }
     std::vector<uint8_t>& first = launch.bank[0];
     first.resize(std::max<size_t>(first.size(), l.parameters + 8));
-    const auto put = [&](uint32_t at, auto value) { memcpy(&first[at], &value, sizeof value); };
+    const auto put = [&](uint32_t at, auto value) {  // before sm_90 parameters lie where later clusters are described
+        if (!l.parameters || at < l.parameters) memcpy(&first[at], &value, sizeof value);
+    };
     put(LOCAL_BASE, LOCAL_WINDOW), put(STACK, l.local_bytes), put(PARAMETERS, uint64_t(first.data()) + l.parameters);
     const uint32_t blocks = l.cluster[0] * l.cluster[1] * l.cluster[2];
     put(HAS_CLUSTERS, uint32_t(blocks > 1)), put(CLUSTER_BLOCKS, blocks), put(MULTIPROCESSORS, l.multiprocessors);
@@ -84,9 +86,7 @@ void prepare(const rung_machine_launch& l)
     traced.clear(), happened.clear();
     trace_room = l.trace_room;
     begin_record(l.sampled, l.sampled_count, l.sampled_only);
-    if (l.timed && !launch.timed) empty_second_cache();
     launch.unwritten = {};
-    launch.timed = l.timed, launch.longest = launch.together = 0;
     begin_async();
     begin_races();
 }
@@ -160,7 +160,7 @@ EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64
     return count;
 }
 
-EXPORTED void rung_machine_cold() { empty_second_cache(), forget_launches(); }
+EXPORTED void rung_machine_cold() { forget_launches(); }
 
 EXPORTED int rung_machine_predict(void* program, const rung_machine_launch* l, const double* constants, uint32_t resident, double shared_bytes, double sets,
                                   rung_machine_prediction* made, double (*stalls)[STALLS], rung_machine_fault* fault)
@@ -171,7 +171,7 @@ EXPORTED int rung_machine_predict(void* program, const rung_machine_launch* l, c
     const uint64_t blocks = uint64_t(l->grid[0]) * l->grid[1] * l->grid[2];
     std::vector<uint32_t> chosen = sample(blocks / cluster, std::max(1u, unsigned(c.multiprocessors) / cluster), resident);
     rung_machine_launch one = *l;
-    one.sampled_only = !l->cooperative, one.timed = one.races = 0, one.multiprocessors = unsigned(c.multiprocessors);
+    one.sampled_only = !l->cooperative, one.races = 0, one.multiprocessors = unsigned(c.multiprocessors);
     while (one.sampled = chosen.data(), one.sampled_count = unsigned(chosen.size()), rung_machine_run(program, &one, fault)) {
         if (fault->kind == RUNG_UNSUPPORTED && chosen.size() > 1) {  // each is long: fewer tell as much
             const size_t step = std::max<size_t>(2, chosen.size() / 4);
@@ -188,7 +188,6 @@ EXPORTED int rung_machine_predict(void* program, const rung_machine_launch* l, c
     snprintf(fault->text, sizeof fault->text, "its blocks wait for each other: the model of time does not play that");
     return 1;
 }
-EXPORTED void rung_machine_clocks(uint64_t* both) { both[0] = launch.longest, both[1] = launch.together; }
 
 EXPORTED uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room)
 {

@@ -11,13 +11,13 @@ struct rung_machine_launch
 {
     uint32_t grid[3], block[3], cluster[3];
     uint32_t shared_bytes;  // static and dynamic
+    uint32_t reserved_shared;  // bytes before them: 1024 since sm_90
     uint32_t local_bytes;   // of each thread: its stack
     uint32_t cooperative;
     const void* bank[8];    // constant memory; bank 0 holds the parameters, the rest of it is filled here
     uint32_t bank_bytes[8];
     uint32_t parameters;    // where they begin in bank 0
     uint32_t trace_room;    // requests that are kept; a third each: stores to global memory of the first block, of others, the first's other ones
-    uint32_t timed;       // whether clocks of dependent instructions are added up
     double seconds;         // of CPU time, until the launch is ended
     uint32_t prints;        // what kernels print is shown: 1 as output, 2 as errors
     void* (*allocate)(size_t bytes);  // malloc and free of kernels; null if there are none
@@ -34,7 +34,7 @@ struct rung_machine_launch
     uint32_t ahead;        // an unknown kernel may still run when it begins
     uint32_t followed;     // what it touches is kept: a dependent launch may follow, or another stream's run beside it
     const uint32_t* sampled;  // blocks, or clusters, that the model of time is told of: rung_machine_predict chooses them
-    uint32_t sampled_count, sampled_only;  // no others run
+    uint32_t sampled_count, sampled_only;  // 1: no others run; 2: and nothing is recorded
     uint32_t multiprocessors;  // that the kernel sees
 };
 
@@ -82,10 +82,8 @@ struct rung_machine_prediction
 };
 int rung_machine_predict(void* program, const struct rung_machine_launch* launch, const double* constants, uint32_t resident, double shared_bytes, double sets,
                          struct rung_machine_prediction* made, double (*stalls)[12], struct rung_machine_fault* fault);
-// The second cache holds nothing: for the clocks of the launches that follow.
+// The second cache holds nothing: for the prediction of the launches that follow.
 void rung_machine_cold();
-// Clocks of the longest block, and of all together; zero if they were not wanted.
-void rung_machine_clocks(uint64_t* both);
 // The first block's events: kind, warp, bytes or products, number of the copy.
 uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room);
 // Requests of the trace: instruction, block, warp, lanes, bytes of each, place (1 shared, 2 store, 4 times the swizzle), then

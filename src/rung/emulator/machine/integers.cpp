@@ -610,7 +610,7 @@ uint32_t special(const Warp& w, uint32_t what, unsigned l)
     case CLOCK_HIGH: return uint32_t(w.clock >> 32);
     case SHARED_HIGH: return uint32_t(SHARED_WINDOW >> 32);
     case LOCAL_HIGH: return uint32_t(LOCAL_WINDOW >> 32);
-    case SHARED_SIZE: return launch.shared_bytes + RESERVED_SHARED;
+    case SHARED_SIZE: return launch.shared_bytes + launch.reserved_shared;
     case DYNAMIC_SIZE: return launch.shared_bytes;
     }
     return 0;

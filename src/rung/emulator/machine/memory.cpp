@@ -26,8 +26,8 @@ uint8_t* shared_place(Warp& w, uint32_t at, unsigned bytes)
         block = (*block->cluster)[rank];
     }
     const uint32_t offset = at & 0xffffff;
-    if (offset + bytes > block->shared.size() || offset < RESERVED_SHARED)
-        fail(w, RUNG_BOUNDS, "byte %d is beyond the block's %u bytes of shared memory", int(offset) - int(RESERVED_SHARED), launch.shared_bytes);
+    if (offset + bytes > block->shared.size() || offset < launch.reserved_shared)
+        fail(w, RUNG_BOUNDS, "byte %d is beyond the block's %u bytes of shared memory", int(offset) - int(launch.reserved_shared), launch.shared_bytes);
     return block->shared.data() + offset;
 }
 
@@ -206,7 +206,6 @@ void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsi
 const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared)
 {
     Memory& memory = *op.memory;
-    if (launch.timed) time_of_memory(const_cast<Warp&>(w), op, lanes, at, shared);
     if (trace_room) trace(w, op, lanes, at, bytes, shared, op.stores(shared), 0);
     const unsigned first = unsigned(__builtin_ctz(lanes));
     const uint32_t phase = uint32_t(at[first] % (shared ? 4 : LINE));  // conflicts stay if all lanes move by some banks
@@ -352,7 +351,7 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
         uint64_t outside = 0;
         for (unsigned l = 0; l < WARP; l++) {
             const uint64_t offset = at[l] - mine;
-            outside |= ((offset + op.bytes > size) | (offset < RESERVED_SHARED)) & (lanes >> l & 1);
+            outside |= ((offset + op.bytes > size) | (offset < launch.reserved_shared)) & (lanes >> l & 1);
             places[l] = memory + offset;
         }
         if (outside) each(lanes, [&](unsigned l) { places[l] = shared_place(w, uint32_t(at[l]), op.bytes); });
@@ -379,7 +378,7 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
     if (launch.races) look_at_shared(w, op, shared, at, write, data, step);
     for (unsigned l = 0; l < WARP; l++) {
         own |= uint32_t((uint32_t(at[l]) >> 24) == w.block->in_cluster) << l;
-        at[l] = (at[l] & 0xffffff) - RESERVED_SHARED;
+        at[l] = (at[l] & 0xffffff) - launch.reserved_shared;
     }
     if (shared & own) count_request(w, op, shared & own, at, op.bytes, true);
     if (shared & ~own) count_remote(op, shared & ~own);
@@ -428,7 +427,7 @@ void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* co
         uint32_t upper = launch.poisoned_with;
         uint64_t address = uint64_t(at), counted = address;  // the patterns of both begin at 0
         if (at >= shared && at < shared + w.block->shared.size()) {
-            space = RUNG_SHARED_SPACE, address = uint64_t(at - shared), counted = address - RESERVED_SHARED;
+            space = RUNG_SHARED_SPACE, address = uint64_t(at - shared), counted = address - launch.reserved_shared;
         } else if (at >= local && at < local + w.local.size()) space = RUNG_LOCAL_SPACE, address = counted = uint64_t(at - local);
         else upper = NOT_A_NUMBER;
         if (!upper || launch.unwritten[space].kind != RUNG_NO_FAULT || unwritten_bytes(at, counted, bytes, upper) < bytes) return;

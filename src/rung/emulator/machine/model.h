@@ -55,6 +55,7 @@ struct Constants
     double fetch;                                         // sectors that DRAM gives to the second cache at a time
     double shared_latency, first_cache_latency, second_cache_latency, memory_latency, atomic_latency, fence_latency;
     double latency[11];                                   // until the counter of an instruction without memory is lowered, by Pipe
+    double occupied[11];                                  // the clocks for which the units of opcodes are, of those in the table; by Pipe
     double product_interval, group_tail;                  // of a warp's product of 32 bytes of depth; beyond a group's products
     double copy_latency, copy_interval;                   // of the copy engine
     double barrier_latency, barrier_interval;             // of a block's warps: from the last arrival; between arrivals

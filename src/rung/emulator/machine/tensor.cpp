@@ -459,7 +459,7 @@ struct Matrix
         for (unsigned r = 0; r < 8; r++, at += step) {
             const unsigned swizzled = at ^ (at >> 7 & (chunks - 1)) << 4;
             if (swizzled + 16 > size)
-                fail(warp, RUNG_BOUNDS, "byte %u is beyond the block's shared memory: a descriptor is wrong", swizzled - RESERVED_SHARED);
+                fail(warp, RUNG_BOUNDS, "byte %u is beyond the block's shared memory: a descriptor is wrong", swizzled - launch.reserved_shared);
             look_as(warp, op, Agent::Product, swizzled, 16, warp.block, false);
             rows[r] = memory + swizzled;
         }
@@ -613,9 +613,9 @@ void rows_of_matrices(Warp& warp, const Op& op, const Operand& o, uint8_t** wher
         where[l] = shared_place(warp, offset | warp.block->in_cluster << 24, 16);
         at[l] = offset;
     }
-    for (unsigned l = rows; l < WARP; l++) at[l] = RESERVED_SHARED;
+    for (unsigned l = rows; l < WARP; l++) at[l] = launch.reserved_shared;
     look(warp, op, rows == WARP ? ALL : (1u << rows) - 1, at, 16, warp.block, op.store, 0);
-    for (uint64_t& place : at) place -= RESERVED_SHARED;
+    for (uint64_t& place : at) place -= launch.reserved_shared;
     count_request(warp, op, rows == WARP ? ALL : (1u << rows) - 1, at, 16, true);
 }
 

@@ -163,7 +163,9 @@ class BatchEngine:
 
     @property
     def usage(self) -> float:
-        """The share of all slots' token capacity that is in use."""
+        """The share of the memory for keys and values that is in use."""
+        if self._backend is not None and (usage := self._backend.usage) is not None:
+            return usage
         tokens = sum(len(text.request.ids) + len(text.tokens) for _, text in list(self._running.values()))
         return tokens / (self._backend.slots * self._backend.context) if self._backend else 0.0
 

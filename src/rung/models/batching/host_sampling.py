@@ -1,7 +1,7 @@
 """The backend that samples on the host: any plan's logits, and the CPU's native step for all texts at once. A text's
 bits do not depend on the batch. On a CPU each column of the native step is computed independently of the others, and a
-longer prompt is read alone, in parts whose boundaries do not depend on other texts. Parts that another slot's cache
-holds are copied.
+longer prompt is read alone, by passes whose bits do not depend on where they begin. Beginnings that another text has
+read are shared (pages.py). When pages end, the newest text gives its own back, and is read again later in the same way.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from rung.errors import RungError
+from rung.models.batching.pages import PAGE, PagedCache, pages_of
 from rung.models.batching.text import Backend, NewTokens, Request, Text, failure
-from rung.models.cache import SHORT_PROMPT, Column
+from rung.models.cache import SHORT_PROMPT, Cache, Column, Run
 from rung.models.drafts import MOST, PROPOSING, Columns, Draft, DraftModel, Lookup, Pace, follow, numbers
 from rung.models.options import Chosen
 from rung.models.sampling import NOT_FINITE, Penalties
@@ -39,10 +41,28 @@ class _Row:
     leader: _Row | None = None  # another row that reads the same prompt
     prompt_logprobs: list[Chosen | None] | None = None  # log-probabilities of the prompt so far
     slot: int = 0
+    order: int = 0  # of admission
+    start: int = 0  # the window's first token among those of the prompt and the text
+    passes: int = 0  # tokens of `pending` that are read by passes
+    again: int = 0  # tokens of `pending` that come then, were read by steps before, and need no logits
+    every: bool = False  # logits of every token are wanted, by products of their own
+    waiting: bool = False  # it gave its pages back
     seen: bool = field(default=False)  # the prompt's log-probabilities were delivered
     draft: Draft = field(default_factory=Draft)  # the tokens of `pending` after the text's last token
     pace: Pace | None = None
     lookup: Lookup = field(default_factory=Lookup)
+
+
+@runtime_checkable
+class Passes(Columns, Protocol):
+    """Steps that also read many tokens: a token's bits do not depend on the tokens that are read with it."""
+
+    def read(self, runs: Sequence[Run], cache: Cache) -> torch.Tensor:
+        """Logits (runs, V) after the last token of each run; keys and values go to the cache."""
+
+
+def _age(row: _Row) -> tuple[int, int]:
+    return row.text.options.priority, row.order
 
 
 class HostBackend(Backend):
@@ -58,19 +78,26 @@ class HostBackend(Backend):
         room: int | None = None,
     ) -> None:
         super().__init__()
-        self.slots, self._room = slots, room
+        self.slots = slots
         self._transformer, self._native = transformer, native
+        self._passes = native if isinstance(native, Passes) else None
         config, plan = transformer.config, transformer.plan
         self.context, self._vocabulary = config.context, config.vocabulary
-        self._cache = (native and native.cache) or transformer.new_cache(slots, config.context)
-        self._cache.begin(slots)
+        on_cpu = plan.on == "cpu"
+        self._paged: PagedCache | None = None
+        if on_cpu:
+            shape = (config.layers, config.NKV, config.HS)
+            room = slots * config.context if room is None else room
+            self._paged = PagedCache(shape, slots, config.context, room, plan.cache_dtype)
+            self._cache: Cache = self._paged
+        else:
+            self._cache = (native and native.cache) or transformer.new_cache(slots, config.context)
+            self._cache.begin(slots)
         self._rows: dict[int, _Row] = {}  # in the order of admission
-        self._prefixes: dict[int, tuple[int, ...]] = {}  # by slot: its cache's first tokens, read in whole parts
+        self._begun = 0
         self._drafting = drafting
         self._draft_model = DraftModel(drafting.source, slots, proposing) if drafting and drafting.source else None
-        on_cpu = plan.on == "cpu"
         self._part = PART if on_cpu else config.context
-        self._keeps = on_cpu  # elsewhere free slots take part in steps, with dummy tokens
         # A step of the rungs serves all rows at once; the CPU's plain operations round differently per batch size.
         self._together = native is None and not on_cpu and not plan.tokens_alone
 
@@ -80,14 +107,44 @@ class HostBackend(Backend):
     def free_slots(self) -> int:
         return self.slots - len(self._rows)
 
-    def takes(self, request: Request) -> bool:
-        """A text waits until `room` has the tokens that it may grow to, beside those of the texts that are here."""
-        wanted = self._most(request)
-        promised = sum(self._most(row.text.request) for row in self._rows.values())
-        return self.free_slots > 0 and (not self._rows or self._room is None or promised + wanted <= self._room)
+    @property
+    def usage(self) -> float | None:
+        pages = self._paged and self._paged.pages
+        return pages.held / pages.count if pages else None
 
-    def _most(self, request: Request) -> int:
+    def takes(self, request: Request) -> bool:
+        """A text waits for the pages of its prompt, and as long as an earlier one waits for pages."""
+        if self.free_slots == 0 or any(row.waiting for row in self._rows.values()):
+            return False
+        if self._paged is None or not self._rows:
+            return True
+        ids = request.ids[-self.context :]
+        wanted = pages_of(self._most(request, len(ids))) - self._paged.pages.busy(self._paged.pages.known(ids))
+        return self._promised() + wanted <= self._paged.pages.available
+
+    def _most(self, request: Request, tokens: int) -> int:
+        """The tokens for which a text needs pages before it begins: torch's operations cannot read again what they
+        read in another grouping, so that all of a text's are promised.
+        """
+        if self._native is not None:
+            return min(tokens + 1, self.context)
         return min(len(request.ids) + request.options.max_new_tokens, self.context)
+
+    def _promised(self) -> int:
+        """The pages that the present texts do not hold yet."""
+        assert self._paged is not None
+        count = 0
+        for row in self._rows.values():
+            if row.waiting:
+                continue
+            held = len(self._paged.held[row.slot])
+            if row.leader is not None:
+                held = len(row.window) // PAGE
+            elif not held and row.passes:
+                held = self._paged.pages.busy(self._paged.pages.known(row.window))
+            tokens = self._paged.lengths[row.slot] + len(row.pending)
+            count += max(0, pages_of(self._most(row.text.request, tokens)) - held)
+        return count
 
     def begin(self, slot: int, text: Text) -> None:
         options, ids = text.options, text.window(self.context)
@@ -96,18 +153,20 @@ class HostBackend(Backend):
             penalties = Penalties(options.sampling, [text.request.ids], self._vocabulary)
             for token in text.tokens:
                 penalties.add(integers([token]))
-        row = _Row(text, ids, ids, penalties, slot=slot, pace=Pace(self._drafting.cost) if self._drafting else None)
+        pace = Pace(self._drafting.cost) if self._drafting else None
+        row = _Row(text, ids, ids, penalties, slot=slot, order=self._begun, pace=pace)
+        self._begun += 1
+        row.start = len(text.request.ids) + len(text.tokens) - len(ids)
+        row.passes = self._by_passes(ids)
         if options.prompt_logprobs is not None and not text.tokens:
-            row.prompt_logprobs = [None]
+            row.prompt_logprobs, row.every = [None], True
         row.leader = next((r for r in self._rows.values() if self._leads(r, row)), None)
-        if row.leader is None and row.prompt_logprobs is None:
-            self._reuse(row)
-        else:
-            self._forget(slot)
-            self._cache.lengths[slot], self._prefixes[slot] = 0, ()
         self._rows[slot] = row
         if self._draft_model is not None:
             self._draft_model.forget(slot)
+
+    def _by_passes(self, window: Sequence[int]) -> int:
+        return len(window) if len(window) > self._short else 0
 
     def _leads(self, row: _Row, follower: _Row) -> bool:
         # A prompt with logits for every token uses other matrix products, whose bits differ.
@@ -116,41 +175,60 @@ class HostBackend(Backend):
         same = row.text.request.ids == follower.window and asked[0] == asked[1]
         return same and (row.first is not None or reading)
 
-    def _reuse(self, row: _Row) -> None:
-        """Copy the longest beginning that another slot's cache holds, also one whose text has ended.
-
-        Only whole parts of prompts count: the same tokens go through the same products, so that no bit changes.
-        """
-        best, source = 0, row.slot
-        for slot, kept in self._prefixes.items():
-            n, most = 0, min(len(kept), len(row.window) - 1)
-            while n + PART <= most and kept[n : n + PART] == row.window[n : n + PART]:
-                n += PART
-            if n > best:
-                best, source = n, slot
-        if best and source != row.slot:
-            self._copy(source, row.slot, best)
-        self._forget(row.slot, best)
-        self._cache.lengths[row.slot], self._prefixes[row.slot] = best, row.window[:best]
-        row.pending = row.window[best:]
-
-    def _forget(self, slot: int, kept: int = 0) -> None:
-        """Give back the memory of what the slot's last text left beyond so many tokens."""
-        left = len(self._prefixes.get(slot, ()))
-        if left > kept:
-            self._cache.give_back(slot, kept, left)
-
-    def _copy(self, source: int, to: int, tokens: int) -> None:
-        for tensor in (self._cache.k, self._cache.v):
-            tensor[:, to, :, :tokens] = tensor[:, source, :, :tokens]
-
     def end(self, slot: int) -> None:
         row = self._rows.pop(slot)
+        self._abandon(row)
+        self._cache.release(slot)
+
+    def _abandon(self, row: _Row) -> None:
         for other in self._rows.values():
             if other.leader is row:
                 other.leader = None  # it reads the prompt itself, unless the next row does
-        self._cache.give_back(slot, len(self._prefixes.get(slot, ())), self._cache.lengths[slot])
-        self._cache.lengths[slot] = 0
+
+    # ---- pages ------------------------------------------------------------------------------------------------------
+
+    def _fit(self, row: _Row, tokens: int) -> bool:
+        """Pages for so many tokens of the row. If there are not enough, the newest texts wait, perhaps this one."""
+        while not self._cache.fit(row.slot, min(tokens, self._cache.capacity)):
+            assert self._paged is not None
+            some = [r for r in self._rows.values() if r is row or self._paged.held[r.slot]]
+            newest = max(some, key=_age)
+            self._set_back(newest)
+            if newest is row:
+                return False
+        return True
+
+    def _set_back(self, row: _Row) -> None:
+        """The row's pages are free; what it has read is read again later, in the same way: its bits stay the same."""
+        self._cache.release(row.slot)
+        self._abandon(row)
+        row.pending = (*row.text.request.ids, *row.text.tokens)[row.start :]
+        row.passes = self._by_passes(row.window)
+        row.again = max(0, len(row.pending) - 1 - row.passes) if len(row.pending) > len(row.window) else 0
+        row.waiting, row.first, row.draft = True, None, Draft()
+        if row.prompt_logprobs is not None and not row.seen:
+            row.prompt_logprobs = [None]
+        self.clock.set_back += 1
+
+    def _resume(self) -> None:
+        """Texts that wait for pages go on when there are enough, and one for each text that is running."""
+        for row in sorted((row for row in self._rows.values() if row.waiting), key=_age):
+            assert self._paged is not None
+            running = sum(not other.waiting for other in self._rows.values())
+            wanted = pages_of(len(row.pending) + 1) + running
+            if running and self._promised() + wanted > self._paged.pages.available:
+                return
+            row.waiting = False
+
+    def _find(self, row: _Row) -> None:
+        """A row that begins takes what other rows have read of its prompt, except its last token."""
+        # A prompt with logits for every token uses other matrix products, whose bits differ.
+        if self._paged is None or self._paged.held[row.slot] or row.every:
+            return
+        # torch's products differ by the number of tokens, so that only whole parts are the same.
+        found = self._paged.find(row.slot, row.window[:-1], 1 if self._native is not None else PART)
+        row.pending, row.passes = row.pending[found:], row.passes - found
+        self.clock.shared_tokens += found
 
     # ---- a turn -----------------------------------------------------------------------------------------------------
 
@@ -165,24 +243,35 @@ class HostBackend(Backend):
         began = time.perf_counter()
         logits: dict[int, torch.Tensor] = {}
         failed: list[NewTokens] = []
+        self._resume()
         busy = [row for row in self._rows.values() if row.leader is None]
-        if self._drafting is not None:
-            busy = [row for row in busy if self._contained(row, failed, self._draft, row)]
+        few = sorted((row for row in busy if not row.waiting and not row.passes), key=_age)
+        for row in few:
+            if not row.waiting:
+                drafted = MOST if row.pace is not None else 0
+                end = len(row.text.request.ids) + row.text.options.max_new_tokens - row.start
+                self._fit(row, min(end, self._cache.lengths[row.slot] + self._next(row) + drafted))
         budget = self._part
-        for row in list(busy):
-            if len(row.pending) > self._short and budget > 0:
-                budget -= min(self._part, len(row.pending))
-                if not self._contained(row, failed, self._read, row, logits):
-                    busy.remove(row)
+        for row in busy:
+            if row.passes and not row.waiting and budget > 0:
+                self._find(row)
+                part = self._next(row)
+                if self._fit(row, self._cache.lengths[row.slot] + part):
+                    budget -= part
+                    self._contained(row, failed, self._read, row, logits)
         read = time.perf_counter()
-        few = [row for row in busy if row.slot not in logits and 0 < len(row.pending) <= self._short]
+        few = [row for row in few if not row.waiting]
+        if self._drafting is not None:
+            few = [row for row in few if self._contained(row, failed, self._draft, row)]
         if self._native is not None:
-            self._columns(self._native, few, logits)
-        elif self._together and len(few) > 1:
-            self._batch(few, logits)
+            self._columns(self._native, sorted(few, key=lambda row: row.again > 0), logits)
         else:
+            together = [row for row in few if self._together and len(row.pending) == 1]
+            if len(together) > 1:
+                self._batch(together, logits)
             for row in few:
-                self._contained(row, failed, self._read, row, logits)
+                if row not in together or len(together) == 1:
+                    self._contained(row, failed, self._read, row, logits)
         self._follow(logits)
         fresh = failed
         for slot, found in logits.items():
@@ -203,25 +292,37 @@ class HostBackend(Backend):
             return False
         return True
 
+    def _next(self, row: _Row) -> int:
+        """Tokens that the row reads in this turn."""
+        if row.passes:
+            return min(self._part, row.passes)
+        if row.again and self._native is not None:
+            return min(row.again, self._native.columns_at_once)
+        return len(row.pending)
+
     @property
     def _short(self) -> int:
         # A native column may give logits as well as another; the plan's own step is for single tokens.
         return min(SHORT_PROMPT, self._native.columns_at_once) if self._native is not None else 1
 
     def _read(self, row: _Row, logits: dict[int, torch.Tensor]) -> None:
-        part, alone = row.pending[: self._part], self._cache.row(row.slot)
-        begin = alone.lengths[0]
-        if row.prompt_logprobs is not None and not row.seen:
+        part, alone = row.pending[: self._next(row)], self._cache.row(row.slot)
+        # The same tokens go through the same products, so that no bit changes.
+        kept = row.passes and not row.every and (self._native is not None or len(part) == PART)
+        if row.every and row.passes:
             every = self._transformer.advance_all(part, alone)
-            self._add_logprobs(row, part, every)
+            if not row.seen:
+                self._add_logprobs(row, part, every)
             found = every[-1:]
         elif row.draft.tokens:
             found = self._transformer.advance_all(part, alone)
+        elif row.passes and self._passes is not None:
+            found = self._passes.read([Run(part, 0, alone.lengths[0])], alone)
         else:
             found = self._transformer.advance([part], alone)
-            if self._keeps and len(part) == PART and begin == len(self._prefixes[row.slot]):
-                self._prefixes[row.slot] = row.window[: begin + PART]
-        self._consumed(row, part, alone.lengths[0])
+        self._consumed(row, len(part))
+        if self._paged is not None and kept:
+            self._paged.keep(row.slot, row.window, self._cache.lengths[row.slot])
         if not row.pending:
             logits[row.slot] = found
 
@@ -229,26 +330,31 @@ class HostBackend(Backend):
         while rows:
             selected: list[_Row] = []
             columns: list[Column] = []
-            outputs: dict[int, tuple[int, int]] = {}  # slot -> its rows of the logits
+            outputs: dict[int, tuple[int, int, int]] = {}  # slot -> its rows of the logits, its tokens
             count = 0
             for row in rows:
-                if len(columns) + len(row.pending) > native.columns_at_once:
+                room = native.columns_at_once - len(columns)
+                read = min(row.again, room) if row.again else len(row.pending)
+                if not 0 < read <= room:
                     break
                 every, last = row.prompt_logprobs is not None and not row.seen, len(row.pending) - 1
                 first = count
-                for i, token in enumerate(row.pending):
-                    needed = every or i == last or bool(row.draft.tokens)
+                for i, token in enumerate(row.pending[:read]):
+                    needed = not row.again and (every or i == last or bool(row.draft.tokens))
                     columns.append(Column(token, row.slot, self._cache.lengths[row.slot] + i, count if needed else -1))
                     count += needed
-                outputs[row.slot] = (first, count)
+                outputs[row.slot] = (first, count, read)
                 selected.append(row)
             found = native.step(columns, self._cache, count)
             for row in selected:
-                first, end = outputs[row.slot]
+                first, end, read = outputs[row.slot]
+                if row.again:
+                    self._consumed(row, read)
+                    continue
                 if row.prompt_logprobs is not None and not row.seen:
                     self._add_logprobs(row, row.pending, found[first:end])
                 logits[row.slot] = found[end - 1 - len(row.draft.tokens) : end]
-                self._consumed(row, row.pending, self._cache.lengths[row.slot] + len(row.pending))
+                self._consumed(row, read)
             rows = rows[len(selected) :]
 
     def _batch(self, rows: Sequence[_Row], logits: dict[int, torch.Tensor]) -> None:
@@ -262,13 +368,18 @@ class HostBackend(Backend):
         self._cache.lengths = before
         for row in rows:
             logits[row.slot] = found[row.slot : row.slot + 1]
-            self._consumed(row, row.pending, before[row.slot] + 1)
+            self._consumed(row, 1)
 
-    def _consumed(self, row: _Row, part: Sequence[int], length: int) -> None:
+    def _consumed(self, row: _Row, count: int) -> None:
+        """The row has read so many of its pending tokens."""
         if not row.text.tokens:
-            self.clock.prompt_tokens += len(part)
-        self._cache.lengths[row.slot] = length
-        row.pending = row.pending[len(part) :]
+            self.clock.prompt_tokens += count
+        self._cache.lengths[row.slot] += count
+        row.pending = row.pending[count:]
+        if row.passes:
+            row.passes -= count
+        elif row.again:
+            row.again = max(0, row.again - count)
 
     def _follow(self, logits: dict[int, torch.Tensor]) -> None:
         """Rows with the same prompt as another copy its keys and values."""
@@ -280,12 +391,12 @@ class HostBackend(Backend):
             leader = row.leader
             if leader is None or leader.first is None:
                 continue
-            used = len(leader.text.request.ids)
-            self._copy(leader.slot, row.slot, used)
-            self._cache.lengths[row.slot], self._prefixes[row.slot] = used, self._prefixes[leader.slot]
+            if not self._cache.share(leader.slot, row.slot, len(row.window)):
+                row.leader = None  # it reads the prompt itself
+                continue
             if leader.prompt_logprobs is not None:
                 row.prompt_logprobs = leader.prompt_logprobs
-            row.pending, row.leader, row.first = (), None, leader.first
+            row.pending, row.passes, row.leader, row.first = (), 0, None, leader.first
             logits[row.slot] = leader.first
 
     # ---- tokens -----------------------------------------------------------------------------------------------------
@@ -377,9 +488,9 @@ class HostBackend(Backend):
     def _slide(self, row: _Row, tokens: Sequence[int]) -> None:
         ids = (*row.text.request.ids, *row.text.tokens, *tokens)
         row.pending = row.window = ids[-max(1, self.context // 2) :]
-        self._prefixes[row.slot] = ()
-        row.first = None
-        self._cache.lengths[row.slot] = 0
+        row.start, row.passes, row.again = len(ids) - len(row.window), self._by_passes(row.window), 0
+        row.first, row.every, row.draft = None, False, Draft()
+        self._cache.release(row.slot)
 
     def _add_logprobs(self, row: _Row, part: Sequence[int], logits: torch.Tensor) -> None:
         """Log-probabilities of the tokens that follow those of `part`, each from its row of logits."""

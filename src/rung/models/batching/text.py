@@ -250,6 +250,8 @@ class Clock:
     proposed: int = 0  # tokens of drafts
     accepted: int = 0
     drafted: int = 0  # steps with a draft
+    shared_tokens: int = 0  # of prompts, which were found in memory in place of being read
+    set_back: int = 0  # times that a text gave back its memory, to be read again later
     # With a GPU, which works in parallel with the host.
     admit_seconds: float = 0.0  # on the host, for prompts and new texts
     launch_seconds: float = 0.0  # on the host, for steps
@@ -280,6 +282,11 @@ class Backend(ABC):
     @abstractmethod
     def free_slots(self) -> int:
         """How many more texts it can take now."""
+
+    @property
+    def usage(self) -> float | None:
+        """The share of the memory for keys and values that is in use; None: that of all slots' tokens."""
+        return None
 
     def warm(self) -> None:
         """Prepare for any text, so that the first ones are as fast as the others."""

@@ -109,7 +109,8 @@ def _send(connection: Connection, engine: BatchEngine, outbox: Outbox) -> None:
             for one in messages:
                 if isinstance(one, Result):
                     connection.send(one)
-            connection.send(Progress(pieces, running, waiting, engine.usage, engine.stalled, engine.failures))
+            how = engine.usage, engine.stalled, engine.failures, engine.clock.shared_tokens, engine.clock.set_back
+            connection.send(Progress(pieces, running, waiting, *how))
         except OSError:
             return
         if None in messages:

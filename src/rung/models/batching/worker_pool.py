@@ -68,6 +68,8 @@ class Progress:
     usage: float
     stalled: float  # seconds of its present step
     failures: int
+    shared_tokens: int
+    set_back: int
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ class Worker:
         self.calls: dict[int, tuple[Callable[..., Any], Future[Any], int]] = {}
         self.slots = self.running = self.waiting = self.failures = self.restarts = 0
         self.usage = self.stalled = 0.0
+        self.shared_tokens = self.set_back = 0
         self.alive = self.stopping = False
         self.heard = time.monotonic()
         self.deaths: list[float] = []
@@ -261,6 +264,7 @@ class Worker:
         else:
             self.running, self.waiting, self.usage = message.running, message.waiting, message.usage
             self.stalled, self.failures = message.stalled, message.failures
+            self.shared_tokens, self.set_back = message.shared_tokens, message.set_back
             for key, piece in message.pieces:
                 self.pool.arrived(self, key, piece)
 

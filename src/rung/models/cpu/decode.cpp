@@ -151,8 +151,7 @@ inline void put(Inputs<int16_t>& in, int c, int K, const float* x) {
 struct Step {
   int n;
   const Column* columns;
-  void *k, *v;
-  int64_t rows, capacity;
+  Memory memory;
   float* logits;
 };
 
@@ -188,7 +187,7 @@ class Forward final : public Model {
       for (int c = 0; c < n; ++c) normalize(my, c, &x_[size_t(c) * C], layer.ln_1);
       product(my.in, layer.qkv, n, C, Q + 2 * net_.KV, *next++, [&](int c, int o, float y) {
         if (o < net_.turned) q_[size_t(c) * net_.turned + o] = y;
-        else store(place(o < Q + net_.KV ? step_.k : step_.v, i, c, (o - Q) % net_.KV / HS) + o % HS, y);
+        else store(place(o < Q + net_.KV ? step_.memory.k : step_.memory.v, i, c, (o - Q) % net_.KV / HS) + o % HS, y);
       });
       barrier_.wait();
       if (net_.cosines) {
@@ -223,12 +222,12 @@ class Forward final : public Model {
   }
 
  private:
-  Cached* sequence(void* cache, int layer, int c, int h) const {  // (L, rows, NKV, capacity, HS)
-    const int64_t head = (layer * step_.rows + step_.columns[c].row) * s_.NKV + h;
-    return static_cast<Cached*>(cache) + head * step_.capacity * s_.HS;
+  Cached* head(void* cache, int layer, int h) const {
+    return static_cast<Cached*>(cache) + layer * step_.memory.between_layers + h * step_.memory.page * s_.HS;
   }
   Cached* place(void* cache, int layer, int c, int h) const {
-    return sequence(cache, layer, c, h) + step_.columns[c].position * s_.HS;
+    const Column& column = step_.columns[c];
+    return head(cache, layer, h) + place_in(step_.memory, column.row, column.position, s_.HS);
   }
 
   void normalize(Scratch& my, int c, const float* x, const Norm& norm) const {
@@ -260,7 +259,7 @@ class Forward final : public Model {
       x[j] = a * cosine[j] - b * sine[j], x[j + half] = b * cosine[j] + a * sine[j];
     }
     if (h < s_.NH) return;
-    Cached* key = place(step_.k, i, c, h - s_.NH);
+    Cached* key = place(step_.memory.k, i, c, h - s_.NH);
     for (int j = 0; j < HS; ++j) store(key + j, x[j]);
   }
 
@@ -284,27 +283,30 @@ class Forward final : public Model {
 
   void attend(Scratch& my, int layer, int c, int h) {
     const int HS = s_.HS, before = int(step_.columns[c].position) + 1, T = std::min(before, s_.window);
-    const size_t first = size_t(before - T) * HS;
     const float* q = &q_[size_t(c) * net_.turned + h * HS];
     const int shared = h / (s_.NH / s_.NKV);
-    const Cached* k = sequence(step_.k, layer, c, shared) + first;
-    const Cached* v = sequence(step_.v, layer, c, shared) + first;
+    const Cached *keys = head(step_.memory.k, layer, shared), *values = head(step_.memory.v, layer, shared);
+    const auto each = [&](const auto& some) { each_page(step_.memory, step_.columns[c].row, before - T, T, HS, some); };
     if (int(my.scores.size()) < T) my.scores.resize(T);
     float* p = my.scores.data();
     float largest = -INFINITY, sum = 0;
-    for (int t = 0; t < T; ++t) {
-      float s = 0;
-      for (int j = 0; j < HS; ++j) s += q[j] * to_float(k[size_t(t) * HS + j]);
-      p[t] = s * net_.scale[layer];
-      largest = std::max(largest, p[t]);
-    }
+    each([&](int64_t place, int first, int count) {
+      for (int t = 0; t < count; ++t) {
+        float s = 0;
+        for (int j = 0; j < HS; ++j) s += q[j] * to_float(keys[place + t * HS + j]);
+        p[first + t] = s * net_.scale[layer];
+        largest = std::max(largest, p[first + t]);
+      }
+    });
     for (int t = 0; t < T; ++t) sum += p[t] = fast_exp(p[t] - largest);
     float* out = &attn_[size_t(c) * net_.Q + h * HS];
     std::fill(out, out + HS, 0.0f);
-    for (int t = 0; t < T; ++t) {
-      const float share = p[t] / sum;
-      for (int j = 0; j < HS; ++j) out[j] += share * to_float(v[size_t(t) * HS + j]);
-    }
+    each([&](int64_t place, int first, int count) {
+      for (int t = 0; t < count; ++t) {
+        const float share = p[first + t] / sum;
+        for (int j = 0; j < HS; ++j) out[j] += share * to_float(values[place + t * HS + j]);
+      }
+    });
   }
 
   template <typename Write>
@@ -436,22 +438,20 @@ void* rung_new(const Shape* shape, const void* const* tensors) { return new Engi
 
 void rung_free(void* engine) { delete static_cast<Engine*>(engine); }
 
-// columns: (n) of token's row, position and output; x: (n, C); k, v: (L, rows, NKV, capacity, HS); logits: (outputs, V)
-void rung_step(void* engine, int32_t n, const Column* columns, const float* x, void* k, void* v, int64_t rows,
-               int64_t capacity, float* logits) {
-  static_cast<Engine*>(engine)->step(Step{n, columns, k, v, rows, capacity, logits}, x);
+// columns: (n) of token's row, position and output; x: (n, C); logits: (outputs, V)
+void rung_step(void* engine, int32_t n, const Column* columns, const float* x, const Memory* memory, float* logits) {
+  static_cast<Engine*>(engine)->step(Step{n, columns, *memory, logits}, x);
 }
 
 // The tokens of all runs, one after the other: x (tokens, C); logits (runs, V) after the last token of each run.
-void rung_read(void* engine, int32_t runs, const Run* run, const float* x, void* k, void* v, int64_t rows,
-               int64_t capacity, float* logits) {
-  static_cast<Engine*>(engine)->pass(Pass{runs, run, x, k, v, rows, capacity, nullptr, false, logits});
+void rung_read(void* engine, int32_t runs, const Run* run, const float* x, const Memory* memory, float* logits) {
+  static_cast<Engine*>(engine)->pass(Pass{runs, run, x, *memory, nullptr, false, logits});
 }
 
 // Independent texts: figures (tokens, 3) of the tokens wanted, each after its token: log-probability, and if `whole`
 // rank and entropy.
 void rung_rate(void* engine, int32_t runs, const Run* run, const float* x, const int64_t* wanted, int32_t whole,
                float* figures) {
-  static_cast<Engine*>(engine)->pass(Pass{runs, run, x, nullptr, nullptr, 1, 0, wanted, whole != 0, figures});
+  static_cast<Engine*>(engine)->pass(Pass{runs, run, x, Memory{}, wanted, whole != 0, figures});
 }
 }

@@ -7,13 +7,12 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from rung.models.cache import Cache, Column
+from rung.models.cache import Cache, Column, Run
 from rung.models.cpu import build
 from rung.models.family import Config
 from rung.models.plan import place_of
@@ -34,13 +33,13 @@ class Shape(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
-class Run:
-    """Neighbouring tokens of one sequence, from a position on."""
+class Memory(ctypes.Structure):
+    """As in shared.h."""
 
-    tokens: Sequence[int]
-    row: int
-    position: int
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("k", "v", "table")),
+        *((name, ctypes.c_int64) for name in ("reach", "page", "between_layers", "between_pages")),
+    )
 
 
 def available(dtype: str) -> ctypes.CDLL | None:
@@ -60,8 +59,7 @@ def _bind(path: Path) -> ctypes.CDLL | None:
     library.rung_new.argtypes = [ctypes.POINTER(Shape), ctypes.POINTER(ctypes.c_void_p)]
     library.rung_free.argtypes = [ctypes.c_void_p]
     for function in (library.rung_step, library.rung_read):
-        function.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64,
-                             ctypes.c_void_p]  # fmt: skip
+        function.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 4]
     library.rung_rate.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 3, ctypes.c_int32,
                                   ctypes.c_void_p]  # fmt: skip
     return library
@@ -117,7 +115,7 @@ class CpuSteps:
         logits = empty(outputs, self._config.vocabulary)
         x = self._embed([c.token for c in columns], [c.position for c in columns])
         places = [(c.row, c.position, c.output) for c in columns]
-        self._call(self._library.rung_step, places, x.data_ptr(), *_memory(cache), logits.data_ptr())
+        self._call(self._library.rung_step, places, x.data_ptr(), _memory(cache), logits.data_ptr())
         return logits
 
     def read(self, runs: Sequence[Run], cache: Cache) -> torch.Tensor:
@@ -125,7 +123,7 @@ class CpuSteps:
         logits = empty(len(runs), self._config.vocabulary)
         x = self._embed_runs(runs)
         places = [(r.row, r.position, len(r.tokens)) for r in runs]
-        self._call(self._library.rung_read, places, x.data_ptr(), *_memory(cache), logits.data_ptr())
+        self._call(self._library.rung_read, places, x.data_ptr(), _memory(cache), logits.data_ptr())
         return logits
 
     def rate(self, windows: Sequence[Sequence[int]], whole: bool) -> list[torch.Tensor]:
@@ -139,7 +137,7 @@ class CpuSteps:
         self._call(self._library.rung_rate, places, x.data_ptr(), targets.data_ptr(), whole, figures.data_ptr())
         return list(torch.split(figures, counts))
 
-    def _call(self, function: Callable[..., None], places: Sequence[tuple[int, int, int]], *rest: int | None) -> None:
+    def _call(self, function: Callable[..., None], places: Sequence[tuple[int, int, int]], *rest: object) -> None:
         if os.getpid() != self._pid:
             self._begin()  # after a fork, in which the earlier object's threads do not exist
         numbers = (ctypes.c_int64 * (3 * len(places)))(*itertools.chain.from_iterable(places))
@@ -162,5 +160,9 @@ class CpuSteps:
         return x
 
 
-def _memory(cache: Cache) -> tuple[int, int, int, int]:
-    return cache.k.data_ptr(), cache.v.data_ptr(), cache.allocated, cache.capacity
+def _memory(cache: Cache) -> object:
+    k, v, table = cache.k, cache.v, cache.table
+    page, layers, pages = k.shape[3], k.stride(0), k.stride(1)
+    assert k.stride() == v.stride() and k.stride(2) == page * k.shape[4]
+    held = Memory(k.data_ptr(), v.data_ptr(), table.data_ptr(), table.stride(0), page, layers, pages)
+    return ctypes.byref(held)

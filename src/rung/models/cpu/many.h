@@ -267,8 +267,7 @@ struct Pass {
   int runs;
   const Run* run;
   const float* x;  // (tokens, C)
-  void *k, *v;
-  int64_t rows, capacity;
+  Memory memory;
   const int64_t* wanted;  // (tokens), or null for logits
   bool whole;             // ranks and entropies as well
   float* out;
@@ -306,17 +305,16 @@ class Lanes final : public Many {
     first_.clear();
     n_ = 0;
     for (int r = 0; r < pass_.runs; n_ += int(pass_.run[r++].count)) first_.push_back(n_);
-    rows_ = pass_.rows, capacity_ = pass_.capacity, layers_ = s_.L;
-    k_ = static_cast<KV*>(pass_.k), v_ = static_cast<KV*>(pass_.v);
+    memory_ = pass_.memory;
     if (pass_.wanted) {  // keys and values serve one layer after the other
       own_k_.resize(std::max(own_k_.size(), size_t(n_) * net_.KV)), own_v_.resize(own_k_.size());
-      capacity_ = n_, layers_ = 1, k_ = own_k_.data(), v_ = own_v_.data();
+      memory_ = Memory{own_k_.data(), own_v_.data(), &FIRST_PAGE, 1, n_, 0, 0};
     }
     run_of_.resize(n_), place_.resize(n_);
     for (int r = 0; r < pass_.runs; ++r)
       for (int i = 0; i < pass_.run[r].count; ++i) {
         run_of_[first_[r] + i] = r;
-        place_[first_[r] + i] = (pass_.run[r].row * s_.NKV * capacity_ + pass_.run[r].position + i) * s_.HS;
+        place_[first_[r] + i] = place_in(memory_, pass_.run[r].row, pass_.run[r].position + i, s_.HS);
       }
     grow(x_, n_, s_.C), grow(q_, n_, net_.turned), grow(norm_, n_, std::max(s_.C, net_.Q));
     grow(hidden_, n_, std::max(s_.C, s_.F));
@@ -356,7 +354,7 @@ class Lanes final : public Many {
       each(strips, [&](int i) { normalize(x_, layer.ln_1, i * LANES); });
       linear(layer.qkv, norm_, C, Q + 2 * net_.KV, [&](int o, int t, Floats f) {
         if (o < net_.turned) save(at(q_, net_.turned, o, t), f);
-        else keep(o < Q + net_.KV ? k_ : v_, l, (o - Q) % net_.KV / HS, o % HS, t, f);
+        else keep(o < Q + net_.KV ? memory_.k : memory_.v, l, (o - Q) % net_.KV / HS, o % HS, t, f);
       });
       if (net_.cosines) each(strips * heads, [&](int i) { turn(layer, l, i / heads * LANES, i % heads); });
       each(blocks * s_.NH, [&](int i) { attend(my, l, (blocks - 1 - i / s_.NH) * BLOCK, i % s_.NH); });
@@ -398,8 +396,8 @@ class Lanes final : public Many {
     return at(const_cast<Buffer&>(buffer), features, k, t);
   }
 
-  KV* cached(KV* cache, int layer, int64_t place, int h) const {  // (L, rows, NKV, capacity, HS)
-    return cache + place + (layer % layers_ * rows_ * s_.NKV + h) * capacity_ * s_.HS;
+  KV* head(void* cache, int layer, int h) const {
+    return static_cast<KV*>(cache) + layer * memory_.between_layers + h * memory_.page * s_.HS;
   }
 
   void embed(int t) {
@@ -443,7 +441,7 @@ class Lanes final : public Many {
       const Floats cosine = load(at(turns_, HS, j, t)), sine = load(at(turns_, HS, half + j, t));
       save(x(j), a * cosine - b * sine), save(x(j + half), b * cosine + a * sine);
     }
-    for (int j = 0; h >= s_.NH && j < HS; ++j) keep(k_, l, h - s_.NH, j, t, load(x(j)));
+    for (int j = 0; h >= s_.NH && j < HS; ++j) keep(memory_.k, l, h - s_.NH, j, t, load(x(j)));
   }
 
   void normalize(const Buffer& in, const Norm& norm, int t) {
@@ -564,8 +562,8 @@ class Lanes final : public Many {
     }
   }
 
-  void keep(KV* cache, int layer, int h, int j, int t, Floats f) const {
-    KV* to = cached(cache, layer, j, h);
+  void keep(void* cache, int layer, int h, int j, int t, Floats f) const {
+    KV* to = head(cache, layer, h) + j;
     float y[LANES];
     save(y, f);
     for (int i = 0; i < std::min(LANES, n_ - t); ++i) store(to + place_[t + i], y[i]);
@@ -580,9 +578,8 @@ class Lanes final : public Many {
       const int64_t position = run.position + begin - first_[r];
       const int64_t low = std::max(pass_.wanted ? run.position : 0, position - s_.window + 1);
       const int before = int(position - low), T = before + end - begin;  // keys before the run's first token here; all
-      const int64_t place = (run.row * s_.NKV * capacity_ + low) * HS;
-      const float* k = floats(cached(k_, layer, place, shared), T, my.keys);
-      const float* v = floats(cached(v_, layer, place, shared), T, my.values);
+      const float* k = floats(head(memory_.k, layer, shared), run.row, low, T, my.keys);
+      const float* v = floats(head(memory_.v, layer, shared), run.row, low, T, my.values);
       const int t = begin / LANES * LANES, strips = (end - t + LANES - 1) / LANES;
       my.scores.resize(std::max(my.scores.size(), size_t(T) * STRIPS));
       multiply<false>(strips, k, HS, at(q_, net_.turned, h * HS, t), HS, T, my.scores[0].f);
@@ -604,14 +601,16 @@ class Lanes final : public Many {
     }
   }
 
-  const float* floats(const KV* from, int T, std::vector<float>& to) const {
-    if constexpr (std::is_same_v<KV, float>) return from;
-    else {
-      const size_t count = size_t(T) * s_.HS;
-      to.resize(std::max(to.size(), count));
-      unpack(from, count, to.data());
-      return to.data();
-    }
+  // Tokens of a row from `first` on: in place where they are floats and lie together.
+  const float* floats(const KV* from, int64_t row, int64_t first, int T, std::vector<float>& to) const {
+    const int HS = s_.HS;
+    if constexpr (std::is_same_v<KV, float>)
+      if (first / memory_.page == (first + T - 1) / memory_.page) return from + place_in(memory_, row, first, HS);
+    to.resize(std::max(to.size(), size_t(T) * HS));
+    each_page(memory_, row, first, T, HS, [&](int64_t place, int t, int count) {
+      unpack(from + place, size_t(count) * HS, to.data() + size_t(t) * HS);
+    });
+    return to.data();
   }
 
   // exp(score - the largest) of the keys that each lane sees, up to its own; their sums.
@@ -715,8 +714,8 @@ class Lanes final : public Many {
   std::vector<int> first_;                         // of each run
   std::vector<int> run_of_;                        // of each token
   std::vector<int64_t> place_;                     // of each token in the cache, in its first head of the first layer
-  KV *k_ = nullptr, *v_ = nullptr;
-  int64_t rows_ = 0, capacity_ = 0, layers_ = 1;   // of k_ and v_
+  Memory memory_{};
+  static constexpr int32_t FIRST_PAGE = 0;
   std::vector<KV> own_k_, own_v_;
   Buffer x_, q_, turns_, norm_, hidden_, packed_, quanta_, own_, figures_;
 };

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from rung.errors import RungError
-from rung.models.cache import SHORT_PROMPT, Cache, Column
+from rung.models.cache import SHORT_PROMPT, Cache, Column, Run
 from rung.models.cpu import build
-from rung.models.cpu.engine import CpuSteps, Run, available
+from rung.models.cpu.engine import CpuSteps, available
 from rung.models.family import Config
 from rung.models.plan import Service, TorchPlan, shorter
 from rung.models.score import Rated

@@ -167,7 +167,29 @@ extern "C" struct Shape {
   float eps;
 };
 
+// Keys and values in pages: token t of a row is token t % page of the page table[row * reach + t / page]. In each layer a
+// page is (NKV, page, HS); distances are in numbers.
+extern "C" struct Memory {
+  void *k, *v;
+  const int32_t* table;
+  int64_t reach, page, between_layers, between_pages;
+};
+
 namespace {
+
+// Where a token of a row begins, in its first head of the first layer.
+inline int64_t place_in(const Memory& m, int64_t row, int64_t position, int HS) {
+  return m.table[row * m.reach + position / m.page] * m.between_pages + position % m.page * HS;
+}
+
+// Tokens of a row from `first` on, as far as they lie together: each(place, how many were before them, their number).
+template <typename Each>
+inline void each_page(const Memory& m, int64_t row, int64_t first, int T, int HS, const Each& each) {
+  for (int t = 0, count; t < T; t += count) {
+    count = int(std::min<int64_t>(T - t, m.page - (first + t) % m.page));
+    each(place_in(m, row, first + t, HS), t, count);
+  }
+}
 
 // The tensors, in order.
 struct Network {
