@@ -169,7 +169,8 @@ def _device(item: _Item, macros: dict[str, set[str]]) -> bool:
 
 def _hosts_variable(item: _Item, macros: dict[str, set[str]]) -> bool:
     """Whether this is a variable that no kernel can use, such as `int n;` beside a parameter of that name."""
-    other = {"using", "typedef", "extern", "template", "namespace", "static_assert", "const", *_CONSTANT, *_CLASS, *_DEVICE}
+    other = {"using", "typedef", "extern", "template", "namespace", "static_assert", "const"}
+    other |= _CONSTANT | _CLASS | _DEVICE
     return not item.function and len(item.head) > 1 and not other & _expanded(item.head, macros)
 
 
