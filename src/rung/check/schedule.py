@@ -20,14 +20,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from rung.check.branches import Branches
 from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding, capped
 from rung.check.shapes import MOST_BYTES, MOST_FLOPS, SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
 from rung.cuda import gpus
+from rung.emulator.coverage import merged, missed
 from rung.errors import RungError, TooLarge
 from rung.expressions import Number, names_in
 from rung.operation import Case, Operation, Values
@@ -268,8 +271,21 @@ class Procedure:
     def _at(self, one: Ran, how: Binding | None = None, names: list[str] | None = None) -> Trial:
         return self.trials.at(one.case, one.values, self.seed, how, names)
 
-    def _how(self, sms: int) -> Binding:
+    def _binding(self, sms: int) -> Binding:
         return Binding(self.trials.tuning, sms=sms)
+
+    def at_branches(self) -> None:
+        """Shapes that reach what no run has reached so far."""
+        rung, trials = self.rung, self.trials
+        if not (self.effort.alone and self.emulated and isinstance(rung, CudaRung)) or rung.operation.custom_check:
+            return
+        trials.ran = merged(trials.ran, trials.host.coverage())
+        own = rung.path and rung.path.resolve()
+        if wanted := [place for place in missed(trials.ran) if Path(place[0]).resolve() == own]:
+            self.tell(f"now shapes for {len({line for _, line, _ in wanted})} lines that no run has reached")
+            figures = self.report.element, self.report.norm
+            Branches(trials, rung, self.ran, self.seed, self.effort).reach(wanted)
+            self.report.element, self.report.norm = figures
 
     def _numbers_refused(self) -> None:
         """Try the numbers of cases whose shapes it refuses, and their scale or eps, at a shape that it takes."""
@@ -328,7 +344,7 @@ class Procedure:
         best = max(found)
         alike = [each for each in found if each[:2] == best[:2]] if best[0] > 1.0 and best[1] else [best]
         for *_, few, one in alike:
-            self._at(one, self._how(few)).once(self.trials.next_order())
+            self._at(one, self._binding(few)).once(self.trials.next_order())
 
     def _on_a_large_gpu(self) -> None:
         """With an H200's multiprocessors, if that launches more blocks; cooperative grids would take too long."""
@@ -341,7 +357,7 @@ class Procedure:
             found.append((max(b / a for a, b in zip(usual, many, strict=False)), -one.work, one.index, one))
         more, *_, one = max(found)
         if more > 1.0:
-            self._at(one, self._how(large)).once()
+            self._at(one, self._binding(large)).once()
 
     def _blocks(self, one: Ran, multiprocessors: int) -> list[int]:
         return [math.prod(grid) for grid in self.trials.grids(one.values, multiprocessors=multiprocessors)]
@@ -433,7 +449,7 @@ class Procedure:
         bases = [(one.case, one.values) for one in plain[:BASES]]
         figures = self.report.element, self.report.norm
         shapes = Shapes(self.trials, self.rung, bases, [one.values for one in self.ran], self.seed, self.effort.shapes)
-        shapes.with_ones()
+        shapes.add_sizes_of_one()
         shapes.with_one_named()
         shapes.with_two_named()
         shapes.drawn()

@@ -64,6 +64,7 @@ GROUPS = {
         "report": ("report", "Everything known about every ladder, in one HTML file."),
         "study": ("study", "Questions that need more than one figure: waves, fusion, precision, latency ..."),
         "reproduce": ("reproduce", "The five documents' figures: theirs, ours, and the command of each."),
+        "calibrate": ("calibrate", "This GPU's latencies and rates, from which times are predicted."),
         "doctor": ("doctor", "What works on this machine, what is missing, what to do."),
     },
 }
@@ -71,7 +72,9 @@ VERBS = {verb: row for group in GROUPS.values() for verb, row in group.items()}
 
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
-COMPILING = ("adopt", "climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count", "draw")
+COMPILING = (
+    "adopt", "climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count", "draw", "calibrate",
+)  # fmt: skip
 DOCUMENTED = ("check", "run", "inspect", "count")  # verbs with one JSON document (show/document.py)
 
 

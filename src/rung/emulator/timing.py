@@ -35,8 +35,9 @@ class Constants:
     """Clocks, and bytes a clock, of a Hopper GPU; the fields are those of `Constants` in machine/model.h. What differs
     elsewhere is in constants.toml.
 
-    Sources: [1] NVIDIA's data sheets; [2] probes on an H100 (tools/probes, results/h100/probe.jsonl); [3] published
-    microbenchmarks; [4] Huerta et al., MICRO'25. What has no source is a guess that no measurement has refuted.
+    Sources: [1] NVIDIA's data sheets; [2] probes on an H100 (profile/probes.cu, results/h100/probe.jsonl);
+    [3] published microbenchmarks; [4] Huerta et al., MICRO'25. What has no source is a guess that no measurement has
+    refuted. `rung calibrate` reads most of [2] again.
     """
 
     multiprocessors: float
@@ -99,7 +100,8 @@ class Basis:
     when: str = ""
 
 
-def basis(gpu: gpus.Gpu) -> Basis:
+def tabled(gpu: gpus.Gpu) -> Constants:
+    """As the tables have them."""
     clock = gpu.clock_mhz * 1e6
     per_clock = gpu.rates["bytes"] * 0.92 / clock  # [1], of which reading reaches so much [2]
     made = Constants(gpu.multiprocessors, per_clock, gpu.l2_mib * 1e6)
@@ -108,6 +110,11 @@ def basis(gpu: gpus.Gpu) -> Basis:
         quarter = gpu.rates["f16"] / clock / gpu.multiprocessors / 4  # operations a clock, of which a product has 4096
         made = replace(made, second_cache_bytes=share * gpu.multiprocessors, product_interval=4096 / quarter)
         made = _with(made, tomllib.loads(TABLE.read_text()).get(gpu.arch, {}))
+    return made
+
+
+def basis(gpu: gpus.Gpu) -> Basis:
+    made = tabled(gpu)
     if (found := calibrated_file(gpu.name)).is_file():
         try:
             row = tomllib.loads(found.read_text())
@@ -145,6 +152,10 @@ class Played:
     stalls: Stalls
     together: bool  # its blocks wait for each other, and how long is not modelled
     launches: int = 1
+
+
+def microseconds(of: gpus.Gpu, played: Played) -> float:
+    return played.clocks / of.clock_mhz + LAUNCH * 1e6
 
 
 @dataclass

@@ -1,4 +1,4 @@
-// Small kernels, each of which measures a constant of the model of time (src/rung/emulator/timing.py) by the clock of its multiprocessor.
+// Small kernels, each of which measures a constant of the model of time (emulator/timing.py) by the clock of its multiprocessor.
 #include <stdint.h>
 
 __device__ __forceinline__ uint32_t now()
@@ -267,6 +267,41 @@ extern "C" __global__ void stream(const float4* x, float* out, int count, int ro
     if (!threadIdx.x) out[1 + blockIdx.x] = float(count) * rounds * 16 / (now() - began);
     if (sum == 1.2345f) out[0] = sum;
 }
+// Independent instructions of one unit: clocks for one of a warp, with a warp in each quarter.
+template <class F, class T>
+__device__ void many(float* out, int n, T first, F step)
+{
+    T x[8];
+    for (int k = 0; k < 8; k++) x[k] = first + T(k);
+    __syncthreads();
+    const uint32_t began = now();
+#pragma unroll 1
+    for (int i = 0; i < n; i++)
+#pragma unroll
+        for (int k = 0; k < 64; k++) step(x[k % 8]);
+    __syncthreads();
+    if (!threadIdx.x) out[0] = float(now() - began) / n / 64;
+    T sum = 0;
+    for (int k = 0; k < 8; k++) sum += x[k];
+    out[1 + threadIdx.x] = float(sum);
+}
+extern "C" __global__ void ffma_many(float* out, int n)
+{
+    many(out, n, float(threadIdx.x), [](float& x) { asm volatile("fma.rn.f32 %0, %0, %0, %0;" : "+f"(x)); });
+}
+extern "C" __global__ void logic_many(float* out, int n)
+{
+    many(out, n, threadIdx.x, [](unsigned& x) { asm volatile("lop3.b32 %0, %0, 0x5555, 0x1234, 0x96;" : "+r"(x)); });
+}
+extern "C" __global__ void imad_many(float* out, int n)
+{
+    many(out, n, threadIdx.x, [](unsigned& x) { asm volatile("mad.lo.u32 %0, %0, %0, %0;" : "+r"(x)); });
+}
+extern "C" __global__ void dfma_many(float* out, int n)
+{
+    many(out, n, double(threadIdx.x), [](double& x) { asm volatile("fma.rn.f64 %0, %0, %0, %0;" : "+d"(x)); });
+}
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 // A bulk copy of `bytes` into shared memory, and the wait for it.
 extern "C" __global__ void bulk(const float* x, float* out, int n, int bytes)
 {
@@ -299,3 +334,4 @@ extern "C" __global__ void byte_barrier(float* out, int n)  // arrival and wait 
     }
     out[0] = float(now() - began) / n;
 }
+#endif
