@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 Which = Annotated[str, typer.Argument(metavar="EXERCISE", help="Its number, its name, or `next`.")]
 From = Annotated[Path | None, typer.Option("--from", help="A folder with other exercises (exercises.toml).")]
 
+Folder = Annotated[Path, typer.Option(help="Where the exercises' files are, with stars and hints.")]
+
 
 def learn(
     which: Annotated[
         str | None, typer.Argument(metavar="[EXERCISE]", help="Its number, its name, or `next`: to begin or to grade.")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the exercise's file is written.")] = Path(),
+    folder: Folder = Path(),
     everything: Annotated[bool, typer.Option("--all", help="When it is solved, also the long checks.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Grade the file again at each save, until ^C.")] = False,
     web: Annotated[bool, typer.Option("--web", help="The course as a page in a browser, served here.")] = False,
@@ -43,7 +45,7 @@ def learn(
     """
     from rung.learn import FOLDER, Progress, find
 
-    place, progress = source or FOLDER, Progress.read()
+    place, progress = source or FOLDER, Progress.read(folder)
     if web:
         from rung.learn import web as page
 
@@ -75,14 +77,14 @@ def learn(
         raise typer.Exit(1)
 
 
-def hint(which: Which, source: From = None) -> None:
+def hint(which: Which, folder: Folder = Path(), source: From = None) -> None:
     """The next hint for an exercise.
 
     Example: rung hint 3
     """
     from rung.learn import FOLDER, Progress, find
 
-    progress = Progress.read()
+    progress = Progress.read(folder)
     exercise = find(which, progress.solved, source or FOLDER)
     seen = min(progress.hints.get(exercise.name, 0) + 1, len(exercise.hints))
     for index, text in enumerate(exercise.hints[:seen], 1):
@@ -106,7 +108,7 @@ def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
 
 def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> dict[str, Any]:
     """The verdict as JSON has it, printed and kept; that of an unchanged file is printed again."""
-    from rung.learn.grading import verdict_on
+    from rung.learn.grading import stars_of, verdict_on
 
     facts = verdict_on(exercise, path, progress)
     if facts["cases"]:
@@ -117,6 +119,9 @@ def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> d
         print(symptom["says"], file=out)
     if facts["state"] == "solved":
         print(f"\n{'★' * facts['stars']}{'☆' * (3 - facts['stars'])} Solved. {exercise.why}".rstrip(), file=out)
+        meant = stars_of(exercise)[facts["stars"] :]
+        if meant:
+            print(f"The next star is for: {meant[0]}.", file=out)
         if exercise.story:
             print(f"See also {', '.join(f'`rung show {name} --diff`' for name in exercise.story)}.", file=out)
     else:

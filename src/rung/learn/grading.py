@@ -36,6 +36,15 @@ MOST_BUILDS = 3  # that the first cases may need: of sizes that are compiled in
 MOST_FURTHER = 3  # cases that are looked at for one that tells more
 SECONDS = 2.0  # without a thread that ends
 _SAME = 1.03  # predicted times that differ by less are the same
+IN_WORDS = {  # figures as sentences name them
+    "sectors_per_request": "sectors per load",
+    "sectors_per_store": "sectors per store",
+    "conflicts_load": "extra passes of loads (bank conflicts)",
+    "conflicts_store": "extra passes of stores (bank conflicts)",
+    "bytes_per_sector": "bytes used per sector of loads",
+    "global_loads": "loads from global memory",
+    "shared_loads": "loads from shared memory",
+}
 ANSWER = re.compile(r"constexpr\s+\w+\s+(ANSWER\w*)\s*=\s*([^;]+);")
 
 
@@ -58,7 +67,7 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         shown = [
-            {"kind": s.kind, "when": s.when, "says": s.says, "lines": list(s.lines), "facts": dict(s.facts)}
+            {"kind": s.kind, "when": s.when, "says": s.says, "lines": list(s.lines), "facts": _finite(s.facts)}
             for s in self.symptoms
         ]
         case = {name: value for name, value in self.case.items() if isinstance(value, int)}
@@ -72,6 +81,21 @@ class Verdict:
             "case": case,
         }
         return {"state": self.state, "says": self.says, "symptoms": shown, **rest}
+
+
+def _finite(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """NaN and infinities are null: standard JSON has no such numbers."""
+    return {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in facts.items()}
+
+
+def stars_of(exercise: Exercise) -> tuple[str, ...]:
+    """What each star is for."""
+    if exercise.kind == "predict":
+        return ("the counts are predicted", "the kernel counts as the reference does")
+    first = "the result is right and the aim is met" if exercise.goal else "the result is right"
+    if exercise.timed:
+        return (first, "predicted to be as fast as the reference", "predicted to be faster than the reference")
+    return (first, "no more sectors and passes than the reference", "fewer sectors and passes than the reference")
 
 
 def verdict_on(exercise: Exercise, path: Path, progress: Progress) -> dict[str, Any]:
@@ -287,16 +311,11 @@ class _Trial:
     def _missed(self, counted: str) -> Symptom:
         aim = self.exercise.aim or self.exercise.goal
         kind = "overlap" if "groups_under_way" in self.exercise.goal else "goal"
-        said = (
-            "nothing is under way when the wait ends: nothing overlaps" if kind == "overlap" else f"counted: {counted}"
-        )
-        return Symptom(
-            kind,
-            "slow",
-            f"The result is right, but the aim is missed ({aim}): {said}.",
-            (),
-            {"goal": self.exercise.goal},
-        )
+        counts = re.sub(r"\b\w+(?= = )", lambda name: IN_WORDS.get(name[0], name[0]), counted)
+        idle = "Nothing is under way when the wait ends: nothing overlaps"
+        said = idle if kind == "overlap" else f"Counted: {counts}"
+        says = f"The result is right, but the aim is missed ({aim}). {said}."
+        return Symptom(kind, "slow", says, (), {"goal": self.exercise.goal})
 
     def _predicted(self, asked: Mapping[str, str], launched: list[Launched]) -> list[Symptom]:
         """The learner's predictions beside the counts."""
