@@ -30,7 +30,7 @@ from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.emulator.coverage import Coverage, merged, unreached
-from rung.errors import EmulatorFault, RungError, first_line
+from rung.errors import CompileError, EmulatorFault, RungError, first_line
 from rung.lazy import torch
 from rung.operation import Case, Values
 from rung.processors import processors
@@ -229,6 +229,8 @@ def _failed(failure: Failure | RungError, procedure: Procedure, cases: Sequence[
         report.place, report.related = failure.place, failure.related
     if failure.kind == "unsupported":  # says nothing about the kernel
         report.verdict = "skipped"
+    if isinstance(failure, CompileError) and failure.missing:
+        report.verdict = "not judged"
     if failure.kind in WRONG:
         procedure.separate(cases)
     report.failure = report.failure or procedure.trials.last_call()

@@ -297,7 +297,7 @@ def main(settings: dict[str, Any]) -> None:
         try:
             answer = judged.answer(what)
         except RungError as error:
-            answer = {"error": str(error), "kind": error.kind}
+            answer = {"error": str(error), "kind": error.kind, "missing": getattr(error, "missing", "")}
             if isinstance(error, EmulatorFault):
                 answer |= {"place": error.place, "related": error.related}
         except (SystemExit, KeyboardInterrupt) as error:

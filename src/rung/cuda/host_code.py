@@ -57,7 +57,7 @@ class _Item:
 def with_headers(source: Path, include: Sequence[str | Path], seen: set[Path] | None = None) -> str:
     """The file with the user's own headers in their places, whose host functions NVRTC does not take either."""
     seen = set() if seen is None else seen
-    text = source.read_text(errors="replace")
+    text = source.read_text("utf-8-sig", errors="replace")
 
     def put(match: re.Match[str]) -> str:
         if (name := match[1] or match[2]) is None:
@@ -81,6 +81,8 @@ def with_headers(source: Path, include: Sequence[str | Path], seen: set[Path] | 
 def device_part(source: str, named: frozenset[str] = frozenset()) -> str:
     """The text that both compilers get: `source` itself if it has no host code. What is `named` stays, too."""
     def put(found: re.Match[str]) -> str:
+        if found[1] == "cuda.h" and "CU" not in re.sub(r"CU(?:DA|BLAS)", "", source):  # nothing of the driver's is used
+            return _blank(found[0])
         if not _HOST_HEADER.fullmatch(found[1]):
             return found[0]
         return "#include <cublas_v2.h>" if found[1].startswith("cublas") else _blank(found[0])  # ours: types of 16 bits
@@ -120,6 +122,7 @@ def _items_of_kernels(items: list[_Item], text: str, named: frozenset[str] = fro
     macros = _macros(text)
     always = {"using namespace", "static_assert", "namespace", "extern template"}
     kept: set[int] = set()
+    items = [item for item in items if not _hosts_variable(item, macros)]
     roots = (i for i in items if _device(i, macros) or i.names & named or {i.words[0], " ".join(i.words[:2])} & always)
     of_device = {name for item in items if item.function and _device(item, macros) for name in item.names}
     hosts = (item for item in items if item.function and not _device(item, macros))
@@ -162,6 +165,13 @@ def _expand(words: list[str], macros: dict[str, set[str]]) -> set[str]:
 
 def _device(item: _Item, macros: dict[str, set[str]]) -> bool:
     return bool(_DEVICE & _expand(item.head, macros))
+
+
+def _hosts_variable(item: _Item, macros: dict[str, set[str]]) -> bool:
+    """Whether this is a variable that no kernel can use, such as `int n;` beside a parameter of that name."""
+    other = {"using", "typedef", "extern", "template", "namespace", "static_assert", "const"}
+    other |= _CONSTANT | _CLASS | _DEVICE
+    return not item.function and len(item.head) > 1 and not other & _expanded(item.head, macros)
 
 
 def items_of(code: str) -> Iterator[_Item]:

@@ -26,8 +26,9 @@ from rung.cuda.source import code_only, kernels_in
 from rung.emulator import lambdas, machine
 from rung.errors import CompileError, EmulatorFault, RungError, first_line
 
-_VARIABLE = re.compile(r"__(?:device|constant)__\s[^;{}()=]*?\b(\w+)\s*(?:\[[^;={]*\]\s*)*(?==|;|\{)")
+_VARIABLE = re.compile(r"__(?:device|constant)__\s([^;{}()=]*?\b\w+\s*(?:\[[^;={]*\]\s*)*)(?==|;|\{)")
 _MANAGED = re.compile(_VARIABLE.pattern.replace("device|constant", "managed"))
+_DECLARED = re.compile(r"\b(\w+)\s*(?:\[[^\]]*\]\s*)*(?:,|$)")  # one of `float a, b[2], c`
 _RUNTIME = re.compile(r"\b(cuda[A-Z]\w*)\s*\(")
 _LIBRARY = re.compile(r"#\s*include\s*<(cu(?:blas|rand|fft|sparse|solver|dnn))")
 _ALIGNED = re.compile(r"\b(?:__align__|alignas|__attribute__|__launch_bounds__)\s*\((?:[^()]|\([^()]*\))*\)")
@@ -176,7 +177,8 @@ def _compile(
         if f"{name}::" not in code:
             whole = re.sub(rf"^[ \t]*#[ \t]*include[ \t]*<{name}/.*$", "", whole, flags=re.MULTILINE)
     plain = _ALIGNED.sub("", code)
-    kernels, variables, managed = set(kernels_in(text)), set(_VARIABLE.findall(plain)), set(_MANAGED.findall(plain))
+    kernels = set(kernels_in(text))
+    variables, managed = ({*_DECLARED.findall(",".join(of.findall(plain)))} for of in (_VARIABLE, _MANAGED))
     if not how.emulated and managed:
         raise RungError(f"{source}: __managed__ variables are refused {where}: use cudaMallocManaged.")
     wanted: dict[str, tuple[str, str, int]] = {}

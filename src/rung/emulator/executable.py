@@ -43,9 +43,6 @@ _FP8 = """#pragma once
 #include "rung_host/cccl_end.h"
 """
 _LIBRARIES = {
-    "cub/": "CUB",
-    "thrust/": "Thrust",
-    "cuda/": "libcu++",
     "cute/": "CuTe",
     "cutlass/": "CUTLASS",
     "cudnn": "cuDNN",
@@ -275,13 +272,9 @@ def _check(source: Path, result: subprocess.CompletedProcess[str]) -> None:
     if missing := re.search(r"^([^\s:]+):(\d+):.*fatal error: (\S+): No such file", log, re.MULTILINE):
         name = missing[3]
         library = next((library for prefix, library in _LIBRARIES.items() if name.startswith(prefix)), None)
-        if name.startswith("helper_"):
-            at = f"{missing[1]}, line {missing[2]}"
-            raise CompileError(f"{at}: {name} of NVIDIA's samples is not found: give its folder by -I.")
-        if library:
-            raise CompileError(
-                f"{missing[1]}, line {missing[2]}: {name} is not found: the emulator does not model {library}."
-            )
+        whose = " of NVIDIA's samples" if name.startswith("helper_") else ""
+        mend = f"the emulator does not model {library}" if library else "give its folder by -I"
+        raise CompileError(f"{missing[1]}, line {missing[2]}: {name}{whose} is not found: {mend}.")
     errors = [line for line in log.splitlines() if re.search(r"\b(?:fatal )?error:", line)]
     shown = []
     for line in errors[:5]:

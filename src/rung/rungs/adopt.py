@@ -719,7 +719,7 @@ def _by_style(
         shared = {"shared": f"{block} * 4"}
     if "threadIdx.y" in body:
         numbers = [(n, int(v)) for n, v in constants.items() if v.isdigit()]
-        tiles = [v for n, v in numbers if v <= 32 and re.search(r"tile|bs|block|ts", n, re.IGNORECASE)]
+        tiles = [v for n, v in numbers if 0 < v <= 32 and re.search(r"tile|bs|block|ts", n, re.IGNORECASE)]
         heights = [v for n, v in numbers if "rows" in n.lower()]
         for side in dict.fromkeys([*tiles, 16, 32]):
             across, down = f"ceil_div({columns}, {side})", f"ceil_div({rows}, {side})"
