@@ -91,7 +91,7 @@ def report_on(asked: CheckRequest, say: Progress | None = None, rung: Rung | Non
     """The verdict on one rung and dtype. Every error of a rung becomes a report. In another process than the one that
     chose the rung it is found again."""
     try:
-        rung = rung or _found(asked)
+        rung = rung or _find_rung(asked)
         if asked.file and rung.kind != "launcher":  # which runs in a process of its own anyway
             return _judge_file(rung, asked, say)
         return judge(rung, asked, say=say)
@@ -104,7 +104,7 @@ def report_on(asked: CheckRequest, say: Progress | None = None, rung: Rung | Non
         return Report(asked.rung, asked.dtype, asked.device, "skipped", reason, "checker")
 
 
-def _found(asked: CheckRequest) -> Rung:
+def _find_rung(asked: CheckRequest) -> Rung:
     if not asked.file:
         return catalogue.find(asked.rung)
     name = asked.rung.partition("/")[2]

@@ -91,7 +91,7 @@ def device_part(source: str, named: frozenset[str] = frozenset()) -> str:
     if "__global__" not in text:
         return text
     items = list(items_of(code_only(text)))
-    kept = _kept(items, text, named)
+    kept = _items_of_kernels(items, text, named)
     functions = [item for item in items if item.function and item.body]
     if all(id(item) in kept for item in functions):
         return text
@@ -106,18 +106,18 @@ def lacks_device(source: str) -> bool:
     and of members it accepts that."""
     macros, items = _macros(source), list(items_of(code_only(source)))
     plain = (i for i in items if i.function and i.body and not _device(i, macros))
-    return any(not _CONSTANT & _expanded(item.head, macros) for item in plain)
+    return any(not _CONSTANT & _expand(item.head, macros) for item in plain)
 
 
 def host_part(source: str) -> str:
     """The text of the host's functions, without comments and literals, a zero between two: launches are there."""
     code = code_only(source)
     items = list(items_of(code))
-    kept = _kept(items, source)
+    kept = _items_of_kernels(items, source)
     return "\0".join(code[item.start : item.end] for item in items if item.function and id(item) not in kept)
 
 
-def _kept(items: list[_Item], text: str, named: frozenset[str] = frozenset()) -> set[int]:
+def _items_of_kernels(items: list[_Item], text: str, named: frozenset[str] = frozenset()) -> set[int]:
     """The items that the kernels need: those marked for the device, and what they name."""
     macros = _macros(text)
     always = {"using namespace", "static_assert", "namespace", "extern template"}
@@ -139,7 +139,7 @@ def _kept(items: list[_Item], text: str, named: frozenset[str] = frozenset()) ->
         if id(item) in kept:
             continue
         kept.add(id(item))
-        for word in _expanded(item.words, macros) - seen:
+        for word in _expand(item.words, macros) - seen:
             seen.add(word)
             waiting += owners.get(word, [])
     return kept
@@ -152,7 +152,7 @@ def _macros(text: str) -> dict[str, set[str]]:
     return found
 
 
-def _expanded(words: list[str], macros: dict[str, set[str]]) -> set[str]:
+def _expand(words: list[str], macros: dict[str, set[str]]) -> set[str]:
     """The words, and those of the macros among them."""
     found, waiting = set(), [*words]
     while waiting:
@@ -164,7 +164,7 @@ def _expanded(words: list[str], macros: dict[str, set[str]]) -> set[str]:
 
 
 def _device(item: _Item, macros: dict[str, set[str]]) -> bool:
-    return bool(_DEVICE & _expanded(item.head, macros))
+    return bool(_DEVICE & _expand(item.head, macros))
 
 
 def _hosts_variable(item: _Item, macros: dict[str, set[str]]) -> bool:

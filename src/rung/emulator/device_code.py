@@ -82,7 +82,7 @@ class _Blob:
 
 def assembly(source: Path, made: Path, found: Sequence[lambdas.Lambda], how: KernelOptions, work: Path) -> str:
     """What the assembly of the object `made` gets; nothing if the file has no kernels."""
-    compiled = _compiled(source, made, found, how)
+    compiled = _compile(source, made, found, how)
     if compiled is None:
         return ""
     cubin, symbols = compiled
@@ -126,7 +126,7 @@ def linked(objects: Sequence[Path], arch: str, output: Path, work: Path) -> str:
     if not parts:
         return ""
     key = hashlib.sha256(b"".join([arch.encode(), *parts])).hexdigest()[:32]
-    cubin = kept.kept("emulator", key, lambda folder: (_linked(parts, arch, folder), None)).path
+    cubin = kept.kept("emulator", key, lambda folder: (_link(parts, arch, folder), None)).path
     blob, of_all = _Blob(), _present([*symbols.values()], cubin)
     blob.add(cubin)
     blob.add(output.absolute())
@@ -138,7 +138,7 @@ def linked(objects: Sequence[Path], arch: str, output: Path, work: Path) -> str:
     return _record(blob, of_all, work)
 
 
-def _linked(parts: Sequence[bytes], arch: str, folder: Path) -> Path:
+def _link(parts: Sequence[bytes], arch: str, folder: Path) -> Path:
     path = folder / "linked.cubin"
     path.write_bytes(nvrtc.linked(parts, arch))
     return path
@@ -164,7 +164,7 @@ def _record(blob: _Blob, symbols: Sequence[Symbol], work: Path) -> str:
 """
 
 
-def _compiled(
+def _compile(
     source: Path, made: Path, found: Sequence[lambdas.Lambda], how: KernelOptions
 ) -> tuple[Cubin | None, list[Symbol]] | None:
     where = "on the emulator" if how.emulated else "with --device cuda"

@@ -169,7 +169,8 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
     expand += ["-include", "rung_host/program.h", str(source)]
     expanded = _run(expand)
     if _CCCL.search(expanded.stderr) and (folder := headers_of_cuda.cccl()):
-        expanded = _run([*expand, *(word for one in (_wrapped(folder), folder) for word in ("-isystem", str(one)))])
+        found = ("-isystem", str(_host_headers(folder)), "-isystem", str(folder))
+        expanded = _run([*expand, *found])
     _check(source, expanded)
     command = [*flags, "-fpreprocessed", "-x", "c++", "-S", "-", "-o"]
     how = device_code.KernelOptions(
@@ -201,7 +202,7 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
 
 
 @functools.cache
-def _wrapped(cccl: Path) -> Path:
+def _host_headers(cccl: Path) -> Path:
     """CUDA's C++ headers as those of a host compiler: Thrust's algorithms run on the CPU, in memory that kernels may
     touch. So are the 8-bit floats."""
     text = {name: (HOST / "include/rung_host" / name).read_text() for name in ("cccl_begin.h", "cccl_end.h")}

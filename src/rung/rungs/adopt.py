@@ -142,7 +142,7 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         names = ", ".join(name for name, *_ in template_of(source, kernel.rpartition("::")[2]) or ())
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
-    right, tried = _tried(of, path, proposals)
+    right, tried = _try_proposals(of, path, proposals)
     if right is not None and right["confirmed"]:
         rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
         why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line needs = "
@@ -172,7 +172,7 @@ def _compiles(of: Operation, path: Path, table: dict[str, Any]) -> bool:
     return True
 
 
-def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
+def _try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
     """The first right proposal, with what its trial adds, and how many were tried; a wrong one may end its process, and
     the next goes on."""
     for say in progress:
