@@ -171,7 +171,7 @@ def _hosts_variable(item: _Item, macros: dict[str, set[str]]) -> bool:
     """Whether this is a variable that no kernel can use, such as `int n;` beside a parameter of that name."""
     other = {"using", "typedef", "extern", "template", "namespace", "static_assert", "const"}
     other |= _CONSTANT | _CLASS | _DEVICE
-    return not item.function and len(item.head) > 1 and not other & _expanded(item.head, macros)
+    return not item.function and len(item.head) > 1 and not other & _expand(item.head, macros)
 
 
 def items_of(code: str) -> Iterator[_Item]:

@@ -27,7 +27,8 @@ _LIMIT = re.compile(r'identifier "__(?:FLT|DBL|INT)_\w+__" is undefined')
 _LIMITS = "".join(  # of g++, which nvcc compiles with
     f"#define __{name}__ {value!r}{'f' if name.startswith('FLT') else ''}\n"
     for name, value in {
-        "FLT_MAX": 3.40282347e38, "FLT_MIN": 1.17549435e-38, "FLT_EPSILON": 1.1920929e-7, "FLT_DENORM_MIN": 1.4012985e-45,
+        "FLT_MAX": 3.40282347e38, "FLT_MIN": 1.17549435e-38,
+        "FLT_EPSILON": 1.1920929e-7, "FLT_DENORM_MIN": 1.4012985e-45,
         "DBL_MAX": sys.float_info.max, "DBL_MIN": sys.float_info.min, "DBL_EPSILON": sys.float_info.epsilon,
         "INT_MAX": 2**31 - 1,
     }.items()
