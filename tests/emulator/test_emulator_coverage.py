@@ -21,12 +21,12 @@ SOURCE = """__global__ void k(int* out, int n) {
 
 
 def lines(*sizes: int, counted: bool = True) -> list[int]:
-    coverage.take_unreached()
+    coverage.take()
     module = load(SOURCE, settings=emulator.Settings(coverage=counted))
     for n in sizes:
         out = torch.zeros(256, dtype=torch.int32)
         module.launch("k", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", out), ("i32", n)])
-    return [place.line for place in coverage.take_unreached()]
+    return [place.line for place in coverage.unreached(coverage.take())]
 
 
 def test_lines_that_no_launch_has_run_are_named() -> None:

@@ -136,6 +136,29 @@ def test_the_solution_is_solved_and_has_the_reference_s_counts(
     assert not found["symptoms"]
 
 
+TIMED = next(e for e in EVERY if e.name == "write_transpose")
+FASTER = TIMED.solution["BLANK_1"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "stars", "kind"),
+    [
+        (FASTER.replace("__syncthreads();", "for (int k = 0; k < 8; k++) __syncthreads();"), "slow", 0, "time"),
+        (FASTER.replace("[32][33]", "[32][65]"), "solved", 2, ""),
+    ],
+)
+def test_an_aim_may_be_a_predicted_time(
+    answer: str, state: str, stars: int, kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / TIMED.file).write_text(TIMED.filled({"BLANK_1": answer}))
+    found = graded(TIMED.name, capfd)
+    assert (found["state"], found["stars"]) == (state, stars), found["says"]
+    assert "predicted" in found["goal"] and [s["kind"] for s in found["symptoms"]] == [kind] * bool(kind)
+    if kind:
+        facts = found["symptoms"][0]["facts"]
+        assert facts["predicted_us"] > 1.3 * facts["reference_us"] > 1
+
+
 BUGS = [e for e in EVERY if e.kind == "bug"]
 
 

@@ -90,6 +90,13 @@ def test_a_kernel_that_the_gpu_cannot_run_is_refused(capsys: pytest.CaptureFixtu
     assert ended.value.code == 2 and "sm_80" in capsys.readouterr().err
 
 
+def test_two_versions_are_compared_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["count", "softmax/2", "--vs", "softmax/5", "--shape", "b4t64", "--time", "h200"])
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("softmax/05") and "predicted" in said and "softmax/02" in said
+
+
 def test_an_unknown_gpu_is_a_mistake_of_the_call(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["count", "copy/1", "--time", "GTX 480"])

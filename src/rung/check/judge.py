@@ -29,6 +29,7 @@ from rung.check.trial import WRONG, Trials
 from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
+from rung.emulator.coverage import Coverage, merged, unreached
 from rung.errors import EmulatorFault, RungError, first_line
 from rung.lazy import torch
 from rung.operation import Case, Values
@@ -116,7 +117,7 @@ def _judge_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Report
         reason = f"it uses {other} besides its kernels; a rung's Python allocates, chooses sizes and launches"
         return Report(rung.full_name, asked.dtype, asked.device, "calls the library", reason)
     several = processors() > 1 and multiprocessing.parent_process() is None
-    at_once = several and copies(asked.device, str(rung.path)) and not asked.coverage
+    at_once = several and copies(asked.device, str(rung.path))
     with Sandbox(asked.device, rung) as host:
         report = judge(rung, asked, host, say=say, at_once=at_once)
     if asked.device != "cuda" or report.verdict != "ok" or rung.kind != "cuda" or rung.emulate:
@@ -195,8 +196,8 @@ def judge(
             torch.cuda.empty_cache()
     host = host or LocalRunner(device)
     trials = Trials(rung, dtype, device, report, host, asked)
-    if asked.coverage:
-        host.unreached()  # of the rungs before it
+    if trials.coverage:
+        host.coverage()  # of the rungs before it
     procedure = Procedure(trials, asked.seed, asked.effort, tell)
     for_a_gpu = compiled and asked.effort.alone and device == "emulator" and isinstance(rung, CudaRung)
     ahead = _CompiledForAGpu(rung, dtype, asked.tuned, report) if for_a_gpu else nullcontext()
@@ -206,6 +207,8 @@ def judge(
                 trials.before_first_run = ahead.wait
             beside = functools.partial(_in_a_copy, procedure, cases) if at_once else afterwards
             procedure.follow(cases[:1] if asked.quick else cases, beside)
+            if asked.case is None and report.verdict == "ok":
+                procedure.at_branches()
     except (Failure, RungError) as failure:
         _failed(failure, procedure, cases)
         return report
@@ -241,7 +244,7 @@ def _in_a_copy(
     answer, end = os.pipe()
     pid = os.fork()
     if not pid:
-        found: Report | str = "the copy of the judge was ended"
+        found: tuple[Report, Coverage] | str = "the copy of the judge was ended"
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the original ends this process
             torch.set_num_threads(1)  # a copy has no other threads, and would wait for them
@@ -249,9 +252,10 @@ def _in_a_copy(
             with Sandbox(trials.device, trials.rung) as trials.host:
                 try:
                     work()
+                    trials.ran = trials.host.coverage() if trials.coverage else {}
                 except (Failure, RungError) as failure:
                     _failed(failure, procedure, cases)
-            found = report
+            found = report, trials.ran
         except BaseException as error:
             found = f"{type(error).__name__}: {error}"
         finally:
@@ -269,9 +273,10 @@ def _in_a_copy(
     if not text:
         raise Failure("its process ended before a verdict")
     other = pickle.loads(text)
-    if not isinstance(other, Report):
+    if isinstance(other, str):
         raise RuntimeError(other)
-    report.add(other, before)
+    report.add(other[0], before)
+    trials.ran = other[1]
 
 
 def _conclude(
@@ -281,8 +286,9 @@ def _conclude(
     host = trials.host
     if rung.operation.custom_check is not None:
         report.notes.append("judged by the problem's own check_implementation; the error figures are rung's")
-    if asked.coverage:
-        report.unreached = host.unreached()
+    if trials.coverage:
+        trials.ran = merged(trials.ran, host.coverage())
+        report.unreached = unreached(trials.ran)
     if host.library_calls:
         report.verdict = "calls the library"
         report.reason = f"right, but not by a kernel of its own: {', '.join(sorted(host.library_calls)[:6])}"

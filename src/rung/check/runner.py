@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import math
 import re
 import resource
 import time
@@ -17,10 +19,12 @@ from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
 from rung.check.operands import Operands
 from rung.check.report import Failure
 from rung.cuda.launch import occupy_stream
-from rung.cuda.source import Unreached
+from rung.cuda.source import without_comments
+from rung.dtypes import dtype as dtype_named
+from rung.dtypes import element
 from rung.emulator import coverage
 from rung.errors import RungError, first_line
-from rung.operation import Tensors
+from rung.operation import Tensors, Values
 from rung.rungs import base
 from rung.rungs.base import Device, Prepared, Rung
 from rung.rungs.cuda import CudaRung
@@ -28,6 +32,7 @@ from rung.rungs.cuda import CudaRung
 Order = Literal["forward", "reverse", "shuffled"]
 SEED = 17  # of the shuffled order
 UNKNOWN, LEAST_SECONDS, LONGER = 6.0, 1.0, 100.0  # until a launch is stopped: before its first run, and after it
+ENOUGH, BUILDS, PROBE_SECONDS = 6, 8, 0.3  # calls that reach a place, different builds, and seconds of a launch
 STALLS = (6_000_000, 50_000_000)  # cycles; the second if the host was still queueing when the first was over
 
 
@@ -93,8 +98,12 @@ class Host(Protocol):
         the placement is used only if sizes are given: operands are then cut from one allocation, which costs time."""
         ...
 
-    def unreached(self) -> list[Unreached]:
-        """Branch outcomes that no emulated launch has taken since the last call, if branches were counted."""
+    def coverage(self) -> coverage.Coverage:
+        """What emulated launches have run since the last call, and what they have not, if that was counted."""
+        ...
+
+    def probe(self, rung: Rung, asked: Probe) -> list[list[int]]:
+        """For each of some calls, which of the wanted places three of its blocks reach."""
         ...
 
     def bind(self, rung: Rung, operands: Operands, how: Binding, scratch: GuardedStorage) -> Call: ...
@@ -130,8 +139,11 @@ class LocalRunner:
         slab = Slab(placement, sum(sizes), len(sizes)) if self.device == "cuda" and sizes else None
         return GuardedStorage(self.device, alignment=alignment, placement=placement, addresses=slab)
 
-    def unreached(self) -> list[Unreached]:
-        return coverage.take_unreached()
+    def coverage(self) -> coverage.Coverage:
+        return coverage.take()
+
+    def probe(self, rung: Rung, asked: Probe) -> list[list[int]]:
+        return probe(rung, asked)
 
     def bind(self, rung: Rung, operands: Operands, how: Binding, scratch: GuardedStorage) -> Call:
         prepared = prepare(rung, operands, how, self.device, scratch)
@@ -160,14 +172,73 @@ def prepare(rung: Rung, operands: Operands, how: Binding, device: Device, scratc
     return _begun(prepared) if device != "cuda" else prepared
 
 
+@dataclass(frozen=True)
+class Probe:
+    """Calls on zeros of which a few blocks run, to see what they reach."""
+
+    dtype: str
+    tuning: dict[str, int] | None
+    names: list[str]  # the operands
+    calls: list[Values]
+    wanted: list[coverage.Place]
+    seconds: float  # for all
+
+
+def probe(rung: Rung, asked: Probe) -> list[list[int]]:
+    """Ends early when each place was reached ENOUGH times; a call that fails reaches what it reached before."""
+    from rung import emulator
+
+    before, of, dtype = coverage.take(), rung.operation, dtype_named(asked.dtype)
+    left = dict.fromkeys(range(len(asked.wanted)), ENOUGH)
+    found, began, known = list[list[int]](), time.thread_time(), list[object]()
+    for values in asked.calls:
+        if not left or time.thread_time() - began > asked.seconds:
+            break
+        found.append([])
+        with contextlib.suppress(RungError, Failure):
+            assert isinstance(rung, CudaRung)
+            if (build := rung.build(values, dtype, asked.tuning)) not in known:
+                if len(known) == BUILDS:
+                    continue
+                known.append(build)
+
+            def empty(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+                size = math.prod(shape) * kind.itemsize
+                return emulator.guarded_empty(size, filled=False)[:size].view(kind).view(shape)
+
+            tensors: Tensors = {}
+            for operand in map(of.operand, asked.names):
+                if operand.view is not None and operand.view_of is not None:
+                    tensors[operand.name] = operand.view(tensors[operand.view_of], values)
+                else:
+                    tensors[operand.name] = empty("", operand.size(values), element(operand.dtype, dtype))
+            with emulator.under(seconds=PROBE_SECONDS, coverage=True, few=True):
+                rung.prepare(tensors, values, dtype, device="emulator", tuning=asked.tuning, empty=empty).run()
+        ran = coverage.take()
+        found[-1] = coverage.ran_among(ran, asked.wanted)
+        for n in found[-1]:
+            if n in left:
+                left[n] -= 1
+                if not left[n]:
+                    del left[n]
+    coverage.take()
+    coverage.put(before)
+    return found
+
+
 _CAPS = re.compile(r"(\bmin\([^()]*(?:\([^()]*\)[^()]*)*,\s*)(\d{3,})(?=\s*\))|(\bmin\(\s*)(\d{3,})(?=\s*,)")
 
 
 def capped(rung: CudaRung, cap: int) -> CudaRung:
     """The rung with another number where an expression such as min(B * T, 65535) caps its grid."""
 
+    named = set(re.findall(r"\b\d+\b", without_comments(rung.source)))  # the code counts on these
+
     def lower(size: str | int) -> str | int:
-        return _CAPS.sub(lambda m: f"{m[1] or m[3]}{cap}", size) if isinstance(size, str) else size
+        def number(m: re.Match[str]) -> str:
+            return m[0] if (m[2] or m[4]) in named else f"{m[1] or m[3]}{cap}"
+
+        return _CAPS.sub(number, size) if isinstance(size, str) else size
 
     launches = tuple(replace(entry, grid=tuple(map(lower, entry.grid))) for entry in rung.header.launches)
     other = copy.copy(rung)

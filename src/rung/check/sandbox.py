@@ -23,8 +23,8 @@ from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure
-from rung.check.runner import STALLS, Binding, Order, Seconds
-from rung.cuda.source import Unreached
+from rung.check.runner import STALLS, Binding, Order, Probe, Seconds
+from rung.emulator import coverage
 from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
 from rung.rungs import identity
 from rung.rungs.base import Device, Rung
@@ -73,9 +73,14 @@ class Sandbox:
     ) -> GuardedStorage:
         return GuardedStorage(self.device, alignment=alignment, raw=self._memory, placement=placement)
 
-    def unreached(self) -> list[Unreached]:
-        lines = self.ask({"do": "unreached"}, RUN_SECONDS).get("unreached", [])
-        return [Unreached(str(file), int(line), str(text), str(never)) for file, line, text, never in lines[:1000]]
+    def coverage(self) -> coverage.Coverage:
+        told = self.ask({"do": "coverage"}, BIND_SECONDS).get("coverage", [])
+        return {(str(self._rung.path), int(line), str(name)): bool(ran) for line, name, ran in told}
+
+    def probe(self, rung: Rung, asked: Probe) -> list[list[int]]:
+        what = {"do": "probe", "rung": rung.name, **dataclasses.asdict(asked)}
+        reached = self.ask(what, BIND_SECONDS).get("reached", [])
+        return [[int(n) for n in some if 0 <= n < len(asked.wanted)] for some in reached[: len(asked.calls)]]
 
     def _memory(self, name: str, size: int) -> torch.Tensor:
         """Memory for both processes; it cannot be truncated, which would end this process at its next access."""

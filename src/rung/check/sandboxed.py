@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import itertools
 import json
 import os
 import resource
@@ -23,7 +24,19 @@ from torch.utils._pytree import tree_leaves
 
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
 from rung.check.report import RAISED
-from rung.check.runner import Binding, Order, atomics_ran, emulated, prepare, run_late, steps, unwritten_read, wait
+from rung.check.runner import (
+    Binding,
+    Order,
+    Probe,
+    atomics_ran,
+    emulated,
+    prepare,
+    probe,
+    run_late,
+    steps,
+    unwritten_read,
+    wait,
+)
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import coverage, launches_ran, without_launches
 from rung.errors import EmulatorFault, RungError, first_line
@@ -34,6 +47,7 @@ from rung.rungs.cuda import CudaRung
 
 MEMORY = 8 << 30  # bytes of private memory, on the emulator; a GPU's driver maps far more than it uses
 PR_SET_PDEATHSIG = 1
+MOST_PLACES = 10_000  # of a file that are told
 FILE = 1 << 28  # bytes of any file that it writes
 
 
@@ -101,12 +115,16 @@ class _Judged:
         self.rung: Rung | None = None
         self.calls: dict[int, _Bound] = {}
 
-    def bind(self, what: dict[str, Any]) -> None:
-        if self.rung is None or self.rung.name != what["rung"]:
+    def _found(self, name: str) -> Rung:
+        if self.rung is None or self.rung.name != name:
             whole = catalogue.operation(self.operation)
             operation = dataclasses.replace(whole, reference=_nowhere, libraries=())
-            self.rung = catalogue.rung_from_file(operation, self.file, what["rung"])
-        rung, operation = self.rung, self.rung.operation
+            self.rung = catalogue.rung_from_file(operation, self.file, name)
+        return self.rung
+
+    def bind(self, what: dict[str, Any]) -> None:
+        rung = self._found(what["rung"])
+        operation = rung.operation
         dtype = dtype_named(what["dtype"])
         try:  # they were sent before the request
             self.files.setblocking(False)
@@ -224,8 +242,15 @@ class _Judged:
         if what["do"] == "bind":
             self.bind(what)
             return {}
-        if what["do"] == "unreached":
-            return {"unreached": [dataclasses.astuple(place) for place in coverage.take_unreached()]}
+        if what["do"] == "coverage":  # of its file: an answer has a limit
+            ran = coverage.take().items()
+            own = ((n, name, here) for (file, n, name), here in ran if Path(file).resolve() == self.file.resolve())
+            return {"coverage": list(itertools.islice(own, MOST_PLACES))}
+        if what["do"] == "probe":
+            rung, fields = self._found(what["rung"]), {f.name for f in dataclasses.fields(Probe)}
+            wanted = [(file, line, name) for file, line, name in what["wanted"]]
+            asked = Probe(**{n: v for n, v in what.items() if n in fields} | {"wanted": wanted})
+            return {"reached": probe(rung, asked)}
         call = self.calls[what["call"]]
         if what["do"] == "run":
             return self.run(call, what["times"], what["order"])

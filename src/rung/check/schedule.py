@@ -20,14 +20,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from rung.check.branches import Branches
 from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding, capped
 from rung.check.shapes import MOST_BYTES, MOST_FLOPS, SHARE_AGAIN, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
 from rung.cuda import gpus
+from rung.emulator.coverage import merged, missed
 from rung.errors import RungError, TooLarge
 from rung.expressions import Number, names_in
 from rung.operation import Case, Operation, Values
@@ -270,6 +273,19 @@ class Procedure:
 
     def _how(self, sms: int) -> Binding:
         return Binding(self.trials.tuning, sms=sms)
+
+    def at_branches(self) -> None:
+        """Shapes that reach what no run has reached so far."""
+        rung, trials = self.rung, self.trials
+        if not (self.effort.alone and self.emulated and isinstance(rung, CudaRung)) or rung.operation.custom_check:
+            return
+        trials.ran = merged(trials.ran, trials.host.coverage())
+        own = rung.path and rung.path.resolve()
+        if wanted := [place for place in missed(trials.ran) if Path(place[0]).resolve() == own]:
+            self.tell(f"now shapes for {len({line for _, line, _ in wanted})} lines that no run has reached")
+            figures = self.report.element, self.report.norm
+            Branches(trials, rung, self.ran, self.seed, self.effort).reach(wanted)
+            self.report.element, self.report.norm = figures
 
     def _numbers_refused(self) -> None:
         """Try the numbers of cases whose shapes it refuses, and their scale or eps, at a shape that it takes."""

@@ -69,7 +69,7 @@ class Shapes:
         self.known = {self._dims(values) for values in ran}
         self.built = [self._build(values) for values in ran]
         if isinstance(rung, CudaRung):
-            self.named, self.share = sizes_in(_text(rung)), 1.0
+            self.named, self.share = sizes_in(text_of(rung)), 1.0
         else:
             self.named = sizes_in_python(rung.source)
             self.share = SHARE if trials.dtype.name == rung.dtypes[0] else SHARE_AGAIN
@@ -79,16 +79,22 @@ class Shapes:
         self.spent = 0.0
         self.smaller = 1
         self.left = math.inf  # of the budget of random shapes
+        self.larger = 1.0  # than the usual limits of a trial
 
     def with_ones(self) -> None:
         """One dimension, or two, of one among ordinary others; one also with each value of an integer scalar."""
         self.spent = 0.0
         few = [*((dim,) for dim in self.dims), *itertools.combinations(self.dims, 2)]
         for some in few[:MOST_ONES]:
-            self._tried(self.bases, dict.fromkeys(some, 1))
+            self.tried(self.bases, dict.fromkeys(some, 1))
         for dim, (name, values) in itertools.product(self.dims, self._seen().items()):
-            tried = (self._tried(self.bases, {dim: 1, name: value}) for value in values)
+            tried = (self.tried(self.bases, {dim: 1, name: value}) for value in values)
             next(itertools.islice(filter(None, tried), MOST_VALUES - 1, None), None)
+
+        for dim, other in itertools.permutations(self.dims, 2):  # a single row may have a way of its own
+            for named in self.named:
+                if self.spent < self.scale * self.share * WORK:
+                    self.tried(self.bases, {dim: 1, other: named + 1})
 
     def _seen(self) -> dict[str, list[int]]:
         """The values of integer scalars that cases have."""
@@ -100,12 +106,12 @@ class Shapes:
         """One dimension has such a size, or two more than it; if the rung or the operation refuses that, another
         dimension has it too."""
         self.spent = 0.0
-        for turn, named, dim, more in itertools.product(range(TURNS), self.named, self.dims, (0, 2)):
+        for turn, named, dim, more in itertools.product(range(TURNS), self.named, self.dims, (0, 2, 1)):
             size = named + more
             if self.spent >= self.scale * self.share * WORK:
                 self.untried |= {named} if turn == 0 else set()
-            elif not self._tried(self.bases[turn::TURNS], {dim: size}) and turn == 0:
-                any(self._tried(self.bases, {dim: size, other: size}) for other in self.dims)
+            elif not self.tried(self.bases[turn::TURNS], {dim: size}) and turn == 0:
+                any(self.tried(self.bases, {dim: size, other: size}) for other in self.dims)
 
     def with_two_named(self) -> None:
         """Two dimensions have one size each; if there are too many pairs, the selection depends on the source."""
@@ -116,7 +122,7 @@ class Shapes:
         self.spent = 0.0
         for changed in both:
             if self.spent < self.scale * self.share * WORK:
-                self._tried(self.bases, changed)
+                self.tried(self.bases, changed)
 
     def drawn(self) -> None:
         """All dimensions are random, depending on the source, and one of them is large."""
@@ -132,7 +138,7 @@ class Shapes:
                     return
                 changed = {dim: draws.choice(draws.choice((SMALL, SMALL, MEDIUM))) for dim in self.dims}
                 changed |= {large: draws.choice(LARGE)} | self._scalars(draws)
-                if self._tried([draws.choice(self.bases)], changed):
+                if self.tried([draws.choice(self.bases)], changed):
                     break
 
     def _scalars(self, draws: random.Random) -> dict[str, int]:
@@ -146,7 +152,7 @@ class Shapes:
     def _dims(self, values: Values) -> tuple[object, ...]:
         return tuple(sorted(values.items()))
 
-    def _tried(self, bases: Sequence[tuple[Case, Values]], changed: dict[str, int]) -> bool:
+    def tried(self, bases: Sequence[tuple[Case, Values]], changed: dict[str, int]) -> bool:
         """Runs the first of these cases that has a result with these changes; false if none has."""
         host = self.trials.host
         before = host.steps
@@ -207,9 +213,9 @@ class Shapes:
         launches = self.rung.launches(values, dtype, tuning, self.trials.device)
         threads = sum(math.prod(config.grid) * config.threads for _, config in launches)
         if (
-            flops > MOST_FLOPS / self.smaller
-            or size > MOST_BYTES
-            or threads > MOST_THREADS * max(self.scale, LEAST_THREADS)
+            flops > MOST_FLOPS / self.smaller * self.larger
+            or size > MOST_BYTES * self.larger
+            or threads > MOST_THREADS * max(self.scale, LEAST_THREADS) * self.larger
         ):
             return None
         build = self._build(values)
@@ -223,7 +229,7 @@ class Shapes:
         return rung.build(values, self.trials.dtype, self.trials.tuning) if isinstance(rung, CudaRung) else None
 
 
-def _text(rung: CudaRung) -> str:
+def text_of(rung: CudaRung) -> str:
     """What may name sizes: the source, the expressions of its header, and the defaults of its tunables."""
     constants = "".join(f"constexpr int {name} = {choices[0]};\n" for name, choices in rung.tune.items())
     return f"{constants}{_expressions(rung.table)}\n{rung.source}"
@@ -276,7 +282,7 @@ _TUNED = re.compile(r"^TUNE\b.*?\}", re.M | re.S)
 _OPERATORS = {"*": mul, "/": floordiv, "%": mod, "+": add, "-": sub, "<<": lshift, ">>": rshift}
 
 
-def sizes_in(source: str) -> list[int]:
+def sizes_in(source: str, most: int = MOST) -> list[int]:
     """The numbers in a source that a dimension may have, the largest first, including what the source calculates from
     numbers and from its names for them. Operators are evaluated without precedence: a few superfluous numbers do no
     harm."""
@@ -289,7 +295,7 @@ def sizes_in(source: str) -> list[int]:
             break
         body = folded
         found |= {int(number) for number in _NUMBER.findall(body)}
-    return sorted((n for n in found if 4 < n < MOST), reverse=True)
+    return sorted((n for n in found if 4 < n < most), reverse=True)
 
 
 def sizes_in_python(source: str) -> list[int]:

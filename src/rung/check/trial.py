@@ -18,6 +18,7 @@ from rung.check.report import SLOW, CheckRequest, Failure, Report
 from rung.check.runner import STALLS, Binding, Host, Order, blamed
 from rung.dtypes import Dtype
 from rung.emulator import EmulatorFault
+from rung.emulator.coverage import Coverage
 from rung.errors import RungError
 from rung.operation import Case, Tensors, Values
 from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
@@ -41,7 +42,9 @@ class Trials:
         self, rung: Rung, dtype: Dtype, device: Device, report: Report, host: Host, asked: CheckRequest
     ) -> None:
         self.rung, self.dtype, self.device, self.tuning = rung, dtype, device, asked.tuned
-        self.report, self.coverage, self.host = report, asked.coverage, host
+        self.report, self.host = report, host
+        self.coverage = asked.coverage or (asked.effort.alone and device == "emulator" and isinstance(rung, CudaRung))
+        self.ran: Coverage = {}  # what launches have run, of processes that have told
         self.before_first_run: Callable[[], None] | None = None  # called once, when the first case is bound
         self.operation = rung.operation
         self.cuda = isinstance(rung, CudaRung)

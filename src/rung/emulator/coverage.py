@@ -1,35 +1,93 @@
-"""Which lines of a kernel's source no launch has run, over all builds of it that ran in this process.
+"""What of a kernel's source no launch has run, over all builds of it that ran in this process.
 
 Launches under `Settings(coverage=True)` add what each instruction did. A line has been run when any lane has executed
-an instruction that comes from it, in any build; code that a build leaves out is not missed.
+an instruction that comes from it, in any build; code that a build leaves out is not missed. Of a line that has been
+run, accesses to memory may still be missed: those behind a condition on the same line.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rung.cuda import opcodes
 from rung.cuda.source import Unreached
 from rung.emulator import machine
 
 NEVER = "never runs"
-_lanes: dict[tuple[str, int], int] = defaultdict(int)  # by file and line
+ACCESS = {"read": "its load never runs", "write": "its store never runs"}
+Place = tuple[str, int, str]  # a file, its line, and an instruction of it
+Coverage = dict[Place, bool]
+_ran: Coverage = {}
+# Instructions that have not run.
+_left: weakref.WeakKeyDictionary[machine.Program, list[int]] = weakref.WeakKeyDictionary()
 
 
 def add(program: machine.Program, tally: Sequence[tuple[int, int]]) -> None:
     """Adds the executions of a launch."""
-    for instruction, (_, lanes) in zip(program.instructions, tally, strict=True):
-        for place in instruction.lines:
-            _lanes[place] += lanes
+    left = _left.get(program)
+    if left is None:
+        left = list(range(len(program.instructions)))
+        for instruction in program.instructions:
+            for file, line in instruction.lines:
+                _ran.setdefault((file, line, instruction.name), False)
+    remain = list[int]()
+    for number in left:
+        if not tally[number][1]:
+            remain.append(number)
+            continue
+        instruction = program.instructions[number]
+        for file, line in instruction.lines:
+            _ran[file, line, instruction.name] = True
+    _left[program] = remain
 
 
-def take_unreached() -> list[Unreached]:
-    """The lines that no lane has run since the last call, in the order of files and lines."""
-    missed = sorted(place for place, lanes in _lanes.items() if not lanes)
-    _lanes.clear()
-    return [Unreached(file, line, _text(file, line), NEVER) for file, line in missed]
+def take() -> Coverage:
+    """What has run, and what has not, since the last call."""
+    found = dict(_ran)
+    _ran.clear()
+    _left.clear()
+    return found
+
+
+def put(ran: Mapping[Place, bool]) -> None:
+    """Back what was taken."""
+    _ran.update(merged(_ran, ran))
+
+
+def merged(*some: Mapping[Place, bool]) -> Coverage:
+    """What has run in any of several processes."""
+    found: Coverage = {}
+    for one in some:
+        for place, ran in one.items():
+            found[place] = found.get(place, False) or ran
+    return found
+
+
+def missed(ran: Mapping[Place, bool]) -> list[Place]:
+    """Whole lines (without an instruction's name), and accesses to memory on others."""
+    reached = {place[:2] for place, here in ran.items() if here}
+    left = [place for place, here in ran.items() if not here]
+    whole: dict[Place, None] = {(*place[:2], ""): None for place in left if place[:2] not in reached}
+    return [*whole, *(place for place in left if place[:2] in reached and _access(place[2]))]
+
+
+def ran_among(ran: Mapping[Place, bool], wanted: Sequence[Place]) -> list[int]:
+    """Which of these places have run."""
+    reached = {place[:2] for place, here in ran.items() if here}
+    return [n for n, p in enumerate(wanted) if (ran.get(p) if p[2] else p[:2] in reached)]
+
+
+def unreached(ran: Mapping[Place, bool]) -> list[Unreached]:
+    """The same in the order of files and lines, as a verdict names it."""
+    return sorted({Unreached(f, n, _text(f, n), _access(name) or NEVER) for f, n, name in missed(ran)})
+
+
+def _access(name: str) -> str | None:
+    row = opcodes.row(name)
+    return ACCESS.get(row.direction) if row and row.space in ("global", "shared", "any") else None
 
 
 def _text(file: str, line: int) -> str:

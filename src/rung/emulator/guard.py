@@ -41,15 +41,15 @@ _alive: dict[int, Guarded] = {}  # by the address of the data
 _data: dict[int, Data] = {}
 
 
-def guarded_empty(nbytes: int, near: int = 0) -> torch.Tensor:
-    """`nbytes` bytes of 0xff, from a multiple of 16 up to a page that faults (at most 15 bytes before it). Whole pages
-    are mapped at the address `near` if that is free."""
+def guarded_empty(nbytes: int, near: int = 0, *, filled: bool = True) -> torch.Tensor:
+    """`nbytes` bytes of 0xff (or of zeros, which take no memory before they are written), from a multiple of 16 up
+    to a page that faults (at most 15 bytes before it). Whole pages are mapped at the address `near` if that is free."""
     if nbytes <= 0:
         return torch.empty(0, dtype=torch.uint8)
     room = -(-nbytes // PAGE) * PAGE
     mapped, length = _map(-1, room, nbytes, near)
     made = _tensor(Guarded(mapped, length, mapped + GUARD + (room - nbytes) // ALIGNED * ALIGNED, nbytes))
-    return made.fill_(0xFF)
+    return made.fill_(0xFF) if filled else made
 
 
 def guarded_file(file: int, nbytes: int, near: int = 0) -> torch.Tensor:

@@ -40,6 +40,7 @@ class Settings:
     check_races: bool = False  # accesses that nothing orders are looked for; takes twice as long
     counters: bool = False  # what the instructions do is counted; counters.py reports it by line
     coverage: bool = False  # branches are counted; coverage.py reports them by line
+    few: bool = False  # of each launch only the first, the middle and the last block run
     arch: str = machine.ARCH  # that modules are compiled for, and whose limits hold
 
 
@@ -321,7 +322,7 @@ def execute(
             tiles=tiles,
             counts=settings.counters,
             room=counters.room() if settings.counters else 0,
-            timed=settings.counters and counters.timed(),
+            few=settings.few,
         )
         _ahead = False
         execute = functools.partial(machine.run, program, config, variables, values, asked, regions)

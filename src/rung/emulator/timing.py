@@ -154,6 +154,10 @@ class Played:
     launches: int = 1
 
 
+def microseconds(of: gpus.Gpu, played: Played) -> float:
+    return played.clocks / of.clock_mhz + LAUNCH * 1e6
+
+
 @dataclass
 class _Recording:
     gpu: gpus.Gpu

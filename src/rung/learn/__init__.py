@@ -40,6 +40,8 @@ class Exercise:
     why: str = ""  # the solution, explained
     goal: str = ""  # an expression over counters
     aim: str = ""  # the same in words
+    timed: str = ""  # sizes at which the time is predicted
+    within: float = 1.0  # the goal: of the time that is predicted for the solution
     dtype: str = "f32"
     par: int = 0  # sectors and passes of the solution
     of: str = ""  # the exercise whose solution has the bug put in
@@ -81,7 +83,15 @@ class Exercise:
     @property
     def dims(self) -> Values:
         """The sizes at which the goal is counted."""
-        return {name: int(value) for name, _, value in (part.partition("=") for part in self.shape.split(","))}
+        return _sizes(self.shape)
+
+    @property
+    def timed_dims(self) -> Values:
+        return _sizes(self.timed)
+
+
+def _sizes(shape: str) -> Values:
+    return {name: int(value) for name, _, value in (part.partition("=") for part in shape.split(","))}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import math
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from rung import __version__
+from rung.cuda import gpus
 from rung.cuda.launch import Build
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import machine
+from rung.emulator import machine, timing
 from rung.emulator.counters import TRACED, Launched, traced
 from rung.emulator.counters_explained import figures, judge_goals
 from rung.errors import EmulatorFault, RungError
@@ -33,6 +35,7 @@ State = Literal["blank", "wrong", "slow", "solved"]
 MOST_BUILDS = 3  # that the first cases may need: of sizes that are compiled in
 MOST_FURTHER = 3  # cases that are looked at for one that tells more
 SECONDS = 2.0  # without a thread that ends
+_SAME = 1.03  # predicted times that differ by less are the same
 ANSWER = re.compile(r"constexpr\s+\w+\s+(ANSWER\w*)\s*=\s*([^;]+);")
 
 
@@ -237,6 +240,8 @@ class _Trial:
         if verdict.symptoms:
             verdict.state = "slow" if verdict.symptoms[0].when == "slow" else "wrong"
             return verdict
+        if self.exercise.timed:
+            return self._timed(verdict)
         par = self.exercise.par
         verdict.stars = 1 + (verdict.work <= par) + (verdict.work < par) if par else 2
         if verdict.stars == 3:
@@ -246,6 +251,37 @@ class _Trial:
             says = f"The reference has {par:,} sectors and passes, yours {verdict.work:,}."
             verdict.symptoms += [Symptom("work", "solved", says, (), {"work": verdict.work, "par": par}), cost]
         return verdict
+
+    def _timed(self, verdict: Verdict) -> Verdict:
+        """Of a kernel that meets its aim: is it predicted to be as fast as the reference?"""
+        ours = self._predicted_us(self.path)
+        with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
+            solved = Path(folder) / self.exercise.file
+            solved.write_text(self.exercise.solved, encoding="utf-8")
+            theirs = self._predicted_us(solved)
+        gpu, most = gpus.usual().name, self.exercise.within
+        verdict.goal = f"{ours:.3g} us, and the reference {theirs:.3g} us: predicted for {gpu}, not measured"
+        facts = {"predicted_us": ours, "reference_us": theirs, "gpu": gpu, "at": self.exercise.timed}
+        if ours > most * theirs:
+            says = f"The result is right, but slow at {self.exercise.timed}: {verdict.goal}; at most {most:g} times is asked."
+            verdict.state, verdict.symptoms = "slow", [Symptom("time", "slow", says, (), facts)]
+            return verdict
+        verdict.stars = 1 + (ours <= _SAME * theirs) + (ours * _SAME < theirs)
+        kind = {1: "time", 2: "", 3: "better"}[verdict.stars]
+        if kind:
+            than = "Faster than the reference" if kind == "better" else "The reference is faster"
+            says = f"{than} at {self.exercise.timed}: {verdict.goal}."
+            verdict.symptoms.append(Symptom(kind, "solved", says, (), facts))
+        return verdict
+
+    def _predicted_us(self, path: Path) -> float:
+        rung, values = CudaRung(self.of, path), self.of.complete(self.exercise.timed_dims)
+        given = operations.inputs(self.of, values, self.dtype, 1)
+        given = {name: array for name, array in given.items() if name in rung.binds}
+        sets = timing.sets_of(sum(array.nbytes for array in given.values()))
+        with timing.predicted(gpus.USUAL, sets) as launches:
+            run(rung, values, self.dtype, given, machine.Asked(seconds=SECONDS))
+        return sum(timing.microseconds(gpus.usual(), played) for played in launches)
 
     def _missed(self, counted: str) -> Symptom:
         aim = self.exercise.aim or self.exercise.goal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from rung.cuda import limits, nvrtc
 from rung.dtypes import ELEMENTS, Dtype
-from rung.emulator import counters, machine
+from rung.emulator import counters, machine, timing
 from rung.emulator.counters import Launched
 from rung.errors import EmulatorFault, RungError
 from rung.expressions import evaluate_int
@@ -90,7 +91,12 @@ def run(
             _admit(rung, program, config)
             later = calls[number + 1 :]
             how = asked._replace(followed=any(c.pdl for _, c, _ in later))
-            machine.run(program, config, variables, [_packed(*a) for a in arguments], how, regions)
+            packed = [_packed(*a) for a in arguments]
+            execute = functools.partial(machine.run, program, config, variables, packed, how, regions)
+            if timing.recording():
+                timing.run(program, config, execute)
+                continue
+            execute()
             ran.unwritten = ran.unwritten or machine.unwritten(program, config)
             if config.pdl and not any(
                 n for (n, _), i in zip(program.tally(), program.instructions, strict=True) if i.name == "ACQBULK"

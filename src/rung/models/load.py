@@ -521,7 +521,7 @@ def load(
     draft: str | Path | None = None,
     cache: str | None = None,
 ) -> Model:
-    """Load a model: a GPT-2, one with Llama's layer, or a Gemma 3.
+    """Load a model: a GPT-2, one with Llama's layer, a Gemma 3 or a StarCoder2.
 
     `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a GGUF file, a checkpoint of
     nanoGPT (ckpt.pt) or llm.c (.bin), the folder of a LoRA adapter that peft saved (its base model is found by the name

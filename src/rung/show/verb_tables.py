@@ -83,7 +83,7 @@ def remark(report: Report) -> str:
     if report.nondeterministic:
         parts.append("nondeterministic")
     if report.unreached:
-        parts.append(f"{len(report.unreached)} outcomes of branches not reached")
+        parts.append(f"{len({(p.file, p.line) for p in report.unreached})} lines not reached")
     if report.tunings:
         parts.append(f"{report.tunings} other tunings")
     parts += report.notes

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t MOST = 6u << 20;  // instructions of all
 constexpr uint64_t ALONE = 4, MOST_SAMPLES = 24;  // of a grid with a block for each multiprocessor at most; of others
 std::vector<uint32_t> chosen;
-bool only_chosen;
+bool only_chosen, recording;
 size_t recorded;
 
 void add(const Warp& w, Ask h)
@@ -47,9 +47,9 @@ std::vector<uint32_t> sample(uint64_t units, uint64_t places, uint64_t resident)
     return found;
 }
 
-void begin_record(const uint32_t* units, uint32_t count, bool only)
+void begin_record(const uint32_t* units, uint32_t count, uint32_t only)
 {
-    chosen.assign(units, units + count), only_chosen = only && count;
+    chosen.assign(units, units + count), only_chosen = only && count, recording = only < 2;
     remember_launch();
     streams.clear(), recorded = 0;
 }
@@ -60,7 +60,7 @@ const std::vector<uint32_t>& chosen_units() { return chosen; }
 void begin_record_of(Warp& w)
 {
     w.recorded = nullptr;
-    if (chosen.empty() || (!only_chosen && std::find(chosen.begin(), chosen.end(), w.block->unit) == chosen.end())) return;
+    if (chosen.empty() || !recording || (!only_chosen && std::find(chosen.begin(), chosen.end(), w.block->unit) == chosen.end())) return;
     streams.emplace_back(new Stream{w.block->number, w.rank, w.block->in_cluster, w.block->unit, {}, {}, {}});
     w.recorded = streams.back().get();
 }
