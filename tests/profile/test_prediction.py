@@ -138,3 +138,11 @@ def test_a_programs_launches_are_predicted_once_for_each_grid(
     with pytest.raises(SystemExit) as ended:
         main(["count", str(file), "--time", "h200"])
     assert ended.value.code == 2
+
+
+def test_copies_of_one_row_by_all_blocks_wait_for_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """With one row of x each copy by a warp asks for that row's line many times; with a row for each it does not."""
+    decode, rows = (
+        predicted(capsys, "matmul/14", "--shape", shape, "--dtype", "f16")[0]["us"] for shape in ("decode", "b4t64")
+    )
+    assert decode > 1.15 * rows  # 1.18 measured: less work takes longer

@@ -236,6 +236,26 @@ def test_a_wrong_name_is_told_before_torch_is_imported(parameters: str, named: s
 
 
 @needs_compiler
+def test_a_lambda_of_a_kernel_may_say_device(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    body = "auto twice = [] __device__ (float a) { return a > __FLT_MAX__ ? a : 2 * a; };\n    out[0] = twice(x[0]);"
+    path.write_text(f"__global__ void k(const float* x, float* out)\n{{\n    {body}\n}}")
+    result = rung_line("inspect", "gelu", str(path))
+    assert result.returncode == 0, result.stderr
+
+
+@needs_compiler
+@pytest.mark.parametrize("header", ["", WRONG])
+def test_a_file_whose_header_is_nowhere_is_not_judged(header: str, tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    kernel = "__global__ void k(const float* x, float* out, int C) { out[0] = twice(x[0]); }"
+    path.write_text(f'{header}#include "nowhere.cuh"\n{kernel}')
+    result = rung_line("check", "gelu", str(path))
+    assert result.returncode == 3, result.stdout
+    assert "nowhere.cuh" in result.stdout
+
+
+@needs_compiler
 def test_the_compiler_tells_an_error_before_anything_runs(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     kernel = "__global__ void k(const float* x, float* out, int C) { out[0] = undefined_thing; }"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rung.check.report import NAN_LOST, Report
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
+from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
@@ -28,7 +28,8 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
                         rung.require_compiled(values, dtype_named(name), tuple(archs) or ("sm_90",))
                         compiled = True
                 except RungError as error:
-                    return Report(rung.full_name, name, "", "failed", str(error))
+                    absent = isinstance(error, CompileError) and error.missing
+                    return Report(rung.full_name, name, "", "not judged" if absent else "failed", str(error))
                 break
     return None
 

@@ -98,13 +98,13 @@ def of_rung(
 
     subject = subject_of(rung, file, shape, dtype)
     if gpu:
-        others = [(_other(subject, vs, shape, dtype), None)] if vs else []
+        others = [(_second_subject(subject, vs, shape, dtype), None)] if vs else []
         predict([(subject, options.parse_tuning(tune)), *others], gpu, json=json)
         return
     with console.counting(subject.rung.full_name):
         every = [emulated.count(subject, options.parse_tuning(tune))]
     if vs is not None:
-        other = _other(subject, vs, shape, dtype)
+        other = _second_subject(subject, vs, shape, dtype)
         with console.counting(other.rung.full_name):
             every.append(emulated.count(other))
 
@@ -138,7 +138,7 @@ def _tell(
         raise typer.Exit(code)
 
 
-def _other(subject: Subject, vs: str, shape: str | None, dtype: str | None) -> Subject:
+def _second_subject(subject: Subject, vs: str, shape: str | None, dtype: str | None) -> Subject:
     from rung.rungs import catalogue
     from rung.rungs.subjects import subject_of
 

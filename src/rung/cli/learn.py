@@ -64,8 +64,8 @@ def learn(
         _introduce(exercise, path, out)
         facts: dict[str, Any] = {"state": "begun", "says": "", "symptoms": [], "blanks": sorted(exercise.solution)}
     else:
-        facts = _graded(exercise, path, progress, out)
-        if everything and facts["state"] == "solved" and not _checked(exercise, path, out):
+        facts = _grade(exercise, path, progress, out)
+        if everything and facts["state"] == "solved" and not _passes_long_check(exercise, path, out):
             facts["state"] = "wrong"
     if watch:
         _again_at_each_save(exercise, path, progress, out)
@@ -104,7 +104,7 @@ def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
     print(f"`rung hint {exercise.number}` gives a hint; `rung learn --web` shows pictures.", file=out)
 
 
-def _graded(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> dict[str, Any]:
+def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> dict[str, Any]:
     """The verdict as JSON has it, printed and kept; that of an unchanged file is printed again."""
     from rung.learn.grading import verdict_on
 
@@ -124,7 +124,7 @@ def _graded(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> 
     return facts
 
 
-def _checked(exercise: Exercise, path: Path, out: TextIO) -> bool:
+def _passes_long_check(exercise: Exercise, path: Path, out: TextIO) -> bool:
     """The long check: every case, seed and order, and the compiler for a GPU."""
     from rung.learn import operations
 
@@ -143,7 +143,7 @@ def _again_at_each_save(exercise: Exercise, path: Path, progress: Progress, out:
             if path.is_file() and (now := path.stat().st_mtime_ns) != saved:
                 saved = now
                 print(f"\n{path.name}:", file=out)
-                _graded(exercise, path, progress, out)
+                _grade(exercise, path, progress, out)
             time.sleep(0.1)
     except KeyboardInterrupt:
         return

@@ -263,7 +263,8 @@ class _Trial:
         verdict.goal = f"{ours:.3g} us, and the reference {theirs:.3g} us: predicted for {gpu}, not measured"
         facts = {"predicted_us": ours, "reference_us": theirs, "gpu": gpu, "at": self.exercise.timed}
         if ours > most * theirs:
-            says = f"The result is right, but slow at {self.exercise.timed}: {verdict.goal}; at most {most:g} times is asked."
+            most_asked = f"at most {most:g} times is asked"
+            says = f"The result is right, but slow at {self.exercise.timed}: {verdict.goal}; {most_asked}."
             verdict.state, verdict.symptoms = "slow", [Symptom("time", "slow", says, (), facts)]
             return verdict
         verdict.stars = 1 + (ours <= _SAME * theirs) + (ours * _SAME < theirs)

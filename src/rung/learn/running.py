@@ -74,7 +74,7 @@ def run(
     bound = (o for o in operation.operands if o.name in rung.operand_names and (o.written or o.name in given))
     tensors = {o.name: _tensor(o, values, dtype, given) for o in bound}
     buffers = {
-        name: _made(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
+        name: _array(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
         for name, b in rung.header.buffers.items()
     }
     for name in (*rung.header.zeroed, *(n for n, b in rung.header.buffers.items() if b.zero or b.zero_once)):
@@ -122,13 +122,13 @@ def _admit(rung: CudaRung, program: machine.Program, config: Any) -> None:
 
 
 def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays) -> Tensor:
-    tensor = _made(operand.name, operand.size(values), kind_of(operand.dtype, dtype), written=operand.written)
+    tensor = _array(operand.name, operand.size(values), kind_of(operand.dtype, dtype), written=operand.written)
     if operand.name in given:
         tensor.values[...] = given[operand.name]
     return tensor
 
 
-def _made(name: str, shape: Sequence[int], kind: str, *, written: bool) -> Tensor:
+def _array(name: str, shape: Sequence[int], kind: str, *, written: bool) -> Tensor:
     """An array of unset numbers, at a multiple of 256 bytes, between margins."""
     size = math.prod(shape) * np.dtype(kind).itemsize
     memory = np.zeros(size + 2 * MARGIN, np.uint8)

@@ -50,7 +50,7 @@ def _warp(place: Mapping[str, Any], block: Sequence[int]) -> int:
     return int((z * block[1] + y) * block[0] + x) // WARP
 
 
-def _quoted(place: Mapping[str, Any], source: str) -> str:
+def _quote_line(place: Mapping[str, Any], source: str) -> str:
     """The line of a place, with its text."""
     number, lines = place.get("line", 0), source.splitlines()
     return f"line {number} `{lines[number - 1].strip()}`" if 0 < number <= len(lines) else "a line that is not known"
@@ -60,7 +60,7 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
     """The sentence about a fault of the machine."""
     lines = tuple(p["line"] for p in (fault.place, *fault.related) if "line" in p)
     memory, operand, what, lacks = (fault.record.get(n, "") for n in ("memory", "operand", "what", "lacks"))
-    here, who = _quoted(fault.place, source), _thread(fault.place)
+    here, who = _quote_line(fault.place, source), _thread(fault.place)
     if fault.kind == "race" and fault.related and all("thread" in p for p in (fault.place, *fault.related)):
         other = fault.related[0]
         whose = [
@@ -73,11 +73,11 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
         else:
             mend = "the two are in different warps: only __syncthreads() orders them, not __syncwarp()"
         says = (
-            f"a race: {who}{whose[0]} in {here} and {_thread(other)}{whose[1]} in {_quoted(other, source)} access "
+            f"a race: {who}{whose[0]} in {here} and {_thread(other)}{whose[1]} in {_quote_line(other, source)} access "
             f"{operand}, at least one of them writes, and no barrier is between; {mend}"
         )
     elif fault.kind == "race" and fault.related:
-        there = _quoted(fault.related[0], source)
+        there = _quote_line(fault.related[0], source)
         says = f"a race: {who} in {here} {what} in {there}, and does not wait for that: {operand}"
     elif fault.kind == "race":
         says = f"a race: {who} in {here} {what}, {lacks}: {operand}"
@@ -250,7 +250,7 @@ def of_cost(launched: Sequence[Launched], sizes: Mapping[str, int], source: str,
     each = f"{cost:.3g} {'sectors' if access.memory == 'global' else 'passes over the banks'}"
     ideal = counts.ideal_sectors if access.memory == "global" else counts.ideal_wavefronts
     least = ideal / max(counts.requests, 1)
-    line = _upper(_quoted({"line": access.line}, source))
+    line = _upper(_quote_line({"line": access.line}, source))
     says = f"{line} {verb} {access.memory} memory: a request of a warp takes {each}"
     says += f", where {least:.3g} would do" if least < cost else ""
     kind = "banks" if access.memory == "shared" else "sectors"

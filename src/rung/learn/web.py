@@ -93,7 +93,7 @@ class Course:
             "text": path.read_text(encoding="utf-8"), "start": exercise.source,
             "about": _page(chapter), "first": exercise == chapter.exercises[0],
             "hints": list(exercise.hints[:seen]), "further": len(exercise.hints) - seen,
-            "question": TITLES.get(_asked(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
+            "question": TITLES.get(_asked_figure(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
             "why": as_html(exercise.why) if solved else "", "story": list(exercise.story) if solved else [],
         }  # fmt: skip
 
@@ -129,14 +129,14 @@ class Course:
         return exercise, self.folder / exercise.file
 
 
-def _asked(exercise: Exercise) -> str:
+def _asked_figure(exercise: Exercise) -> str:
     """The figure that the aim is about, which a learner predicts before the first run."""
     return next((name for name in TITLES if re.search(rf"\b{name}\b", exercise.goal)), "")
 
 
 def _answer(exercise: Exercise, verdict: grading.Verdict) -> dict[str, float]:
     assert verdict.counted is not None
-    name, found = _asked(exercise), figures(verdict.counted.kernels[0])
+    name, found = _asked_figure(exercise), figures(verdict.counted.kernels[0])
     counted = (
         found.get("conflicts_load", 0) + found.get("conflicts_store", 0) if name == "conflicts" else found.get(name)
     )

@@ -66,7 +66,7 @@ def small(subject: Subject) -> Subject:
     return replace(subject, values=values, shape=_name({d: int(values[d]) for d in operation.dims}))
 
 
-def remarked(subject: Subject) -> list[Launched]:
+def count_small_case(subject: Subject) -> list[Launched]:
     """What the kernels ask of memory at a small case, for a sentence about the most expensive line."""
     return run(small(subject)).kernels
 
@@ -127,14 +127,14 @@ def count(subject: Subject, tuning: Tuning = None) -> Counted:
     if not parts:
         return run(subject, tuning)
     try:
-        return _extended(subject, parts, tuning)
+        return _extend(subject, parts, tuning)
     except RungError:
         if work(subject, subject.values) > WHOLE_WORK:
             raise
         return run(subject, tuning)
 
 
-def _extended(subject: Subject, parts: Mapping[str, int], tuning: Tuning) -> Counted:
+def _extend(subject: Subject, parts: Mapping[str, int], tuning: Tuning) -> Counted:
     """The counts at this shape from those at its parts, which must be affine in the numbers of parts."""
 
     def at(units: tuple[int, ...]) -> Counted:
@@ -162,7 +162,7 @@ def _extended(subject: Subject, parts: Mapping[str, int], tuning: Tuning) -> Cou
         one, *others = (c.kernels[number].config.blocks for c in (base, *steps))
         if code and any(c.kernels[number].code != code for c in (base, *steps, proof)):
             raise RungError(f"{base.rung}: {name} is compiled to other code there; count it at a smaller --shape.")
-        if name != kernel.kernel or config.blocks != _extrapolated(one, others, tuple(parts.values())):
+        if name != kernel.kernel or config.blocks != _extrapolate(one, others, tuple(parts.values())):
             raise RungError(f"{base.rung}: {name} has another number of blocks there; count it at a smaller --shape.")
         kernel.config = config
     sizes = tuple(c.shape for c in (base, *steps, proof))
@@ -177,7 +177,7 @@ def _planned(subject: Subject, tuning: Tuning, sms: int) -> list[tuple[str, Laun
     assert isinstance(rung, PythonRung)
     found: list[pretended.Kernel] = []
     with emulated_multiprocessors(sms), pretended.gpu(found.append, multiprocessors=sms, device="meta"):
-        inspect_triton.called(rung, values, dtype, tuning)
+        inspect_triton.compile_call(rung, values, dtype, tuning)
     return [(k.name, k.config, cubins.loaded(k.cubin, k.file).program(k.name).text) for k in found]
 
 
@@ -246,7 +246,7 @@ def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> lis
             for place in {*first_of, *itertools.chain(*further_of)}:
                 one, *more = (counted.get(place, Counter()) for counted in (first_of, *further_of))
                 for name in {*one, *itertools.chain(*more)}:
-                    getattr(made, of)[place][name] = _extrapolated(one[name], [m[name] for m in more], units)
+                    getattr(made, of)[place][name] = _extrapolate(one[name], [m[name] for m in more], units)
         found.append(made)
     return found
 
@@ -255,13 +255,13 @@ def _line(first: Counts, further: Iterable[Counts], units: tuple[int, ...]) -> C
     others = list(further)
     return Counts(
         **{
-            f.name: _extrapolated(getattr(first, f.name), [getattr(o, f.name) for o in others], units)
+            f.name: _extrapolate(getattr(first, f.name), [getattr(o, f.name) for o in others], units)
             for f in fields(Counts)
         }
     )
 
 
-def _extrapolated(one: int, others: Iterable[int], units: tuple[int, ...]) -> int:
+def _extrapolate(one: int, others: Iterable[int], units: tuple[int, ...]) -> int:
     slopes = [other - one for other in others]
     if one:
         return round(one * math.prod(1 + s / one * (n - 1) for s, n in zip(slopes, units, strict=True)))

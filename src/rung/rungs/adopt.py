@@ -140,7 +140,7 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         names = ", ".join(name for name, *_ in template_of(source, kernel.rpartition("::")[2]) or ())
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
-    right, tried = _tried(of, path, proposals)
+    right, tried = _try_proposals(of, path, proposals)
     if right is not None and right["confirmed"]:
         rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
         why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line needs = "
@@ -170,7 +170,7 @@ def _compiles(of: Operation, path: Path, table: dict[str, Any]) -> bool:
     return True
 
 
-def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
+def _try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
     """The first right proposal, with what its trial adds, and how many were tried; a wrong one may end its process, and
     the next goes on."""
     from rung.rungs.adopt_trial import PASSES, tried  # it imports torch: a copy of this process has it
@@ -719,7 +719,7 @@ def _by_style(
         shared = {"shared": f"{block} * 4"}
     if "threadIdx.y" in body:
         numbers = [(n, int(v)) for n, v in constants.items() if v.isdigit()]
-        tiles = [v for n, v in numbers if v <= 32 and re.search(r"tile|bs|block|ts", n, re.IGNORECASE)]
+        tiles = [v for n, v in numbers if 0 < v <= 32 and re.search(r"tile|bs|block|ts", n, re.IGNORECASE)]
         heights = [v for n, v in numbers if "rows" in n.lower()]
         for side in dict.fromkeys([*tiles, 16, 32]):
             across, down = f"ceil_div({columns}, {side})", f"ceil_div({rows}, {side})"

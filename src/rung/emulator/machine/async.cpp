@@ -224,7 +224,9 @@ void count_sectors_of_copy(const Warp& warp, const Op& op, uint32_t lanes, const
         sector = from[l] / 32, line = to[l] / 128;
     });
     const Cost& cost = count_request(warp, op, lanes, from, op.bytes, false);
-    if (count > cost.sectors) op.memory->total[0].sectors += count - cost.sectors;
+    if (count <= cost.sectors) return;
+    op.memory->total[0].sectors += count - cost.sectors;
+    if (warp.recorded) record_again(warp, count - cost.sectors);
 }
 
 void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)

@@ -300,6 +300,7 @@ void begin_record_of(Warp& warp);
 void record(Warp& warp, const Op& op, bool active);
 void forget_last(Warp& warp);           // it gave way, and comes again
 void record_request(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, const Cost& cost);
+void record_again(const Warp& warp, uint32_t sectors);  // of the request that was recorded last
 void record_copy(const Warp& warp, const Op& op, const std::vector<Piece>& pieces, uint32_t barrier, bool signals, uint32_t mask);
 void record_barrier(const Warp& warp, uint32_t number, uint32_t count, bool arrives_only);
 // Of a barrier of bytes; `at`: its place, the rank of the cluster's block from bit 24.
