@@ -31,6 +31,8 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
                     absent = isinstance(error, CompileError) and error.missing
                     return Report(rung.full_name, name, "", "not judged" if absent else "failed", str(error))
                 break
+    if rung.guessed and rung.doubts:  # the trials have failed where a check would
+        return Report(rung.full_name, rung.dtypes[0], "", "failed", "")
     return None
 
 
@@ -44,6 +46,5 @@ def doubted(report: Report, rung: Rung) -> Report:
         return report
     why, *likely = rung.doubts
     told = f"the header is a guess, and {why}; --write puts it into the file, to be corrected there"
-    case = f", case {report.case!r}" if report.case else ""
-    notes = [f"perhaps {line}" for line in likely] + [f"with the first of them{case}: {report.reason}"]
-    return replace(report, verdict="not judged", reason=told, case="", notes=[*report.notes, *notes])
+    notes = [*report.notes, *(f"perhaps {line}" for line in likely), *filter(None, [report.reason])]
+    return replace(report, verdict="not judged", reason=told, notes=notes)

@@ -39,7 +39,7 @@ from rung.models.score import Score, Text, scores, spans
 from rung.models.tensors import ADAPTER, plain_torch, read_adapter
 from rung.models.tokenizer import Tokenizer, read_tokenizer
 from rung.models.transformer import PlanScorer, Transformer
-from rung.models.weights import converted, weights_of
+from rung.models.weights import weights_of
 from rung.processors import processors
 
 if TYPE_CHECKING:
@@ -543,8 +543,8 @@ def load(
     folder = Path(model) if sized else find(str(model), revision=revision, offline=offline)
     config = sized or read_config(folder / "config.json")
     chosen.admit(config)
-    weights = chosen.read(folder, config) if sized is None else converted(
-        weights_of(config, chosen.device.type), chosen.matrix, chosen.vector
+    weights = chosen.read(folder, config) if sized is None else weights_of(
+        config, chosen.device.type, matrix=chosen.matrix, vector=chosen.vector
     )  # fmt: skip
     transformer = Transformer(config, weights, chosen)
     if draft is not None:
