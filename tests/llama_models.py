@@ -11,10 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import gpt2_models
+import rung
 
 TINY: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -70,6 +72,23 @@ def reference_greedy(folder: Path, ids: Sequence[int], count: int) -> list[int]:
         given, attention_mask=torch.ones_like(given), max_new_tokens=count, do_sample=False, pad_token_id=0
     )
     return text[0, len(ids) :].tolist()
+
+
+def ids_of(count: int, seed: int) -> list[int]:
+    return torch.randint(300, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def assert_transformers(model: rung.Model, folder: Path, ids: list[int], count: int) -> None:
+    """Logits, greedy texts in company, and a score, in float32."""
+    right = reference_logits(folder, ids)
+    assert (model.logits(ids).cpu() - right).norm() / right.norm() < 2e-5
+    prompts = [ids, ids[:3], ids[5:26]]
+    for prompt, text in zip(prompts, model.generate(prompts, max_new_tokens=count, temperature=0), strict=True):
+        logits = reference_logits(folder, [*prompt, *text.tokens])[len(prompt) - 1 : -1]
+        lost = logits.amax(1) - logits.gather(1, torch.tensor(text.tokens)[:, None])[:, 0]
+        assert float(lost.max()) < 1e-4 * float(logits.abs().max())
+    own = right.log_softmax(-1)[:-1].gather(1, torch.tensor(ids[1:])[:, None]).sum()
+    assert model.score([ids], context=96, stride=96)[0].logprob == pytest.approx(float(own), rel=2e-5)
 
 
 def drawn(number: int) -> tuple[str, dict[str, Any]]:

@@ -17,6 +17,10 @@ class CompileError(RungError):
 
     kind = "compile"
 
+    def __init__(self, text: str, missing: str = "") -> None:
+        super().__init__(text)
+        self.missing = missing  # a header that was not found
+
 
 class TooLarge(RungError):
     """A launch that needs more than a GPU has."""

@@ -318,11 +318,11 @@ def folders() -> dict[str, Path]:
         if not place.is_dir():
             raise RungError(f"there is no folder {place} of further ladders; correct --ladders or {MORE_LADDERS}.")
     places = (LADDERS, *more)
-    return dict(_found(places, tuple(place.stat().st_mtime_ns for place in places)))
+    return dict(_find_folders(places, tuple(place.stat().st_mtime_ns for place in places)))
 
 
 @functools.cache
-def _found(places: tuple[Path, ...], _changed: tuple[int, ...]) -> dict[str, Path]:
+def _find_folders(places: tuple[Path, ...], _changed: tuple[int, ...]) -> dict[str, Path]:
     """Looked up again if a folder was added or removed since."""
     found: dict[str, Path] = {}
     for place in places:

@@ -134,7 +134,7 @@ class Operator:
 
     def _call(self, given: Tensors, scalars: Mapping[str, float], tf32: bool) -> Call:
         name = self.operation.name
-        missing = [o.name for o in self.inputs if o.name not in given and not o.optional and not self._viewed(o, given)]
+        missing = [o.name for o in self.inputs if o.name not in given and not o.optional and not self._view(o, given)]
         if missing:
             raise RungError(f"{name} needs the tensor {missing[0]}.")
         places = {t.device for t in given.values()}
@@ -142,7 +142,7 @@ class Operator:
             raise RungError(f"{name} takes tensors of one device, not of {', '.join(sorted(map(str, places)))}.")
         dtype = self._dtype(given, tf32)
         leading: dict[str, tuple[int, ...]] = {}
-        folded = {o.name: _folded(self.operation, o, given[o.name], leading) for o in self.inputs if o.name in given}
+        folded = {o.name: _fold(self.operation, o, given[o.name], leading) for o in self.inputs if o.name in given}
         sizes = {o.name: tuple(folded[o.name].shape) for o in self.inputs if o.name in folded}
         sizes |= {o.name: tuple(given[o.name].shape) for o in self.views if o.name in given}
         values = self.operation.complete(_dims(self.operation, sizes, scalars))
@@ -155,7 +155,7 @@ class Operator:
         self._pack_views(given, folded, values, dtype)
         return Call(self.operation, folded, values, dtype, leading)
 
-    def _viewed(self, operand: Operand, given: Tensors) -> bool:
+    def _view(self, operand: Operand, given: Tensors) -> bool:
         parts = [v.name for v in self.views if v.view_of == operand.name]
         return bool(parts) and all(part in given for part in parts)
 
@@ -304,7 +304,7 @@ def _inferable(operation: Operation, dim: str) -> bool:
     return dim in known
 
 
-def _folded(
+def _fold(
     operation: Operation, operand: Operand, tensor: torch.Tensor, leading: dict[str, tuple[int, ...]]
 ) -> torch.Tensor:
     """The tensor at the operand's rank: missing leading dimensions are 1, surplus ones are merged."""

@@ -15,10 +15,10 @@ from rung.cli import console, main
 from rung.dtypes import DTYPES
 from rung.emulator import machine
 from rung.profile import emulated
-from rung.profile.bound import kendall
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
 from rung.show import counts, drawings
+from rung.show.prediction_tables import kendall
 
 pytestmark = [needs_compiler, pytest.mark.skipif(bool(machine.unavailable()), reason=machine.unavailable())]
 
@@ -97,16 +97,6 @@ def test_large_shapes_are_extrapolated_exactly(monkeypatch: pytest.MonkeyPatch) 
     assert not shorter.exact
     assert [emulated.figures(k) for k in shorter.kernels] == [emulated.figures(k) for k in direct.kernels]
     assert [k.config for k in shorter.kernels] == [k.config for k in direct.kernels]
-
-
-def test_the_bound_names_the_unit_that_conflicts_fill(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--shape", "R=512,C=512", "--json", "--bound", "NVIDIA H200"]
-    bounds = [json.loads(run(capsys, f"transpose/{n}", *words)[1])["results"][0]["bound"] for n in (2, 3)]
-    shared = [b["units"]["shared memory"] for b in bounds]
-    assert shared[0] == pytest.approx(shared[1] * 33 / 2)  # loads pass 32 times, stores once
-    assert bounds[0]["unit"] == "shared memory"
-    assert bounds[0]["seconds"] == pytest.approx(shared[0] + bounds[0]["units"]["first cache"])  # one path has both
-    assert run(capsys, "transpose/2", "--shape", "R=64,C=64", "--bound", "abacus")[0] == 2
 
 
 def test_orders_agree_or_not() -> None:

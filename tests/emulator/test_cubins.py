@@ -80,7 +80,11 @@ def test_a_launch_of_a_cubin_is_counted(cubin: Path) -> None:
     assert predicted["source"] == "predicted" and 1 < predicted["us"] < 5
 
 
-def test_types_shared_memory_and_sizes_of_blocks_are_taken(cubin: Path) -> None:
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_types_shared_memory_and_sizes_of_blocks_are_taken(arch: str, tmp_path: Path) -> None:
+    cubin = tmp_path / "mine.cubin"
+    made = nvrtc.compile_cubin(Build(SOURCE, "mine.cu", ("shared",), ()).with_lines, arch)
+    cubin.write_bytes(made.path.read_bytes())
     args = "x:i16[32]=3 out:f64[32]=unset i64=32 u8=1"
     words = ("check", cubin, "--kernel", "shared", "--grid", "1,1,1", "--block", "32x1", "--shared", 256, "--args", args)
     assert ran(*words)[0] == 0

@@ -352,3 +352,69 @@ def test_a_project_that_asks_cmake_for_the_toolkit_is_built(tmp_path: Path) -> N
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout == "42\n"
+
+
+FORMS = """#include <cublas_v2.h>
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <cstdio>
+#include <type_traits>
+int n;  // the host's; the kernel has a parameter of this name
+const float half_of = 0.5f;
+const float quarter = half_of * half_of;
+__constant__ float first, second[2], third;
+template <class T> using Pack = typename std::aligned_storage<2 * sizeof(T), 2 * sizeof(T)>::type;
+
+template <class F> __device__ float larger(float a, float b, F of) { return of(a, b); }
+
+__global__ void sums(float* x, int n, float quarter)
+{
+    float most = -__FLT_MAX__;
+    most = larger(most, x[threadIdx.x], [](float a, float b) { return a > b ? a : b; });
+    Pack<float> two;
+    reinterpret_cast<float*>(&two)[0] = most;
+    if (threadIdx.x < n) x[threadIdx.x] = reinterpret_cast<float*>(&two)[0] + first + second[1] + third * quarter;
+}
+
+int main()
+{
+    n = 4;
+    float h[4] = {1, 2, 3, 4}, a = 10, b[2] = {0, 20}, c = 4, one = 1, zero = 0, *x, *y;
+    cudaMemcpyToSymbol(first, &a, sizeof a);
+    cudaMemcpyToSymbol(second, b, sizeof b);
+    cudaMemcpyToSymbol(third, &c, sizeof c);
+    cudaMalloc(&x, sizeof h);
+    cudaMalloc(&y, sizeof h);
+    cudaMemcpy(x, h, sizeof h, cudaMemcpyHostToDevice);
+    sums<<<1, 4>>>(x, n, quarter);
+    cublasHandle_t handle;
+    cublasCreate(&handle);
+    cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, x, CUDA_R_32F, 2, x, CUDA_R_32F, 2, &zero, y, CUDA_R_32F,
+                 2, CUDA_R_32F, CUBLAS_GEMM_DEFAULT);
+    cudaMemcpy(h, y, sizeof h, cudaMemcpyDeviceToHost);
+    for (float value : h) printf("%g ", value);
+    cublasDestroy(handle);
+    cudaFree(x);
+    cudaFree(y);
+}
+"""
+
+
+def test_forms_that_nvcc_accepts_run(tmp_path: Path) -> None:
+    """A byte order mark, a host's variable named like a parameter, floats calculated from floats, several constants in
+    a declaration, g++'s own limits, aligned storage, CUDA 10's call of a product."""
+    program = tmp_path / "forms.cu"
+    program.write_text(FORMS, encoding="utf-8-sig")
+    ended = rung_run(program)
+    x = [[32, 33], [34, 35]]  # columns first
+    wanted = [sum(x[k][i] * x[j][k] for k in range(2)) for j in range(2) for i in range(2)]
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == [f"{value:g}" for value in wanted]
+
+
+def test_a_header_that_is_nowhere_is_asked_for(tmp_path: Path) -> None:
+    program = tmp_path / "lacking.cu"
+    program.write_text("#include <cub/nowhere.cuh>\nint main() {}\n")
+    ended = rung_run(program)
+    assert ended.returncode == 2
+    assert "-I" in ended.stderr and "CUB" not in ended.stderr

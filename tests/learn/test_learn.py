@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rung.cli import main
-from rung.learn import BLANK, KINDS, Exercise, by_name, chapters, exercises
+from rung.learn import BLANK, KINDS, RECORD, Exercise, Progress, by_name, chapters, exercises
 from rung.learn.operations import REFERENCES
 from rung.rungs import catalogue
 
@@ -136,6 +136,29 @@ def test_the_solution_is_solved_and_has_the_reference_s_counts(
     assert not found["symptoms"]
 
 
+TIMED = next(e for e in EVERY if e.name == "write_transpose")
+FASTER = TIMED.solution["BLANK_1"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "stars", "kind"),
+    [
+        (FASTER.replace("__syncthreads();", "for (int k = 0; k < 8; k++) __syncthreads();"), "slow", 0, "time"),
+        (FASTER.replace("[32][33]", "[32][65]"), "solved", 2, ""),
+    ],
+)
+def test_an_aim_may_be_a_predicted_time(
+    answer: str, state: str, stars: int, kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / TIMED.file).write_text(TIMED.filled({"BLANK_1": answer}))
+    found = graded(TIMED.name, capfd)
+    assert (found["state"], found["stars"]) == (state, stars), found["says"]
+    assert "predicted" in found["goal"] and [s["kind"] for s in found["symptoms"]] == [kind] * bool(kind)
+    if kind:
+        facts = found["symptoms"][0]["facts"]
+        assert facts["predicted_us"] > 1.3 * facts["reference_us"] > 1
+
+
 BUGS = [e for e in EVERY if e.kind == "bug"]
 
 
@@ -172,6 +195,44 @@ def test_an_answer_gets_its_state_and_the_kind_of_what_was_seen(
         assert kinds, "a wrong answer is told what is wrong"
     length = len((tmp_path / exercise.file).read_text().splitlines())
     assert all(0 < line <= length for s in found["symptoms"] for line in s["lines"])
+
+
+def test_numbers_that_json_lacks_are_null(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    exercise = by_name("shuffle")
+    answer = {"BLANK_1": "__int_as_float(0x7fffffff)"}
+    (tmp_path / exercise.file).write_text(exercise.filled({**exercise.solution, **answer}))
+    assert graded("shuffle", capfd)["symptoms"][0]["facts"]["got"] is None
+    json.loads((tmp_path / RECORD).read_text(), parse_constant=lambda name: pytest.fail(name))
+
+
+def test_another_folder_has_its_own_stars_and_hints(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    exercise = by_name("coalesced")
+    (tmp_path / exercise.file).write_text(exercise.solved)
+    assert graded("coalesced", capfd)["state"] == "solved"
+    rung("hint", "coalesced")
+    for folder, solved in ((".", True), ("other", False)):
+        capfd.readouterr()
+        rung("learn", "--json", "--folder", folder)
+        found = json.loads(capfd.readouterr().out)
+        assert any(e["solved"] for e in found) is solved
+    assert Progress.read(tmp_path / "other").hints == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "advice"),
+    [("bug_overwrite", {}, ["`__syncthreads()`", "later turn of a loop"]), ("stride", {"BLANK_2": "1"}, ["atomic"])],
+)
+def test_a_race_quotes_a_line_once_and_is_not_advised_a_warp_s_barrier(
+    name: str, answer: dict[str, str], advice: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exercise = by_name(name)
+    text = exercise.source if exercise.of else exercise.filled({**exercise.solution, **answer})
+    (tmp_path / exercise.file).write_text(text)
+    (race,) = graded(name, capfd)["symptoms"]
+    assert race["kind"] == "race"
+    assert all(word in race["says"] for word in advice)
+    for line in set(race["lines"]):
+        assert race["says"].count(text.splitlines()[line - 1].strip()) == 1
 
 
 def test_a_class_is_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

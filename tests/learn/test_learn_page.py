@@ -54,6 +54,18 @@ def ran(page: browser.Page, text: str) -> str:
     return str(page.value("at('verdict').dataset.state"))
 
 
+def test_a_verdict_on_numbers_that_are_not_is_standard_json(served: str) -> None:
+    exercise = by_name("shuffle")
+    text = exercise.filled({**exercise.solution, "BLANK_1": "__int_as_float(0x7fffffff)"})
+    asked = urllib.request.Request(
+        f"{served}/exercise/{exercise.number}/grade", json.dumps({"text": text}).encode(), {"X-Rung": "course"}
+    )
+    with urllib.request.urlopen(asked) as answer:
+        found = json.loads(answer.read(), parse_constant=lambda name: pytest.fail(name))
+    assert found["state"] == "wrong"
+    assert found["symptoms"][0]["facts"]["got"] is None
+
+
 @in_a_browser
 @pytest.mark.parametrize(("width", "height", "dark"), SIZES)
 def test_it_fits_and_its_parts_have_names(
@@ -64,6 +76,8 @@ def test_it_fits_and_its_parts_have_names(
     exercise = by_name("transpose")
     assert ran(page, exercise.filled({**exercise.solution, "BLANK_1": "TILE"})) == "slow"
     assert page.value("document.documentElement.scrollWidth") <= width
+    page.value("at('theory').open = true")
+    assert page.value("[...document.querySelectorAll('.drawing, .cm-scroller')].every(e => e.scrollWidth <= e.clientWidth)")
     assert page.value("[...document.querySelectorAll('button, a, input')].every(e => e.textContent || e.labels?.length)")
     assert page.value("[...document.querySelectorAll('svg')].every(s => s.closest('[aria-hidden]') || s.getAttribute('aria-label'))")
     background = page.value("getComputedStyle(document.body).backgroundColor")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
+import gpt2_models as models
 from rung.errors import RungError
 from rung.models.batching.pages import PagedCache
 from rung.models.cache import Cache
+from rung.models.cpu.plan import CpuPlan
+from rung.models.family import read_config
+from rung.models.weights import Linear, converted, weights_of
 
 MB = 1 << 20
 
@@ -42,3 +47,20 @@ def test_memory_of_tokens_that_no_longer_matter_is_given_back() -> None:
 def test_what_no_address_space_holds_is_refused() -> None:
     with pytest.raises(RungError, match="fit into memory"):
         Cache(30, 1 << 30, 32, 1 << 17, 128, torch.float32, torch.device("cpu"))
+
+
+def test_random_weights_are_drawn_in_the_formats_of_a_plan_one_by_one() -> None:
+    config = read_config(models.saved() / "config.json")
+    plan = CpuPlan("bfloat16")
+    made, most, live = [], [0], weakref.WeakSet[torch.Tensor]()
+
+    def matrix(tensor: torch.Tensor) -> Linear:
+        live.add(tensor)
+        most.append(sum(t.dtype == torch.float32 for t in live))
+        made.append(plan.matrix(tensor))
+        return made[-1]
+
+    found = weights_of(config, "cpu", matrix=matrix, vector=plan.vector)
+    expected = converted(weights_of(config, "cpu"), plan.matrix, plan.vector)
+    assert len(made) > 10 and max(most) == 1
+    assert all(torch.equal(a, b) for a, b in zip(found.tensors(), expected.tensors(), strict=True))

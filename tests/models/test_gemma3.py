@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 import llama_models as models
 import rung
+from llama_models import assert_transformers, ids_of
 from rung import emulator
 from rung.errors import RungError
 from rung.models import family
@@ -53,23 +54,6 @@ def drawn(number: int) -> dict[str, Any]:
 
 def saved(number: int) -> Path:
     return models.saved("gemma3_text", **drawn(number))
-
-
-def ids_of(count: int, seed: int) -> list[int]:
-    return torch.randint(300, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def assert_transformers(model: rung.Model, folder: Path, ids: list[int], count: int) -> None:
-    """Logits, greedy texts in company, and a score, in float32."""
-    right = models.reference_logits(folder, ids)
-    assert (model.logits(ids).cpu() - right).norm() / right.norm() < 2e-5
-    prompts = [ids, ids[:3], ids[5:26]]
-    for prompt, text in zip(prompts, model.generate(prompts, max_new_tokens=count, temperature=0), strict=True):
-        logits = models.reference_logits(folder, [*prompt, *text.tokens])[len(prompt) - 1 : -1]
-        lost = logits.amax(1) - logits.gather(1, torch.tensor(text.tokens)[:, None])[:, 0]
-        assert float(lost.max()) < 1e-4 * float(logits.abs().max())
-    own = right.log_softmax(-1)[:-1].gather(1, torch.tensor(ids[1:])[:, None]).sum()
-    assert model.score([ids], context=96, stride=96)[0].logprob == pytest.approx(float(own), rel=2e-5)
 
 
 @pytest.mark.parametrize("number", [pytest.param(n, marks=() if n < 6 else pytest.mark.slow) for n in range(30)])

@@ -11,7 +11,7 @@ import torch
 
 from emulation import needs_compiler
 from rung.cli import main
-from rung.cuda import nvrtc
+from rung.cuda import gpus, nvrtc
 from rung.cuda.launch import Build, LaunchConfig
 from rung.emulator import module, timing
 from rung.profile import calibration
@@ -52,6 +52,18 @@ def test_predictions_read_what_was_calibrated(
     (after,) = answered(capsys, *asked)["results"]
     assert (before["constants"], after["constants"]) == ("published", "calibrated")
     assert 1.6 < after["us"] / before["us"] < 2.2
+
+
+def test_what_is_measured_is_kept_and_dated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "store.jsonl"))
+    monkeypatch.setattr(calibration, "present", lambda: gpus.find("l4"))
+    monkeypatch.setattr(calibration, "measured", lambda of: [("load, first cache", 45.0, "clocks")])
+    found = answered(capsys, "calibrate", "-o", str(tmp_path / "row.toml"))
+    (kept,) = map(json.loads, (tmp_path / "store.jsonl").read_text().splitlines())
+    assert found["when"] == kept["time"][:10] and found["when"] in (tmp_path / "row.toml").read_text()
+    assert kept["metrics"] == {"clocks": 45.0}
 
 
 def test_rows_of_two_gpus_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

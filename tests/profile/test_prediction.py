@@ -90,6 +90,13 @@ def test_a_kernel_that_the_gpu_cannot_run_is_refused(capsys: pytest.CaptureFixtu
     assert ended.value.code == 2 and "sm_80" in capsys.readouterr().err
 
 
+def test_two_versions_are_compared_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["count", "softmax/2", "--vs", "softmax/5", "--shape", "b4t64", "--time", "h200"])
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("softmax/05") and "predicted" in said and "softmax/02" in said
+
+
 def test_an_unknown_gpu_is_a_mistake_of_the_call(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["count", "copy/1", "--time", "GTX 480"])
@@ -131,3 +138,11 @@ def test_a_programs_launches_are_predicted_once_for_each_grid(
     with pytest.raises(SystemExit) as ended:
         main(["count", str(file), "--time", "h200"])
     assert ended.value.code == 2
+
+
+def test_copies_of_one_row_by_all_blocks_wait_for_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """With one row of x each copy by a warp asks for that row's line many times; with a row for each it does not."""
+    decode, rows = (
+        predicted(capsys, "matmul/14", "--shape", shape, "--dtype", "f16")[0]["us"] for shape in ("decode", "b4t64")
+    )
+    assert decode > 1.15 * rows  # 1.18 measured: less work takes longer

@@ -46,7 +46,7 @@ SURE = {
 @pytest.mark.parametrize("name", SURE)
 def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     operation, bind, grid, block = SURE[name]
-    monkeypatch.setattr(adopt, "_tried", lambda *_: (None, 1))  # as if it were wrong: the text is certain
+    monkeypatch.setattr(adopt, "_try_proposals", lambda *_: (None, 1))  # as if it were wrong: the text is certain
     path = FOREIGN / f"{name}.cu"
     source = read_text(path)
     assert adopt.guessed_operation(source, path, list(catalogue.folders())) == (
@@ -156,7 +156,7 @@ ADDS += "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < N) out[i] = (flo
 def test_the_hosts_code_of_headers_is_no_kernels_and_their_types_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adopt, "_tried", lambda of, path, tables: ({"table": tables[0], "needs": [], "confirmed": True}, 1))
+    monkeypatch.setattr(adopt, "_try_proposals", lambda of, path, tables: ({"table": tables[0], "needs": [], "confirmed": True}, 1))
     (tmp_path / "include").mkdir()
     (tmp_path / "include/common.h").write_text(HEADER_OF_HOST)
     path = tmp_path / "residual.cuh"
@@ -233,6 +233,26 @@ def test_a_wrong_name_is_told_before_torch_is_imported(parameters: str, named: s
     assert result.returncode == 1
     assert re.search(named, result.stdout)
     assert result.stdout.split()[-1] == "False"
+
+
+@needs_compiler
+def test_a_lambda_of_a_kernel_may_say_device(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    body = "auto twice = [] __device__ (float a) { return a > __FLT_MAX__ ? a : 2 * a; };\n    out[0] = twice(x[0]);"
+    path.write_text(f"__global__ void k(const float* x, float* out)\n{{\n    {body}\n}}")
+    result = rung_line("inspect", "gelu", str(path))
+    assert result.returncode == 0, result.stderr
+
+
+@needs_compiler
+@pytest.mark.parametrize("header", ["", WRONG])
+def test_a_file_whose_header_is_nowhere_is_not_judged(header: str, tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    kernel = "__global__ void k(const float* x, float* out, int C) { out[0] = twice(x[0]); }"
+    path.write_text(f'{header}#include "nowhere.cuh"\n{kernel}')
+    result = rung_line("check", "gelu", str(path))
+    assert result.returncode == 3, result.stdout
+    assert "nowhere.cuh" in result.stdout
 
 
 @needs_compiler

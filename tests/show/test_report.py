@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from result_rows import MACHINE, TIME, document, of_other_code, row
 from rung.operation import LADDERS
 from rung.results import current, store
 from rung.results.row import Row
-from rung.rungs import catalogue
+from rung.rungs import catalogue, identity
 from rung.show.report import page as report
 
 
@@ -307,6 +308,23 @@ def test_without_any_result_the_ladders_are_still_there() -> None:
     assert text.count('<article class="rung"') == sum(
         len(catalogue.rungs(n, libraries=False)) for n in catalogue.operations()
     )
+
+
+def test_a_stored_prediction_is_shown_as_one() -> None:
+    predicted = stored_prediction()
+    other = catalogue.rungs("gelu", libraries=False)[1].full_name
+    text = report.build(None, drawn=[predicted, replace(predicted, what=other, texts={other: "old"})])
+    assert text.count('<ul class="predicted">') == 1
+    assert "Predicted for NVIDIA H200, not measured: 12.3 µs in f32, b4t64" in text
+
+
+def stored_prediction() -> Row:
+    rung = catalogue.rungs("gelu", libraries=False)[0]
+    return Row(
+        kind="prediction", what=rung.full_name, dtype="f32", shape="b4t64", verdict="ok",
+        options={"device": "emulator", "predicted": "NVIDIA H200"}, metrics={"predicted_us": 12.3},
+        detail={"class": "plain", "kernels": []}, texts={rung.full_name: identity.text(rung)},
+    )  # fmt: skip
 
 
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rung.check.report import NAN_LOST, Report
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
+from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
@@ -28,8 +28,11 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
                         rung.require_compiled(values, dtype_named(name), tuple(archs) or ("sm_90",))
                         compiled = True
                 except RungError as error:
-                    return Report(rung.full_name, name, "", "failed", str(error))
+                    absent = isinstance(error, CompileError) and error.missing
+                    return Report(rung.full_name, name, "", "not judged" if absent else "failed", str(error))
                 break
+    if rung.guessed and rung.doubts:  # the trials have failed where a check would
+        return Report(rung.full_name, rung.dtypes[0], "", "failed", "")
     return None
 
 
@@ -43,6 +46,5 @@ def doubted(report: Report, rung: Rung) -> Report:
         return report
     why, *likely = rung.doubts
     told = f"the header is a guess, and {why}; --write puts it into the file, to be corrected there"
-    case = f", case {report.case!r}" if report.case else ""
-    notes = [f"perhaps {line}" for line in likely] + [f"with the first of them{case}: {report.reason}"]
-    return replace(report, verdict="not judged", reason=told, case="", notes=[*report.notes, *notes])
+    notes = [*report.notes, *(f"perhaps {line}" for line in likely), *filter(None, [report.reason])]
+    return replace(report, verdict="not judged", reason=told, notes=notes)

@@ -30,7 +30,7 @@ from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.emulator.coverage import Coverage, merged, unreached
-from rung.errors import EmulatorFault, RungError, first_line
+from rung.errors import CompileError, EmulatorFault, RungError, first_line
 from rung.lazy import torch
 from rung.operation import Case, Values
 from rung.processors import processors
@@ -91,7 +91,7 @@ def report_on(asked: CheckRequest, say: Progress | None = None, rung: Rung | Non
     """The verdict on one rung and dtype. Every error of a rung becomes a report. In another process than the one that
     chose the rung it is found again."""
     try:
-        rung = rung or _found(asked)
+        rung = rung or _find_rung(asked)
         if asked.file and rung.kind != "launcher":  # which runs in a process of its own anyway
             return _judge_file(rung, asked, say)
         return judge(rung, asked, say=say)
@@ -104,7 +104,7 @@ def report_on(asked: CheckRequest, say: Progress | None = None, rung: Rung | Non
         return Report(asked.rung, asked.dtype, asked.device, "skipped", reason, "checker")
 
 
-def _found(asked: CheckRequest) -> Rung:
+def _find_rung(asked: CheckRequest) -> Rung:
     if not asked.file:
         return catalogue.find(asked.rung)
     name = asked.rung.partition("/")[2]
@@ -229,6 +229,8 @@ def _failed(failure: Failure | RungError, procedure: Procedure, cases: Sequence[
         report.place, report.related = failure.place, failure.related
     if failure.kind == "unsupported":  # says nothing about the kernel
         report.verdict = "skipped"
+    if isinstance(failure, CompileError) and failure.missing:
+        report.verdict = "not judged"
     if failure.kind in WRONG:
         procedure.separate(cases)
     report.failure = report.failure or procedure.trials.last_call()

@@ -84,7 +84,7 @@ class Operands:
                 self.values, self.dtype, seed, empty=empty, names=self.names, device=self.device
             )
         tensors: Tensors = {}
-        usual = _inputs.get(self._key(), lambda: self._made(case, seed))
+        usual = _inputs.get(self._key(), lambda: self._draw(case, seed))
         self._own = usual if self.device == "cpu" else {}
         for name in self.names:
             operand = self.operation.operand(name)
@@ -96,7 +96,7 @@ class Operands:
                 tensors[name].copy_(usual[name])
         return tensors
 
-    def _made(self, case: Case, seed: int) -> Tensors:
+    def _draw(self, case: Case, seed: int) -> Tensors:
         owned = [n for n in self.names if self.operation.operand(n).view_of is None]
         return self.operation.inputs(
             self.values,
@@ -120,7 +120,7 @@ class Operands:
         before, self.seed = self.seed, seed
         assert self.case is not None
         case = self.case
-        _inputs.get(self._key(), lambda: self._made(case, seed))
+        _inputs.get(self._key(), lambda: self._draw(case, seed))
         self.seed = before
 
     def refill(self, seed: int) -> None:

@@ -59,7 +59,7 @@ def report_on_all(
     rungs = rungs or {}
     if len(work) < 4 or jobs <= 1 or any(rung.kind == "launcher" for rung in rungs.values()):
         with reused():
-            yield from _one_by_one(work, say, rungs)
+            yield from _check_in_turn(work, say, rungs)
         return
     portions = _portions(work, jobs)
     ahead = (
@@ -69,7 +69,7 @@ def report_on_all(
         yield from work_through(portions, report_on, _lost, jobs=jobs, seconds=SECONDS)
 
 
-def _one_by_one(
+def _check_in_turn(
     work: Sequence[CheckRequest], say: Callable[[str], None] | None, rungs: Mapping[str, Rung]
 ) -> Iterator[Report]:
     for asked in work:

@@ -312,7 +312,7 @@ class LocalCall:
 
     def run(self, times: int = 1, order: Order = "forward") -> Seconds:
         if self._device == "cuda" and not self._mirror and not self._streams:
-            return self._queued(times)
+            return self._queue(times)
         best = float("inf")
         # On the emulator, the run's CPU time: what is affordable should not depend on other load.
         clock = time.perf_counter if self._device == "cuda" else _cpu_time
@@ -330,7 +330,7 @@ class LocalCall:
                 best = min(best, self._took)
         return lambda: best
 
-    def _queued(self, times: int) -> Seconds:
+    def _queue(self, times: int) -> Seconds:
         """Runs on the current stream only, without waiting."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
@@ -355,7 +355,7 @@ class LocalCall:
     def replayed(self) -> None:
         if self._graph is None:
             kept = {n: self._operands.tensors[n].clone() for n in self._operands.outputs}
-            self._graph = _captured(self._prepared.run)
+            self._graph = _capture(self._prepared.run)
             for name, tensor in kept.items():
                 self._operands.tensors[name].copy_(tensor)
         self._graph.replay()
@@ -369,7 +369,7 @@ def _cpu_time() -> float:
     return time.thread_time() + resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
 
 
-def _captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+def _capture(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """As `torch.cuda.graph`, without first returning all cached memory to the driver, which is slow if many processes
     do it."""
     graph = torch.cuda.CUDAGraph()

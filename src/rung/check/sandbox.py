@@ -153,7 +153,7 @@ class Sandbox:
             if kind == TooLarge.kind:
                 raise TooLarge(text)
             if kind == CompileError.kind:
-                raise CompileError(text)
+                raise CompileError(text, str(answer.get("missing", ""))[:200])
             raise Failure(text, kind or "") if kind in (None, RAISED) else RungError(text)
         return answer
 

@@ -115,7 +115,7 @@ class _Judged:
         self.rung: Rung | None = None
         self.calls: dict[int, _Bound] = {}
 
-    def _found(self, name: str) -> Rung:
+    def _find_rung(self, name: str) -> Rung:
         if self.rung is None or self.rung.name != name:
             whole = catalogue.operation(self.operation)
             operation = dataclasses.replace(whole, reference=_nowhere, libraries=())
@@ -123,7 +123,7 @@ class _Judged:
         return self.rung
 
     def bind(self, what: dict[str, Any]) -> None:
-        rung = self._found(what["rung"])
+        rung = self._find_rung(what["rung"])
         operation = rung.operation
         dtype = dtype_named(what["dtype"])
         try:  # they were sent before the request
@@ -247,7 +247,7 @@ class _Judged:
             own = ((n, name, here) for (file, n, name), here in ran if Path(file).resolve() == self.file.resolve())
             return {"coverage": list(itertools.islice(own, MOST_PLACES))}
         if what["do"] == "probe":
-            rung, fields = self._found(what["rung"]), {f.name for f in dataclasses.fields(Probe)}
+            rung, fields = self._find_rung(what["rung"]), {f.name for f in dataclasses.fields(Probe)}
             wanted = [(file, line, name) for file, line, name in what["wanted"]]
             asked = Probe(**{n: v for n, v in what.items() if n in fields} | {"wanted": wanted})
             return {"reached": probe(rung, asked)}
@@ -297,7 +297,7 @@ def main(settings: dict[str, Any]) -> None:
         try:
             answer = judged.answer(what)
         except RungError as error:
-            answer = {"error": str(error), "kind": error.kind}
+            answer = {"error": str(error), "kind": error.kind, "missing": getattr(error, "missing", "")}
             if isinstance(error, EmulatorFault):
                 answer |= {"place": error.place, "related": error.related}
         except (SystemExit, KeyboardInterrupt) as error:

@@ -271,7 +271,7 @@ class Procedure:
     def _at(self, one: Ran, how: Binding | None = None, names: list[str] | None = None) -> Trial:
         return self.trials.at(one.case, one.values, self.seed, how, names)
 
-    def _how(self, sms: int) -> Binding:
+    def _binding(self, sms: int) -> Binding:
         return Binding(self.trials.tuning, sms=sms)
 
     def at_branches(self) -> None:
@@ -344,7 +344,7 @@ class Procedure:
         best = max(found)
         alike = [each for each in found if each[:2] == best[:2]] if best[0] > 1.0 and best[1] else [best]
         for *_, few, one in alike:
-            self._at(one, self._how(few)).once(self.trials.next_order())
+            self._at(one, self._binding(few)).once(self.trials.next_order())
 
     def _on_a_large_gpu(self) -> None:
         """With an H200's multiprocessors, if that launches more blocks; cooperative grids would take too long."""
@@ -357,7 +357,7 @@ class Procedure:
             found.append((max(b / a for a, b in zip(usual, many, strict=False)), -one.work, one.index, one))
         more, *_, one = max(found)
         if more > 1.0:
-            self._at(one, self._how(large)).once()
+            self._at(one, self._binding(large)).once()
 
     def _blocks(self, one: Ran, multiprocessors: int) -> list[int]:
         return [math.prod(grid) for grid in self.trials.grids(one.values, multiprocessors=multiprocessors)]
@@ -449,7 +449,7 @@ class Procedure:
         bases = [(one.case, one.values) for one in plain[:BASES]]
         figures = self.report.element, self.report.norm
         shapes = Shapes(self.trials, self.rung, bases, [one.values for one in self.ran], self.seed, self.effort.shapes)
-        shapes.with_ones()
+        shapes.add_sizes_of_one()
         shapes.with_one_named()
         shapes.with_two_named()
         shapes.drawn()

@@ -81,7 +81,7 @@ class Shapes:
         self.left = math.inf  # of the budget of random shapes
         self.larger = 1.0  # than the usual limits of a trial
 
-    def with_ones(self) -> None:
+    def add_sizes_of_one(self) -> None:
         """One dimension, or two, of one among ordinary others; one also with each value of an integer scalar."""
         self.spent = 0.0
         few = [*((dim,) for dim in self.dims), *itertools.combinations(self.dims, 2)]
@@ -290,7 +290,7 @@ def sizes_in(source: str, most: int = MOST) -> list[int]:
     body = _NUMBER.sub(lambda number: str(int(number[1], 0)), body)
     found = {int(number) for number in _NUMBER.findall(body)}
     for _ in range(ROUNDS):
-        folded = _CALCULATED.sub(_calculated, _with_names_replaced(body))
+        folded = _CALCULATED.sub(_calculate, _with_names_replaced(body))
         if folded == body:
             break
         body = folded
@@ -311,7 +311,7 @@ def _with_names_replaced(body: str) -> str:
     return names.sub(lambda name: named[name[0]], body)
 
 
-def _calculated(match: re.Match[str]) -> str:
+def _calculate(match: re.Match[str]) -> str:
     """C's result for two numbers and an operator, or for one in parentheses; the text itself if that is irrelevant."""
     alone, left, operator, right = match.groups()
     if alone is not None:

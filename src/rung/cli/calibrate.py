@@ -45,8 +45,7 @@ def calibrate(
             probes[what] = value
             console.note(f"{what:60} {value:12.4g} {unit}")
             row = Row(kind="probe", what=f"probe/{what}", metrics={unit: value}, verdict="ok", machine=machine.facts())
-            store.append(row, store.default_path())
-            when = row.time[:10]
+            when = store.append(row, store.default_path()).time[:10]
     found = calibration.constants(of, probes)
     if not found:
         raise RungError(f"no probe of {of.name} was recorded that tells a constant.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,9 +34,6 @@ def count(
     lines: Annotated[bool, typer.Option("--lines", help="The source, with what each line asks of memory.")] = False,
     goal: Annotated[
         list[str] | None, typer.Option(help="Fail unless this holds: 'sectors_per_request(ld) <= 1.1' (repeatable).")
-    ] = None,
-    bound: Annotated[
-        str | None, typer.Option(metavar="GPU", help="A lower bound of the time on this GPU, such as h200.")
     ] = None,
     time: Annotated[
         str | None, typer.Option(metavar="GPU", help="Predict the time on this GPU, and what is waited for.")
@@ -75,7 +72,7 @@ def count(
     if launch.given:
         raise RungError(f"{launch.given[0]} is of a cubin: {rung} says itself how its kernels are launched.")
     if rung.endswith(".cu"):
-        of_rungs = {"--vs": vs, "--shape": shape, "--dtype": dtype, "--tune": tune, "--bound": bound}
+        of_rungs = {"--vs": vs, "--shape": shape, "--dtype": dtype, "--tune": tune}
         for name, given in of_rungs.items():
             if given is not None:
                 raise RungError(f"{name} is of rungs: {rung} is a program.")
@@ -87,50 +84,42 @@ def count(
     if len(words) > 1:
         raise RungError(f"{' '.join(words[1:])}: one file is counted as a rung of {rung}.")
     file = Path(words[0]) if words else None
-    of_rung(rung, file, vs, shape, dtype, tune, lines=lines, goal=goal, bound=bound, gpu=time, json=json)
+    of_rung(rung, file, vs, shape, dtype, tune, lines=lines, goal=goal, gpu=time, json=json)
 
 
 def of_rung(
     rung: str, file: Path | None, vs: str | None, shape: str | None, dtype: str | None, tune: list[str] | None,
-    *, lines: bool = False, goal: list[str] | None = None, bound: str | None = None, gpu: str | None = None,
+    *, lines: bool = False, goal: list[str] | None = None, gpu: str | None = None,
     json: bool = False,
 ) -> None:  # fmt: skip
     """Counts a rung and prints it; with a GPU, predicts its time there instead."""
-    from rung.cuda import gpus
-    from rung.profile import bound as bounds
     from rung.profile import emulated
     from rung.rungs.subjects import subject_of
 
     subject = subject_of(rung, file, shape, dtype)
     if gpu:
-        others = [(_other(subject, vs, shape, dtype), None)] if vs else []
+        others = [(_second_subject(subject, vs, shape, dtype), None)] if vs else []
         predict([(subject, options.parse_tuning(tune)), *others], gpu, json=json)
         return
-    on = gpus.find(bound, "sm_90") if bound else None
     with console.counting(subject.rung.full_name):
-        every = [emulated.count(subject, options.parse_tuning(tune), on)]
+        every = [emulated.count(subject, options.parse_tuning(tune))]
     if vs is not None:
-        other = _other(subject, vs, shape, dtype)
+        other = _second_subject(subject, vs, shape, dtype)
         with console.counting(other.rung.full_name):
-            every.append(emulated.count(other, None, on))
-    least = bounds.bound(subject, every[0].as_json()["kernels"], bound) if bound else None
+            every.append(emulated.count(other))
 
     def show() -> None:
         _print(every, subject, lines)
-        if least is not None:
-            parts = ", ".join(f"{name} {seconds * 1e6:.3g} us" for name, seconds in least.units.items())
-            print(f"\nno kernel with this work is faster than {least.seconds * 1e6:.3g} us on {least.gpu}: {parts}")
 
-    more = {} if least is None else {"bound": vars(least)}
     words = ["count", rung, *([file] if file else []), "--shape", subject.shape, "--dtype", subject.dtype.name]
-    _tell(every, goal or (), show, words, json=json, first=more)
+    _tell(every, goal or (), show, words, json=json)
 
 
 def _tell(
     every: Sequence[Counted], goals: Sequence[str], show: Callable[[], None], repeat: Sequence[object] = (), *,
-    json: bool, code: int = 0, findings: Sequence[dict[str, Any]] = (), first: Mapping[str, Any] = {}, **more: Any,
+    json: bool, code: int = 0, findings: Sequence[dict[str, Any]] = (), **more: Any,
 ) -> None:  # fmt: skip
-    """Prints counts and goals; a missed goal ends with 1. `first` is more about the first of them."""
+    """Prints counts and goals; a missed goal ends with 1."""
     from rung.emulator.counters_explained import judge_goals
     from rung.show import document
 
@@ -138,7 +127,6 @@ def _tell(
     code = code or int(not all(goal.met for goal in judged))
     if json:
         results = [c.as_json() for c in every]
-        results[0] |= first
         missed = [document.finding("goal", str(g), repeat, about=every[0].rung) for g in judged if not g.met]
         notes = [str(goal) for goal in judged if goal.met]
         console.print_json(document.document("count", code, results, [*findings, *missed], notes, **more))
@@ -150,7 +138,7 @@ def _tell(
         raise typer.Exit(code)
 
 
-def _other(subject: Subject, vs: str, shape: str | None, dtype: str | None) -> Subject:
+def _second_subject(subject: Subject, vs: str, shape: str | None, dtype: str | None) -> Subject:
     from rung.rungs import catalogue
     from rung.rungs.subjects import subject_of
 
@@ -188,6 +176,8 @@ def _predicted(every: Sequence[tuple[str, Prediction, float | None]], *, json: b
         for table in (shown.launches(found), shown.waits(found)):
             print()
             console.table(table.columns, table.rows, right=table.right)
+    if len(every) == 2:
+        print("\n" + shown.compared([name for name, _, _ in every], [found for _, found, _ in every]))
 
 
 def predict_program(

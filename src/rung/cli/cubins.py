@@ -14,7 +14,7 @@ def check(path: Path, launch: Launch, *, json: bool) -> int:
     from rung.show import document
 
     of, kernel, given = read(path, launch)
-    found = cubins.tried(of, kernel, launch.config(path), given)
+    found = cubins.try_orders(of, kernel, launch.config(path), given)
     repeat = ["check", path, *launch.words()]
     if json:
         findings = [document.finding(**one, repeat=repeat) for one in found]

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 Which = Annotated[str, typer.Argument(metavar="EXERCISE", help="Its number, its name, or `next`.")]
 From = Annotated[Path | None, typer.Option("--from", help="A folder with other exercises (exercises.toml).")]
 
+Folder = Annotated[Path, typer.Option(help="Where the exercises' files are, with stars and hints.")]
+
 
 def learn(
     which: Annotated[
         str | None, typer.Argument(metavar="[EXERCISE]", help="Its number, its name, or `next`: to begin or to grade.")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the exercise's file is written.")] = Path(),
+    folder: Folder = Path(),
     everything: Annotated[bool, typer.Option("--all", help="When it is solved, also the long checks.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Grade the file again at each save, until ^C.")] = False,
     web: Annotated[bool, typer.Option("--web", help="The course as a page in a browser, served here.")] = False,
@@ -43,7 +45,7 @@ def learn(
     """
     from rung.learn import FOLDER, Progress, find
 
-    place, progress = source or FOLDER, Progress.read()
+    place, progress = source or FOLDER, Progress.read(folder)
     if web:
         from rung.learn import web as page
 
@@ -64,8 +66,8 @@ def learn(
         _introduce(exercise, path, out)
         facts: dict[str, Any] = {"state": "begun", "says": "", "symptoms": [], "blanks": sorted(exercise.solution)}
     else:
-        facts = _graded(exercise, path, progress, out)
-        if everything and facts["state"] == "solved" and not _checked(exercise, path, out):
+        facts = _grade(exercise, path, progress, out)
+        if everything and facts["state"] == "solved" and not _passes_long_check(exercise, path, out):
             facts["state"] = "wrong"
     if watch:
         _again_at_each_save(exercise, path, progress, out)
@@ -75,14 +77,14 @@ def learn(
         raise typer.Exit(1)
 
 
-def hint(which: Which, source: From = None) -> None:
+def hint(which: Which, folder: Folder = Path(), source: From = None) -> None:
     """The next hint for an exercise.
 
     Example: rung hint 3
     """
     from rung.learn import FOLDER, Progress, find
 
-    progress = Progress.read()
+    progress = Progress.read(folder)
     exercise = find(which, progress.solved, source or FOLDER)
     seen = min(progress.hints.get(exercise.name, 0) + 1, len(exercise.hints))
     for index, text in enumerate(exercise.hints[:seen], 1):
@@ -104,9 +106,9 @@ def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
     print(f"`rung hint {exercise.number}` gives a hint; `rung learn --web` shows pictures.", file=out)
 
 
-def _graded(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> dict[str, Any]:
+def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> dict[str, Any]:
     """The verdict as JSON has it, printed and kept; that of an unchanged file is printed again."""
-    from rung.learn.grading import verdict_on
+    from rung.learn.grading import stars_of, verdict_on
 
     facts = verdict_on(exercise, path, progress)
     if facts["cases"]:
@@ -117,6 +119,9 @@ def _graded(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> 
         print(symptom["says"], file=out)
     if facts["state"] == "solved":
         print(f"\n{'★' * facts['stars']}{'☆' * (3 - facts['stars'])} Solved. {exercise.why}".rstrip(), file=out)
+        meant = stars_of(exercise)[facts["stars"] :]
+        if meant:
+            print(f"The next star is for: {meant[0]}.", file=out)
         if exercise.story:
             print(f"See also {', '.join(f'`rung show {name} --diff`' for name in exercise.story)}.", file=out)
     else:
@@ -124,7 +129,7 @@ def _graded(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> 
     return facts
 
 
-def _checked(exercise: Exercise, path: Path, out: TextIO) -> bool:
+def _passes_long_check(exercise: Exercise, path: Path, out: TextIO) -> bool:
     """The long check: every case, seed and order, and the compiler for a GPU."""
     from rung.learn import operations
 
@@ -143,7 +148,7 @@ def _again_at_each_save(exercise: Exercise, path: Path, progress: Progress, out:
             if path.is_file() and (now := path.stat().st_mtime_ns) != saved:
                 saved = now
                 print(f"\n{path.name}:", file=out)
-                _graded(exercise, path, progress, out)
+                _grade(exercise, path, progress, out)
             time.sleep(0.1)
     except KeyboardInterrupt:
         return

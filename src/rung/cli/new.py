@@ -13,7 +13,7 @@ from rung.errors import RungError
 
 def new(
     operation: Annotated[str, typer.Argument(metavar="OP[/RUNG]", help="The operation, or the rung to copy.")],
-    name: Annotated[str, typer.Argument(help="The new file's name; .cu or .py is added.")],
+    file: Annotated[Path, typer.Argument(help="The new file; .cu or .py is added.")],
     folder: Annotated[Path, typer.Option(help="Where the file is written.")] = Path(),
 ) -> None:
     """Write a working kernel to start from: a copy of the ladder's first rung, or of the one named."""
@@ -25,23 +25,27 @@ def new(
     if source is None or source.path is None:
         raise RungError(f"{operation} has no file to start from; name one of `rung list {of.name}`.")
     suffix = source.path.suffix
-    name = name.removesuffix(suffix)
+    name = file.name.removesuffix(suffix)
     if not name.replace("-", "_").isidentifier():
         raise RungError(f"{name!r} cannot name a rung; use letters, digits and underscores, as in my_idea.")
-    path = folder / f"{name}{suffix}"
+    path = folder / file.with_name(f"{name}{suffix}")
     if path.exists():
         raise RungError(f"{path} exists already, and is not overwritten; choose another name.")
     try:
-        path.write_text(_unmeasured(source.source, source.full_name), encoding="utf-8")
+        path.write_text(_copied(source.source, f"{of.name}/{source.number}"), encoding="utf-8")
     except OSError as error:
         raise RungError(f"{path} cannot be written ({error.strerror}); choose another --folder.") from None
     print(f"{path} is a copy of {source.full_name}. Edit it, then run:  rung check {of.name} {path}")
 
 
-def _unmeasured(source: str, original: str) -> str:
-    """`found` belongs to the original; the copy names its origin instead."""
+def _copied(source: str, parent: str) -> str:
+    """Without the parent's finding and its place in models; `from` names the parent."""
     from rung.rungs.base import without_prose
 
-    source = without_prose(source, ("found", "FOUND"))
-    provenance = rf'\1"Begun as a copy of {original}."'
-    return re.sub(r'^((?:provenance|PROVENANCE)[ \t]*=[ \t]*)"[^"\n]*"$', provenance, source, flags=re.MULTILINE)
+    source = without_prose(source, ("found", "FOUND", "provenance", "PROVENANCE", "from", "FROM", "MODEL"))
+    source = re.sub(r"^\[model\]\n(?:\w.*\n)*", "", source, flags=re.MULTILINE)
+
+    def named(first: re.Match[str]) -> str:
+        return f'{"from" if first[0].islower() else "FROM"} = "{parent}"\n{first[0]}'
+
+    return re.sub(r"^(?:dtypes|DTYPES)\b", named, source, count=1, flags=re.MULTILINE)

@@ -120,19 +120,6 @@ def _compare(names: tuple[str, str], a: list[Row], b: list[Row], json: bool) -> 
     if not pairs:
         raise RungError(f"{names[0]} and {names[1]} have no timed rung, number format and shape in common.")
     if json:
-        differences = [
-            {
-                "rung": p.a.what,
-                "dtype": p.a.dtype,
-                "shape": p.a.shape,
-                "a_us": p.a.cold_us,
-                "b_us": p.b.cold_us,
-                "ratio": p.ratio,
-                "verdict": p.verdict,
-                "same_source": p.same_code,
-            }
-            for p in pairs
-        ]
-        console.print_json(differences)
+        console.print_json([pair.as_json() for pair in pairs])
         return
     console.show(result_tables.differences(names, pairs))

@@ -110,7 +110,7 @@ def sweep(
     subject = subject_of(rung, file, shape, dtype)
     if cluster is not None:
         tunings = _tunings(subject, tune, random, seed, None)
-        words = _words(rung, file, tune, random, seed) + asked.words(_named(subject), subject.dtype.name)
+        words = _words(rung, file, tune, random, seed) + asked.words(_shape_option(subject), subject.dtype.name)
         _spread(subject, words, cluster, tunings, plot, json)
         return
     how = measure_named(measure, arch)
@@ -212,7 +212,7 @@ def _words(spec: str, file: Path | None, tune: list[str] | None, sample: int | N
     return words + (["--random", str(sample), "--seed", str(seed)] if sample else [])
 
 
-def _named(subject: Subject) -> str | None:
+def _shape_option(subject: Subject) -> str | None:
     return subject.shape if "=" in subject.shape or subject.shape in subject.rung.operation.shapes else None
 
 

@@ -57,7 +57,7 @@ class _Item:
 def with_headers(source: Path, include: Sequence[str | Path], seen: set[Path] | None = None) -> str:
     """The file with the user's own headers in their places, whose host functions NVRTC does not take either."""
     seen = set() if seen is None else seen
-    text = source.read_text(errors="replace")
+    text = source.read_text("utf-8-sig", errors="replace")
 
     def put(match: re.Match[str]) -> str:
         if (name := match[1] or match[2]) is None:
@@ -81,6 +81,8 @@ def with_headers(source: Path, include: Sequence[str | Path], seen: set[Path] | 
 def device_part(source: str, named: frozenset[str] = frozenset()) -> str:
     """The text that both compilers get: `source` itself if it has no host code. What is `named` stays, too."""
     def put(found: re.Match[str]) -> str:
+        if found[1] == "cuda.h" and "CU" not in re.sub(r"CU(?:DA|BLAS)", "", source):  # nothing of the driver's is used
+            return _blank(found[0])
         if not _HOST_HEADER.fullmatch(found[1]):
             return found[0]
         return "#include <cublas_v2.h>" if found[1].startswith("cublas") else _blank(found[0])  # ours: types of 16 bits
@@ -89,7 +91,7 @@ def device_part(source: str, named: frozenset[str] = frozenset()) -> str:
     if "__global__" not in text:
         return text
     items = list(items_of(code_only(text)))
-    kept = _kept(items, text, named)
+    kept = _items_of_kernels(items, text, named)
     functions = [item for item in items if item.function and item.body]
     if all(id(item) in kept for item in functions):
         return text
@@ -104,22 +106,23 @@ def lacks_device(source: str) -> bool:
     and of members it accepts that."""
     macros, items = _macros(source), list(items_of(code_only(source)))
     plain = (i for i in items if i.function and i.body and not _device(i, macros))
-    return any(not _CONSTANT & _expanded(item.head, macros) for item in plain)
+    return any(not _CONSTANT & _expand(item.head, macros) for item in plain)
 
 
 def host_part(source: str) -> str:
     """The text of the host's functions, without comments and literals, a zero between two: launches are there."""
     code = code_only(source)
     items = list(items_of(code))
-    kept = _kept(items, source)
+    kept = _items_of_kernels(items, source)
     return "\0".join(code[item.start : item.end] for item in items if item.function and id(item) not in kept)
 
 
-def _kept(items: list[_Item], text: str, named: frozenset[str] = frozenset()) -> set[int]:
+def _items_of_kernels(items: list[_Item], text: str, named: frozenset[str] = frozenset()) -> set[int]:
     """The items that the kernels need: those marked for the device, and what they name."""
     macros = _macros(text)
     always = {"using namespace", "static_assert", "namespace", "extern template"}
     kept: set[int] = set()
+    items = [item for item in items if not _hosts_variable(item, macros)]
     roots = (i for i in items if _device(i, macros) or i.names & named or {i.words[0], " ".join(i.words[:2])} & always)
     of_device = {name for item in items if item.function and _device(item, macros) for name in item.names}
     hosts = (item for item in items if item.function and not _device(item, macros))
@@ -136,7 +139,7 @@ def _kept(items: list[_Item], text: str, named: frozenset[str] = frozenset()) ->
         if id(item) in kept:
             continue
         kept.add(id(item))
-        for word in _expanded(item.words, macros) - seen:
+        for word in _expand(item.words, macros) - seen:
             seen.add(word)
             waiting += owners.get(word, [])
     return kept
@@ -149,7 +152,7 @@ def _macros(text: str) -> dict[str, set[str]]:
     return found
 
 
-def _expanded(words: list[str], macros: dict[str, set[str]]) -> set[str]:
+def _expand(words: list[str], macros: dict[str, set[str]]) -> set[str]:
     """The words, and those of the macros among them."""
     found, waiting = set(), [*words]
     while waiting:
@@ -161,7 +164,14 @@ def _expanded(words: list[str], macros: dict[str, set[str]]) -> set[str]:
 
 
 def _device(item: _Item, macros: dict[str, set[str]]) -> bool:
-    return bool(_DEVICE & _expanded(item.head, macros))
+    return bool(_DEVICE & _expand(item.head, macros))
+
+
+def _hosts_variable(item: _Item, macros: dict[str, set[str]]) -> bool:
+    """Whether this is a variable that no kernel can use, such as `int n;` beside a parameter of that name."""
+    other = {"using", "typedef", "extern", "template", "namespace", "static_assert", "const"}
+    other |= _CONSTANT | _CLASS | _DEVICE
+    return not item.function and len(item.head) > 1 and not other & _expand(item.head, macros)
 
 
 def items_of(code: str) -> Iterator[_Item]:

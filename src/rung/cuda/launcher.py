@@ -77,11 +77,11 @@ class Launcher:
 
     def pack(self, args: Sequence[Argument]) -> None:
         try:
-            self._layout.pack_into(self._buffer, 0, *[self._encoded(i, *argument) for i, argument in enumerate(args)])
+            self._layout.pack_into(self._buffer, 0, *[self._encode(i, *argument) for i, argument in enumerate(args)])
         except (struct.error, TypeError, OverflowError) as problem:
             raise RungError(self._misfit(args, problem)) from problem
 
-    def _encoded(self, i: int, kind: str, value: Any) -> Any:
+    def _encode(self, i: int, kind: str, value: Any) -> Any:
         if kind == "pointer":
             if value is None:
                 return 0
@@ -98,7 +98,7 @@ class Launcher:
     def _misfit(self, args: Sequence[Argument], problem: Exception) -> str:
         for i, (kind, value) in enumerate(args):
             try:
-                struct.pack("<" + _FORMATS[kind], self._encoded(i, kind, value))
+                struct.pack("<" + _FORMATS[kind], self._encode(i, kind, value))
             except (struct.error, TypeError, OverflowError):
                 return f"argument {i + 1} of kernel '{self._kernel}' is {value!r}, which is no {kind}: {problem}."
         return f"the arguments of kernel '{self._kernel}' cannot be packed: {problem}."

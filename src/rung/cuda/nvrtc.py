@@ -18,11 +18,23 @@ from rung.cuda.headers import NEEDED, OVERRIDE, Headers
 from rung.cuda.launch import Build, Resources
 from rung.cuda.source import code_only, kernels_in
 from rung.errors import CompileError, RungError, first_line
-from rung.files import read_text, whole
+from rung.files import whole
 from rung.processors import processors
 
 _STANDARD = ("algorithm", "cmath", "cstdint", "limits", "type_traits", "utility")
 _INCLUDED = "".join(f"#include <{name}>\n" for name in _STANDARD)
+_LIMIT = re.compile(r'identifier "__(?:FLT|DBL|INT)_\w+__" is undefined')
+_LIMITS = "".join(  # of g++, which nvcc compiles with
+    f"#define __{name}__ {value!r}{'f' if name.startswith('FLT') else ''}\n"
+    for name, value in {
+        "FLT_MAX": 3.40282347e38, "FLT_MIN": 1.17549435e-38,
+        "FLT_EPSILON": 1.1920929e-7, "FLT_DENORM_MIN": 1.4012985e-45,
+        "DBL_MAX": sys.float_info.max, "DBL_MIN": sys.float_info.min, "DBL_EPSILON": sys.float_info.epsilon,
+        "INT_MAX": 2**31 - 1,
+    }.items()
+)  # fmt: skip
+_CONSTANT = re.compile(r"^((?:static\s+)?)const(?=\s+\w+\s+\w+\s*=[^;{}()]*;)", re.MULTILINE)
+_LAMBDA = re.compile(r"(\[[^][\n]*\]\s*)(?:__(?:host|device)__\s*)+(?=\()")
 _IMPORTS = threading.Lock()  # cuda.core cannot be imported by two threads at once
 _COMPILING = threading.Lock()
 CORES_FOR_PROCESSES = 4  # with fewer, a process's start costs more than it saves
@@ -151,14 +163,24 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
             # nvcc's --expt-relaxed-constexpr, and members that the device does not call
             relaxed = "considered a host function" in str(problem) and not host_code.lacks_device(build.source)
             lacks = 'namespace "std" has no member' in str(problem) and _INCLUDED not in source
+            limits = _LIMIT.search(str(problem)) and _LIMITS not in source
+            fixed = _CONSTANT.sub(r"\1constexpr", source) if "dynamic initialization" in str(problem) else source
+            plain = _LAMBDA.sub(r"\1", source) if "--extended-lambda" in str(problem) else source
             if lacks:  # the host's headers bring these along
                 source = f'{_INCLUDED}#line 1 "{build.origin}"\n{source}'
             elif missing and left != source and not _of_cuda(missing[1]):  # the host's code may be all that needs it
                 source, absent = left, missing[1]
+            elif limits:
+                source = f'{_LIMITS}#line 1 "{build.origin}"\n{source}'
+            elif fixed != source:  # a float that nvcc calculates
+                source = fixed
+            elif plain != source:  # inside of a kernel they are the device's anyway
+                source = plain
             elif relaxed and "device_as_default_execution_space" not in fields:
                 fields["device_as_default_execution_space"] = True
             else:
-                raise CompileError(compile_error(build, arch, found, str(problem), absent)) from problem
+                text = compile_error(build, arch, found, str(problem), absent)
+                raise CompileError(text, absent or (missing[1] if missing else "")) from problem
     return code, {k: lowered.get(k, k) for k in build.kernels}, logs.getvalue().replace("\0", "").strip()
 
 
@@ -263,7 +285,7 @@ def compile_error(build: Build, arch: str, found: Headers, text: str, missing: s
         shown.append(f"  {match['file']}:{match['line']}: {match['text']}")
         path = Path(match["file"])
         if path.is_file() or match["file"] == build.origin:
-            text = read_text(path) if path.is_file() else build.source
+            text = path.read_text("utf-8-sig", errors="replace") if path.is_file() else build.source
             code = text.splitlines()[int(match["line"]) - 1 : int(match["line"])]
             shown += [f"    {match['line']} | {c.strip()}" for c in code]
     count = len(errors)

@@ -26,7 +26,6 @@ class Opcode(NamedTuple):
     group: str
     unit: str
     interval: int
-    latency: int
     width: str
     way: str
     space: str
@@ -50,8 +49,8 @@ def table() -> dict[str, Opcode]:
 def _rows() -> Iterator[Opcode]:
     for found in _ROW.finditer(SOURCE.read_text()):
         fields = [quoted or plain for quoted, plain in _FIELD.findall(found[1])]
-        name, handler, prepare, writes, modifiers, group, unit, interval, latency, width, way, space, direction = fields
-        yield Opcode(name, handler, prepare, writes, modifiers, group, unit, int(interval), int(latency), width, way,
+        name, handler, prepare, writes, modifiers, group, unit, interval, width, way, space, direction = fields
+        yield Opcode(name, handler, prepare, writes, modifiers, group, unit, int(interval), width, way,
                      space, direction)  # fmt: skip
 
 

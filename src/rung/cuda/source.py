@@ -135,7 +135,7 @@ def aliases(source: str) -> dict[str, str]:
         while (meant := found[name].strip()) in found and meant not in seen:
             seen.add(meant)
             found[name] = found[meant]
-        found[name] = _spelled([word for word in _TOKEN.findall(found[name]) if word not in _QUALIFIERS])
+        found[name] = _spelling([word for word in _TOKEN.findall(found[name]) if word not in _QUALIFIERS])
     return found
 
 
@@ -343,11 +343,11 @@ def _parameter(text: str, types: dict[str, str], where: str) -> Parameter:
         raise RungError(f"{where} has no name ('{' '.join(text.split())}'), and parameters are bound by name.")
     if not star:
         parts = parts[:-1]
-    ctype = _spelled([types.get(w, w) or w for w in parts])
+    ctype = _spelling([types.get(w, w) or w for w in parts])
     return Parameter(ctype + "*" * max(0, pointers - 1), names[-1], pointers > 0, const, "__grid_constant__" in words)
 
 
-def _spelled(words: list[str]) -> str:
+def _spelling(words: list[str]) -> str:
     """One spelling for each integer type ("long unsigned int" is "unsigned long"); other types as written."""
     if words and all(w in _BASIC for w in words) and len({"int", "signed", "unsigned", "short", "long"} & set(words)):
         sign = "unsigned " if "unsigned" in words else "signed " if "signed" in words and "char" in words else ""

@@ -109,7 +109,6 @@ class Launched:
     lanes: dict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     events: list[Event] = field(default_factory=list)  # of the first block, in order
     trace: list[Request] = field(default_factory=list)  # under `traced`
-    clocks: tuple[int, int] = (0, 0)  # of the longest block, and of all together: of instructions that need each other
     resident: int = 0  # blocks that a multiprocessor holds at once
     launches: int = 1  # that are summed
     code: str = ""
@@ -166,7 +165,6 @@ def collect(program: machine.Program, config: LaunchConfig) -> None:
             lanes_at = {lane: at[lane] for lane in range(machine.LANES) if mask >> lane & 1}
             launched.trace.append(Request(access, block, warp, size, lanes_at, kind >> 2))
     launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in machine.events()]
-    launched.clocks = machine.clocks()
     shared = program.resources.static_shared + config.shared
     launched.resident = limits.occupancy(machine.ARCH, config.threads, program.resources.registers, shared).blocks
     _recorded.append(launched)
@@ -196,11 +194,6 @@ def counted(
             launched.accesses[Access(*place, memory, direction, opcode.way)].add(counts)
     _add_requests(launched, program, lines, requests)
     return launched
-
-
-def timed() -> bool:
-    """Whether the next launch adds up clocks: not for drawings."""
-    return _recorded is not None and not _room
 
 
 def _add_requests(

@@ -46,7 +46,7 @@ def of_number(name: str, kind: str, value: float) -> Parameter:
         raise RungError(f"{value!r} does not fit {kind}: {problem}.") from None
 
 
-def one_of(kernels: Sequence[str], wanted: str | None, origin: str) -> str:
+def select_kernel(kernels: Sequence[str], wanted: str | None, origin: str) -> str:
     """The kernel that is meant: by its symbol, or a part of it."""
     found = [kernel for kernel in kernels if wanted is None or wanted == kernel] or [
         kernel for kernel in kernels if wanted and wanted in kernel
@@ -63,7 +63,7 @@ class Loaded:
     def __init__(self, data: bytes, origin: str) -> None:
         self._data, self.origin = data, origin
         self.kernels = elf.kernels(data)
-        path = _kept(data)
+        path = _cache(data)
         resources = {kernel: elf.resources(data, kernel) for kernel in self.kernels}
         self._cubin = Cubin(path, elf.arch(data), {kernel: kernel for kernel in self.kernels}, resources, "")
         self._variables = machine.Variables(data)
@@ -105,7 +105,7 @@ def loaded(data: bytes, origin: str) -> Loaded:
     return Loaded(data, origin)
 
 
-def _kept(data: bytes) -> Path:
+def _cache(data: bytes) -> Path:
     def make(work: Path) -> tuple[Path, None]:
         (work / "code.cubin").write_bytes(data)
         return work / "code.cubin", None
@@ -175,7 +175,7 @@ def read(path: Path) -> Loaded:
     return loaded(data, str(path))
 
 
-def tried(of: Loaded, kernel: str, config: LaunchConfig, given: Sequence[Given]) -> list[dict[str, Any]]:
+def try_orders(of: Loaded, kernel: str, config: LaunchConfig, given: Sequence[Given]) -> list[dict[str, Any]]:
     """Findings of launches in several orders: faults, races, and results that depend on the order."""
     results: dict[str, list[torch.Tensor]] = {}
     for order in ORDERS:

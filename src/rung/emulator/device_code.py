@@ -26,8 +26,9 @@ from rung.cuda.source import code_only, kernels_in
 from rung.emulator import lambdas, machine
 from rung.errors import CompileError, EmulatorFault, RungError, first_line
 
-_VARIABLE = re.compile(r"__(?:device|constant)__\s[^;{}()=]*?\b(\w+)\s*(?:\[[^;={]*\]\s*)*(?==|;|\{)")
+_VARIABLE = re.compile(r"__(?:device|constant)__\s([^;{}()=]*?\b\w+\s*(?:\[[^;={]*\]\s*)*)(?==|;|\{)")
 _MANAGED = re.compile(_VARIABLE.pattern.replace("device|constant", "managed"))
+_DECLARED = re.compile(r"\b(\w+)\s*(?:\[[^\]]*\]\s*)*(?:,|$)")  # one of `float a, b[2], c`
 _RUNTIME = re.compile(r"\b(cuda[A-Z]\w*)\s*\(")
 _LIBRARY = re.compile(r"#\s*include\s*<(cu(?:blas|rand|fft|sparse|solver|dnn))")
 _ALIGNED = re.compile(r"\b(?:__align__|alignas|__attribute__|__launch_bounds__)\s*\((?:[^()]|\([^()]*\))*\)")
@@ -81,7 +82,7 @@ class _Blob:
 
 def assembly(source: Path, made: Path, found: Sequence[lambdas.Lambda], how: KernelOptions, work: Path) -> str:
     """What the assembly of the object `made` gets; nothing if the file has no kernels."""
-    compiled = _compiled(source, made, found, how)
+    compiled = _compile(source, made, found, how)
     if compiled is None:
         return ""
     cubin, symbols = compiled
@@ -125,7 +126,7 @@ def linked(objects: Sequence[Path], arch: str, output: Path, work: Path) -> str:
     if not parts:
         return ""
     key = hashlib.sha256(b"".join([arch.encode(), *parts])).hexdigest()[:32]
-    cubin = kept.kept("emulator", key, lambda folder: (_linked(parts, arch, folder), None)).path
+    cubin = kept.kept("emulator", key, lambda folder: (_link(parts, arch, folder), None)).path
     blob, of_all = _Blob(), _present([*symbols.values()], cubin)
     blob.add(cubin)
     blob.add(output.absolute())
@@ -137,7 +138,7 @@ def linked(objects: Sequence[Path], arch: str, output: Path, work: Path) -> str:
     return _record(blob, of_all, work)
 
 
-def _linked(parts: Sequence[bytes], arch: str, folder: Path) -> Path:
+def _link(parts: Sequence[bytes], arch: str, folder: Path) -> Path:
     path = folder / "linked.cubin"
     path.write_bytes(nvrtc.linked(parts, arch))
     return path
@@ -163,7 +164,7 @@ def _record(blob: _Blob, symbols: Sequence[Symbol], work: Path) -> str:
 """
 
 
-def _compiled(
+def _compile(
     source: Path, made: Path, found: Sequence[lambdas.Lambda], how: KernelOptions
 ) -> tuple[Cubin | None, list[Symbol]] | None:
     where = "on the emulator" if how.emulated else "with --device cuda"
@@ -176,7 +177,8 @@ def _compiled(
         if f"{name}::" not in code:
             whole = re.sub(rf"^[ \t]*#[ \t]*include[ \t]*<{name}/.*$", "", whole, flags=re.MULTILINE)
     plain = _ALIGNED.sub("", code)
-    kernels, variables, managed = set(kernels_in(text)), set(_VARIABLE.findall(plain)), set(_MANAGED.findall(plain))
+    kernels = set(kernels_in(text))
+    variables, managed = ({*_DECLARED.findall(",".join(of.findall(plain)))} for of in (_VARIABLE, _MANAGED))
     if not how.emulated and managed:
         raise RungError(f"{source}: __managed__ variables are refused {where}: use cudaMallocManaged.")
     wanted: dict[str, tuple[str, str, int]] = {}

@@ -43,9 +43,6 @@ _FP8 = """#pragma once
 #include "rung_host/cccl_end.h"
 """
 _LIBRARIES = {
-    "cub/": "CUB",
-    "thrust/": "Thrust",
-    "cuda/": "libcu++",
     "cute/": "CuTe",
     "cutlass/": "CUTLASS",
     "cudnn": "cuDNN",
@@ -172,7 +169,8 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
     expand += ["-include", "rung_host/program.h", str(source)]
     expanded = _run(expand)
     if _CCCL.search(expanded.stderr) and (folder := headers_of_cuda.cccl()):
-        expanded = _run([*expand, *(word for one in (_wrapped(folder), folder) for word in ("-isystem", str(one)))])
+        found = ("-isystem", str(_host_headers(folder)), "-isystem", str(folder))
+        expanded = _run([*expand, *found])
     _check(source, expanded)
     command = [*flags, "-fpreprocessed", "-x", "c++", "-S", "-", "-o"]
     how = device_code.KernelOptions(
@@ -204,7 +202,7 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
 
 
 @functools.cache
-def _wrapped(cccl: Path) -> Path:
+def _host_headers(cccl: Path) -> Path:
     """CUDA's C++ headers as those of a host compiler: Thrust's algorithms run on the CPU, in memory that kernels may
     touch. So are the 8-bit floats."""
     text = {name: (HOST / "include/rung_host" / name).read_text() for name in ("cccl_begin.h", "cccl_end.h")}
@@ -274,13 +272,9 @@ def _check(source: Path, result: subprocess.CompletedProcess[str]) -> None:
     if missing := re.search(r"^([^\s:]+):(\d+):.*fatal error: (\S+): No such file", log, re.MULTILINE):
         name = missing[3]
         library = next((library for prefix, library in _LIBRARIES.items() if name.startswith(prefix)), None)
-        if name.startswith("helper_"):
-            at = f"{missing[1]}, line {missing[2]}"
-            raise CompileError(f"{at}: {name} of NVIDIA's samples is not found: give its folder by -I.")
-        if library:
-            raise CompileError(
-                f"{missing[1]}, line {missing[2]}: {name} is not found: the emulator does not model {library}."
-            )
+        whose = " of NVIDIA's samples" if name.startswith("helper_") else ""
+        mend = f"the emulator does not model {library}" if library else "give its folder by -I"
+        raise CompileError(f"{missing[1]}, line {missing[2]}: {name}{whose} is not found: {mend}.")
     errors = [line for line in log.splitlines() if re.search(r"\b(?:fatal )?error:", line)]
     shown = []
     for line in errors[:5]:

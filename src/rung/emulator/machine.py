@@ -85,7 +85,6 @@ class Launch(ctypes.Structure):
         ("bank_bytes", ctypes.c_uint * 8),
         ("parameters", ctypes.c_uint),
         ("trace_room", ctypes.c_uint),
-        ("timed", ctypes.c_uint),
         ("seconds", ctypes.c_double),
         ("prints", ctypes.c_uint),
         ("allocate", ctypes.c_void_p),
@@ -129,7 +128,6 @@ def library() -> ctypes.CDLL:
         ("unwritten", ctypes.c_int, words, ctypes.POINTER(Fault)),
         ("tally", None, pointer, pointer),
         ("memory", words, pointer, pointer, pointer, words),
-        ("clocks", None, pointer),
         ("cold", None),
         ("predict", ctypes.c_int, pointer, pointer, pointer, words, ctypes.c_double, ctypes.c_double, *[pointer] * 3),
         ("events", words, pointer, words),
@@ -365,7 +363,6 @@ class Asked(NamedTuple):
     ahead: bool = False  # an unknown kernel may still run when it begins
     counts: bool = False
     room: int = 0  # for requests that are kept
-    timed: bool = False
     multiprocessors: int = 0  # that the kernel sees; 0: the usual GPU's
     few: bool = False  # only the first, the middle and the last block run
 
@@ -397,7 +394,6 @@ def run(
         parameters=of.memory.start,
         prints=2,
         trace_room=asked.room,
-        timed=asked.timed,
         seconds=asked.seconds,
         order=asked.order,
         seed=asked.seed,
@@ -472,13 +468,6 @@ def operand_of(of: Program, fault: Fault, regions: Sequence[Region]) -> str:
         f"touches parameter '{near.name}' {side}: element {(at - near.start) // near.element} "
         f"(a tensor of {count} elements)"
     )
-
-
-def clocks() -> tuple[int, int]:
-    """Of the longest block of the last launch, and of all its blocks together."""
-    both = (ctypes.c_uint64 * 2)()
-    library().rung_machine_clocks(both)
-    return both[0], both[1]
 
 
 def aligned(data: bytes, alignment: int = 512) -> Bytes:

@@ -322,7 +322,6 @@ def execute(
             tiles=tiles,
             counts=settings.counters,
             room=counters.room() if settings.counters else 0,
-            timed=settings.counters and counters.timed(),
             few=settings.few,
         )
         _ahead = False

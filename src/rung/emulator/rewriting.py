@@ -69,7 +69,7 @@ def rewritten(text: str) -> tuple[str, list[lambdas.Lambda]]:
         _addresses(tokens, kernels)
         _stubs(tokens)
         _device_functions(tokens, on_host)
-        _ignored(tokens)
+        _mark_ignored_calls(tokens)
         tokens = _launches(tokens, kernels)
         _keywords(tokens)
         out += [system, *(token.text for token in tokens)]
@@ -247,7 +247,7 @@ def _stubs(tokens: list[Token]) -> None:
             continue
         opening = _next(tokens, at)
         closing = _matching(tokens, opening)
-        names = [_named(part, n) for n, part in enumerate(_parts(tokens[opening + 1 : closing]))]
+        names = [_parameter_name(part, n) for n, part in enumerate(_parts(tokens[opening + 1 : closing]))]
         body = _next(tokens, closing)
         if tokens[body].text != "{":
             continue
@@ -257,7 +257,7 @@ def _stubs(tokens: list[Token]) -> None:
         tokens[body].text += f'{{ void* rung_given[] = {{{given}}}; rung_stub(rung_given); asm volatile(""); }}'
 
 
-def _named(part: list[Token], number: int) -> str:
+def _parameter_name(part: list[Token], number: int) -> str:
     """The name of a parameter, given here if it has none."""
     solid = [t for t in part if not t.blank]
     if [t.text for t in solid] == ["void"]:
@@ -302,7 +302,7 @@ def _device_functions(tokens: list[Token], kept: bool) -> None:
             tokens[at].text += "{ __builtin_trap(); }"
 
 
-def _ignored(tokens: list[Token]) -> None:
+def _mark_ignored_calls(tokens: list[Token]) -> None:
     """A call whose statement makes no use of its result is told of an error."""
     for i, token in enumerate(tokens[:-1]):
         if token.text not in _CALLS or tokens[_next(tokens, i)].text != "(":
@@ -559,9 +559,9 @@ def _launches(tokens: list[Token], kernels: dict[str, Kernel]) -> list[Token]:
                 if len(solid) == 1 and solid[0].text in ("0", "__null"):
                     solid[0].text = f"{ENTRY}::Zero{{}}"
             run = f"[=](auto... rung_a) {{ {callee}(rung_a...); }}"
-            made = f"{ENTRY}::deduced({_quoted(name)}, {run}, {configuration})"
+            made = f"{ENTRY}::deduced({_quote(name)}, {run}, {configuration})"
         else:
-            made = f"{ENTRY}::bound({_quoted(name)}, {callee}, {configuration})"
+            made = f"{ENTRY}::bound({_quote(name)}, {callee}, {configuration})"
         lines = sum(t.text.count("\n") for t in tokens[first : last + 1] if not t.text.startswith("#"))
         lines -= made.count("\n")
         tokens[first : last + 1] = [Token("mark", made + "\n" * max(0, lines))]
@@ -569,7 +569,7 @@ def _launches(tokens: list[Token], kernels: dict[str, Kernel]) -> list[Token]:
     return tokens
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

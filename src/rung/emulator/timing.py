@@ -74,6 +74,7 @@ class Constants:
     stored_line: float = 2  # [2]
     line_of_quarter: float = 1.25  # [2]
     cold_start: float = 1200  # fitted; its cause is not known
+    line_sectors: float = 2.6  # fitted; a slice of the second cache gives 2, and a line may be in two
     stores_wait: float = 32  # fitted
     queue: float = 8  # [3]
 
@@ -152,6 +153,10 @@ class Played:
     stalls: Stalls
     together: bool  # its blocks wait for each other, and how long is not modelled
     launches: int = 1
+
+
+def microseconds(of: gpus.Gpu, played: Played) -> float:
+    return played.clocks / of.clock_mhz + LAUNCH * 1e6
 
 
 @dataclass

@@ -141,7 +141,7 @@ def _sizes(rung: Rung) -> Values:
     raise RungError(f"{rung.full_name} takes none of the operation's shapes in {real}.")
 
 
-def _made(rung: Rung, operand: Operand, shape: str, more: str, below: str) -> str:
+def _operand(rung: Rung, operand: Operand, shape: str, more: str, below: str) -> str:
     if operand.below is not None:
         return f"torch.randint(0, {below}, {shape}, {more}, dtype=torch.{ELEMENTS[operand.dtype]})"
     kind = "float32" if operand.dtype == "real" else ELEMENTS[operand.dtype]
@@ -169,7 +169,7 @@ def _kernelbench(rung: Rung) -> dict[str, str]:
     given = ", ".join([*(o.name for o in called.inputs), *(f"{n}=self.{n}" for n in numbers)])
     init = f"    def __init__(self{', ' + takes if takes else ''}):\n        {keeps}\n"
     dims = "\n".join(f"{d} = {values[d]}" for d in rung.operation.dims)
-    made = ", ".join(_made(rung, o, _shape_code(o), "", str(o.below)).replace(", , ", ", ") for o in called.inputs)
+    made = ", ".join(_operand(rung, o, _shape_code(o), "", str(o.below)).replace(", , ", ", ") for o in called.inputs)
     problem = (
         f"{_doc(rung, 'A problem of KernelBench')}{code}\n{dims}\n\n\nclass Model(torch.nn.Module):\n{init}\n"
         f"    def forward(self, {tensors}):\n        {body}\n\n\ndef get_inputs():\n    return [{made}]\n\n\n"
@@ -192,7 +192,7 @@ def _popcorn(rung: Rung) -> dict[str, str]:
     handed = ", ".join([*(o.name for o in called.inputs), *called.numbers])
     fields = ", ".join(f"{d}: int" for d in dims)
     made = ",\n        ".join(
-        _made(rung, o, _shape_code(o), 'generator=gen, device="cuda"', str(o.below)) for o in called.inputs
+        _operand(rung, o, _shape_code(o), 'generator=gen, device="cuda"', str(o.below)) for o in called.inputs
     )
     derived = "\n    ".join(f"{n} = {c}" for n, c in {**of.derived, **of.scalars}.items()) or "pass"
     nothing = [f"{o.name} = None" for o in called.optional]

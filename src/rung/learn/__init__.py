@@ -14,12 +14,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from rung import files, lines
+from rung import files
 from rung.errors import RungError
 from rung.operation import Values
 
 FOLDER = Path(__file__).parent / "exercises"
 OWN = "RUNG_EXERCISES"  # a folder of one's own with an exercises.toml, in place of the course
+RECORD = ".rung-learn.json"  # in the folder with the learner's files
 BLANK = re.compile(r"BLANK_\d")
 KINDS = {"fill": "fill the blanks", "bug": "find the bug", "predict": "predict the counts", "write": "write the kernel"}
 
@@ -40,6 +41,8 @@ class Exercise:
     why: str = ""  # the solution, explained
     goal: str = ""  # an expression over counters
     aim: str = ""  # the same in words
+    timed: str = ""  # sizes at which the time is predicted
+    within: float = 1.0  # the goal: of the time that is predicted for the solution
     dtype: str = "f32"
     par: int = 0  # sectors and passes of the solution
     of: str = ""  # the exercise whose solution has the bug put in
@@ -81,7 +84,15 @@ class Exercise:
     @property
     def dims(self) -> Values:
         """The sizes at which the goal is counted."""
-        return {name: int(value) for name, _, value in (part.partition("=") for part in self.shape.split(","))}
+        return _sizes(self.shape)
+
+    @property
+    def timed_dims(self) -> Values:
+        return _sizes(self.timed)
+
+
+def _sizes(shape: str) -> Values:
+    return {name: int(value) for name, _, value in (part.partition("=") for part in shape.split(","))}
 
 
 @dataclass(frozen=True)
@@ -152,7 +163,7 @@ def find(which: str, solved: Mapping[str, int] | None = None, folder: Path = FOL
 
 @dataclass
 class Progress:
-    """Stars of solved exercises, how many hints were read, and the last verdicts, in the user's file."""
+    """Stars of solved exercises, how many hints were read, and the last verdicts, beside the learner's files."""
 
     path: Path
     solved: dict[str, int]
@@ -160,19 +171,16 @@ class Progress:
     graded: dict[str, dict[str, Any]]
 
     @staticmethod
-    def read() -> Progress:
-        path = lines.default_path().with_name("learn.json")
+    def read(folder: Path) -> Progress:
+        path = folder / RECORD
         facts = files.read_json(path, "remove it") if path.is_file() else {}
         if not isinstance(facts, dict):
             raise RungError(f"{path} is not a record of exercises; remove it.")
-        solved = facts.get("solved", {})
-        if isinstance(solved, list):  # of earlier versions: the names with their numbers
-            solved = {re.sub(r"^\d+_", "", name): 1 for name in solved}
-        return Progress(path, solved, facts.get("hints", {}), facts.get("graded", {}))
+        return Progress(path, facts.get("solved", {}), facts.get("hints", {}), facts.get("graded", {}))
 
     def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         facts = {"solved": self.solved, "hints": self.hints, "graded": self.graded}
         beside = self.path.with_suffix(".new")
-        beside.write_text(json.dumps(facts), encoding="utf-8")
+        beside.write_text(json.dumps(facts, allow_nan=False), encoding="utf-8")
         beside.replace(self.path)

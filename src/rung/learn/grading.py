@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import math
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from rung import __version__
+from rung.cuda import gpus
 from rung.cuda.launch import Build
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import machine
+from rung.emulator import machine, timing
 from rung.emulator.counters import TRACED, Launched, traced
 from rung.emulator.counters_explained import figures, judge_goals
 from rung.errors import EmulatorFault, RungError
@@ -33,6 +35,16 @@ State = Literal["blank", "wrong", "slow", "solved"]
 MOST_BUILDS = 3  # that the first cases may need: of sizes that are compiled in
 MOST_FURTHER = 3  # cases that are looked at for one that tells more
 SECONDS = 2.0  # without a thread that ends
+_SAME = 1.03  # predicted times that differ by less are the same
+IN_WORDS = {  # figures as sentences name them
+    "sectors_per_request": "sectors per load",
+    "sectors_per_store": "sectors per store",
+    "conflicts_load": "extra passes of loads (bank conflicts)",
+    "conflicts_store": "extra passes of stores (bank conflicts)",
+    "bytes_per_sector": "bytes used per sector of loads",
+    "global_loads": "loads from global memory",
+    "shared_loads": "loads from shared memory",
+}
 ANSWER = re.compile(r"constexpr\s+\w+\s+(ANSWER\w*)\s*=\s*([^;]+);")
 
 
@@ -55,7 +67,7 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         shown = [
-            {"kind": s.kind, "when": s.when, "says": s.says, "lines": list(s.lines), "facts": dict(s.facts)}
+            {"kind": s.kind, "when": s.when, "says": s.says, "lines": list(s.lines), "facts": _finite(s.facts)}
             for s in self.symptoms
         ]
         case = {name: value for name, value in self.case.items() if isinstance(value, int)}
@@ -69,6 +81,21 @@ class Verdict:
             "case": case,
         }
         return {"state": self.state, "says": self.says, "symptoms": shown, **rest}
+
+
+def _finite(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """NaN and infinities are null: standard JSON has no such numbers."""
+    return {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in facts.items()}
+
+
+def stars_of(exercise: Exercise) -> tuple[str, ...]:
+    """What each star is for."""
+    if exercise.kind == "predict":
+        return ("the counts are predicted", "the kernel counts as the reference does")
+    first = "the result is right and the aim is met" if exercise.goal else "the result is right"
+    if exercise.timed:
+        return (first, "predicted to be as fast as the reference", "predicted to be faster than the reference")
+    return (first, "no more sectors and passes than the reference", "fewer sectors and passes than the reference")
 
 
 def verdict_on(exercise: Exercise, path: Path, progress: Progress) -> dict[str, Any]:
@@ -237,6 +264,8 @@ class _Trial:
         if verdict.symptoms:
             verdict.state = "slow" if verdict.symptoms[0].when == "slow" else "wrong"
             return verdict
+        if self.exercise.timed:
+            return self._timed(verdict)
         par = self.exercise.par
         verdict.stars = 1 + (verdict.work <= par) + (verdict.work < par) if par else 2
         if verdict.stars == 3:
@@ -247,19 +276,46 @@ class _Trial:
             verdict.symptoms += [Symptom("work", "solved", says, (), {"work": verdict.work, "par": par}), cost]
         return verdict
 
+    def _timed(self, verdict: Verdict) -> Verdict:
+        """Of a kernel that meets its aim: is it predicted to be as fast as the reference?"""
+        ours = self._predicted_us(self.path)
+        with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
+            solved = Path(folder) / self.exercise.file
+            solved.write_text(self.exercise.solved, encoding="utf-8")
+            theirs = self._predicted_us(solved)
+        gpu, most = gpus.usual().name, self.exercise.within
+        verdict.goal = f"{ours:.3g} us, and the reference {theirs:.3g} us: predicted for {gpu}, not measured"
+        facts = {"predicted_us": ours, "reference_us": theirs, "gpu": gpu, "at": self.exercise.timed}
+        if ours > most * theirs:
+            most_asked = f"at most {most:g} times is asked"
+            says = f"The result is right, but slow at {self.exercise.timed}: {verdict.goal}; {most_asked}."
+            verdict.state, verdict.symptoms = "slow", [Symptom("time", "slow", says, (), facts)]
+            return verdict
+        verdict.stars = 1 + (ours <= _SAME * theirs) + (ours * _SAME < theirs)
+        kind = {1: "time", 2: "", 3: "better"}[verdict.stars]
+        if kind:
+            than = "Faster than the reference" if kind == "better" else "The reference is faster"
+            says = f"{than} at {self.exercise.timed}: {verdict.goal}."
+            verdict.symptoms.append(Symptom(kind, "solved", says, (), facts))
+        return verdict
+
+    def _predicted_us(self, path: Path) -> float:
+        rung, values = CudaRung(self.of, path), self.of.complete(self.exercise.timed_dims)
+        given = operations.inputs(self.of, values, self.dtype, 1)
+        given = {name: array for name, array in given.items() if name in rung.binds}
+        sets = timing.sets_of(sum(array.nbytes for array in given.values()))
+        with timing.predicted(gpus.USUAL, sets) as launches:
+            run(rung, values, self.dtype, given, machine.Asked(seconds=SECONDS))
+        return sum(timing.microseconds(gpus.usual(), played) for played in launches)
+
     def _missed(self, counted: str) -> Symptom:
         aim = self.exercise.aim or self.exercise.goal
         kind = "overlap" if "groups_under_way" in self.exercise.goal else "goal"
-        said = (
-            "nothing is under way when the wait ends: nothing overlaps" if kind == "overlap" else f"counted: {counted}"
-        )
-        return Symptom(
-            kind,
-            "slow",
-            f"The result is right, but the aim is missed ({aim}): {said}.",
-            (),
-            {"goal": self.exercise.goal},
-        )
+        counts = re.sub(r"\b\w+(?= = )", lambda name: IN_WORDS.get(name[0], name[0]), counted)
+        idle = "Nothing is under way when the wait ends: nothing overlaps"
+        said = idle if kind == "overlap" else f"Counted: {counts}"
+        says = f"The result is right, but the aim is missed ({aim}). {said}."
+        return Symptom(kind, "slow", says, (), {"goal": self.exercise.goal})
 
     def _predicted(self, asked: Mapping[str, str], launched: list[Launched]) -> list[Symptom]:
         """The learner's predictions beside the counts."""

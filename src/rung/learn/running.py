@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from rung.cuda import limits, nvrtc
 from rung.dtypes import ELEMENTS, Dtype
-from rung.emulator import counters, machine
+from rung.emulator import counters, machine, timing
 from rung.emulator.counters import Launched
 from rung.errors import EmulatorFault, RungError
 from rung.expressions import evaluate_int
@@ -73,7 +74,7 @@ def run(
     bound = (o for o in operation.operands if o.name in rung.operand_names and (o.written or o.name in given))
     tensors = {o.name: _tensor(o, values, dtype, given) for o in bound}
     buffers = {
-        name: _made(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
+        name: _array(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
         for name, b in rung.header.buffers.items()
     }
     for name in (*rung.header.zeroed, *(n for n, b in rung.header.buffers.items() if b.zero or b.zero_once)):
@@ -90,7 +91,12 @@ def run(
             _admit(rung, program, config)
             later = calls[number + 1 :]
             how = asked._replace(followed=any(c.pdl for _, c, _ in later))
-            machine.run(program, config, variables, [_packed(*a) for a in arguments], how, regions)
+            packed = [_packed(*a) for a in arguments]
+            execute = functools.partial(machine.run, program, config, variables, packed, how, regions)
+            if timing.recording():
+                timing.run(program, config, execute)
+                continue
+            execute()
             ran.unwritten = ran.unwritten or machine.unwritten(program, config)
             if config.pdl and not any(
                 n for (n, _), i in zip(program.tally(), program.instructions, strict=True) if i.name == "ACQBULK"
@@ -116,13 +122,13 @@ def _admit(rung: CudaRung, program: machine.Program, config: Any) -> None:
 
 
 def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays) -> Tensor:
-    tensor = _made(operand.name, operand.size(values), kind_of(operand.dtype, dtype), written=operand.written)
+    tensor = _array(operand.name, operand.size(values), kind_of(operand.dtype, dtype), written=operand.written)
     if operand.name in given:
         tensor.values[...] = given[operand.name]
     return tensor
 
 
-def _made(name: str, shape: Sequence[int], kind: str, *, written: bool) -> Tensor:
+def _array(name: str, shape: Sequence[int], kind: str, *, written: bool) -> Tensor:
     """An array of unset numbers, at a multiple of 256 bytes, between margins."""
     size = math.prod(shape) * np.dtype(kind).itemsize
     memory = np.zeros(size + 2 * MARGIN, np.uint8)

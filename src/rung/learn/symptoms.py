@@ -38,11 +38,13 @@ def _upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _thread(place: Mapping[str, Any]) -> str:
+def _thread(place: Mapping[str, Any], block: Sequence[int]) -> str:
+    """With as many indices as the block has dimensions."""
     thread = place.get("thread")
-    return (
-        "a thread" if thread is None else f"thread {thread[0]}" if thread[1:] == [0, 0] else f"thread {tuple(thread)}"
-    )
+    if thread is None:
+        return "a thread"
+    used = 3 if block[2] > 1 else 2 if block[1] > 1 else 1
+    return f"thread {thread[0] if used == 1 else tuple(thread[:used])}"
 
 
 def _warp(place: Mapping[str, Any], block: Sequence[int]) -> int:
@@ -50,7 +52,7 @@ def _warp(place: Mapping[str, Any], block: Sequence[int]) -> int:
     return int((z * block[1] + y) * block[0] + x) // WARP
 
 
-def _quoted(place: Mapping[str, Any], source: str) -> str:
+def _quote_line(place: Mapping[str, Any], source: str) -> str:
     """The line of a place, with its text."""
     number, lines = place.get("line", 0), source.splitlines()
     return f"line {number} `{lines[number - 1].strip()}`" if 0 < number <= len(lines) else "a line that is not known"
@@ -60,24 +62,31 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
     """The sentence about a fault of the machine."""
     lines = tuple(p["line"] for p in (fault.place, *fault.related) if "line" in p)
     memory, operand, what, lacks = (fault.record.get(n, "") for n in ("memory", "operand", "what", "lacks"))
-    here, who = _quoted(fault.place, source), _thread(fault.place)
+    here, who = _quote_line(fault.place, source), _thread(fault.place, block)
     if fault.kind == "race" and fault.related and all("thread" in p for p in (fault.place, *fault.related)):
         other = fault.related[0]
         whose = [
             f" of block {p['block'][0]}" if fault.place["block"] != other["block"] else "" for p in (fault.place, other)
         ]
         if memory == "global":
-            mend = "each place needs one thread that writes to it, or an atomic operation"
+            mend = "Let one thread alone write to each place, or add with one indivisible (atomic) operation"
         elif _warp(fault.place, block) == _warp(other, block):
-            mend = "the two are in one warp, which __syncwarp() orders; __syncthreads() orders all warps of a block"
+            mend = (
+                "`__syncthreads()` between the two orders them; `__syncwarp()` does so only if no other warp uses "
+                "these places"
+            )
         else:
-            mend = "the two are in different warps: only __syncthreads() orders them, not __syncwarp()"
-        says = (
-            f"a race: {who}{whose[0]} in {here} and {_thread(other)}{whose[1]} in {_quoted(other, source)} access "
-            f"{operand}, at least one of them writes, and no barrier is between; {mend}"
-        )
+            mend = "The two are in different warps: `__syncthreads()` orders them, `__syncwarp()` does not"
+        both = (f"{who}{whose[0]}", f"{_thread(other, block)}{whose[1]}")
+        if fault.place.get("line") == other.get("line"):
+            where = f"{both[0]} and {both[1]}, both in {here}"
+        else:
+            where = f"{both[0]} in {here}, {both[1]} in {_quote_line(other, source)}"
+            if memory != "global" and _has_barrier(source, fault.place.get("line", 0), other.get("line", 0)):
+                mend = f"The barrier between these lines does not order a later turn of a loop. {mend}"
+        says = f"a race for {operand}: {where}. At least one writes, and nothing orders the two. {mend}"
     elif fault.kind == "race" and fault.related:
-        there = _quoted(fault.related[0], source)
+        there = _quote_line(fault.related[0], source)
         says = f"a race: {who} in {here} {what} in {there}, and does not wait for that: {operand}"
     elif fault.kind == "race":
         says = f"a race: {who} in {here} {what}, {lacks}: {operand}"
@@ -93,6 +102,12 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
     else:
         says = str(fault).rstrip(".")
     return Symptom(fault.kind, "wrong", f"{_upper(says)}.", lines, {"memory": memory, "operand": operand})
+
+
+def _has_barrier(source: str, one: int, other: int) -> bool:
+    """Between two lines."""
+    first, last = sorted((one, other))
+    return any("__syncthreads()" in line.partition("//")[0] for line in source.splitlines()[first : last - 1])
 
 
 _RENAMED = {  # what older books call it
@@ -250,7 +265,7 @@ def of_cost(launched: Sequence[Launched], sizes: Mapping[str, int], source: str,
     each = f"{cost:.3g} {'sectors' if access.memory == 'global' else 'passes over the banks'}"
     ideal = counts.ideal_sectors if access.memory == "global" else counts.ideal_wavefronts
     least = ideal / max(counts.requests, 1)
-    line = _upper(_quoted({"line": access.line}, source))
+    line = _upper(_quote_line({"line": access.line}, source))
     says = f"{line} {verb} {access.memory} memory: a request of a warp takes {each}"
     says += f", where {least:.3g} would do" if least < cost else ""
     kind = "banks" if access.memory == "shared" else "sectors"

@@ -65,7 +65,7 @@ class Course:
         self.folder, self.source = folder, source
 
     def overview(self) -> dict[str, Any]:
-        progress = Progress.read()
+        progress = Progress.read(self.folder)
         every = [
             {
                 "title": chapter.title,
@@ -79,7 +79,7 @@ class Course:
         return {"chapters": every, "next": find("next", progress.solved, self.source).number}
 
     def exercise(self, number: str) -> dict[str, Any]:
-        exercise, progress = find(number, None, self.source), Progress.read()
+        exercise, progress = find(number, None, self.source), Progress.read(self.folder)
         path = self.folder / exercise.file
         if not path.exists():
             path.write_text(exercise.source, encoding="utf-8")
@@ -92,8 +92,9 @@ class Course:
             "aim": exercise.aim, "goal": exercise.goal, "shape": exercise.shape,
             "text": path.read_text(encoding="utf-8"), "start": exercise.source,
             "about": _page(chapter), "first": exercise == chapter.exercises[0],
-            "hints": list(exercise.hints[:seen]), "further": len(exercise.hints) - seen,
-            "question": TITLES.get(_asked(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
+            "hints": [_inline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen,
+            "question": TITLES.get(_asked_figure(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
+            "for": grading.stars_of(exercise),
             "why": as_html(exercise.why) if solved else "", "story": list(exercise.story) if solved else [],
         }  # fmt: skip
 
@@ -106,10 +107,10 @@ class Course:
         path.write_text(text, encoding="utf-8")
         with _grading:
             verdict = grading.grade(exercise, path, drawn=True)
-            progress = Progress.read()
+            progress = Progress.read(self.folder)
             grading.keep(exercise, text, verdict.as_json(), progress)
         found = verdict.as_json()
-        if verdict.counted is not None:
+        if verdict.counted is not None and not (exercise.predict and verdict.state != "solved"):  # they show the counts
             found["drawn"] = _drawn(verdict, path.name, text)
             found |= _answer(exercise, verdict)
         if found["state"] == "solved":
@@ -118,25 +119,25 @@ class Course:
 
     def hint(self, number: str, _: dict[str, Any]) -> dict[str, Any]:
         exercise, _path = self._of(number)
-        progress = Progress.read()
+        progress = Progress.read(self.folder)
         seen = min(progress.hints.get(exercise.name, 0) + 1, len(exercise.hints))
         progress.hints[exercise.name] = seen
         progress.write()
-        return {"hints": list(exercise.hints[:seen]), "further": len(exercise.hints) - seen}
+        return {"hints": [_inline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen}
 
     def _of(self, number: str) -> tuple[Exercise, Path]:
         exercise = find(number, None, self.source)
         return exercise, self.folder / exercise.file
 
 
-def _asked(exercise: Exercise) -> str:
+def _asked_figure(exercise: Exercise) -> str:
     """The figure that the aim is about, which a learner predicts before the first run."""
     return next((name for name in TITLES if re.search(rf"\b{name}\b", exercise.goal)), "")
 
 
 def _answer(exercise: Exercise, verdict: grading.Verdict) -> dict[str, float]:
     assert verdict.counted is not None
-    name, found = _asked(exercise), figures(verdict.counted.kernels[0])
+    name, found = _asked_figure(exercise), figures(verdict.counted.kernels[0])
     counted = (
         found.get("conflicts_load", 0) + found.get("conflicts_store", 0) if name == "conflicts" else found.get(name)
     )
@@ -250,7 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
         except RungError as error:
             self._send(json.dumps({"error": str(error)}).encode(), "application/json", 404)
             return
-        self._send(json.dumps(found).encode(), "application/json")
+        self._send(json.dumps(found, allow_nan=False).encode(), "application/json")
 
     def _send(self, body: bytes, kind: str, status: int = 200) -> None:
         host = (self.headers.get("Host") or "").rpartition(":")[0] or self.headers.get("Host")

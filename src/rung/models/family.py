@@ -201,17 +201,31 @@ def rms_norm(name: str, role: str, width: str = "C", *, plus: float = 0.0) -> Te
     return TensorSpec(f"{name}.weight", (width,), f"{role}.weight", f"{role}_w", std=0.1, mean=1.0, plus=plus)
 
 
+def layer_norm(name: str, role: str, operand: str = "") -> tuple[TensorSpec, ...]:
+    """The weight and the bias of a layernorm."""
+    operand = operand or role
+    return (
+        TensorSpec(f"{name}.weight", ("C",), f"{role}.weight", f"{operand}_w", std=0.1, mean=1.0),
+        TensorSpec(f"{name}.bias", ("C",), f"{role}.bias", f"{operand}_b"),
+    )
+
+
 def product(
-    where: str, parts: tuple[tuple[str, str], ...], role: str, shape: tuple[str, str], biased: bool
+    where: str,
+    parts: tuple[tuple[str, str], ...],
+    role: str,
+    shape: tuple[str, str],
+    biased: bool,
+    suffix: str = "_proj",
 ) -> tuple[TensorSpec, ...]:
     """Products of the same inputs are one; the rows of gate and up alternate, so that a tile has both."""
 
     def spec(kind: str, shape: tuple[str, ...], *, matrix: bool = False) -> TensorSpec:
-        named = tuple((f"layers.{{i}}.{where}.{part}_proj.{kind}", rows) for part, rows in parts)
+        named = tuple((f"layers.{{i}}.{where}.{part}{suffix}.{kind}", rows) for part, rows in parts)
         return TensorSpec(
             named[0][0], shape, f"{role}.{kind}", f"{role}_{kind[0]}", matrix=matrix, eight=role if matrix else "",
             parts=named if len(named) > 1 else (), interleaved=parts is FC,
-            before_sum=matrix and parts[0][0] in ("o", "down"),
+            before_sum=matrix and role.endswith("proj"),
         )  # fmt: skip
 
     weight = spec("weight", shape, matrix=True)

@@ -50,7 +50,7 @@ DIVISIONS = {
 }  # fmt: skip
 
 
-def is_one(source: Path) -> bool:
+def is_gguf(source: Path) -> bool:
     """Whether a file begins as GGUF files do."""
     try:
         with files.opened(source) as file:

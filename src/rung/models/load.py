@@ -39,7 +39,7 @@ from rung.models.score import Score, Text, scores, spans
 from rung.models.tensors import ADAPTER, plain_torch, read_adapter
 from rung.models.tokenizer import Tokenizer, read_tokenizer
 from rung.models.transformer import PlanScorer, Transformer
-from rung.models.weights import converted, weights_of
+from rung.models.weights import weights_of
 from rung.processors import processors
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class Model:
 
     def submit(self, prompt: str | Sequence[int], **options: Unpack[Keywords]) -> Future[Completion]:
         """Continue a prompt in the background; the future holds the completion, and can be cancelled."""
-        request = self._one(prompt, options, "submit gives one text")
+        request = self._request(prompt, options, "submit gives one text")
         future: Future[Completion] = Future()
         transcript = Transcript(request)
 
@@ -279,7 +279,7 @@ class Model:
 
     async def astream(self, prompt: str | Sequence[int], **options: Unpack[Keywords]) -> AsyncGenerator[str, None]:
         """Continue a prompt: `async for piece in model.astream(...)`; leaving the loop ends the text."""
-        request = self._one(prompt, options, "astream gives one text")
+        request = self._request(prompt, options, "astream gives one text")
         loop = asyncio.get_running_loop()
         pieces: asyncio.Queue[Piece] = asyncio.Queue()
 
@@ -300,7 +300,7 @@ class Model:
         finally:
             ticket.cancel()
 
-    def _one(self, prompt: str | Sequence[int], options: Keywords, what: str) -> Request:
+    def _request(self, prompt: str | Sequence[int], options: Keywords, what: str) -> Request:
         if options.get("num_samples", 1) != 1:
             raise RungError(f"{what}; leave num_samples at 1, or use generate.")
         return self.run([prompt], **options).requests[0]
@@ -445,13 +445,13 @@ class Model:
         stop, stop_tokens = given.get("stop", ()), given.get("stop_tokens")
         if stop_tokens is None:
             stop_tokens = self.config.eos
-        given["stop"] = _listed("stop", (stop,) if isinstance(stop, str) else stop)
-        given["stop_tokens"] = _listed("stop_tokens", (stop_tokens,) if isinstance(stop_tokens, int) else stop_tokens)
+        given["stop"] = _list("stop", (stop,) if isinstance(stop, str) else stop)
+        given["stop_tokens"] = _list("stop_tokens", (stop_tokens,) if isinstance(stop_tokens, int) else stop_tokens)
         if isinstance(given.get("schema"), Mapping):
             given["schema"] = json.dumps(given["schema"])
         if "logit_bias" in given:
             bias = given["logit_bias"]
-            given["logit_bias"] = _listed("logit_bias", bias.items() if isinstance(bias, Mapping) else bias)
+            given["logit_bias"] = _list("logit_bias", bias.items() if isinstance(bias, Mapping) else bias)
         how = {name: given.pop(name) for name in Sampling.__dataclass_fields__ if name in given}
         unknown = next((name for name in given if name not in Options.__dataclass_fields__), None)
         if unknown is not None:
@@ -492,7 +492,7 @@ class Model:
             return None
 
 
-def _listed(name: str, values: Any) -> tuple[Any, ...]:
+def _list(name: str, values: Any) -> tuple[Any, ...]:
     if values is None or isinstance(values, bytes) or not isinstance(values, Iterable):
         raise RungError(f"{name} is {values!r}; give a list, or leave it out.")
     return tuple(values)
@@ -521,7 +521,7 @@ def load(
     draft: str | Path | None = None,
     cache: str | None = None,
 ) -> Model:
-    """Load a model: a GPT-2, one with Llama's layer, or a Gemma 3.
+    """Load a model: a GPT-2, one with Llama's layer, a Gemma 3 or a StarCoder2.
 
     `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a GGUF file, a checkpoint of
     nanoGPT (ckpt.pt) or llm.c (.bin), the folder of a LoRA adapter that peft saved (its base model is found by the name
@@ -543,8 +543,8 @@ def load(
     folder = Path(model) if sized else find(str(model), revision=revision, offline=offline)
     config = sized or read_config(folder / "config.json")
     chosen.admit(config)
-    weights = chosen.read(folder, config) if sized is None else converted(
-        weights_of(config, chosen.device.type), chosen.matrix, chosen.vector
+    weights = chosen.read(folder, config) if sized is None else weights_of(
+        config, chosen.device.type, matrix=chosen.matrix, vector=chosen.vector
     )  # fmt: skip
     transformer = Transformer(config, weights, chosen)
     if draft is not None:
@@ -564,9 +564,9 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
         raise RungError("the model's name is empty; name a folder, an id of the hub, or inner.")
     path = Path(model).expanduser()
     if path.is_dir():
-        return path if (path / "config.json").exists() or not (path / ADAPTER).is_file() else _adapted(path, offline)
+        return path if (path / "config.json").exists() or not (path / ADAPTER).is_file() else _adapt(path, offline)
     if path.exists():
-        return _converted(path)
+        return _convert(path)
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise RungError(f"there is no folder {model}; check the path.")
     from rung.models import hub
@@ -574,22 +574,22 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
     return hub.fetch(model, revision=revision, offline=offline)
 
 
-def _converted(checkpoint: Path) -> Path:
+def _convert(checkpoint: Path) -> Path:
     """The folder for another program's file, made once for each state of it and its tokenizer."""
     from rung.models import gguf
 
     module: Any = gguf
-    if not gguf.is_one(checkpoint):
+    if not gguf.is_gguf(checkpoint):
         module = importlib.import_module(next(filter(None, (find_family(kind).checkpoints for kind in known()))))
     status = checkpoint.stat()
     state = f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode()
     for file in module.beside(checkpoint):
         content = files.read_bytes(file)
         state += f" {file.name} {len(content)} ".encode() + content
-    return _made(state, lambda folder: module.convert(checkpoint, folder))
+    return _cached_folder(state, lambda folder: module.convert(checkpoint, folder))
 
 
-def _adapted(adapter: Path, offline: bool) -> Path:
+def _adapt(adapter: Path, offline: bool) -> Path:
     """The folder of an adapter's base model with the adapter's files: links to both."""
     name = read_adapter(adapter)["base_model_name_or_path"]
     if (Path(name).expanduser() / ADAPTER).exists():
@@ -605,10 +605,10 @@ def _adapted(adapter: Path, offline: bool) -> Path:
         except OSError as error:
             raise RungError(f"{folder} cannot be written ({error.strerror}); set RUNG_CACHE to another.") from None
 
-    return _made(f"{base.resolve()} {adapter.resolve()}".encode(), link)
+    return _cached_folder(f"{base.resolve()} {adapter.resolve()}".encode(), link)
 
 
-def _made(state: bytes, make: Callable[[Path], Any]) -> Path:
+def _cached_folder(state: bytes, make: Callable[[Path], Any]) -> Path:
     """The cache's folder for a state of files, made if it is not there."""
     from rung.cuda.kept import cache_folder
 

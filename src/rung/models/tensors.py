@@ -51,11 +51,11 @@ class TensorFile(Protocol):
 
 def open_tensors(folder: Path) -> list[TensorFile]:
     """The files that hold a folder's weights, with the folder's adapter if it has one."""
-    found = _opened(folder)
+    found = _open(folder)
     return adapted(found, folder) if (folder / ADAPTER).is_file() else found
 
 
-def _opened(folder: Path) -> list[TensorFile]:
+def _open(folder: Path) -> list[TensorFile]:
     """Safetensors come before .bin."""
     if (folder / GGUF).is_file():
         return [Gguf(folder / GGUF)]

@@ -97,11 +97,11 @@ class PlanScorer:
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
         for ids in windows:
             with self._lock, plain_torch(self.transformer.plan.device):
-                rated = self._one(integers([list(ids)]), whole)
+                rated = self._rate(integers([list(ids)]), whole)
             yield rated
 
     @torch.inference_mode()
-    def _one(self, tokens: torch.Tensor, whole: bool) -> Rated:
+    def _rate(self, tokens: torch.Tensor, whole: bool) -> Rated:
         model = self.transformer
         # A copy, since the plan may reuse its buffers.
         x = model.hidden(tokens[:, :-1].to(model.plan.device)).clone()  # (1, T - 1, C)

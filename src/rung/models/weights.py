@@ -205,8 +205,10 @@ def converted(weights: Weights, matrix: Matrix, vector: Vector) -> Weights:
     return assembled(weights.config, made)
 
 
-def weights_of(config: Config, device: str, seed: int = 0) -> Weights:
-    """Random float32 weights."""
+def weights_of(
+    config: Config, device: str, seed: int = 0, matrix: Matrix = Linear, vector: Vector = lambda tensor: tensor
+) -> Weights:
+    """Random weights: float32, or converted one by one by `matrix` and `vector`."""
     generator = torch.Generator(device=device).manual_seed(seed)
     before_sum = (2 * config.layers) ** -0.5
 
@@ -214,7 +216,7 @@ def weights_of(config: Config, device: str, seed: int = 0) -> Weights:
         spec = item.spec
         tensor = torch.randn(spec.computed(config), generator=generator, dtype=torch.float32, device=device)
         tensor = tensor.mul_(spec.std * (before_sum if spec.before_sum else 1)).add_(spec.mean)
-        return Linear(tensor) if spec.matrix else tensor
+        return matrix(tensor) if spec.matrix else vector(tensor)
 
     return assembled(config, made)
 

@@ -80,7 +80,7 @@ def constants(gpu: gpus.Gpu, probes: Probes) -> dict[str, float | dict[str, floa
     read("latency", lambda p: p("shfl, chain"), "LSU")
     read("occupied", lambda p: p("ex2") / 8, "XU")
     for unit, interval in (("FMA", 1), ("ALU", 2), ("FMA_HEAVY", 2), ("FP64", 2)):
-        read("occupied", functools.partial(_occupied, unit, interval), unit)
+        read("occupied", functools.partial(_occupancy, unit, interval), unit)
     read("product_interval", lambda p: p("mma.sync f16 16x8x16, 8 warps"))
     read("barrier_interval", lambda p: (p("__syncthreads, 32 warps") - p("__syncthreads, 1 warps")) / 31)
     read("barrier_latency", lambda p: (32 * p("__syncthreads, 1 warps") - p("__syncthreads, 32 warps")) / 31)
@@ -93,7 +93,7 @@ def constants(gpu: gpus.Gpu, probes: Probes) -> dict[str, float | dict[str, floa
     return found
 
 
-def _occupied(unit: str, interval: int, probe: Callable[[str], float]) -> float:
+def _occupancy(unit: str, interval: int, probe: Callable[[str], float]) -> float:
     """Of the clocks in the table of opcodes."""
     return probe(f"{unit}, independent") / interval
 

@@ -43,7 +43,7 @@ class Counted:
                     "figures": figures(k),
                     "nsight": {SINGLE[name]: value for name, value in figures(k).items() if name in SINGLE},
                     "opcodes": dict(summed(k.executed)),
-                    "clocks": list(k.clocks), "resident": k.resident,
+                    "resident": k.resident,
                     "mix": [{"file": f, "line": n, "executed": of} for (f, n), of in sorted(k.executed.items())],
                     "lines": [a._asdict() | vars(c) for a, c in sorted(k.accesses.items())],
                 }

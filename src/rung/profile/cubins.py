@@ -86,4 +86,4 @@ def read(path: Path, launch: Launch) -> tuple[Any, str, list[Any]]:
 
     of = cubins.read(path)
     given = [cubins.Given.parsed(word, number) for number, word in enumerate(shlex.split(launch.args), 1)]
-    return of, cubins.one_of(of.kernels, launch.kernel, str(path)), given
+    return of, cubins.select_kernel(of.kernels, launch.kernel, str(path)), given

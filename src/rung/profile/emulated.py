@@ -66,7 +66,7 @@ def small(subject: Subject) -> Subject:
     return replace(subject, values=values, shape=_name({d: int(values[d]) for d in operation.dims}))
 
 
-def remarked(subject: Subject) -> list[Launched]:
+def count_small_case(subject: Subject) -> list[Launched]:
     """What the kernels ask of memory at a small case, for a sentence about the most expensive line."""
     return run(small(subject)).kernels
 
@@ -93,9 +93,9 @@ def aligned_empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch
     return memory[:size].view(kind).view(shape)
 
 
-def run(subject: Subject, tuning: Tuning = None, gpu: gpus.Gpu | None = None, *, trace: bool = False) -> Counted:
+def run(subject: Subject, tuning: Tuning = None, *, trace: bool = False) -> Counted:
     """Counts at this very shape, of grids for this GPU; with a trace of requests, if wanted."""
-    sms = (gpu or gpus.usual()).multiprocessors
+    sms = gpus.usual().multiprocessors
     rung, values, dtype = subject.rung, subject.values, subject.dtype
     if rung.kind not in ("cuda", "triton"):
         raise RungError(f"{rung.full_name} is a {rung.kind} rung: only kernels in CUDA C++ and Triton are counted.")
@@ -121,25 +121,25 @@ def run(subject: Subject, tuning: Tuning = None, gpu: gpus.Gpu | None = None, *,
     return Counted(rung.full_name, dtype.name, subject.shape, launches, rung.tuned(tuning), sizes=sizes, memory=memory)
 
 
-def count(subject: Subject, tuning: Tuning = None, gpu: gpus.Gpu | None = None) -> Counted:
+def count(subject: Subject, tuning: Tuning = None) -> Counted:
     """Counts at this shape, taken from smaller shapes if it is large."""
     parts = _parts(subject, tuning) if work(subject, subject.values) > MOST_WORK else {}
     if not parts:
-        return run(subject, tuning, gpu)
+        return run(subject, tuning)
     try:
-        return _extended(subject, parts, tuning, gpu)
+        return _extend(subject, parts, tuning)
     except RungError:
         if work(subject, subject.values) > WHOLE_WORK:
             raise
-        return run(subject, tuning, gpu)
+        return run(subject, tuning)
 
 
-def _extended(subject: Subject, parts: Mapping[str, int], tuning: Tuning, gpu: gpus.Gpu | None) -> Counted:
+def _extend(subject: Subject, parts: Mapping[str, int], tuning: Tuning) -> Counted:
     """The counts at this shape from those at its parts, which must be affine in the numbers of parts."""
 
     def at(units: tuple[int, ...]) -> Counted:
         sizes = {d: int(subject.values[d]) // parts[d] * n for d, n in zip(parts, units, strict=True)}
-        return run(replace(subject, values=_with(subject, subject.values, sizes), shape=_name(sizes)), tuning, gpu)
+        return run(replace(subject, values=_with(subject, subject.values, sizes), shape=_name(sizes)), tuning)
 
     ones = (1,) * len(parts)
     base = at(ones)
@@ -157,12 +157,12 @@ def _extended(subject: Subject, parts: Mapping[str, int], tuning: Tuning, gpu: g
                     "at a smaller --shape."
                 )
     kernels = _on_line(base, steps, tuple(parts.values()))
-    planned = _planned(subject, tuning, (gpu or gpus.usual()).multiprocessors)
+    planned = _planned(subject, tuning, gpus.usual().multiprocessors)
     for number, (kernel, (name, config, code)) in enumerate(zip(kernels, planned, strict=True)):
         one, *others = (c.kernels[number].config.blocks for c in (base, *steps))
         if code and any(c.kernels[number].code != code for c in (base, *steps, proof)):
             raise RungError(f"{base.rung}: {name} is compiled to other code there; count it at a smaller --shape.")
-        if name != kernel.kernel or config.blocks != _extrapolated(one, others, tuple(parts.values())):
+        if name != kernel.kernel or config.blocks != _extrapolate(one, others, tuple(parts.values())):
             raise RungError(f"{base.rung}: {name} has another number of blocks there; count it at a smaller --shape.")
         kernel.config = config
     sizes = tuple(c.shape for c in (base, *steps, proof))
@@ -177,7 +177,7 @@ def _planned(subject: Subject, tuning: Tuning, sms: int) -> list[tuple[str, Laun
     assert isinstance(rung, PythonRung)
     found: list[pretended.Kernel] = []
     with emulated_multiprocessors(sms), pretended.gpu(found.append, multiprocessors=sms, device="meta"):
-        inspect_triton.called(rung, values, dtype, tuning)
+        inspect_triton.compile_call(rung, values, dtype, tuning)
     return [(k.name, k.config, cubins.loaded(k.cubin, k.file).program(k.name).text) for k in found]
 
 
@@ -235,9 +235,7 @@ def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> lis
         raise RungError(f"{base.rung} launches other kernels at other sizes; count it at a smaller --shape.")
     found = []
     for number, kernel in enumerate(base.kernels):
-        each = [k.clocks for k in (kernel, *(step.kernels[number] for step in steps))]
-        clocks = max(one for one, _ in each), _extrapolated(each[0][1], [together for _, together in each[1:]], units)
-        made = replace(kernel, clocks=clocks, accesses=defaultdict(Counts))
+        made = replace(kernel, accesses=defaultdict(Counts))
         made.executed, made.lanes = defaultdict(Counter), defaultdict(Counter)
         others = [step.kernels[number] for step in steps]
         for access in sorted({*kernel.accesses, *itertools.chain(*(o.accesses for o in others))}):
@@ -248,7 +246,7 @@ def _on_line(base: Counted, steps: list[Counted], units: tuple[int, ...]) -> lis
             for place in {*first_of, *itertools.chain(*further_of)}:
                 one, *more = (counted.get(place, Counter()) for counted in (first_of, *further_of))
                 for name in {*one, *itertools.chain(*more)}:
-                    getattr(made, of)[place][name] = _extrapolated(one[name], [m[name] for m in more], units)
+                    getattr(made, of)[place][name] = _extrapolate(one[name], [m[name] for m in more], units)
         found.append(made)
     return found
 
@@ -257,13 +255,13 @@ def _line(first: Counts, further: Iterable[Counts], units: tuple[int, ...]) -> C
     others = list(further)
     return Counts(
         **{
-            f.name: _extrapolated(getattr(first, f.name), [getattr(o, f.name) for o in others], units)
+            f.name: _extrapolate(getattr(first, f.name), [getattr(o, f.name) for o in others], units)
             for f in fields(Counts)
         }
     )
 
 
-def _extrapolated(one: int, others: Iterable[int], units: tuple[int, ...]) -> int:
+def _extrapolate(one: int, others: Iterable[int], units: tuple[int, ...]) -> int:
     slopes = [other - one for other in others]
     if one:
         return round(one * math.prod(1 + s / one * (n - 1) for s, n in zip(slopes, units, strict=True)))

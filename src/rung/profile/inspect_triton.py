@@ -58,7 +58,7 @@ def _compiled(
     """Triton's compiled kernels of one call, each once, in the order of their launches; and the CUDA kernels."""
     try:
         with pretending(int(re.sub(r"\D", "", arch))) as launched, _noting() as prepared:
-            called(rung, values, dtype, tuning)
+            compile_call(rung, values, dtype, tuning)
     except RungError:
         raise
     except Exception as problem:  # any error of Triton's compiler or the rung's own Python code
@@ -67,7 +67,7 @@ def _compiled(
     return list({id(kernel): kernel for kernel in launched}.values()), prepared
 
 
-def called(rung: PythonRung, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None) -> None:
+def compile_call(rung: PythonRung, values: Values, dtype: Dtype, tuning: Mapping[str, int] | None) -> None:
     """Calls the rung on operands without storage."""
     call = rung.call(_operands(rung, values, dtype), values, dtype, "emulator", tuning)
     rung.bound(replace(call, device="cuda")).run()

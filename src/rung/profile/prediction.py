@@ -57,8 +57,7 @@ class Prediction:
     @property
     def parts(self) -> list[float]:
         """Microseconds of each launch."""
-        clock = gpus.find(self.gpu).clock_mhz
-        return [p.clocks / clock + timing.LAUNCH * 1e6 for p in self.launches]
+        return [timing.microseconds(gpus.find(self.gpu), played) for played in self.launches]
 
     @property
     def us(self) -> float:

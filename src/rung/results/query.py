@@ -69,6 +69,12 @@ class Pair:
     def same_code(self) -> bool:
         return self.a.texts == self.b.texts
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "rung": self.a.what, "dtype": self.a.dtype, "shape": self.a.shape, "a_us": self.a.cold_us,
+            "b_us": self.b.cold_us, "ratio": self.ratio, "verdict": self.verdict, "same_source": self.same_code,
+        }  # fmt: skip
+
 
 def compare(a: Iterable[Row], b: Iterable[Row]) -> list[Pair]:
     """B against A, wherever both were timed; different tunables or sources still count as the same rung."""

@@ -130,6 +130,8 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
     proposals = [table for table, _ in (found[:1] if sure else found)]
     instances = {table["launch"][0]["kernel"]: table for table in reversed(proposals)}
     for instance, table in reversed(instances.items()):
+        for say in progress:
+            say(f"rung: {instance} is compiled")
         if _compiles(of, path, table):
             break
         proposals = [one for one in proposals if one["launch"][0]["kernel"] != instance]
@@ -140,7 +142,7 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         names = ", ".join(name for name, *_ in template_of(source, kernel.rpartition("::")[2]) or ())
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
-    right, tried = _tried(of, path, proposals)
+    right, tried = _try_proposals(of, path, proposals)
     if right is not None and right["confirmed"]:
         rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
         why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line needs = "
@@ -170,9 +172,11 @@ def _compiles(of: Operation, path: Path, table: dict[str, Any]) -> bool:
     return True
 
 
-def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
+def _try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
     """The first right proposal, with what its trial adds, and how many were tried; a wrong one may end its process, and
     the next goes on."""
+    for say in progress:
+        say(f"rung: {len(proposals)} headers are tried")
     from rung.rungs.adopt_trial import PASSES, tried  # it imports torch: a copy of this process has it
 
     first = 0
@@ -188,14 +192,16 @@ def _tried(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[
         end.close()
         begun = -1
         try:
-            while answers.poll(max(0.0, deadline - time.monotonic())):
+            while (now := time.monotonic()) < deadline:
+                if now - said > SILENCE:
+                    said, number = now, max(begun, first) % len(proposals) + 1
+                    for say in progress:
+                        say(f"rung: header {number} of {len(proposals)} is tried ({now - began:.1f} s)")
+                if not answers.poll(min(SILENCE, deadline - now)):
+                    continue
                 answer = answers.recv()
                 if isinstance(answer, int):
-                    begun, now = answer, time.monotonic()
-                    if now - said > SILENCE:
-                        said, number = now, begun % len(proposals) + 1
-                        for say in progress:
-                            say(f"rung: header {number} of {len(proposals)} is tried ({now - began:.1f} s)")
+                    begun = answer
                     if held is not None and begun >= len(proposals):
                         return held, len(proposals)
                 elif answer is not None and answer["held"]:
@@ -719,7 +725,7 @@ def _by_style(
         shared = {"shared": f"{block} * 4"}
     if "threadIdx.y" in body:
         numbers = [(n, int(v)) for n, v in constants.items() if v.isdigit()]
-        tiles = [v for n, v in numbers if v <= 32 and re.search(r"tile|bs|block|ts", n, re.IGNORECASE)]
+        tiles = [v for n, v in numbers if 0 < v <= 32 and re.search(r"tile|bs|block|ts", n, re.IGNORECASE)]
         heights = [v for n, v in numbers if "rows" in n.lower()]
         for side in dict.fromkeys([*tiles, 16, 32]):
             across, down = f"ceil_div({columns}, {side})", f"ceil_div({rows}, {side})"

@@ -63,7 +63,7 @@ def _of_file(path: Path, changed: int) -> tuple[int, tuple[str, ...]]:
     return _of_text(read_bytes(path).decode(errors="replace"))
 
 
-def misplaced(tensors: Iterable[tuple[str, torch.Tensor]], multiple: int) -> str | None:
+def find_misplaced(tensors: Iterable[tuple[str, torch.Tensor]], multiple: int) -> str | None:
     """The first operand that is not aligned to this many bytes; single numbers may be unaligned."""
     if multiple <= 1:
         return None

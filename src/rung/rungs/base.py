@@ -197,7 +197,7 @@ class Rung(ABC):
         if reason := self._unmet(dtype, names, tensors):
             return reason
         multiple = self._alignment(names)
-        name = alignment.misplaced(((n, t) for n, t in (tensors or {}).items() if n in self.binds), multiple)
+        name = alignment.find_misplaced(((n, t) for n, t in (tensors or {}).items() if n in self.binds), multiple)
         if name is not None:
             return (
                 f"{self.full_name} needs {name} to start at a multiple of {multiple} bytes, which this view of it "

@@ -77,7 +77,7 @@ class CubinRung(Rung):
         tensors = {**call.tensors, **call.buffers}
         made = []
         for launch in self._launches:
-            kernel = cubins.one_of(elf.kernels(self.code), launch.get("kernel"), str(self._cubin))
+            kernel = cubins.select_kernel(elf.kernels(self.code), launch.get("kernel"), str(self._cubin))
 
             def size(key: str, default: str = "1", launch: dict[str, Any] = launch) -> tuple[int, int, int]:
                 given = launch.get(key, default)

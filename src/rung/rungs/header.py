@@ -207,7 +207,7 @@ def table(source: str, origin: str, seen: tuple[Path, ...] = ()) -> dict[str, An
         if key not in INHERITED or key not in inherited:
             available = ", ".join(name for name in inherited if name in INHERITED)
             raise RungError(f"{origin}: {key!r} cannot be inherited from {parent}; it has {available}.")
-        own[key] = _merged(key, inherited[key], own[key], origin) if key in own else inherited[key]
+        own[key] = _merge(key, inherited[key], own[key], origin) if key in own else inherited[key]
     return own
 
 
@@ -225,10 +225,10 @@ def in_format(keys: dict[str, Any], name: str, origin: str) -> dict[str, Any]:
 
 
 def _over(base: dict[str, Any], own: dict[str, Any], origin: str) -> dict[str, Any]:
-    return base | {key: _merged(key, base[key], value, origin) if key in base else value for key, value in own.items()}
+    return base | {key: _merge(key, base[key], value, origin) if key in base else value for key, value in own.items()}
 
 
-def _merged(key: str, inherited: Any, own: Any, origin: str) -> Any:
+def _merge(key: str, inherited: Any, own: Any, origin: str) -> Any:
     """Tables are merged by name, conditions are added, and launches are merged key by key, in order."""
     if key == "formats":
         settings = {n: {k: v for k, v in form.items() if k not in DESCRIPTIVE} for n, form in inherited.items()}
@@ -238,7 +238,7 @@ def _merged(key: str, inherited: Any, own: Any, origin: str) -> Any:
     if key == "needs":
         return [n for part in (inherited, own) for n in (part if isinstance(part, list) else [part])]
     if key == "launch" and isinstance(own, list) and len(own) == len(inherited):
-        return [_merged("", *pair, origin) for pair in zip(inherited, own, strict=True)]
+        return [_merge("", *pair, origin) for pair in zip(inherited, own, strict=True)]
     raise RungError(f"{origin}: {key} is in the header and in inherit, and the two cannot be merged; drop one.")
 
 

@@ -121,7 +121,7 @@ def files(rung: Rung) -> Iterator[Path]:
     queue, seen = [rung.path], {rung.path.resolve()}
     while queue:
         origin = queue.pop(0)
-        for found in _named(origin, origin.stat().st_mtime_ns, shared, rung.path.parent.parent):
+        for found in _files_named(origin, origin.stat().st_mtime_ns, shared, rung.path.parent.parent):
             if found not in seen:
                 seen.add(found)
                 queue.append(found)
@@ -134,7 +134,7 @@ def texts(rung: Rung, chosen: Callable[[Path], bool] = lambda path: True) -> lis
 
 
 @lru_cache(maxsize=1024)  # most rungs share the same few headers
-def _named(origin: Path, changed: int, shared: Path, ladders: Path) -> tuple[Path, ...]:
+def _files_named(origin: Path, changed: int, shared: Path, ladders: Path) -> tuple[Path, ...]:
     """The files that this one includes or names."""
     places = ((origin.parent / n, shared / n, ladders / f"{n}.cu") for n in _names(origin, read_text(origin)))
     found = (next((p for p in some if p.suffix in (".cu", ".cuh", ".py") and p.is_file()), None) for some in places)

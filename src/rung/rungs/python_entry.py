@@ -37,7 +37,7 @@ def entry_of(tree: ast.Module, operation: Operation) -> Entry | None:
         needs = [*filter(None, (_condition(n.test, sizes) for n in ast.walk(body) if isinstance(n, ast.Assert)))]
         needs += [f"{s} == {v}" for s, v in operation.alone.items() if s not in meaning.values()]
         flat = frozenset(meaning[p] for p, names in _unpacked(function) if p in meaning and len(names) == 2)
-        returns = _returned(function, meaning, operation)
+        returns = _returns(function, meaning, operation)
         found.append(Entry(name, function, meaning, returns, flat, tuple(dict.fromkeys(needs))))
     return next((e for e in found if _launches(reached_from(tree, e.name))), found[0] if found else None)
 
@@ -101,7 +101,7 @@ def _in_one_piece(function: ast.FunctionDef, meaning: dict[str, str], operation:
     return {p: o if p in strided else whole.get(o, o) for p, o in meaning.items()}
 
 
-def _returned(function: ast.FunctionDef, meaning: dict[str, str], operation: Operation) -> tuple[str, ...]:
+def _returns(function: ast.FunctionDef, meaning: dict[str, str], operation: Operation) -> tuple[str, ...]:
     """What a function returns: the output that has the shape of the operand that the result was made like, or all."""
     outs = [o for o in operation.operands if o.role == "out" and o.name not in meaning.values()]
     like = {}

@@ -51,7 +51,7 @@ def read_facts(path: Path, operation: Operation | None = None) -> Facts:
         raise RungError(f"{path} nests too deeply for Python; write it in shorter expressions.") from None
     run = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "run"), None)
     constants = _constants(tree)
-    triton = any("triton" in _imported(n) for n in tree.body)
+    triton = any("triton" in _import(n) for n in tree.body)
     if run is not None:
         doc = " ".join((ast.get_docstring(tree) or f"run of {path.name}.").split())
         return Facts(source, of_constants(constants, doc, str(path)), parameters(run), triton)
@@ -85,7 +85,7 @@ def _constants(tree: ast.Module) -> dict[str, Any]:
     return found
 
 
-def _imported(node: ast.stmt) -> set[str]:
+def _import(node: ast.stmt) -> set[str]:
     if isinstance(node, ast.Import):
         return {alias.name.split(".")[0] for alias in node.names}
     if isinstance(node, ast.ImportFrom):

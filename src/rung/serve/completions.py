@@ -97,7 +97,7 @@ class _Fields:
         if value is None:
             return default
         if not holds(value):
-            raise Refusal(400, f"{name} is {_shown(value)}; it must be {expected}.", name)
+            raise Refusal(400, f"{name} is {_show(value)}; it must be {expected}.", name)
         return value
 
     def whole(self, name: str, low: int, high: int, default: Any) -> Any:
@@ -120,14 +120,14 @@ class _Fields:
             if self._left.pop(name, None) not in values:
                 raise Refusal(400, f"{name} is not supported; leave it out.", name)
         for name in self._left.keys() - IGNORED:
-            raise Refusal(400, f"there is no field {_shown(name)}; docs/serving.md lists the fields.", name)
+            raise Refusal(400, f"there is no field {_show(name)}; docs/serving.md lists the fields.", name)
 
 
 def _whole(v: Any) -> bool:
     return isinstance(v, int) and not isinstance(v, bool)
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     text = ascii(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -139,7 +139,7 @@ def _fields(body: Any, served: Served) -> _Fields:
     model = f.take("model", "a string", lambda v: isinstance(v, str), served.name)
     if model != served.name:
         raise Refusal(
-            404, f"there is no model {_shown(model)} here; this server has {served.name!r}.", "model", "model_not_found"
+            404, f"there is no model {_show(model)} here; this server has {served.name!r}.", "model", "model_not_found"
         )
     return f
 
@@ -300,7 +300,7 @@ def _prompts(f: _Fields, served: Served, name: str, most: int = MOST_TEXTS) -> l
         elif _tokens(one):
             prompts.append(Prompt(served.tokenizer.decode(one), tuple(one)))
         else:
-            raise Refusal(400, f"{name} holds {_shown(one)}; it must be {expected}.", name)
+            raise Refusal(400, f"{name} holds {_show(one)}; it must be {expected}.", name)
     return prompts
 
 

@@ -5,19 +5,13 @@ What differs is listed.
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rung.dtypes import DTYPES
-from rung.profile.bound import bound, kendall
-from rung.results import codes
 from rung.results.current import Figure, Figures
 from rung.results.row import Row
-from rung.rungs import catalogue
-from rung.rungs.base import Subject
 from rung.show import markdown
 
 COMPARED = (
@@ -59,14 +53,12 @@ class Pair:
         return abs(self.measured - self.counted) / max(self.measured, self.counted, 1.0)
 
 
-def parts(gpu: Figures, rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
+def parts(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     """The page's generated parts."""
     every = list(pairs(rows))
-    counts = [row for row in rows if row.kind == "count" and codes.current(row)]
     return {
         "counters:agreement": partial(agreement, every),
         "counters:others": partial(others, every),
-        "counters:bounds": partial(bounds, gpu, counts),
         "counters:speed": partial(speed, [row for row in rows if row.what == "counters/speed"]),
     }
 
@@ -77,34 +69,6 @@ def headline(figures: Figures, ladder: str) -> list[Figure]:
     sizes = Counter((f.row.shape, f.row.dtype) for f in found)
     most = max(sizes, key=lambda size: sizes[size], default=None)
     return [f for f in found if (f.row.shape, f.row.dtype) == most]
-
-
-def bounds(figures: Figures, counts: Sequence[Row]) -> str:
-    """How far the order of a ladder's rungs by their bounds is that of their times."""
-    counted = {launches(row): row for row in counts}
-    lines = []
-    for ladder in catalogue.operations():
-        timed = headline(figures, ladder)
-        both = [(f, counted[key]) for f in timed if (key := launches(f.row)) in counted]
-        known = [(f.us, bound(_subject(row), row.detail["kernels"])) for f, row in both if row.verdict == "ok"]
-        if len(known) < 2:
-            continue
-        tau = kendall([least.seconds for _, least in known], [us for us, _ in known])
-        shares = sorted(least.seconds * 1e6 / us for us, least in known)
-        units = ", ".join(unit for unit, _ in Counter(least.unit for _, least in known).most_common())
-        size = f"{timed[0].row.dtype} {timed[0].row.shape}"
-        middle = f"{shares[0]:.0%} to {shares[-1]:.0%}, median {statistics.median(shares):.0%}"
-        lines.append((ladder, size, f"{len(known)} of {len(timed)}", f"{tau:.2f}", middle, units))
-    if not lines:
-        return "\nNot counted yet.\n\n"
-    heads = ("ladder", "", "rungs", "Kendall's tau", "bound / time", "set by")
-    return markdown.table(heads, lines)
-
-
-def _subject(row: Row) -> Subject:
-    operation = (rung := catalogue.find(row.what)).operation
-    values = operation.complete({k: v for k, v in row.values.items() if k not in operation.derived})
-    return Subject(rung, row.shape, values, DTYPES[row.dtype])
 
 
 def speed(rows: Sequence[Row]) -> str:

@@ -53,7 +53,7 @@ def _ordered(some: Iterable[Row], name: str, by: str | None) -> list[Row]:
     return [r for r in order if by is None or r.options.get("by") == by]
 
 
-def one_run(a: Row, b: Row) -> bool:
+def comparable(a: Row, b: Row) -> bool:
     """Whether two rows may be compared: measured on the same GPU, of the same code, within an hour."""
     hours = abs((datetime.fromisoformat(a.time) - datetime.fromisoformat(b.time)).total_seconds()) / 3600
     return a.machine.get("gpu") == b.machine.get("gpu") and a.commit == b.commit and hours < 1
@@ -63,7 +63,7 @@ def peer(found: Figures, row: Row, by: str = STATIC) -> Row | None:
     """The same work by another implementation, in the same run."""
     options = {**row.options, "by": by}
     same = (r for r in part(found, row.part, by) if r.what == row.what and r.dtype == row.dtype)
-    return next((r for r in same if r.options == options and one_run(r, row)), None)
+    return next((r for r in same if r.options == options and comparable(r, row)), None)
 
 
 def _beside(found: Figures, row: Row) -> tuple[str, str]:
@@ -124,11 +124,13 @@ def llama(found: Figures) -> str:
         if step is None:
             continue
         times_ = [f"{step['step_us']:,.0f}", f"{step['launches']:,.0f}", f"{step['bytes_us']:,.0f}"]
-        texts = [*rates(model, "text", 1), *times_, *rates(model, "text", 64), *rates(model, "score", 8)]
+        several = [cell for n in (8, 64) for cell in rates(model, "text", n)] + rates(model, "text", 256)[:1]
+        texts = [*rates(model, "text", 1), *times_, several[0], *several[2:], *rates(model, "score", 8)]
         lines.append([name, *texts])
     other = "transformers"
-    heads = ("one text, tokens/s", other, "step, µs", "launches", "bytes, µs", "64 texts", other, "score", other)
-    return table(("bfloat16, random weights", *heads), lines)
+    step_heads = ("step, µs", "launches", "bytes, µs")
+    several_heads = ("8 texts", "64 texts", other, "256 texts", "score", other)
+    return table(("bfloat16, random weights", "one text, tokens/s", other, *step_heads, *several_heads), lines)
 
 
 def batch(found: Figures) -> str:
@@ -150,7 +152,7 @@ def prompts(found: Figures) -> str:
     for model, dtype, length in dict.fromkeys(key[:3] for key in sorted(rows, key=lambda k: (k[0], k[1], k[2]))):
         here = [rows.get((model, dtype, length, by)) for by, _ in PROMPTS]
         newest = max((r for r in here if r), key=lambda r: r.time)
-        spent = [r.metrics["prompt_ms"] if r and one_run(r, newest) else None for r in here]
+        spent = [r.metrics["prompt_ms"] if r and comparable(r, newest) else None for r in here]
         gain = times(spent[2] / spent[0]) if spent[0] and spent[2] else ""
         lines.append([f"{model} {dtype}, {length}", *(f"{x:.3f}" if x else "" for x in spent), gain])
     return table(("prompt, tokens", *(head for _, head in PROMPTS), "gain over it"), lines)

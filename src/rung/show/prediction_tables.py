@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from rung.profile.bound import kendall
 from rung.profile.prediction import Error
 from rung.results import codes, current
 from rung.results.row import Row
@@ -145,3 +145,11 @@ def _by(shares: Mapping[str, float], part: int) -> dict[str, float]:
 
 def _first(shares: Mapping[str, float]) -> str:
     return max(shares, key=lambda at: shares[at])
+
+
+def kendall(a: Sequence[float], b: Sequence[float]) -> float:
+    """Kendall's tau-b of two orders; pairs that are equal on one side count half."""
+    pairs = [(i, j) for i in range(len(a)) for j in range(i)]
+    signs = [((a[i] > a[j]) - (a[i] < a[j]), (b[i] > b[j]) - (b[i] < b[j])) for i, j in pairs]
+    left, right = sum(x != 0 for x, _ in signs), sum(y != 0 for _, y in signs)
+    return sum(x * y for x, y in signs) / math.sqrt(left * right) if left and right else 0.0

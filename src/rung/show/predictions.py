@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rung.cuda import gpus
 from rung.emulator import timing
 from rung.emulator.counters import Place, places
-from rung.profile.prediction import Error, Prediction
+from rung.profile.prediction import Error, Prediction, error
+from rung.results import codes
+from rung.results.row import Row
 from rung.show.verb_tables import Table
 
 WORDS = {
@@ -31,7 +33,7 @@ def _us(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def said(found: Prediction, error: Error | None, share: float | None) -> str:
+def said(found: Prediction, known: Error | None, share: float | None) -> str:
     """The prediction in a sentence, which says that it is one."""
     text = f"predicted for {found.gpu}, not measured: {_us(found.us)} us with cold caches"
     if share is not None:
@@ -45,12 +47,40 @@ def said(found: Prediction, error: Error | None, share: float | None) -> str:
         )
     if found.basis.kind == "calibrated":
         return f"{text}; its constants were measured on such a GPU ({found.basis.when}), no prediction was compared."
-    if error is None:
+    if known is None:
         return f"{text}; no predictions of this class ({found.kind}) have been compared with measurements."
     return (
-        f"{text}; of {error.rungs} rungs of this class ({found.kind}), on which nothing was fitted, predictions are "
-        f"{error.mean:.0%} off on average, 9 of 10 within {error.ninetieth:.0%}."
+        f"{text}; of {known.rungs} rungs of this class ({found.kind}), on which nothing was fitted, predictions are "
+        f"{known.mean:.0%} off on average, 9 of 10 within {known.ninetieth:.0%}."
     )
+
+
+def stored(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The newest prediction of each rung of the present code, for each GPU, number format and shape."""
+    newest: dict[tuple[str, ...], Row] = {}
+    for row in sorted((r for r in rows if r.kind == "prediction" and r.verdict == "ok"), key=lambda r: r.time):
+        if codes.current(row):
+            newest[row.what, str(row.options["predicted"]), row.dtype, row.shape] = row
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in newest.values():
+        found[row.what].append(row)
+    return found
+
+
+def of_row(row: Row) -> str:
+    """A stored prediction in a sentence, which says that it is one."""
+    kind, gpu = str(row.detail["class"]), gpus.find(str(row.options["predicted"]))
+    off = known.mean if gpu.name in timing.COMPARED and (known := error(kind)) else None
+    text = f"Predicted for {gpu.name}, not measured: {_us(row.metrics['predicted_us'])} µs in {row.dtype}, {row.shape}"
+    return f"{text}; such predictions ({kind}) are {off:.0%} off on average" if off is not None else text
+
+
+def compared(names: Sequence[str], every: Sequence[Prediction]) -> str:
+    """The second in terms of the first."""
+    one, two = every
+    faster = two.us <= one.us
+    ratio = one.us / two.us if faster else two.us / one.us
+    return f"{names[1]} is predicted to be {ratio:.2f} times as {'fast' if faster else 'slow'} as {names[0]}."
 
 
 def launches(found: Prediction) -> Table:
@@ -87,11 +117,11 @@ def waits(found: Prediction) -> Table:
     return Table(("kernel", "line", "of its warps' time", "most of it"), rows, ("line", "of its warps' time"))
 
 
-def as_json(found: Prediction, error: Error | None) -> dict[str, object]:
+def as_json(found: Prediction, known: Error | None) -> dict[str, object]:
     return {
         "gpu": found.gpu, "us": found.us, "class": found.kind, "source": "predicted",
         "code": found.code, "constants": found.basis.kind, "checked_against_hardware": found.basis.kind == "compared",
-        "error": error._asdict() if error and found.basis.kind == "compared" else None,
+        "error": known._asdict() if known and found.basis.kind == "compared" else None,
         "launches": [
             {
                 "kernel": played.program.kernel, "us": us, "clocks": played.clocks, "launches": played.launches,

@@ -88,7 +88,7 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     """Every file with generated parts, and its expected content."""
     rows = store.published(root)
     gpu, cpu = figures(rows)
-    makers = makers_of(gpu, cpu) | mutation_tables.parts(rows) | counter_tables.parts(gpu, rows)
+    makers = makers_of(gpu, cpu) | mutation_tables.parts(rows) | counter_tables.parts(rows)
     makers |= prediction_tables.parts(rows)
     makers |= {f"reproduce:{name}": partial(reproduce_page.document, gpu, name, rows) for name in sources.documents()}
     makers["programs:seen"] = partial(mutation_tables.programs, rows)

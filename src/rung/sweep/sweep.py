@@ -103,7 +103,7 @@ def configurations(
     if all(first[n] in table[n] for n in names):
         sampled.append(first)
     missed = 0
-    for index in _shuffled(total, seed):
+    for index in _shuffle(total, seed):
         if len(sampled) >= sample or missed == HOPELESS:
             break
         tuning = {}
@@ -117,7 +117,7 @@ def configurations(
     return sampled
 
 
-def _shuffled(total: int, seed: int) -> Iterator[int]:
+def _shuffle(total: int, seed: int) -> Iterator[int]:
     random_numbers = random.Random(seed)
     if total <= MOST:
         yield from random_numbers.sample(range(total), total)

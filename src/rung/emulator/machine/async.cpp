@@ -75,7 +75,7 @@ void finish_phase(Warp& warp, BytesBarrier& b)
 {
     if (b.pending < 0) fail(warp, RUNG_ASYNC, "a barrier of %d arrivals has one too many in phase %u", b.expected, b.phase);
     if (b.pending || b.bytes) return;
-    b.phase++, b.complete = b.time;
+    b.phase++;
     b.pending = b.expected;
     complete_phase(b);
 }
@@ -121,7 +121,7 @@ void exchange(Warp& warp, const Op& op, unsigned lane)
     const int count = int(MOST_ARRIVALS - (low >> 1 & (MOST_ARRIVALS - 1)));
     if (at % 8) fail(warp, RUNG_BOUNDS, "a barrier is at no multiple of 8 bytes");
     shared_place(warp, (at & 0xffffff) | warp.block->in_cluster << 24, 8);
-    warp.block->bytes_barriers[at & 0xffffff] = {count, count, 0, 0, 0, 0, new_agent(*warp.block), {}, {}};
+    warp.block->bytes_barriers[at & 0xffffff] = {count, count, 0, 0, new_agent(*warp.block), {}, {}};
     if (warp.recorded) record_bytes(warp, Bytes::BEGINS, at & 0xffffff, uint32_t(count));
 }
 
@@ -135,7 +135,7 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
             warp.r[out.index][l] = uint32_t(state), warp.r[out.index + 1][l] = uint32_t(state >> 32);
         }
         const int arrivals = op.flags & ARRIVALS ? 1 : op.flags & ARRIVALS_OF_REGISTER ? int(given) : 0;
-        b.pending -= arrivals, b.time = std::max(b.time, warp.time);
+        b.pending -= arrivals;
         if (arrivals) release_to(warp, b.collecting);
         if (op.flags & DROPS) b.expected -= arrivals;
         const long expects = op.flags & EXPECTS ? long(given) : op.flags & COMPLETES ? -long(given) : long(bool(op.flags & EXPECTS_ONE));
@@ -159,7 +159,7 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
         const BytesBarrier& b = barrier_at(warp, *warp.block, at);
         const bool done = (b.phase & 1) != parity;
         complete |= uint32_t(done) << l;
-        if (done) warp.time = std::max(warp.time, b.complete), acquire_from(warp, b.complete_clock);
+        if (done) acquire_from(warp, b.complete_clock);
         if (done && warp.recorded) record_bytes(warp, Bytes::WAITED, (at & 0xffffff) | warp.block->in_cluster << 24, parity);
         if (warp.block->number) return;
         Waited& before = waited[warp.rank % WARP];
@@ -210,7 +210,7 @@ bool prepare_lanes_copy(Op& op)
 {
     op.bytes = op.has("128") ? 16 : op.has("64") ? 8 : 4;
     op.flags = uint32_t(op.has("ZFILL"));
-    op.timing.kind = Timing::COPIES;
+    op.copies = true;
     return true;
 }
 
@@ -224,7 +224,9 @@ void count_sectors_of_copy(const Warp& warp, const Op& op, uint32_t lanes, const
         sector = from[l] / 32, line = to[l] / 128;
     });
     const Cost& cost = count_request(warp, op, lanes, from, op.bytes, false);
-    if (count > cost.sectors) op.memory->total[0].sectors += count - cost.sectors;
+    if (count <= cost.sectors) return;
+    op.memory->total[0].sectors += count - cost.sectors;
+    if (warp.recorded) record_again(warp, count - cost.sectors);
 }
 
 void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
@@ -286,16 +288,9 @@ void wait_for_group(Warp& warp, const Op& op, uint32_t)
     });
 }
 
-bool prepare_close_group(Op& op)
-{
-    op.timing.kind = Timing::CLOSES;
-    return true;
-}
-
 bool prepare_wait_for_group(Op& op)
 {
     op.flags = op.has("LE") && op.s[0].parts == "SB0";
-    if (op.flags) op.timing.kind = Timing::WAITS, op.timing.left = uint16_t(op.s[1].value);
     return true;
 }
 
@@ -409,7 +404,7 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
             for (const Piece& piece : pieces)
                 if (!piece.store && !piece.shared) look_as_barrier(warp, op, b, piece.at, piece.bytes, nullptr, false);
                 else if (!piece.store) look_as_barrier(warp, op, b, piece.at + launch.reserved_shared, piece.bytes, warp.block, false);
-        b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
+        b.bytes -= bytes;
         finish_phase(warp, b);
         if (!mask) break;
     }
@@ -648,7 +643,7 @@ void store_and_signal(Warp& warp, const Op& op, uint32_t lanes)
         to[l] = (at & 0xffffff) - launch.reserved_shared;
         BytesBarrier& b = barrier_at(warp, block_of(warp, at_barrier), at_barrier);
         look_as_barrier(warp, op, b, at & 0xffffff, bytes, &block_of(warp, at), true, l);
-        b.bytes -= bytes, b.time = std::max(b.time, warp.time + COPY_CLOCKS);
+        b.bytes -= bytes;
         if (warp.recorded) record_bytes(warp, Bytes::COMPLETES, at_barrier, bytes);
         finish_phase(warp, b);
     });

@@ -107,8 +107,9 @@ void measure_sharing(const Constants& c, uint64_t blocks, double together, doubl
     touched_now.assign(here.begin(), here.end());
 }
 
-Memories::Memories(const Constants& constants, double used_shared, double active)
-    : c(constants), second_rate(std::min(c.port_bytes, c.second_cache_bytes / active)), memory_rate(std::min(c.port_bytes, c.memory_bytes / active)),
+Memories::Memories(const Constants& constants, double used_shared, double active_)
+    : c(constants), second_rate(std::min(c.port_bytes, c.second_cache_bytes / active_)), memory_rate(std::min(c.port_bytes, c.memory_bytes / active_)),
+      active(active_),
       sets(std::max<size_t>(4, size_t(std::max(0.0, c.first_cache_size - used_shared)) / 128 / WAYS)), lines(sets)
 {
     memory_free = c.cold_start;
@@ -166,6 +167,12 @@ double Memories::load(double at, const Stream& s, const Ask& ask, uint32_t copy,
             found->tag = line + 1, found->valid = 0;
         }
         found->used = known, found->valid |= uint8_t(1 << (place & 3)), coming[place] = comes;
+    }
+    if (ask.again) {  // what all ask one line for, a slice of the second cache gives to one after the other
+        const Part* const part = part_of(s.sectors[ask.first]);
+        double& free = line_free[s.sectors[ask.first] / 4];
+        free = std::max(free, known) + ask.again * std::min(active, part ? part->readers : 1) / c.line_sectors;
+        done = std::max(done, free + c.second_cache_latency);
     }
     return done;
 }

@@ -156,7 +156,7 @@ void look_at_barrier(Block& block, unsigned number)
         for (Split& s : w.splits)
             if (s.wait == Wait::Barrier && s.wanted == number) s.wait = Wait::None, here |= s.lanes, pc = s.pc;
         if (!here) continue;
-        join(w, here, pc), w.time = std::max(w.time, complete.time);
+        join(w, here, pc);
         acquire_from(w, complete.clock), acquire_pending(w, OF_BLOCK), step(w), meet(w, here);
     }
 }
@@ -195,7 +195,6 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
         else if (op.has("OR")) barrier.sum |= yes ? ALL : 0;
         else barrier.sum = (barrier.arrived || barrier.sum ? barrier.sum : ALL) & (yes == lanes ? ALL : 1);
     }
-    barrier.time = std::max(barrier.time, w.time);
     release_to(w, barrier.clock);
     if (op.has("ARV")) barrier.arrived += WARP, step(w);
     else {
@@ -414,7 +413,6 @@ Turn run_warp(Warp& w)
 {
     Program& program = *launch.program;
     const uint64_t began = w.clock;
-    const bool timed = launch.timed;
     w.gives_way = w.pauses = false;
     if (w.now < w.splits.size()) interrupt(w);
     uint64_t most = launch.order == 2 ? 1 + draw() % TURN : TURN;
@@ -435,7 +433,6 @@ Turn run_warp(Warp& w)
         const uint32_t guard = w.p[op.guard], lanes = s.lanes & (op.guard_inverted ? ~guard : guard);
         executing = &op, executing_warp = &w;
         s.pc++, w.clock++;
-        if (timed) before(w, op);
         if (w.recorded) record(w, op, lanes);
         if (lanes) op.run(w, op, op.uniform ? ALL : lanes);
         if (w.gives_way) {
@@ -443,7 +440,6 @@ Turn run_warp(Warp& w)
             if (w.recorded) forget_last(w);
             break;
         }
-        if (timed) after(w, op);
         Tally& tally = program.tally[op.number];
         tally.executed++, tally.lanes += unsigned(__builtin_popcount(lanes));
         if (w.pauses) break;
@@ -508,7 +504,6 @@ void start(Unit& unit, uint64_t number)
             w.kept.clear();
             w.local.clear();
             w.registers = 0, w.timed_out = false;
-            if (launch.timed) begin_timing(w);
             begin_record_of(w);
         }
     }
@@ -524,13 +519,11 @@ bool finished(Unit& unit, uint64_t& instructions)
     for (auto& block : unit.blocks)
         if (!block->done()) return false;
     for (auto& block : unit.blocks) {
-        uint64_t length = 0;
         for (auto& warp : block->warps) {
-            length = std::max<uint64_t>(length, warp->time), instructions = std::max(instructions, warp->clock);
+            instructions = std::max(instructions, warp->clock);
             spare.push_back(std::move(warp));
         }
         if (!block->cells.empty()) spare_cells.push_back(std::move(block->cells));
-        launch.longest = std::max(launch.longest, length), launch.together += length;
     }
     return true;
 }

@@ -257,6 +257,15 @@ void widen(Program& program, Operand& o)
     if (o.kind == Kind::Constant) program.constants.push_back({&o, &row});
 }
 
+uint16_t clocks_of_products(const Op& op)
+{
+    if (op.opcode->width == Width::MATRICES) return op.has("1684") || op.has("1688") ? 2 : 4;
+    if (op.opcode->pipe == Pipe::TENSOR && op.opcode->width == Width::DOUBLE) return 16;
+    if (op.opcode->width != Width::GROUP) return 0;
+    const size_t n = op.modifiers.empty() ? std::string::npos : op.modifiers[0].find('x');  // 64x256x16
+    return n == std::string::npos ? 4 : uint16_t(atoi(op.modifiers[0].c_str() + n + 1) / 2);
+}
+
 }  // namespace
 
 // A compare-and-swap verifies the value that a loop has read before: that read is no race with other atomics, be it a loop that the
@@ -303,7 +312,7 @@ Program* decoded(const char* text)
     program->memory.resize(program->ops.size());
     for (Op& op : program->ops) {
         op.memory = &program->memory[op.number];
-        if (op.opcode) prepare_timing(op);
+        if (op.opcode) op.products = clocks_of_products(op);
         for (Operand* o : {&op.s[0], &op.s[1], &op.s[2], &op.s[3], &op.s[4]}) widen(*program, *o);
         if (!op.every.empty() && op.every.back().kind == Kind::Number) {
             const auto target = program->at.find(op.every.back().value);

@@ -86,9 +86,7 @@ void prepare(const rung_machine_launch& l)
     traced.clear(), happened.clear();
     trace_room = l.trace_room;
     begin_record(l.sampled, l.sampled_count, l.sampled_only);
-    if (l.timed && !launch.timed) empty_second_cache();
     launch.unwritten = {};
-    launch.timed = l.timed, launch.longest = launch.together = 0;
     begin_async();
     begin_races();
 }
@@ -162,7 +160,7 @@ EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64
     return count;
 }
 
-EXPORTED void rung_machine_cold() { empty_second_cache(), forget_launches(); }
+EXPORTED void rung_machine_cold() { forget_launches(); }
 
 EXPORTED int rung_machine_predict(void* program, const rung_machine_launch* l, const double* constants, uint32_t resident, double shared_bytes, double sets,
                                   rung_machine_prediction* made, double (*stalls)[STALLS], rung_machine_fault* fault)
@@ -173,7 +171,7 @@ EXPORTED int rung_machine_predict(void* program, const rung_machine_launch* l, c
     const uint64_t blocks = uint64_t(l->grid[0]) * l->grid[1] * l->grid[2];
     std::vector<uint32_t> chosen = sample(blocks / cluster, std::max(1u, unsigned(c.multiprocessors) / cluster), resident);
     rung_machine_launch one = *l;
-    one.sampled_only = !l->cooperative, one.timed = one.races = 0, one.multiprocessors = unsigned(c.multiprocessors);
+    one.sampled_only = !l->cooperative, one.races = 0, one.multiprocessors = unsigned(c.multiprocessors);
     while (one.sampled = chosen.data(), one.sampled_count = unsigned(chosen.size()), rung_machine_run(program, &one, fault)) {
         if (fault->kind == RUNG_UNSUPPORTED && chosen.size() > 1) {  // each is long: fewer tell as much
             const size_t step = std::max<size_t>(2, chosen.size() / 4);
@@ -190,7 +188,6 @@ EXPORTED int rung_machine_predict(void* program, const rung_machine_launch* l, c
     snprintf(fault->text, sizeof fault->text, "its blocks wait for each other: the model of time does not play that");
     return 1;
 }
-EXPORTED void rung_machine_clocks(uint64_t* both) { both[0] = launch.longest, both[1] = launch.together; }
 
 EXPORTED uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room)
 {

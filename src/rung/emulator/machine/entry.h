@@ -18,7 +18,6 @@ struct rung_machine_launch
     uint32_t bank_bytes[8];
     uint32_t parameters;    // where they begin in bank 0
     uint32_t trace_room;    // requests that are kept; a third each: stores to global memory of the first block, of others, the first's other ones
-    uint32_t timed;       // whether clocks of dependent instructions are added up
     double seconds;         // of CPU time, until the launch is ended
     uint32_t prints;        // what kernels print is shown: 1 as output, 2 as errors
     void* (*allocate)(size_t bytes);  // malloc and free of kernels; null if there are none
@@ -83,10 +82,8 @@ struct rung_machine_prediction
 };
 int rung_machine_predict(void* program, const struct rung_machine_launch* launch, const double* constants, uint32_t resident, double shared_bytes, double sets,
                          struct rung_machine_prediction* made, double (*stalls)[12], struct rung_machine_fault* fault);
-// The second cache holds nothing: for the clocks of the launches that follow.
+// The second cache holds nothing: for the prediction of the launches that follow.
 void rung_machine_cold();
-// Clocks of the longest block, and of all together; zero if they were not wanted.
-void rung_machine_clocks(uint64_t* both);
 // The first block's events: kind, warp, bytes or products, number of the copy.
 uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room);
 // Requests of the trace: instruction, block, warp, lanes, bytes of each, place (1 shared, 2 store, 4 times the swizzle), then

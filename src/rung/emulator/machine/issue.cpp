@@ -172,12 +172,12 @@ private:
         q.free[pipe] = now + (op.opcode->pipe == Pipe::TENSOR ? 1 : std::max(1.0, op.opcode->interval * c.occupied[unsigned(op.opcode->pipe)]));
         double ready = now + std::max(1u, control.stall), done = now + c.latency[unsigned(op.opcode->pipe)], taken = now + 6;
         Stall kind = op.opcode->pipe == Pipe::LSU || op.opcode->pipe == Pipe::XU || op.opcode->pipe == Pipe::ADU ? SHORT_SCOREBOARD : LONG_SCOREBOARD;
-        if (op.opcode->pipe == Pipe::TENSOR && active && op.timing.interval) {
+        if (op.opcode->pipe == Pipe::TENSOR && active && op.products) {
             const bool group = op.opcode->width == Width::GROUP;
-            const double begins = std::max(q.tensor, now), takes = group ? op.timing.interval : op.timing.interval * c.product_interval / 4;
+            const double begins = std::max(q.tensor, now), takes = group ? op.products : op.products * c.product_interval / 4;
             q.tensor = begins + takes;
             if (group) {  // operands come out of shared memory; the warp goes on
-                const double passes = (op.timing.interval * 2 * 32 + (op.s[0].kind == Kind::Memory ? 64 * 32 : 0)) / 128.0 / QUARTERS;
+                const double passes = (op.products * 2 * 32 + (op.s[0].kind == Kind::Memory ? 64 * 32 : 0)) / 128.0 / QUARTERS;
                 const double path = memories[m].path(begins, passes);
                 done = std::max(q.tensor, path) + c.group_tail;
                 w.open[unsigned(Agent::Product)] = std::max(w.open[unsigned(Agent::Product)], done);
@@ -219,17 +219,17 @@ private:
     bool answer(unsigned m, Quarter& q, Runner& w, const Op& op, const Ask& ask, double now, double& ready, double& done, double& taken, Stall& kind, Stall& reason)
     {
         Memories& memory = memories[m];
-        const bool copies = op.timing.kind == Timing::COPIES;
+        const bool copies = op.copies;
         double& open = w.open[unsigned(Agent::Copy)];
         switch (ask.asked) {
         case Asked::SHARED: {
             const double there = memory.shared(now + 8, ask);
-            if (!copies) done = std::max(done, op.timing.kind == Timing::PASSES ? there + c.atomic_latency / 4 : there);
+            if (!copies) done = std::max(done, !strcmp(op.opcode->way, "atomic") ? there + c.atomic_latency / 4 : there);
             taken = std::max(taken, memory.path_free + 2);
             break;
         }
         case Asked::GLOBAL: {
-            const bool atomic = op.timing.kind == Timing::PASSES;
+            const bool atomic = !strcmp(op.opcode->way, "atomic");
             kind = LONG_SCOREBOARD;
             q.free[unsigned(Pipe::LSU)] = std::max(q.free[unsigned(Pipe::LSU)], now + ask.passes * c.line_of_quarter);
             if (ask.store || atomic) {

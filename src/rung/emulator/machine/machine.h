@@ -23,17 +23,6 @@ constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2, 
 
 using Row = uint32_t[WARP];
 
-constexpr unsigned READY = ROWS + PREDICATES;  // registers and predicates, for timing.cpp
-struct Rows { uint16_t first, count; };
-struct Timing  // what an instruction reads and writes, and after how many clocks others may read it
-{
-    std::vector<Rows> reads, writes;
-    uint16_t latency = 4;
-    uint16_t interval = 0;  // clocks of a quarter's tensor cores: of a group; of a warp, four for 32 bytes of depth
-    enum Kind : uint8_t { PLAIN, STORES, COPIES, PASSES, CLOSES, WAITS } kind = PLAIN;  // cp.async: a copy, a group's end, a wait; an atomic
-    uint16_t left = 0;  // WAITS: groups that may be under way
-};
-
 struct Warp;
 struct Block;
 struct Stream;
@@ -108,7 +97,8 @@ struct Op
     uint32_t number = 0;                // its own index
     uint32_t control = 0;               // bits 105 to 125: what the compiler says about its issue (model.h)
     mutable Memory* memory = nullptr;
-    Timing timing;
+    uint16_t products = 0;  // clocks of a quarter's tensor cores: of a group's product; of a warp's, four for 32 bytes of depth
+    bool copies = false;    // cp.async
 
     bool has(const char* modifier) const
     {
@@ -162,13 +152,10 @@ struct Warp
     uint32_t polled_value = 0;
     std::vector<uint8_t> local;   // [lane][bytes]
     uint64_t clock = 0;           // instructions that it has executed
-    uint32_t time = 0, waited = 0;  // timing.cpp: clocks; those that the memory of this instruction takes
-    std::vector<uint32_t> ready;  // clocks at which a register or a predicate may be read
     std::unique_ptr<Order> order;
     uint32_t registers = 0;   // of each thread, as setmaxnreg leaves them
     bool timed_out = false;   // a wait of a limited time has ended once without what it waited for
     Stream* recorded = nullptr;  // model.h: what it executes, for the model of time
-    std::vector<uint32_t> groups = {0};  // clocks at which the copies of each group of cp.async have come
 
     Split& split() { return splits[now]; }
     uint32_t pc() const { return splits[now].pc; }
@@ -187,14 +174,13 @@ struct BytesBarrier  // mbarrier
     int pending, expected;
     long bytes;
     unsigned phase;
-    uint32_t time, complete;
     uint16_t agent;
     Clock collecting, complete_clock;  // of the arrivals in this phase, and in those before it
 };
 
 struct NamedBarrier
 {
-    unsigned arrived = 0, count = 0, sum = 0, time = 0;
+    unsigned arrived = 0, count = 0, sum = 0;
     uint32_t of_warp[WARP] = {};
     Clock clock;
 };
@@ -215,7 +201,6 @@ struct Block
     std::vector<Cell> cells;  // of shared memory, for races.cpp
     Clock cluster_clock;      // of a cluster's first block: what arrivals at the cluster's barrier release
     bool cluster_met = false;
-    std::vector<uint64_t> lines;  // timing.cpp: of 128 bytes, that the first cache holds
     bool done() const;
 };
 
@@ -238,11 +223,9 @@ struct Launch
     bool cooperative;
     double seconds;  // of CPU time, until it is ended
     std::vector<uint8_t> bank[8];  // constant memory
-    bool timed;
     uint64_t changes;              // of memory
     uint32_t poisoned_with;  // the upper half of words of shared and local memory that nothing has written; 0: they are not known
     std::array<rung_machine_fault, 5> unwritten;  // by space: the first read of what nothing has written
-    uint64_t longest, together;    // clocks of blocks: the longest, all of them
     uint32_t prints;  // 1: to standard output; 2: to that of errors
     void* (*allocate)(size_t bytes);
     const char* (*release)(void* memory);
@@ -317,6 +300,7 @@ void begin_record_of(Warp& warp);
 void record(Warp& warp, const Op& op, bool active);
 void forget_last(Warp& warp);           // it gave way, and comes again
 void record_request(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, const Cost& cost);
+void record_again(const Warp& warp, uint32_t sectors);  // of the request that was recorded last
 void record_copy(const Warp& warp, const Op& op, const std::vector<Piece>& pieces, uint32_t barrier, bool signals, uint32_t mask);
 void record_barrier(const Warp& warp, uint32_t number, uint32_t count, bool arrives_only);
 // Of a barrier of bytes; `at`: its place, the rank of the cluster's block from bit 24.
@@ -337,7 +321,7 @@ struct Opcode  // a row of opcodes.h
     bool writes_register;     // the first operand behind predicates is written
     const char* modifiers;
     Pipe pipe;
-    uint16_t interval, latency;
+    uint16_t interval;
     Width width;
     const char *way, *space, *direction;
 };
@@ -355,16 +339,6 @@ inline bool Op::stores(bool shared) const { return strcmp(opcode->way, "cp.async
 float special_reciprocal(float x);
 float special_root(float x);  // 1 / sqrt(x)
 float special_power(float x);  // 2^x
-
-// ---- the longest chain of dependent instructions ---------------------------------------------------------------------
-
-constexpr uint32_t COPY_CLOCKS = 263;  // of the copy engine: as a load from the second cache
-void prepare_timing(Op& op);
-void empty_second_cache();
-void begin_timing(Warp& warp);
-void before(Warp& warp, const Op& op);  // waits for what the instruction reads
-void after(Warp& warp, const Op& op);
-void time_of_memory(Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, bool shared);
 
 // ---- scheduling ----------------------------------------------------------------------------------------------------
 

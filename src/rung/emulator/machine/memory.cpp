@@ -206,7 +206,6 @@ void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsi
 const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared)
 {
     Memory& memory = *op.memory;
-    if (launch.timed) time_of_memory(const_cast<Warp&>(w), op, lanes, at, shared);
     if (trace_room) trace(w, op, lanes, at, bytes, shared, op.stores(shared), 0);
     const unsigned first = unsigned(__builtin_ctz(lanes));
     const uint32_t phase = uint32_t(at[first] % (shared ? 4 : LINE));  // conflicts stay if all lanes move by some banks

@@ -30,6 +30,7 @@ struct Ask
     bool store = false, last = false;  // `last` of its instruction
     uint8_t bytes = 4;                 // of a lane
     uint16_t passes = 0;               // of the data path: wavefronts, or lines
+    uint16_t again = 0;                // sectors that a copy by lanes asks for once more, since they go to several lines of shared memory
     uint32_t count = 0, place = 0, amount = 0;
     uint64_t first = 0;                // of `count` sectors in Stream::sectors
 };
@@ -64,6 +65,7 @@ struct Constants
     double block_interval;                                // between blocks that begin on all of the GPU
     double line, missed_line, pending_line, stored_line, line_of_quarter;  // of the data path; beyond it where it is not there yet; of the way out; of a quarter's address unit
     double cold_start;                                    // of a launch, before which DRAM gives nothing
+    double line_sectors;                                  // a clock, that the second cache gives of one line to all of the GPU
     double stores_wait;                                   // clocks of stores on their way out, before the data path is held back
     double queue;                                         // instructions of a quarter that wait for the data path
 };
@@ -95,9 +97,10 @@ public:
 private:
     struct Line { uint64_t tag = 0; double used = -1; uint8_t valid = 0; };
     const Constants& c;
-    double second_rate, memory_rate, second_free = 0, memory_free = 0, store_free = 0, engine_free = 0;
+    double second_rate, memory_rate, second_free = 0, memory_free = 0, store_free = 0, engine_free = 0, active;
     size_t sets;
     std::vector<std::array<Line, 4>> lines;
+    std::unordered_map<uint64_t, double> line_free;  // of lines that many ask for at once
     std::unordered_map<uint64_t, double> coming, fetched;  // sectors on their way to the first cache; what DRAM has given to the second
     double from_second(double at, uint64_t sector, uint32_t copy, bool first_wave);
 };

@@ -100,6 +100,8 @@ void record_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t*
     add(w, h);
 }
 
+void record_again(const Warp& w, uint32_t sectors) { w.recorded->events.back().again = uint16_t(sectors); }
+
 void record_copy(const Warp& w, const Op&, const std::vector<Piece>& pieces, uint32_t barrier, bool signals, uint32_t mask)
 {
     Stream& s = *w.recorded;

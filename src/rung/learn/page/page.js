@@ -51,7 +51,7 @@ const view = new EditorView({
   state: EditorState.create({
     extensions: [
       CM.keymap.of([{ key: "Mod-Enter", run: () => (run(), true) }]), // the Tab key leaves the editor, as a reader expects
-      CM.lineNumbers(), CM.history(), CM.highlightActiveLine(), CM.bracketMatching(), CM.cpp(), CM.indentUnit.of("    "),
+      CM.lineNumbers(), EditorView.lineWrapping, CM.history(), CM.highlightActiveLine(), CM.bracketMatching(), CM.cpp(), CM.indentUnit.of("    "),
       CM.keymap.of([...CM.defaultKeymap, ...CM.historyKeymap]), CM.syntaxHighlighting(colours), marked, blanks,
       EditorView.contentAttributes.of({ "aria-label": "The kernel" }),
       EditorView.updateListener.of((change) => change.docChanged && arrows([])),
@@ -73,7 +73,12 @@ function go(line) {
 // Two arrows, from what lies between to the two lines of a race.
 function arrows(lines) {
   view.dom.querySelector(".arrows")?.remove();
-  if (!lines.length) return;
+  at("editor").classList.toggle("raced", lines.length > 0);
+  if (lines.length) requestAnimationFrame(() => view.requestMeasure({ read: () => view.contentHeight, write: () => draw(lines) }));
+}
+
+function draw(lines) {
+  view.dom.querySelector(".arrows")?.remove();
   const [a, b] = lines.length > 1 ? lines : [lines[0], lines[0]];
   const y = (n) => { const block = view.lineBlockAt(view.state.doc.line(n).from); return block.top + block.height / 2 + view.documentPadding.top; };
   const right = view.dom.clientWidth - 14, from = right - 70, middle = (y(a) + y(b)) / 2;
@@ -115,12 +120,14 @@ async function show(number) {
   at("predict").querySelector("input").value = "";
   at("theory").hidden = !exercise.about;
   at("theory").open = exercise.first;
-  at("theory").querySelector("summary").textContent = "What it is about";
+  at("theory").querySelector("summary").textContent = `The chapter: ${exercise.chapter}`;
   at("theory").querySelector("div").innerHTML = exercise.about;
   at("file").textContent = exercise.file;
   hints(exercise);
   write(exercise.text);
+  view.scrollDOM.scrollTo(0, 0);
   at("verdict").replaceChildren();
+  delete at("verdict").dataset.state;
   at("drawings").hidden = true;
   if (exercise.why) said({ state: "solved", stars: exercise.stars, symptoms: [], why: exercise.why, story: exercise.story });
   await list();
@@ -128,13 +135,14 @@ async function show(number) {
 }
 
 function hints({ hints: seen, further }) {
-  at("hints").querySelector("ol").replaceChildren(...seen.map((h) => made("li", h)));
+  at("hints").querySelector("ol").replaceChildren(...seen.map((h) => made("li", undefined, { innerHTML: h })));
   at("hint").disabled = !further;
 }
 
 async function run() {
   if (at("run").disabled) return;
   at("run").disabled = true;
+  delete at("verdict").dataset.state;
   at("verdict").replaceChildren(made("p", "Running ..."));
   try {
     const found = await ask(`/exercise/${exercise.number}/grade`, { text: text() });
@@ -142,6 +150,7 @@ async function run() {
     if (found.drawn) drawing(found);
     await list();
   } catch (error) {
+    at("verdict").dataset.state = "wrong";
     at("verdict").replaceChildren(made("p", String(error.message)));
   }
   at("run").disabled = false;
@@ -159,9 +168,13 @@ function said(found) {
     items.append(item);
   }
   box.replaceChildren(head, items);
+  if (found.state === "solved")
+    box.append(made("p", exercise.for.map((what, i) => `${i < found.stars ? "★" : "☆"} ${what}`).join(" · "), { className: "soft" }));
+  if (found.drawn)
+    box.append(made("button", "What your kernel did", { type: "button", onclick: () => at("drawings").scrollIntoView() }));
   const guess = at("predict").querySelector("input").value;
   if (guess !== "" && found.answer !== undefined)
-    box.append(made("p", Number(guess) === found.answer ? `You predicted ${guess}: so it is.` : `You predicted ${guess}; counted: ${+found.answer.toFixed(2)}.`));
+    box.append(made("p", Number(guess) === found.answer ? `You predicted ${guess}, and ${guess} was counted.` : `You predicted ${guess}; counted: ${+found.answer.toFixed(2)}.`));
   if (found.cases) box.append(made("p", `${found.cases} runs at different sizes.`, { className: "soft" }));
   if (found.why) box.append(made("div", undefined, { innerHTML: found.why }));
   if (found.story?.length) box.append(made("p", `See also: ${found.story.map((s) => `rung show ${s} --diff`).join(", ")}`, { className: "soft" }));

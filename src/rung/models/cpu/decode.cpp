@@ -175,6 +175,8 @@ class Forward final : public Model {
 
   void begin(const float* x) {  // by one thread: x (n, C), the embedded tokens
     std::memcpy(x_.data(), x, sizeof(float) * step_.n * s_.C);
+    for (int c = 0; c < step_.n; ++c)
+      place_[c] = place_in(step_.memory, step_.columns[c].row, step_.columns[c].position, s_.HS);
     for (auto& counter : next_) counter.store(0, std::memory_order_relaxed);
   }
 
@@ -226,8 +228,7 @@ class Forward final : public Model {
     return static_cast<Cached*>(cache) + layer * step_.memory.between_layers + h * step_.memory.page * s_.HS;
   }
   Cached* place(void* cache, int layer, int c, int h) const {
-    const Column& column = step_.columns[c];
-    return head(cache, layer, h) + place_in(step_.memory, column.row, column.position, s_.HS);
+    return head(cache, layer, h) + place_[c];
   }
 
   void normalize(Scratch& my, int c, const float* x, const Norm& norm) const {
@@ -285,26 +286,30 @@ class Forward final : public Model {
     const int HS = s_.HS, before = int(step_.columns[c].position) + 1, T = std::min(before, s_.window);
     const float* q = &q_[size_t(c) * net_.turned + h * HS];
     const int shared = h / (s_.NH / s_.NKV);
-    const Cached *keys = head(step_.memory.k, layer, shared), *values = head(step_.memory.v, layer, shared);
-    const auto each = [&](const auto& some) { each_page(step_.memory, step_.columns[c].row, before - T, T, HS, some); };
+    const auto each = [&](void* cache, const auto& some) {
+      const Cached* from = head(cache, layer, shared);
+      each_page(step_.memory, step_.columns[c].row, before - T, T, HS,
+                [&](int64_t place, int first, int count) { some(from + place, my.scores.data() + first, count); });
+    };
     if (int(my.scores.size()) < T) my.scores.resize(T);
     float* p = my.scores.data();
-    float largest = -INFINITY, sum = 0;
-    each([&](int64_t place, int first, int count) {
+    const float scale = net_.scale[layer];
+    each(step_.memory.k, [=](const Cached* k, float* p, int count) {
       for (int t = 0; t < count; ++t) {
         float s = 0;
-        for (int j = 0; j < HS; ++j) s += q[j] * to_float(keys[place + t * HS + j]);
-        p[first + t] = s * net_.scale[layer];
-        largest = std::max(largest, p[first + t]);
+        for (int j = 0; j < HS; ++j) s += q[j] * to_float(k[size_t(t) * HS + j]);
+        p[t] = s * scale;
       }
     });
+    float largest = -INFINITY, sum = 0;
+    for (int t = 0; t < T; ++t) largest = std::max(largest, p[t]);
     for (int t = 0; t < T; ++t) sum += p[t] = fast_exp(p[t] - largest);
     float* out = &attn_[size_t(c) * net_.Q + h * HS];
     std::fill(out, out + HS, 0.0f);
-    each([&](int64_t place, int first, int count) {
+    each(step_.memory.v, [=](const Cached* v, const float* p, int count) {
       for (int t = 0; t < count; ++t) {
-        const float share = p[first + t] / sum;
-        for (int j = 0; j < HS; ++j) out[j] += share * to_float(values[place + t * HS + j]);
+        const float share = p[t] / sum;
+        for (int j = 0; j < HS; ++j) out[j] += share * to_float(v[size_t(t) * HS + j]);
       }
     });
   }
@@ -353,6 +358,7 @@ class Forward final : public Model {
   std::vector<std::atomic<int>> next_;  // the next row to take, for each phase of the step
   std::vector<Scratch> scratch_;
   std::vector<float> x_, q_, attn_, hidden_;
+  int64_t place_[MAX_COLUMNS];  // of each column's keys and values, in their first head of the first layer
 };
 
 // The threads; the caller is the first of them. Between steps they poll for work briefly, then sleep.

@@ -71,10 +71,10 @@ class CpuPlan(TorchPlan):
 
     def matrix(self, weight: torch.Tensor) -> Linear:
         made = super().matrix(weight)
-        made.weight = self._placed(made.weight)
+        made.weight = self._place(made.weight)
         return made
 
-    def _placed(self, weight: torch.Tensor) -> torch.Tensor:
+    def _place(self, weight: torch.Tensor) -> torch.Tensor:
         """A copy adjacent to the previous matrices: the compiled code moves whole pages of 2 MB."""
         size = -(-weight.nbytes // 64) * 64
         if size > len(self._scratch):

@@ -12,7 +12,7 @@ import torch
 from rung.errors import RungError
 from rung.files import shown
 from rung.models.cache import Cache
-from rung.models.family import Config, Family, Split, TensorSpec
+from rung.models.family import Config, Family, Split, TensorSpec, layer_norm
 from rung.models.fields import Fields
 from rung.models.gpt2 import rungs
 from rung.models.plan import Operations
@@ -68,13 +68,6 @@ UNITS = Split(0, "F")
 QKV = Split(0, "NH", groups=3)
 
 
-def _norm(name: str, role: str, operand: str) -> tuple[TensorSpec, ...]:
-    return (
-        TensorSpec(f"{name}.weight", ("C",), f"{role}.weight", f"{operand}_w", std=0.1, mean=1.0),
-        TensorSpec(f"{name}.bias", ("C",), f"{role}.bias", f"{operand}_b"),
-    )
-
-
 def _product(
     name: str, role: str, operand: str, inputs: str, outputs: str, split: Split, *, before_sum: bool = False
 ) -> tuple[TensorSpec, ...]:
@@ -96,13 +89,13 @@ def tensors(config: Config) -> tuple[TensorSpec, ...]:
     return (
         TensorSpec("wte.weight", ("V", "C"), "wte.weight", "wte", matrix=True, std=0.05),
         TensorSpec("wpe.weight", ("MAXT", "C"), "wpe", "wpe"),
-        *_norm("h.{i}.ln_1", "ln_1", "ln1"),
+        *layer_norm("h.{i}.ln_1", "ln_1", "ln1"),
         *_product("h.{i}.attn.c_attn", "qkv", "qkv", "C", "3 * C", QKV),
         *_product("h.{i}.attn.c_proj", "attn_proj", "proj", "C", "C", Split(1, "NH"), before_sum=True),
-        *_norm("h.{i}.ln_2", "ln_2", "ln2"),
+        *layer_norm("h.{i}.ln_2", "ln_2", "ln2"),
         *_product("h.{i}.mlp.c_fc", "fc", "fc", "C", "F", UNITS),
         *_product("h.{i}.mlp.c_proj", "mlp_proj", "fc2", "F", "C", Split(1, "F"), before_sum=True),
-        *_norm("ln_f", "ln_f", "lnf"),
+        *layer_norm("ln_f", "ln_f", "lnf"),
         TensorSpec(
             "lm_head.weight", ("V", "C"), "head.weight", "head_w", matrix=True, eight="head", std=0.05,
             same_as="wte.weight" if config.tied else "",

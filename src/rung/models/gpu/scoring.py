@@ -93,13 +93,13 @@ class GpuScorer:
         self._ready()
         rated: dict[int, Rated] = {}
         reported = 0
-        for number, one in self._rated(windows, whole):
+        for number, one in self._rate(windows, whole):
             rated[number] = one
             while reported in rated:
                 yield rated.pop(reported)
                 reported += 1
 
-    def _rated(self, windows: Iterable[Sequence[int]], whole: bool) -> Iterator[tuple[int, Rated]]:
+    def _rate(self, windows: Iterable[Sequence[int]], whole: bool) -> Iterator[tuple[int, Rated]]:
         """In the order of the passes, each with the window's number."""
         waiting: dict[int, list[tuple[int, Sequence[int]]]] = {}  # by length
         since: dict[int, float] = {}  # arrival of the first of them; the oldest first

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-import torch
-
-from rung.models.cache import Cache
-from rung.models.family import FC, QKV, Config, Family, TensorSpec, product, rms_norm
+from rung.models.decoder import forward
+from rung.models.family import FC, QKV, Family, TensorSpec, product, rms_norm
 from rung.models.llama.config import LlamaConfig, parse, size
-from rung.models.plan import Operations, Rotation
-from rung.models.rope import Rope, tables
-from rung.models.weights import Weights
+from rung.models.rope import Rope
 
 
 @cache
@@ -36,27 +32,6 @@ def tensors(config: LlamaConfig) -> tuple[TensorSpec, ...]:
             same_as="wte.weight" if config.tied else "",
         ),
     )  # fmt: skip
-
-
-def forward(
-    plan: Operations, config: Config, weights: Weights, tokens: torch.Tensor, cache: Cache | None
-) -> torch.Tensor:
-    """(B, T) -> (B, T, C): what the LM head reads. The cache is filled, not advanced."""
-    eps, past = config.eps, cache.lengths if cache else [0] * tokens.shape[0]
-    assert config.rope is not None
-    turns = tables(config.rope, config.HS, config.context, plan.device)
-    x = plan.embedding(tokens, past, weights.wte, None)
-    for i, layer in enumerate(weights.layers):
-        of_heads = (getattr(layer, "q_norm", None), getattr(layer, "k_norm", None))
-        rotation = Rotation(config.NH, config.NKV, *turns, *of_heads, eps)
-        qkv = plan.rotate(plan.layernorm_matmul(x, layer.ln_1, eps, layer.qkv), rotation, past)
-        y = plan.attention(qkv, config.attention(i), i, cache)  # (B, T, NH * HS)
-        if i == config.layers - 1:
-            y, x = plan.last_tokens(y, x)
-        x, n = plan.matmul_residual_layernorm(y, layer.attn_proj, x, layer.ln_2, eps)
-        h = plan.matmul_activation(n, layer.fc, config.activation)  # (B, T, F)
-        x = plan.matmul_residual(h, layer.mlp_proj, x)
-    return plan.layernorm(x, weights.ln_f, eps)
 
 
 LLAMA3 = Rope(5e5, "llama3", 32.0, 1.0, 4.0, 8192.0)

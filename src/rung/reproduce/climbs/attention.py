@@ -217,7 +217,7 @@ class _Study:
             return
         written = self._warm(model, len(self.truth) or self.tokens)
         self.truth = self.truth or written
-        if not self._same(written, row):
+        if not self._writes_the_same(written, row):
             return
         if self.cuda:
             torch.cuda.reset_peak_memory_stats()
@@ -225,7 +225,7 @@ class _Study:
         timed = list(_write(model, self.prompt, len(written), self.batch, self._given))
         if self.cuda:
             row["peak"] = torch.cuda.max_memory_allocated()  # weights and all
-        if not self._same([token for token, _ in timed], row):
+        if not self._writes_the_same([token for token, _ in timed], row):
             return
         stamps = [stamp - began for _, stamp in timed]
         if first:
@@ -276,7 +276,7 @@ class _Study:
                 break
         return written
 
-    def _same(self, written: Sequence[int], row: Fields) -> bool:
+    def _writes_the_same(self, written: Sequence[int], row: Fields) -> bool:
         pairs = zip(written, self.truth, strict=False)
         row["same"] = next((i for i, (a, b) in enumerate(pairs) if a != b), len(written))
         right = not self.exact or bool(row["same"] >= min(len(written), IDENTICAL))

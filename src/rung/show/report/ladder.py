@@ -14,7 +14,7 @@ from rung.results.current import Figure, Figures, Ladder, percent, time_text
 from rung.results.row import Row
 from rung.rungs import catalogue, difference
 from rung.rungs.base import Rung
-from rung.show import charts, climb_chart, drawings
+from rung.show import charts, climb_chart, drawings, predictions
 from rung.show.report import plots, sweeps
 from rung.show.report.markup import patch, source, story
 
@@ -27,6 +27,7 @@ def context(
     found: Figures | None,
     resources: Mapping[str, Sequence[Compiled]],
     drawn: Mapping[str, Row],
+    predicted: Mapping[str, Sequence[Row]],
 ) -> dict[str, Any]:
     """The template's data for the ladder `name`."""
     operation, place = catalogue.operation(name), names.index(name)
@@ -43,7 +44,11 @@ def context(
         "plot": plots.ladder(measured, found) if found and measured else {},
         "first": next((d for d in ("bf16", "f32", *dtypes) if d in dtypes), ""),
         "story": story(readme.read_text(encoding="utf-8")) if readme.is_file() else "",
-        "rungs": [_rung(rung, measured, resources.get(rung.full_name, []), drawn) for rung in rungs],
+        "rungs": [
+            _rung(rung, measured, resources.get(rung.full_name, []), drawn)
+            | {"predicted": [predictions.of_row(row) for row in predicted.get(rung.full_name, ())]}
+            for rung in rungs
+        ],
         "libraries": [r for r in catalogue.rungs(name) if r.kind == "library"],
         "sweeps": sweeps.of(name, found) if found else [],
         "before": names[place - 1] if place else "",

@@ -20,7 +20,7 @@ from rung.results.current import Figures, percent
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
-from rung.show import attention_text_chart, charts, drawings, markdown, model_chart
+from rung.show import attention_text_chart, charts, drawings, markdown, model_chart, predictions
 from rung.show.report import ladder, plots
 from rung.show.report.markup import prose, unit
 
@@ -39,13 +39,15 @@ def build(
     other_gpus: tuple[str, ...] = (),
     progress: Callable[[str], None] = lambda name: None,
 ) -> str:
-    """The report as one HTML document, with the drawings among the rows `drawn`; `other_gpus` also have results."""
+    """The report as one HTML document, with what was drawn and predicted among the rows `drawn`; `other_gpus` also have
+    results."""
     names = list(catalogue.operations())
-    shown = drawings.stored(drawn)
+    stored = list(drawn)
+    shown, predicted = drawings.stored(stored), predictions.stored(stored)
     ladders = []
     for name in names:
         progress(name)
-        ladders.append(ladder.context(name, names, found, resources or {}, shown))
+        ladders.append(ladder.context(name, names, found, resources or {}, shown, predicted))
     library = (HERE / "chart.umd.min.js").read_text(encoding="utf-8").partition("\n//# sourceMappingURL")[0]
     scripts = [library, (HERE / "report.js").read_text(encoding="utf-8")]
     digests = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)

@@ -26,10 +26,10 @@ def of(name: str, found: Figures) -> list[dict[str, Any]]:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in found.of_kind("sweep", name):
         groups.setdefault((row.what, row.dtype, row.shape, str(row.options.get("measure"))), []).append(row)
-    return [section for rows in groups.values() if (section := _one(rows))]
+    return [section for rows in groups.values() if (section := _configurations(rows))]
 
 
-def _one(rows: Sequence[Row]) -> dict[str, Any]:
+def _configurations(rows: Sequence[Row]) -> dict[str, Any]:
     first = rows[0]
     rung = catalogue.find(first.what)
     latest: dict[str, Row] = {}

@@ -17,6 +17,14 @@ enum cublasComputeType_t { CUBLAS_COMPUTE_16F = 64, CUBLAS_COMPUTE_32F = 68, CUB
     CUBLAS_COMPUTE_32F_FAST_TF32 = 77, CUBLAS_COMPUTE_64F = 70 };
 enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_8I = 3, CUDA_R_32I = 10, CUDA_R_16BF = 14 };
 typedef cudaDataType_t cudaDataType;
+namespace rung_host {
+struct Compute {  // CUDA 10's calls name a number format
+    cublasComputeType_t of;
+    Compute(cublasComputeType_t given) : of(given) {}
+    Compute(cudaDataType given) : of(given == CUDA_R_64F ? CUBLAS_COMPUTE_64F : given == CUDA_R_16F ? CUBLAS_COMPUTE_16F : CUBLAS_COMPUTE_32F) {}
+    operator cublasComputeType_t() const { return of; }
+};
+}  // namespace rung_host
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT = -1, CUBLAS_GEMM_DEFAULT_TENSOR_OP = 99 };
 
 inline cublasStatus_t cublasCreate(cublasHandle_t* handle) { return *handle = new RungBlas{}, CUBLAS_STATUS_SUCCESS; }
@@ -148,14 +156,14 @@ RUNG_BLAS(H, __half, CUDA_R_16F, CUBLAS_COMPUTE_16F)
 
 inline cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const void* alpha, const void* A,
                                    cudaDataType at, int lda, const void* B, cudaDataType bt, int ldb, const void* beta, void* C, cudaDataType ct, int ldc,
-                                   cublasComputeType_t compute, cublasGemmAlgo_t)
+                                   rung_host::Compute compute, cublasGemmAlgo_t)
 {
     return rung_host::gemms(handle, ta, tb, m, n, k, rung_host::scalar_of(handle, alpha, compute), A, at, lda, 0, B, bt, ldb, 0,
                             rung_host::scalar_of(handle, beta, compute), C, ct, ldc, 0, 1);
 }
 inline cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const void* alpha,
                                                  const void* A, cudaDataType at, int lda, long long sa, const void* B, cudaDataType bt, int ldb, long long sb,
-                                                 const void* beta, void* C, cudaDataType ct, int ldc, long long sc, int batch, cublasComputeType_t compute,
+                                                 const void* beta, void* C, cudaDataType ct, int ldc, long long sc, int batch, rung_host::Compute compute,
                                                  cublasGemmAlgo_t)
 {
     return rung_host::gemms(handle, ta, tb, m, n, k, rung_host::scalar_of(handle, alpha, compute), A, at, lda, sa, B, bt, ldb, sb,
@@ -163,7 +171,7 @@ inline cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOp
 }
 inline cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const void* alpha,
                                           const void* const A[], cudaDataType at, int lda, const void* const B[], cudaDataType bt, int ldb,
-                                          const void* beta, void* const C[], cudaDataType ct, int ldc, int batch, cublasComputeType_t compute,
+                                          const void* beta, void* const C[], cudaDataType ct, int ldc, int batch, rung_host::Compute compute,
                                           cublasGemmAlgo_t)
 {
     return rung_host::gemms_of(handle, ta, tb, m, n, k, rung_host::scalar_of(handle, alpha, compute), A, at, lda, B, bt, ldb,

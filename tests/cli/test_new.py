@@ -1,0 +1,25 @@
+"""`rung new`: the copy is checked as it stands, and is a rung of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rung.cli import main
+from rung.rungs import catalogue
+
+
+@pytest.mark.parametrize(
+    ("source", "file"), [("residual/2", "mine.cu"), ("residual/4", "mine.py"), ("softmax", "mine")]
+)
+def test_a_copy_names_its_parent_and_leaves_its_place_in_models(source: str, file: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["new", source, str(tmp_path / file)])
+    assert not ended.value.code
+    operation = source.partition("/")[0]
+    parent = catalogue.find(source if "/" in source else f"{source}/1")
+    copy = catalogue.rung_from_file(catalogue.operation(operation), next(tmp_path.iterdir()))
+    assert catalogue.parent(copy) == parent
+    assert copy.dtypes == parent.dtypes and copy.tune == parent.tune
+    assert "serves" not in copy.source and not copy.found
