@@ -4,7 +4,8 @@
 
 The kernels are those of tests/broken/classes.toml. A twin is the file before its mistake was made in it; for a file
 that is wrong as a whole, the operation's first rung. Two other ways are written anew, and run on the emulator without
-what it looks for (poison, bounds, races), as a GPU would run them: KernelBench's (one shape of powers of two, five seeds,
+what it looks for (poison, bounds, races), as a GPU would run them:
+KernelBench's (one shape of powers of two, five seeds,
 allclose at 1e-4) and that of GPU MODE's problems (sizes 127, 128, 129, 256 and 512, one seed each, allclose at 1e-3).
 """
 
