@@ -192,7 +192,7 @@ def _triton() -> Iterator[Finding]:
 
     found = _package("triton")
     if not found:
-        yield Finding("Triton", "missing", "not installed", "pip install triton (Linux), for the Triton rungs.")
+        yield Finding("Triton", "missing", "not installed", "pip install 'rung[triton]' (Linux), for the Triton rungs.")
         return
     yield Finding("Triton", "works", found)
     from rung.emulator import triton

@@ -19,7 +19,7 @@ class CompileError(RungError):
 
     def __init__(self, text: str, missing: str = "") -> None:
         super().__init__(text)
-        self.missing = missing  # a header that was not found
+        self.missing = missing  # a header, or the compiler itself, that was not found
 
 
 class TooLarge(RungError):

@@ -255,6 +255,15 @@ def test_a_file_whose_header_is_nowhere_is_not_judged(header: str, tmp_path: Pat
     assert "nowhere.cuh" in result.stdout
 
 
+def test_a_guessed_launch_that_lacks_memory_is_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    body = "extern __shared__ float s[]; s[0] = x[0]; out[0] = s[0];"
+    host = "void run(const float* x, float* out, int N) { k<<<(N + 255) / 256, 256>>>(x, out, N); }"
+    path.write_text(f"__global__ void k(const float* x, float* out, int N) {{ {body} }}\n{host}")
+    result = rung_line("check", "gelu", str(path))
+    assert result.returncode == 3, result.stdout + result.stderr
+
+
 @needs_compiler
 def test_the_compiler_tells_an_error_before_anything_runs(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"

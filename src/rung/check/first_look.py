@@ -28,8 +28,8 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
                         rung.require_compiled(values, dtype_named(name), tuple(archs) or ("sm_90",))
                         compiled = True
                 except RungError as error:
-                    absent = isinstance(error, CompileError) and error.missing
-                    return Report(rung.full_name, name, "", "not judged" if absent else "failed", str(error))
+                    unknown = error.missing if isinstance(error, CompileError) else rung.guessed
+                    return Report(rung.full_name, name, "", "not judged" if unknown else "failed", str(error))
                 break
     if rung.guessed and rung.doubts:  # the trials have failed where a check would
         return Report(rung.full_name, rung.dtypes[0], "", "failed", "")

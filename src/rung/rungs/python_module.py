@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from rung.errors import RungError
+from rung.errors import CompileError, RungError
 from rung.files import read_bytes, read_text
 from rung.operation import Operation
 from rung.rungs.header import Header, of_constants
@@ -150,6 +150,9 @@ def _execute(path: Path, name: str, text: bytes) -> ModuleType:
         raise
     except Exception as error:
         del sys.modules[name]
+        if isinstance(error, ModuleNotFoundError) and error.name == "triton":
+            wants = "needs Triton, which is not installed; pip install 'rung[triton]' brings it"
+            raise CompileError(f"{os.path.relpath(path)} {wants}.", missing="triton") from None
         where = os.path.relpath(path)
         raise RungError(f"{where} fails when it is imported: {type(error).__name__}: {error}.") from error
     return module
