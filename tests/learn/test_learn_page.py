@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,16 +55,25 @@ def ran(page: browser.Page, text: str) -> str:
     return str(page.value("at('verdict').dataset.state"))
 
 
-def test_a_verdict_on_numbers_that_are_not_is_standard_json(served: str) -> None:
-    exercise = by_name("shuffle")
-    text = exercise.filled({**exercise.solution, "BLANK_1": "__int_as_float(0x7fffffff)"})
+def graded(served: str, name: str, answers: dict[str, str]) -> dict[str, Any]:
+    exercise = by_name(name)
+    text = exercise.filled({**exercise.solution, **answers})
     asked = urllib.request.Request(
         f"{served}/exercise/{exercise.number}/grade", json.dumps({"text": text}).encode(), {"X-Rung": "course"}
     )
     with urllib.request.urlopen(asked) as answer:
-        found = json.loads(answer.read(), parse_constant=lambda name: pytest.fail(name))
+        return dict(json.loads(answer.read(), parse_constant=lambda name: pytest.fail(name)))
+
+
+def test_a_verdict_on_numbers_that_are_not_is_standard_json(served: str) -> None:
+    found = graded(served, "shuffle", {"BLANK_1": "__int_as_float(0x7fffffff)"})
     assert found["state"] == "wrong"
     assert found["symptoms"][0]["facts"]["got"] is None
+
+
+def test_a_wrong_prediction_does_not_show_the_count(served: str) -> None:
+    assert "drawn" not in graded(served, "predict_banks", {"BLANK_1": "1"})
+    assert "drawn" in graded(served, "predict_banks", {})
 
 
 @in_a_browser

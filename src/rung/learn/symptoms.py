@@ -72,8 +72,8 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
             mend = "Let one thread alone write to each place, or add with one indivisible (atomic) operation"
         elif _warp(fault.place, block) == _warp(other, block):
             mend = (
-                "`__syncthreads()` between the two orders them; `__syncwarp()` does so only if no other warp uses "
-                "these places"
+                "`__syncthreads()` between the two orders them; `__syncwarp()` suffices only if each warp uses "
+                "places of its own"
             )
         else:
             mend = "The two are in different warps: `__syncthreads()` orders them, `__syncwarp()` does not"

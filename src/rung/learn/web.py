@@ -21,11 +21,11 @@ PAGE = Path(__file__).parent / "page"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 HERE = ("127.0.0.1", "localhost")
 MOST_BYTES = 1 << 20  # of a request
-TITLES = {  # of figures that a learner predicts
+TITLES = {  # of figures that a learner predicts; that of the first which the aim names
+    "conflicts": "How many bank conflicts are there: passes beyond the first of each request, added up?",
     "sectors_per_request": "How many sectors of 32 bytes does a load of one warp touch?",
     "global_loads": "How many loads from global memory do all warps make together?",
     "shared_loads": "How many loads from shared memory do all warps make together?",
-    "conflicts": "How many bank conflicts are there?",
     "groups_under_way": "How many groups of copies are still under way when a wait ends?",
     "atomics": "How many atomic operations do all warps make together?",
 }
@@ -164,6 +164,7 @@ def picture(name: str, part: str, source: Path) -> str:
         if verdict.counted is None:
             return ""
         line = drawings.costliest(verdict.counted, {path.name: text}, {})
+        line = re.sub(r"Line \d+, (l|s)", lambda m: m[1].upper(), line)  # of a file that the reader does not have
         return line or _drawn(verdict, path.name, text)
 
 

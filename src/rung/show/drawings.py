@@ -284,6 +284,7 @@ def banks(sample: Sample) -> str:
     height = (len(shown) + 2) * _CELL
     several = next((len(lanes) for row in shown for lanes in row.values() if len(lanes) > 1), 0)
     shares = f"; {several}x: so many lanes share a word" if several else "; a number is a lane"
+    shares += "; neighbouring passes differ in colour" if len(shown) > 1 else ""
     parts = [f'<text class="soft" x="60" y="14">banks 0 to 31; {many}{shares}</text>']
     down = "".join(f"M{60 + bank * _CELL} {_CELL}v{len(shown) * _CELL}" for bank in range(BANKS + 1))
     across = "".join(f"M60 {(number + 1) * _CELL}h{BANKS * _CELL}" for number in range(len(shown) + 1))
