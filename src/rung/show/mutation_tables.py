@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from rung.results.row import Row
 from rung.show import markdown
@@ -79,6 +80,29 @@ def judging(rows: Iterable[Row], part: str) -> str:
         return "\nNot measured yet.\n\n"
     lines = [[markdown.plain(str(cell)) for cell in line] for line in row.detail["rows"]]
     return markdown.table(row.detail["columns"], lines)
+
+
+def corpus(rows: Iterable[Row], part: str) -> str:
+    """Wrong kernels and right twins by class, and each of them (benchmarks/corpus.py)."""
+    row = next((r for r in reversed(list(rows)) if r.what == "corpus"), None)
+    if row is None:
+        return "\nNot measured yet.\n\n"
+    kernels, ways = row.detail["rows"], ("rung", "KernelBench", "GPU MODE")
+    if part == "kernels":
+        cells = [(k[0], k[1], markdown.plain(k[2]), k[3], k[5], k[6]) for k in kernels]
+        return markdown.table(("class", "file", "what of its text becomes what", "hash", "right twin", "hash"), cells)
+
+    def share(told: list[dict[str, bool]], way: str) -> str:
+        asked = [one[way] for one in told if way in one]
+        return f"{sum(asked)} of {len(asked)}" if asked else ""
+
+    def line(name: str, some: list[list[Any]]) -> tuple[str, ...]:
+        twins = list({k[6]: k[7] for k in some}.values())
+        return name, *(share([k[4] for k in some], way) for way in ways), *(share(twins, way) for way in ways)
+
+    lines = [line(name, [k for k in kernels if k[0] == name]) for name in dict.fromkeys(k[0] for k in kernels)]
+    heads = ("class", *(f"refused by {way}" for way in ways), *(f"twins refused by {way}" for way in ways))
+    return markdown.table(heads, [*lines, line("all", kernels)])
 
 
 def _equivalent(row: Row) -> bool:

@@ -93,6 +93,7 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     makers |= {f"reproduce:{name}": partial(reproduce_page.document, gpu, name, rows) for name in sources.documents()}
     makers["programs:seen"] = partial(mutation_tables.programs, rows)
     makers |= {f"judging:{part}": partial(mutation_tables.judging, rows, part) for part in ("seconds", "wrong")}
+    makers |= {f"corpus:{part}": partial(mutation_tables.corpus, rows, part) for part in ("classes", "kernels")}
     makers["programs:speed"] = partial(mutation_tables.program_speed, rows)
     makers["emulator:bits"] = partial(mutation_tables.same_bits, rows)
     makers |= {f"items:{name}": partial(reproduce_page.covered, rows, name) for name in sources.documents()}

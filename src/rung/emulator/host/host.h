@@ -60,6 +60,8 @@ size_t device_bytes();
 std::string kept_allocations();  // in a sentence; nothing if there are none
 void each_allocation(const std::function<void(const Allocation&)>& work);  // that kernels may touch
 
+void ran(uint64_t threads, const Call& call);  // a kernel, which ended
+
 // ---- heap.cpp -------------------------------------------------------------------------------------------------------
 void begin_heap();  // before a launch
 bool in_heap(const void* address);

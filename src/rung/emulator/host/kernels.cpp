@@ -298,6 +298,7 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
         return stick(error_of(fault));
     }
     tell_unwritten(code, call, how, launch.block);
+    ran(uint64_t(how.grid.x) * how.grid.y * how.grid.z * how.block.x * how.block.y * how.block.z, call);
     if (races && beside()) {
         const auto take = [](void* of, uint64_t line, uint32_t read, uint32_t written, uint32_t plain) {
             const Call& call = *static_cast<const Call*>(of);

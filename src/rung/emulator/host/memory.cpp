@@ -132,6 +132,17 @@ bool staged(const void* address)  // host memory that a copy reads or writes bef
     return !find(address) && !device_may_touch(address);
 }
 
+std::map<uint64_t, std::string> launched;  // threads of a launch, and which it was
+
+// The launch whose threads wrote these bytes, one number each, if there is any.
+std::string written_by(size_t bytes)
+{
+    for (size_t each = 1; each <= 16; each *= 2)
+        if (const auto found = launched.find(bytes / each); bytes && bytes % each == 0 && found != launched.end())
+            return "; " + found->second + " has " + number(bytes / each) + " threads, as many as numbers of " + number(each) + " bytes are written: its grid may be too small";
+    return "";
+}
+
 // What a copy brings to the host that nothing has written.
 void look_for_unwritten(const std::string& call, const void* to, const char* from, size_t pitch, size_t width, size_t height, RungSite site)
 {
@@ -141,6 +152,9 @@ void look_for_unwritten(const std::string& call, const void* to, const char* fro
     for (size_t row = 0; row < height; row++) found += rung_machine::unwritten_bytes(from + row * pitch, uint64_t(from + row * pitch), width);
     const std::string out_of = " bytes to the host, out of the " + number(memory->bytes) + " bytes from " + name_of(memory->kind) + " (" + memory->made + ")";
     if (found == width * height) tell(FAULTED, {"unwritten", call + " copies " + number(found) + out_of + ", that nothing has written", site});
+    else if (const std::string by = found && height == 1 && found == rung_machine::unwritten_bytes(from + width - found, uint64_t(from + width - found), found)
+                                        ? written_by(width - found) : ""; !by.empty())
+        tell(FAULTED, {"unwritten", call + " copies " + number(width) + out_of + ", the last " + number(found) + " of which nothing has written" + by, site});
     else if (found) note_once(call + " copies " + number(width * height) + out_of + ": " + number(found) + " of them nothing has written");
 }
 
@@ -196,6 +210,8 @@ cudaError_t set(const char* function, void* to, size_t pitch, int value, size_t 
 }
 
 }  // namespace
+
+void ran(uint64_t threads, const Call& call) { launched[threads] = "kernel '" + std::string(call.name) + "' (" + place_of_call(call.site) + ")"; }
 
 const Allocation* allocation_at(const void* address) { return find(address); }
 

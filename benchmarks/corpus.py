@@ -1,0 +1,161 @@
+"""Wrong kernels by class, each with a right twin: how many of both are refused, by rung and by other ways of checking.
+
+    python benchmarks/corpus.py [CLASS ...] [--output results/cpu/study.jsonl]
+
+The kernels are those of tests/broken/classes.toml. A twin is the file before its mistake was made in it; for a file
+that is wrong as a whole, the operation's first rung. Two other ways are written anew, and run on the emulator without
+what it looks for (poison, bounds, races), as a GPU would run them:
+KernelBench's (one shape of powers of two, five seeds,
+allclose at 1e-4) and that of GPU MODE's problems (sizes 127, 128, 129, 256 and 512, one seed each, allclose at 1e-3).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from judging import REFUSED, TESTS, run
+
+from rung.errors import RungError
+from rung.results import machine, store
+from rung.results.row import Row
+
+ROOT = TESTS.parent
+USUAL = {"B": 2, "T": 64, "C": 128, "OC": 256, "NH": 4, "S": 128, "R": 128, "N": 1024, "V": 512}
+SIZES = (127, 128, 129, 256, 512)
+WAYS = {"KernelBench": 1e-4, "GPU MODE": 1e-3}
+PAD = 1 << 20  # bytes around each tensor, which kernels may touch unseen, as on a GPU
+
+
+def refused(operation: str, file: Path) -> dict[str, bool]:
+    """Whether each way refuses the kernel; a kernel that does not end or ends with a fault is refused by all."""
+    found = {"rung": run([operation, file, "--dtype", "f32"], 300).code in REFUSED}
+    if file.suffix == ".cu":
+        command = [sys.executable, __file__, "--others", operation, str(file)]
+        try:
+            told = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
+        except subprocess.TimeoutExpired:
+            told = ""
+        found |= {way: f"right by {way}" not in told for way in WAYS}
+    return found
+
+
+def by_another_way(way: str, name: str, file: str) -> bool:
+    """Whether a kernel is right by KernelBench's way, or by GPU MODE's."""
+    import torch
+
+    from rung import emulator
+    from rung.check.operands import Operands
+    from rung.check.report import CheckRequest, Report
+    from rung.check.runner import LocalRunner
+    from rung.check.trial import Trials
+    from rung.dtypes import dtype
+    from rung.operation import Case
+    from rung.rungs import catalogue
+
+    def padded(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        count, left = torch.Size(shape).numel(), PAD // kind.itemsize
+        return torch.zeros(count + 2 * left, dtype=kind)[left : left + count].view(shape)
+
+    operation, f32, host = catalogue.operation(name), dtype("f32"), LocalRunner("emulator")
+    rung = catalogue.rung_from_file(operation, Path(file))
+    names = Trials(rung, f32, "emulator", Report("", "f32", "emulator"), host, CheckRequest()).names()
+    wide, usual = operation.dims[-1], {dim: USUAL.get(dim, 64) for dim in operation.dims}
+    sizes = [usual] * 5 if way == "KernelBench" else [{**usual, wide: size} for size in SIZES]
+
+    def completed(given: dict[str, Any]) -> dict[str, Any] | None:
+        try:
+            values = operation.complete(given)
+        except RungError:
+            return None
+        return values if rung.refusal(values, f32, None, device="emulator") is None else None
+
+    tried = 0
+    for seed, dims in enumerate(sizes):
+        values = completed(dims) or completed({**dims, **operation.alone})
+        if values is None:
+            continue
+        tried += 1
+        case = Case(f"{way} {seed}", values)
+        operands = Operands(operation, values, f32, names, seed, device="cpu", empty=padded, case=case)
+        right = operands.reference()
+        with emulator.under(poison=False):
+            rung.prepare(operands.tensors, values, f32, device="emulator", empty=padded).run()
+        for output, expected in ((n, e) for n, e in right.items() if n in operands.tensors):
+            made = operands.tensors[output].double()
+            if not torch.allclose(made, expected.double(), rtol=WAYS[way], atol=WAYS[way]):
+                return False
+    return tried > 0
+
+
+def kernels(classes: list[str]) -> Iterator[tuple[str, dict[str, str], str, Path]]:
+    """Class, entry, the wrong text, the right twin."""
+    table = tomllib.loads((TESTS / "broken" / "classes.toml").read_text())["class"]
+    for name, entries in table.items():
+        for entry in entries if not classes or name in classes else ():
+            path = (TESTS / entry["file"]).resolve()
+            text = path.read_text(encoding="utf-8")
+            ladder = ROOT / "src/rung/ladders" / entry.get("operation", "residual")
+            twin = path if "before" in entry else min(ladder.glob("*.cu"))
+            yield name, entry, text.replace(entry["before"], entry["after"], 1) if "before" in entry else text, twin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="CLASS")
+    parser.add_argument("--others", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--kept", type=Path, help="judged before, one JSON line each; what is judged is appended")
+    parser.add_argument("--known", action="store_true", help="only what was judged before")
+    parser.add_argument("--output", type=Path, help="append the table as a row")
+    asked = parser.parse_args()
+    if asked.others:
+        for way in WAYS:
+            try:
+                print(f"{'right' if by_another_way(way, *asked.words) else 'wrong'} by {way}", flush=True)
+            except Exception as error:
+                print(f"{type(error).__name__}: {error}", flush=True)
+        return
+    kept = asked.kept.read_text().splitlines() if asked.kept and asked.kept.exists() else []
+    known: dict[str, dict[str, bool]] = {one["hash"]: one["refused"] for one in map(json.loads, kept)}
+
+    def judged(operation: str, text: str, suffix: str, stem: str, folder: Path) -> tuple[str, dict[str, bool]]:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        if digest not in known:
+            file = folder / f"{stem}{suffix}"
+            file.write_text(text, encoding="utf-8")
+            known[digest] = refused(operation, file)
+            if asked.kept:
+                with asked.kept.open("a") as lines:
+                    print(json.dumps({"hash": digest, "refused": known[digest]}), file=lines)
+        return digest, known[digest]
+
+    rows = list[list[Any]]()
+    with tempfile.TemporaryDirectory() as work:
+        for name, entry, text, twin in kernels(asked.words):
+            texts = (text, twin.read_text(encoding="utf-8"))
+            if asked.known and not {hashlib.sha256(t.encode()).hexdigest()[:16] for t in texts} <= {*known}:
+                continue
+            operation, suffix = entry.get("operation", "residual"), Path(entry["file"]).suffix
+            wrong, by = judged(operation, text, suffix, Path(entry["file"]).stem, Path(work))
+            right, of_twin = judged(operation, texts[1], twin.suffix, twin.stem, Path(work))
+            file = Path("tests", entry["file"]).as_posix() if not entry["file"].startswith("..") else entry["file"][3:]
+            change = entry.get("after", "") and f"{entry['before']} -> {entry['after']}"
+            rows.append([name, file, change, wrong, by, twin.relative_to(ROOT).as_posix(), right, of_twin])
+            print(*rows[-1], flush=True)
+    if asked.output:
+        columns = ["class", "file", "change", "hash", "refused", "twin", "hash of the twin", "twin refused"]
+        detail: dict[str, Any] = {"title": "The corpus", "columns": columns, "rows": rows}
+        row = Row(kind="study", what="corpus", part="kernels", machine=machine.facts(), detail=detail)
+        store.append(row, asked.output)
+
+
+if __name__ == "__main__":
+    main()
