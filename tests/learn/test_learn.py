@@ -220,7 +220,7 @@ def test_another_folder_has_its_own_stars_and_hints(tmp_path: Path, capfd: pytes
 
 @pytest.mark.parametrize(
     ("name", "answer", "advice"),
-    [("bug_overwrite", {}, ["`__syncthreads()`", "later turn of a loop"]), ("stride", {"BLANK_2": "1"}, ["atomic"])],
+    [("bug_overwrite", {}, ["`__syncthreads()`", "later iteration"]), ("stride", {"BLANK_2": "1"}, ["atomic"])],
 )
 def test_a_race_quotes_a_line_once_and_is_not_advised_a_warp_s_barrier(
     name: str, answer: dict[str, str], advice: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]

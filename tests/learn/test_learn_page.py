@@ -71,6 +71,12 @@ def test_a_verdict_on_numbers_that_are_not_is_standard_json(served: str) -> None
     assert found["symptoms"][0]["facts"]["got"] is None
 
 
+def test_the_chapter_on_copies_draws_events_without_the_exercise_s_answer() -> None:
+    drawn = web.picture("async_copy", "events", FOLDER)
+    assert drawn.count("<svg") == 1
+    assert by_name("async_copy").solution["BLANK_3"] not in drawn
+
+
 def test_a_wrong_prediction_does_not_show_the_count(served: str) -> None:
     assert "drawn" not in graded(served, "predict_banks", {"BLANK_1": "1"})
     assert "drawn" in graded(served, "predict_banks", {})

@@ -83,7 +83,7 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
         else:
             where = f"{both[0]} in {here}, {both[1]} in {_quote_line(other, source)}"
             if memory != "global" and _has_barrier(source, fault.place.get("line", 0), other.get("line", 0)):
-                mend = f"The barrier between these lines does not order a later turn of a loop. {mend}"
+                mend = f"The barrier between these lines does not order a later iteration of a loop. {mend}"
         says = f"a race for {operand}: {where}. At least one writes, and nothing orders the two. {mend}"
     elif fault.kind == "race" and fault.related:
         there = _quote_line(fault.related[0], source)

@@ -153,16 +153,19 @@ def _drawn(verdict: grading.Verdict, name: str, text: str) -> str:
 @cache
 def picture(name: str, part: str, source: Path) -> str:
     """The drawing of an exercise's solution (`part` is solved) or another answer (BLANK_1=TEXT): the line that wastes
-    most, or all."""
+    most, or all; `events`: only what the solution's first block does, one event after the other."""
     exercise = by_name(name, source)
     blank, _, answer = part.partition("=")
-    text = exercise.solved if part == "solved" else exercise.filled({**exercise.solution, blank: answer})
+    text = exercise.solved if part in ("solved", "events") else exercise.filled({**exercise.solution, blank: answer})
     with TemporaryDirectory() as folder, _grading:
         path = Path(folder) / exercise.file
         path.write_text(text, encoding="utf-8")
         verdict = grading.grade(exercise, path, drawn=True)
         if verdict.counted is None:
             return ""
+        if part == "events":
+            events = re.search("<p>The first block of .*?</div>", _drawn(verdict, path.name, text), re.DOTALL)
+            return events[0] if events else ""
         line = drawings.costliest(verdict.counted, {path.name: text}, {})
         line = re.sub(r"Line \d+, (l|s)", lambda m: m[1].upper(), line)  # of a file that the reader does not have
         return line or _drawn(verdict, path.name, text)
