@@ -418,3 +418,29 @@ def test_a_header_that_is_nowhere_is_asked_for(tmp_path: Path) -> None:
     ended = rung_run(program)
     assert ended.returncode == 2
     assert "-I" in ended.stderr and "CUB" not in ended.stderr
+
+
+def test_a_kernel_that_waits_when_the_program_exits_is_still_judged(tmp_path: Path) -> None:
+    program = tmp_path / "waiting.cu"
+    program.write_text("""#include <cstdlib>
+__global__ void doubled(float* x, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] *= 2.0f;
+}
+int main()
+{
+    float *kept, *x;
+    cudaStream_t stream;
+    cudaMallocHost(&kept, 4000), cudaMalloc(&x, 4000), cudaMemset(x, 0, 4000), cudaStreamCreate(&stream);
+    doubled<<<4, 256, 0, stream>>>(x, 1000);
+    cudaFree(x);
+    doubled<<<4, 256, 0, stream>>>(x, 1000);
+    if (cudaMemcpyAsync(kept, x, 4000, cudaMemcpyDeviceToHost, stream) != cudaSuccess) exit(1);
+}
+""")
+    for _ in range(3):
+        document = json.loads(rung_run(program, "--json").stdout)
+        assert document["verdict"] == "failed"
+        assert "bounds" in {found["kind"] for found in document["findings"]}
+        assert not {found["kind"] for found in document["findings"]} & {"signal"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -109,7 +110,10 @@ def run(
             )
         except subprocess.TimeoutExpired:
             raise RungError(f"{program.name} has not ended within {seconds:g} seconds.") from None
-        found = json.loads(report.read_text()) if report.is_file() else {}
+        found = {}
+        if report.is_file():
+            with contextlib.suppress(json.JSONDecodeError):  # the program died while it wrote
+                found = json.loads(report.read_text())
     code = done.returncode
     if code < 0:
         text = f"the program's host code was ended by {signal.Signals(-code).name}"

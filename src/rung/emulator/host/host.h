@@ -40,6 +40,7 @@ bool told_at(RungSite site);
 struct Ran { const char* name; unsigned long blocks, threads; double seconds; bool checked; };
 void note_launch(const Ran& ran);
 void note_once(const std::string& text);
+void begin_program();  // its end is handled while all that the libraries keep is still there
 void note_if_failed(const std::string& text);  // at the end
 
 // ---- memory.cpp -----------------------------------------------------------------------------------------------------

@@ -324,6 +324,7 @@ bool counting() { return getenv("RUNG_COUNTS") != nullptr; }
 
 void begin_modules(const Record* first, const Record* last)
 {
+    begin_program();
     for (; first < last; first++) read_module(*first);
 }
 

@@ -77,7 +77,9 @@ void write_json(const char* path, int status)
 
 void at_end(int status, void*)
 {
-    if (getpid() != owner) return;
+    static bool ended;
+    if (getpid() != owner || ended) return;
+    ended = true;
     wait_for_all();
     if (!status) tell_unasked();  // else it noticed
     if (const std::string kept = kept_allocations(); !kept.empty()) note_once(kept);
@@ -154,10 +156,16 @@ void note_once(const std::string& text)
 
 void note_if_failed(const std::string& text) { of_failure.push_back(text); }
 
+void begin_program()
+{
+    static const int registered = on_exit(at_end, nullptr);
+    (void)registered;
+}
+
 __attribute__((constructor)) static void begin()
 {
     owner = getpid();
-    on_exit(at_end, nullptr);
+    on_exit(at_end, nullptr);  // of a program without kernels
     signal(SIGABRT, [](int) {  // of an uncaught exception, or a failed assert of the host
         signal(SIGABRT, SIG_DFL);
         at_end(128 + SIGABRT, nullptr);
