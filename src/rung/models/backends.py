@@ -10,6 +10,7 @@ import torch
 from rung.errors import RungError
 from rung.models.batching.adaptive_drafting import AdaptiveDrafting
 from rung.models.batching.host_sampling import HostBackend
+from rung.models.batching.pages import PAGE
 from rung.models.batching.text import Backend
 from rung.models.cpu.plan import NativeStep
 from rung.models.transformer import Transformer
@@ -27,12 +28,15 @@ SHARE = 0.4  # share of the free memory that is used for keys and values
 
 def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
     """The backend of a loaded model; `slots` overrides the number that fits into memory."""
-    engine = transformer.service.engine
+    engine, on_cpu = transformer.service.engine, transformer.plan.on == "cpu"
+    # On a CPU a text has pages of its tokens, at least one.
+    context = transformer.config.context
+    least = slot_bytes(transformer) * (PAGE if on_cpu else context) // context
+    most = _memory(transformer) // least
+    if slots is not None and slots > most:
+        fit = f"keys and values of at most {most:,} texts fit into memory, so give less."
+        raise RungError(f"slots is {slots:,}; {fit}")
     if engine is not None:
-        most = _memory(transformer) // slot_bytes(transformer)
-        if slots is not None and slots > most:
-            fit = f"keys and values of at most {most:,} texts fit into memory, so give less."
-            raise RungError(f"slots is {slots:,}; {fit}")
         from rung.models.gpu.slots import GpuBackend
 
         if transformer.drafting is not None:
