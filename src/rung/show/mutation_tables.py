@@ -89,7 +89,7 @@ def corpus(rows: Iterable[Row], part: str) -> str:
         return "\nNot measured yet.\n\n"
     kernels, ways = row.detail["rows"], ("rung", "KernelBench", "GPU MODE")
     if part == "kernels":
-        cells = [(k[0], k[1], markdown.plain(k[2]), k[3], k[5], k[6]) for k in kernels]
+        cells = [(k[0], k[1], markdown.plain(" ".join(k[2].split())), k[3], k[5], k[6]) for k in kernels]
         return markdown.table(("class", "file", "what of its text becomes what", "hash", "right twin", "hash"), cells)
 
     def share(told: list[dict[str, bool]], way: str) -> str:
@@ -101,7 +101,8 @@ def corpus(rows: Iterable[Row], part: str) -> str:
         return name, *(share([k[4] for k in some], way) for way in ways), *(share(twins, way) for way in ways)
 
     lines = [line(name, [k for k in kernels if k[0] == name]) for name in dict.fromkeys(k[0] for k in kernels)]
-    heads = ("class", *(f"refused by {way}" for way in ways), *(f"twins refused by {way}" for way in ways))
+    names = [way if way == "rung" else f"{way}'s way" for way in ways]
+    heads = ("class", *(f"refused by {way}" for way in names), *(f"twins refused by {way}" for way in names))
     return markdown.table(heads, [*lines, line("all", kernels)])
 
 
