@@ -53,7 +53,7 @@ $(DOCS_READY): pyproject.toml constraints.txt | $(BIN)/python
 demo: $(READY)
 	@$(BIN)/rung generate "Once upon a time" --max-new-tokens 200 --seed 7 --stats
 
-check: $(READY)
+check: $(TEST_READY)  # rungs in Triton among them
 	$(BIN)/rung check
 
 measure: $(READY)
@@ -62,7 +62,7 @@ measure: $(READY)
 tables: $(READY)
 	$(BIN)/python -m rung.show.tables
 
-tables-check: $(READY)
+tables-check: $(TEST_READY)  # rungs in Triton among them
 	$(BIN)/python -m rung.show.tables --check
 
 docs: $(DOCS)

@@ -201,6 +201,14 @@ def rms_norm(name: str, role: str, width: str = "C", *, plus: float = 0.0) -> Te
     return TensorSpec(f"{name}.weight", (width,), f"{role}.weight", f"{role}_w", std=0.1, mean=1.0, plus=plus)
 
 
+def lm_head(config: Config, std: float = 0.02) -> TensorSpec:
+    """The head's rows, or those of the embedding."""
+    same = "wte.weight" if config.tied else ""
+    return TensorSpec(
+        "lm_head.weight", ("V", "C"), "head.weight", "head_w", matrix=True, eight="head", std=std, same_as=same
+    )
+
+
 def layer_norm(name: str, role: str, operand: str = "") -> tuple[TensorSpec, ...]:
     """The weight and the bias of a layernorm."""
     operand = operand or role

@@ -53,6 +53,7 @@ struct Sum  // over the launches of one kernel in one form
     rung_machine_prediction made = {};
     std::vector<std::array<double, 12>> stalls;  // of each instruction
 };
+constexpr unsigned RESERVED_SHARED = 1024;  // before a block's own, in sm_90's code, which programs are
 struct Pending { const Call* call; const Configuration* how; bool races; };
 
 auto& modules = *new std::vector<Module*>;
@@ -274,7 +275,7 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
     char* const bank = aligned(first);
     rung_machine_launch launch = {{how.grid.x, how.grid.y, how.grid.z}, {how.block.x, how.block.y, how.block.z},
                                   {how.cluster.x, how.cluster.y, how.cluster.z}};
-    launch.shared_bytes = code.shared + unsigned(how.shared), launch.reserved_shared = 1024, launch.local_bytes = code.local, launch.cooperative = how.cooperative;
+    launch.shared_bytes = code.shared + unsigned(how.shared), launch.reserved_shared = RESERVED_SHARED, launch.local_bytes = code.local, launch.cooperative = how.cooperative;
     const std::pair<const void*, size_t> banks[] = {
         {bank, first.size()}, {}, {code.table.data(), code.table.size()}, {module.sections[0], module.sizes[0]}, {module.sections[1], module.sizes[1]}};
     for (size_t i = 0; i < 5; i++) launch.bank[i] = banks[i].first, launch.bank_bytes[i] = unsigned(banks[i].second);

@@ -14,7 +14,7 @@ import torch
 from rung.errors import RungError
 from rung.files import shown
 from rung.models.cache import Cache
-from rung.models.family import FC, QKV, Attention, Config, Family, TensorSpec, product, rms_norm
+from rung.models.family import FC, QKV, Attention, Config, Family, TensorSpec, lm_head, product, rms_norm
 from rung.models.fields import Fields
 from rung.models.plan import Operations, Rotation
 from rung.models.rope import Rope, read_rope, tables
@@ -108,10 +108,7 @@ def tensors(config: GemmaConfig) -> tuple[TensorSpec, ...]:
         *product("mlp", (("down", "C"),), "mlp_proj", ("C", "F"), False),
         norm("layers.{i}.post_feedforward_layernorm", "ln_2_post"),
         norm("norm", "ln_f"),
-        TensorSpec(
-            "lm_head.weight", ("V", "C"), "head.weight", "head_w", matrix=True, eight="head",
-            same_as="wte.weight" if config.tied else "",
-        ),
+        lm_head(config),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import torch
 from rung.errors import RungError
 from rung.files import shown
 from rung.models.cache import Cache
-from rung.models.family import Config, Family, Split, TensorSpec, layer_norm
+from rung.models.family import Config, Family, Split, TensorSpec, layer_norm, lm_head
 from rung.models.fields import Fields
 from rung.models.gpt2 import rungs
 from rung.models.plan import Operations
@@ -96,10 +96,7 @@ def tensors(config: Config) -> tuple[TensorSpec, ...]:
         *_product("h.{i}.mlp.c_fc", "fc", "fc", "C", "F", UNITS),
         *_product("h.{i}.mlp.c_proj", "mlp_proj", "fc2", "F", "C", Split(1, "F"), before_sum=True),
         *layer_norm("ln_f", "ln_f", "lnf"),
-        TensorSpec(
-            "lm_head.weight", ("V", "C"), "head.weight", "head_w", matrix=True, eight="head", std=0.05,
-            same_as="wte.weight" if config.tied else "",
-        ),
+        lm_head(config, std=0.05),
     )  # fmt: skip
 
 

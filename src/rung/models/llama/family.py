@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from rung.models.decoder import forward
-from rung.models.family import FC, QKV, Family, TensorSpec, product, rms_norm
+from rung.models.family import FC, QKV, Family, TensorSpec, lm_head, product, rms_norm
 from rung.models.llama.config import LlamaConfig, parse, size
 from rung.models.rope import Rope
 
@@ -27,10 +27,7 @@ def tensors(config: LlamaConfig) -> tuple[TensorSpec, ...]:
         *product("mlp", FC, "fc", ("2 * F", "C"), config.mlp_bias),
         *product("mlp", (("down", "C"),), "mlp_proj", ("C", "F"), config.mlp_bias),
         rms_norm("norm", "ln_f"),
-        TensorSpec(
-            "lm_head.weight", ("V", "C"), "head.weight", "head_w", matrix=True, eight="head",
-            same_as="wte.weight" if config.tied else "",
-        ),
+        lm_head(config),
     )  # fmt: skip
 
 

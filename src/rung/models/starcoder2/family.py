@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from rung.models.decoder import forward
-from rung.models.family import QKV, Config, Family, TensorSpec, layer_norm, product
+from rung.models.family import QKV, Config, Family, TensorSpec, layer_norm, lm_head, product
 from rung.models.fields import Fields
 from rung.models.rope import Rope, read_rope
 
@@ -51,10 +51,7 @@ def tensors(config: StarcoderConfig) -> tuple[TensorSpec, ...]:
         *product("mlp", (("c_fc", "F"),), "fc", ("F", "C"), biased, suffix=""),
         *product("mlp", (("c", "C"),), "mlp_proj", ("C", "F"), biased),
         *layer_norm("norm", "ln_f"),
-        TensorSpec(
-            "lm_head.weight", ("V", "C"), "head.weight", "head_w", matrix=True, eight="head",
-            same_as="wte.weight" if config.tied else "",
-        ),
+        lm_head(config),
     )  # fmt: skip
 
 
