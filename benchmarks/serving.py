@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -93,9 +93,9 @@ class Bench:
         """Find which passes and steps there are."""
         reader, step = backend._reader, backend._step
 
-        def read(rows: int, length: int) -> object:
-            self.taken[f"pass_{rows}x{length}_ms"] += 1
-            return reader(rows, length)
+        def read(shape: Any) -> object:
+            self.taken[f"pass_{shape.rows}x{shape.length}_ms"] += 1
+            return reader(shape)
 
         def stepped(bank: object, most: int) -> int:
             steps = step(bank, most)  # type: ignore[arg-type]
@@ -123,7 +123,9 @@ class Bench:
         self.engine(self.given.slots[-1]).prepare()
         backend = self._engines[self.given.slots[-1]]._backend
         assert isinstance(backend, GpuBackend)
-        for (rows, length), reader in sorted(backend._readers.items()):
+        for (rows, length, rest), reader in sorted(backend._readers.items(), key=lambda item: item[0][:2]):
+            if rest is not None:
+                continue
             reader.tensors["lengths"].fill_(length)
             self.spent[f"pass_{rows}x{length}_ms"] = self._ms(reader.replay)
         for (rows, _), bank in sorted(backend._banks.items()):

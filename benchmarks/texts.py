@@ -27,6 +27,7 @@ from rung.models.family import RANDOM
 
 MODELS = ("smollm2-135m", "qwen3-0.6b", "llama-3.2-1b", "gpt2")
 PROMPT = NEW = 128
+COMMON, OWN = 1000, 20  # tokens of prompts that begin alike
 
 
 def tokens_per_second(ours: Any, texts: int, calls: int) -> dict[str, float]:
@@ -41,6 +42,30 @@ def tokens_per_second(ours: Any, texts: int, calls: int) -> dict[str, float]:
         took.append(time.perf_counter() - began)
     median = statistics.median(took[1:])
     return {"tokens_per_s": texts * NEW / median, "slowest_over_median": max(took[1:]) / median}
+
+
+def beginnings(ours: Any, texts: int, common: int, calls: int) -> dict[str, float]:
+    """Milliseconds until all prompts of a call have their first token: of one prompt, of prompts that begin with the
+    same tokens, and of prompts that have nothing in common. No call knows a beginning of another."""
+    generator = torch.Generator().manual_seed(texts)
+
+    def some(rows: int, tokens: int) -> list[list[int]]:
+        return torch.randint(ours.config.vocabulary, (rows, tokens), generator=generator).tolist()
+
+    def alike(rows: int) -> list[list[int]]:
+        (beginning,) = some(1, common)
+        return [beginning + rest for rest in some(rows, OWN)]
+
+    kinds = {"one": lambda: alike(1), "alike": lambda: alike(texts), "apart": lambda: some(texts, common + OWN)}
+    took: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(calls + 3):  # passes are captured when they have run a few times
+        for name, prompts in kinds.items():
+            given = prompts()
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            ours.generate(given, max_new_tokens=1, temperature=0, stop_tokens=[])
+            took[name].append(1e3 * (time.perf_counter() - began))
+    return {f"{name}_ms": statistics.median(times[3:]) for name, times in took.items()}
 
 
 def step(ours: Any, rows: int) -> dict[str, float]:
@@ -89,6 +114,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--texts", nargs="*", type=int, default=[1, 8, 64, 256])
     parser.add_argument("--profile", nargs="*", type=int, default=[])
+    parser.add_argument("--beginnings", nargs="*", type=int, default=[], help="prompts with one beginning")
     parser.add_argument("--calls", type=int, default=3)
     parser.add_argument("--budget", type=float, default=300.0)
     given = parser.parse_args()
@@ -101,6 +127,11 @@ def main() -> int:
             options = {"texts": texts, "prompt_tokens": PROMPT, "new_tokens": NEW}
             bench.part(name, "text", "rung", functools.partial(tokens_per_second, ours, texts, given.calls), **options)
             bench.part(name, "step", "rung", functools.partial(step, ours, texts), texts=texts)
+        for texts in given.beginnings:
+            options = {"texts": texts, "common_tokens": COMMON, "own_tokens": OWN}
+            bench.part(
+                name, "beginning", "rung", functools.partial(beginnings, ours, texts, COMMON, given.calls), **options
+            )
         for rows in given.profile:
             if time.monotonic() - bench.began < given.budget:
                 print(f"{name} {rows} rows")

@@ -31,8 +31,9 @@ class _Node:
 class Pages:
     """Which pages are free, held and kept."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, kept: float = KEPT) -> None:
+        """At most the share `kept` of all pages is kept without a holder."""
+        self.count, self._most = count, kept * count
         self._free = list(range(count))  # a heap, so that memory which was used before is used first
         self._holders = [0] * count
         self._nodes: list[_Node | None] = [None] * count
@@ -74,7 +75,7 @@ class Pages:
                     freed.append(page)
                 else:
                     self._unused[page] = None
-        while len(self._unused) > KEPT * self.count:
+        while len(self._unused) > self._most:
             freed.append(self._give_up())
         return freed
 

@@ -17,7 +17,7 @@ from rung.models.family import Config
 from rung.models.gpu.device_copy import sent
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.loading import Arrival
-from rung.models.gpu.recorded import PromptPass
+from rung.models.gpu.recorded import PromptPass, RestPass
 from rung.models.gpu.row_transfer import EMPTY_RECORD, RECORD
 from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Draw, TokenSampler, packed
 from rung.models.operations import Rungs
@@ -35,18 +35,18 @@ def bucket(tokens: int, capacity: int) -> int:
     return min([*(b for b in BUCKETS if b >= tokens), capacity])
 
 
-def shapes(capacity: int, *, alone: bool = False) -> list[tuple[int, int]]:
-    """(rows, length) of all passes."""
+def shapes(capacity: int, most: int = ROWS[-1]) -> list[tuple[int, int]]:
+    """(rows, length) of all passes, of at most so many rows."""
     lengths = [*(b for b in BUCKETS if b < capacity), capacity]
-    return [(rows, n) for n in lengths for rows in ROWS if rows == 1 or (not alone and rows * n <= CHUNK)]
+    return [(rows, n) for n in lengths for rows in ROWS if rows == 1 or (rows <= most and rows * n <= CHUNK)]
 
 
-def passes(lengths: Sequence[int], capacity: int, *, alone: bool = False) -> list[tuple[int, int, list[int]]]:
+def passes(lengths: Sequence[int], capacity: int, most: int = ROWS[-1]) -> list[tuple[int, int, list[int]]]:
     """(rows, length, which prompts) of the fastest passes for prompts of these lengths, the longest first."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     padded = [bucket(lengths[i], capacity) for i in order]
     possible: dict[int, list[int]] = {}
-    for rows, length in shapes(capacity, alone=alone):
+    for rows, length in shapes(capacity, most):
         possible.setdefault(length, []).append(rows)
     # The cost of the prompts from here on, and the rows of the pass that starts here.
     best: list[tuple[int, int]] = [(0, 0)] * (len(order) + 1)
@@ -79,11 +79,8 @@ class Prefill:
         longest = max(map(len, prompts))
         bucket = min([*(b for b in BUCKETS if b >= longest), self.capacity])
         t = self.t
-        padded = np.zeros((len(prompts), bucket), dtype=np.int32)
-        for row, prompt in zip(padded, prompts, strict=True):
-            row[: len(prompt)] = prompt
         tokens = self.prepared(bucket).tokens
-        sent(padded, tokens)
+        sent(_table(prompts, bucket), tokens)
         if tokens.data_ptr() != t["history"].data_ptr():
             t["history"][:, :bucket].copy_(tokens)
         sent([len(p) for p in prompts], t["lengths"])
@@ -111,37 +108,65 @@ class Prefill:
 
 
 class Reader:
-    """A pass over prompts: their keys and values, and the logits that follow each."""
+    """A pass over prompts: their keys and values, and the logits that follow each. With a `capacity`, over the rest of
+    prompts of at most so many tokens whose beginnings are in the rows."""
 
-    def __init__(self, engine: GpuSteps, rows: int, length: int, caches: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self, engine: GpuSteps, rows: int, length: int, caches: Sequence[torch.Tensor], capacity: int | None = None
+    ) -> None:
         c, where = engine.config, engine.operands["wte"].device
-        self.rows, self.length, self._engine = rows, length, engine
-        self._packed, (tokens, lengths) = _packed(rows, (length, 1), where)
-        shape = (c.layers, rows, c.NKV, length, c.HS)
+        self.rows, self.length, self._engine, self._continues = rows, length, engine, capacity is not None
+        self.capacity = length if capacity is None else capacity
+        widths = (self.capacity, 1, *((length, length, 1) if self._continues else ()))
+        self._packed, (history, lengths, *more) = _packed(rows, widths, where)
+        shape = (c.layers, rows, c.NKV, self.capacity, c.HS)
         k, v = (flat[: math.prod(shape)].view(shape) for flat in caches)
         self.tensors: Tensors = {
             **engine.operands,
-            "lengths": lengths.view(rows), "history": tokens, "k_cache": k, "v_cache": v,
+            "lengths": lengths.view(rows), "history": history, "k_cache": k, "v_cache": v,
             "logits": torch.empty(rows, c.vocabulary, dtype=torch.float32, device=where),
         }  # fmt: skip
-        self._prefill = Prefill(c, self.tensors, rows, length)
-        self._prefill.prepared(length)
+        if more:
+            rest, places, past = more
+            self.tensors |= {"rest": rest, "places": places, "past": past.view(rows)}
+            self._rest = RestPass(c, self.tensors)
+        else:
+            self._prefill = Prefill(c, self.tensors, rows, length)
+            self._prefill.prepared(length)
 
-    def read(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Computes the logits that follow each prompt; unused rows repeat the last one."""
-        rows = [*prompts, *[prompts[-1]] * (self.rows - len(prompts))]
-        tokens = np.zeros((self.rows, self.length), dtype=np.int32)
-        for row, prompt in zip(tokens, rows, strict=True):
-            row[: len(prompt)] = array("i", prompt)
-        _send((tokens, [len(p) for p in rows]), self._packed)
+    def read(self, prompts: Sequence[Sequence[int]], past: Sequence[int] = ()) -> None:
+        """Computes the logits that follow each prompt, of which so many tokens are in the rows; unused rows repeat the
+        last one."""
+        missing = self.rows - len(prompts)
+        rows = [*prompts, *[prompts[-1]] * missing]
+        if not self._continues:
+            _send((_table(rows, self.capacity), [len(p) for p in rows]), self._packed)
+        else:
+            before = np.array([*past, *[past[-1]] * missing], dtype=np.int32)
+            rest = [p[n:] for p, n in zip(rows, before, strict=True)]
+            places = before[:, None] + np.arange(self.length, dtype=np.int32)
+            lengths, tokens = [len(p) for p in rest], _table(rest, self.length)
+            _send((_table(rows, self.capacity), lengths, tokens, places, before), self._packed)
         self.replay()
 
     def replay(self) -> None:
         """Read what is in the tensors; while weights still arrive, layer after layer."""
+        if self._continues:
+            self._engine.arrive()
+            self._rest.replay()
+            return
         self._prefill.arrival = self._engine.arrival
         self._prefill.replay(self.length)
         if self._engine.arrival is not None and self._engine.arrival.finished:
             self._engine.arrival = None
+
+
+def _table(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
+    """Rows of integers, padded."""
+    table = np.zeros((len(rows), width), dtype=np.int32)
+    for to, row in zip(table, rows, strict=True):
+        to[: len(row)] = array("i", row)
+    return table
 
 
 class FirstTokens:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 THREADS = 256
 PARTS = 64  # of a row of logits, whose likeliest tokens are found in parallel
 HELD = 32 << 20  # bytes of qkv that are buffered before they are written to the caches, while they are still in L2
+UNCAPTURED = 3  # runs of a pass over the rest of prompts: a capture costs more than a few of these save
 Step = Callable[[], object]
 
 
@@ -195,6 +196,15 @@ class PassPlan(LadderCalls):
         found = self._run("embedding", (B, T, C), given, {**dims, "MAXT": wpe.shape[0]})
         assert found is not None, f"no rung of embedding takes {dims}"
         return found
+
+    def _embedding_at(
+        self, places: torch.Tensor, tokens: torch.Tensor, wte: Linear, wpe: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """Each token has its own place; the ladder's rungs place all sequences of a batch alike."""
+        out = self.of.take(*tokens.shape, wte.weight.shape[1])
+        read = [tokens, places, wte.weight, wpe, out]
+        self.of.launch("embed_placed", tokens.numel(), read, (out.shape[2], float(scale)))
+        return out
 
     def rotate(self, qkv: torch.Tensor, rotation: Rotation, past: object) -> torch.Tensor:
         self._rotations[qkv] = rotation
@@ -455,13 +465,17 @@ class RecordedPass:
         """Records what no rung computes; `compute` reads what `operand` returned."""
         out = self.take(*shape)
         after = alias(out)
-        self._recorded.append(lambda: after.copy_(compute()))
+        self.add(lambda: after.copy_(compute()))
         return out
 
     def copy(self, to: torch.Tensor, tensor: torch.Tensor) -> None:
         """Records a copy."""
         held = self.operand(tensor)
-        self._recorded.append(lambda: to.copy_(held))
+        self.add(lambda: to.copy_(held))
+
+    def add(self, step: Step) -> None:
+        """Records what torch computes."""
+        self._recorded.append(step)
 
     def launch(self, kernel: str, blocks: int, tensors: Sequence[torch.Tensor], sizes: Sequence[int | float]) -> None:
         """Records a kernel without a ladder."""
@@ -487,10 +501,23 @@ class RecordedPass:
         return self._pool.submit(on_this_device)
 
 
-class PromptPlan(PassPlan):
-    """Caches are written for several layers at once, and the last layer ends with one token per row."""
+class KeepingPlan(PassPlan):
+    """Keys and values go to the caches, and the last layer ends with one token per row."""
 
     of: PromptPass
+
+    def _kept(self, layer: int, NKV: int, HS: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.of.t["k_cache"][layer], self.of.t["v_cache"][layer]
+
+    def last_tokens(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        of = self.of
+        found = of.take(of.B, 1, y.shape[2]), of.take(of.B, 1, x.shape[2])
+        of.launch("last", of.B, [y, x, of.t["lengths"], *found], (of.T, y.shape[2], x.shape[2]))
+        return found
+
+
+class PromptPlan(KeepingPlan):
+    """Caches are written for several layers at once."""
 
     def __init__(self, of: PromptPass) -> None:
         super().__init__(of)
@@ -517,9 +544,6 @@ class PromptPlan(PassPlan):
                 self._store_held(layer + 1)
         return out
 
-    def _kept(self, layer: int, NKV: int, HS: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.of.t["k_cache"][layer], self.of.t["v_cache"][layer]
-
     def _store_held(self, end: int) -> None:
         """Keys and values of the layers that are held, those before `end`."""
         if self._held:
@@ -540,20 +564,21 @@ class PromptPlan(PassPlan):
             numbers //= vector
         of.launch("keep", -(-numbers // THREADS), [qkv, *caches], sizes)
 
-    def last_tokens(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        of = self.of
-        found = of.take(of.B, 1, y.shape[2]), of.take(of.B, 1, x.shape[2])
-        of.launch("last", of.B, [y, x, of.t["lengths"], *found], (of.T, y.shape[2], x.shape[2]))
-        return found
-
 
 class PromptPass(RecordedPass):
     """Prompts of one length, padding included: `run` reads `tokens` and lengths, and leaves caches and logits."""
 
-    operations = PromptPlan
+    operations: type[KeepingPlan] = PromptPlan
 
     def __init__(
-        self, config: Config, tensors: Tensors, rows: int, length: int, capacity: int, rungs: Rungs | None = None
+        self,
+        config: Config,
+        tensors: Tensors,
+        rows: int,
+        length: int,
+        capacity: int,
+        rungs: Rungs | None = None,
+        tokens: torch.Tensor | None = None,
     ) -> None:
         history = tensors["history"]
         size, where = tensors["wte"].dtype.itemsize, history.device
@@ -566,8 +591,9 @@ class PromptPass(RecordedPass):
                 f"reading {rows} prompts of {length:,} tokens",
                 "write fewer texts at a time",
             )
-        whole = rows == 1 or length == history.shape[1]
-        tokens = history[:, :length] if whole else torch.empty(rows, length, dtype=torch.int32, device=where)
+        if tokens is None:
+            whole = rows == 1 or length == history.shape[1]
+            tokens = history[:, :length] if whole else torch.empty(rows, length, dtype=torch.int32, device=where)
         super().__init__(config, tensors, tokens, rungs)
 
     def end(self, x: torch.Tensor) -> None:
@@ -581,19 +607,85 @@ class PromptPass(RecordedPass):
             self.copy(logits, narrow)
 
 
+class RestPlan(KeepingPlan):
+    """Of prompts whose first tokens are in the caches."""
+
+    of: RestPass
+
+    def __init__(self, of: RestPass) -> None:
+        super().__init__(of)
+        self._past = of.t["past"]
+        self._biases: dict[tuple[int | None, int], torch.Tensor] = {}
+
+    def embedding(
+        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
+    ) -> torch.Tensor:
+        if wpe is None:
+            return super().embedding(tokens, past, wte, wpe, scale)
+        return self._embedding_at(self.of.t["places"], tokens, wte, wpe, scale)
+
+    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
+        (B, T, _), (NKV, HS) = self.of.ready(qkv).shape, _heads(qkv, how)
+        new, (k, v) = self.of.take(B, T, how.NH, HS), self._kept(layer, NKV, HS)
+        self._turn("rope_append", qkv, how, k, v, {"past": self._past, "q": new}, {"T": T})
+        q, k, v = (self.of.operand(x) for x in (new, k, v))
+        shape, S = (B, T, how.NH * HS), k.shape[2]
+        if how.softcap is not None:
+            return self.of.by_torch(
+                shape, lambda: attended(q.transpose(1, 2), k, v, how, seen(self._past, T, S, how.window), False)
+            )
+        # Heads that share keys are further queries of these: torch's kernels that take a mask do not know of groups.
+        group, bias = how.NH // NKV, self._bias(how.window, how.NH // NKV)
+
+        def compute() -> torch.Tensor:
+            queries = q.view(B, T, NKV, group, HS).transpose(1, 2).flatten(2, 3)
+            y = attended(queries, k, v, how, bias, False)
+            return y.view(B, T, group, NKV, HS).transpose(2, 3).flatten(2)
+
+        return self.of.by_torch(shape, compute)
+
+    def _bias(self, window: int | None, group: int) -> torch.Tensor:
+        """(B, 1, T * group, S): 0 for keys that a token sees, otherwise -inf; of all layers with this window."""
+        if (window, group) not in self._biases:
+            of, past = self.of, self._past
+            bias = torch.zeros(of.B, 1, of.T * group, of.capacity, dtype=of.real.torch, device=self.device)
+            self._biases[window, group] = bias
+            of.add(
+                lambda: bias.zero_().masked_fill_(
+                    ~seen(past, of.T, of.capacity, window).repeat_interleave(group, 2), -torch.inf
+                )
+            )
+        return self._biases[window, group]
+
+
+class RestPass(PromptPass):
+    """The rest of prompts, (rows, length) in `rest` and with these `lengths` and `places`, after as many tokens as
+    `past` says, which are in the caches. It is captured when its shape has come several times."""
+
+    operations = RestPlan
+
+    def __init__(self, config: Config, tensors: Tensors, rungs: Rungs | None = None) -> None:
+        self._runs = 0
+        (rows, length), capacity = tensors["rest"].shape, tensors["history"].shape[1]
+        super().__init__(config, tensors, rows, length, capacity, rungs, tensors["rest"])
+
+    def replay(self) -> None:
+        self._runs += 1
+        if self._runs < UNCAPTURED:
+            self.run()
+        else:
+            super().replay()
+
+
 class StepPlan(PassPlan):
     """Of one token per row. A norm waits as well: for few rows, the product after it normalises its inputs itself."""
 
     def embedding(
         self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
     ) -> torch.Tensor:
-        """The ladder's rungs place all sequences of a batch alike."""
         if wpe is None:
             return super().embedding(tokens, past, wte, wpe, scale)
-        out = self.of.take(self.of.B, 1, wte.weight.shape[1])
-        read = [tokens, self.of.t["lengths"], wte.weight, wpe, out]
-        self.of.launch("embed_placed", self.of.B, read, (out.shape[2], float(scale)))
-        return out
+        return self._embedding_at(self.of.t["lengths"], tokens, wte, wpe, scale)
 
     def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
         if _product_of(norm) not in self.of.rungs:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -27,6 +27,8 @@ from rung.errors import RungError
 from rung.models.batching.host_sampling import chosen_tokens
 from rung.models.batching.text import Backend, NewTokens, Request, Text
 from rung.models.gpu.batched_prefill import CHUNK, FirstTokens, Reader, bucket, passes, shapes
+from rung.models.gpu.batched_prefill import ROWS as PROMPT_ROWS
+from rung.models.gpu.beginnings import LEAST, Beginnings, Reading, padded
 from rung.models.gpu.device_copy import sent, to_host
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.row_transfer import EMPTY_RECORD, RowTransfer, record
@@ -182,6 +184,14 @@ class _SameWindow:
     texts: list[Text] = field(default_factory=list)
 
 
+class _Shape(NamedTuple):
+    """Of a pass over prompts."""
+
+    rows: int
+    length: int
+    capacity: int | None = None  # tokens of its rows, if it reads the rest of prompts
+
+
 @dataclass
 class _SessionRows:
     """A session and the texts of its rows."""
@@ -211,7 +221,8 @@ class GpuBackend(Backend):
         self._cuda = engine.device == "cuda"
         self._exact = exact
         self._banks: dict[tuple[int, int], _SessionRows] = {}  # by rows and capacity; the last used at the end
-        self._readers: dict[tuple[int, int], Reader] = {}
+        self._readers: dict[_Shape, Reader] = {}
+        self._beginnings: Beginnings | None = None
         self._firsts: dict[int, FirstTokens] = {}
         elements = engine.config.layers * max(CHUNK, self.context) * engine.config.NKV * engine.config.HS
         where = engine.operands["wte"].device
@@ -294,21 +305,48 @@ class GpuBackend(Backend):
                 session = (text.request.rows, text.request.reach) if self._exact else ()
                 same.setdefault((window, *session), _SameWindow(window)).texts.append(text)
         groups = list(same.values())
-        read = [
-            (rows, length, [groups[i] for i in which])
-            for rows, length, which in passes([len(g.window) for g in groups], self.context, alone=self._exact)
-        ]
+        readings = self._planned([group.window for group in groups])
+        read = self._passes(readings)
         drawn = not all(text.options.sampling.greedy for group in groups for text in group.texts)
-        with self._readers_for({(rows, length, _together(some)) for rows, length, some in read}, drawn):
+        firsts = {_together([groups[i] for i in which]) for _, which in read}
+        with self._readers_for({shape for shape, _ in read}, firsts, drawn):
             if groups and not self._exact:
                 self._fit(sum(len(group.texts) for group in groups), max(len(group.window) for group in groups))
             elif groups:
                 self._rows_for(groups[0].texts)
-        for rows, length, some in read:
+        for shape, which in read:
             self.clock.passes += 1
-            self.clock.padded_tokens += rows * length
-            self._place(self._reader(rows, length), some, self._rows_for(some[0].texts))
+            self.clock.padded_tokens += shape.rows * shape.length
+            some = [groups[i] for i in which]
+            self._place(self._reader(shape), some, [readings[i] for i in which], self._rows_for(some[0].texts))
+        if self._beginnings is not None:
+            self._beginnings.done(readings)
         return fresh
+
+    def _planned(self, windows: Sequence[tuple[int, ...]]) -> list[Reading]:
+        """How prompts are read. Beginnings are kept in 16 bits only, in which a text's bits depend on the kernels that
+        the number of texts selects."""
+        if self._beginnings is None and not self._exact and any(len(window) > LEAST for window in windows):
+            self._beginnings = Beginnings(self._engine)
+        return [Reading(w) for w in windows] if self._beginnings is None else self._beginnings.plan(windows)
+
+    def _passes(self, readings: Sequence[Reading]) -> list[tuple[_Shape, list[int]]]:
+        """The passes in their order, and which prompts they read."""
+        alike: dict[tuple[int, int], list[int]] = {}  # by what comes first, and the length of what is left
+        for i, r in enumerate(readings):
+            length = padded(len(r.rest), self._beginnings.reach) if r.known and self._beginnings else 0
+            alike.setdefault((r.after, length), []).append(i)
+        found: list[tuple[_Shape, list[int]]] = []
+        for (_, length), those in sorted(alike.items()):
+            most = 1 if self._exact else PROMPT_ROWS[-1]
+            capacity = None
+            if length:
+                assert self._beginnings is not None
+                capacity = bucket(max(readings[i].past for i in those) + length, self._beginnings.reach)
+                most = max(1, self._beginnings.tokens // capacity)
+            for rows, width, which in passes([max(length, len(readings[i].rest)) for i in those], self.context, most):
+                found.append((_Shape(rows, width, capacity), [those[i] for i in which]))
+        return found
 
     def _rows_for(self, texts: Sequence[Text]) -> _SessionRows:
         """The session in which texts of one prompt begin. With `exact` it has as many rows as their run has texts, as
@@ -344,7 +382,8 @@ class GpuBackend(Backend):
             if count > 1 and not self._has_room(count, longest):
                 break
             if window not in prompts:
-                budget -= bucket(len(window), self.context)
+                there = 0 if self._beginnings is None else self._beginnings.known(window)
+                budget -= bucket(len(window) - there, self.context)
                 prompts.add(window)
             texts.append((self._waiting.popleft(), window))
         if texts:
@@ -362,8 +401,15 @@ class GpuBackend(Backend):
         self._prompts[slot] = found
         return []
 
-    def _place(self, reader: Reader, groups: Sequence[_SameWindow], bank: _SessionRows) -> None:
-        reader.read([group.window for group in groups])
+    def _place(
+        self, reader: Reader, groups: Sequence[_SameWindow], readings: Sequence[Reading], bank: _SessionRows
+    ) -> None:
+        if self._beginnings is not None:
+            self._beginnings.bring(readings, reader)
+        reader.read([group.window for group in groups], [r.past for r in readings])
+        if self._beginnings is not None:
+            self._beginnings.keep(readings, reader)
+            self.clock.shared_tokens += sum(r.past for r in readings)
         vocabulary, active, of = self._engine.config.vocabulary, list[RunningText](), list[int]()
         for row, group in enumerate(groups):
             for text in group.texts:
@@ -400,10 +446,14 @@ class GpuBackend(Backend):
         stops, marked = live.text.options.stop_tokens, live.draw.marks is not None
         return record(of, row, live.base, live.limit, live.offset, stops, marked=marked, drawn=drawn)
 
-    def _reader(self, rows: int, length: int) -> Reader:
-        if (rows, length) not in self._readers:
-            self._readers[rows, length] = Reader(self._engine, rows, length, self._caches)
-        return self._readers[rows, length]
+    def _reader(self, shape: _Shape) -> Reader:
+        if shape not in self._readers:
+            caches = self._caches
+            if shape.capacity is not None:
+                assert self._beginnings is not None
+                caches = self._beginnings.caches
+            self._readers[shape] = Reader(self._engine, shape.rows, shape.length, caches, shape.capacity)
+        return self._readers[shape]
 
     def _first_tokens(self, rows: int) -> FirstTokens:
         if rows not in self._firsts:
@@ -411,9 +461,9 @@ class GpuBackend(Backend):
         return self._firsts[rows]
 
     @contextlib.contextmanager
-    def _readers_for(self, shapes: set[tuple[int, int, int]], drawn: bool) -> Iterator[None]:
+    def _readers_for(self, shapes: set[_Shape], firsts: set[int], drawn: bool) -> Iterator[None]:
         """While the block opens sessions, a thread makes readers: their programs are compiled at the same time."""
-        new = {shape for shape in shapes if shape[:2] not in self._readers or shape[2] not in self._firsts}
+        new, unseen = shapes - self._readers.keys(), firsts - self._firsts.keys()
         device = torch.cuda.current_device() if self._cuda else None
         mode = torch.is_inference_mode_enabled()
 
@@ -421,13 +471,14 @@ class GpuBackend(Backend):
             if device is not None:
                 torch.cuda.set_device(device)  # the driver's context, for this thread
             with torch.inference_mode(mode):
-                for rows, length, together in new:
-                    self._reader(rows, length)
+                for shape in new:
+                    self._reader(shape)
+                for together in unseen:
                     first = self._first_tokens(together)
                     if drawn:
                         first.choice.prepare()
 
-        if not new:
+        if not new and not unseen:
             yield
             return
         with ThreadPoolExecutor(1) as beside:
@@ -554,11 +605,12 @@ class GpuBackend(Backend):
                     session.choice.greedy = greedy
                     for together in {1, session.work.steps} if self._cuda else ():
                         session.graph(together)
-            for rows, length in shapes(self.context, alone=self._exact):
-                reader = self._reader(rows, length)
+            prompts = shapes(self.context, 1 if self._exact else PROMPT_ROWS[-1])
+            for rows, length in prompts:
+                reader = self._reader(_Shape(rows, length))
                 reader.tensors["lengths"].fill_(1)
                 reader.replay()
-            for rows in sorted({rows for rows, _ in shapes(self.context, alone=self._exact)}):
+            for rows in sorted({rows for rows, _ in prompts}):
                 first = self._first_tokens(rows)
                 for greedy in (True, False):
                     first.choice.greedy = greedy
