@@ -16,6 +16,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,9 @@ def beginnings(ours: Any, texts: int, common: int, calls: int) -> dict[str, floa
         (beginning,) = some(1, common)
         return [beginning + rest for rest in some(rows, OWN)]
 
-    kinds = {"one": lambda: alike(1), "alike": lambda: alike(texts), "apart": lambda: some(texts, common + OWN)}
+    kinds: dict[str, Callable[[], list[list[int]]]] = {
+        "one": lambda: alike(1), "alike": lambda: alike(texts), "apart": lambda: some(texts, common + OWN),
+    }  # fmt: skip
     took: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(calls + 3):  # passes are captured when they have run a few times
         for name, prompts in kinds.items():
