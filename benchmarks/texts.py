@@ -25,6 +25,7 @@ from llama import Bench
 
 import rung
 from rung.models.family import RANDOM
+from rung.models.gpu.slots import logits_after
 
 MODELS = ("smollm2-135m", "qwen3-0.6b", "llama-3.2-1b", "gpt2")
 PROMPT = NEW = 128
@@ -69,6 +70,17 @@ def beginnings(ours: Any, texts: int, common: int, calls: int) -> dict[str, floa
             ours.generate(given, max_new_tokens=1, temperature=0, stop_tokens=[])
             took[name].append(1e3 * (time.perf_counter() - began))
     return {f"{name}_ms": statistics.median(times[3:]) for name, times in took.items()}
+
+
+def apart(ours: Any, eight: Any, texts: int) -> dict[str, float]:
+    """How far the next tokens' probabilities are from those of a cache in 16 bits."""
+    tokens = torch.randint(ours.config.vocabulary, (texts, PROMPT + 32), generator=torch.Generator().manual_seed(9))
+    given = tokens[:, :PROMPT].tolist(), tokens[:, PROMPT:].tolist()
+    truth, found = (logits_after(m.plan.engine, *given).log_softmax(-1) for m in (ours, eight))
+    return {
+        "kl_nats": float((truth.exp() * (truth - found)).sum(-1).mean()),
+        "same_likeliest": float((truth.argmax(-1) == found.argmax(-1)).float().mean()),
+    }
 
 
 def step(ours: Any, rows: int) -> dict[str, float]:
@@ -118,6 +130,7 @@ def main() -> int:
     parser.add_argument("--texts", nargs="*", type=int, default=[1, 8, 64, 256])
     parser.add_argument("--profile", nargs="*", type=int, default=[])
     parser.add_argument("--beginnings", nargs="*", type=int, default=[], help="prompts with one beginning")
+    parser.add_argument("--eight-bits", nargs="*", type=int, default=[], help="texts with keys and values in 8 bits")
     parser.add_argument("--calls", type=int, default=3)
     parser.add_argument("--budget", type=float, default=300.0)
     given = parser.parse_args()
@@ -130,6 +143,13 @@ def main() -> int:
             options = {"texts": texts, "prompt_tokens": PROMPT, "new_tokens": NEW}
             bench.part(name, "text", "rung", functools.partial(tokens_per_second, ours, texts, given.calls), **options)
             bench.part(name, "step", "rung", functools.partial(step, ours, texts), texts=texts)
+        for texts in given.eight_bits:
+            eight = rung.load(RANDOM + name, device="cuda", dtype="bfloat16", cache="int8")
+            options = {"texts": texts, "prompt_tokens": PROMPT, "new_tokens": NEW, "cache": "int8"}
+            bench.part(name, "text", "rung", functools.partial(tokens_per_second, eight, texts, given.calls), **options)
+            bench.part(name, "step", "rung", functools.partial(step, eight, texts), texts=texts, cache="int8")
+            bench.part(name, "error", "rung", functools.partial(apart, ours, eight, texts), texts=texts, cache="int8")
+            del eight
         for texts in given.beginnings:
             options = {"texts": texts, "common_tokens": COMMON, "own_tokens": OWN}
             bench.part(

@@ -10,6 +10,7 @@ import torch
 from test_batching import together
 
 import gpt2_models as models
+import llama_models
 from rung.errors import RungError
 from rung.models import backends
 from rung.models.batching.engine import BatchEngine
@@ -112,6 +113,44 @@ def test_a_whole_batch_is_read_into_eight_bits_and_goes_on_as_in_sixteen(model: 
         narrow.tensors["next"].copy_(wide.tensors["next"])  # both write the same text
         for of in (wide, narrow):
             of.publish()
+
+
+LLAMA = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral"])
+def test_a_llamas_batch_goes_on_in_eight_bits_as_in_sixteen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rung.models.gpu.engine.MOST_IN_SIXTEEN_BITS", 2)
+    more = {"qwen3": {"head_dim": 64}, "mistral": {"sliding_window": 9}}.get(kind, {})
+    folder = llama_models.saved(kind, **LLAMA, **more)
+    of = {}
+    prompts = [models.some_ids(n, 400, seed=n) for n in (5, 17, 1)]
+    for cache in (None, "int8"):
+        one = load(folder, device="emulator", plan="best", dtype="bfloat16", cache=cache).transformer.service.engine
+        assert isinstance(one, GpuSteps)
+        assert "k_cache_q" not in one.open(2).tensors
+        of[cache] = one.open(3)
+        assert ("k_cache_q" in of[cache].tensors) == (cache == "int8")
+        read_into(one, of[cache], prompts)
+    wide, narrow = of[None], of["int8"]
+    for step in range(4):
+        for session in of.values():
+            session.decode.run()
+        a, b = (session.tensors["logits"] for session in (wide, narrow))
+        assert float((a - b).norm() / a.norm()) < 0.02
+        for row, prompt in enumerate(prompts):
+            for name in ("k_cache", "v_cache"):
+                whole, scale = (narrow.tensors[f"{name}_{n}"][0, row, :, : len(prompt) + step + 1] for n in "qs")
+                assert_quantised(wide.tensors[name][0, row, :, : len(prompt) + step + 1], whole, scale)
+        narrow.tensors["next"].copy_(wide.tensors["next"])  # both write the same text
+        for session in of.values():
+            session.publish()
+
+
+def test_heads_for_which_no_rung_keeps_eight_bits_are_refused() -> None:
+    folder = llama_models.saved("llama")  # heads of 16
+    with pytest.raises(RungError, match="heads of 16"):
+        load(folder, device="emulator", plan="best", dtype="bfloat16", cache="int8")
 
 
 def test_texts_that_move_are_quantised_copied_and_widened(model: Model, weights: Any) -> None:

@@ -19,39 +19,9 @@ pdl    = true
 serves = { step = "1 if rows >= 32 else 0" }
 untuned = [{ when = "B * NKV >= 768", WARPS = 2 }]  # 5 to 8 % faster for 256 texts
 ---*/
-#include "rung.cuh"
+#include "turned_heads.cuh"
 
-constexpr int HALF = HS / 2, PAIRS = ceil_div(HALF, WARP_SIZE);
-constexpr int THREADS = 32 * WARPS, AT_ONCE = 16;                 // keys of a warp at a time
 constexpr int CHUNKS = HS / 32, TILES = HS / 8, BANDS = HS / 64;  // of a key's 32 channels; of 8 channels; of 64
-constexpr float LOG2 = 1.4426950408889634f;
-
-// One head by one warp: normalised if there is a weight, turned, and times `scale`.
-template <class Store>
-__device__ __forceinline__ void turn(const Real* in, const Real* weight, const float* cosines, const float* sines,
-                                     int interleaved, float eps, float scale, Store store)
-{
-    float a[PAIRS], c[PAIRS], squares = 0.0f;
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-        const int pair = lane_id() + i * WARP_SIZE;
-        a[i] = c[i] = 0.0f;
-        if (pair >= HALF) continue;
-        a[i] = to_float(in[interleaved ? 2 * pair : pair]), c[i] = to_float(in[interleaved ? 2 * pair + 1 : pair + HALF]);
-        squares += a[i] * a[i] + c[i] * c[i];
-    }
-    const float norm = weight != nullptr ? rsqrtf(warp_sum(squares) / HS + eps) : 1.0f;
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-        const int pair = lane_id() + i * WARP_SIZE;
-        if (pair >= HALF) continue;
-        const int first = interleaved ? 2 * pair : pair, second = interleaved ? 2 * pair + 1 : pair + HALF;
-        const float low = a[i] * norm * (weight != nullptr ? to_float(weight[first]) : 1.0f);
-        const float high = c[i] * norm * (weight != nullptr ? to_float(weight[second]) : 1.0f);
-        store(first, scale * (low * cosines[pair] - high * sines[pair]));
-        store(second, scale * (high * cosines[pair] + low * sines[pair]));
-    }
-}
 
 // Two halves of words: the low ones, or the high ones.
 __device__ __forceinline__ uint32_t halves_of(uint32_t a, uint32_t b, int high)
@@ -62,14 +32,6 @@ __device__ __forceinline__ uint32_t halves_of(uint32_t a, uint32_t b, int high)
 __device__ __forceinline__ uint32_t word_of(const uint4& bits, int i)
 {
     return i == 0 ? bits.x : i == 1 ? bits.y : i == 2 ? bits.z : bits.w;
-}
-
-// Two floats as 16-bit numbers, and what their rounding lost.
-__device__ __forceinline__ void split(float a, float b, uint32_t& whole, uint32_t& rest)
-{
-    const Real x = from_float<Real>(a), y = from_float<Real>(b);
-    whole = pack2<Real>(a, b);
-    rest = pack2<Real>(a - to_float(x), b - to_float(y));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -142,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 const int channel = c * 32 + t * 8 + half * 4 + pair * 2;
                 const bool own = g < GROUP;
                 const float* from = qs[own ? g : 0] + channel;
-                split(own ? from[0] : 0.0f, own ? from[1] : 0.0f, q[c][half][2 * pair], q[c][half][2 * pair + 1]);
+                split<Real>(own ? from[0] : 0.0f, own ? from[1] : 0.0f, q[c][half][2 * pair], q[c][half][2 * pair + 1]);
             }
     float m = -INFINITY, l = 0.0f, o[TILES][4] = {};  // of query g
 
@@ -171,8 +133,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int i = 0; i < 4; i++) l += score[i] = exp2f(score[i] - base);
         uint32_t p[4];
-        split(score[0], score[1], p[0], p[1]);
-        split(score[2], score[3], p[2], p[3]);
+        split<Real>(score[0], score[1], p[0], p[1]);
+        split<Real>(score[2], score[3], p[2], p[3]);
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {  // channel 64 * (tile / 8) + 8 g + tile % 8
             const int c = tile / 8, word = tile % 8 / 2, high = tile % 2;
@@ -215,19 +177,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int e = 0; e < 2; e++) os[warp][g][tile / 8 * 64 + (2 * t + e) * 8 + tile % 8] = o[tile][e] + o[tile][e + 2];
     }
-    __syncthreads();
-    Real* to = out + (size_t(b) * NH + kv * GROUP) * HS;
-    for (int i = threadIdx.x; i < GROUP * HS; i += THREADS) {
-        const int of = i / HS, hs = i % HS;
-        float most = -INFINITY, sum = 0.0f, total = 0.0f;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) most = fmaxf(most, ms[w][of]);
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            const float weight = exp2f(ms[w][of] - most);  // the last warp has seen a key, so that `most` is finite
-            sum += weight * os[w][of][hs];
-            total += weight * ls[w][of];
-        }
-        to[i] = from_float<Real>(sum / total);
-    }
+    merge(os, ms, ls, out + (size_t(b) * NH + kv * GROUP) * HS);
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from rung.inputs import ROW_SCALES, full, rows_scaled, times, uneven
 from rung.lazy import F, torch
-from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
+from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
+
+CACHES = ("k_cache", "v_cache")
 
 
 def turned(
@@ -32,15 +34,57 @@ def stored(cache: torch.Tensor, new: torch.Tensor, past: torch.Tensor) -> torch.
     return cache
 
 
+def kept(t: Tensors) -> list[torch.Tensor]:
+    """Keys and values of earlier tokens."""
+    if "k_cache" in t:
+        return [t[n].clone() for n in CACHES]
+    return [t[f"{n}_q"] * t[f"{n}_s"][..., None] for n in CACHES]
+
+
+def new_scales(t: Tensors, v: Values) -> torch.Tensor:
+    """The positions at which scales are written: (B, 1, S)."""
+    return (torch.arange(int(v["S"]), device=t["past"].device) == t["past"].long()[:, None])[:, None]
+
+
+def quantised(found: Tensors, t: Tensors, v: Values) -> Tensors:
+    """The caches with the new key and value, whose largest number is 127 units; their integers are not rounded."""
+    new, caches = new_scales(t, v), {}
+    for name in CACHES:
+        units = torch.where(new, found[name].abs().amax(-1) / 127, t[f"{name}_s"])
+        whole = found[name] / torch.where(units == 0, 1.0, units)[..., None]
+        caches[f"{name}_s"], caches[f"{name}_q"] = units, torch.where(new[..., None], whole, t[f"{name}_q"].double())
+    return caches
+
+
+def in_eight_bits(name: str) -> list[Operand]:
+    """Integers, and a scale for each head and position."""
+
+    def scales(v: Values, generator: torch.Generator) -> torch.Tensor:
+        # Numbers up to 127 have a standard deviation of 73, and those of the caches one of about 1.
+        return 2.0 ** -torch.randint(6, 8, [int(v[n]) for n in ("B", "NKV", "S")], generator=generator).float()
+
+    def whole(v: Values, generator: torch.Generator) -> torch.Tensor:
+        shape = [int(v[n]) for n in ("B", "NKV", "S", "HS")]
+        return torch.randint(-127, 128, shape, generator=generator, dtype=torch.int8)
+
+    return [
+        Operand(f"{name}_q", ("B", "NKV", "S", "HS"), role="inout", dtype="i8", optional=True, instead=name, make=whole,
+                changed=lambda t, v: new_scales(t, v)[..., None], rounded=True),
+        Operand(f"{name}_s", ("B", "NKV", "S"), role="inout", dtype="f32", optional=True, make=scales,
+                changed=new_scales),
+    ]  # fmt: skip
+
+
 def reference(t: Tensors, v: Values) -> Tensors:
     q, k, value = new_heads(t, v)
-    keys, values = stored(t["k_cache"].clone(), k, t["past"]), stored(t["v_cache"].clone(), value, t["past"])
+    keys, values = (stored(x, new, t["past"]) for x, new in zip(kept(t), (k, value), strict=True))
     shared = int(v["NH"]) // int(v["NKV"])
     scores = (q[:, :, None] @ keys.repeat_interleave(shared, 1).transpose(2, 3))[:, :, 0] * v["scale"]  # (B, NH, S)
     at, past = torch.arange(scores.shape[-1], device=scores.device), t["past"].long()[:, None, None]
     scores = scores.masked_fill((at > past) | (at <= past - v["window"]), -torch.inf)
     out = scores.softmax(-1)[:, :, None] @ values.repeat_interleave(shared, 1)
-    return {"out": out[:, :, 0].flatten(1), "k_cache": keys, "v_cache": values}
+    found = {"out": out[:, :, 0].flatten(1), "k_cache": keys, "v_cache": values}
+    return found | quantised(found, t, v) if "k_cache_q" in t else found
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -88,8 +132,8 @@ OPERATION = Operation(
         Operand("cosines", ("S", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: angles(v).cos().float()),
         Operand("sines", ("S", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: angles(v).sin().float()),
         Operand("past", ("B",), dtype="i32", constant=True, make=full),  # tokens before the new one
-        Operand("k_cache", ("B", "NKV", "S", "HS"), role="inout"),
-        Operand("v_cache", ("B", "NKV", "S", "HS"), role="inout"),
+        *(Operand(n, ("B", "NKV", "S", "HS"), role="inout", optional=True, counted=True) for n in CACHES),
+        *(operand for n in CACHES for operand in in_eight_bits(n)),
         Operand("out", ("B", "NH * HS"), role="out"),
     ),
     reference=reference,
@@ -136,4 +180,8 @@ OPERATION = Operation(
         Library("torch", torch_separate, ("f32",), note="As written, then scaled_dot_product_attention."),
     ),
     races=(Race("smollm2", ("bf16",)), Race("b1s1024", ("f32", "bf16")), Race("b64s256h128", ("bf16",))),
+    roles=(
+        Role("rope_cached_attention", swaps=False),
+        Role("eight_bit_rope_cached_attention", operand="k_cache_q", swaps=False),
+    ),
 )  # fmt: skip

@@ -31,6 +31,7 @@ from rung.rungs.base import Device, Rung, arch
 from rung.rungs.cuda import CudaRung
 
 DTYPES = {"float32": "f32", "tf32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "bf16"}
+MOST_IN_SIXTEEN_BITS = 32  # rows; keys and values of more may be kept in 8 bits
 GRANULE = 64  # rows of sessions hold multiples of this many tokens, so that sessions can be reused
 
 
@@ -98,8 +99,13 @@ class GpuSteps:
 
     def _with(self, rung: Rung | None, values: Mapping[str, Number], rows: int, capacity: int) -> Session:
         tuning = {} if rung is None else self._tuned_for(rung, rung.operation.complete(values))
-        work = Work(rung, tuning, self._graph, self._steps, self.sample)
+        eight = rung is None and self.eight_bits(rows)
+        work = Work(rung, tuning, self._graph, self._steps, self.sample, eight)
         return Session(self.config, self.operands, self.real, self.device, rows, capacity, work)
+
+    def eight_bits(self, rows: int) -> bool:
+        """Whether sessions of so many rows keep keys and values in 8 bits, where steps are made of the operations."""
+        return self.cache == "int8" and self.config.family.steps is None and rows > MOST_IN_SIXTEEN_BITS
 
     def few_rows(self) -> Session:
         """A session whose rows may be consecutive tokens of one text: as many as a step takes at once."""
@@ -249,6 +255,16 @@ class GpuPlan(WrappedPlan):
         self._kernels, self._overlapped = dict(kernels), overlapped
         self.engine: GpuSteps | None = None
         self._arrival: Arrival | None = None
+
+    def admit(self, config: Config) -> None:
+        super().admit(config)
+        real = named_dtype(DTYPES[self.dtype])
+        by_operations = self._cache == "int8" and config.family.steps is None
+        if by_operations and not StepPass.fits_eight_bits(config, real, self._device):
+            raise RungError(
+                f"no rung keeps keys and values of {config.family.title} in 8 bits, with heads of {config.HS}; "
+                "leave the cache out."
+            )
 
     def read(self, folder: Path, config: Config) -> Weights:
         if self._overlapped and not self._eight_bits:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 THREADS = 256
 PARTS = 64  # of a row of logits, whose likeliest tokens are found in parallel
 HELD = 32 << 20  # bytes of qkv that are buffered before they are written to the caches, while they are still in L2
+IN_EIGHT_BITS = "eight_bit_rope_cached_attention"
 UNCAPTURED = 3  # runs of a pass over the rest of prompts: a capture costs more than a few of these save
 Step = Callable[[], object]
 
@@ -224,7 +225,7 @@ class PassPlan(LadderCalls):
         """Of new texts' tokens; keys and values go to where `_kept` says."""
         (B, T, _), (NKV, HS) = qkv.shape, _heads(qkv, how)
         q, (k, v) = self.of.take(B, T, how.NH, HS), self._kept(layer, NKV, HS)
-        self._turn("rope_append", qkv, how, k, v, {"past": self._past, "q": q}, {"T": T})
+        self._turn("rope_append", qkv, how, {"k_cache": k, "v_cache": v}, {"past": self._past, "q": q}, {"T": T})
         given = {"q": q.transpose(1, 2), "k": k[:, :, :T], "v": v[:, :, :T]}
         dims: dict[str, Number] = {"B": B, "T": T, "NH": how.NH, "NKV": NKV, "HS": HS, "scale": how.scale}
         dims |= {} if how.window is None else {"window": how.window}
@@ -243,18 +244,18 @@ class PassPlan(LadderCalls):
         return self.of.take(*shape), self.of.take(*shape)
 
     def _turn(
-        self, operation: str, qkv: torch.Tensor, how: Attention, k: torch.Tensor, v: torch.Tensor, more: Tensors,
+        self, operation: str, qkv: torch.Tensor, how: Attention, caches: Tensors, more: Tensors,
         dims: Mapping[str, Number],
     ) -> None:  # fmt: skip
         """Records an operation that turns queries and keys as `rotate` said, or not at all."""
-        _, NKV, S, HS = k.shape
+        _, NKV, S, HS = next(iter(caches.values())).shape
         r = self._rotations.get(qkv)
         if r is None:
-            still = torch.ones(S, HS // 2, dtype=torch.float32, device=k.device)
+            still = torch.ones(S, HS // 2, dtype=torch.float32, device=self.device)
             r = Rotation(how.NH, NKV, still, torch.zeros_like(still), None, None, self.of.config.eps)
         norms = {n: norm.weight for n, norm in (("q_weight", r.q_norm), ("k_weight", r.k_norm)) if norm is not None}
         qkv = qkv if "T" in dims else qkv.view(len(qkv), -1)
-        given = {"qkv": qkv, "cosines": r.cosines[:S], "sines": r.sines[:S], "k_cache": k, "v_cache": v, **norms}
+        given = {"qkv": qkv, "cosines": r.cosines[:S], "sines": r.sines[:S], **caches, **norms}
         sizes = {"B": self.of.B, "NH": how.NH, "NKV": NKV, "HS": HS, "S": S, "eps": r.eps}
         names = (*self.of.rungs.get(operation, ()), *last_resort(operation))
         recorded = self.of.record(operation, names, {**given, **more}, {**sizes, **dims})
@@ -627,7 +628,7 @@ class RestPlan(KeepingPlan):
     def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
         (B, T, _), (NKV, HS) = self.of.ready(qkv).shape, _heads(qkv, how)
         new, (k, v) = self.of.take(B, T, how.NH, HS), self._kept(layer, NKV, HS)
-        self._turn("rope_append", qkv, how, k, v, {"past": self._past, "q": new}, {"T": T})
+        self._turn("rope_append", qkv, how, {"k_cache": k, "v_cache": v}, {"past": self._past, "q": new}, {"T": T})
         q, k, v = (self.of.operand(x) for x in (new, k, v))
         shape, S = (B, T, how.NH * HS), k.shape[2]
         if how.softcap is not None:
@@ -735,18 +736,19 @@ class StepPlan(PassPlan):
 
     def _turned_attention(self, qkv: torch.Tensor, how: Attention, layer: int) -> torch.Tensor:
         B, (_, HS), t = len(qkv), _heads(qkv, how), self.of.t
-        keys, values, past = t["k_cache"][layer], t["v_cache"][layer], t["lengths"]
+        eight = "k_cache_q" in t
+        caches, past = {name: t[name][layer] for name in (EIGHT_BIT_CACHES if eight else CACHES)}, t["lengths"]
         if how.softcap is not None:
             q = self.of.take(B, 1, how.NH, HS)
-            self._turn("rope_append", qkv, how, keys, values, {"past": past, "q": q}, {"T": 1})
-            q, k, v = (self.of.operand(x) for x in (q.transpose(1, 2), keys, values))
+            self._turn("rope_append", qkv, how, caches, {"past": past, "q": q}, {"T": 1})
+            q, k, v = (self.of.operand(x) for x in (q.transpose(1, 2), *caches.values()))
             return self.of.by_torch(
                 (B, 1, how.NH * HS), lambda: attended(q, k, v, how, seen(past, 1, k.shape[2], how.window), False)
             )
         out = self.of.take(B, 1, how.NH * HS)
         more: dict[str, Number] = {"scale": how.scale} | ({} if how.window is None else {"window": how.window})
         given = {"past": past, "out": out.view(B, -1)}
-        self._turn("rope_cached_attention", qkv, how, keys, values, given, more)
+        self._turn(IN_EIGHT_BITS if eight else "rope_cached_attention", qkv, how, caches, given, more)
         return out
 
     def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
@@ -767,6 +769,17 @@ class StepPass(RecordedPass):
             real = next(d for d in DTYPES.values() if d.torch == tensors["wte"].dtype)
             rungs = step_rungs("cuda" if where.type == "cuda" else "emulator", real.name, rows)
         super().__init__(config, tensors, tensors["tokens"].view(rows, 1), rungs)
+
+    @staticmethod
+    def fits_eight_bits(config: Config, real: Dtype, device: Device) -> bool:
+        """Whether a step of many rows can read keys and values in 8 bits."""
+        every = [config.attention(layer) for layer in range(config.layers)]
+        sizes = {"B": 64, "NH": config.NH, "NKV": config.NKV, "HS": config.HS, "S": config.context}
+        values = catalogue.operation(ladder_of(IN_EIGHT_BITS)).complete(sizes)
+        rungs = [find(IN_EIGHT_BITS, name) for name in step_rungs(device, real.name, 64).get(IN_EIGHT_BITS, ())]
+        return not any(how.softcap for how in every) and any(
+            rung.refusal(values, real, None, None, device) is None for rung in rungs
+        )
 
     @staticmethod
     def fits(config: Config) -> bool:

@@ -44,6 +44,7 @@ class Work:
     graph: bool = True
     steps: int = 8  # tokens per graph launch
     sample: str | None = None  # the rung that samples tokens, instead of the default
+    eight_bits: bool = False  # keys and values in eight bits, and a scale for each; a rung may say so itself
 
 
 class Session:
@@ -81,9 +82,7 @@ class Session:
 
     def _state(self) -> Tensors:
         c, rows, T = self.config, self.rows, self.capacity
-        eight = (
-            self.work.rung is not None and "k_cache_q" in self.work.rung.binds
-        )  # keys and values in eight bits, and a scale for each
+        eight = self.work.eight_bits or (self.work.rung is not None and "k_cache_q" in self.work.rung.binds)
         if self.device == "cuda":
             of_key = c.HS + 4 if eight else c.HS * self.real.size
             needed = 2 * c.layers * rows * T * c.NKV * of_key + 12 * rows * c.vocabulary

@@ -511,7 +511,12 @@ class GpuBackend(Backend):
         return max((_cached(live) for live in self._bank.active), default=0)
 
     def _has_room(self, texts: int, longest: int) -> bool:
-        return self._room is None or self._rows(texts) * self._reach(longest) <= self._room
+        return self._room is None or self._taken(self._rows(texts), self._reach(longest)) <= self._room
+
+    def _taken(self, rows: int, capacity: int) -> float:
+        """What a session takes of the room, in tokens of 16 bits."""
+        HS = self._engine.config.HS
+        return rows * capacity * ((HS + 4) / (2 * HS) if self._engine.eight_bits(rows) else 1)
 
     def _grow(self) -> None:
         """Texts whose rows are nearly full move to longer rows; if these are too many, the newest wait."""
@@ -556,17 +561,17 @@ class GpuBackend(Backend):
                 for oldest in own[: max(0, len(own) + (key[1] < self.context) - OWN)]:
                     del self._banks[oldest]
             else:
-                self._forget(idle, math.prod(key))
+                self._forget(idle, self._taken(*key))
             session = self._engine.open(rows, reach)
             bank = _SessionRows(session, RowTransfer(session), [None] * rows, set(range(rows)))
         self._banks[key] = bank
         return bank
 
-    def _forget(self, idle: Sequence[tuple[int, int]], tokens: int) -> None:
+    def _forget(self, idle: Sequence[tuple[int, int]], tokens: float) -> None:
         """Idle sessions, the oldest first, until there is room for a further one of so many tokens."""
         assert self._room is not None
         for oldest in idle:
-            if sum(map(math.prod, self._banks)) + tokens <= self._room:
+            if sum(self._taken(*key) for key in self._banks) + tokens <= self._room:
                 return
             del self._banks[oldest]
 
