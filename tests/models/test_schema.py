@@ -43,6 +43,26 @@ def test_texts_follow_a_schema_and_are_what_they_are_alone(model: Model) -> None
     jsonschema.validate(json.loads(penalised.text), SCHEMA)
 
 
+@pytest.mark.parametrize("device", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_gpus_slots_follow_schemas_beside_other_texts(device: str) -> None:
+    folder = models.saved(n_embd=32, n_head=2, n_layer=1, n_positions=128)
+    cpu, gpu = (
+        rung.load(folder, device=where, dtype="float32", **how)  # type: ignore[call-overload]
+        for where, how in (("cpu", {}), (device, {"plan": "best", "kernels": {"decode": "dependent_launch"}}))
+    )
+    short = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"], "additionalProperties": False}
+    how: dict[str, Any] = {"max_new_tokens": 30, "temperature": 1.0, "top_p": 1.0, "seed": 5, "stop_tokens": (399,)}
+    for more in ({"schema": short}, {}, {"schema": short, "repetition_penalty": 1.2}):
+        ours, theirs = (model.generate(["Once", "The wolf"], **how, **more) for model in (gpu, cpu))
+        assert [c.tokens for c in ours] == [c.tokens for c in theirs]
+        assert [c.finish_reason for c in ours] == [c.finish_reason for c in theirs]
+        for text in ours if "schema" in more else ():
+            if text.finish_reason == "stop":
+                jsonschema.validate(json.loads(text.text), short)
+    no_more = gpu.generate("Once", schema={"enum": [7]}, max_new_tokens=9, stop_tokens=(399,))
+    assert json.loads(no_more.text) == 7 and no_more.finish_reason == "stop"
+
+
 def test_drafts_change_no_text_that_follows_a_schema(model: Model) -> None:
     drafted = rung.load(models.saved(n_positions=256), dtype="float32", device="cpu", draft="ngram")
     how: Any = {"schema": json.dumps(SCHEMA), "max_new_tokens": 120, "temperature": 0}

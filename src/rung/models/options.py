@@ -89,7 +89,7 @@ class Options:
     @property
     def changes_logits(self) -> bool:
         """Whether logits are changed before sampling, other than by penalties."""
-        return bool(self.logit_bias or (self.min_tokens and self.stop_tokens))
+        return bool(self.logit_bias or self.schema is not None or (self.min_tokens and self.stop_tokens))
 
 
 @dataclass(frozen=True)

@@ -233,6 +233,7 @@ class GpuBackend(Backend):
         self._texts: dict[int, Text] = {}  # slot -> its text
         self._notes: deque[_Note] = deque()
         self._prompts: dict[int, tuple[Chosen | None, ...]] = {}  # slot -> log-probabilities not yet handed out
+        self._refused: dict[int, str] = {}  # slot -> why its text cannot go on
         self._per_step = 1e-3  # seconds, as seen
         self._since = 0  # steps that were launched since prompts were read
         self._seen_at, self._steps_taken = 0.0, 0
@@ -243,8 +244,7 @@ class GpuBackend(Backend):
     def begin(self, slot: int, text: Text) -> None:
         if (stops := len(text.options.stop_tokens)) > MOST_STOPS:
             raise RungError(f"{stops} stop tokens are more than the {MOST_STOPS} that a step looks for.")
-        if text.options.schema is not None:
-            raise RungError("a schema is followed on a CPU, or by other plans than best; choose one, or leave it out.")
+        _ = text.constraint  # a schema that cannot be followed is refused here
         self._texts[slot], self._slot_of[id(text)] = text, slot
         self._waiting.append(text)
 
@@ -252,6 +252,7 @@ class GpuBackend(Backend):
         text = self._texts.pop(slot)
         del self._slot_of[id(text)]
         self._prompts.pop(slot, None)
+        self._refused.pop(slot, None)
         if text in self._waiting:
             self._waiting.remove(text)
         for bank in self._banks.values():
@@ -633,6 +634,10 @@ class GpuBackend(Backend):
 
     def _launch_steps(self, bank: _SessionRows) -> None:
         session = bank.session
+        # A schema's next token depends on those before it, which the host has to see.
+        by_schema = any(live.text.options.schema is not None for live in bank.active)
+        if by_schema and self._notes:
+            return
         if bank.stale:
             bank.transfer.leave(sorted(bank.stale))
             bank.stale.clear()
@@ -646,13 +651,18 @@ class GpuBackend(Backend):
             if most - ahead < min(least, needed):
                 break
             ahead += self._step(bank, min(needed, most - ahead))
+            if by_schema:
+                break
 
     def _step(self, bank: _SessionRows, most: int) -> int:
         """Launch some steps; returns how many."""
         session, active = bank.session, bank.active
         whole = len(active) > FEW_TEXTS
         first, rows = session.enqueued, list(bank.rows)
-        masked = [one for one in active if one.text.options.logit_bias or self._early(one, first)]
+        masked = [
+            one for one in active
+            if one.text.options.logit_bias or one.text.options.schema is not None or self._early(one, first)
+        ]  # fmt: skip
         session.choice.greedy = all(live.draw.greedy for live in active) and not masked
         with_logprobs = any(live.text.options.tells_logprobs for live in active)
         if with_logprobs or masked:
@@ -678,7 +688,7 @@ class GpuBackend(Backend):
         session.decode.run()
         shown = self._measure_logprobs(logits, rows, len(rows))
         for live in masked:
-            _change(logits[live.row], live.text.options, first_tokens=self._early(live, step))
+            self._change(logits[live.row], live, first_tokens=self._early(live, step))
         session.choice.run(picked=True)
         ending = shown(session.tensors["next"]) if shown else None
         session.publish()
@@ -693,8 +703,21 @@ class GpuBackend(Backend):
         """Change the logits of rows whose options say so."""
         changed = [(i, live) for i, live in enumerate(active) if live.text.options.changes_logits]
         for i, live in changed:
-            _change(logits[i], live.text.options, first_tokens=live.wrote < live.text.options.min_tokens)
+            self._change(logits[i], live, first_tokens=live.wrote < live.text.options.min_tokens)
         return bool(changed)
+
+    def _change(self, logits: torch.Tensor, live: RunningText, *, first_tokens: bool) -> None:
+        """Biases, what a schema forbids, and no stop token among the first tokens, in a row (V) of logits."""
+        options, constraint = live.text.options, live.text.constraint
+        for token, bias in options.logit_bias:
+            logits[token] += bias
+        if constraint is not None:
+            try:
+                logits.copy_(constraint.forbid(logits[None])[0])
+            except RungError as error:  # of this text alone
+                self._refused[live.slot] = str(error)
+        if first_tokens and options.stop_tokens:
+            logits[list(options.stop_tokens)] = -torch.inf
 
     # ---- to the host ------------------------------------------------------------------------------------------------
 
@@ -758,8 +781,12 @@ class GpuBackend(Backend):
         self, live: RunningText, tokens: Sequence[int], details: Sequence[Chosen] | None, error: str | None
     ) -> NewTokens:
         text, slot = live.text, live.slot
+        error = error or self._refused.get(slot)
         if error is not None:
             return NewTokens(slot, error=error)
+        if text.constraint is not None:
+            for token in tokens:
+                text.constraint.add(token)
         live.count += len(tokens)
         full = live.base + live.count > self.context
         if full:
@@ -778,14 +805,6 @@ class GpuBackend(Backend):
 def _together(groups: Sequence[_SameWindow]) -> int:
     """The rows in which the first tokens of these texts are chosen together."""
     return 1 << (sum(len(group.texts) for group in groups) - 1).bit_length()
-
-
-def _change(logits: torch.Tensor, options: Options, *, first_tokens: bool) -> None:
-    """Biases, and no stop token among the first tokens, in a row (V) of logits."""
-    for token, bias in options.logit_bias:
-        logits[token] += bias
-    if first_tokens and options.stop_tokens:
-        logits[list(options.stop_tokens)] = -torch.inf
 
 
 def _draw(text: Text, vocabulary: int) -> Draw:
