@@ -872,7 +872,7 @@ def read_into(engine: GpuSteps, session: Session, prompts: Sequence[Sequence[int
 
 def logits_after(engine: GpuSteps, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> torch.Tensor:
     """Logits (rows, T, V) that follow each token of `texts`, which are read token by token after the prompts."""
-    session = engine.open(len(prompts))
+    session = engine.open(len(prompts), max(len(p) + len(t) for p, t in zip(prompts, texts, strict=True)))
     read_into(engine, session, prompts)
     found, t = [], session.tensors
     for at, tokens in enumerate(zip(*texts, strict=True)):
