@@ -111,8 +111,7 @@ def evenness(found: Figures) -> str:
 
 def llama(found: Figures) -> str:
     """Models of Llama's layer with random weights: texts and scores beside transformers in the same run."""
-    rows = [r for r in found.of_kind("generate") if r.what in LLAMA and r.verdict == "ok"]
-    at = {(r.what, r.part, r.options.get("texts"), r.options["by"]): r.metrics for r in rows}
+    at = {(r.what, r.part, r.options.get("texts"), r.options["by"]): r.metrics for r in _of_llama(found)}
 
     def rates(model: str, part: str, texts: int) -> list[str]:
         some = [at.get((model, part, texts, by)) for by in ("rung", "transformers")]
@@ -131,6 +130,41 @@ def llama(found: Figures) -> str:
     step_heads = ("step, µs", "launches", "bytes, µs")
     several_heads = ("8 texts", "64 texts", other, "256 texts", "score", other)
     return table(("bfloat16, random weights", "one text, tokens/s", other, *step_heads, *several_heads), lines)
+
+
+def _of_llama(found: Figures, cache: str | None = None) -> list[Row]:
+    rows = (r for r in found.of_kind("generate") if r.what in LLAMA and r.verdict == "ok")
+    return [r for r in rows if r.options.get("cache") == cache]
+
+
+def eight_bits(found: Figures) -> str:
+    """Many texts with keys and values in 8 bits, beside those in 16."""
+    usual = {(r.what, r.part, r.options.get("texts")): r.metrics for r in _of_llama(found)}
+    some = {(r.what, r.part, r.options.get("texts")): r.metrics for r in _of_llama(found, "int8")}
+    lines, places = [], [*LLAMA]
+    measured = {(what, texts) for what, part, texts in some if part == "text"}
+    for model, texts in sorted(measured, key=lambda one: (places.index(one[0]), one[1])):
+        cells = [
+            f"{of[model, part, texts][key]:,.0f}" if (model, part, texts) in of else ""
+            for part, key in (("text", "tokens_per_s"), ("step", "step_us")) for of in (some, usual)
+        ]  # fmt: skip
+        error = some.get((model, "error", texts), {})
+        far = [f"{error['kl_nats']:.1e}", f"{error['same_likeliest']:.1%}"] if error else ["", ""]
+        lines.append([LLAMA[model], str(texts), *cells, *far])
+    beside = "in 16 bits"
+    heads = ("cache in 8 bits", "texts", "tokens/s", beside, "step, µs", beside, "divergence, nats", "same likeliest")
+    return table(heads, lines)
+
+
+def beginnings(found: Figures) -> str:
+    """Milliseconds until prompts have their first tokens, with one beginning and with nothing in common."""
+    rows = {r.what: r for r in _of_llama(found) if r.part == "beginning"}
+    lines = []
+    for model, row in ((LLAMA[m], rows[m]) for m in LLAMA if m in rows):
+        m, given = row.metrics, row.options
+        prompts = f"{given['texts']} of {given['common_tokens']:,} + {given['own_tokens']}"
+        lines.append([model, prompts, *(f"{m[f'{name}_ms']:.1f}" for name in ("one", "alike", "apart"))])
+    return table(("prompts", "tokens", "one, ms", "all, ms", "all with nothing in common, ms"), lines)
 
 
 def batch(found: Figures) -> str:

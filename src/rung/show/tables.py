@@ -70,8 +70,8 @@ def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
     makers |= {f"climb:{name}": partial(ladder_tables.climb, gpu, name) for name in (*ladder_tables.CLIMBS, "model")}
     speed = generation_tables
     parts = (
-        speed.single, speed.llama, speed.batch, speed.evenness, speed.prompts, speed.score, speed.sampling,
-        speed.inside, speed.course,
+        speed.single, speed.llama, speed.eight_bits, speed.beginnings, speed.batch, speed.evenness, speed.prompts,
+        speed.score, speed.sampling, speed.inside, speed.course,
     )  # fmt: skip
     makers |= {f"speed:{make.__name__}": partial(make, gpu) for make in parts}
     makers["picture:attention"] = partial(speed.attention, gpu)
