@@ -17,8 +17,10 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +110,17 @@ def kernels(classes: list[str]) -> Iterator[tuple[str, dict[str, str], str, Path
             yield name, entry, text.replace(entry["before"], entry["after"], 1) if "before" in entry else text, twin
 
 
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="CLASS")
     parser.add_argument("--others", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--kept", type=Path, help="judged before, one JSON line each; what is judged is appended")
     parser.add_argument("--known", action="store_true", help="only what was judged before")
+    parser.add_argument("--jobs", type=int, default=2, help="kernels judged at a time")
     parser.add_argument("--output", type=Path, help="append the table as a row")
     asked = parser.parse_args()
     if asked.others:
@@ -126,30 +133,36 @@ def main() -> None:
     kept = asked.kept.read_text().splitlines() if asked.kept and asked.kept.exists() else []
     known: dict[str, dict[str, bool]] = {one["hash"]: one["refused"] for one in map(json.loads, kept)}
 
-    def judged(operation: str, text: str, suffix: str, stem: str, folder: Path) -> tuple[str, dict[str, bool]]:
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        if digest not in known:
-            file = folder / f"{stem}{suffix}"
+    lock = threading.Lock()
+
+    def judge(operation: str, path: Path, text: str) -> None:
+        with tempfile.TemporaryDirectory() as work:
+            file = Path(work) / path.name
             file.write_text(text, encoding="utf-8")
-            known[digest] = refused(operation, file)
+            found = refused(operation, file)
+        with lock:
+            known[digest(text)] = found
+            print(f"{path.stem}: {found}", flush=True)
             if asked.kept:
                 with asked.kept.open("a") as lines:
-                    print(json.dumps({"hash": digest, "refused": known[digest]}), file=lines)
-        return digest, known[digest]
+                    print(json.dumps({"hash": digest(text), "refused": found}), file=lines)
 
+    every = [(*one, one[-1].read_text(encoding="utf-8")) for one in kernels(asked.words)]
+    if not asked.known:
+        both = [(entry, Path(entry["file"]), text) for _, entry, text, _, _ in every]
+        both += [(entry, twin, text) for _, entry, _, twin, text in every]
+        unknown = {digest(text): (entry.get("operation", "residual"), path, text) for entry, path, text in both}
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            list(pool.map(lambda one: judge(*one), [one for key, one in unknown.items() if key not in known]))
     rows = list[list[Any]]()
-    with tempfile.TemporaryDirectory() as work:
-        for name, entry, text, twin in kernels(asked.words):
-            texts = (text, twin.read_text(encoding="utf-8"))
-            if asked.known and not {hashlib.sha256(t.encode()).hexdigest()[:16] for t in texts} <= {*known}:
-                continue
-            operation, suffix = entry.get("operation", "residual"), Path(entry["file"]).suffix
-            wrong, by = judged(operation, text, suffix, Path(entry["file"]).stem, Path(work))
-            right, of_twin = judged(operation, texts[1], twin.suffix, twin.stem, Path(work))
-            file = Path("tests", entry["file"]).as_posix() if not entry["file"].startswith("..") else entry["file"][3:]
-            change = entry.get("after", "") and f"{entry['before']} -> {entry['after']}"
-            rows.append([name, file, change, wrong, by, twin.relative_to(ROOT).as_posix(), right, of_twin])
-            print(*rows[-1], flush=True)
+    for name, entry, text, twin, right in every:
+        wrong, other = digest(text), digest(right)
+        if not {wrong, other} <= {*known}:
+            continue
+        file = Path("tests", entry["file"]).as_posix() if not entry["file"].startswith("..") else entry["file"][3:]
+        change = entry.get("after", "") and f"{entry['before']} -> {entry['after']}"
+        rows.append([name, file, change, wrong, known[wrong], twin.relative_to(ROOT).as_posix(), other, known[other]])
+        print(*rows[-1], flush=True)
     if asked.output:
         columns = ["class", "file", "change", "hash", "refused", "twin", "hash of the twin", "twin refused"]
         detail: dict[str, Any] = {"title": "The corpus", "columns": columns, "rows": rows}

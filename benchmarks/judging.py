@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 import uuid
@@ -71,8 +72,8 @@ def run(words: Iterable[object], seconds: float, watched: Callable[[str], bool] 
     command = [sys.executable, "-m", "rung", "check", *map(str, words), "--device", "emulator"]
     told, began = Told(), time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0)
-    signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))
-    signal.alarm(round(seconds))
+    limit = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))
+    limit.start()
     assert process.stdout is not None
     for line in _lines(process.stdout):
         told.text += line
@@ -82,7 +83,7 @@ def run(words: Iterable[object], seconds: float, watched: Callable[[str], bool] 
         if watched and watched(line):
             os.killpg(process.pid, signal.SIGINT)
     _, status, used = os.wait4(process.pid, 0)
-    signal.alarm(0)
+    limit.cancel()
     told.wall, told.cpu = time.monotonic() - began, used.ru_utime + used.ru_stime
     told.code = os.waitstatus_to_exitcode(status)
     return told
