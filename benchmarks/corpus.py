@@ -37,10 +37,10 @@ WAYS = {"KernelBench": 1e-4, "GPU MODE": 1e-3}
 PAD = 1 << 20  # bytes around each tensor, which kernels may touch unseen, as on a GPU
 
 
-def refused(operation: str, file: Path) -> dict[str, bool]:
+def refused(operation: str, file: Path, dtype: str) -> dict[str, bool]:
     """Whether each way refuses the kernel; a kernel that does not end or ends with a fault is refused by all."""
-    found = {"rung": run([operation, file, "--dtype", "f32"], 300).code in REFUSED}
-    if file.suffix == ".cu":
+    found = {"rung": run([operation, file, "--dtype", dtype], 300).code in REFUSED}
+    if file.suffix == ".cu" and dtype == "f32":
         command = [sys.executable, __file__, "--others", operation, str(file)]
         try:
             told = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
@@ -135,11 +135,11 @@ def main() -> None:
 
     lock = threading.Lock()
 
-    def judge(operation: str, path: Path, text: str) -> None:
+    def judge(operation: str, dtype: str, path: Path, text: str) -> None:
         with tempfile.TemporaryDirectory() as work:
             file = Path(work) / path.name
             file.write_text(text, encoding="utf-8")
-            found = refused(operation, file)
+            found = refused(operation, file, dtype)
         with lock:
             known[digest(text)] = found
             print(f"{path.stem}: {found}", flush=True)
@@ -151,7 +151,10 @@ def main() -> None:
     if not asked.known:
         both = [(entry, Path(entry["file"]), text) for _, entry, text, _, _ in every]
         both += [(entry, twin, text) for _, entry, _, twin, text in every]
-        unknown = {digest(text): (entry.get("operation", "residual"), path, text) for entry, path, text in both}
+        unknown = {
+            digest(text): (entry.get("operation", "residual"), entry.get("dtype", "f32"), path, text)
+            for entry, path, text in both
+        }
         with ThreadPoolExecutor(asked.jobs) as pool:
             list(pool.map(lambda one: judge(*one), [one for key, one in unknown.items() if key not in known]))
     rows = list[list[Any]]()
