@@ -444,3 +444,49 @@ int main()
         assert document["verdict"] == "failed"
         assert "bounds" in {found["kind"] for found in document["findings"]}
         assert not {found["kind"] for found in document["findings"]} & {"signal"}
+
+
+def test_a_long_launch_tells_how_many_of_its_blocks_have_ended(tmp_path: Path) -> None:
+    source = tmp_path / "long.cu"
+    source.write_text("""
+#include <cstdio>
+__global__ void count(float* out)
+{
+    float x = threadIdx.x;
+    for (int i = 0; i < 400000; i++) x = x * 0.999f + 1.0f;
+    out[blockIdx.x * blockDim.x + threadIdx.x] = x;
+}
+int main()
+{
+    float* out;
+    cudaMalloc(&out, 4096 * 32 * sizeof(float));
+    count<<<4096, 32>>>(out);
+    cudaFree(out);
+    puts("done");
+}
+""")
+    command = [sys.executable, "-m", "rung", "run", str(source), "--no-races"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None and process.stdout is not None
+        told = re.search(r"count.*: (\d+) of 4096 blocks", process.stderr.readline())
+        assert told and 0 < int(told[1]) < 4096
+        process.kill()
+
+
+def test_a_kernel_may_run_for_the_first_time_when_the_program_ends(tmp_path: Path) -> None:
+    source = tmp_path / "end.cu"
+    source.write_text("""
+__global__ void one(float* a) { a[threadIdx.x] = threadIdx.x; }
+__global__ void two(float* a) { a[threadIdx.x] += 1; }
+int main()
+{
+    float *a, *b;
+    cudaMalloc(&a, 128), cudaMalloc(&b, 128);
+    one<<<1, 32>>>(a);
+    cudaFree(a);
+    one<<<1, 32>>>(b);
+    two<<<1, 32>>>(b);
+}
+""")
+    ended = rung_run(source)
+    assert ended.returncode == 0 and "2 kernels, 3 launches" in ended.stderr, ended.stderr

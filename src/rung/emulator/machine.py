@@ -105,6 +105,7 @@ class Launch(ctypes.Structure):
         ("sampled_count", ctypes.c_uint),
         ("sampled_only", ctypes.c_uint),
         ("multiprocessors", ctypes.c_uint),
+        ("progress", ctypes.c_void_p),
     )
 
 

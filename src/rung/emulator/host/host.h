@@ -39,6 +39,9 @@ void tell(ExitCode kind, const Told& what);
 bool told_at(RungSite site);
 struct Ran { const char* name; unsigned long blocks, threads; double seconds; bool checked; };
 void note_launch(const Ran& ran);
+void begin_progress(const char* kernel, RungSite launched);  // of a launch: a line on standard error now and then, nothing of a short one
+void tell_progress(uint64_t ended, uint64_t all);
+void end_progress();
 void note_once(const std::string& text);
 void begin_program();  // its end is handled while all that the libraries keep is still there
 void note_if_failed(const std::string& text);  // at the end

@@ -164,9 +164,9 @@ Sum& sum_of(const Code& code, const Configuration& how)
 // For `rung count --time`: the constants of the model of time. Then only the blocks that stand for a grid are executed.
 const std::vector<double>& constants()
 {
-    static const std::vector<double> given = [] {
+    static const auto& given = *[] {
         std::istringstream words(getenv("RUNG_CONSTANTS") ? getenv("RUNG_CONSTANTS") : "");
-        return std::vector<double>(std::istream_iterator<double>(words), {});
+        return new std::vector<double>(std::istream_iterator<double>(words), {});
     }();
     return given;
 }
@@ -280,7 +280,7 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
         {bank, first.size()}, {}, {code.table.data(), code.table.size()}, {module.sections[0], module.sizes[0]}, {module.sections[1], module.sizes[1]}};
     for (size_t i = 0; i < 5; i++) launch.bank[i] = banks[i].first, launch.bank_bytes[i] = unsigned(banks[i].second);
     launch.parameters = code.start, launch.seconds = settings().seconds, launch.prints = true;
-    launch.allocate = rung_heap_malloc, launch.release = rung_heap_release;
+    launch.allocate = rung_heap_malloc, launch.release = rung_heap_release, launch.progress = tell_progress;
     const std::vector<rung_machine_region> touched = regions();
     launch.regions = touched.data(), launch.region_count = unsigned(touched.size());
     launch.order = unsigned(settings().order), launch.seed = settings().seed, launch.races = races, launch.registers = code.registers;

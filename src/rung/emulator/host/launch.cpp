@@ -47,7 +47,9 @@ void run(const Call& call, const Configuration& how)
     timespec begun, ended;
     clock_gettime(CLOCK_MONOTONIC, &begun);
     begin_heap();
+    begin_progress(call.name, call.site);
     run_machine_code(call, how, races);
+    end_progress();
     clock_gettime(CLOCK_MONOTONIC, &ended);
     const double seconds = double(ended.tv_sec - begun.tv_sec) + 1e-9 * double(ended.tv_nsec - begun.tv_nsec);
     seconds_of_all += seconds;

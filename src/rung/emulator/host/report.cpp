@@ -126,6 +126,7 @@ void tell(ExitCode kind, const Told& what)
     told.push_back(what);
     if (what.place.kernel.empty() && what.launched.file) told.back().place.file = shown(what.launched.file), told.back().place.line = what.launched.line;
     fflush(stdout);
+    end_progress();
     fprintf(stderr, "rung: %s: %s.\n", what.kind.c_str(), what.text.c_str());
     if (what.launched.file && !what.place.kernel.empty()) fprintf(stderr, "rung:   launched at %s\n", place_of_call(what.launched).c_str());
 }
@@ -147,6 +148,45 @@ void note_launch(const Ran& ran)
     if (!tallies.count(ran.name)) names.push_back(ran.name);
     Tally& t = tallies[ran.name];
     t.launches++, t.checked += ran.checked, t.blocks += ran.blocks, t.threads += ran.threads, t.seconds += ran.seconds;
+}
+
+// A terminal's line is replaced; elsewhere lines follow each other, further apart.
+constexpr double SILENCE = 2, IN_PLACE = 0.5, APART = 10;
+struct Progress { std::string kernel; double began = 0, due = 0; bool shown = false; };
+static auto& progress = *new Progress;
+
+static double seconds_now()
+{
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
+}
+
+void begin_progress(const char* kernel, RungSite launched)
+{
+    progress.began = seconds_now();
+    progress.kernel = std::string(kernel) + (launched.file ? ", launched at " + place_of_call(launched) : "");
+    if (progress.due == 0) progress.due = progress.began + SILENCE;
+}
+
+void tell_progress(uint64_t ended, uint64_t all)
+{
+    const double now = seconds_now();
+    if (settings().quiet || now < progress.due) return;
+    static const bool in_place = isatty(2);
+    progress.due = now + (in_place ? IN_PLACE : APART), progress.shown = in_place;
+    char left[60] = "";
+    if (ended) snprintf(left, sizeof left, ", some %.0f s left", (now - progress.began) / double(ended) * double(all - ended));
+    fflush(stdout);
+    fprintf(stderr, "%srung: %s: %llu of %llu blocks after %.0f s%s%s", in_place ? "\r\033[K" : "", progress.kernel.c_str(), (unsigned long long)ended,
+            (unsigned long long)all, now - progress.began, left, in_place ? "" : "\n");
+    fflush(stderr);
+}
+
+void end_progress()
+{
+    if (progress.shown) fprintf(stderr, "\r\033[K");
+    progress.shown = false;
 }
 
 void note_once(const std::string& text)

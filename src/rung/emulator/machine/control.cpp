@@ -576,6 +576,7 @@ constexpr uint64_t MUCH_LONGER = 16;
 
 void require_time(double began, const std::vector<std::unique_ptr<Unit>>& resident, const Progress& progress)
 {
+    if (launch.progress) launch.progress(progress.ended, progress.all);
     if (seconds_now() - began <= launch.seconds) return;
     bool endless = !progress.ended;
     for (const auto& unit : resident)

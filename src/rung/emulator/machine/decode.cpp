@@ -11,8 +11,8 @@ namespace {
 
 const Table& table()
 {
-    static const Table made = [] {
-        Table t;
+    static const Table& made = []() -> const Table& {  // never destroyed: kernels may run after the statics of main's libraries
+        Table& t = *new Table;
         add_integers(t), add_floats(t), add_memory(t), add_control(t), add_tensor(t), add_async(t);
         return t;
     }();

@@ -36,6 +36,7 @@ struct rung_machine_launch
     const uint32_t* sampled;  // blocks, or clusters, that the model of time is told of: rung_machine_predict chooses them
     uint32_t sampled_count, sampled_only;  // 1: no others run; 2: and nothing is recorded
     uint32_t multiprocessors;  // that the kernel sees
+    void (*progress)(uint64_t ended, uint64_t all);  // told now and then how many blocks, or clusters, have ended; may be null
 };
 
 struct rung_machine_region

@@ -572,7 +572,7 @@ enum Special : uint32_t {
 
 Special special_named(const std::string& name)
 {
-    static const std::unordered_map<std::string, Special> names = {
+    static const auto& names = *new std::unordered_map<std::string, Special>{  // never destroyed, like the table of opcodes
         {"TID.X", TID_X}, {"TID.Y", TID_Y}, {"TID.Z", TID_Z}, {"TID", TID}, {"CTAID.X", CTAID_X}, {"CTAID.Y", CTAID_Y}, {"CTAID.Z", CTAID_Z},
         {"CgaCtaId", CTA_OF_CLUSTER}, {"CGA_CTAID.X", CLUSTER_X}, {"CGA_CTAID.Y", CLUSTER_Y}, {"CGA_CTAID.Z", CLUSTER_Z}, {"CgaSize", CLUSTER_SIZE},
         {"LANEID", LANE}, {"VIRTID", SM}, {"VIRTUALSMID", SM}, {"SMID", SM}, {"WARPID", WARP_ID}, {"EQMASK", EQ_MASK}, {"LTMASK", LT_MASK},

@@ -229,6 +229,7 @@ struct Launch
     uint32_t prints;  // 1: to standard output; 2: to that of errors
     void* (*allocate)(size_t bytes);
     const char* (*release)(void* memory);
+    void (*progress)(uint64_t ended, uint64_t all);
 };
 extern Launch launch;
 extern const Op* executing;
