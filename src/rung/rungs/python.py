@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from rung.errors import RungError
+from rung.expressions import evaluate
 from rung.lazy import torch
 from rung.operation import Operation
 from rung.rungs import python_module
@@ -22,9 +23,10 @@ class PythonRung(Rung):
     """A `.py` file: Triton kernels, or Python that drives several launches."""
 
     kind = "python"
+    mend = "write a function run that takes the operands by name"
 
-    def __init__(self, operation: Operation, path: Path) -> None:
-        self.facts = facts = python_module.read_facts(path, operation)
+    def __init__(self, operation: Operation, path: Path, table: dict[str, Any] | None = None) -> None:
+        self.facts = facts = python_module.read_facts(path, operation, table)
         super().__init__(operation, path.stem, path, facts.header)
         if facts.triton:
             self.kind = "triton"
@@ -85,6 +87,8 @@ class PythonRung(Rung):
             meant = entry.meaning.get(name, name) if entry else name
             if meant in known or meant in nullable:
                 arguments[name] = known.get(meant)
+            elif entry and name in entry.meaning:  # calculated from sizes
+                arguments[name] = evaluate(meant, call.names)
             elif required:
                 available = ", ".join([*call.tensors, *call.buffers, *(n for n in call.names if "_stride_" not in n)])
                 raise RungError(f"{self.path}: run() takes {name!r}, which is not known; there are {available}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from rung.errors import RungError
 from rung.expressions import names_in
@@ -28,7 +29,7 @@ class Entry:
 def entry_of(tree: ast.Module, operation: Operation) -> Entry | None:
     """The last that fits; one that launches kernels has precedence."""
     found = []
-    for name, function, body in _callables(tree):
+    for name, function, body in callables(tree):
         meaning = _meaning_of(function, operation)
         if meaning is None:
             continue
@@ -39,10 +40,19 @@ def entry_of(tree: ast.Module, operation: Operation) -> Entry | None:
         flat = frozenset(meaning[p] for p, names in _unpacked(function) if p in meaning and len(names) == 2)
         returns = _returns(function, meaning, operation)
         found.append(Entry(name, function, meaning, returns, flat, tuple(dict.fromkeys(needs))))
-    return next((e for e in found if _launches(reached_from(tree, e.name))), found[0] if found else None)
+    return next((e for e in found if launches(reached_from(tree, e.name))), found[0] if found else None)
 
 
-def _callables(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef, ast.AST]]:
+def proposed(tree: ast.Module, operation: Operation, table: dict[str, Any]) -> Entry:
+    """The function that a proposal names, with what its parameters are by that."""
+    function = next(f for name, f, _ in callables(tree) if name == table["entry"])
+    meaning = table["bind"]
+    flat = frozenset(meaning[p] for p, names in _unpacked(function) if p in meaning and len(names) == 2)
+    returns = _returns(function, meaning, operation)
+    return Entry(table["entry"], function, meaning, returns, flat, tuple(table["needs"]))
+
+
+def callables(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef, ast.AST]]:
     """Functions without decorators, and `attention = _attention.apply`, from the last; and all code that is theirs."""
     classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
     for node in reversed(tree.body):
@@ -59,7 +69,7 @@ def _callables(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef, ast.AST
                     yield node.targets[0].id, ast.FunctionDef(**{**vars(method), "args": plain}), whole or method
 
 
-def _launches(module: ast.Module) -> bool:
+def launches(module: ast.Module) -> bool:
     decorators = [d for n in module.body if isinstance(n, ast.FunctionDef) for d in n.decorator_list]
     return any("jit" in ast.unparse(d) for d in decorators)
 
