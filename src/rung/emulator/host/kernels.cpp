@@ -250,8 +250,8 @@ std::string sentence_of(const Code& code, const rung_machine_fault& fault, const
     return said;
 }
 
-// A kernel goes on behind its reads of what nothing has written. In shared and local memory they may be of no use, such as of the
-// edges of a tile: they are told only if the program fails.
+// A kernel goes on behind its reads of what nothing has written. In local memory they may be the compiler's, such as of an array
+// that is copied whole: they are told only if the program fails.
 void tell_unwritten(const Code& code, const Call& call, const Configuration& how, const uint32_t* block)
 {
     static auto& told = *new std::set<std::pair<const Code*, int>>;
@@ -259,7 +259,7 @@ void tell_unwritten(const Code& code, const Call& call, const Configuration& how
     for (uint32_t space = RUNG_GLOBAL_SPACE; space <= RUNG_LOCAL_SPACE; space++) {
         if (!rung_machine_unwritten(space, &fault) || !told.emplace(&code, fault.at.instruction).second) continue;
         const std::string said = sentence_of(code, fault, block);
-        if (space == RUNG_GLOBAL_SPACE) tell(FAULTED, {"unwritten", said, call.site, place_of(code, fault.at, how.block, call.name)});
+        if (space != RUNG_LOCAL_SPACE) tell(FAULTED, {"unwritten", said, call.site, place_of(code, fault.at, how.block, call.name)});
         else note_if_failed(said);
     }
 }
