@@ -183,6 +183,8 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
         return cudaSuccess;
     }
     const std::string call = std::string(function) + " (" + place_of_call(site) + ")";
+    std::vector<Watch> watches;
+    if (!wait && !staged(to)) watches = {{from, read, false, true, function, site}, {to, written, true, true, function, site}};
     enqueue(stream, [=] {
         for (const void* end : {static_cast<const void*>(to), from})
             if (const Allocation* memory = find(end); memory && memory->freed) {
@@ -193,7 +195,7 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
         touch_bytes(function, site, source, from_pitch, width, height, false);
         touch_bytes(function, site, target, to_pitch, width, height, true);
         rows(target, to_pitch, source, from_pitch, width, height);
-    }, cudaGraphNodeTypeMemcpy);
+    }, cudaGraphNodeTypeMemcpy, watches);
     return (wait || staged(to)) && !capturing(stream) ? wait_for(stream) : cudaSuccess;
 }
 
