@@ -489,3 +489,15 @@ int main()
 """)
     ended = rung_run(source)
     assert ended.returncode == 0 and "2 kernels, 3 launches" in ended.stderr, ended.stderr
+
+
+def test_a_kernel_that_launches_and_a_result_that_stays_on_the_device_are_told(tmp_path: Path) -> None:
+    program = "__global__ void f(int* x) { *x += 1; }\n%s\nint main() { int *d, h = 1; cudaMalloc(&d, 4);\n" \
+        "cudaMemcpy(d, &h, 4, cudaMemcpyHostToDevice); %s<<<1, 1>>>(d); cudaFree(d); }\n"
+    source = tmp_path / "f.cu"
+    source.write_text(program % ("", "f"))
+    document = json.loads(rung_run(source, "--json").stdout)
+    assert document["exit"] == 0 and len(document["notes"]) == 1
+    source.write_text(program % ("__global__ void g(int* x) { f<<<1, 1>>>(x); }", "g"))
+    ended = rung_run(source)
+    assert ended.returncode == 2 and "dynamic parallelism" in ended.stderr

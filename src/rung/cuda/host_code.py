@@ -128,7 +128,8 @@ def _items_of_kernels(items: list[_Item], text: str, named: frozenset[str] = fro
     roots = (i for i in items if _device(i, macros) or i.names & named or {i.words[0], " ".join(i.words[:2])} & always)
     of_device = {name for item in items if item.function and _device(item, macros) for name in item.names}
     hosts = (item for item in items if item.function and not _device(item, macros))
-    marked = {name for item in items if not item.function and _DEVICE & _expand(item.words, macros) for name in item.names}
+    classes = (item for item in items if not item.function and _DEVICE & _expand(item.words, macros))
+    marked = {name for item in classes for name in item.names}
     plain = {
         id(item) for item in hosts if "__host__" in item.head or item.names & of_device or _of_host(item, marked)
     }
@@ -187,7 +188,7 @@ def _members_of_host(code: str, item: _Item, macros: dict[str, set[str]]) -> Ite
 
 
 def _of_host(item: _Item, marked: set[str]) -> bool:
-    """Whether this function launches, or is a member of a class that is not `marked`: that has nothing for the device."""
+    """Whether this function launches, or is a member of a class that has nothing for the device."""
     head = _without_lists(item.head)
     name = head.index("(") - 1 if "(" in head else 0
     member = name > 1 and head[name - 1] == "::" and not (marked | _CONSTANT) & {*head}

@@ -65,6 +65,7 @@ std::string kept_allocations();  // in a sentence; nothing if there are none
 void each_allocation(const std::function<void(const Allocation&)>& work);  // that kernels may touch
 
 void ran(uint64_t threads, const Call& call);  // a kernel, which ended
+void tell_shorts();  // copies to the host that left out most of a result
 
 // ---- heap.cpp -------------------------------------------------------------------------------------------------------
 void begin_heap();  // before a launch
