@@ -151,6 +151,9 @@ def test_the_command_lists_survivors_and_goes_on_where_it_was(
     rows = tmp_path / "mutants.jsonl"
     command = ["mutate", "residual/1", "--sample", "2", "-j", "1", "-o", str(rows)]
     with pytest.raises(SystemExit):
+        main([*command, "--minutes", "0"])
+    assert not rows.exists()
+    with pytest.raises(SystemExit):
         main(command)
     assert len(rows.read_text().splitlines()) == 2
     assert all(json.loads(line)["verdict"] == "failed" for line in rows.read_text().splitlines())

@@ -256,7 +256,7 @@ def test_a_missing_event_changes_the_result_in_another_order(tmp_path: Path, ord
     assert any("<0>" in rung_run(source, "--order", order, "--seed", seed).stdout for seed in seeds)
 
 
-def test_unwritten_memory_of_a_part_of_a_copy_and_of_shared_memory_is_noted(tmp_path: Path) -> None:
+def test_unwritten_shared_memory_is_a_fault_and_a_part_of_a_copy_a_note(tmp_path: Path) -> None:
     source = tmp_path / "part.cu"
     source.write_text(
         """__global__ void f(float* out) {
@@ -265,20 +265,19 @@ def test_unwritten_memory_of_a_part_of_a_copy_and_of_shared_memory_is_noted(tmp_
     __syncthreads();
     if (threadIdx.x < 48) out[threadIdx.x] = s[threadIdx.x];
 }
-int main(int count, char**) {
+int main() {
     float *d, h[128];
     cudaMalloc(&d, sizeof h);
     f<<<1, 64>>>(d);
     cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost);
-    return cudaFree(d) != cudaSuccess || count > 1;
+    return cudaFree(d) != cudaSuccess;
 }
 """
     )
     document = json.loads(rung_run(source, "--json").stdout)
-    assert document["exit"] == 0 and not document["findings"]
+    assert document["exit"] == 101 and [(f["kind"], f["place"]["line"]) for f in document["findings"]] == [("unwritten", 5)]
+    assert "'s'" in document["findings"][0]["text"]
     assert len(document["notes"]) == 1 and "320" in document["notes"][0]  # bytes that nothing has written
-    failed = json.loads(rung_run(source, "--json", "--", "fail").stdout)
-    assert failed["exit"] == 1 and any("'s'" in note and f"{source.name}:5" in note for note in failed["notes"])
 
 
 LACKS = """#include <cstdio>
@@ -490,3 +489,15 @@ int main()
 """)
     ended = rung_run(source)
     assert ended.returncode == 0 and "2 kernels, 3 launches" in ended.stderr, ended.stderr
+
+
+def test_a_kernel_that_launches_and_a_result_that_stays_on_the_device_are_told(tmp_path: Path) -> None:
+    program = "__global__ void f(int* x) { *x += 1; }\n%s\nint main() { int *d, h = 1; cudaMalloc(&d, 4);\n" \
+        "cudaMemcpy(d, &h, 4, cudaMemcpyHostToDevice); %s<<<1, 1>>>(d); cudaFree(d); }\n"
+    source = tmp_path / "f.cu"
+    source.write_text(program % ("", "f"))
+    document = json.loads(rung_run(source, "--json").stdout)
+    assert document["exit"] == 0 and len(document["notes"]) == 1
+    source.write_text(program % ("__global__ void g(int* x) { f<<<1, 1>>>(x); }", "g"))
+    ended = rung_run(source)
+    assert ended.returncode == 2 and "dynamic parallelism" in ended.stderr

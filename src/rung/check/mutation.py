@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import re
 import tempfile
@@ -75,10 +76,11 @@ def trials(
     return found
 
 
-def mutate(work: Sequence[MutantTask], *, jobs: int, niceness: int = 0) -> Iterator[Row]:
-    """A row for each mutant, as soon as it is judged; one that ends the process or takes too long is refused."""
+def mutate(work: Sequence[MutantTask], *, jobs: int, niceness: int = 0, until: float = math.inf) -> Iterator[Row]:
+    """A row for each mutant, as soon as it is judged, as far as time allows; one that ends the process or takes too
+    long is refused."""
     groups = [[trial] for trial in work]
-    yield from work_through(groups, judge, _row, jobs=jobs, seconds=SECONDS, niceness=niceness)
+    yield from work_through(groups, judge, _row, jobs=jobs, seconds=SECONDS, niceness=niceness, until=until)
 
 
 def _row(trial: MutantTask, reason: str, verdict: str = "failed") -> Row:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import math
 import multiprocessing
 import os
 import signal
@@ -177,9 +178,11 @@ def work_through(
     jobs: int,
     seconds: float = 600.0,
     niceness: int = 0,
+    until: float = math.inf,
 ) -> Iterator[Result]:
     """Yields the result of every item as soon as it is known; one process handles a whole group, so that it can cache
-    data. `lost` gives the result of an item whose process ended, or that took longer than `seconds`.
+    data. `lost` gives the result of an item whose process ended, or that took longer than `seconds`. It ends
+    early at `until`, a time of time.monotonic.
     """
     waiting = deque(deque(group) for group in groups if group)
     context = multiprocessing.get_context("forkserver")  # torch is imported once
@@ -215,7 +218,7 @@ def work_through(
         for _ in range(min(jobs, len(waiting))):
             start()
             give(workers[-1])
-        while any(w.group for w in workers):
+        while any(w.group for w in workers) and time.monotonic() < until:
             ready = wait([w.pipe for w in workers if w.group], timeout=1.0)
             for worker in [w for w in workers if w.group]:
                 late = time.monotonic() - worker.since > seconds

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +29,9 @@ def mutate(
     thorough: Annotated[bool, typer.Option("--thorough", help="Check as `check --thorough` does.")] = False,
     jobs: options.Jobs = None,
     nice: Annotated[int, typer.Option(min=0, max=19, help="Priority of these processes; 19 is the lowest.")] = 0,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="End after so long; with --output, the same command goes on there.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Append a row for each mutant (JSON lines).")
     ] = None,
@@ -38,6 +43,7 @@ def mutate(
 
     Examples: rung mutate softmax/4 · rung mutate reduce --sample 50 · rung mutate --all --sample 600 -o mutants.jsonl
     """
+    until = math.inf if minutes is None else time.monotonic() + 60 * minutes
     from rung.check import mutation
     from rung.check.judge import device_named
     from rung.results import codes, store
@@ -51,7 +57,8 @@ def mutate(
     earlier = [] if output is None else [*store.published(), *(store.load(output) if output.exists() else [])]
     rows = {r.question: r for r in earlier if r.question in questions and codes.current(r)}
     work = [trial for trial in work if trial.question not in rows]
-    for number, row in enumerate(mutation.mutate(work, jobs=jobs or os.cpu_count() or 1, niceness=nice), 1):
+    judging = mutation.mutate(work, jobs=jobs or os.cpu_count() or 1, niceness=nice, until=until)
+    for number, row in enumerate(judging, 1):
         rows[row.question] = row if output is None else store.append(row, output)
         print(f"{number} of {len(work)}: {row.what} {row.part}", file=sys.stderr, flush=True)
     survivors = [r for r in rows.values() if r.verdict == "ok"]

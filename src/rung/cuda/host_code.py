@@ -90,14 +90,16 @@ def device_part(source: str, named: frozenset[str] = frozenset()) -> str:
     text = _INCLUDE.sub(put, source)
     if "__global__" not in text:
         return text
-    items = list(items_of(code_only(text)))
+    code = code_only(text)
+    items = list(items_of(code))
     kept = _items_of_kernels(items, text, named)
     functions = [item for item in items if item.function and item.body]
     if all(id(item) in kept for item in functions):
         return text
-    for item in items:
-        if id(item) not in kept:
-            text = text[: item.start] + _blank_code(text[item.start : item.end]) + text[item.end :]
+    macros = _macros(text)
+    members = (part for item in items if id(item) in kept for part in _members_of_host(code, item, macros))
+    for start, end in [*((item.start, item.end) for item in items if id(item) not in kept), *members]:
+        text = text[:start] + _blank_code(text[start:end]) + text[end:]
     return text
 
 
@@ -126,7 +128,11 @@ def _items_of_kernels(items: list[_Item], text: str, named: frozenset[str] = fro
     roots = (i for i in items if _device(i, macros) or i.names & named or {i.words[0], " ".join(i.words[:2])} & always)
     of_device = {name for item in items if item.function and _device(item, macros) for name in item.names}
     hosts = (item for item in items if item.function and not _device(item, macros))
-    plain = {id(item) for item in hosts if "__host__" in item.head or item.names & of_device}
+    classes = (item for item in items if not item.function and _DEVICE & _expand(item.words, macros))
+    marked = {name for item in classes for name in item.names}
+    plain = {
+        id(item) for item in hosts if "__host__" in item.head or item.names & of_device or _of_host(item, marked)
+    }
     waiting = [item for item in roots if id(item) not in plain]
     owners: dict[str, list[_Item]] = {}
     for item in items:
@@ -165,6 +171,28 @@ def _expand(words: list[str], macros: dict[str, set[str]]) -> set[str]:
 
 def _device(item: _Item, macros: dict[str, set[str]]) -> bool:
     return bool(_DEVICE & _expand(item.head, macros))
+
+
+def _members_of_host(code: str, item: _Item, macros: dict[str, set[str]]) -> Iterator[tuple[int, int]]:
+    """Where a class defines functions that no kernel can call."""
+    opening = code.find("{", item.start, item.end)
+    if item.function or opening < 0 or not {"class", "struct"} & {*item.head}:
+        return
+    for one in items_of(code[opening + 1 : code.rindex("}", item.start, item.end)]):
+        start = opening + 1 + one.start
+        if one.words[0] in ("public", "private", "protected"):
+            start = code.index(":", start) + 1
+        others = _DEVICE | _CONSTANT | {"virtual", "override", *_CLASS}
+        if one.function and one.body and not others & _expand(one.head, macros):
+            yield start, opening + 1 + one.end
+
+
+def _of_host(item: _Item, marked: set[str]) -> bool:
+    """Whether this function launches, or is a member of a class that has nothing for the device."""
+    head = _without_lists(item.head)
+    name = head.index("(") - 1 if "(" in head else 0
+    member = name > 1 and head[name - 1] == "::" and not (marked | _CONSTANT) & {*head}
+    return item.body and (member or "<<<" in "".join(item.words))
 
 
 def _hosts_variable(item: _Item, macros: dict[str, set[str]]) -> bool:

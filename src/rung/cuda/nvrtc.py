@@ -308,6 +308,8 @@ def _of_cuda(name: str) -> bool:
 def _hint(build: Build, found: Headers, errors: str) -> str:
     if "too much global constant data" in errors:
         return "Constant memory has 65536 bytes: pass what is larger as a pointer."
+    if "__cudaCDP2" in errors:
+        return "A kernel that launches kernels (dynamic parallelism) is refused: launch them from the host."
     absent = re.search(r'cannot open source file "([^"]+)"', errors)
     if not absent:
         return ""

@@ -63,11 +63,12 @@ def rewritten(text: str) -> tuple[str, list[lambdas.Lambda]]:
     own = [token for _, tokens in segments for token in tokens]
     kernels = _kernels(own)
     on_host = "/thrust/" in text or "rung_host/cub_device.h" in text  # runs the device's functions on the CPU
+    for _, tokens in segments:
+        _addresses(tokens, kernels)
+        _stubs(tokens)  # with the lambdas of kernels
     found = _without_lambdas(own)
     out = []
     for system, tokens in segments:
-        _addresses(tokens, kernels)
-        _stubs(tokens)
         _device_functions(tokens, on_host)
         _mark_ignored_calls(tokens)
         tokens = _launches(tokens, kernels)

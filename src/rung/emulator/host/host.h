@@ -65,6 +65,7 @@ std::string kept_allocations();  // in a sentence; nothing if there are none
 void each_allocation(const std::function<void(const Allocation&)>& work);  // that kernels may touch
 
 void ran(uint64_t threads, const Call& call);  // a kernel, which ended
+void tell_shorts();  // copies to the host that left out most of a result
 
 // ---- heap.cpp -------------------------------------------------------------------------------------------------------
 void begin_heap();  // before a launch
@@ -81,12 +82,23 @@ bool beside();           // whether work may run at the same time as other work
 void touch(const std::string& what, RungSite site, uint64_t line, uint32_t read, uint32_t written, uint32_t plain);
 void tell_unasked();
 unsigned long moment();  // two launches of consecutive moments have nothing between them
-void enqueue(cudaStream_t stream, std::function<void()> work, cudaGraphNodeType type);
+// Memory that pending work uses and the host may not touch, or not write, until it has waited.
+struct Watch { const void* from; size_t bytes; bool reads; bool copy; std::string name; RungSite site; };  // `reads`: may not read, either
+void enqueue(cudaStream_t stream, std::function<void()> work, cudaGraphNodeType type, const std::vector<Watch>& watches = {});
+unsigned long present_work();  // its number
 bool capturing(cudaStream_t stream);
 cudaError_t wait_for(cudaStream_t stream);
 void wait_for_all();
 cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, std::function<void()> work,
                      cudaGraphNodeType type);
+
+// ---- host_access.cpp ------------------------------------------------------------------------------------------------
+void watch(unsigned long number, const std::vector<Watch>& every);
+void open_watched();   // while work runs
+void close_watched();
+void end_watch(unsigned long number);  // the work has run
+bool host_accessed(unsigned long number);  // what it uses, so that what a kernel touches has to be known
+void touched_beside_host(unsigned long number, uint64_t line, uint32_t read, uint32_t written);
 
 // ---- launch.cpp -----------------------------------------------------------------------------------------------------
 cudaError_t prepare(Call call, const Configuration& configuration, std::function<void()>& work);

@@ -250,8 +250,8 @@ std::string sentence_of(const Code& code, const rung_machine_fault& fault, const
     return said;
 }
 
-// A kernel goes on behind its reads of what nothing has written. In shared and local memory they may be of no use, such as of the
-// edges of a tile: they are told only if the program fails.
+// A kernel goes on behind its reads of what nothing has written. In local memory they may be the compiler's, such as of an array
+// that is copied whole: they are told only if the program fails.
 void tell_unwritten(const Code& code, const Call& call, const Configuration& how, const uint32_t* block)
 {
     static auto& told = *new std::set<std::pair<const Code*, int>>;
@@ -259,7 +259,7 @@ void tell_unwritten(const Code& code, const Call& call, const Configuration& how
     for (uint32_t space = RUNG_GLOBAL_SPACE; space <= RUNG_LOCAL_SPACE; space++) {
         if (!rung_machine_unwritten(space, &fault) || !told.emplace(&code, fault.at.instruction).second) continue;
         const std::string said = sentence_of(code, fault, block);
-        if (space == RUNG_GLOBAL_SPACE) tell(FAULTED, {"unwritten", said, call.site, place_of(code, fault.at, how.block, call.name)});
+        if (space != RUNG_LOCAL_SPACE) tell(FAULTED, {"unwritten", said, call.site, place_of(code, fault.at, how.block, call.name)});
         else note_if_failed(said);
     }
 }
@@ -287,7 +287,7 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
     launch.multiprocessors = unsigned(device().multiProcessorCount);
     launch.poison = 1 + settings().seed % 5;  // the first: what reads it is known
     static unsigned long last_moment;
-    launch.dependent = how.dependent && moment() == last_moment + 1, launch.followed = code.starts_next || beside();  // else all before it has ended
+    launch.dependent = how.dependent && moment() == last_moment + 1, launch.followed = code.starts_next || beside() || host_accessed(present_work());  // else all before it has ended
     last_moment = moment();
     rung_machine_fault fault = {};
     const int failed = predicting() ? predicted(code, call, how, launch, fault) : rung_machine_run(code.program, &launch, &fault);
@@ -300,6 +300,10 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
     }
     tell_unwritten(code, call, how, launch.block);
     ran(uint64_t(how.grid.x) * how.grid.y * how.grid.z * how.block.x * how.block.y * how.block.z, call);
+    if (host_accessed(present_work())) {
+        const auto take = [](void*, uint64_t line, uint32_t read, uint32_t written, uint32_t) { touched_beside_host(present_work(), line, read, written); };
+        rung_machine_touched(take, nullptr);
+    }
     if (races && beside()) {
         const auto take = [](void* of, uint64_t line, uint32_t read, uint32_t written, uint32_t plain) {
             const Call& call = *static_cast<const Call*>(of);

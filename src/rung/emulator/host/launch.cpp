@@ -123,13 +123,18 @@ cudaError_t submit(Call call, const Configuration& configuration)
     std::function<void()> work;
     const RungSite site = call.site;
     const std::string name = call.name ? call.name : "kernel";
+    std::vector<Watch> watches;
+    for (unsigned i = 0; i < call.count; i++) {
+        const Allocation* const memory = call.pointers[i] ? allocation_at(*static_cast<void**>(call.values[i + 1])) : nullptr;
+        if (memory && memory->kind == Kind::Managed) watches.push_back({memory->start, memory->bytes, true, false, "kernel '" + name + "'", site});
+    }
     if (cudaError_t error = prepare(std::move(call), configuration, work)) {
         const Configuration& how = configuration;
         unasked("the launch of '" + name + "' with a grid of " + sizes_of(how.grid) + ", a block of " + sizes_of(how.block) + " and " +
                 std::to_string(how.shared) + " bytes of dynamic shared memory", error, site);
         return failed(error);
     }
-    enqueue(configuration.stream, std::move(work), cudaGraphNodeTypeKernel);
+    enqueue(configuration.stream, std::move(work), cudaGraphNodeTypeKernel, watches);
     return cudaSuccess;
 }
 

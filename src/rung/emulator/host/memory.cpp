@@ -70,6 +70,8 @@ void end(Allocation& memory, RungSite site)
     if (memory.kind != Kind::Pinned) in_use -= memory.bytes;
 }
 
+void tell_short(const char* start);
+
 cudaError_t release(void* pointer, bool pinned, const char* function, RungSite site)
 {
     if (!pointer) return cudaSuccess;
@@ -86,6 +88,7 @@ cudaError_t release(void* pointer, bool pinned, const char* function, RungSite s
                                              : "is given a pointer that no CUDA function has allocated"), site});
         return failed(cudaErrorInvalidValue);
     }
+    tell_short(memory->start);
     end(*memory, site);
     return cudaSuccess;
 }
@@ -158,6 +161,37 @@ void look_for_unwritten(const std::string& call, const void* to, const char* fro
     else if (found) note_once(call + " copies " + number(width * height) + out_of + ": " + number(found) + " of them nothing has written");
 }
 
+// Copies to the host of as many bytes as a launch had threads, of an allocation of 2, 4 or 8 times as many that are all written:
+// elements may have been counted for bytes. They are told if nothing reads the rest afterwards.
+constexpr size_t BLOCK = 1024;
+struct Short { const char* from; size_t bytes; Told what; };
+auto& shorts = *new std::vector<Short>;
+bool copied_in, copied_out;
+
+void look_for_short(const std::string& call, const void* to, const char* from, size_t width, RungSite site)
+{
+    const Allocation *const memory = find(from), *const target = find(to);
+    const bool of_device = memory && memory->kind == Kind::Device, to_device = target && target->kind == Kind::Device;
+    copied_in |= to_device && !of_device, copied_out |= !to_device;
+    if (!of_device || to_device) return;
+    const char *const start = memory->start, *const end = from + width;
+    shorts.erase(std::remove_if(shorts.begin(), shorts.end(), [&](const Short& one) { return one.from == start && end > start + one.bytes; }), shorts.end());
+    const auto threads = launched.lower_bound(width);
+    const size_t each = memory->bytes / width, rest = memory->bytes - width;
+    if (from != start || memory->bytes % width || (each != 2 && each != 4 && each != 8) || threads == launched.end() || threads->first >= width + BLOCK) return;
+    if (rung_machine::unwritten_bytes(end, uint64_t(end), rest)) return;
+    shorts.push_back({start, width, {"copy", call + " copies " + number(width) + " bytes to the host, out of the " + number(memory->bytes) + " bytes from " +
+                      name_of(memory->kind) + " (" + memory->made + "), and nothing reads the rest; " + threads->second + " has " + number(threads->first) +
+                      " threads: the copy's size may be a number of elements, not of bytes", site}});
+}
+
+void tell_short(const char* start)
+{
+    for (const Short& one : shorts)
+        if (one.from == start) tell(MISUSED, one.what);
+    shorts.erase(std::remove_if(shorts.begin(), shorts.end(), [&](const Short& one) { return one.from == start; }), shorts.end());
+}
+
 cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                  cudaMemcpyKind kind, cudaStream_t stream, bool wait, RungSite site)
 {
@@ -176,6 +210,7 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
     const char* const source = static_cast<const char*>(from);
     if (!wait && staged(from) && !capturing(stream)) {
         std::string held(source, read);
+        copied_in = true;
         enqueue(stream, [=, held = std::move(held)] {
             touch_bytes(function, site, target, to_pitch, width, height, true);
             rows(target, to_pitch, held.data(), from_pitch, width, height);
@@ -183,6 +218,8 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
         return cudaSuccess;
     }
     const std::string call = std::string(function) + " (" + place_of_call(site) + ")";
+    std::vector<Watch> watches;
+    if (!wait && !staged(to)) watches = {{from, read, false, true, function, site}, {to, written, true, true, function, site}};
     enqueue(stream, [=] {
         for (const void* end : {static_cast<const void*>(to), from})
             if (const Allocation* memory = find(end); memory && memory->freed) {
@@ -190,10 +227,11 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
                 return stick(cudaErrorIllegalAddress);
             }
         look_for_unwritten(call, to, source, from_pitch, width, height, site);
+        look_for_short(call, to, source, read, site);
         touch_bytes(function, site, source, from_pitch, width, height, false);
         touch_bytes(function, site, target, to_pitch, width, height, true);
         rows(target, to_pitch, source, from_pitch, width, height);
-    }, cudaGraphNodeTypeMemcpy);
+    }, cudaGraphNodeTypeMemcpy, watches);
     return (wait || staged(to)) && !capturing(stream) ? wait_for(stream) : cudaSuccess;
 }
 
@@ -211,7 +249,19 @@ cudaError_t set(const char* function, void* to, size_t pitch, int value, size_t 
 
 }  // namespace
 
-void ran(uint64_t threads, const Call& call) { launched[threads] = "kernel '" + std::string(call.name) + "' (" + place_of_call(call.site) + ")"; }
+void ran(uint64_t threads, const Call& call)
+{
+    launched[threads] = "kernel '" + std::string(call.name) + "' (" + place_of_call(call.site) + ")";
+    shorts.clear();  // it may read the rest
+}
+
+void tell_shorts()
+{
+    while (!shorts.empty()) tell_short(shorts.back().from);
+    const auto shared = [](const auto& one) { return one.second.kind != Kind::Device; };
+    if (copied_in && !copied_out && !launched.empty() && std::none_of(allocations.begin(), allocations.end(), shared))
+        note_once("memory is copied to the device, and nothing that a kernel writes is copied to the host");
+}
 
 const Allocation* allocation_at(const void* address) { return find(address); }
 

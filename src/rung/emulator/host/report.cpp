@@ -81,7 +81,7 @@ void at_end(int status, void*)
     if (getpid() != owner || ended) return;
     ended = true;
     wait_for_all();
-    if (!status) tell_unasked();  // else it noticed
+    if (!status) tell_unasked(), tell_shorts();  // else it noticed
     if (const std::string kept = kept_allocations(); !kept.empty()) note_once(kept);
     if (worst || status)
         for (const std::string& text : of_failure) note_once(text);

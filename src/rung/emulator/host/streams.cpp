@@ -104,9 +104,12 @@ void run(unsigned long number)
     const Work work = std::move(pending[number]);
     at_work = true, present = &work;
     moments++;
+    open_watched();
     if (!sticky && work.run) work.run();
+    end_watch(number);
     at_work = false, present = nullptr;
     pending.erase(number);
+    close_watched();
 }
 
 // One piece of pending work, as the order has it; `last`: of those issued up to this one, if issued order is kept.
@@ -208,11 +211,13 @@ unsigned long moment() { return moments; }
 
 static bool at_once;
 
-void enqueue(cudaStream_t stream, std::function<void()> work, cudaGraphNodeType type)
+unsigned long present_work() { return present ? present->number : 0; }
+
+void enqueue(cudaStream_t stream, std::function<void()> work, cudaGraphNodeType type, const std::vector<Watch>& watches)
 {
     RungStream& to = stream_of(stream);
     if (to.capture) capture(to, std::move(work), type);
-    else append(to, std::move(work));
+    else if (const unsigned long number = append(to, std::move(work)); !watches.empty() && pending.count(number)) watch(number, watches);
     if (at_once && !at_work && !to.capture) wait_for_all();
 }
 
