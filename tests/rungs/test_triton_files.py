@@ -278,6 +278,41 @@ def test_sizes_and_operands_of_a_function_that_is_given_its_result_are_found_by_
     assert set(needs) <= {*rung.needs} and rung.dtypes == dtypes
 
 
+MODULE = """import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row(source, gain, target, N, eps, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(source + tl.program_id(0) * N + at, mask=at < N, other=0.0)
+    y = x / tl.sqrt(tl.sum(x * x, 0) / N + eps) * tl.load(gain + at, mask=at < N)
+    tl.store(target + tl.program_id(0) * N + at, y, mask=at < N)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, num_features: int, eps: float = 1e-5):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(num_features))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, N = torch.empty_like(x), x.shape[-1]
+        row[(x.numel() // N,)](x, self.weight, y, N, self.eps, BLOCK=triton.next_power_of_2(N))
+        return y
+"""
+
+
+def test_a_module_is_made_with_its_sizes_and_is_given_its_parameters(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(MODULE)
+    rung = catalogue.rung_from_file(catalogue.operation("rmsnorm"), path)
+    assert isinstance(rung, PythonRung) and rung.facts.entry and not rung.doubts and rung.needs == ("eps == 1e-5",)
+    assert rung.facts.entry.meaning == {"num_features": "C", "weight": "weight", "x": "x"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("change", "code"), [(("a", "a"), 0), (("b + at, mask=at < n)", "b + at, mask=at < n) * 2"), 3)])
 def test_a_call_that_no_trial_confirms_is_no_verdict(tmp_path: Path, change: tuple[str, str], code: int) -> None:

@@ -20,10 +20,11 @@ from rung.rungs import adopt, python_module
 from rung.rungs.adopt import Proposal
 from rung.rungs.python_entry import callables, launches, parameters
 from rung.rungs.reached import reached_from
-from rung.rungs.words import SCALARS, names_of
+from rung.rungs.words import SCALARS, SHAPES, names_of
 
 MOST = 12  # proposals that are tried
-_SIZE = re.compile(r"[A-Z]|n|rows|cols|columns|size|dim|d|numel|num_\w+|n_\w+|\w+_(?:size|dim|len|rows|cols)")
+_WORDS = r"[A-Z]|n|rows|cols|columns|size|dim|d|numel|hidden|features"
+_SIZE = re.compile(rf"{_WORDS}|num_\w+|n_\w+|\w+_(?:size|dim|len|rows|cols)")
 
 
 def adopted(of: Operation, path: Path) -> Proposal | None:
@@ -64,7 +65,7 @@ def _proposals(of: Operation, tree: ast.Module, source: str, path: Path) -> Iter
 
 
 def _has_kernel(tree: ast.Module, name: str) -> bool:
-    return launches(reached_from(tree, name))
+    return launches(reached_from(tree, name.partition(".")[0]))
 
 
 def _of_function(
@@ -83,7 +84,8 @@ def _of_function(
     except RungError:
         return
     for bind, _ in binds:
-        meant = {p.name: str(bind[p.name]) for p in taken}
+        shapes = {name: name for name in parameters(function) if name in SHAPES}
+        meant = {**{p.name: str(bind[p.name]) for p in taken}, **shapes}
         for needs in adopt.fixed(of, source, {*meant.values()}):
             table = {"entry": name, "bind": meant, "needs": needs}
             yield table
@@ -110,7 +112,7 @@ def _parameters(of: Operation, function: ast.FunctionDef) -> tuple[Parameter, ..
     for name, required in parameters(function).items():
         told = ast.unparse(annotation) if (annotation := arguments[name]) else ""
         known = name.lower() in words or name.lower() in scalars or name in of.dims
-        if not required and not known:
+        if name in SHAPES or (not required and not known):
             continue
         kind = "float" if "float" in told or (not told and name.lower() in scalars) else "int"
         tensor = "Tensor" in told or name in read

@@ -68,7 +68,9 @@ def _try(
                 if not held:
                     hold({**answer, "held": True})
                     held = True
-        except CompileError:  # it is told by whoever compiles the file next
+        except CompileError:  # it is told by whoever compiles the file next; Triton compiles for the sizes it is given
+            if path.suffix == ".py":
+                continue
             return {"table": tables[0], "needs": [], "confirmed": True, "held": False}
         except EmulatorFault as fault:
             endless += fault.kind == "deadlock"
@@ -170,5 +172,5 @@ def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype, zeroed: list
     def near(got: torch.Tensor, expected: torch.Tensor) -> bool:
         return torch.allclose(got, expected.reshape(got.shape), rtol=2e-2, atol=2e-2 * float(expected.abs().max()))
 
-    return all(near(tensor.double(), wanted[name].double()) for name, tensor in outputs.items())
+    return bool(outputs) and all(near(t.double(), wanted[name].double()) for name, t in outputs.items())
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections import ChainMap
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,9 +51,11 @@ class PythonRung(Rung):
 
     def bound(self, call: Call) -> Prepared:
         entry = self.facts.entry
-        run = getattr(self.load(call.device), entry.name if entry else "run")
+        run: Any = reduce(getattr, entry.name.split(".") if entry else ["run"], self.load(call.device))
         arguments = self.arguments(call)
         results = [name for name in entry.returns if name in call.tensors] if entry else []
+        if isinstance(run, type):
+            run = partial(_of_a_module, run)
         by_place = isinstance(getattr(run, "__self__", None), type)  # torch.autograd.Function.apply
 
         def zeroed_run() -> None:
@@ -93,6 +96,15 @@ class PythonRung(Rung):
                 available = ", ".join([*call.tensors, *call.buffers, *(n for n in call.names if "_stride_" not in n)])
                 raise RungError(f"{self.path}: run() takes {name!r}, which is not known; there are {available}.")
         return arguments
+
+
+def _of_a_module(kind: type, **arguments: Any) -> Any:
+    """The result of a torch module that is made with what it takes, and whose own parameters are those given."""
+    made = {name: arguments.pop(name) for name in inspect.signature(kind).parameters if name in arguments}
+    module = kind(**made)
+    for name in [name for name in arguments if name in module._parameters]:
+        module._parameters[name] = torch.nn.Parameter(arguments.pop(name), requires_grad=False)
+    return module(**arguments)
 
 
 def _deliver(value: torch.Tensor, to: torch.Tensor, arguments: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
         raise RungError(
             f"{path} has no function run, and none that takes only operands by name ({wanted}); define run({wanted})."
         )
-    text = text_of(source, reached_from(tree, found.name))
+    text = text_of(source, reached_from(tree, found.root))
     formats = [dtype for word, dtype in _FORMATS.items() if word in text][:1]
     if "tl.dot(" in text and not formats and not _WHOLE.search(text):
         formats = ["tf32"] if operation and any("tf32" in c.dtypes for c in operation.cases) else []  # by default
