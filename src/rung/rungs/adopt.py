@@ -284,7 +284,7 @@ def _for_launch(
                 raise RungError(f"{path}: what is {made}? Write a header with [buffers.{name}] shape = [...].")
             reads = any(_reads(body, p.name) for p in parameters if of_output(bind[p.name]))
             for (i, needs), (j, shape) in itertools.product(
-                enumerate(fixed(of, source, {str(b) for b in bound})), enumerate(shapes)
+                enumerate(fixed(of, source, {str(b) for b in bound}, one_block=launch.grid == "1")), enumerate(shapes)
             ):
                 needs = [*needs, *whole, *_within_limits(of, shape)]
                 table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes}
@@ -659,8 +659,16 @@ def _values(
     return list(dict.fromkeys(options))[:4]
 
 
-def fixed(of: Operation, source: str, bound: set[str]) -> list[list[str]]:
-    """Conditions for scalars that the kernel does not take: the usual value, or the neutral one."""
+def fixed(of: Operation, source: str, bound: set[str], *, one_block: bool = False) -> list[list[str]]:
+    """Conditions for scalars that the kernel does not take: the usual value, or the neutral one; and one row, if one
+    block is launched for all."""
+    found = _scalars_fixed(of, source, bound)
+    rows = [dim for dim in of.dims if dim in names_in(of.sizes[0])]
+    alone = [f"{dim} == 1" for dim in rows if rows != [*of.dims]]
+    return [*([*needs, *alone] for needs in found if one_block and alone), *found]
+
+
+def _scalars_fixed(of: Operation, source: str, bound: set[str]) -> list[list[str]]:
     fixed = [s for s in of.scalars if not any(s in names_in(b) for b in bound if _parses(b))]
     if not fixed:
         return [[]]

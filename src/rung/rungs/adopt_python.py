@@ -13,7 +13,6 @@ from typing import Any
 
 from rung.cuda.source import Parameter
 from rung.errors import RungError
-from rung.expressions import names_in
 from rung.files import read_text
 from rung.operation import Operation
 from rung.rungs import adopt, python_module
@@ -75,8 +74,6 @@ def _of_function(
     results = [o for o in of.operands if o.role == "out" and not o.optional and o.view_of is o.copy_of is None]
     returns = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(function))
     made = [Parameter("float", f"{o.name} result", True, False) for o in results] if returns else []
-    rows = names_in(of.sizes[0])
-    later = []
     with_results = [p for p in made if not _takes(of, taken, p)]
     text = ast.unparse(function)
     try:
@@ -86,12 +83,8 @@ def _of_function(
     for bind, _ in binds:
         shapes = {name: name for name in parameters(function) if name in SHAPES}
         meant = {**{p.name: str(bind[p.name]) for p in taken}, **shapes}
-        for needs in adopt.fixed(of, source, {*meant.values()}):
-            table = {"entry": name, "bind": meant, "needs": needs}
-            yield table
-            if len([p for p in taken if p.ctype == "int" and not p.pointer]) == 1 and rows < {*of.dims}:
-                later.append({**table, "needs": [*needs, *(f"{dim} == 1" for dim in of.dims if dim in rows)]})
-    yield from later
+        for needs in adopt.fixed(of, source, {*meant.values()}, one_block=bool(re.search(r"\w\[\(?1,\)?\]\(", text))):
+            yield {"entry": name, "bind": meant, "needs": needs}
 
 
 def _takes(of: Operation, taken: tuple[Parameter, ...], result: Parameter) -> bool:
