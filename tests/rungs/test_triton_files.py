@@ -313,9 +313,45 @@ def test_a_module_is_made_with_its_sizes_and_is_given_its_parameters(tmp_path: P
     assert rung.facts.entry.meaning == {"num_features": "C", "weight": "weight", "x": "x"}
 
 
+def test_a_file_that_cannot_be_imported_is_not_said_to_be_called_wrongly(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    imports = "import triton\n", "import triton\nfrom no_such_package import SIZE\n"
+    path.write_text(SOLVE.replace(*imports).replace("64", "SIZE"))
+    assert not catalogue.rung_from_file(catalogue.operation("residual"), path).doubts
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("change", "code"), [(("a", "a"), 0), (("b + at, mask=at < n)", "b + at, mask=at < n) * 2"), 3)])
 def test_a_call_that_no_trial_confirms_is_no_verdict(tmp_path: Path, change: tuple[str, str], code: int) -> None:
     told = checked(SOLVE.replace(*change), tmp_path)
     assert told.returncode == code
     assert ("not judged" in told.stdout) == ("perhaps solve(a=" in told.stdout) == (code == 3)
+
+
+RELU = """import torch
+import triton
+import triton.language as tl
+
+{constant}
+
+@triton.jit
+def relu_kernel(input, output, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(input + at, mask=at < n)
+    tl.store(output + at, tl.where(x > 0, x, 0.0), mask=at < n)
+
+
+def solve(input: torch.Tensor, output: torch.Tensor, N: int):
+    relu_kernel[(triton.cdiv(N, 1024),)](input, output, N, BLOCK=1024)
+"""
+
+
+@pytest.mark.parametrize(("constant", "code"), [("", 3), ("LOSES_NAN = True", 0)])
+def test_a_file_of_others_that_loses_nan_is_not_judged_or_says_so(constant: str, code: int, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    path = tmp_path / "relu.py"
+    path.write_text(RELU.format(constant=constant))
+    command = [sys.executable, "-m", "rung", "check", "relu", str(path), "--device", "emulator"]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == code, told.stdout
+    assert ("LOSES_NAN" in told.stdout) == (code == 3)

@@ -10,6 +10,7 @@ from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
+from rung.rungs.python import PythonRung
 
 
 def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
@@ -41,12 +42,12 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
 
 
 def doubted(report: Report, rung: Rung) -> Report:
-    """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict."""
-    if report.verdict != "failed" or not rung.guessed:
-        return report
-    if report.failure.get("nan_lost"):
+    """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict. Nor is
+    the loss of NaN, of a file that was not written for rung."""
+    foreign = rung.guessed or (isinstance(rung, PythonRung) and rung.facts.entry is not None)
+    if report.verdict == "failed" and foreign and report.failure.get("nan_lost"):
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {NAN_LOST}")
-    if not rung.doubts:
+    if report.verdict != "failed" or not rung.guessed or not rung.doubts:
         return report
     why, *likely = rung.doubts
     told = f"the header is a guess, and {why}; {rung.mend}"

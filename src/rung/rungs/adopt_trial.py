@@ -51,6 +51,11 @@ def _try(
     whole tiles, and `needs` says which."""
     endless = 0
     held = False
+    if path.suffix == ".py":
+        try:
+            PythonRung(of, path, tables[0]).load("emulator")
+        except RungError:  # whatever the call; it is told by whoever imports the file next
+            return {"table": tables[0], "needs": [], "confirmed": True, "held": False}
     for number in range(first, PASSES * len(tables)):
         begin(number)
         tile, at = divmod(number, len(tables))
