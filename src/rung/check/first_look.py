@@ -42,8 +42,8 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
 
 
 def doubted(report: Report, rung: Rung) -> Report:
-    """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict. Nor
-    is the loss of NaN, of a file that was not written for rung."""
+    """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict. The
+    loss of NaN is none either, of a file that was not written for rung."""
     foreign = rung.guessed or (isinstance(rung, PythonRung) and rung.facts.entry is not None)
     if report.verdict == "failed" and foreign and report.failure.get("nan_lost"):
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {NAN_LOST}")
