@@ -26,6 +26,7 @@ CHEATS = {
     "getattr(torch, 'o' + 's')": "getattr",
     "__builtins__['abs'] = max": "__builtins__",
     "eval('1')": "eval",
+    "torch._C._nn.gelu": "_C",
     "def run(a): return a.numpy()": "numpy",
 }
 

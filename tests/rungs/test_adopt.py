@@ -46,7 +46,7 @@ SURE = {
 @pytest.mark.parametrize("name", SURE)
 def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     operation, bind, grid, block = SURE[name]
-    monkeypatch.setattr(adopt, "_try_proposals", lambda *_: (None, 1))  # as if it were wrong: the text is certain
+    monkeypatch.setattr(adopt, "try_proposals", lambda *_: (None, 1))  # as if it were wrong: the text is certain
     path = FOREIGN / f"{name}.cu"
     source = read_text(path)
     assert adopt.guessed_operation(source, path, list(catalogue.folders())) == (
@@ -156,7 +156,7 @@ ADDS += "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < N) out[i] = (flo
 def test_the_hosts_code_of_headers_is_no_kernels_and_their_types_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adopt, "_try_proposals", lambda of, path, tables: ({"table": tables[0], "needs": [], "confirmed": True}, 1))
+    monkeypatch.setattr(adopt, "try_proposals", lambda of, path, tables: ({"table": tables[0], "needs": [], "confirmed": True}, 1))
     (tmp_path / "include").mkdir()
     (tmp_path / "include/common.h").write_text(HEADER_OF_HOST)
     path = tmp_path / "residual.cuh"
@@ -466,3 +466,20 @@ def test_an_operations_operands_and_sizes_are_listed(name: str) -> None:
     told = json.loads(rung_line("show", name, "--operands", "--json").stdout)
     assert [one["name"] for one in told["operands"]] == [o.name for o in of.operands]
     assert (told["dims"], told["scalars"].keys()) == ([*of.dims], of.scalars.keys())
+
+
+def test_a_kernel_that_one_block_runs_for_one_vector_has_one_row(tmp_path: Path) -> None:
+    path = tmp_path / "softmax.cu"
+    path.write_text(
+        "__global__ void softmax_kernel(const float* input, float* output, int N) {\n"
+        "    float most = -INFINITY, sum = 0.0f;\n"
+        "    for (int i = 0; i < N; ++i) most = fmaxf(most, input[i]);\n"
+        "    for (int i = 0; i < N; ++i) sum += expf(input[i] - most);\n"
+        "    for (int i = threadIdx.x; i < N; i += blockDim.x) output[i] = expf(input[i] - most) / sum;\n"
+        "}\n"
+        'extern "C" void solve(const float* input, float* output, int N) {\n'
+        "    softmax_kernel<<<1, 256>>>(input, output, N);\n"
+        "}\n"
+    )
+    rung = catalogue.rung_from_file(catalogue.operation("softmax"), path)
+    assert {"B == 1", "NH == 1", "T == 1"} <= {*rung.needs} and rung.guessed and not rung.doubts

@@ -13,6 +13,7 @@ from rung.check.judge import report_on
 from rung.check.report import QUICK, CheckRequest
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
+from rung.expressions import evaluate
 from rung.profile import inspect_triton
 from rung.rungs import catalogue
 from rung.rungs.python import PythonRung
@@ -196,3 +197,161 @@ def test_what_a_function_asserts_and_does_not_take_are_needs(tmp_path: Path) -> 
     path.write_text("def softmax(x):\n    return x\n")
     rows = catalogue.rung_from_file(catalogue.operation("softmax"), path)
     assert rows.header.needs == ("causal == 0", "scale == 1.0")
+
+
+SOLVE = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(a, b, c, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(c + at, tl.load(a + at, mask=at < n) + tl.load(b + at, mask=at < n), mask=at < n)
+
+
+def solve(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, N: int):
+    kernel[(triton.cdiv(N, 64),)](a, b, c, N, BLOCK=64)
+"""
+ROW = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row(source, target, N, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(source + at, mask=at < N, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, 0))
+    tl.store(target + at, e / tl.sum(e, 0), mask=at < N)
+
+
+def solve(input: torch.Tensor, output: torch.Tensor, N: int):
+    row[(1,)](input, output, N, BLOCK=triton.next_power_of_2(N))
+"""
+PRODUCT = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(a, b, c, M, N, K, T: tl.constexpr):
+    m, k = tl.program_id(0) * T + tl.arange(0, T), tl.program_id(1) * T + tl.arange(0, T)
+    sums = tl.zeros((T, T), dtype=tl.float32)
+    for first in range(0, N, T):
+        n = first + tl.arange(0, T)
+        x = tl.load(a + m[:, None] * N + n[None, :], mask=(m[:, None] < M) & (n[None, :] < N), other=0.0)
+        y = tl.load(b + n[:, None] * K + k[None, :], mask=(n[:, None] < N) & (k[None, :] < K), other=0.0)
+        sums += tl.dot(x, y)
+    tl.store(c + m[:, None] * K + k[None, :], sums, mask=(m[:, None] < M) & (k[None, :] < K))
+
+
+def solve(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, M: int, N: int, K: int):
+    product[(triton.cdiv(M, 16), triton.cdiv(K, 16))](a, b, c, M, N, K, T=16)
+"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "text", "meaning", "needs", "dtypes"),
+    [
+        ("residual", SOLVE, {"a": "a", "b": "b", "c": "out", "N": "B * T * C"}, (), ("f32",)),
+        pytest.param(
+            "softmax", ROW, {"input": "x", "output": "out", "N": "S"}, ("B == 1", "NH == 1", "T == 1"), ("f32",),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "matmul", PRODUCT, {"a": "x", "b": "weight_t", "c": "out", "M": "B * T", "N": "C", "K": "OC"}, (),
+            ("tf32",), marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_sizes_and_operands_of_a_function_that_is_given_its_result_are_found_by_trials(
+    tmp_path: Path, operation: str, text: str, meaning: dict[str, str], needs: tuple[str, ...], dtypes: tuple[str, ...]
+) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(text)
+    rung = catalogue.rung_from_file(catalogue.operation(operation), path)
+    assert isinstance(rung, PythonRung) and rung.facts.entry and rung.guessed and not rung.doubts
+    values = rung.operation.complete(rung.operation.cases[0].values) | {"B": 1, "NH": 1, "T": 1, "S": 7, "C": 5, "OC": 3}
+    found = {name: evaluate(m, values) if m[0].isupper() else m for name, m in rung.facts.entry.meaning.items()}
+    assert found == {name: evaluate(m, values) if m[0].isupper() else m for name, m in meaning.items()}
+    assert set(needs) <= {*rung.needs} and rung.dtypes == dtypes
+
+
+MODULE = """import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row(source, gain, target, N, eps, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(source + tl.program_id(0) * N + at, mask=at < N, other=0.0)
+    y = x / tl.sqrt(tl.sum(x * x, 0) / N + eps) * tl.load(gain + at, mask=at < N)
+    tl.store(target + tl.program_id(0) * N + at, y, mask=at < N)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, num_features: int, eps: float = 1e-5):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(num_features))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, N = torch.empty_like(x), x.shape[-1]
+        row[(x.numel() // N,)](x, self.weight, y, N, self.eps, BLOCK=triton.next_power_of_2(N))
+        return y
+"""
+
+
+def test_a_module_is_made_with_its_sizes_and_is_given_its_parameters(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(MODULE)
+    rung = catalogue.rung_from_file(catalogue.operation("rmsnorm"), path)
+    assert isinstance(rung, PythonRung) and rung.facts.entry and not rung.doubts and rung.needs == ("eps == 1e-5",)
+    assert rung.facts.entry.meaning == {"num_features": "C", "weight": "weight", "x": "x"}
+
+
+def test_a_file_that_cannot_be_imported_is_not_said_to_be_called_wrongly(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    imports = "import triton\n", "import triton\nfrom no_such_package import SIZE\n"
+    path.write_text(SOLVE.replace(*imports).replace("64", "SIZE"))
+    assert not catalogue.rung_from_file(catalogue.operation("residual"), path).doubts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("change", "code"), [(("a", "a"), 0), (("b + at, mask=at < n)", "b + at, mask=at < n) * 2"), 3)])
+def test_a_call_that_no_trial_confirms_is_no_verdict(tmp_path: Path, change: tuple[str, str], code: int) -> None:
+    told = checked(SOLVE.replace(*change), tmp_path)
+    assert told.returncode == code
+    assert ("not judged" in told.stdout) == ("perhaps solve(a=" in told.stdout) == (code == 3)
+
+
+RELU = """import torch
+import triton
+import triton.language as tl
+
+{constant}
+
+@triton.jit
+def relu_kernel(input, output, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(input + at, mask=at < n)
+    tl.store(output + at, tl.where(x > 0, x, 0.0), mask=at < n)
+
+
+def solve(input: torch.Tensor, output: torch.Tensor, N: int):
+    relu_kernel[(triton.cdiv(N, 1024),)](input, output, N, BLOCK=1024)
+"""
+
+
+@pytest.mark.parametrize(("constant", "code"), [("", 3), ("LOSES_NAN = True", 0)])
+def test_a_file_of_others_that_loses_nan_is_not_judged_or_says_so(constant: str, code: int, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    path = tmp_path / "relu.py"
+    path.write_text(RELU.format(constant=constant))
+    command = [sys.executable, "-m", "rung", "check", "relu", str(path), "--device", "emulator"]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == code, told.stdout
+    assert ("LOSES_NAN" in told.stdout) == (code == 3)

@@ -10,13 +10,20 @@ from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
+from rung.rungs.python import PythonRung
 
 
 def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
     """A report if the names or types of a kernel's parameters cannot be bound, or a compiler refuses the code; torch is
     not imported for that."""
-    if not isinstance(rung, CudaRung):
-        return None
+    if isinstance(rung, CudaRung) and (found := _unbound(rung, dtypes, archs)):
+        return found
+    if rung.guessed and rung.doubts:  # the trials have failed where a check would
+        return Report(rung.full_name, rung.dtypes[0], "", "failed", "")
+    return None
+
+
+def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
     compiled = False
     for name in [d for d in rung.dtypes if not dtypes or d in dtypes]:
         for case in rung.operation.cases:
@@ -31,20 +38,18 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
                     unknown = error.missing if isinstance(error, CompileError) else rung.guessed
                     return Report(rung.full_name, name, "", "not judged" if unknown else "failed", str(error))
                 break
-    if rung.guessed and rung.doubts:  # the trials have failed where a check would
-        return Report(rung.full_name, rung.dtypes[0], "", "failed", "")
     return None
 
 
 def doubted(report: Report, rung: Rung) -> Report:
-    """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict."""
-    if report.verdict != "failed" or not isinstance(rung, CudaRung) or not rung.guessed:
-        return report
-    if report.failure.get("nan_lost"):
+    """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict. The
+    loss of NaN is none either, of a file that was not written for rung."""
+    foreign = rung.guessed or (isinstance(rung, PythonRung) and rung.facts.entry is not None)
+    if report.verdict == "failed" and foreign and report.failure.get("nan_lost"):
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {NAN_LOST}")
-    if not rung.doubts:
+    if report.verdict != "failed" or not rung.guessed or not rung.doubts:
         return report
     why, *likely = rung.doubts
-    told = f"the header is a guess, and {why}; --write puts it into the file, to be corrected there"
+    told = f"the header is a guess, and {why}; {rung.mend}"
     notes = [*report.notes, *(f"perhaps {line}" for line in likely), *filter(None, [report.reason])]
     return replace(report, verdict="not judged", reason=told, notes=notes)

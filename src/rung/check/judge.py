@@ -180,7 +180,7 @@ def judge(
         return _only_compiled(rung, dtype, report, reason, asked.tuned)
     cases = list(_legal_cases(rung, dtype, asked, report))
     few = len(cases) < FEW_LEGAL or len(report.left_out) > SHARE_REFUSED * (len(cases) + len(report.left_out))
-    if few and asked.case is None and asked.effort.alone:
+    if few and asked.case is None and (asked.effort.alone or not cases):
         cases += _fitted_cases(rung, dtype, device, report)
     if not cases:
         report.verdict = "skipped" if asked.case else "failed"

@@ -48,7 +48,7 @@ ALONE = Effort(0.1, 0.03, alone=True, later_runs=2100, shapes=0.06, always_watch
 QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
 NAN_LOST = (
     "NaN is lost: fmaxf and fminf return their other number; x < 0 ? 0 : x keeps it. If that is meant, the header has "
-    "the line loses_nan = true"
+    "the line loses_nan = true, and a Python file LOSES_NAN = True"
 )
 SLOW = "slow"  # the kind of a failure by the limit on time
 RAISED = "raised"  # the kind of an error that the file itself raises: it does not take such a call

@@ -196,7 +196,7 @@ SETTINGS = ("environ", "getenv")  # of os
 HIDDEN = ("torch.utils", "torch.library", "torch._", "torch.multiprocessing", "triton.runtime.interpreter")
 OF_RUNG = ("rung.emulator", "rung.cuda", "rung.rungs", "rung.dtypes", "rung.precision")
 NAMES = {
-    *("__import__", "__builtins__", "eval", "exec", "compile", "globals", "vars", "setattr", "numpy", "tolist"),
+    *("__import__", "__builtins__", "eval", "exec", "compile", "globals", "vars", "setattr", "numpy", "tolist", "_C"),
     *("ctypes", "from_dlpack", "__dlpack__", "untyped_storage", "system", "fork", "popen", "_getframe", "getattr"),
 }
 # What a submission to another project's problem may not import: such files import what that project gives them.

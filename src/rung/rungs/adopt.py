@@ -79,15 +79,15 @@ class Proposal:
 
 
 @dataclass
-class _Written:
+class Written:
     """A launch as the host's code writes it; `scope` has what its names mean."""
 
     kernel: str
-    template: str
-    grid: str
-    block: str
-    shared: str
-    arguments: list[str]
+    template: str = ""
+    grid: str = ""
+    block: str = ""
+    shared: str = ""
+    arguments: list[str] = field(default_factory=list)
     scope: dict[str, str] = field(default_factory=dict)
     result: str = ""  # the variable that the host's function returns
     asserted: list[str] = field(default_factory=list)  # what the host's code asserts to be a multiple
@@ -111,13 +111,19 @@ def adopted(of: Operation, path: Path) -> Proposal | None:
     """The header that suits a file without one best; the same text gets the same one from the cache."""
     if has_header(read_text(path)) or not (source := whole_text(path)).strip():
         return None
-    code = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("adopt.py", "adopt_trial.py")]
+    return kept_proposal(of, source, lambda: _chosen(of, source, path))
+
+
+def kept_proposal(of: Operation, source: str, find: Callable[[], Proposal]) -> Proposal:
+    """What `find` proposes; the same text gets the same from the cache."""
+    files = ("adopt.py", "adopt_python.py", "adopt_trial.py")
+    code = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in files]
     text = json.dumps([of.name, source, *code])
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def make(work: Path) -> tuple[Path, Any]:
         (work / "header.txt").write_text(of.name)
-        found = _chosen(of, source, path)
+        found = find()
         return work / "header.txt", [found.table, found.doubts]
 
     table, doubts = kept.kept("header", key, make).note
@@ -142,7 +148,7 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         names = ", ".join(name for name, *_ in template_of(source, kernel.rpartition("::")[2]) or ())
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
-    right, tried = _try_proposals(of, path, proposals)
+    right, tried = try_proposals(of, path, proposals)
     if right is not None and right["confirmed"]:
         rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
         why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line needs = "
@@ -172,7 +178,7 @@ def _compiles(of: Operation, path: Path, table: dict[str, Any]) -> bool:
     return True
 
 
-def _try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
+def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
     """The first right proposal, with what its trial adds, and how many were tried; a wrong one may end its process, and
     the next goes on."""
     for say in progress:
@@ -199,7 +205,7 @@ def _try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) -
                         say(f"rung: header {number} of {len(proposals)} is tried ({now - began:.1f} s)")
                 if not answers.poll(min(SILENCE, deadline - now)):
                     continue
-                answer = answers.recv()
+                answer = json.loads(answers.recv_bytes())
                 if isinstance(answer, int):
                     begun = answer
                     if held is not None and begun >= len(proposals):
@@ -233,7 +239,7 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
     if not defined:
         raise RungError(f"{path} has no header, and no __global__ function that one could be proposed for.")
     every = {(w.kernel, w.template, w.grid, w.block): w for w in itertools.chain.from_iterable(written)}
-    launches = [*every.values()] or [_Written(name, "", "", "", "", []) for name in defined]
+    launches = [*every.values()] or [Written(name) for name in defined]
     failures: list[RungError] = []
     alternatives: list[Iterator[_Found]] = []
     for launch in launches:  # each may be the operation by itself
@@ -256,7 +262,7 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
 
 
 def _for_launch(
-    of: Operation, source: str, path: Path, written: _Written, constants: dict[str, str]
+    of: Operation, source: str, path: Path, written: Written, constants: dict[str, str]
 ) -> Iterator[_Found]:
     def of_output(target: str | float) -> bool:
         return any(o.name == target and o.role == "out" for o in of.operands)
@@ -268,7 +274,7 @@ def _for_launch(
         ranked: list[tuple[int, _Found]] = []
         body = body_of(source, written.kernel)
         every, parameters = parameters, tuple(p for p in parameters if p.name not in scratch)
-        for nth, (bind, launch) in enumerate(_binds(of, every, scratch, written, path, instance, body)):
+        for nth, (bind, launch) in enumerate(binds(of, every, scratch, written, path, instance, body)):
             bound = {bind.get(p.name, p.name) for p in parameters}
             whole = [*_multiples(of, parameters, bind, launch), *_demanded(of, parameters, bind, body)]
             shapes = list(_shapes(of, body, instance, launch, bind, every, constants))
@@ -278,7 +284,7 @@ def _for_launch(
                 raise RungError(f"{path}: what is {made}? Write a header with [buffers.{name}] shape = [...].")
             reads = any(_reads(body, p.name) for p in parameters if of_output(bind[p.name]))
             for (i, needs), (j, shape) in itertools.product(
-                enumerate(_needs(of, source, {str(b) for b in bound})), enumerate(shapes)
+                enumerate(fixed(of, source, {str(b) for b in bound}, one_block=launch.grid == "1")), enumerate(shapes)
             ):
                 needs = [*needs, *whole, *_within_limits(of, shape)]
                 table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes}
@@ -297,7 +303,7 @@ def _for_launch(
 
 
 def _sure(
-    of: Operation, parameters: tuple[Parameter, ...], launch: _Written, bind: dict[str, str | float], needs: list[str]
+    of: Operation, parameters: tuple[Parameter, ...], launch: Written, bind: dict[str, str | float], needs: list[str]
 ) -> bool:
     """Whether the host's launch and the names say everything: there is nothing to try."""
     passed = dict(zip([p.name for p in parameters], launch.arguments, strict=False))
@@ -339,15 +345,15 @@ def launcher(
         if p.name in known:
             bind[p.name] = p.name
         elif lower in _ROWS | _COLUMNS | _TOTAL | _SCALARS:
-            bind[p.name] = _values(of, p, "", _Written(name, "", "", "", "", []), scalars)[0]
+            bind[p.name] = _values(of, p, "", Written(name), scalars)[0]
         else:
             raise RungError(f"{path}: what is {p.ctype} {p.name} of {name}? Say so, as in --with {p.name}=1.")
     bind |= given
-    return bind, _dtypes(parameters, of), _needs(of, source, {str(b) for b in bind.values()})[0]
+    return bind, _dtypes(parameters, of), fixed(of, source, {str(b) for b in bind.values()})[0]
 
 
 def _multiples(
-    of: Operation, parameters: tuple[Parameter, ...], bind: dict[str, str | float], launch: _Written
+    of: Operation, parameters: tuple[Parameter, ...], bind: dict[str, str | float], launch: Written
 ) -> list[str]:
     """Conditions that the file itself states: vectors as the elements of an operand's rows, and the host's asserts."""
     found = []
@@ -377,7 +383,7 @@ def _demanded(
     return [str(bind[p.name]) for p in nullable if not re.search(tested.format(p.name), body)]
 
 
-def _instances(source: str, launch: _Written, constants: dict[str, str]) -> Iterator[str]:
+def _instances(source: str, launch: Written, constants: dict[str, str]) -> Iterator[str]:
     """The kernel's name, with template arguments where it has parameters: those of the launch, of an explicit
     instantiation, or usual ones."""
     parameters = template_of(source, launch.kernel)
@@ -430,7 +436,7 @@ def _dtypes(parameters: tuple[Parameter, ...], of: Operation) -> list[str]:
     return [(narrow or named or ["f32"])[0]]
 
 
-def _scratch(launch: _Written, parameters: tuple[Parameter, ...]) -> dict[str, str]:
+def _scratch(launch: Written, parameters: tuple[Parameter, ...]) -> dict[str, str]:
     """Pointers to tensors that the host's function makes for the kernel alone: what makes them."""
     found = {}
     for p, argument in zip(parameters, launch.arguments, strict=False):
@@ -458,7 +464,7 @@ def _buffer(made: str, scope: dict[str, str], of: Operation) -> dict[str, Any] |
     return entry
 
 
-def _sized(of: Operation, launch: _Written, bind: dict[str, str], parameters: tuple[Parameter, ...]) -> _Written:
+def _sized(of: Operation, launch: Written, bind: dict[str, str], parameters: tuple[Parameter, ...]) -> Written:
     """The launch, where sizes of tensors (`q.size(1)`) are the operation's."""
     scope = dict(launch.scope)
     variables = [re.match(r"\w*", argument)[0] for argument in launch.arguments]  # type: ignore[index]
@@ -470,15 +476,15 @@ def _sized(of: Operation, launch: _Written, bind: dict[str, str], parameters: tu
     return replace(launch, scope=scope)
 
 
-def _binds(
+def binds(
     of: Operation,
     every: tuple[Parameter, ...],
     scratch: dict[str, str],
-    launch: _Written,
+    launch: Written,
     path: Path,
     kernel: str,
     body: str,
-) -> Iterator[tuple[dict[str, str | float], _Written]]:
+) -> Iterator[tuple[dict[str, str | float], Written]]:
     """What the parameters may be, each with the launch as it reads then."""
     parameters = [p for p in every if p.name not in scratch]
     pointers = [p for p in parameters if p.pointer]
@@ -607,7 +613,7 @@ def _consts(pointers: list[Parameter]) -> bool:
 
 
 def _values(
-    of: Operation, p: Parameter, argument: str, launch: _Written, scalars: list[Parameter]
+    of: Operation, p: Parameter, argument: str, launch: Written, scalars: list[Parameter]
 ) -> list[str | float]:
     """What a number may be, best first."""
     name, lower = p.name, p.name.lower()
@@ -653,8 +659,16 @@ def _values(
     return list(dict.fromkeys(options))[:4]
 
 
-def _needs(of: Operation, source: str, bound: set[str]) -> list[list[str]]:
-    """Conditions for scalars that the kernel does not take: the usual value, or the neutral one."""
+def fixed(of: Operation, source: str, bound: set[str], *, one_block: bool = False) -> list[list[str]]:
+    """Conditions for scalars that the kernel does not take: the usual value, or the neutral one; and one row, if one
+    block is launched for all."""
+    found = _scalars_fixed(of, source, bound)
+    rows = [dim for dim in of.dims if dim in names_in(of.sizes[0])]
+    alone = [f"{dim} == 1" for dim in rows if rows != [*of.dims]]
+    return [*([*needs, *alone] for needs in found if one_block and alone), *found]
+
+
+def _scalars_fixed(of: Operation, source: str, bound: set[str]) -> list[list[str]]:
     fixed = [s for s in of.scalars if not any(s in names_in(b) for b in bound if _parses(b))]
     if not fixed:
         return [[]]
@@ -683,7 +697,7 @@ def _shapes(
     of: Operation,
     body: str,
     kernel: str,
-    launch: _Written,
+    launch: Written,
     bind: dict[str, str | float],
     parameters: tuple[Parameter, ...],
     constants: dict[str, str],
@@ -811,9 +825,9 @@ def _constants(source: str) -> dict[str, str]:
     return solved
 
 
-def _written(source: str, constants: dict[str, str]) -> list[list[_Written]]:
+def _written(source: str, constants: dict[str, str]) -> list[list[Written]]:
     """The launches, by the host's function that makes them."""
-    found: list[list[_Written]] = []
+    found: list[list[Written]] = []
     texts = host_part(source).split("\0")
     if not any("<<<" in text for text in texts):  # a comment may show the launch
         texts = ["\n".join(line or block for line, block in _COMMENT.findall(source))]
@@ -843,7 +857,7 @@ def _written(source: str, constants: dict[str, str]) -> list[list[_Written]]:
                 shared = parts[2] if len(parts) > 2 else ""
                 kernel = match[1].rpartition("::")[2]
                 here.append(
-                    _Written(
+                    Written(
                         kernel,
                         match[2] or "",
                         parts[0],

@@ -66,6 +66,7 @@ class Rung(ABC):
     """One implementation of an operation."""
 
     kind: str = ""
+    mend = "--write puts it into the file, to be corrected there"  # of a header that is a guess
 
     def __init__(self, operation: Operation, name: str, path: Path | None, keys: header.Header) -> None:
         self.operation = operation
@@ -83,6 +84,8 @@ class Rung(ABC):
                 known = ", ".join(outputs)
                 raise RungError(f"{path}: zeroed names {zeroed!r}; the outputs of {operation.name} are {known}.")
         self.siblings: Callable[[], Sequence[Rung]] = tuple  # the rungs of its ladder, libraries left out
+        self.guessed = False  # whether the header is not the file's own
+        self.doubts: tuple[str, ...] = ()  # why that header is no ground for a verdict, and the likeliest ones
 
     @property
     def full_name(self) -> str:
@@ -223,7 +226,7 @@ class Rung(ABC):
             except RungError:
                 return None
 
-        own: Values = {dim: values[dim] for dim in operation.dims}
+        own: Values = {dim: fixed.get(dim, values[dim]) for dim in operation.dims}
         for multiple in (1, 2, 4, 8, 16, 32, 64, 128, 256):
             rounded: Values = {dim: -(-int(size) // multiple) * multiple for dim, size in own.items()}
             if taken(rounded) is None:

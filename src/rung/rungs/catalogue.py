@@ -8,7 +8,8 @@ from pathlib import Path
 from rung.errors import RungError
 from rung.files import shown, whole
 from rung.operation import LADDERS, Operation, folders
-from rung.rungs.adopt import adopted
+from rung.rungs import adopt_python
+from rung.rungs.adopt import Proposal, adopted
 from rung.rungs.base import Rung
 from rung.rungs.cubin import CubinRung
 from rung.rungs.cuda import CudaRung
@@ -67,12 +68,18 @@ def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
     if path.suffix == ".toml":
         return (_of_its_ladder(CubinRung(of, path)),)
     if path.suffix == ".py":
-        return (_of_its_ladder(PythonRung(of, path)),)
+        called = adopt_python.adopted(of, path)
+        return (_of_its_ladder(_guessed(PythonRung(of, path, called.table if called else None), called)),)
     guess = adopted(of, path)
     first = CudaRung(of, path, guess.table if guess else None)
-    if guess:
-        first.guessed, first.doubts = True, guess.doubts
+    _guessed(first, guess)
     return tuple(map(_of_its_ladder, (first, *(CudaRung(of, path, form=form) for form in first.header.formats))))
+
+
+def _guessed(rung: Rung, guess: Proposal | None) -> Rung:
+    if guess:
+        rung.guessed, rung.doubts = True, guess.doubts
+    return rung
 
 
 def _of_its_ladder(rung: Rung) -> Rung:

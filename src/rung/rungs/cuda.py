@@ -57,8 +57,6 @@ class CudaRung(Rung):
     ) -> None:
         self._source = read_text(path)
         self._whole = whole_text(path)
-        self.guessed = False  # whether the header is not the file's own
-        self.doubts: tuple[str, ...] = ()  # why that header is no ground for a verdict, and the likeliest ones
         self.table = header.table(self._source, str(path)) if table is None else table
         if form:
             self.table = header.in_format(self.table, form, str(path))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections import ChainMap
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rung.errors import RungError
+from rung.expressions import evaluate
 from rung.lazy import torch
 from rung.operation import Operation
 from rung.rungs import python_module
@@ -22,9 +24,10 @@ class PythonRung(Rung):
     """A `.py` file: Triton kernels, or Python that drives several launches."""
 
     kind = "python"
+    mend = "write a function run that takes the operands by name"
 
-    def __init__(self, operation: Operation, path: Path) -> None:
-        self.facts = facts = python_module.read_facts(path, operation)
+    def __init__(self, operation: Operation, path: Path, table: dict[str, Any] | None = None) -> None:
+        self.facts = facts = python_module.read_facts(path, operation, table)
         super().__init__(operation, path.stem, path, facts.header)
         if facts.triton:
             self.kind = "triton"
@@ -48,9 +51,11 @@ class PythonRung(Rung):
 
     def bound(self, call: Call) -> Prepared:
         entry = self.facts.entry
-        run = getattr(self.load(call.device), entry.name if entry else "run")
+        run: Any = reduce(getattr, entry.name.split(".") if entry else ["run"], self.load(call.device))
         arguments = self.arguments(call)
         results = [name for name in entry.returns if name in call.tensors] if entry else []
+        if isinstance(run, type):
+            run = partial(_of_a_module, run)
         by_place = isinstance(getattr(run, "__self__", None), type)  # torch.autograd.Function.apply
 
         def zeroed_run() -> None:
@@ -85,10 +90,21 @@ class PythonRung(Rung):
             meant = entry.meaning.get(name, name) if entry else name
             if meant in known or meant in nullable:
                 arguments[name] = known.get(meant)
+            elif entry and name in entry.meaning:  # calculated from sizes
+                arguments[name] = evaluate(meant, call.names)
             elif required:
                 available = ", ".join([*call.tensors, *call.buffers, *(n for n in call.names if "_stride_" not in n)])
                 raise RungError(f"{self.path}: run() takes {name!r}, which is not known; there are {available}.")
         return arguments
+
+
+def _of_a_module(kind: type, **arguments: Any) -> Any:
+    """The result of a torch module that is made with what it takes, and whose own parameters are those given."""
+    made = {name: arguments.pop(name) for name in inspect.signature(kind).parameters if name in arguments}
+    module = kind(**made)
+    for name in [name for name in arguments if name in module._parameters]:
+        module._parameters[name] = torch.nn.Parameter(arguments.pop(name), requires_grad=False)
+    return module(**arguments)
 
 
 def _deliver(value: torch.Tensor, to: torch.Tensor, arguments: dict[str, Any]) -> None:

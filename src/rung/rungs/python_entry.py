@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from rung.errors import RungError
 from rung.expressions import names_in
@@ -24,11 +25,16 @@ class Entry:
     flat: frozenset[str]  # operands whose shape it takes as rows and columns
     needs: tuple[str, ...]  # what it asserts, and what scalars have to be that it does not take
 
+    @property
+    def root(self) -> str:
+        """The name at the top of the file."""
+        return self.name.partition(".")[0]
+
 
 def entry_of(tree: ast.Module, operation: Operation) -> Entry | None:
     """The last that fits; one that launches kernels has precedence."""
     found = []
-    for name, function, body in _callables(tree):
+    for name, function, body in callables(tree):
         meaning = _meaning_of(function, operation)
         if meaning is None:
             continue
@@ -39,11 +45,21 @@ def entry_of(tree: ast.Module, operation: Operation) -> Entry | None:
         flat = frozenset(meaning[p] for p, names in _unpacked(function) if p in meaning and len(names) == 2)
         returns = _returns(function, meaning, operation)
         found.append(Entry(name, function, meaning, returns, flat, tuple(dict.fromkeys(needs))))
-    return next((e for e in found if _launches(reached_from(tree, e.name))), found[0] if found else None)
+    return next((e for e in found if launches(reached_from(tree, e.root))), found[0] if found else None)
 
 
-def _callables(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef, ast.AST]]:
-    """Functions without decorators, and `attention = _attention.apply`, from the last; and all code that is theirs."""
+def proposed(tree: ast.Module, operation: Operation, table: dict[str, Any]) -> Entry:
+    """The function that a proposal names, with what its parameters are by that."""
+    function = next(f for name, f, _ in callables(tree) if name == table["entry"])
+    meaning = table["bind"]
+    flat = frozenset(meaning[p] for p, names in _unpacked(function) if p in meaning and len(names) == 2)
+    returns = _returns(function, meaning, operation)
+    return Entry(table["entry"], function, meaning, returns, flat, tuple(table["needs"]))
+
+
+def callables(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef, ast.AST]]:
+    """Functions without decorators, `attention = _attention.apply` and classes with a forward, from the last; and all
+    code that is theirs."""
     classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
     for node in reversed(tree.body):
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
@@ -52,14 +68,41 @@ def _callables(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef, ast.AST
             of = node.value
             if not (isinstance(of, ast.Attribute) and of.attr == "apply" and isinstance(of.value, ast.Name)):
                 continue
-            whole = classes.get(of.value.id)
-            for method in whole.body if whole else []:
-                if isinstance(method, ast.FunctionDef) and method.name == "forward":  # its first parameter is a context
-                    plain = ast.arguments(**{**vars(method.args), "args": method.args.args[1:]})
-                    yield node.targets[0].id, ast.FunctionDef(**{**vars(method), "args": plain}), whole or method
+            if (whole := classes.get(of.value.id)) and (forward := _method(whole, "forward")):
+                yield node.targets[0].id, forward, whole
+        elif isinstance(node, ast.ClassDef) and (forward := _method(node, "forward")):
+            if any("Function" in ast.unparse(base) for base in node.bases):
+                yield f"{node.name}.apply", forward, node
+            else:  # a module: what it is made of are parameters as well
+                made = _method(node, "__init__")
+                held = [ast.arg(t.attr) for t in _parameters_of(node)]
+                first = [*(made.args.args if made else []), *held]
+                if not made or not made.args.defaults:
+                    plain = ast.arguments(**{**vars(forward.args), "args": [*first, *forward.args.args]})
+                else:  # what has a default keeps it
+                    needed = first[: len(made.args.args) - len(made.args.defaults)]
+                    plain = ast.arguments(**{**vars(forward.args), "args": [*needed, *held, *forward.args.args]})
+                yield node.name, ast.FunctionDef(**{**vars(forward), "args": plain}), node
 
 
-def _launches(module: ast.Module) -> bool:
+def _method(of: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    """A method without its first parameter, which is the object or a context."""
+    for method in of.body:
+        if isinstance(method, ast.FunctionDef) and method.name == name:
+            plain = ast.arguments(**{**vars(method.args), "args": method.args.args[1:]})
+            return ast.FunctionDef(**{**vars(method), "args": plain})
+    return None
+
+
+def _parameters_of(module: ast.ClassDef) -> Iterator[ast.Attribute]:
+    """`self.weight = nn.Parameter(...)`: the targets."""
+    for n in ast.walk(module):
+        made = ast.unparse(n.value.func) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call) else ""
+        if isinstance(n, ast.Assign) and made.endswith("nn.Parameter") and isinstance(n.targets[0], ast.Attribute):
+            yield n.targets[0]
+
+
+def launches(module: ast.Module) -> bool:
     decorators = [d for n in module.body if isinstance(n, ast.FunctionDef) for d in n.decorator_list]
     return any("jit" in ast.unparse(d) for d in decorators)
 
@@ -110,7 +153,9 @@ def _returns(function: ast.FunctionDef, meaning: dict[str, str], operation: Oper
             like[target] = meaning.get(ast.unparse(value.args[0]), "")
     returns = [n for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
     last = max(returns, key=lambda n: n.lineno, default=None)
-    of = like.get(ast.unparse(last.value)) if last and last.value else None
+    if last is None or last.value is None:
+        return ()
+    of = like.get(ast.unparse(last.value))
     shaped = [o.name for o in outs if of and o.shape == operation.operand(of).shape]
     return tuple(shaped[:1]) or tuple(o.name for o in outs if not o.optional)
 

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import io
 import os
+import re
 import sys
 import tokenize
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from rung.errors import CompileError, RungError
 from rung.files import read_bytes, read_text
 from rung.operation import Operation
 from rung.rungs.header import Header, of_constants
-from rung.rungs.python_entry import Entry, entry_of, parameters
+from rung.rungs.python_entry import Entry, entry_of, parameters, proposed
 from rung.rungs.reached import reached_from, text_of
 
 
@@ -34,10 +35,10 @@ class Facts:
     entry: Entry | None = None  # what is called in place of a function run
 
 
-def read_facts(path: Path, operation: Operation | None = None) -> Facts:
+def read_facts(path: Path, operation: Operation | None = None, table: dict[str, Any] | None = None) -> Facts:
     """The metadata of the rung at `path`, read from its syntax tree so that listing imports nothing. Without a function
     run, the function that takes operands by name, or by a usual name, and returns the results is called; then only
-    what it needs of the file is executed."""
+    what it needs of the file is executed. `table` is a proposal for a function whose names do not tell."""
     try:
         source = read_text(path)
         if tokenize.detect_encoding(io.BytesIO(path.read_bytes()).readline)[0] not in ("utf-8", "utf-8-sig"):
@@ -55,20 +56,25 @@ def read_facts(path: Path, operation: Operation | None = None) -> Facts:
     if run is not None:
         doc = " ".join((ast.get_docstring(tree) or f"run of {path.name}.").split())
         return Facts(source, of_constants(constants, doc, str(path)), parameters(run), triton)
-    found = entry_of(tree, operation) if operation else None
+    found = (proposed(tree, operation, table) if table else entry_of(tree, operation)) if operation else None
     if found is None:
         wanted = ", ".join(o.name for o in operation.operands) if operation else "<operands by name>"
         raise RungError(
             f"{path} has no function run, and none that takes only operands by name ({wanted}); define run({wanted})."
         )
-    text = text_of(source, reached_from(tree, found.name))
+    text = text_of(source, reached_from(tree, found.root))
     formats = [dtype for word, dtype in _FORMATS.items() if word in text][:1]
+    if "tl.dot(" in text and not formats and not _WHOLE.search(text):
+        formats = ["tf32"] if operation and any("tf32" in c.dtypes for c in operation.cases) else []  # by default
     needs = [*constants.get("NEEDS", ()), *found.needs]
     constants = {**({"DTYPES": formats} if formats else {}), **constants, "NEEDS": needs}
+    if table and "zeroed" in table:
+        constants["ZEROED"] = table["zeroed"]
     idea = " ".join((ast.get_docstring(tree) or f"{found.name} of {path.name}.").split())
     return Facts(text, of_constants(constants, idea, str(path)), parameters(found.function), triton, found)
 
 
+_WHOLE = re.compile(r"input_precision\s*=|allow_tf32\s*=\s*False")
 _FORMATS = {"torch.float16": "f16", "tl.float16": "f16", "torch.bfloat16": "bf16", "tl.bfloat16": "bf16"}
 
 

@@ -13,7 +13,7 @@ _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLASSDEREF")
 
 def reached_from(tree: ast.Module, entry: str) -> ast.Module:
     """The statements, in their order and with their lines, that bind a name which `entry` reads, and what they read."""
-    codes = [compile(ast.Module([statement], []), "", "exec") for statement in tree.body]
+    codes = [compile(ast.Module([s], []), "", "exec", dont_inherit=True) for s in tree.body]  # annotations are code
     imported = {n for c, s in zip(codes, tree.body, strict=True) if _imports(s) for n in _stored(c)}
     bound = [
         {*_stored(c), *(n for n in _changed(s) if n not in imported)} for c, s in zip(codes, tree.body, strict=True)

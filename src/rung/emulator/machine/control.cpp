@@ -443,6 +443,7 @@ Turn run_warp(Warp& w)
         Tally& tally = program.tally[op.number];
         tally.executed++, tally.lanes += unsigned(__builtin_popcount(lanes));
         if (w.pauses) break;
+        if (launch.interleaved && op.meets && draw() % 2) most = w.clock - began;
     }
     if (w.clock - began == (w.gives_way ? 1 : 0)) return Turn::Nothing;
     return w.pauses || w.clock - began >= most ? Turn::Ended : Turn::Waits;
@@ -579,9 +580,9 @@ void require_time(double began, const std::vector<std::unique_ptr<Unit>>& reside
     if (launch.progress) launch.progress(progress.ended, progress.all);
     if (seconds_now() - began <= launch.seconds) return;
     bool endless = !progress.ended;
-    for (const auto& unit : resident)
+    for (const auto& unit : resident)  // where blocks take turns, a persistent kernel's others may find nothing left to do
         for (const auto& block : unit->blocks)
-            for (const auto& warp : block->warps) endless |= warp->clock > MUCH_LONGER * progress.longest;
+            for (const auto& warp : block->warps) endless |= !launch.interleaved && warp->clock > MUCH_LONGER * progress.longest;
     executing = nullptr;  // it is no instruction's fault
     if (!endless)
         fail(*nobody(), RUNG_UNFINISHED, "after %.0f s of CPU time %llu of %llu %s have ended", launch.seconds, (unsigned long long)progress.ended,
@@ -592,11 +593,13 @@ void require_time(double began, const std::vector<std::unique_ptr<Unit>>& reside
     fail(*nobody(), RUNG_DEADLOCK, "%s", text);
 }
 
+constexpr size_t TOGETHER = 4;  // blocks, or clusters, that take turns in a random order where fences say that they may meet
+
 void run_grid()
 {
     const uint64_t all = uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2] / (launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
     const uint64_t units = records_only() ? chosen_units().size() : all;
-    const bool shuffles = launch.order == 2;
+    const bool shuffles = launch.order == 2, interleaved = launch.interleaved = shuffles && launch.program->orders_blocks;
     std::vector<uint32_t> places(shuffles ? units : 0);
     drawn = launch.seed * 2654435761u + 12345u;
     make_pattern(std::max(launch.shared_bytes, launch.local_bytes * WARP));
@@ -617,12 +620,13 @@ void run_grid()
     bool busy = false;  // a block computes: further ones, which take memory, begin where blocks wait, and now and then
     std::vector<Warp*> turns;
     while (next < units || !resident.empty()) {
-        if (launch.cooperative || resident.empty() || (!launch.strict && (!busy || ++busy_rounds % 64 == 0))) {
+        if (launch.cooperative || resident.empty() || (interleaved && resident.size() < TOGETHER) ||
+            (!launch.strict && (!busy || ++busy_rounds % 64 == 0))) {
             do {
                 if (next == units) break;
                 resident.emplace_back(new Unit());
                 start(*resident.back(), place(next++));
-            } while (launch.cooperative);
+            } while (launch.cooperative || (interleaved && resident.size() < TOGETHER));
         }
         bool did_anything = busy = false;
         for (size_t i = 0; i < resident.size();) {

@@ -307,7 +307,11 @@ Program* decoded(const char* text)
             program->problem = std::to_string(program->ops.size() - 1) + " " + instruction;
     }
     mark_reads_of_swaps(*program);
-    for (const Op& op : program->ops) program->orders_blocks |= op.opcode && !strcmp(op.opcode->way, "fence") && !op.has("CTA");
+    for (Op& op : program->ops) {
+        const bool fence = op.opcode && !strcmp(op.opcode->way, "fence");
+        op.meets = fence || (op.opcode && !strcmp(op.opcode->way, "atomic"));
+        program->orders_blocks |= fence && !op.has("CTA");
+    }
     program->tally.resize(program->ops.size());
     program->memory.resize(program->ops.size());
     for (Op& op : program->ops) {

@@ -99,6 +99,7 @@ struct Op
     mutable Memory* memory = nullptr;
     uint16_t products = 0;  // clocks of a quarter's tensor cores: of a group's product; of a warp's, four for 32 bytes of depth
     bool copies = false;    // cp.async
+    bool meets = false;     // an atomic, or a fence: where blocks take turns, others may come in behind it
 
     bool has(const char* modifier) const
     {
@@ -230,6 +231,7 @@ struct Launch
     void* (*allocate)(size_t bytes);
     const char* (*release)(void* memory);
     void (*progress)(uint64_t ended, uint64_t all);
+    bool interleaved;  // blocks take turns
 };
 extern Launch launch;
 extern const Op* executing;
