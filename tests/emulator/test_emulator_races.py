@@ -122,6 +122,27 @@ def test_warps_that_keep_to_themselves_and_atomics_do_not_race() -> None:
     assert out.eq(4 * 496 + 31 + 128).all()
 
 
+NARROW = """extern "C" __global__ void k(const float* x, float* out) {
+    __shared__ volatile short halves[64];
+    __shared__ volatile char bytes[64];
+    const int t = threadIdx.x;
+    halves[t] = short(x[t]), bytes[t] = 1;
+    for (int i = 0; i < 3; i++) {
+        halves[t] = halves[t] + 1, bytes[t] = bytes[t] + 2;
+        if (t & 1) halves[t] = halves[t] + 1, bytes[t] = bytes[t] + 1;
+    }
+    out[t] = halves[OTHER] + bytes[t];
+}"""
+
+
+def test_threads_that_keep_to_their_own_numbers_of_a_word_do_not_race_and_others_do() -> None:
+    x, out = torch.arange(64.0), torch.zeros(64)
+    check(NARROW, x, out, block=64, defines=[("OTHER", "t")])
+    assert out.tolist() == [i + 10 + 6 * (i % 2) for i in range(64)]
+    for other in ("t ^ 1", "t ^ 2", "t ^ 32"):
+        race_of(NARROW, x, out, block=64, defines=[("OTHER", other)])
+
+
 def test_reading_a_counter_that_others_still_add_to() -> None:
     source = """
     __global__ void k(int* out) {

@@ -501,3 +501,17 @@ def test_a_kernel_that_launches_and_a_result_that_stays_on_the_device_are_told(t
     source.write_text(program % ("__global__ void g(int* x) { f<<<1, 1>>>(x); }", "g"))
     ended = rung_run(source)
     assert ended.returncode == 2 and "dynamic parallelism" in ended.stderr
+
+
+def test_cudas_complex_numbers_and_headers_that_only_the_host_uses(tmp_path: Path) -> None:
+    source = tmp_path / "complex.cu"
+    source.write_text(
+        "#include <cuComplex.h>\n#include <cstdio>\n#include <ftw.h>\n#include <execution>\n"
+        "__global__ void turn(cuFloatComplex* x) { *x = cuCmulf(*x, make_cuFloatComplex(0, 1)); }\n"
+        "int main() { cuFloatComplex h = {3, 4}, *d; cudaMalloc(&d, sizeof h);\n"
+        "cudaMemcpy(d, &h, sizeof h, cudaMemcpyHostToDevice); turn<<<1, 1>>>(d);\n"
+        "cudaMemcpy(&h, d, sizeof h, cudaMemcpyDeviceToHost); cudaFree(d);\n"
+        'printf("%g %g\\n", cuCrealf(h), cuCabsf(h)); }\n'
+    )
+    ended = rung_run(source)
+    assert (ended.returncode, ended.stdout) == (0, "-4 5\n"), ended.stderr

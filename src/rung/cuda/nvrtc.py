@@ -158,7 +158,8 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
             break
         except Exception as problem:  # cuda.core has no public class for a failed compilation
             missing = re.search(r'cannot open source file "([^"]+)"', str(problem))
-            included = rf'^[ \t]*#[ \t]*include[ \t]*"{re.escape(missing[1])}"' if missing else r"(?!)"
+            brackets = '[<"]' if missing and _on_this_machine(missing[1]) else '"'
+            included = rf"^[ \t]*#[ \t]*include[ \t]*{brackets}{re.escape(missing[1])}[>\"]" if missing else r"(?!)"
             left = re.sub(included, "", source, flags=re.MULTILINE)
             # nvcc's --expt-relaxed-constexpr, and members that the device does not call
             relaxed = "considered a host function" in str(problem) and not host_code.lacks_device(build.source)
@@ -299,6 +300,12 @@ def compile_error(build: Build, arch: str, found: Headers, text: str, missing: s
     absent = f'cannot open source file "{missing}"' if missing else ""
     hint = _hint(build, found, " ".join([absent, *(match["text"] for match in errors)] if errors else [absent, *shown]))
     return "\n".join([f"{build.origin} does not compile for {arch}:", *shown, *([f"  {hint}"] if hint else [])])
+
+
+def _on_this_machine(header: str) -> bool:
+    system = Path("/usr/include")
+    places = (system, *system.glob("c++/*"), *system.glob("*-linux-gnu"))
+    return any((place / header).is_file() for place in places)
 
 
 def _of_cuda(name: str) -> bool:

@@ -29,7 +29,7 @@ _FUNCTION = re.compile(
     r"'((?:cuda|cu|cublas|curand|cufft|cusparse|cusolver|cudnn|nccl|nvml|nvtx|tex|surf|__)[A-Za-z]\w*)'"
 )
 _LACKING = re.compile(rf"^([^\s:]+):(\d+):\d+: error: {_FUNCTION.pattern} was not declared in this scope", re.MULTILINE)
-_CCCL = re.compile(r"fatal error: (?:(?:thrust|cuda)/\S+|cuda_fp8\.h): No such file")
+_CCCL = re.compile(r"fatal error: (?:(?:thrust|cuda)/\S+|cuda_fp8\.h|cuComplex\.h): No such file")
 _FP8 = """#pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -220,6 +220,7 @@ def _host_headers(cccl: Path) -> Path:
             (target / name).write_text("#pragma once\n" + "\n".join(lines) + "\n")
         if (fp8 := cccl.parent / "cuda_fp8.h").is_file():
             (target / "cuda_fp8.h").write_text(_FP8.format(fp8))
+        (target / "cuComplex.h").write_text(f'#define __VECTOR_TYPES_H__\n#include "{cccl.parent / "cuComplex.h"}"\n')
 
     return toolchain.cached_folder(f"cccl-{toolchain.key('cccl', str(cccl), text, _own_text())}", make)
 

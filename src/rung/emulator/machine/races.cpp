@@ -218,7 +218,7 @@ bool stands_for(const Who& who, unsigned lane, const Access& mine, const Access&
 
 bool together(Access& was, const Access& mine)
 {
-    if (was.unit != mine.unit || was.index != mine.index || was.clock != mine.clock || was.tick != mine.tick || was.strong != mine.strong) return false;
+    if ((was.mask != mine.mask && was.lanes != mine.lanes) || was.unit != mine.unit || was.index != mine.index || was.clock != mine.clock || was.tick != mine.tick || was.strong != mine.strong) return false;
     was.lanes |= mine.lanes, was.mask |= mine.mask;
     return true;
 }
@@ -231,6 +231,14 @@ void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
         return;
     }
     if (together(first, mine)) return;
+    Access& apart = cell.apart;
+    if (!(first.mask & mine.mask) && first.unit == mine.unit && (!apart.clock || (apart.unit == mine.unit && apart.mask == mine.mask))) {
+        if (apart.clock && together(apart, mine)) return;
+        if (!apart.clock || stands_for(who, lane, mine, apart, shared)) {  // of another number in this word
+            apart = mine;
+            return;
+        }
+    }
     if (first.unit != mine.unit && !launch.program->orders_blocks) {
         if (!cell.apart.clock) cell.apart = mine;
         else together(cell.apart, mine);
@@ -277,7 +285,11 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
     if (shared && cell.write.unit != who.unit) cell.write.clock = 0;  // of a block that had this memory before
     if (shared && cell.read.unit != who.unit) cell.read.clock = cell.apart.clock = 0, cell.others = 0, cell.crowd = 0;
     if (launch.tiles && !shared && !write && !who.agent) note_load(who, lane, at / 4);
-    Access& last = cell.write;
+    Access last = cell.write;
+    if (last.mask & mask) {
+        last.lanes = 0;
+        each(last.mask & mask, [&](unsigned i) { last.lanes |= 1u << cell.writers[i]; });
+    }
     const Access mine = {who.clock, who.unit, who.order.tick, who.op.number, 1u << lane, who.index, uint8_t(mask), uint8_t(strong)};
     if (last.clock && last.mask & mask && !both_strong(who, strong, last)) {
         const bool pieces = who.agent && last.index == who.index && last.unit == who.unit;  // of one operation, or of one barrier's
@@ -296,8 +308,9 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
     if (!write) return remember_read(who, lane, cell, mine, shared);
     test_reads(who, lane, cell, at, shared, mask, strong);
     if (last.clock == mine.clock && last.index == mine.index && last.unit == mine.unit && last.strong == mine.strong && last.tick == mine.tick)
-        last.mask |= uint8_t(mask), last.lanes = mine.lanes, last.instruction = mine.instruction;
-    else last = mine;
+        cell.write.mask |= uint8_t(mask), cell.write.lanes = mine.lanes, cell.write.instruction = mine.instruction;
+    else cell.write = mine;
+    each(mask, [&](unsigned i) { cell.writers[i] = uint8_t(lane); });
     cell.read.clock = cell.apart.clock = 0, cell.others = 0;  // ordered before this write, by whatever orders the write itself
     if (cell.crowd) crowds[cell.crowd].clear(), cell.crowd = 0;
 }
