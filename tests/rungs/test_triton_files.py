@@ -91,7 +91,7 @@ def test_an_error_within_a_kernel_is_told_with_its_line(tmp_path: Path) -> None:
     text = RESIDUAL.replace("LAST", "a.numel()").replace("a + b, mask", "a + tl.reshape(b, (3, 5)), mask")
     line = 1 + text.splitlines().index("    tl.store(out_ptr + at, a + tl.reshape(b, (3, 5)), mask=at < last)")
     refused = checked(text, tmp_path)
-    assert refused.returncode == 1 and f"kernel 'add', line {line}" in refused.stdout
+    assert refused.returncode == 1 and f"own.py, line {line}:" in refused.stdout
 
 
 SCRIPT = '''import os

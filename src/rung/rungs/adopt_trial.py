@@ -62,6 +62,7 @@ def _try(
         table, zeroed = tables[at], list[str]()
         try:
             rung = (PythonRung if path.suffix == ".py" else CudaRung)(of, path, table)
+            rung.guessed = True
             dtype = dtype_named(rung.dtypes[0])
             small = _small(of, rung, dtype)
             needs = _multiples(of, rung, small[0], dtype, zeroed, 16 << tile) if tile else []

@@ -226,7 +226,8 @@ class Rung(ABC):
             except RungError:
                 return None
 
-        own: Values = {dim: fixed.get(dim, values[dim]) for dim in operation.dims}
+        told = fixed if self.guessed else {}  # of a header that nobody wrote
+        own: Values = {dim: told.get(dim, values[dim]) for dim in operation.dims}
         for multiple in (1, 2, 4, 8, 16, 32, 64, 128, 256):
             rounded: Values = {dim: -(-int(size) // multiple) * multiple for dim, size in own.items()}
             if taken(rounded) is None:
