@@ -255,6 +255,10 @@ def solve(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, M: int, N: int, K: 
     ("operation", "text", "meaning", "needs", "dtypes"),
     [
         ("residual", SOLVE, {"a": "a", "b": "b", "c": "out", "N": "B * T * C"}, (), ("f32",)),
+        (
+            "residual", SOLVE.replace("solve(a: torch.Tensor", "solve(a_ptr: int").replace("(a, b, c, N", "(a_ptr, b, c, N"),
+            {"a_ptr": "a", "b": "b", "c": "out", "N": "B * T * C"}, (), ("f32",),
+        ),
         pytest.param(
             "softmax", ROW, {"input": "x", "output": "out", "N": "S"}, ("B == 1", "NH == 1", "T == 1"), ("f32",),
             marks=pytest.mark.slow,

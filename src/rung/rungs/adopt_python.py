@@ -108,7 +108,7 @@ def _parameters(of: Operation, function: ast.FunctionDef) -> tuple[Parameter, ..
         if name in SHAPES or (not required and not known):
             continue
         kind = "float" if "float" in told or (not told and name.lower() in scalars) else "int"
-        tensor = "Tensor" in told or name in read
+        tensor = "Tensor" in told or name in read or name.endswith("_ptr")  # an address, annotated as int or not
         if tensor or (not told and kind == "int" and not _SIZE.fullmatch(name)):
             whole = name.lower() in words and words[name.lower()].dtype in ("i32", "i64")
             found.append(Parameter("int" if whole else "float", name, True, False))
