@@ -25,6 +25,7 @@ INTERRUPTED = 130  # exit code
 FEW = 4  # requests whose progress is shown
 
 
+@console.telling("reading the file and the operation")
 def check(
     rung: Annotated[
         str | None, typer.Argument(metavar="[OP[/RUNG]]", help="A ladder or one rung; all when left out.")
@@ -243,9 +244,11 @@ def _report(
         return int(bool(remarks.missed))
 
     say = _progress if len(work) < FEW else None
+    console.doing("compiling the kernels" if say else f"0 of {len(work)} are judged")
     try:
         for report in (doubted(r, by_name[r.rung]) for r in report_on_all(work, jobs, say, by_name)):
             known.append(report)
+            console.doing(f"{len(known)} of {len(work)} are judged")
             if output is not None:
                 store.append(as_result(report, by_name[report.rung]), output)
             _say(report, work, file=sys.stderr if json else sys.stdout)
@@ -270,6 +273,7 @@ def _report(
 
 def _progress(stage: str) -> None:
     """A line for each stage of a check, apart from the verdicts."""
+    console.doing(stage)
     print(f"  {stage}", file=sys.stderr, flush=True)
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
+import os
 import shutil
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -16,6 +21,7 @@ from rich.text import Text
 
 from rung.show.verb_tables import Table, aligned
 
+F = TypeVar("F", bound=Callable[..., Any])
 STYLES = {
     "ok": "green",
     "failed": "bold red",
@@ -146,6 +152,54 @@ def show(pieces: Iterable[str | Table]) -> None:
 def note(text: str) -> None:
     """A note on standard error."""
     print(text, file=sys.stderr)
+
+
+SILENCE, APART = 2.0, 10.0  # seconds without a line until one says what is done; of a pipe, from there to the next
+_doing, _since, _due, _shown = "", 0.0, math.inf, False
+
+
+def doing(what: str) -> None:
+    """What is done from here on, for `telling`."""
+    global _doing, _since, _due, _shown
+    if _shown:
+        status("")
+    _doing, _since, _shown = what, time.monotonic(), False
+    _due = _since + SILENCE
+
+
+def _tell(*_: object) -> None:
+    global _due, _shown
+    now = time.monotonic()
+    if now < _due:
+        return
+    _shown = sys.stderr.isatty()
+    _due = now + (SILENCE if _shown else APART)
+    line = f"  {_doing}, for {now - _since:.0f} s so far"
+    os.write(2, (f"\r\x1b[K{line}" if _shown else f"{line}\n").encode())  # print may be under way
+
+
+def telling(first: str) -> Callable[[F], F]:
+    """A command that tells on standard error what it does when it has printed nothing for a while; no thread does it,
+    since a process with threads is not forked."""
+
+    def decorated(command: F) -> F:
+        @functools.wraps(command)
+        def told(*given: Any, **named: Any) -> Any:
+            if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
+                return command(*given, **named)
+            doing(first)
+            before = signal.signal(signal.SIGALRM, _tell)
+            signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
+            try:
+                return command(*given, **named)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+                doing("")
+
+        return told  # type: ignore[return-value]
+
+    return decorated
 
 
 def status(text: str) -> None:
