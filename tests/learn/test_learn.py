@@ -5,6 +5,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,7 +109,7 @@ def test_a_file_that_is_watched_is_graded_at_each_save(
         path.write_text(saves.pop(0))
         os.utime(path, ns=(len(saves), len(saves)))
 
-    monkeypatch.setattr("time.sleep", wait)
+    monkeypatch.setattr("rung.cli.learn.time", SimpleNamespace(sleep=wait))  # others sleep, too
     rung("learn", "1", "--watch")
     assert [line.split()[0] for line in capfd.readouterr().out.splitlines() if "Not yet" in line or "Solved" in line] == ["Not", "Not", "★★☆"]
 

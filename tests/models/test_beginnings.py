@@ -100,6 +100,17 @@ def test_nothing_is_kept_of_short_prompts_or_where_bits_are_promised() -> None:
     assert short.clock.shared_tokens == exact.clock.shared_tokens == 0
 
 
+def test_what_lies_behind_a_prompt_in_memory_is_not_its_own() -> None:
+    model = rung.load(FOLDERS["llama"](), device="cpu", dtype="float32")
+    one, asked = backend(model, "emulator"), [request(p, 3) for p in after(9, 30, 61)]
+    first = [c.tokens for c in together(BatchEngine(lambda: one, None), asked)]
+    assert one._beginnings is not None
+    for memory in one._beginnings.caches:
+        with torch.inference_mode():
+            memory.fill_(torch.nan)
+    assert [c.tokens for c in together(BatchEngine(lambda: one, None), asked)] == first
+
+
 class _Pages:
     """Which tokens' keys and values each page has."""
 

@@ -23,25 +23,25 @@ untuned = [{ when = "HS == 128", STAGES = 2 }, { when = "B * NKV < 768", WARPS =
 #include "quantised.cuh"
 #include "turned_heads.cuh"
 
-typedef __nv_bfloat16 Operand;                                    // of all products: bytes are exact in it
-constexpr int TILES = HS / 8, PIECES = HS / 64;                   // of 8 channels; of 64, of which a lane has 16
-constexpr int WORDS = HS / 32;                                    // a lane's channels of a value
-constexpr int LANES = HS / QUANTISED_EACH;                        // that quantise a key
+typedef __nv_bfloat16 Operand;                   // of all products: bytes are exact in it
+constexpr int TILES = HS / 8, PIECES = HS / 64;  // of 8 channels; of 64, of which a lane has 16
+constexpr int WORDS = HS / 32;                   // a lane's channels of a value
+constexpr int LANES = HS / QUANTISED_EACH;       // that quantise a key
 
 // Two bytes of a word, the lower ones of its halves, as operands: 128 + the seven low bits, minus 128 or, for a set sign, 256.
 __device__ __forceinline__ uint32_t widened(uint32_t bytes)
 {
     const uint32_t low = (bytes & 0x007f007fu) | 0x43004300u, less = (bytes & 0x00800080u) | 0x43004300u;
-    const __nv_bfloat162 found = __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&low),
-                                         *reinterpret_cast<const __nv_bfloat162*>(&less));
+    const __nv_bfloat162 found =
+        __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&low), *reinterpret_cast<const __nv_bfloat162*>(&less));
     return *reinterpret_cast<const uint32_t*>(&found);
 }
 
 // What a lane has of sixteen keys, and of their values.
 struct Stage
 {
-    uint4 k[2][PIECES];     // keys g and 8 + g, channels 64 c + 16 t to + 15
-    uint32_t v[4][WORDS];   // values 2 t and the next, and those 8 further, channels 4 WORDS g to 4 WORDS (g + 1) - 1
+    uint4 k[2][PIECES];    // keys g and 8 + g, channels 64 c + 16 t to + 15
+    uint32_t v[4][WORDS];  // values 2 t and the next, and those 8 further, channels 4 WORDS g to 4 WORDS (g + 1) - 1
     float k_scale[4], v_scale[4];
 };
 
@@ -198,8 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int c = lane; c < HS; c += WARP_SIZE) dot += qs[h][c] * to_float(fresh[0][c]);
             const float score = warp_sum(dot), before = ms[warp][h], most = fmaxf(before, score);
             const float shrink = exp2f(before - most), weight = exp2f(score - most);
-            for (int c = lane; c < HS; c += WARP_SIZE)
-                os[warp][h][c] = os[warp][h][c] * shrink + weight * to_float(fresh[1][c]);
+            for (int c = lane; c < HS; c += WARP_SIZE) os[warp][h][c] = os[warp][h][c] * shrink + weight * to_float(fresh[1][c]);
             __syncwarp();
             if (lane == 0) ms[warp][h] = most, ls[warp][h] = ls[warp][h] * shrink + weight;
         }

@@ -118,7 +118,11 @@ class Beginnings:
     # ---- copies -----------------------------------------------------------------------------------------------------
 
     def bring(self, readings: Sequence[Reading], reader: Reader) -> None:
-        """Known pages go to the rows of the reader."""
+        """Known pages go to the rows of the reader. What lies behind them is zero: keys that a mask hides take part in
+        sums as zeros, but no other number times zero need be zero."""
+        if any(r.known for r in readings):
+            for name in CACHES:
+                reader.tensors[name][:, :, :, min(r.past for r in readings) :].zero_()
         self._copy(reader, [(r.nodes[at], row, at) for row, r in enumerate(readings) for at in range(r.known)], keep=0)
 
     def keep(self, readings: Sequence[Reading], reader: Reader) -> None:
