@@ -447,3 +447,22 @@ def test_what_draws_tokens_is_compiled_for_the_first_text_that_needs_it(model: M
         assert together(engine, [asked])[0].tokens == on_cpu(model, asked).tokens
         choices = [*(first.choice for first in one._firsts.values()), *(b.session.choice for b in one._banks.values())]
         assert all((choice._sample is not None) == prepared for choice in choices)
+
+
+def test_a_text_whose_logits_are_no_numbers_ends_alone(model: Model, weights: Any) -> None:
+    one = backend(model, weights, 3)
+    one._engine.operands["wpe"][20:] = torch.nan  # only the longest text gets there
+    asked = [request(n, 6, logprobs=True) for n in (18, 4, 6)]
+    texts = {slot: Text(r, None) for slot, r in enumerate(asked)}
+    for slot, text in texts.items():
+        one.begin(slot, text)
+    errors: dict[int, str] = {}
+    counts = dict.fromkeys(texts, 0)
+    with torch.inference_mode():
+        while one._notes or one._busy or one._waiting:
+            for new in one.turn():
+                if new.error is not None and new.slot not in errors:
+                    errors[new.slot] = new.error
+                    one.end(new.slot)
+                counts[new.slot] += len(new.tokens)
+    assert list(errors) == [0] and (counts[1], counts[2]) == (6, 6)

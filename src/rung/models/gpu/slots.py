@@ -736,7 +736,8 @@ class GpuBackend(Backend):
         def of(tokens: torch.Tensor) -> _Logprobs:
             most = max(w or 0 for w in counts)
             best = logprobs.topk(min(most, logprobs.shape[-1])) if most else None
-            values, ready = to_host(logprobs.gather(1, tokens.long()[:, None])[:, 0])
+            places = tokens.long().clamp(0, logprobs.shape[1] - 1)  # of logits that are no numbers none is the largest
+            values, ready = to_host(logprobs.gather(1, places[:, None])[:, 0])
             if best is None:
                 return _Logprobs(values, None, None, counts, ready)
             top, _ = to_host(best.values)
