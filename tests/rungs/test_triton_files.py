@@ -71,18 +71,18 @@ def residual(a, b):
 """
 
 
-def checked(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+def checked(text: str, tmp_path: Path, *how: str) -> subprocess.CompletedProcess[str]:
     path = tmp_path / "own.py"
     path.write_text(text)
-    command = [sys.executable, "-m", "rung", "check", "residual", str(path), "--quick"]
+    command = [sys.executable, "-m", "rung", "check", "residual", str(path), *how]
     return subprocess.run(command, capture_output=True, text=True)
 
 
 @pytest.mark.slow
 def test_a_result_that_is_returned_is_not_the_one_of_an_earlier_run(tmp_path: Path) -> None:
     every, later = "a.numel()", "a.numel() if len(calls) == 1 else 0"  # memory of the first result comes back
-    assert checked(RESIDUAL.replace("LAST", every), tmp_path).returncode == 0
-    refused = checked(RESIDUAL.replace("LAST", later), tmp_path)
+    assert checked(RESIDUAL.replace("LAST", every), tmp_path, "--quick").returncode == 0
+    refused = checked(RESIDUAL.replace("LAST", later), tmp_path)  # the first run is right
     assert refused.returncode == 1 and "failed" in refused.stdout
 
 
@@ -90,7 +90,7 @@ def test_a_result_that_is_returned_is_not_the_one_of_an_earlier_run(tmp_path: Pa
 def test_an_error_within_a_kernel_is_told_with_its_line(tmp_path: Path) -> None:
     text = RESIDUAL.replace("LAST", "a.numel()").replace("a + b, mask", "a + tl.reshape(b, (3, 5)), mask")
     line = 1 + text.splitlines().index("    tl.store(out_ptr + at, a + tl.reshape(b, (3, 5)), mask=at < last)")
-    refused = checked(text, tmp_path)
+    refused = checked(text, tmp_path, "--quick")
     assert refused.returncode == 1 and f"own.py, line {line}:" in refused.stdout
 
 
@@ -327,7 +327,7 @@ def test_a_file_that_cannot_be_imported_is_not_said_to_be_called_wrongly(tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize(("change", "code"), [(("a", "a"), 0), (("b + at, mask=at < n)", "b + at, mask=at < n) * 2"), 3)])
 def test_a_call_that_no_trial_confirms_is_no_verdict(tmp_path: Path, change: tuple[str, str], code: int) -> None:
-    told = checked(SOLVE.replace(*change), tmp_path)
+    told = checked(SOLVE.replace(*change), tmp_path, "--quick")
     assert told.returncode == code
     assert ("not judged" in told.stdout) == ("perhaps solve(a=" in told.stdout) == (code == 3)
 
