@@ -1,6 +1,7 @@
 """Many texts of random models on a GPU: tokens per second by number of texts, and where a step's time goes.
 
     PYTHONPATH=src python benchmarks/texts.py [--models gpt2 ...] [--texts 1 8 64 256] [--profile 8 64] [--budget 300]
+    ... [--eight-bits 64 256] [--beginnings 32]
 
 Rows of the results store go to $OUT/texts.jsonl. A text has 128 tokens of prompt and 128 new ones, and a figure is the
 median of a few calls after one that is not counted.

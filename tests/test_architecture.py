@@ -26,6 +26,7 @@ ORDER = (
     ("rungs",),
     ("emulator",),
     ("cuda",),
+    ("quantised",),
     ("operation",),
     ("expressions",),
     ("dtypes", "precision", "inputs"),

@@ -124,12 +124,12 @@ class _Pages:
         for number in sorted({r.after for r in readings}):
             now = [r for r in readings if r.after == number]
             for r in now:
-                for at, page in enumerate(r.nodes[: r.known]):
+                for at, page in enumerate(r.pages[: r.known]):
                     assert self.pages[page] == r.window[: (at + 1) * 32]
             for r in now:
                 total += len(r.rest)
-                for at in range(r.found, len(r.nodes)):
-                    self.pages[r.nodes[at]] = r.window[: (at + 1) * 32]
+                for at in range(r.found, len(r.pages)):
+                    self.pages[r.pages[at]] = r.window[: (at + 1) * 32]
         self.kept.done(readings)
         return total
 

@@ -175,7 +175,10 @@ def _tell(*_: object) -> None:
     _shown = sys.stderr.isatty()
     _due = now + (SILENCE if _shown else APART)
     line = f"  {_doing}, for {now - _since:.0f} s so far"
-    os.write(2, (f"\r\x1b[K{line}" if _shown else f"{line}\n").encode())  # print may be under way
+    if _shown:
+        line = f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}"
+    with contextlib.suppress(OSError):  # standard error may be closed; not by print, which may be under way
+        os.write(2, f"{line}{'' if _shown else chr(10)}".encode())
 
 
 def telling(first: str) -> Callable[[F], F]:

@@ -34,6 +34,15 @@ MOST_ROUNDS = 4096  # repetitions of a launch at most
 INCLUDE = Path(__file__).parents[1] / "ladders" / "include"
 
 
+def build_of(source: Path, kernels: tuple[str, ...], *defines: tuple[str, int]) -> Build:
+    """Kernels of a file that is no rung, over the ladders' headers."""
+    from rung.cuda.launch import Build
+
+    given = tuple((name, str(value)) for name, value in defines)
+    text = source.read_text(encoding="utf-8")
+    return Build(source=text, origin=str(source), kernels=kernels, defines=given, include=(str(INCLUDE),))
+
+
 def _size(entry: header.Launch) -> int:
     """The characters of a launch's expressions."""
     sizes = (*entry.grid, *entry.block, *(entry.cluster or ()), entry.shared, entry.when or "", *entry.bind.values())

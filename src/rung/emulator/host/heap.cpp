@@ -12,7 +12,7 @@
 namespace rung_host {
 namespace {
 
-constexpr size_t ROOM = size_t(1) << 30, PAGE = 4096;  // of addresses
+constexpr size_t ROOM = size_t(1) << 30;  // of addresses
 struct State { std::atomic<size_t> next, live; };
 struct Header { size_t bytes, mark; };
 constexpr size_t HELD = 0x68656c64, ENDED = 0x656e6465;

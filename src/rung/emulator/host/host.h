@@ -39,6 +39,7 @@ void tell(ExitCode kind, const Told& what);
 bool told_at(RungSite site);
 struct Ran { const char* name; unsigned long blocks, threads; double seconds; bool checked; };
 void note_launch(const Ran& ran);
+double seconds_now();  // of a clock that only moves on
 void begin_progress(const char* kernel, RungSite launched);  // of a launch: a line on standard error now and then, nothing of a short one
 void tell_progress(uint64_t ended, uint64_t all);
 void end_progress();
@@ -48,6 +49,7 @@ void note_if_failed(const std::string& text);  // at the end
 
 // ---- memory.cpp -----------------------------------------------------------------------------------------------------
 enum class Kind { Device, Managed, Pinned, Registered };
+constexpr size_t PAGE = 4096;
 
 struct Allocation
 {

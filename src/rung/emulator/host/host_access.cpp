@@ -1,5 +1,5 @@
 // The host's own loads and stores of memory that pending work uses: pinned memory of asynchronous copies, and managed memory of
-// kernels. While the work is pending its pages are protected; the signal of an access keeps it, and opens the page.
+// kernels. While the work is pending its pages are protected; the handler of an access's signal remembers it, and opens the page.
 #include "host.h"
 
 #include <dlfcn.h>
@@ -15,7 +15,6 @@
 namespace rung_host {
 namespace {
 
-constexpr uintptr_t PAGE = 4096;
 struct Watched { unsigned long number; Watch what; uintptr_t first, last; };  // pages
 struct Access { unsigned long number; uintptr_t at; bool write; const void* instruction; };
 
@@ -23,6 +22,8 @@ auto& watched = *new std::vector<Watched>;
 auto& accesses = *new std::vector<Access>;
 struct sigaction before;
 bool closed;
+
+bool holds(const Watch& what, uintptr_t at) { return at >= uintptr_t(what.from) && at < uintptr_t(what.from) + what.bytes; }
 
 void accessed(int, siginfo_t* info, void* context)
 {
@@ -35,7 +36,7 @@ void accessed(int, siginfo_t* info, void* context)
     const greg_t* const registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
     const bool write = registers[REG_ERR] & 2;
     for (const Watched& one : watched)
-        if (covers(one) && at >= uintptr_t(one.what.from) && at < uintptr_t(one.what.from) + one.what.bytes && (write || one.what.reads))
+        if (holds(one.what, at) && (write || one.what.reads))
             accesses.push_back({one.number, at, write, reinterpret_cast<const void*>(registers[REG_RIP])});
     mprotect(reinterpret_cast<void*>(page), PAGE, PROT_READ | PROT_WRITE);
 }
@@ -115,8 +116,7 @@ void end_watch(unsigned long number)
 {
     for (const Access& access : accesses)
         for (const Watched& one : watched)
-            if (access.number == number && one.number == number && one.what.copy && access.at >= uintptr_t(one.what.from) &&
-                access.at < uintptr_t(one.what.from) + one.what.bytes) {
+            if (access.number == number && one.number == number && one.what.copy && holds(one.what, access.at)) {
                 tell_access(access, one.what, one.what.reads ? "writes" : "reads");
                 break;
             }
@@ -135,7 +135,7 @@ void touched_beside_host(unsigned long number, uint64_t line, uint32_t read, uin
         const uint32_t word = uint32_t(1) << access.at / 4 % 32;
         if (access.number != number || access.at / 128 != line || !(word & (access.write ? read | written : written))) continue;
         for (const Watched& one : watched)
-            if (one.number == number && access.at >= uintptr_t(one.what.from) && access.at < uintptr_t(one.what.from) + one.what.bytes)
+            if (one.number == number && holds(one.what, access.at))
                 return tell_access(access, one.what, word & written ? "writes" : "reads");
     }
 }

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include <algorithm>
 #include <map>
@@ -44,14 +43,12 @@ void run(const Call& call, const Configuration& how)
 {
     const unsigned long blocks = (unsigned long)how.grid.x * how.grid.y * how.grid.z, threads = blocks * how.block.x * how.block.y * how.block.z;
     const bool races = checks_races();
-    timespec begun, ended;
-    clock_gettime(CLOCK_MONOTONIC, &begun);
+    const double begun = seconds_now();
     begin_heap();
     begin_progress(call.name, call.site);
     run_machine_code(call, how, races);
     end_progress();
-    clock_gettime(CLOCK_MONOTONIC, &ended);
-    const double seconds = double(ended.tv_sec - begun.tv_sec) + 1e-9 * double(ended.tv_nsec - begun.tv_nsec);
+    const double seconds = seconds_now() - begun;
     seconds_of_all += seconds;
     note_launch({call.name, blocks, threads, seconds, races});
 }

@@ -15,7 +15,7 @@
 namespace rung_host {
 namespace {
 
-constexpr size_t PAGE = 4096, GUARD = 16 * PAGE, ALIGNMENT = 256;
+constexpr size_t GUARD = 16 * PAGE, ALIGNMENT = 256;
 constexpr size_t FILLED = size_t(64) << 20;  // bytes of an allocation that hold NaN at first
 
 // Never destroyed: the program's last destructors may free memory.

@@ -155,7 +155,7 @@ constexpr double SILENCE = 2, IN_PLACE = 0.5, APART = 10;
 struct Progress { std::string kernel; double began = 0, due = 0; bool shown = false; };
 static auto& progress = *new Progress;
 
-static double seconds_now()
+double seconds_now()
 {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -3,7 +3,6 @@
 #include "host.h"
 
 #include <string.h>
-#include <time.h>
 
 #include <algorithm>
 #include <deque>
@@ -69,13 +68,6 @@ auto& random_numbers = *new std::mt19937;
 bool seeded, at_work;
 unsigned long moments;  // pieces of work that have run, and waits
 constexpr size_t MOST_PENDING = 4096;
-
-double now()
-{
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-}
 
 RungStream& stream_of(cudaStream_t stream)
 {
@@ -412,7 +404,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     RungStream& one = stream_of(stream);
     event->graph = one.capture;
     event->captured = one.captured;
-    if (!one.capture) event->recorded = append(one, [event] { event->time = now(); }), event->known = one.known;
+    if (!one.capture) event->recorded = append(one, [event] { event->time = seconds_now(); }), event->known = one.known;
     return failed(sticky);
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }

@@ -580,7 +580,7 @@ void require_time(double began, const std::vector<std::unique_ptr<Unit>>& reside
     if (launch.progress) launch.progress(progress.ended, progress.all);
     if (seconds_now() - began <= launch.seconds) return;
     bool endless = !progress.ended;
-    for (const auto& unit : resident)  // where blocks take turns, a persistent kernel's others may find nothing left to do
+    for (const auto& unit : resident)  // where blocks take turns, some of a persistent kernel end early, with no work left
         for (const auto& block : unit->blocks)
             for (const auto& warp : block->warps) endless |= !launch.interleaved && warp->clock > MUCH_LONGER * progress.longest;
     executing = nullptr;  // it is no instruction's fault

@@ -99,7 +99,7 @@ struct Op
     mutable Memory* memory = nullptr;
     uint16_t products = 0;  // clocks of a quarter's tensor cores: of a group's product; of a warp's, four for 32 bytes of depth
     bool copies = false;    // cp.async
-    bool meets = false;     // an atomic, or a fence: where blocks take turns, others may come in behind it
+    bool meets = false;     // an atomic, or a fence: where blocks take turns, another may run right after it
 
     bool has(const char* modifier) const
     {

@@ -42,8 +42,9 @@ struct Access
     uint8_t mask, strong;  // of the bytes of a word; 0 a plain access, else the scope of a strong one and one more
 };
 
-// The history of four bytes: the last write with the lane of each byte, and the reads since then. `others` are further warps of the reader's block, which
-// read at the same count; reads of yet others are in a crowd. Where nothing can order blocks, a reader in another block is enough.
+// The history of four bytes: the last write with the lane of each byte, and the reads since then. `others` are further warps of the
+// reader's block, which read at the same count; reads of yet others are in a crowd. Where nothing can order blocks, a reader in
+// another block is enough.
 struct Cell
 {
     Access write, read, apart;

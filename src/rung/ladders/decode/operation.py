@@ -10,10 +10,10 @@ from rung.inputs import Change, near_the_end, times
 from rung.ladders.decode import twin
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
+from rung.quantised import CACHES, widened, with_new
 
 Make = Callable[[Values, "torch.Generator"], "torch.Tensor"]
 
-CACHES = ("k_cache", "v_cache")
 MATRICES = {"qkv": ("3 * C", "C"), "proj": ("C", "C"), "fc": ("F", "C"), "fc2": ("C", "F")}
 
 
@@ -21,8 +21,8 @@ def reference(t: Tensors, v: Values) -> Tensors:
     if "k_cache" in t:
         return _results(twin.step(t, v, t["k_cache"].clone(), t["v_cache"].clone()))
     if "k_cache_q" in t:
-        found = _results(twin.step(t, v, *(t[f"{n}_q"] * t[f"{n}_s"][..., None] for n in CACHES)))
-        return found | _quantised(found, t, v)
+        found = _results(twin.step(t, v, *widened(t)))
+        return found | with_new(found, t, _new(t, v))
     return {"logits": torch.stack([twin.recomputed(t, v, b) for b in range(int(v["B"]))])}
 
 
@@ -35,16 +35,6 @@ def _new(t: Tensors, v: Values) -> torch.Tensor:
     caches, at, inside = twin.places(t, v)
     marked = torch.zeros(int(v["B"]), int(v["MAXT"]), dtype=torch.int32, device=at.device)
     return marked.index_put((caches, at), inside.int(), accumulate=True).bool()[None, :, None]
-
-
-def _quantised(found: Tensors, t: Tensors, v: Values) -> Tensors:
-    """The caches with the new keys and values, whose largest number is 127 units; their integers are not rounded."""
-    new, caches = _new(t, v), {}
-    for name in CACHES:
-        units = torch.where(new, found[name].abs().amax(-1) / 127, t[f"{name}_s"])
-        whole = found[name] / torch.where(units == 0, 1.0, units)[..., None]
-        caches[f"{name}_s"], caches[f"{name}_q"] = units, torch.where(new[..., None], whole, t[f"{name}_q"].double())
-    return caches
 
 
 def most_likely(t: Tensors, v: Values) -> torch.Tensor:

@@ -17,7 +17,7 @@ block  = "32 * WARPS"
 pdl    = true
 [model]
 serves = { step = "1 if rows >= 32 else 0" }
-untuned = [{ when = "B * NKV >= 768 or HS == 128", WARPS = 2 }]  # 5 to 8 % faster
+untuned = [{ when = "B * NKV >= 768 or HS == 128", WARPS = 2 }]
 ---*/
 #include "turned_heads.cuh"
 

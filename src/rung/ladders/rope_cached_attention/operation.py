@@ -5,8 +5,7 @@ from __future__ import annotations
 from rung.inputs import ROW_SCALES, full, rows_scaled, times, uneven
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
-
-CACHES = ("k_cache", "v_cache")
+from rung.quantised import CACHES, widened, with_new
 
 
 def turned(
@@ -38,22 +37,12 @@ def kept(t: Tensors) -> list[torch.Tensor]:
     """Keys and values of earlier tokens."""
     if "k_cache" in t:
         return [t[n].clone() for n in CACHES]
-    return [t[f"{n}_q"] * t[f"{n}_s"][..., None] for n in CACHES]
+    return widened(t)
 
 
 def new_scales(t: Tensors, v: Values) -> torch.Tensor:
     """The positions at which scales are written: (B, 1, S)."""
     return (torch.arange(int(v["S"]), device=t["past"].device) == t["past"].long()[:, None])[:, None]
-
-
-def quantised(found: Tensors, t: Tensors, v: Values) -> Tensors:
-    """The caches with the new key and value, whose largest number is 127 units; their integers are not rounded."""
-    new, caches = new_scales(t, v), {}
-    for name in CACHES:
-        units = torch.where(new, found[name].abs().amax(-1) / 127, t[f"{name}_s"])
-        whole = found[name] / torch.where(units == 0, 1.0, units)[..., None]
-        caches[f"{name}_s"], caches[f"{name}_q"] = units, torch.where(new[..., None], whole, t[f"{name}_q"].double())
-    return caches
 
 
 def in_eight_bits(name: str) -> list[Operand]:
@@ -84,7 +73,7 @@ def reference(t: Tensors, v: Values) -> Tensors:
     scores = scores.masked_fill((at > past) | (at <= past - v["window"]), -torch.inf)
     out = scores.softmax(-1)[:, :, None] @ values.repeat_interleave(shared, 1)
     found = {"out": out[:, :, 0].flatten(1), "k_cache": keys, "v_cache": values}
-    return found | quantised(found, t, v) if "k_cache_q" in t else found
+    return found | with_new(found, t, new_scales(t, v)) if "k_cache_q" in t else found
 
 
 def cost(v: Values, size: int) -> Cost:

@@ -15,9 +15,10 @@ from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import Dtype
 from rung.models.batching.pages import PAGE, Pages
 from rung.models.gpu.batched_prefill import CHUNK, PASS, Reader, bucket
-from rung.models.gpu.device_copy import CACHES, sent
+from rung.models.gpu.device_copy import sent
 from rung.models.gpu.engine import GpuSteps
-from rung.rungs.cuda import INCLUDE, load_module
+from rung.quantised import CACHES
+from rung.rungs.cuda import build_of, load_module
 
 LEAST = 128  # tokens with which two prompts have to begin
 MOST_REST = 1024  # tokens that a pass reads after them
@@ -32,7 +33,7 @@ class Reading:
     `after`."""
 
     window: tuple[int, ...]
-    nodes: list[int] = field(default_factory=list)  # all its pages, of which the first `found` were there before it
+    pages: list[int] = field(default_factory=list)  # all of them, of which the first `found` were there before it
     found: int = 0
     known: int = 0  # pages that it does not read
     after: int = 0
@@ -80,10 +81,10 @@ class Beginnings:
                 if not self._pages.available:
                     break
                 parent, _ = self._pages.keep(parent, window[at * PAGE : (at + 1) * PAGE], self._pages.take())
-                reading.nodes.append(parent.page)
+                reading.pages.append(parent.page)
                 writer[parent.page] = reading
             readings.append(reading)
-        awaited = [[writer[page] for page in r.nodes[: r.known] if page in writer] for r in readings]
+        awaited = [[writer[page] for page in r.pages[: r.known] if page in writer] for r in readings]
         if sum(map(len, awaited)) * PAGE < PASS:  # passes one after another cost more than they save
             for reading, writers in zip(readings, awaited, strict=True):
                 reading.known -= len(writers)
@@ -113,7 +114,7 @@ class Beginnings:
     def done(self, readings: Sequence[Reading]) -> None:
         """All passes over these prompts were launched."""
         for reading in readings:
-            self._pages.drop(reading.nodes)
+            self._pages.drop(reading.pages)
 
     # ---- copies -----------------------------------------------------------------------------------------------------
 
@@ -123,11 +124,11 @@ class Beginnings:
         if any(r.known for r in readings):
             for name in CACHES:
                 reader.tensors[name][:, :, :, min(r.past for r in readings) :].zero_()
-        self._copy(reader, [(r.nodes[at], row, at) for row, r in enumerate(readings) for at in range(r.known)], keep=0)
+        self._copy(reader, [(r.pages[at], row, at) for row, r in enumerate(readings) for at in range(r.known)], keep=0)
 
     def keep(self, readings: Sequence[Reading], reader: Reader) -> None:
         """What the reader has read goes to the pages that are new."""
-        pages = [(r.nodes[at], row, at) for row, r in enumerate(readings) for at in range(r.found, len(r.nodes))]
+        pages = [(r.pages[at], row, at) for row, r in enumerate(readings) for at in range(r.found, len(r.pages))]
         self._copy(reader, pages, keep=1)
 
     def _copy(self, reader: Reader, pages: Sequence[tuple[int, int, int]], keep: int) -> None:
@@ -161,11 +162,4 @@ def padded(tokens: int, reach: int) -> int:
 @cache
 def build(real: Dtype) -> Build:
     """The kernel."""
-    source = Path(__file__).with_name("beginnings.cu")
-    return Build(
-        source=source.read_text(encoding="utf-8"),
-        origin=str(source),
-        kernels=("copy_pages",),
-        defines=((real.macro, "1"),),
-        include=(str(INCLUDE),),
-    )
+    return build_of(Path(__file__).with_name("beginnings.cu"), ("copy_pages",), (real.macro, 1))

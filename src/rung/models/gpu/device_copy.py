@@ -142,8 +142,6 @@ def transport_to(device: torch.device) -> Transport:
     return OnAStream(device) if device.type == "cuda" else AtOnce()
 
 
-CACHES = ("k_cache", "v_cache")
-EIGHT_BIT_CACHES = ("k_cache_q", "v_cache_q", "k_cache_s", "v_cache_s")
 SPARE = 512 << 20  # for kernels, graphs and torch's libraries
 
 

@@ -25,7 +25,7 @@ from rung.errors import RungError
 from rung.expressions import evaluate
 from rung.models.cache import Cache
 from rung.models.family import Attention, Config
-from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, refuse
+from rung.models.gpu.device_copy import refuse
 from rung.models.ladder_plan import LadderCalls, norm_of
 from rung.models.operations import Rungs, aligned, dims_of, find, ladder_of, last_resort, prefill_rungs, step_rungs
 from rung.models.plan import ACTIVATIONS, Rotation, TorchPlan, attended, heads_of, place_of, seen
@@ -33,9 +33,10 @@ from rung.models.tensors import empty
 from rung.models.weights import Linear, Norm, as_weights
 from rung.operation import Tensors, Values
 from rung.processors import processors
+from rung.quantised import CACHES, EIGHT_BIT_CACHES
 from rung.rungs import catalogue, tunings
 from rung.rungs.base import Device, Rung, device_facts
-from rung.rungs.cuda import INCLUDE, CudaRung, load_module
+from rung.rungs.cuda import CudaRung, build_of, load_module
 
 if TYPE_CHECKING:
     from rung.expressions import Number
@@ -828,14 +829,8 @@ def captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
 @cache
 def build(real: Dtype) -> Build:
     """The kernels without a ladder."""
-    source = Path(__file__).with_name("prefill.cu")
-    return Build(
-        source=source.read_text(encoding="utf-8"),
-        origin=str(source),
-        kernels=("keep", "keep_in_eight_bits", "last", "embed", "embed_placed", "gate", "best_of_parts", "best_of_all"),
-        defines=((real.macro, "1"),),
-        include=(str(INCLUDE),),
-    )
+    kernels = ("keep", "keep_in_eight_bits", "last", "embed", "embed_placed", "gate", "best_of_parts", "best_of_all")
+    return build_of(Path(__file__).with_name("prefill.cu"), kernels, (real.macro, 1))
 
 
 # ---- launch parameters of a Triton matmul for which no sweep has found a tuning -------------------------------------

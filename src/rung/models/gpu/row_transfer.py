@@ -13,11 +13,12 @@ import torch
 
 from rung.cuda.launch import Argument, Build, LaunchConfig
 from rung.dtypes import Dtype
-from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, sent
+from rung.models.gpu.device_copy import sent
 from rung.models.gpu.session import Session
 from rung.models.options import MOST_STOPS
 from rung.operation import Tensors
-from rung.rungs.cuda import INCLUDE, load_module
+from rung.quantised import CACHES, EIGHT_BIT_CACHES
+from rung.rungs.cuda import build_of, load_module
 
 HEAD = 8
 RECORD = HEAD + MOST_STOPS
@@ -105,11 +106,5 @@ def _pointers(caches: Sequence[torch.Tensor]) -> list[Argument]:
 @cache
 def build(real: Dtype, from_eight: bool = False, to_eight: bool = False) -> Build:
     """The kernel, for keys and values in eight bits on either side."""
-    source = Path(__file__).with_name("copy_rows.cu")
-    return Build(
-        source=source.read_text(encoding="utf-8"),
-        origin=str(source),
-        kernels=("copy_rows",),
-        defines=((real.macro, "1"), ("FROM_EIGHT", str(int(from_eight))), ("TO_EIGHT", str(int(to_eight)))),
-        include=(str(INCLUDE),),
-    )
+    ways = ("FROM_EIGHT", int(from_eight)), ("TO_EIGHT", int(to_eight))
+    return build_of(Path(__file__).with_name("copy_rows.cu"), ("copy_rows",), (real.macro, 1), *ways)

@@ -10,17 +10,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rung.cuda.launch import Argument, Build, LaunchConfig, Module
+from rung.cuda.launch import Argument, LaunchConfig, Module
 from rung.dtypes import Dtype
 from rung.models.family import Config
-from rung.models.gpu.device_copy import CACHES, EIGHT_BIT_CACHES, refuse
+from rung.models.gpu.device_copy import refuse
 from rung.models.gpu.recorded import StepPass
 from rung.models.gpu.token_sampler import TokenSampler
 from rung.models.options import MOST_STOPS
 from rung.models.plan import place_of
 from rung.operation import Tensors, Values
+from rung.quantised import CACHES, EIGHT_BIT_CACHES
 from rung.rungs.base import Device, Prepared, Rung
-from rung.rungs.cuda import INCLUDE, load_module
+from rung.rungs.cuda import build_of, load_module
 
 RING = 4096  # steps that the host may lag behind
 THREADS = 256
@@ -207,12 +208,4 @@ class Session:
 
 @cache
 def _advance_module(device: Device) -> Module:
-    source = Path(__file__).parent / "advance.cu"
-    build = Build(
-        source=source.read_text(encoding="utf-8"),
-        origin=str(source),
-        kernels=("advance",),
-        defines=(("RUNG_F32", "1"),),
-        include=(str(INCLUDE),),
-    )
-    return load_module(build, device)
+    return load_module(build_of(Path(__file__).with_name("advance.cu"), ("advance",), ("RUNG_F32", 1)), device)
