@@ -156,7 +156,8 @@ def check(
                 _say(failed, [replace(asked, rung=failed.rung, dtype=failed.dtype)], sys.stdout)
             return code
         here = device == "emulator" or coverage or not Path("/dev/nvidiactl").exists()
-        if path is not None and here and not sanitize and own.kind in ("python", "triton"):  # it imports torch meanwhile
+        imports = path is not None and own.kind in ("python", "triton")  # torch, meanwhile
+        if imports and here and not sanitize:
             child.prestart("emulator", own.operation.name, str(own.path))
         from rung.check.judge import device_named, requests
 

@@ -348,8 +348,9 @@ def launchers(
     for targets in _pointers(of, pointers, {}, path, name):
         for picked in itertools.product(*choices):
             bind = {**targets, **own, **dict(zip([p.name for p in scalars], picked, strict=True)), **given}
-            for needs in fixed(of, source, {str(b) for b in bind.values()}):
-                yield bind, _dtypes(parameters, of), needs
+            bound = {str(b) for b in bind.values()}
+            for one_row in (False, True):
+                yield from ((bind, _dtypes(parameters, of), n) for n in fixed(of, source, bound, one_block=one_row))
 
 
 def _multiples(
