@@ -84,3 +84,78 @@ def test_names_that_a_file_does_not_have_are_refused(tmp_path: Path, words: tupl
 def test_a_right_launcher_passes_every_check(tmp_path: Path) -> None:
     ended = checked(tmp_path, "--call", "gelu_forward1")
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+SEVERAL = r"""
+#include <cuda_runtime.h>
+__global__ void row_max(const float* x, float* top, int rows, int cols)
+{
+    int r = blockIdx.x * blockDim.x + threadIdx.x;
+    if (r >= rows) return;
+    float m = x[r * cols];
+    for (int i = 1; i < cols; i++) m = fmaxf(m, x[r * cols + i]);
+    top[r] = m;
+}
+__global__ void row_sum(const float* x, const float* top, float* sum, int rows, int cols)
+{
+    int r = blockIdx.x * blockDim.x + threadIdx.x;
+    if (r >= rows) return;
+    float s = 0;
+    for (int i = 0; i < cols; i++) s += expf(x[r * cols + i] - top[r]);
+    sum[r] = s;
+}
+__global__ void divided(const float* x, const float* top, const float* sum, float* y, int rows, int cols)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < rows * cols) y[i] = expf(x[i] - top[i / cols]) / sum[i / cols];
+}
+extern "C" void solve(const float* input, float* output, int rows, int cols)
+{
+    float *top, *sum;
+    cudaMalloc(&top, rows * sizeof(float));
+    cudaMalloc(&sum, rows * sizeof(float));
+    row_max<<<(rows + 63) / 64, 64>>>(input, top, rows, cols);
+    row_sum<<<(rows + 63) / 64, 64>>>(input, top, sum, rows, cols);
+    divided<<<(rows * cols + 255) / 256, 256>>>(input, top, sum, output, rows, cols);
+    cudaDeviceSynchronize();
+    cudaFree(top);
+    cudaFree(sum);
+}
+"""
+# The same with arrays of the host, which it copies.
+COPIED = SEVERAL.replace(
+    "    float *top, *sum;",
+    "    float *top, *sum, *in, *out;\n    size_t size = rows * cols * sizeof(float);\n"
+    "    cudaMalloc(&in, size), cudaMalloc(&out, size);\n    cudaMemcpy(in, input, size, cudaMemcpyHostToDevice);",
+).replace("(input, top", "(in, top").replace("sum, output,", "sum, out,").replace(
+    "    cudaDeviceSynchronize();\n", "    cudaMemcpy(output, out, size, cudaMemcpyDeviceToHost);\n"
+)
+
+
+def verdict(folder: Path, operation: str, text: str, *words: str) -> tuple[int, str]:
+    source = folder / "mine.cu"
+    source.write_text(text)
+    command = [sys.executable, "-m", "rung", "check", operation, str(source), "--quick", "--json", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder)
+    results = json.loads(ended.stdout)["results"] if ended.stdout else []
+    return ended.returncode, results[0]["verdict"] if results else ended.stderr
+
+
+@pytest.mark.parametrize("text", [SEVERAL, COPIED], ids=["device", "host"])
+def test_kernels_in_a_row_are_judged_by_the_function_that_launches_them(tmp_path: Path, text: str) -> None:
+    assert verdict(tmp_path, "softmax", text) == (0, "ok")
+
+
+def test_a_mistake_in_one_of_several_kernels_is_no_ok(tmp_path: Path) -> None:
+    wrong = SEVERAL.replace("int i = 0; i < cols", "int i = 1; i < cols")
+    assert verdict(tmp_path, "softmax", wrong)[0] in (2, 3)  # whether the binding or the code is wrong is not known
+    assert verdict(tmp_path, "softmax", wrong, "--call", "solve") == (1, "failed")
+
+
+def test_what_another_kernel_of_the_file_needs_refuses_that_kernel_alone(tmp_path: Path) -> None:
+    kernel = "__global__ void gelu(const float* x, float* out, int n)\n{\n    int i = blockIdx.x * 256 + threadIdx.x;\n"
+    kernel += "    if (i < n) out[i] = 0.5f * x[i] * (1.0f + tanhf(0.7978845608f * (x[i] + 0.044715f * x[i] * x[i] * x[i])));\n}\n"
+    other = "__device__ int helper(int i) { return no_such_function(i); }\n"
+    other += "__global__ void other(int* out) { out[0] = helper(1) + also_missing; }\n"
+    assert verdict(tmp_path, "gelu", other + kernel) == (0, "ok")
+    assert verdict(tmp_path, "gelu", kernel.replace("0.5f *", "no_such_function(i) *"))[0] != 0

@@ -143,6 +143,8 @@ def check(
             raise RungError("--goal needs a file whose kernels the emulator runs, as in `rung check gelu mine.cu`.")
         if isinstance(own, CudaRung) and own.guessed:
             console.note(options.proposed(own, write=write))
+        if own.kind == "launcher":
+            console.note(f"rung: no kernel of {path} does it alone; {own.name}, which launches them, is judged.")
         if path is not None and (failed := first_look(own, dtype or [], arch or [])):
             failed = doubted(failed, own)
             code = exit_code([failed], set())
@@ -154,7 +156,7 @@ def check(
                 _say(failed, [replace(asked, rung=failed.rung, dtype=failed.dtype)], sys.stdout)
             return code
         here = device == "emulator" or coverage or not Path("/dev/nvidiactl").exists()
-        if path is not None and here and not sanitize and not isinstance(own, CudaRung):  # it imports torch meanwhile
+        if path is not None and here and not sanitize and own.kind in ("python", "triton"):  # it imports torch meanwhile
             child.prestart("emulator", own.operation.name, str(own.path))
         from rung.check.judge import device_named, requests
 

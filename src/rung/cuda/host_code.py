@@ -78,8 +78,10 @@ def with_headers(source: Path, include: Sequence[str | Path], seen: set[Path] | 
 
 
 @functools.lru_cache(maxsize=256)
-def device_part(source: str, named: frozenset[str] = frozenset()) -> str:
-    """The text that both compilers get: `source` itself if it has no host code. What is `named` stays, too."""
+def device_part(source: str, named: frozenset[str] = frozenset(), only: frozenset[str] | None = None) -> str:
+    """The text that both compilers get: `source` itself if it has no host code. What is `named` stays, too; of the
+    device's functions only what `only` names, and what that needs."""
+
     def put(found: re.Match[str]) -> str:
         if found[1] == "cuda.h" and "CU" not in re.sub(r"CU(?:DA|BLAS)", "", source):  # nothing of the driver's is used
             return _blank(found[0])
@@ -92,7 +94,7 @@ def device_part(source: str, named: frozenset[str] = frozenset()) -> str:
         return text
     code = code_only(text)
     items = list(items_of(code))
-    kept = _items_of_kernels(items, text, named)
+    kept = _items_of_kernels(items, text, named, only)
     functions = [item for item in items if item.function and item.body]
     if all(id(item) in kept for item in functions):
         return text
@@ -119,8 +121,15 @@ def host_part(source: str) -> str:
     return "\0".join(code[item.start : item.end] for item in items if item.function and id(item) not in kept)
 
 
-def _items_of_kernels(items: list[_Item], text: str, named: frozenset[str] = frozenset()) -> set[int]:
+def _items_of_kernels(
+    items: list[_Item], text: str, named: frozenset[str] = frozenset(), only: frozenset[str] | None = None
+) -> set[int]:
     """The items that the kernels need: those marked for the device, and what they name."""
+
+    def spare(item: _Item) -> bool:  # operators are not called by name
+        defines = item.function and item.body and bool(_DEVICE & {*item.head}) and "operator" not in item.head
+        return only is not None and defines and not item.names & only
+
     macros = _macros(text)
     always = {"using namespace", "static_assert", "namespace", "extern template"}
     kept: set[int] = set()
@@ -133,7 +142,7 @@ def _items_of_kernels(items: list[_Item], text: str, named: frozenset[str] = fro
     plain = {
         id(item) for item in hosts if "__host__" in item.head or item.names & of_device or _of_host(item, marked)
     }
-    waiting = [item for item in roots if id(item) not in plain]
+    waiting = [item for item in roots if id(item) not in plain and not spare(item)]
     owners: dict[str, list[_Item]] = {}
     for item in items:
         if id(item) not in plain:

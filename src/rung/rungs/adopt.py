@@ -330,26 +330,26 @@ def _reads(body: str, name: str) -> bool:
     return False
 
 
-def launcher(
+def launchers(
     of: Operation, source: str, path: Path, name: str, parameters: tuple[Parameter, ...], given: dict[str, str]
-) -> tuple[dict[str, str | float], list[str], list[str]]:
-    """What the parameters of a host function that launches kernels are, its number formats and its conditions."""
+) -> Iterator[tuple[dict[str, str | float], list[str], list[str]]]:
+    """What the parameters of a host function that launches kernels may be, the likeliest first, with its number formats
+    and its conditions."""
     pointers = [p for p in parameters if p.pointer and p.name not in given]
-    bind: dict[str, str | float] = dict(next(_pointers(of, pointers, {}, path, name)))
     known = {*of.dims, *of.derived, *of.scalars}
     scalars = [p for p in parameters if not p.pointer and p.name not in given]
-    bind |= {p.name: BLOCK for p in scalars if re.search(r"block|threads", p.name, re.IGNORECASE)}
-    scalars = [p for p in scalars if p.name not in bind]
+    own: dict[str, str | float] = {p.name: BLOCK for p in scalars if re.search(r"block|threads", p.name, re.IGNORECASE)}
+    scalars = [p for p in scalars if p.name not in own]
+    choices: list[list[str | float]] = []
     for p in scalars:
-        lower = p.name.lower()
-        if p.name in known:
-            bind[p.name] = p.name
-        elif lower in _ROWS | _COLUMNS | _TOTAL | _SCALARS:
-            bind[p.name] = _values(of, p, "", Written(name), scalars)[0]
-        else:
+        if p.name not in known and p.name.lower() not in _ROWS | _COLUMNS | _TOTAL | _SCALARS:
             raise RungError(f"{path}: what is {p.ctype} {p.name} of {name}? Say so, as in --with {p.name}=1.")
-    bind |= given
-    return bind, _dtypes(parameters, of), fixed(of, source, {str(b) for b in bind.values()})[0]
+        choices.append([p.name] if p.name in known else _values(of, p, "", Written(name), scalars))
+    for targets in _pointers(of, pointers, {}, path, name):
+        for picked in itertools.product(*choices):
+            bind = {**targets, **own, **dict(zip([p.name for p in scalars], picked, strict=True)), **given}
+            for needs in fixed(of, source, {str(b) for b in bind.values()}):
+                yield bind, _dtypes(parameters, of), needs
 
 
 def _multiples(

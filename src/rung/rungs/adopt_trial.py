@@ -88,6 +88,15 @@ def _try(
     return None
 
 
+def right_in_small(of: Operation, rung: Rung, dtype: Dtype) -> bool:
+    """Whether a host's function, which runs in a process of its own, is right in small cases and in long rows."""
+    try:
+        small = _small(of, rung, dtype)
+        return all(_right(of, rung, v, dtype, []) for v in small) and _right_in_long_rows(of, rung, dtype, [])
+    except (RungError, EmulatorFault):
+        return False
+
+
 def _multiples(of: Operation, rung: Rung, given: Values, dtype: Dtype, zeroed: list[str], tile: int) -> list[str]:
     """Conditions on sizes with which a kernel of whole tiles is right; empty if it is not."""
     batch, *dims = of.dims

@@ -8,7 +8,7 @@ from pathlib import Path
 from rung.errors import RungError
 from rung.files import shown, whole
 from rung.operation import LADDERS, Operation, folders
-from rung.rungs import adopt_python
+from rung.rungs import adopt_python, launcher
 from rung.rungs.adopt import Proposal, adopted
 from rung.rungs.base import Rung
 from rung.rungs.cubin import CubinRung
@@ -70,7 +70,14 @@ def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
     if path.suffix == ".py":
         called = adopt_python.adopted(of, path)
         return (_of_its_ladder(_guessed(PythonRung(of, path, called.table if called else None), called)),)
-    guess = adopted(of, path)
+    try:
+        guess = adopted(of, path)
+    except RungError:  # no kernel does it alone
+        if by_host := launcher.found_right(of, path):
+            return (_of_its_ladder(by_host),)
+        raise
+    if guess and guess.doubts and (by_host := launcher.found_right(of, path)):
+        return (_of_its_ladder(by_host),)
     first = CudaRung(of, path, guess.table if guess else None)
     _guessed(first, guess)
     return tuple(map(_of_its_ladder, (first, *(CudaRung(of, path, form=form) for form in first.header.formats))))

@@ -49,9 +49,13 @@ def _size(entry: header.Launch) -> int:
     return sum(len(str(size)) for size in sizes)
 
 
+def _of_a_ladder(path: Path) -> bool:
+    return INCLUDE.parent in path.resolve().parents
+
+
 def whole_text(path: Path) -> str:
     """A file's text; of a file that is not the ladders', with the author's own headers in their places."""
-    if INCLUDE.parent in path.resolve().parents:
+    if _of_a_ladder(path):
         return read_text(path)
     return with_headers(path, [path.parent / "include", path.parent.parent / "include"])
 
@@ -182,8 +186,10 @@ class CudaRung(Rung):
         for name, expression in {**{f"DIM_{dim}": dim for dim in self.header.dims}, **self.header.define}.items():
             defines[name] = str(evaluate_int(expression, names, f"define.{name}"))
         assert self.path is not None
+        launched = frozenset(re.findall(r"[A-Za-z_]\w*", " ".join(self.parameters)))
         return Build(
-            source=device_part(self._whole),
+            # what another kernel of somebody's file lacks is no fault of the kernel that is judged
+            source=device_part(self._whole, only=None if _of_a_ladder(self.path) else launched),
             origin=str(self.path),
             kernels=tuple(self.parameters),
             defines=tuple(sorted(defines.items())),

@@ -4,14 +4,19 @@ whose memory holds nothing but the call's operands."""
 from __future__ import annotations
 
 import fnmatch
+import functools
+import itertools
 import re
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 from rung.cuda.host_code import host_part
-from rung.cuda.source import Parameter, function_parameters
+from rung.cuda.source import Parameter, function_name, function_parameters
+from rung.dtypes import dtype as dtype_named
 from rung.dtypes import name_of
 from rung.emulator import executable, running
 from rung.emulator.module import ambient, launching
@@ -26,6 +31,7 @@ from rung.rungs.base import Call, Prepared, Rung
 from rung.rungs.header import Header
 
 SECONDS = 60.0  # of one call
+MOST, MOST_SECONDS = 24, 20.0  # bindings of a file's host functions that are tried, and how long
 # Operands lie in files named 0, 1, ... of the folder that the program is given, and numbers follow it.
 _DRIVER = """#define main rung_main_of_the_program
 #include "{path}"
@@ -40,7 +46,8 @@ struct RungOperand
     std::string path;
     std::vector<char> bytes;
     void* device = nullptr;
-    RungOperand(const char* folder, int number, const char* name)
+    bool of_host;
+    RungOperand(const char* folder, int number, const char* name, bool of_host) : of_host(of_host)
     {{
         path = std::string(folder) + "/" + std::to_string(number);
         FILE* file = fopen(path.c_str(), "rb");
@@ -48,12 +55,14 @@ struct RungOperand
         fseek(file, 0, SEEK_END), bytes.resize(size_t(ftell(file))), rewind(file);
         if (fread(bytes.data(), 1, bytes.size(), file) != bytes.size()) exit(98);
         fclose(file);
+        if (of_host) return;
         cudaMalloc(&device, bytes.size(), RungSite{{name, 0}});
         cudaMemcpy(device, bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
     }}
+    void* data() {{ return of_host && !bytes.empty() ? bytes.data() : device; }}
     void leave()
     {{
-        if (!device || cudaMemcpy(bytes.data(), device, bytes.size(), cudaMemcpyDeviceToHost)) return;
+        if (!data() || (!of_host && cudaMemcpy(bytes.data(), device, bytes.size(), cudaMemcpyDeviceToHost))) return;
         FILE* file = fopen(path.c_str(), "wb");
         if (!file || fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() || fclose(file)) exit(98);
     }}
@@ -70,25 +79,63 @@ int main(int, char** words)
 """
 
 
+def _plain(call: str) -> str:
+    return call.partition("<")[0].rpartition("::")[2]
+
+
+Parameters = dict[str, tuple[Parameter, ...]]  # of host functions, by their names
+
+
+def _defined(source: str, path: Path) -> Parameters:
+    """The host functions of a file that take pointers."""
+    defined = dict(function_parameters(text, source, str(path)) for text in host_part(source).split("\0"))
+    return {name: parameters for name, parameters in defined.items() if any(p.pointer for p in parameters)}
+
+
 def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]) -> list[LauncherRung]:
     """The launchers of a file that the patterns name. `words` are NAME=VALUE for parameters, and conditions."""
     source = read_text(path)
-    defined = dict(function_parameters(text, source, str(path)) for text in host_part(source).split("\0"))
-    defined = {name: parameters for name, parameters in defined.items() if any(p.pointer for p in parameters)}
+    defined = _defined(source, path)
     given = dict(word.split("=", 1) for word in words if word.partition("=")[0].isidentifier() and "==" not in word)
     needs = [word for word in words if word.partition("=")[0] not in given]
     found: list[LauncherRung] = []
     for call in calls:
-        plain = call.partition("<")[0].rpartition("::")[2]
+        plain = _plain(call)
         names = [name for name in defined if name == plain or fnmatch.fnmatchcase(name, call)]
         if not names:
             listed = ", ".join(name for name in defined if name != "main") or "none"
             raise RungError(f"{path} defines no host function {call} that takes pointers; it has {listed}.")
-        found += [LauncherRung(of, path, call if n == plain else n, defined[n], given, needs) for n in names]
+        for name in names:
+            own = {word: value for word, value in given.items() if word in {p.name for p in defined[name]}}
+            bound, dtypes, fixed = next(adopt.launchers(of, source, path, call, defined[name], own))
+            how = bound, dtypes, [*fixed, *needs]
+            found.append(LauncherRung(of, path, call if name == plain else name, defined[name], *how))
     unknown = given.keys() - {p.name for rung in found for p in rung.parameters}
     if unknown:
         raise RungError(f"--with {min(unknown)}: no launcher has such a parameter.")
     return found
+
+
+def found_right(of: Operation, path: Path) -> LauncherRung | None:
+    """The host function that computes the operation by its launches, if a trial on small cases is right; the function
+    that launches most is tried first."""
+    from rung.rungs import adopt_trial  # it imports torch
+
+    source = read_text(path)
+    texts = {name: text for text in host_part(source).split("\0") if (name := function_name(text))}
+    defined = {n: ps for n, ps in _defined(source, path).items() if n != "main" and "<<<" in texts.get(n, "")}
+    began = time.monotonic()
+    for name in sorted(defined, key=lambda name: -texts[name].count("<<<")):
+        with suppress(RungError):
+            ways = adopt.launchers(of, source, path, name, defined[name], {})
+            for bound, dtypes, needs in itertools.islice(ways, MOST):
+                if time.monotonic() - began > MOST_SECONDS:
+                    return None
+                rung = LauncherRung(of, path, name, defined[name], bound, dtypes, needs)
+                rung.guessed = True
+                if adopt_trial.right_in_small(of, rung, dtype_named(dtypes[0])):
+                    return rung
+    return None
 
 
 class LauncherRung(Rung):
@@ -102,15 +149,14 @@ class LauncherRung(Rung):
         path: Path,
         call: str,
         parameters: tuple[Parameter, ...],
-        given: Mapping[str, str],
-        needs: Sequence[str] = (),
+        bind: Mapping[str, str | float],
+        dtypes: Sequence[str],
+        needs: Sequence[str],
     ) -> None:
-        self.parameters, self._call = parameters, call
-        own = {name: value for name, value in given.items() if name in {p.name for p in parameters}}
+        self.parameters, self._call, self.bind = parameters, call, bind
         self._source = read_text(path)
-        self.bind, dtypes, conditions = adopt.launcher(of, self._source, path, call, parameters, own)
         idea = f"{call} of {path.name}."
-        super().__init__(of, call, path, Header(idea, dtypes=tuple(dtypes), needs=(*conditions, *needs), align=1))
+        super().__init__(of, call, path, Header(idea, dtypes=tuple(dtypes), needs=tuple(needs), align=1))
 
     @property
     def source(self) -> str:
@@ -123,23 +169,7 @@ class LauncherRung(Rung):
     @cached_property
     def _program(self) -> Path:
         assert self.path is not None
-        self._folder = tempfile.TemporaryDirectory(prefix="rung-launcher-")
-        here = Path(self._folder.name)
-        operands: list[str] = []
-        arguments: list[str] = []
-        for n, p in enumerate(self.parameters):
-            if p.pointer:
-                arguments.append(f"({'const ' * p.const}{p.ctype}*)operands[{len(operands)}].device")
-                operands.append(f'RungOperand(words[1], {n}, "{p.name}")')
-            else:
-                arguments.append(f"({p.ctype})atof(words[{2 + n}])")
-        parts = {"path": self.path.resolve(), "call": self._call}
-        source = here / f"{self.path.stem}.cu"
-        source.write_text(_DRIVER.format(**parts, operands=", ".join(operands), arguments=", ".join(arguments)))
-        made, program = here / "made.o", here / "made"
-        executable.compile_file(source, made, executable.Options(include=(str(self.path.resolve().parent),)))
-        executable.link([made], program)
-        return program
+        return Path(_compiled(self.path.resolve(), self._source, self._call, self.parameters).name) / "made"
 
     def bound(self, call: Call) -> Prepared:
         if call.device != "emulator":
@@ -190,3 +220,29 @@ class LauncherRung(Rung):
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(
+    path: Path, source: str, call: str, parameters: tuple[Parameter, ...]
+) -> tempfile.TemporaryDirectory[str]:
+    """A folder with the program that calls a file's function."""
+    folder = tempfile.TemporaryDirectory(prefix="rung-launcher-")
+    here = Path(folder.name)
+    text = next(text for text in host_part(source).split("\0") if function_name(text) == _plain(call))
+    operands: list[str] = []
+    arguments: list[str] = []
+    for n, p in enumerate(parameters):
+        if p.pointer:
+            copied = rf"\bcudaMemcpy\w*\s*\([^;]*\b{p.name}\b[^;]*(?:HostToDevice|DeviceToHost)"
+            of_host = "true" if re.search(copied, text) else "false"
+            arguments.append(f"({'const ' * p.const}{p.ctype}*)operands[{len(operands)}].data()")
+            operands.append(f'RungOperand(words[1], {n}, "{p.name}", {of_host})')
+        else:
+            arguments.append(f"({p.ctype})atof(words[{2 + n}])")
+    parts = {"path": path, "call": call, "operands": ", ".join(operands), "arguments": ", ".join(arguments)}
+    driver = here / f"{path.stem}.cu"
+    driver.write_text(_DRIVER.format(**parts))
+    executable.compile_file(driver, here / "made.o", executable.Options(include=(str(path.parent),)))
+    executable.link([here / "made.o"], here / "made")
+    return folder
