@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         from rung.models.cpu import build
 
-        for begun in [build.begin(dtype) for dtype in build.BITS]:
+        for begun in [build.begin(dtype, source) for dtype in build.BITS for source in (build.DECODE, build.PASSES)]:
             if begun is not None:
                 begun.wait()
 

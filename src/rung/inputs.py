@@ -66,6 +66,31 @@ def rows_scaled(*scales: float) -> Change:
     return change
 
 
+def rows_alike(*numbers: float) -> Change:
+    """Every second row of the last dimension holds one number, of these in turn; the first row does."""
+
+    def change(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+        flat = x.reshape(-1, x.shape[-1]).clone()
+        rows = torch.arange(0, len(flat), 2, device=x.device)
+        flat[rows] = torch.tensor(numbers, device=x.device).to(x.dtype)[rows // 2 % len(numbers), None]
+        return flat.view_as(x)
+
+    return change
+
+
+def leading(number: float) -> Change:
+    """This number in the first half of a row's visible columns, and in every second row in all of them but one."""
+
+    def change(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+        flat, S = x.reshape(-1, x.shape[-1]), x.shape[-1]
+        row = torch.arange(len(flat), device=x.device)[:, None]
+        seen = S - int(v["T"]) + row % int(v["T"]) + 1 if v.get("causal") else torch.full_like(row, S)
+        below = torch.where(row % 2 == 0, seen - 1, seen // 2)
+        return torch.where(torch.arange(S, device=x.device) < below, number, flat).view_as(x)
+
+    return change
+
+
 def two_sided(top: float, factor: float, odd: int) -> Change:
     """Large numbers in every second column and small ones between: two such operands keep their product in range."""
 

@@ -165,6 +165,8 @@ class Operation:
     races: tuple[Race, ...] = ()  # default: all shapes, in all formats that its rungs have
     roles: tuple[Role, ...] = ()  # in a model
     shrinks: Mapping[str, int] = field(default_factory=lambda: SHRINKS)
+    # Numbers where the formula has an edge (rows of zeros, ties), by name: tried at shapes that the rung takes.
+    edges: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
     words: tuple[str, ...] = ()  # that speak of it in names of files and kernels, beside its own name
 
     def operand(self, name: str) -> Operand:

@@ -327,3 +327,15 @@ def test_a_model_is_loaded_to_a_gpu_where_there_is_one(gpu: bool, monkeypatch: p
     monkeypatch.setattr(gpu_engine, "GpuPlan", made)
     assert rung.load(models.saved()).plan.device.type == "cpu"
     assert asked == ["cuda"] * gpu
+
+
+def test_a_file_that_is_read_is_not_held_besides_its_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({f"t{i}": torch.full((1 << 22,), float(i)) for i in range(8)}, path)  # 16 MB each
+    (file,) = open_tensors(tmp_path)
+    sums = [int(file.read(f"t{i}").max()) for i in range(8)]
+    assert sums == list(range(8))
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    mapped = [i for i, line in enumerate(lines) if line.endswith(str(path))]
+    resident = sum(int(line.split()[1]) for i in mapped for line in lines[i : i + 6] if line.startswith("Rss:"))
+    assert resident < 64 << 10  # KB

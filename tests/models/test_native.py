@@ -19,6 +19,7 @@ import gpt2_models as models
 import llama_models
 import rung
 from rung.cuda import kept
+from rung.errors import RungError
 from rung.models import weights as quantize
 from rung.models.cache import Column, Run
 from rung.models.cpu import build, engine
@@ -157,11 +158,12 @@ def test_every_level_of_vectors_computes_the_same(dtype: str, fields: dict[str, 
     if platform.machine() != "x86_64" or compiler is None or LEVELS[level] not in build._processor().split():
         pytest.skip("g++ and an x86 of that level only")
     flags = [f.replace("native", level).replace("-O3", "-O1") for f in build.FLAGS]  # -O1: quickly compiled
-    compiled = build.compilation(compiler, flags, dtype)
-    library = None if compiled is None else compiled.wait()
+    steps, passes = (build.compilation(compiler, flags, dtype, source) for source in (build.DECODE, build.PASSES))
+    library = None if steps is None else steps.wait()
     assert library is not None
-    plain = engine._bind(library)
-    assert plain is not None
+    bound = engine._bind(library)
+    assert bound is not None
+    plain = engine.Code(bound, lambda: passes)
     config, weights, plan = loaded(dtype, **fields)
     transformer = Transformer(config, weights, plan)
     ids = models.some_ids(9)
@@ -218,6 +220,26 @@ def test_without_a_working_compiler_torch_does_it(monkeypatch: pytest.MonkeyPatc
         assert completion.tokens == models.reference_greedy(models.saved(), ids, 8)
         assert any("compiler" in note for note in model.plan.notes)
     assert not list((tmp_path / "native").glob(".*"))
+
+
+@pytest.mark.usefixtures("anew")
+def test_a_short_prompt_compiles_steps_alone_and_a_long_one_says_what_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *passes.cpp*) exit 1;; esac\nexec g++ "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
+    monkeypatch.setenv("RUNG_CXX", str(compiler))
+    ids = models.some_ids(20)
+    native = tmp_path / "native"
+    model = rung.load(models.saved(), dtype="float32", device="cpu")
+    completion = model.generate([ids[:5]], temperature=0, max_new_tokens=8)[0]
+    assert completion.tokens == models.reference_greedy(models.saved(), ids[:5], 8)
+    assert [entry.stem.split("-")[0] for entry in native.glob("*.json")] == ["decode"]
+    with pytest.raises(RungError, match="RUNG_CXX"):
+        model.generate([ids], temperature=0, max_new_tokens=8)
+    assert model.generate([ids[:5]], temperature=0, max_new_tokens=8)[0].tokens == completion.tokens
 
 
 @pytest.mark.usefixtures("anew")

@@ -239,6 +239,7 @@ class Procedure:
 
     def _at_the_cases(self, most: Ran) -> None:
         self._full_checks_at(most)
+        self._numbers()
         if most is not self.ran[0]:
             self._without_nullable(self.ran[0])  # of odd sizes, mostly
         if self.emulated and grid_depends_on_gpu(self.rung):
@@ -264,7 +265,6 @@ class Procedure:
         self._with_few_blocks()
         self._without_nullable_anywhere()
         self._further_shapes()
-        self._numbers_refused()
         if self.emulated and self.effort == THOROUGH and not catalogue.shipped(self.rung):
             self._at_a_shape_of_the_model()
 
@@ -287,25 +287,33 @@ class Procedure:
             Branches(trials, rung, self.ran, self.seed, self.effort).reach(wanted)
             self.report.element, self.report.norm = figures
 
-    def _numbers_refused(self) -> None:
-        """Try the numbers of cases whose shapes it refuses, and their scale or eps, at a shape that it takes."""
-        operation = self.operation
-        shapes = [one.values for one in self.ran if one.seconds <= OFTEN]
+    def _numbers(self) -> None:
+        """The formula's edges at shapes that the rung takes, a small and a large one; and the numbers of cases whose
+        shapes it refuses, with their scale or eps."""
+        operation, alone = self.operation, self.effort.alone
+        plain = [one for one in quick(self.ran, OFTEN) if not one.case.change and one.index]
+        shapes = [one.values for one in plain or self.ran[-1:]]
+        few = shapes[:: max(1, len(shapes) - 1)] if alone else shapes[-1:]
+        for name, change in operation.edges.items():
+            for values in few:
+                self._with_numbers(Case(name, values, change=change), values)
         for case in operation.cases:
-            if case.name not in self.report.left_out or not case.change:
+            if not alone or case.name not in self.report.left_out or not case.change:
                 continue
             asked = operation.complete(case.values)
             depth = operation.depth(asked)
             real = {n: v for n, v in asked.items() if n in operation.scalars and isinstance(v, float)}
             for values in sorted(shapes, key=lambda v: abs(math.log(operation.depth(v) / depth))):
                 given = {**values, **real}
-                if self.trials.refuses(given):
-                    continue
-                shape = shape_text(operation, given)
-                trial = self.trials.at(replace(case, name=f"{case.name}, at {shape}"), given, self.seed)
-                if trial.operands.representable():
-                    trial.once()
-                break
+                if not self.trials.refuses(given):
+                    self._with_numbers(case, given)
+                    break
+
+    def _with_numbers(self, case: Case, values: Values) -> None:
+        name = f"{case.name}, at {shape_text(self.operation, values)}"
+        trial = self.trials.at(replace(case, name=name), values, self.seed)
+        if trial.operands.representable():
+            trial.once()
 
     def _elsewhere(self, one: Ran) -> None:
         """The same numbers at other addresses: in each order, and aligned as little and as much as can be."""

@@ -37,7 +37,7 @@ def chat(
 
     rung chat --model ./qwen3-0.6b-q8_0.gguf --dtype int8 --system "Answer in one sentence."
     """
-    begin(device, dtype, None)
+    begin(device, dtype, None, long=True)
     from rung.models.load import load
     from rung.serve.chat import template_of
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rung.models.options import Completion
     from rung.models.tokenizer import Tokenizer
 
+LONG = 40  # characters: probably more tokens than a step takes
+
 
 def generate(
     text: Annotated[
@@ -111,9 +113,9 @@ def generate(
     """
     if logprobs and not json_:
         raise RungError("log-probabilities are part of the JSON output; add --json.")
-    begin(device, dtype, ray)
-    device = options.device_of(gpus, device, ray)
     texts = _prompts(text, prompt, file, prompts)
+    begin(device, dtype, ray, long=any(len(text) > LONG for text in texts))
+    device = options.device_of(gpus, device, ray)
     json_ = json_ or output is not None
     how: dict[str, Any] = {
         "model": model, "device": device, "dtype": dtype, "revision": revision, "offline": offline, "threads": threads,
@@ -178,14 +180,17 @@ def generate(
         raise typer.Exit(130)
 
 
-def begin(device: str, dtype: str, ray: str | None) -> None:
-    """Work to do while torch is imported: compile the CPU kernels, or create the GPU's context."""
+def begin(device: str, dtype: str, ray: str | None, *, long: bool = False) -> None:
+    """Work to do while torch is imported: compile the CPU kernels, those for long prompts too, or create the GPU's
+    context."""
     on_gpu = Path("/dev/nvidiactl").exists()
     if device == "cpu" or (device == "auto" and not on_gpu):
         from rung.models.cpu import build
 
         if (named := build.DEFAULT if dtype == "auto" else dtype) in build.BITS:
             build.begin(named)
+            if long:
+                build.begin(named, build.PASSES)
     elif device in ("auto", "cuda") and on_gpu and ray is None:
         from rung.lazy import begin_context
 

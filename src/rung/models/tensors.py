@@ -98,12 +98,16 @@ def require_file(path: Path) -> None:
         )
 
 
+MAPPED = 32 << 20  # bytes
+
+
 class Safetensors:
     """One safetensors file; its header is checked against the file's size when it is opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.shapes = _checked_header(path)
+        self._touched = 0  # bytes of the present mapping
 
     @cached_property
     def _file(self) -> Any:
@@ -119,6 +123,10 @@ class Safetensors:
         except (SafetensorError, OSError) as error:
             problem = first_line(error)
             raise RungError(f"{self.path}: tensor {shown(name)} cannot be read ({problem}); fetch it again.") from None
+        self._touched += tensor.nbytes
+        if self._touched > MAPPED:  # mapped anew: what was read of the file no longer counts as this process's memory
+            self._touched = 0
+            self.__dict__.pop("_file", None)
         return tensor
 
 

@@ -13,6 +13,7 @@ from rung.inputs import (
     keys_far_apart,
     left_behind,
     one_far_above,
+    rows_alike,
     scores_alike,
     times,
     uneven,
@@ -160,6 +161,7 @@ OPERATION = Operation(
             dict(B=1, T=40, S=45, C=32, NH=1),
         ),
     ),
+    edges={"rows of zeros": {"qkv": rows_alike(0.0), "k": rows_alike(0.0)}},
     shapes={
         "b1s1024": dict(B=1, T=1, S=1024, C=768, NH=12),
         "b1s128": dict(B=1, T=1, S=128, C=768, NH=12),

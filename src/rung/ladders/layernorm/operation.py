@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import ROW_SCALES, around, raised_from, rows_scaled, times
+from rung.inputs import ROW_SCALES, around, raised_from, rows_alike, rows_scaled, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
@@ -83,6 +83,7 @@ OPERATION = Operation(
         Case("gpt2-xl", dict(B=2, T=65, C=1600), where="cuda"),
         *sizes(dict(B=67, T=65, C=8), dict(B=2, T=1031, C=8), dict(B=1, T=2, C=1024), dict(B=1, T=2, C=1280)),
     ),
+    edges={"constant rows": {"x": rows_alike(0.0, 0.5, -2.0), "residual": rows_alike(0.0)}},
     shapes={
         "b1t1": dict(B=1, T=1, C=768),
         "b4t64": dict(B=4, T=64, C=768),

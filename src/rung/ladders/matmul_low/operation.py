@@ -7,7 +7,7 @@ against the unquantised numbers.
 
 from __future__ import annotations
 
-from rung.inputs import times
+from rung.inputs import rows_alike, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 from rung.precision import float32_products
@@ -108,6 +108,10 @@ def in_small_steps(x: torch.Tensor, _: object) -> torch.Tensor:
     return x & 0x9F
 
 
+def every_second_zero(scale: torch.Tensor, _: object) -> torch.Tensor:
+    return scale * (torch.arange(len(scale), device=scale.device) % 2)
+
+
 def torch_linear(x: torch.Tensor, weight: torch.Tensor, dtype: str) -> torch.Tensor:
     with float32_products(dtype):
         return F.linear(x, weight)
@@ -172,6 +176,12 @@ OPERATION = Operation(
             dict(M=3, OC=3072, C=32),
         ),
     ),
+    edges={
+        "rows of zeros": {
+            **dict.fromkeys(("x", "x_q", "x_f8", "weight", "w_q", "w_f8", "w_i8"), rows_alike(0)),
+            **dict.fromkeys(("x_scale", "w_scale"), every_second_zero),
+        }
+    },
     shapes={
         "gpt2 fc, 256 rows": dict(M=256, OC=3072, C=768),
         "gpt2 fc, 8192 rows": dict(M=8192, OC=3072, C=768),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import F16_TOP, spread
+from rung.inputs import F16_TOP, rows_alike, spread
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, sizes
 
@@ -47,6 +47,7 @@ OPERATION = Operation(
         Case("a million", {"B": 4, "N": (1 << 20) + 3}, where="cuda"),
         *sizes(dict(B=5001, N=9)),
     ),
+    edges={"rows of zeros": {"x": rows_alike(0.0)}},
     shapes={
         "b8192n768": {"B": 8192, "N": 768},
         "b65536n1024": {"B": 65536, "N": 1024},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import ROW_SCALES, around, raised_from, rows_scaled, times
+from rung.inputs import ROW_SCALES, around, raised_from, rows_alike, rows_scaled, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
@@ -60,6 +60,7 @@ OPERATION = Operation(
         Case("Llama-3.2-3B", dict(B=1, T=65, C=3072), where="cuda"),
         *sizes(dict(B=67, T=65, C=8), dict(B=2, T=1031, C=8), dict(B=1, T=2, C=1280)),
     ),
+    edges={"constant rows": {"x": rows_alike(0.0, 0.5, -2.0)}},
     shapes={
         "b1t1": dict(B=1, T=1, C=2048),
         "b4t64": dict(B=4, T=64, C=2048),

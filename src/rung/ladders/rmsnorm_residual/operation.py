@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import ROW_SCALES, raised_from, rows_scaled, times
+from rung.inputs import ROW_SCALES, raised_from, rows_alike, rows_scaled, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
@@ -66,6 +66,7 @@ OPERATION = Operation(
             dict(B=1, T=2, C=1024),
         ),
     ),
+    edges={"rows of zeros": {"x": rows_alike(0.0), "residual": rows_alike(0.0)}},
     shapes={
         "b1t1": dict(B=1, T=1, C=2048),
         "b4t64": dict(B=4, T=64, C=2048),

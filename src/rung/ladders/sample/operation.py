@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from rung.inputs import Change
+from rung.inputs import Change, leading
 from rung.lazy import torch
 from rung.operation import Case, Cost, Operand, Operation, Race, Tensors, Values
 
@@ -190,10 +191,7 @@ OPERATION = Operation(
         Case("several a thread", {"B": 5, "V": 16421}, change={"logits": _flat, "settings": _wide}),
         Case("many settings", {"B": 96, "V": 61}),
         Case("late steps", {"B": 16, "V": 97}, change={"steps": lambda x, _: x * 70001 + 65536}),
-        Case("greedy among equals", {"B": 8, "V": 2300}, change=TIES),
         Case("gpt2's vocabulary", {"B": 2, "V": 50257}, change={"settings": _temperature_alone}),
-        Case("drawn from two equals", {"B": 4, "V": 2}, change=EQUALS),
-        Case("drawn from equals", {"B": 8, "V": 2203}, change=EQUALS),
         Case("a random number of zero", {"B": 16, "V": 2203}, change=ZERO),
         Case("zero, of all", {"B": 2, "V": 2203}, change={**ZERO, "settings": _temperature_alone}),
         Case("close to an edge", {"B": 16, "V": 2}, change=NEAR_AN_EDGE),
@@ -206,6 +204,11 @@ OPERATION = Operation(
         Case("260 sequences", {"B": 260, "V": 33}, where="alone"),
         Case("gpt2", {"B": 64, "V": 50257}, where="cuda"),
     ),
+    edges={
+        "greedy among equals": TIES,
+        "drawn from equals": EQUALS,
+        "masked": {"logits": leading(-math.inf)},
+    },
     shapes={"gpt2": {"B": 1, "V": 50257}, "gpt2 b64": {"B": 64, "V": 50257}, "gpt2 b256": {"B": 256, "V": 50257}},
     races=(Race("gpt2", ("f32",)), Race("gpt2 b64", ("f32",))),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import around, row_scores, rows_far_apart, times
+from rung.inputs import around, leading, row_scores, rows_alike, rows_far_apart, times
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
@@ -101,6 +101,11 @@ OPERATION = Operation(
         Case("vocabulary", dict(B=1, NH=1, T=67, S=50257, causal=0, scale=1.0), where="cuda"),
         *sizes(dict(B=67, NH=2, T=2, S=5), dict(B=2, NH=25, T=3, S=9), dict(B=1, NH=1, T=520, S=530)),
     ),
+    edges={
+        "rows of equals": {"x": rows_alike(0.0, -3.0)},
+        "ties": {"x": lambda x, _: x.round()},
+        "leading -10000": {"x": leading(-1e4)},
+    },
     shapes={
         "b4t64": dict(B=4, NH=12, T=64, S=64),
         "b8t1024": dict(B=8, NH=12, T=1024, S=1024),

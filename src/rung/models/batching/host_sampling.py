@@ -57,6 +57,9 @@ class _Row:
 class Passes(Columns, Protocol):
     """Steps that also read many tokens: a token's bits do not depend on the tokens that are read with it."""
 
+    def prepare(self) -> None:
+        """Wait for what the first read needs."""
+
     def read(self, runs: Sequence[Run], cache: Cache) -> torch.Tensor:
         """Logits (runs, V) after the last token of each run; keys and values go to the cache."""
 
@@ -106,6 +109,10 @@ class HostBackend(Backend):
     @property
     def free_slots(self) -> int:
         return self.slots - len(self._rows)
+
+    def warm(self) -> None:
+        if self._passes is not None:
+            self._passes.prepare()
 
     @property
     def usage(self) -> float | None:

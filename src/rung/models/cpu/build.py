@@ -1,7 +1,8 @@
-"""Compiles decode.cpp and its headers for this machine and a format of weights, once, into rung's cache. Imports
+"""Compiles decode.cpp and passes.cpp for this machine and a format of weights, once, into rung's cache. Imports
 nothing large.
 
-Compilation takes some seconds, so `begin` starts it and returns; the first use of the library waits for the rest.
+Compilation takes some seconds, so `begin` starts it and returns; the first use of a library waits for the rest. They
+are two libraries, since a short prompt needs the first alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from rung.cuda import kept
 from rung.errors import RungError
 
-SOURCE = Path(__file__).with_name("decode.cpp")
+DECODE, PASSES = (Path(__file__).with_name(name) for name in ("decode.cpp", "passes.cpp"))
 # Sums may be reordered, as vectorising float loops requires it; infinities keep their meaning.
 FLAGS = [
     "-O3",
@@ -79,31 +80,38 @@ DEFAULT = "bfloat16"
 
 
 @cache
-def begin(dtype: str) -> Compilation | None:
+def begin(dtype: str, source: Path = DECODE) -> Compilation | None:
     """Start compiling for weights of this dtype unless it is done; None without a compiler."""
     compiler = os.environ.get("RUNG_CXX") or shutil.which("g++") or shutil.which("clang++")
     wide = [WIDE] if platform.machine() in ("x86_64", "AMD64") else []
-    begun = compilation(compiler, [*FLAGS, *wide], dtype) if compiler else None
+    begun = compilation(compiler, [*FLAGS, *wide], dtype, source) if compiler else None
     if begun is not None:
         atexit.register(begun.abandon)
         if begun.process is not None:
-            print(f"rung: the {dtype} kernels are compiled for this processor, once; it takes some seconds.",
-                  file=sys.stderr, flush=True)  # fmt: skip
+            _tell(dtype)
     return begun
 
 
-def compilation(compiler: str, flags: list[str], dtype: str) -> Compilation | None:
+@cache
+def _tell(dtype: str) -> None:
+    print(f"rung: the {dtype} kernels are compiled for this processor, once; it takes some seconds.",
+          file=sys.stderr, flush=True)  # fmt: skip
+
+
+def compilation(compiler: str, flags: list[str], dtype: str, source: Path) -> Compilation | None:
     """The library compiled with these flags, from the cache if it is there; None where nothing can be written."""
     flags = [f"-DRUNG_BITS={BITS[dtype]}", *flags]
-    source = b"".join(file.read_bytes() for file in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))))
+    text = b"".join(file.read_bytes() for file in (source, *sorted(source.parent.glob("*.h"))))
     identity = "\0".join([_version(compiler), *flags, _processor()]).encode()
-    key = hashlib.sha256(source + identity).hexdigest()[:16]
-    name = f"decode-{key}"
+    key = hashlib.sha256(text + identity).hexdigest()[:16]
+    name = f"{source.stem}-{key}"
     try:
         where = kept.folder("native")
     except RungError as problem:
         print(f"rung: {problem} Until then text is written through torch.", file=sys.stderr, flush=True)
         return None
+    # The first token is not delayed by what only prompts need.
+    later = [nice] if source == PASSES and (nice := shutil.which("nice")) else []
     found = kept.find(where, name)
     if found:
         return Compilation(found.path)
@@ -111,7 +119,7 @@ def compilation(compiler: str, flags: list[str], dtype: str) -> Compilation | No
         handle, made = tempfile.mkstemp(dir=where, prefix=f".{name}-", suffix=".so")
         os.close(handle)
         process = subprocess.Popen(
-            [compiler, *flags, str(SOURCE), "-o", made], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            [*later, compiler, *flags, str(source), "-o", made], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
     except OSError:

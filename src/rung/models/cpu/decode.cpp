@@ -4,7 +4,6 @@
 // framework between the operations, threads synchronize at spinning barriers, and activations are float for any weight
 // format. A "column" is one token of one sequence; all columns use each weight that was read.
 // Compiled for this machine (-march=native); loops are written so that the compiler vectorises them.
-#include "many.h"
 #include "shared.h"
 
 namespace {
@@ -322,10 +321,14 @@ class Forward final : public Model {
     for (int first; (first = next.fetch_add(share, std::memory_order_relaxed)) < OC;) {
       const int end = std::min(OC, first + share);
       const auto rows = [&](auto count, int o) {
-        for (int c = 0; c < n;)
-          if (n - c >= 4) some<count(), 4>(in, linear, K, o, c, write);
-          else if (n - c >= 2) some<count(), 2>(in, linear, K, o, c, write);
-          else some<count(), 1>(in, linear, K, o, c, write);
+        constexpr int R = count();
+        float y[4][R];
+        for (int c = 0, columns; c < n; c += columns) {
+          columns = n - c >= 4 ? some<R, 4>(in, linear, K, o, c, y)
+                  : n - c >= 2 ? some<R, 2>(in, linear, K, o, c, y) : some<R, 1>(in, linear, K, o, c, y);
+          for (int j = 0; j < columns; ++j)
+            for (int r = 0; r < R; ++r) write(c + j, o + r, y[j][r]);
+        }
       };
       int o = first;
       if (LANES > 8 && n > 8)  // with fewer columns memory is the limit, and one stream of rows is fastest; so it is with 16 registers
@@ -334,21 +337,23 @@ class Forward final : public Model {
     }
   }
 
-  // The products of R rows of weights from o on with N columns from c on; advances c.
-  template <int R, int N, typename Write>
-  void some(const Inputs<X>& in, const Linear& linear, int K, int o, int& c, const Write& write) const {
+  // y: the products of R rows of weights from o on with N columns from c on; returns N. Not inlined: five uses of a
+  // product would each compile their own.
+  template <int R, int N>
+  __attribute__((noinline)) int some(const Inputs<X>& in, const Linear& linear, int K, int o, int c,
+                                     float (*y)[R]) const {
     const Weight* row = static_cast<const Weight*>(linear.weight) + size_t(o) * K;
     const X* x = &in.x[size_t(c) * K];
     float sum[R][N];
     c == 0 ? dots<R, N, true>(row, x, K, sum) : dots<R, N, false>(row, x, K, sum);
-    for (int j = 0; j < N; ++j, ++c)
+    for (int j = 0; j < N; ++j)
       for (int r = 0; r < R; ++r) {
-        float y = sum[r][j];
+        y[j][r] = sum[r][j];
         if constexpr (std::is_same_v<Weight, int8_t>)
-          y = scaled(y, in.scale[c] * linear.scale[o + r], linear.bias ? linear.bias[o + r] : 0);
-        else if (linear.bias) y += linear.bias[o + r];
-        write(c, o + r, y);
+          y[j][r] = scaled(sum[r][j], in.scale[c + j] * linear.scale[o + r], linear.bias ? linear.bias[o + r] : 0);
+        else if (linear.bias) y[j][r] += linear.bias[o + r];
       }
+    return N;
   }
 
   const Network& net_;
@@ -366,10 +371,6 @@ class Engine {
  public:
   Engine(const Shape& shape, const void* const* tensors) : network_(shape, tensors) {
     few_ = std::make_unique<Forward>(network_, step_);
-    constexpr bool TILES = RUNG_TILES && !std::is_same_v<Weight, float>;
-    const bool fits = network_.s.C % 64 == 0 && network_.Q % 64 == 0 && network_.s.F % 64 == 0;
-    if (TILES && fits && tiles_allowed()) many_ = std::make_unique<Lanes<Weight, Cached, TILES>>(network_, pass_);
-    else many_ = std::make_unique<Lanes<Weight, Cached, false>>(network_, pass_);
     for (int i = 1; i < shape.threads; ++i) threads_.emplace_back([this, i] { serve(i); });
   }
 
@@ -384,6 +385,8 @@ class Engine {
     few_->begin(x);
     run(*few_);
   }
+
+  void join(Many* (*passes)(const Network&, const Pass&)) { many_.reset(passes(network_, pass_)); }
 
   void pass(const Pass& pass) {
     pass_ = pass;
@@ -441,6 +444,9 @@ extern "C" {
 int32_t rung_max_columns() { return MAX_COLUMNS; }
 
 void* rung_new(const Shape* shape, const void* const* tensors) { return new Engine(*shape, tensors); }
+
+// Before the first pass: the other library's function.
+void rung_join(void* engine, Many* (*passes)(const Network&, const Pass&)) { static_cast<Engine*>(engine)->join(passes); }
 
 void rung_free(void* engine) { delete static_cast<Engine*>(engine); }
 

@@ -1,4 +1,4 @@
-"""decode.cpp as a Python object."""
+"""decode.cpp and passes.cpp as a Python object."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 
+from rung.errors import RungError
 from rung.models.cache import Cache, Column, Run
 from rung.models.cpu import build
+from rung.models.cpu.build import Compilation
 from rung.models.family import Config
 from rung.models.plan import place_of
 from rung.models.rope import tables
@@ -42,11 +45,29 @@ class Memory(ctypes.Structure):
     )
 
 
-def available(dtype: str) -> ctypes.CDLL | None:
+@dataclass(frozen=True)
+class Code:
+    """What is compiled for a format of weights: steps, and passes, which are waited for when they are first used."""
+
+    steps: ctypes.CDLL
+    passes: Callable[[], Compilation | None]
+
+    def passes_of(self) -> object:
+        """The function that makes them."""
+        compiled = self.passes()
+        path = compiled.wait() if compiled else None
+        try:
+            return None if path is None else ctypes.CDLL(str(path)).rung_passes
+        except OSError:
+            return None
+
+
+def available(dtype: str) -> Code | None:
     """The compiled code for weights of this dtype, waiting for the compiler if it runs; None without a compiler."""
     compilation = build.begin(dtype)
     library = compilation.wait() if compilation else None
-    return _bind(library) if library else None
+    steps = _bind(library) if library else None
+    return Code(steps, partial(build.begin, dtype, build.PASSES)) if steps else None
 
 
 @cache
@@ -57,6 +78,7 @@ def _bind(path: Path) -> ctypes.CDLL | None:
         return None
     library.rung_new.restype = ctypes.c_void_p
     library.rung_new.argtypes = [ctypes.POINTER(Shape), ctypes.POINTER(ctypes.c_void_p)]
+    library.rung_join.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     library.rung_free.argtypes = [ctypes.c_void_p]
     for function in (library.rung_step, library.rung_read):
         function.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 4]
@@ -71,12 +93,12 @@ class CpuSteps:
     cache: Cache | None = None  # it accepts any cache
 
     def __init__(
-        self, library: ctypes.CDLL, config: Config, weights: Weights, threads: int, window: int | None = None
+        self, code: Code, config: Config, weights: Weights, threads: int, window: int | None = None
     ) -> None:
-        self._library = library
+        self._code, self._library = code, code.steps
         self._config = config
         self._weights = weights
-        self.columns_at_once: int = library.rung_max_columns()
+        self.columns_at_once: int = self._library.rung_max_columns()
         scales = floats([config.attention_scale(i) for i in range(config.layers)])
         tensors: list[torch.Tensor | None] = []
         of_layers = (getattr(layer, role, None) for layer in weights.layers for role in LAYER)
@@ -105,6 +127,20 @@ class CpuSteps:
         self._lock = threading.Lock()  # one step or pass at a time
         self._handle: int | None = self._library.rung_new(ctypes.byref(self._shape), pointers)
         self._pid = os.getpid()
+        self._joined = False
+
+    def prepare(self) -> None:
+        """Wait for the code of passes."""
+        if self._joined:
+            return
+        passes = self._code.passes_of()
+        if passes is None:
+            raise RungError(
+                "the kernels for long prompts could not be compiled; name another compiler in RUNG_CXX, or another "
+                "folder in RUNG_CACHE."
+            )
+        self._library.rung_join(self._handle, passes)
+        self._joined = True
 
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:  # `os` is already unloaded when Python ends
         if getattr(self, "_handle", None) and self._pid == getpid():
@@ -115,7 +151,7 @@ class CpuSteps:
         logits = empty(outputs, self._config.vocabulary)
         x = self._embed([c.token for c in columns], [c.position for c in columns])
         places = [(c.row, c.position, c.output) for c in columns]
-        self._call(self._library.rung_step, places, x.data_ptr(), _memory(cache), logits.data_ptr())
+        self._call(self._library.rung_step, False, places, x.data_ptr(), _memory(cache), logits.data_ptr())
         return logits
 
     def read(self, runs: Sequence[Run], cache: Cache) -> torch.Tensor:
@@ -123,7 +159,7 @@ class CpuSteps:
         logits = empty(len(runs), self._config.vocabulary)
         x = self._embed_runs(runs)
         places = [(r.row, r.position, len(r.tokens)) for r in runs]
-        self._call(self._library.rung_read, places, x.data_ptr(), _memory(cache), logits.data_ptr())
+        self._call(self._library.rung_read, True, places, x.data_ptr(), _memory(cache), logits.data_ptr())
         return logits
 
     def rate(self, windows: Sequence[Sequence[int]], whole: bool) -> list[torch.Tensor]:
@@ -134,14 +170,18 @@ class CpuSteps:
         targets = integers([token for ids in windows for token in ids[1:]])
         figures = empty(len(targets), 3)
         places = [(0, end - count, count) for end, count in zip(itertools.accumulate(counts), counts, strict=True)]
-        self._call(self._library.rung_rate, places, x.data_ptr(), targets.data_ptr(), whole, figures.data_ptr())
+        self._call(self._library.rung_rate, True, places, x.data_ptr(), targets.data_ptr(), whole, figures.data_ptr())
         return list(torch.split(figures, counts))
 
-    def _call(self, function: Callable[..., None], places: Sequence[tuple[int, int, int]], *rest: object) -> None:
+    def _call(
+        self, function: Callable[..., None], passes: bool, places: Sequence[tuple[int, int, int]], *rest: object
+    ) -> None:
         if os.getpid() != self._pid:
             self._begin()  # after a fork, in which the earlier object's threads do not exist
         numbers = (ctypes.c_int64 * (3 * len(places)))(*itertools.chain.from_iterable(places))
         with self._lock:
+            if passes:
+                self.prepare()
             function(self._handle, len(places), ctypes.addressof(numbers), *rest)
 
     def _embed_runs(self, runs: Sequence[Run]) -> torch.Tensor:

@@ -23,6 +23,18 @@
 #include <immintrin.h>
 #endif
 
+// A model's work with a step or a pass. Not in the unnamed namespace, since one library calls what another derives.
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual void work(int me) = 0;  // by every thread: its share
+};
+
+class Many : public Model {
+ public:
+  virtual void begin() = 0;  // by one thread
+};
+
 namespace {
 
 enum Activation : int32_t { GELU_TANH = 0, GELU_ERF = 1, RELU = 2, SWIGLU = 3 };
@@ -175,6 +187,9 @@ extern "C" struct Memory {
   int64_t reach, page, between_layers, between_pages;
 };
 
+// Neighbouring tokens of one sequence: its row of the cache, and the place of the first of them there.
+extern "C" struct Run { int64_t row, position, count; };
+
 namespace {
 
 // Where a token of a row begins, in its first head of the first layer.
@@ -224,10 +239,15 @@ struct Network {
   int turned;  // of a token's queries, keys and values, this many wait for that; the others go to the cache at once
 };
 
-class Model {
- public:
-  virtual ~Model() = default;
-  virtual void work(int me) = 0;  // by every thread: its share
+// One pass's arguments, shared by all threads.
+struct Pass {
+  int runs;
+  const Run* run;
+  const float* x;  // (tokens, C)
+  Memory memory;
+  const int64_t* wanted;  // (tokens), or null for logits
+  bool whole;             // ranks and entropies as well
+  float* out;
 };
 
 constexpr int QUANTA = 32767;  // the largest input of a product with 8-bit weights

@@ -1,9 +1,9 @@
-// A model for many tokens at a time: prompts, and texts to score.
+// A model for many tokens at a time: prompts, and texts to score. A library of its own, since a text that begins with
+// few tokens does not wait for its compilation.
 //
 // Each vector lane holds one token, from the embedding to the head: activations are stored as (block of tokens, feature,
 // token of the block). Weights are broadcast in place, norms and softmax need no sums across lanes, and every sum is added
 // up in index order. So a token's bits depend only on the tokens that it attends to.
-#pragma once
 #include "shared.h"
 
 namespace {
@@ -254,29 +254,6 @@ inline void unpack(const int8_t* from, size_t count, int32_t* to) {
   for (size_t i = 0; i < count; ++i) pairs[i] = from[i];
   if (count % 2) pairs[count] = 0;
 }
-
-}  // namespace
-
-// Neighbouring tokens of one sequence: its row of the cache, and the place of the first of them there.
-extern "C" struct Run { int64_t row, position, count; };
-
-namespace {
-
-// One pass's arguments, shared by all threads.
-struct Pass {
-  int runs;
-  const Run* run;
-  const float* x;  // (tokens, C)
-  Memory memory;
-  const int64_t* wanted;  // (tokens), or null for logits
-  bool whole;             // ranks and entropies as well
-  float* out;
-};
-
-class Many : public Model {
- public:
-  virtual void begin() = 0;  // by one thread
-};
 
 // TILES: the processor's matrix unit multiplies; it needs widths that are multiples of 64.
 template <typename W, typename KV, bool TILES>
@@ -721,3 +698,10 @@ class Lanes final : public Many {
 };
 
 }  // namespace
+
+extern "C" Many* rung_passes(const Network& network, const Pass& pass) {
+  constexpr bool TILES = RUNG_TILES && !std::is_same_v<Weight, float>;
+  const bool fits = network.s.C % 64 == 0 && network.Q % 64 == 0 && network.s.F % 64 == 0;
+  if (TILES && fits && tiles_allowed()) return new Lanes<Weight, Cached, TILES>(network, pass);
+  return new Lanes<Weight, Cached, false>(network, pass);
+}
