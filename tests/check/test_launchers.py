@@ -164,3 +164,18 @@ def test_what_another_kernel_of_the_file_needs_refuses_that_kernel_alone(tmp_pat
 def test_a_function_of_one_row_is_judged_with_one_row(tmp_path: Path) -> None:
     row = SEVERAL.replace("float* output, int rows, int cols)\n{", "float* output, int N)\n{\n    int rows = 1, cols = N;")
     assert verdict(tmp_path, "softmax", row) == (0, "ok")
+
+
+def test_a_function_whose_caller_zeroes_the_result_is_judged_with_zeros(tmp_path: Path) -> None:
+    text = r"""
+    __global__ void add_up(const float* input, float* output, int N)
+    {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < N) atomicAdd(output, input[i]);
+    }
+    void solve(const float* input, float* output, int N)
+    {
+        int blocks = (N + 63) / 64;
+        add_up<<<blocks, 64>>>(input, output, N);
+    }"""
+    assert verdict(tmp_path, "reduce", text) == (0, "ok")

@@ -349,7 +349,7 @@ def launchers(
         for picked in itertools.product(*choices):
             bind = {**targets, **own, **dict(zip([p.name for p in scalars], picked, strict=True)), **given}
             bound = {str(b) for b in bind.values()}
-            for one_row in (False, True):
+            for one_row in (False, True)[: 2 if len(scalars) == 1 else 1]:  # its only size may be a row's
                 yield from ((bind, _dtypes(parameters, of), n) for n in fixed(of, source, bound, one_block=one_row))
 
 

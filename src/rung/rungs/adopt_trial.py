@@ -88,13 +88,15 @@ def _try(
     return None
 
 
-def right_in_small(of: Operation, rung: Rung, dtype: Dtype) -> bool:
-    """Whether a host's function, which runs in a process of its own, is right in small cases and in long rows."""
+def right_in_small(of: Operation, rung: Rung, dtype: Dtype) -> list[str] | None:
+    """The outputs that must be zero before, if a host's function, which runs in a process of its own, is right in small
+    cases and in long rows."""
+    zeroed: list[str] = []
     try:
-        small = _small(of, rung, dtype)
-        return all(_right(of, rung, v, dtype, []) for v in small) and _right_in_long_rows(of, rung, dtype, [])
+        right = all(_right(of, rung, values, dtype, zeroed) for values in _small(of, rung, dtype))
+        return zeroed if right and _right_in_long_rows(of, rung, dtype, zeroed) else None
     except (RungError, EmulatorFault):
-        return False
+        return None
 
 
 def _multiples(of: Operation, rung: Rung, given: Values, dtype: Dtype, zeroed: list[str], tile: int) -> list[str]:

@@ -133,8 +133,9 @@ def found_right(of: Operation, path: Path) -> LauncherRung | None:
                     return None
                 rung = LauncherRung(of, path, name, defined[name], bound, dtypes, needs)
                 rung.guessed = True
-                if adopt_trial.right_in_small(of, rung, dtype_named(dtypes[0])):
-                    return rung
+                zeroed = adopt_trial.right_in_small(of, rung, dtype_named(dtypes[0]))
+                if zeroed is not None:
+                    return LauncherRung(of, path, name, defined[name], bound, dtypes, needs, zeroed)
     return None
 
 
@@ -152,11 +153,13 @@ class LauncherRung(Rung):
         bind: Mapping[str, str | float],
         dtypes: Sequence[str],
         needs: Sequence[str],
+        zeroed: Sequence[str] = (),
     ) -> None:
         self.parameters, self._call, self.bind = parameters, call, bind
         self._source = read_text(path)
         idea = f"{call} of {path.name}."
-        super().__init__(of, call, path, Header(idea, dtypes=tuple(dtypes), needs=tuple(needs), align=1))
+        header = Header(idea, dtypes=tuple(dtypes), needs=tuple(needs), zeroed=tuple(zeroed), align=1)
+        super().__init__(of, call, path, header)
 
     @property
     def source(self) -> str:
@@ -189,6 +192,8 @@ class LauncherRung(Rung):
         program = self._program
 
         def run() -> None:
+            for zero in call.zeroed:
+                zero()
             launching()
             self._run(program, tensors, words)
 
