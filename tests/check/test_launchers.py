@@ -179,3 +179,18 @@ def test_a_function_whose_caller_zeroes_the_result_is_judged_with_zeros(tmp_path
         add_up<<<blocks, 64>>>(input, output, N);
     }"""
     assert verdict(tmp_path, "reduce", text) == (0, "ok")
+
+
+def test_a_constant_that_only_a_pragma_names_stays(tmp_path: Path) -> None:
+    text = r"""
+    constexpr int DEPTH = 4;
+    __device__ int unused() { return 0; }
+    __global__ void gelu(const float* x, float* out, int n)
+    {
+        int first = (blockIdx.x * 256 + threadIdx.x) * 4;
+    #pragma unroll DEPTH
+        for (int i = first; i < min(n, first + 4); i++)
+            out[i] = 0.5f * x[i] * (1.0f + tanhf(0.7978845608f * (x[i] + 0.044715f * x[i] * x[i] * x[i])));
+    }
+    void launched(const float* x, float* out, int n) { gelu<<<(n + 1023) / 1024, 256>>>(x, out, n); }"""
+    assert verdict(tmp_path, "gelu", text) == (0, "ok")

@@ -246,3 +246,10 @@ def test_a_kernel_of_a_process_that_interprets_is_compiled_all_the_same(tmp_path
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
 
+
+
+def test_an_error_of_the_compiler_is_told_where_triton_keeps_no_list_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rung.emulator.triton import _line
+
+    monkeypatch.delattr("triton.runtime.jit._triton_jit_function_registry", raising=False)  # as Triton 3.6
+    assert _line(ValueError("out of resource")) == ""

@@ -30,6 +30,7 @@ _HOST_HEADER = re.compile(
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][^\n]*', re.MULTILINE)
 _PLACED = re.compile(r'^[ \t]*#[ \t]*(?:include[ \t]*(?:"([^"\n]+)"|<([^/>\n]+)>)|pragma[ \t]+once).*$', re.MULTILINE)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\n|[^\n])*)", re.MULTILINE)
+_PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma\b(.*)", re.MULTILINE)
 _DIRECTIVE = re.compile(r"[ \t]*#")
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -131,6 +132,7 @@ def _items_of_kernels(
         return only is not None and defines and not item.names & only
 
     macros = _macros(text)
+    named = named.union(*map(_NAME.findall, _PRAGMA.findall(text)))  # such as a constant in `#pragma unroll DEPTH`
     always = {"using namespace", "static_assert", "namespace", "extern template"}
     kept: set[int] = set()
     items = [item for item in items if not _hosts_variable(item, macros)]

@@ -55,10 +55,11 @@ def _of_the_compiler(problem: BaseException) -> str:
 
 def _line(problem: BaseException) -> str:
     """The file and the line of an error of Triton's compiler, which counts lines from the kernel's `def`."""
-    from triton.runtime.jit import _triton_jit_function_registry
+    from triton.runtime import jit
 
+    known = getattr(jit, "_triton_jit_function_registry", {})  # Triton 3.6 has none
     source, node = getattr(problem, "src", ""), getattr(problem, "node", object())
-    for function in _triton_jit_function_registry.values():
+    for function in known.values():
         if source and hasattr(node, "lineno") and function.src == source:
             decorators = "".join(function.raw_src).partition("def ")[0].count("\n")
             file = Path(function.fn.__code__.co_filename).name
