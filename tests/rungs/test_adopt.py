@@ -483,3 +483,14 @@ def test_a_kernel_that_one_block_runs_for_one_vector_has_one_row(tmp_path: Path)
     )
     rung = catalogue.rung_from_file(catalogue.operation("softmax"), path)
     assert {"B == 1", "NH == 1", "T == 1"} <= {*rung.needs} and rung.guessed and not rung.doubts
+
+
+def test_a_block_that_is_rounded_up_to_whole_warps_by_a_mask(tmp_path: Path) -> None:
+    path = tmp_path / "relu.cu"
+    path.write_text(
+        "__global__ void relu(const float* x, float* out, int C)\n{\n    int i = blockIdx.x * C + threadIdx.x;\n"
+        "    if (threadIdx.x < C) out[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0.0f;\n}\n"
+        "void launched(const float* x, float* out, int rows, int C) { relu<<<rows, (C + 31) & ~31>>>(x, out, C); }\n"
+    )
+    found = adopt.adopted(catalogue.operation("relu"), path)
+    assert found is not None and found.table["launch"][0]["block"] == "(C + 31) // 32 * 32"

@@ -906,6 +906,7 @@ def _over(text: str, scope: dict[str, str], known: set[str], depth: int = 0) -> 
     text = re.sub(r"\b(?:std::)?ceilf?\s*\(\s*([^()/]+)/([^()/]+)\)", r"ceil_div(\1, \2)", text)
     text = re.sub(r"\b(\d+)(?:[uU]|[lL])+\b", r"\1", text)
     text = re.sub(r"(?<!/)/(?!/)", "//", text)
+    text = re.sub(r"\)\s*&\s*~\s*(\d+)", lambda m: f") // {int(m[1]) + 1} * {int(m[1]) + 1}", text)  # rounded down
     for name in dict.fromkeys(re.findall(r"[A-Za-z_]\w*", text)):
         called = re.search(rf"\b{name}\s*\(", text)
         if called:
@@ -945,4 +946,5 @@ def _bare(text: str) -> str:
 
 
 def _valid(text: str, known: set[str]) -> bool:
-    return _parses(text) and names_in(text) <= known | {"sizeof_real", "min", "max", "ceil_div"}
+    names = known | {"sizeof_real", "min", "max", "ceil_div"}
+    return _parses(text) and names_in(text) <= names and not re.search(r"[~^|&]", text)
