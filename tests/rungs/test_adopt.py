@@ -486,11 +486,13 @@ def test_a_kernel_that_one_block_runs_for_one_vector_has_one_row(tmp_path: Path)
 
 
 def test_a_block_that_is_rounded_up_to_whole_warps_by_a_mask(tmp_path: Path) -> None:
-    path = tmp_path / "relu.cu"
+    path = tmp_path / "softmax.cu"
     path.write_text(
-        "__global__ void relu(const float* x, float* out, int C)\n{\n    int i = blockIdx.x * C + threadIdx.x;\n"
-        "    if (threadIdx.x < C) out[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0.0f;\n}\n"
-        "void launched(const float* x, float* out, int rows, int C) { relu<<<rows, (C + 31) & ~31>>>(x, out, C); }\n"
+        "__global__ void softmax(const float* x, float* out, int C)\n{\n    const float* row = x + blockIdx.x * C;\n"
+        "    float m = row[0], sum = 0;\n    for (int i = 0; i < C; i++) m = fmaxf(m, row[i]);\n"
+        "    for (int i = 0; i < C; i++) sum += expf(row[i] - m);\n"
+        "    if (threadIdx.x < C) out[blockIdx.x * C + threadIdx.x] = expf(row[threadIdx.x] - m) / sum;\n}\n"
+        "void launched(const float* x, float* out, int N, int C) { softmax<<<N, (C + 31) & ~31>>>(x, out, C); }\n"
     )
-    found = adopt.adopted(catalogue.operation("relu"), path)
-    assert found is not None and found.table["launch"][0]["block"] == "(C + 31) // 32 * 32"
+    found = adopt.adopted(catalogue.operation("softmax"), path)
+    assert found is not None and found.table["launch"][0]["block"] == "(S + 31) // 32 * 32"

@@ -714,9 +714,11 @@ def _shapes(
         grid, block = _three(launch.grid, scope, known), _three(launch.block, scope, known)
         shared = _over(launch.shared, scope, known) if launch.shared else None
         small = not block or not all(map(str.isdigit, block)) or math.prod(map(int, block)) <= THREADS_BLOCK
-        if grid and block and small and (shared or not launch.shared):
+        alone = re.fullmatch(r"[A-Za-z_]\w*", launch.grid)  # a size that only the host has
+        grids = [grid] if grid else [[of.sizes[0]], [of.sizes[2]]] if alone else []
+        if block and small and (shared or not launch.shared):
             dynamic = {"shared": shared} if shared not in (None, "0") else {}
-            yield {"grid": _plain(grid), "block": _plain(block), **dynamic}
+            yield from ({"grid": _plain(one), "block": _plain(block), **dynamic} for one in grids)
     yield from _by_style(of, body, constants, means)
 
 
