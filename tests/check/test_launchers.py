@@ -194,3 +194,25 @@ def test_a_constant_that_only_a_pragma_names_stays(tmp_path: Path) -> None:
     }
     void launched(const float* x, float* out, int n) { gelu<<<(n + 1023) / 1024, 256>>>(x, out, n); }"""
     assert verdict(tmp_path, "gelu", text) == (0, "ok")
+
+
+def test_a_result_that_the_host_sends_to_the_device_is_the_devices(tmp_path: Path) -> None:
+    text = r"""
+    #include <cstdlib>
+    __global__ void parts(const float* input, float* part, int N)
+    {
+        float sum = 0;
+        for (int i = threadIdx.x; i < N; i += 32) sum += input[i];
+        part[threadIdx.x] = sum;
+    }
+    extern "C" void solve(const float* input, float* output, int N)
+    {
+        float *part, here[32], sum = 0;
+        cudaMalloc(&part, sizeof here);
+        parts<<<1, 32>>>(input, part, N);
+        cudaMemcpy(here, part, sizeof here, cudaMemcpyDeviceToHost);
+        for (float one : here) sum += one;
+        cudaMemcpy(output, &sum, sizeof(float), cudaMemcpyHostToDevice);
+        cudaFree(part);
+    }"""
+    assert verdict(tmp_path, "reduce", text) == (0, "ok")

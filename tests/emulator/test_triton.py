@@ -247,7 +247,6 @@ def test_a_kernel_of_a_process_that_interprets_is_compiled_all_the_same(tmp_path
     assert done.returncode == 0, done.stderr
 
 
-
 def test_an_error_of_the_compiler_is_told_where_triton_keeps_no_list_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     from rung.emulator.triton import _line
 

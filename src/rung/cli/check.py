@@ -144,7 +144,7 @@ def check(
         if isinstance(own, CudaRung) and own.guessed:
             console.note(options.proposed(own, write=write))
         if own.kind == "launcher":
-            console.note(f"rung: no kernel of {path} does it alone; {own.name}, which launches them, is judged.")
+            console.note(f"rung: no kernel of {path} can be judged by itself; its host function {own.name} is.")
         if path is not None and (failed := first_look(own, dtype or [], arch or [])):
             failed = doubted(failed, own)
             code = exit_code([failed], set())

@@ -110,11 +110,6 @@ def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter,
     return tuple(replace(p, ctype="void") if p.pointer and p.ctype.partition("<")[0] in own else p for p in parameters)
 
 
-def function_name(definition: str) -> str:
-    found = _DEFINED.search(definition)
-    return found[1] if found else ""
-
-
 def function_parameters(definition: str, source: str, origin: str) -> tuple[str, tuple[Parameter, ...]]:
     """Name and parameters of a function that a text of `source` defines; no name if it defines none."""
     found = _DEFINED.search(definition)

@@ -98,7 +98,7 @@ def require_file(path: Path) -> None:
         )
 
 
-MAPPED = 32 << 20  # bytes
+MAPPED = 32 << 20  # bytes that are read of a file until it is mapped anew
 
 
 class Safetensors:

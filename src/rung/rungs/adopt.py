@@ -908,7 +908,8 @@ def _over(text: str, scope: dict[str, str], known: set[str], depth: int = 0) -> 
     text = re.sub(r"\b(?:std::)?ceilf?\s*\(\s*([^()/]+)/([^()/]+)\)", r"ceil_div(\1, \2)", text)
     text = re.sub(r"\b(\d+)(?:[uU]|[lL])+\b", r"\1", text)
     text = re.sub(r"(?<!/)/(?!/)", "//", text)
-    text = re.sub(r"\)\s*&\s*~\s*(\d+)", lambda m: f") // {int(m[1]) + 1} * {int(m[1]) + 1}", text)  # rounded down
+    if (mask := re.search(r"\)\s*&\s*~\s*(\d+)", text)) and not (of := int(mask[1]) + 1) & (of - 1):
+        text = text.replace(mask[0], f") // {of} * {of}")  # rounded down
     for name in dict.fromkeys(re.findall(r"[A-Za-z_]\w*", text)):
         called = re.search(rf"\b{name}\s*\(", text)
         if called:
@@ -949,4 +950,4 @@ def _bare(text: str) -> str:
 
 def _valid(text: str, known: set[str]) -> bool:
     names = known | {"sizeof_real", "min", "max", "ceil_div"}
-    return _parses(text) and names_in(text) <= names and not re.search(r"[~^|&]", text)
+    return _parses(text) and names_in(text) <= names and not re.search(r"[~^|&]", text)  # no header has these

@@ -11,11 +11,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from rung.cuda.host_code import host_part
-from rung.cuda.source import Parameter, function_name, function_parameters
+from rung.cuda.source import Parameter, function_parameters
 from rung.dtypes import dtype as dtype_named
 from rung.dtypes import name_of
 from rung.emulator import executable, running
@@ -30,7 +31,7 @@ from rung.rungs.arguments import POINTEES
 from rung.rungs.base import Call, Prepared, Rung
 from rung.rungs.header import Header
 
-SECONDS = 60.0  # of one call
+SECONDS, PROGRAM = 60.0, "made"  # of one call; its file
 MOST, MOST_SECONDS = 24, 20.0  # bindings of a file's host functions that are tried, and how long
 # Operands lie in files named 0, 1, ... of the folder that the program is given, and numbers follow it.
 _DRIVER = """#define main rung_main_of_the_program
@@ -79,17 +80,20 @@ int main(int, char** words)
 """
 
 
-def _plain(call: str) -> str:
-    return call.partition("<")[0].rpartition("::")[2]
+@dataclass(frozen=True)
+class _Function:
+    text: str
+    parameters: tuple[Parameter, ...]
 
 
-Parameters = dict[str, tuple[Parameter, ...]]  # of host functions, by their names
-
-
-def _defined(source: str, path: Path) -> Parameters:
+def _defined(source: str, path: Path) -> dict[str, _Function]:
     """The host functions of a file that take pointers."""
-    defined = dict(function_parameters(text, source, str(path)) for text in host_part(source).split("\0"))
-    return {name: parameters for name, parameters in defined.items() if any(p.pointer for p in parameters)}
+    found: dict[str, _Function] = {}
+    for text in host_part(source).split("\0"):
+        name, parameters = function_parameters(text, source, str(path))
+        if any(p.pointer for p in parameters):
+            found[name] = _Function(text, parameters)
+    return found
 
 
 def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]) -> list[LauncherRung]:
@@ -100,14 +104,14 @@ def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]
     needs = [word for word in words if word.partition("=")[0] not in given]
     found: list[LauncherRung] = []
     for call in calls:
-        plain = _plain(call)
+        plain = call.partition("<")[0].rpartition("::")[2]
         names = [name for name in defined if name == plain or fnmatch.fnmatchcase(name, call)]
         if not names:
             listed = ", ".join(name for name in defined if name != "main") or "none"
             raise RungError(f"{path} defines no host function {call} that takes pointers; it has {listed}.")
         for name in names:
-            own = {word: value for word, value in given.items() if word in {p.name for p in defined[name]}}
-            bound, dtypes, fixed = next(adopt.launchers(of, source, path, call, defined[name], own))
+            own = {word: value for word, value in given.items() if word in {p.name for p in defined[name].parameters}}
+            bound, dtypes, fixed = next(adopt.launchers(of, source, path, call, defined[name].parameters, own))
             how = bound, dtypes, [*fixed, *needs]
             found.append(LauncherRung(of, path, call if name == plain else name, defined[name], *how))
     unknown = given.keys() - {p.name for rung in found for p in rung.parameters}
@@ -119,23 +123,24 @@ def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]
 def found_right(of: Operation, path: Path) -> LauncherRung | None:
     """The host function that computes the operation by its launches, if a trial on small cases is right; the function
     that launches most is tried first."""
+    source = read_text(path)
+    defined = {name: one for name, one in _defined(source, path).items() if name != "main" and "<<<" in one.text}
+    if not defined:
+        return None
     from rung.rungs import adopt_trial  # it imports torch
 
-    source = read_text(path)
-    texts = {name: text for text in host_part(source).split("\0") if (name := function_name(text))}
-    defined = {n: ps for n, ps in _defined(source, path).items() if n != "main" and "<<<" in texts.get(n, "")}
     began = time.monotonic()
-    for name in sorted(defined, key=lambda name: -texts[name].count("<<<")):
+    for name, one in sorted(defined.items(), key=lambda item: -item[1].text.count("<<<")):
         with suppress(RungError):
-            ways = adopt.launchers(of, source, path, name, defined[name], {})
+            ways = adopt.launchers(of, source, path, name, one.parameters, {})
             for bound, dtypes, needs in itertools.islice(ways, MOST):
                 if time.monotonic() - began > MOST_SECONDS:
                     return None
-                rung = LauncherRung(of, path, name, defined[name], bound, dtypes, needs)
+                rung = LauncherRung(of, path, name, one, bound, dtypes, needs)
                 rung.guessed = True
                 zeroed = adopt_trial.right_in_small(of, rung, dtype_named(dtypes[0]))
                 if zeroed is not None:
-                    return LauncherRung(of, path, name, defined[name], bound, dtypes, needs, zeroed)
+                    return LauncherRung(of, path, name, one, bound, dtypes, needs, zeroed)
     return None
 
 
@@ -149,13 +154,13 @@ class LauncherRung(Rung):
         of: Operation,
         path: Path,
         call: str,
-        parameters: tuple[Parameter, ...],
+        function: _Function,
         bind: Mapping[str, str | float],
         dtypes: Sequence[str],
         needs: Sequence[str],
         zeroed: Sequence[str] = (),
     ) -> None:
-        self.parameters, self._call, self.bind = parameters, call, bind
+        self.parameters, self._function, self._call, self.bind = function.parameters, function, call, bind
         self._source = read_text(path)
         idea = f"{call} of {path.name}."
         header = Header(idea, dtypes=tuple(dtypes), needs=tuple(needs), zeroed=tuple(zeroed), align=1)
@@ -170,9 +175,9 @@ class LauncherRung(Rung):
         return frozenset({o.name for o in self.operation.operands} & {str(target) for target in self.bind.values()})
 
     @cached_property
-    def _program(self) -> Path:
+    def _compiled(self) -> tempfile.TemporaryDirectory[str]:
         assert self.path is not None
-        return Path(_compiled(self.path.resolve(), self._source, self._call, self.parameters).name) / "made"
+        return _compiled(self.path.resolve(), self._source, self._call, self._function)
 
     def bound(self, call: Call) -> Prepared:
         if call.device != "emulator":
@@ -189,7 +194,7 @@ class LauncherRung(Rung):
                 raise RungError(f"{self._call}: {p.ctype}* {p.name} is bound to {target}, of {tensor.dtype}.")
             if not tensor.is_contiguous():
                 raise RungError(f"{self._call}: {p.name} is bound to {target}, whose elements have gaps here.")
-        program = self._program
+        program = Path(self._compiled.name) / PROGRAM
 
         def run() -> None:
             for zero in call.zeroed:
@@ -228,19 +233,16 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(
-    path: Path, source: str, call: str, parameters: tuple[Parameter, ...]
-) -> tempfile.TemporaryDirectory[str]:
-    """A folder with the program that calls a file's function."""
+def _compiled(path: Path, source: str, call: str, function: _Function) -> tempfile.TemporaryDirectory[str]:
+    """A folder with the program that calls a file's function; it is there as long as somebody holds it."""
     folder = tempfile.TemporaryDirectory(prefix="rung-launcher-")
     here = Path(folder.name)
-    text = next(text for text in host_part(source).split("\0") if function_name(text) == _plain(call))
     operands: list[str] = []
     arguments: list[str] = []
-    for n, p in enumerate(parameters):
+    for n, p in enumerate(function.parameters):
         if p.pointer:
-            copied = rf"\bcudaMemcpy\w*\s*\([^;]*\b{p.name}\b[^;]*(?:HostToDevice|DeviceToHost)"
-            of_host = "true" if re.search(copied, text) else "false"
+            to, of = rf"\s*{p.name}\b[^;]*DeviceToHost", rf"[^,;]*,\s*{p.name}\b[^;]*HostToDevice"
+            of_host = "true" if re.search(rf"\bcudaMemcpy\w*\s*\((?:{to}|{of})", function.text) else "false"
             arguments.append(f"({'const ' * p.const}{p.ctype}*)operands[{len(operands)}].data()")
             operands.append(f'RungOperand(words[1], {n}, "{p.name}", {of_host})')
         else:
@@ -249,5 +251,5 @@ def _compiled(
     driver = here / f"{path.stem}.cu"
     driver.write_text(_DRIVER.format(**parts))
     executable.compile_file(driver, here / "made.o", executable.Options(include=(str(path.parent),)))
-    executable.link([here / "made.o"], here / "made")
+    executable.link([here / "made.o"], here / PROGRAM)
     return folder

@@ -1,5 +1,5 @@
 // The host's own loads and stores of memory that pending work uses: pinned memory of asynchronous copies, and managed memory of
-// kernels. While the work is pending its pages are protected; the handler of an access's signal remembers it, and opens the page.
+// kernels. While the work is pending its pages are protected; an access raises a signal, whose handler records it and opens the page.
 #include "host.h"
 
 #include <dlfcn.h>

@@ -110,12 +110,12 @@ def compilation(compiler: str, flags: list[str], dtype: str, source: Path) -> Co
     except RungError as problem:
         print(f"rung: {problem} Until then text is written through torch.", file=sys.stderr, flush=True)
         return None
-    # The first token is not delayed by what only prompts need.
-    later = [nice] if source == PASSES and (nice := shutil.which("nice")) else []
     found = kept.find(where, name)
     if found:
         return Compilation(found.path)
     try:
+        # The first token is not delayed by what only prompts need.
+        later = [nice] if source == PASSES and (nice := shutil.which("nice")) else []
         handle, made = tempfile.mkstemp(dir=where, prefix=f".{name}-", suffix=".so")
         os.close(handle)
         process = subprocess.Popen(
