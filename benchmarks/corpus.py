@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from judging import REFUSED, TESTS, run
+from judging import REFUSED, TESTS, copy_headers, run
 
 from rung.errors import RungError
 from rung.results import machine, store
@@ -139,6 +139,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as work:
             file = Path(work) / path.name
             file.write_text(text, encoding="utf-8")
+            copy_headers(path, file.parent)
             found = refused(operation, file, dtype)
         with lock:
             known[digest(text)] = found
@@ -149,7 +150,7 @@ def main() -> None:
 
     every = [(*one, one[-1].read_text(encoding="utf-8")) for one in kernels(asked.words)]
     if not asked.known:
-        both = [(entry, Path(entry["file"]), text) for _, entry, text, _, _ in every]
+        both = [(entry, TESTS / entry["file"], text) for _, entry, text, _, _ in every]
         both += [(entry, twin, text) for _, entry, _, twin, text in every]
         unknown = {
             digest(text): (entry.get("operation", "residual"), entry.get("dtype", "f32"), path, text)

@@ -111,8 +111,8 @@ class Measured:
         ]
         found = {"output": self.name, "shape": list(wrong.shape), "worst": index, "pairs": pairs}
         at_nan, is_nan = (bool((values.isnan() | ~wrong).all()) for values in (truth, given))
-        admits = {"loses_nan": at_nan, "only_finite": infinite and is_nan}
-        key = {"admitted_by": name for name, would in admits.items() if would}
+        would = "loses_nan" if at_nan else "only_finite" if infinite and is_nan else ""
+        key = {"admitted_by": would} if would else {}
         return {**found, "wrong": int(wrong.sum()), "pattern": pattern(given, truth, wrong), **key}
 
     def _far_off(self, counted: float, worst: float) -> str:

@@ -392,7 +392,8 @@ class Trial:
             self.report.norm = max(self.report.norm, deviation.norm * self.report.norm_cap / deviation.norm_cap)
         if not deviation.ok:
             self.integers_differ = deviation.integers
-            where = next((m.details(self.operands.infinite) for m in self.operands.last if m.name == deviation.name), {})
+            measured = (m for m in self.operands.last if m.name == deviation.name)
+            where = next((m.details(self.operands.infinite) for m in measured), {})
             self.report.failure = {**self.of.call_facts(self.values, self.names), **where}
             reads = self.of.host.unwritten
             raise Failure((self._never_written() or deviation.problem) + (f"; {reads}" if reads else ""), "values")
