@@ -10,7 +10,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -190,6 +190,17 @@ class Operation:
         shape = [str(d) for d in next((o for o in inputs if len(o.shape) > 1), result).shape]
         return product(shape[:-1]) or "1", shape[-1], product([str(d) for d in result.shape])
 
+    def with_numbers(self, names: Container[str]) -> Operation:
+        """The operation whose named operands hold one number everywhere: for rungs that take them as numbers."""
+        alike = {o.name: functools.partial(_alike, o) for o in self.operands if o.name in names}
+        if not alike:
+            return self
+        operands = (replace(o, make=alike[o.name]) if o.name in alike else o for o in self.operands)
+        changes = {name: functools.partial(_alike_again, made) for name, made in alike.items()}
+        cases = tuple(replace(case, change={**case.change, **changes}) for case in self.cases)
+        edges = {edge: {n: change for n, change in of.items() if n not in alike} for edge, of in self.edges.items()}
+        return replace(self, operands=tuple(operands), cases=cases, edges=edges)
+
     def replaced(self, binds: Container[str]) -> set[str | None]:
         """Outputs in whose place a rung that binds these operands writes a copy."""
         return {o.copy_of for o in self.operands if o.copy_of and o.written and o.name in binds}
@@ -292,6 +303,17 @@ class Operation:
     def depth(self, values: Values) -> int:
         """How many products or numbers a result sums."""
         return evaluate_int(self.reduction, values, "the reduction's length")
+
+
+def _alike(operand: Operand, values: Values, _: object = None) -> torch.Tensor:
+    """One number, never 0 or 1, that every number format holds."""
+    sizes = sum(int(value * (2 * i + 3)) for i, value in enumerate(values.values()))
+    number = ((len(operand.name) * 7 + sizes * 5) % 37 - 18 + 0.5) / 8
+    return torch.full(operand.size(values), number)
+
+
+def _alike_again(made: Callable[[Values], torch.Tensor], x: torch.Tensor, values: Mapping[str, Number]) -> torch.Tensor:
+    return made(dict(values)).to(x)
 
 
 def _random(

@@ -168,7 +168,7 @@ def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype, zeroed: list
 
     wholes = {of.operand(name).view_of for name in rung.operand_names}
     names = [o.name for o in of.operands if o.name in rung.operand_names or o.name in wholes]
-    tensors = of.inputs(values, dtype, 0, empty=empty, names=names)
+    tensors = rung.operation.inputs(values, dtype, 0, empty=empty, names=names)
     exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     for o in of.operands:
         if o.view_of is not None and o.name in exact and o.view is not None:
