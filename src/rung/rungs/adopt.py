@@ -39,7 +39,7 @@ from rung.rungs.words import SCALARS, names_of, plain_name
 MOST = 48  # proposals that are tried
 CANDIDATES = 3  # that are shown, where none is right
 SECONDS = 20.0
-SILENCE = 1.5  # seconds
+SILENCE = 1.0  # seconds
 progress: list[Callable[[str], None]] = []  # whom trials that take longer are told
 OTHER_SHAPE = 8  # proposals with other bindings go before another grid than the one that the file writes
 BLOCK = 256  # threads, if the file does not say
@@ -99,15 +99,15 @@ class Written:
 def guessed_operation(source: str, path: Path, known: list[str]) -> str:
     """The operation that a file's name and its kernels' names speak of."""
     functions = re.findall(r"^def (\w+)", source, re.M) if path.suffix == ".py" else kernels_in(source)
-    text = " ".join([path.stem, *functions]).lower()
-    scores = {name: [text.find(w) for w in (*operation(name).words, name) if w in text] for name in known}
-    found = sorted((name for name, at in scores.items() if at), key=lambda name: (-len(name), min(scores[name])))
+    words = [(word, name) for name in known for word in (*operation(name).words, name)]
+    texts = (path.stem.lower(), " ".join(functions).lower())
+    found = [(nth, -len(w), t.find(w), name) for nth, t in enumerate(texts) for w, name in words if w in t]
     if not found:
         raise RungError(
             f"neither {path.name} nor its kernels' names say which operation it is; name it, as in "
             f"`rung check softmax {path}` (there are {', '.join(known)})."
         )
-    return found[0]
+    return min(found)[-1]
 
 
 def adopted(of: Operation, path: Path) -> Proposal | None:
@@ -243,6 +243,7 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
         raise RungError(f"{path} has no header, and no __global__ function that one could be proposed for.")
     every = {(w.kernel, w.template, w.grid, w.block): w for w in itertools.chain.from_iterable(written)}
     launches = [*every.values()] or [Written(name) for name in defined]
+    parts = {w.kernel for some in written if in_a_row(source, some) for w in some}  # of what a host function computes
     failures: list[RungError] = []
     alternatives: list[Iterator[_Found]] = []
     for launch in launches:  # each may be the operation by itself
@@ -261,7 +262,19 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
             )
         raise failures[0] if failures else RungError(f"{path}: no kernel has the operands of {of.name}.")
     for row in itertools.zip_longest(*alternatives):  # in turn, so that each kernel has its best proposal tried early
-        yield from ((table, sure and len(row) == 1) for table, sure in filter(None, row))
+        for table, sure in filter(None, row):
+            kernel = table["launch"][0]["kernel"].partition("<")[0].rpartition("::")[2]
+            yield table, sure and len(row) == 1 and kernel not in parts
+
+
+def in_a_row(source: str, launches: list[Written]) -> bool:
+    """Whether kernels of a host function hand each other arrays; alternatives have the same ones."""
+    given: dict[str, set[str]] = {}
+    for w in launches:
+        with suppress(RungError):
+            pairs = zip(kernel_parameters(source, w.kernel, ""), w.arguments, strict=False)
+            given[w.kernel] = {_variable(argument.lstrip("&( ")) for p, argument in pairs if p.pointer}
+    return any(one & other and one != other for one, other in itertools.combinations(given.values(), 2))
 
 
 def _for_launch(
@@ -281,15 +294,16 @@ def _for_launch(
                 made, name = scratch[unknown[0]], unknown[0]
                 raise RungError(f"{path}: what is {made}? Write a header with [buffers.{name}] shape = [...].")
             shapes = enumerate(_shapes(of, body, instance, meant, bind, every, constants))
-            rules = enumerate(fixed(of, source, bind.values(), one_block=meant.grid == "1"))
-            for (i, needs), (j, shape) in itertools.product(rules, shapes):
+            row = {"one_block": meant.grid == "1", "one_size": len(sizes_in(parameters)) == 1}
+            rules = fixed(of, source, bind.values(), **row)
+            for (i, needs), (j, shape) in itertools.product(enumerate(rules), shapes):
                 needs = [*needs, *whole, *_within_limits(of, shape)]
                 changed = {name: target for name, target in bind.items() if name != target}
                 table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes(parameters)}
                 more = {"needs": needs, "bind": changed, "buffers": sized}
                 table |= {key: entry for key, entry in more.items() if entry}
                 table["launch"] = [{"kernel": instance, **shape}]
-                sure = not sized and _sure(of, parameters, meant, bind, needs)
+                sure = not sized and len(rules) == 1 and _sure(of, parameters, meant, bind, needs)
                 # A launch that the file writes is hardly wrong: what the parameters are varies before it does.
                 ranked.append((nth + 2 * i + (OTHER_SHAPE if launch.grid else 1) * j, (table, sure)))
         yield from (found for _, found in sorted(ranked, key=lambda one: one[0]))
@@ -538,11 +552,11 @@ def _fitted(
         fitting = [o for o in free if o.role in role and suits(p, o)]
         fitting = [o for o in fitting if not o.optional] or fitting
         if not fitting:
-            near = difflib.get_close_matches(p.name, [o.name for o in operands], n=2, cutoff=0.0)
+            near = difflib.get_close_matches(p.name, [o.name for o in operands if suits(p, o)], n=2, cutoff=0.0)
+            mend = f"write a header with [bind] {p.name} = {' or '.join(json.dumps(name) for name in near)}."
             raise RungError(
                 f"{path}: {p.name} of {kernel}({_signature(pointers)}, ...) is none of {of.name}'s operands "
-                f"({', '.join(o.name for o in operands)}); write a header with [bind] {p.name} = "
-                f'"{near[0]}"{f" or {near[1]!r}" if len(near) > 1 else ""}.'
+                f"({', '.join(o.name for o in operands)}); {mend if near else f'none is of {p.ctype}.'}"
             )
         chosen[p.name] = fitting[0].name
         free.remove(fitting[0])
@@ -553,6 +567,8 @@ def _fitted(
     lacking = [o for o in of.operands if not (o.optional or o.copy_of or o.view_of or o.name in done)]
     for o in lacking:
         number = next((p.name for p in numbers if p.name not in {*chosen, *_NEUTRAL} and suits(p, o)), None)
+        if number is None and o.neutral is not None:
+            continue
         if number is None:
             raise RungError(
                 f"{path} has no header, and none can be proposed: {kernel} takes neither a pointer nor a number for "
@@ -624,13 +640,23 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     return list(dict.fromkeys(options))[:4]
 
 
-def fixed(of: Operation, source: str, bound: Iterable[str | float], *, one_block: bool = False) -> list[list[str]]:
-    """Conditions for scalars that the kernel does not take: the usual value, or the neutral one; and one row, if one
-    block is launched for all."""
-    found = _scalars_fixed(of, source, {str(target) for target in bound})
+def fixed(
+    of: Operation, source: str, bound: Iterable[str | float], *, one_block: bool = False, one_size: bool = False
+) -> list[list[str]]:
+    """Conditions for scalars and operands that the kernel does not take: the usual value, or the neutral one; and one
+    row, first if one block is launched for all, last if the only size may be a row's."""
+    taken = {str(target) for target in bound}
+    found = _scalars_fixed(of, source, taken)
     rows = [dim for dim in of.dims if dim in names_in(of.sizes[0])]
     alone = [f"{dim} == 1" for dim in rows if rows != [*of.dims]]
-    return [*([*needs, *alone] for needs in found if one_block and alone), *found]
+    in_one = [[*needs, *alone] for needs in found if alone and (one_block or one_size)]
+    without = [f"{o.name} == {o.neutral:g}" for o in of.operands if o.neutral is not None and o.name not in taken]
+    return [[*without, *needs] for needs in ([*in_one, *found] if one_block else [*found, *in_one])]
+
+
+def sizes_in(parameters: Iterable[Parameter]) -> list[Parameter]:
+    """The parameters that are whole numbers, but for a block's size."""
+    return [p for p in parameters if not (p.pointer or _real(p) or _BLOCKS.search(p.name.lower()))]
 
 
 def _scalars_fixed(of: Operation, source: str, bound: set[str]) -> list[list[str]]:
@@ -794,40 +820,43 @@ def _constants(source: str) -> dict[str, str]:
 
 def _written(source: str, constants: dict[str, str]) -> list[list[Written]]:
     """The launches, by the host's function that makes them."""
-    found: list[list[Written]] = []
     texts = host_part(source).split("\0")
     if not any("<<<" in text for text in texts):  # a comment may show the launch
         texts = ["\n".join(line or block for line, block in _COMMENT.findall(source))]
-    for text in texts:
-        scope = dict(constants)
-        for kind, name, value, called, braced in _LOCAL.findall(text):
-            scope[name] = value or (f"dim3({called or braced})" if kind in ("dim3", "auto") else called or braced)
-        for declared in re.findall(r"\b(?:dim3|(?:const\s+|unsigned\s+)?(?:int|int64_t|auto))\s+([^;]*,[^;]*);", text):
-            for one in _split(declared):
-                if shape := re.fullmatch(r"(\w+)\s*[({](.*)[)}]", one, re.DOTALL):
-                    scope[shape[1]] = f"dim3({shape[2]})"
-                elif number := re.fullmatch(r"(\w+)\s*=\s*([^={}]+)", one):
-                    scope[number[1]] = number[2]
-        scope |= dict(_TENSOR.findall(text))
-        scope |= {name: value for name, value in _ASSIGNED.findall(text) if name not in scope}
-        asserted = _ASSERTED.findall(text)
-        returned = re.search(r"\breturn\s+(\w+)\s*;", text)
-        here = []
-        for match in _LAUNCH.finditer(text):
-            inside, end = until(text, match.end(), ">>>")
-            opening = text.find("(", end)
-            if opening < 0:
-                continue
-            arguments, _ = until(text, opening + 1, ")")
-            parts = _split(inside)
-            if len(parts) >= 2:
-                shared = parts[2] if len(parts) > 2 else ""
-                kernel = match[1].rpartition("::")[2]
-                launch = Written(kernel, match[2] or "", parts[0], parts[1], shared, _split(arguments), scope=scope)
-                here.append(replace(launch, result=returned[1] if returned else "", asserted=asserted))
-        if here:
-            found.append(here)
-    return found
+    return [found for text in texts if (found := launches_in(text, constants))]
+
+
+def launches_in(text: str, constants: dict[str, str]) -> list[Written]:
+    """The launches of a host function's text."""
+    if "<<<" not in text:
+        return []
+    scope = dict(constants)
+    for kind, name, value, called, braced in _LOCAL.findall(text):
+        scope[name] = value or (f"dim3({called or braced})" if kind in ("dim3", "auto") else called or braced)
+    for declared in re.findall(r"\b(?:dim3|(?:const\s+|unsigned\s+)?(?:int|int64_t|auto))\s+([^;]*,[^;]*);", text):
+        for one in _split(declared):
+            if shape := re.fullmatch(r"(\w+)\s*[({](.*)[)}]", one, re.DOTALL):
+                scope[shape[1]] = f"dim3({shape[2]})"
+            elif number := re.fullmatch(r"(\w+)\s*=\s*([^={}]+)", one):
+                scope[number[1]] = number[2]
+    scope |= dict(_TENSOR.findall(text))
+    scope |= {name: value for name, value in _ASSIGNED.findall(text) if name not in scope}
+    asserted = _ASSERTED.findall(text)
+    returned = re.search(r"\breturn\s+(\w+)\s*;", text)
+    here = []
+    for match in _LAUNCH.finditer(text):
+        inside, end = until(text, match.end(), ">>>")
+        opening = text.find("(", end)
+        if opening < 0:
+            continue
+        arguments, _ = until(text, opening + 1, ")")
+        parts = _split(inside)
+        if len(parts) >= 2:
+            shared = parts[2] if len(parts) > 2 else ""
+            kernel = match[1].rpartition("::")[2]
+            launch = Written(kernel, match[2] or "", parts[0], parts[1], shared, _split(arguments), scope=scope)
+            here.append(replace(launch, result=returned[1] if returned else "", asserted=asserted))
+    return here
 
 
 def _split(text: str) -> list[str]:

@@ -79,7 +79,8 @@ class CudaRung(Rung):
         if not _of_a_ladder(path):
             with suppress(RungError):  # it is told where the parameters are bound
                 every = ((p, self._target(p, e)) for e in self.header.launches for p in self.parameters[e.kernel])
-                self.operation = operation.with_numbers({str(target) for p, target in every if not p.pointer})
+                numbers = {str(target): None for p, target in every if not p.pointer}
+                self.operation = self.operation.with_numbers(numbers)
         self._purposes: tuple[str, ...] = ()
         for name in self.header.constants:
             if name not in [o.name for o in operation.operands]:

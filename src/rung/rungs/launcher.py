@@ -111,9 +111,10 @@ def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]
         for name in names:
             one = defined[name]
             own = {word: value for word, value in given.items() if word in {p.name for p in one.parameters}}
-            if p := next((p for p in one.parameters if p.name not in own and adopt.unknown(of, p)), None):
-                raise RungError(f"{path}: what is {p.ctype} {p.name} of {call}? Say so, as in --with {p.name}=1.")
             bound, fixed = next(_ways(of, source, path, call, one, own))
+            operands = {o.name for o in of.operands} | {*own.values()}
+            if p := next((p for p in one.parameters if adopt.unknown(of, p) and bound[p.name] not in operands), None):
+                raise RungError(f"{path}: what is {p.ctype} {p.name} of {call}? Say so, as in --with {p.name}=1.")
             found.append(LauncherRung(of, path, call if name == plain else name, one, bound, [*fixed, *needs]))
     unknown = given.keys() - {p.name for rung in found for p in rung.parameters}
     if unknown:
@@ -121,11 +122,13 @@ def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]
     return found
 
 
-def found_right(of: Operation, path: Path) -> LauncherRung | None:
+def found_right(of: Operation, path: Path, *, in_a_row: bool = False) -> LauncherRung | None:
     """The host function that computes the operation by its launches, if a trial on small cases is right; the function
-    that launches most is tried first."""
+    that launches most is tried first. Only those, if asked, whose kernels do it together."""
     source = read_text(path)
     defined = {name: one for name, one in _defined(source, path).items() if name != "main" and "<<<" in one.text}
+    if in_a_row:
+        defined = {n: f for n, f in defined.items() if adopt.in_a_row(source, adopt.launches_in(f.text, {}))}
     if not defined:
         return None
     from rung.rungs import adopt_trial  # it imports torch
@@ -149,10 +152,9 @@ def _ways(
     of: Operation, source: str, path: Path, name: str, function: _Function, given: Mapping[str, str]
 ) -> Iterator[tuple[Mapping[str, str | float], list[str]]]:
     """What a host function's parameters may be, the likeliest first, with conditions; its only size may be a row's."""
-    sizes = [p for p in function.parameters if not p.pointer and p.name not in given]
+    sizes = [p for p in adopt.sizes_in(function.parameters) if p.name not in given]
     for bound, _ in adopt.binds(of, function.parameters, adopt.Written(name), path, name, given=given):
-        for one_row in (False, True)[: 2 if len(sizes) == 1 else 1]:
-            yield from ((bound, needs) for needs in adopt.fixed(of, source, bound.values(), one_block=one_row))
+        yield from ((bound, needs) for needs in adopt.fixed(of, source, bound.values(), one_size=len(sizes) == 1))
 
 
 class LauncherRung(Rung):
@@ -173,8 +175,9 @@ class LauncherRung(Rung):
         self._source = read_text(path)
         idea = f"{call} of {path.name}."
         header = Header(idea, dtypes=tuple(adopt.dtypes(self.parameters)), needs=tuple(needs), align=1)
-        numbers = {str(bind[p.name]) for p in self.parameters if not p.pointer}
-        super().__init__(of.with_numbers(numbers), call, path, header)
+        super().__init__(of, call, path, header)
+        numbers = {str(bind[p.name]): None for p in self.parameters if not p.pointer}
+        self.operation = self.operation.with_numbers(numbers)
 
     @property
     def source(self) -> str:
