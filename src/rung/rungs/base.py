@@ -96,6 +96,11 @@ class Rung(ABC):
         return f"{self.operation.name}/{self.name}"
 
     @property
+    def foreign(self) -> bool:
+        """Whether it was not written for rung."""
+        return self.guessed
+
+    @property
     def number(self) -> int | None:
         digits = re.match(r"(\d+)_", self.name)
         return int(digits.group(1)) if digits else None
