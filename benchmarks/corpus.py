@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from judging import REFUSED, TESTS, run
+from judging import REFUSED, TESTS, copy_headers, run
 
 from rung.dtypes import dtype
 from rung.errors import RungError
@@ -192,6 +192,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as work:
             file = Path(work) / path.name
             file.write_text(text, encoding="utf-8")
+            copy_headers(path, file.parent)
             if not asked.sanitizer:
                 found = refused(operation, file, kind)
             elif path.suffix == ".cu" and kind == "f32":
@@ -207,7 +208,7 @@ def main() -> None:
 
     every = [(*one, one[-1].read_text(encoding="utf-8")) for one in kernels(asked.words)]
     if not asked.known:
-        both = [(entry, Path(entry["file"]), text) for _, entry, text, _, _ in every]
+        both = [(entry, TESTS / entry["file"], text) for _, entry, text, _, _ in every]
         both += [(entry, twin, text) for _, entry, _, twin, text in every]
         unknown = {
             digest(text): (entry.get("operation", "residual"), entry.get("dtype", "f32"), path, text)

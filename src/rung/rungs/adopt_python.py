@@ -77,13 +77,13 @@ def _of_function(
     with_results = [p for p in made if not _takes(of, taken, p)]
     text = ast.unparse(function)
     try:
-        binds = list(adopt.binds(of, (*taken, *with_results), {}, adopt.Written(name), path, name, text))
+        binds = list(adopt.binds(of, (*taken, *with_results), adopt.Written(name), path, name, body=text))
     except RungError:
         return
     for bind, _ in binds:
         shapes = {name: name for name in parameters(function) if name in SHAPES}
         meant = {**{p.name: str(bind[p.name]) for p in taken}, **shapes}
-        for needs in adopt.fixed(of, source, {*meant.values()}, one_block=bool(re.search(r"\w\[\(?1,\)?\]\(", text))):
+        for needs in adopt.fixed(of, source, meant.values(), one_block=bool(re.search(r"\w\[\(?1,\)?\]\(", text))):
             yield {"entry": name, "bind": meant, "needs": needs}
 
 
