@@ -5,8 +5,9 @@
 The kernels are those of tests/broken/classes.toml. A twin is the file before its mistake was made in it; for a file
 that is wrong as a whole, the operation's first rung. Two other ways are written anew, and run on the emulator without
 what it looks for (poison, bounds, races), as a GPU would run them:
-KernelBench's (one shape of powers of two, five seeds,
-allclose at 1e-4) and that of GPU MODE's problems (sizes 127, 128, 129, 256 and 512, one seed each, allclose at 1e-3).
+KernelBench's (one shape of powers of two, five seeds, allclose at 1e-4) and that of GPU MODE's problems (sizes 127,
+128, 129, 256 and 512, one seed each, allclose at 1e-3). With --sanitizer, on a GPU, compute-sanitizer's tools judge
+them at the sizes of the latter.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,23 +26,29 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from judging import REFUSED, TESTS, run
+from judging import REFUSED, TESTS, copy_headers, run
 
+from rung.dtypes import dtype
 from rung.errors import RungError
+from rung.operation import Case
+from rung.profile import sanitize
 from rung.results import machine, store
 from rung.results.row import Row
+from rung.rungs import catalogue
+from rung.rungs.base import Device
 
 ROOT = TESTS.parent
 USUAL = {"B": 2, "T": 64, "C": 128, "OC": 256, "NH": 4, "S": 128, "R": 128, "N": 1024, "V": 512}
 SIZES = (127, 128, 129, 256, 512)
 WAYS = {"KernelBench": 1e-4, "GPU MODE": 1e-3}
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PAD = 1 << 20  # bytes around each tensor, which kernels may touch unseen, as on a GPU
 
 
-def refused(operation: str, file: Path, dtype: str) -> dict[str, bool]:
+def refused(operation: str, file: Path, kind: str) -> dict[str, bool]:
     """Whether each way refuses the kernel; a kernel that does not end or ends with a fault is refused by all."""
-    found = {"rung": run([operation, file, "--dtype", dtype], 300).code in REFUSED}
-    if file.suffix == ".cu" and dtype == "f32":
+    found = {"rung": run([operation, file, "--dtype", kind], 300).code in REFUSED}
+    if file.suffix == ".cu" and kind == "f32":
         command = [sys.executable, __file__, "--others", operation, str(file)]
         try:
             told = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
@@ -50,52 +58,93 @@ def refused(operation: str, file: Path, dtype: str) -> dict[str, bool]:
     return found
 
 
+class Kernel:
+    """A file as the other ways call it: in float32, with the operands that it takes, at sizes of their choice."""
+
+    def __init__(self, name: str, file: str, device: Device) -> None:
+        from rung.check.report import CheckRequest, Report
+        from rung.check.runner import LocalRunner
+        from rung.check.trial import Trials
+
+        self.operation, self.f32, self.device = catalogue.operation(name), dtype("f32"), device
+        self.rung = catalogue.rung_from_file(self.operation, Path(file))
+        asked, report = CheckRequest(), Report("", "f32", "emulator")
+        self.names = Trials(self.rung, self.f32, "emulator", report, LocalRunner("emulator"), asked).names()
+
+    def calls(self, way: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Seeds, and the sizes and scalars of a call."""
+        of = self.operation
+        usual = {dim: USUAL.get(dim, 64) for dim in of.dims}
+        sizes = [usual] * 5 if way == "KernelBench" else [{**usual, of.dims[-1]: size} for size in SIZES]
+        for seed, dims in enumerate(sizes):
+            values = self._completed(dims) or self._completed({**dims, **of.alone})
+            if values is not None:
+                yield seed, values
+
+    def _completed(self, given: dict[str, Any]) -> dict[str, Any] | None:
+        try:
+            values = self.operation.complete(given)
+        except RungError:
+            return None
+        return values if self.rung.refusal(values, self.f32, None, device=self.device) is None else None
+
+
 def by_another_way(way: str, name: str, file: str) -> bool:
     """Whether a kernel is right by KernelBench's way, or by GPU MODE's."""
     import torch
 
     from rung import emulator
     from rung.check.operands import Operands
-    from rung.check.report import CheckRequest, Report
-    from rung.check.runner import LocalRunner
-    from rung.check.trial import Trials
-    from rung.dtypes import dtype
-    from rung.operation import Case
-    from rung.rungs import catalogue
 
     def padded(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
         count, left = torch.Size(shape).numel(), PAD // kind.itemsize
         return torch.zeros(count + 2 * left, dtype=kind)[left : left + count].view(shape)
 
-    operation, f32, host = catalogue.operation(name), dtype("f32"), LocalRunner("emulator")
-    rung = catalogue.rung_from_file(operation, Path(file))
-    names = Trials(rung, f32, "emulator", Report("", "f32", "emulator"), host, CheckRequest()).names()
-    wide, usual = operation.dims[-1], {dim: USUAL.get(dim, 64) for dim in operation.dims}
-    sizes = [usual] * 5 if way == "KernelBench" else [{**usual, wide: size} for size in SIZES]
-
-    def completed(given: dict[str, Any]) -> dict[str, Any] | None:
-        try:
-            values = operation.complete(given)
-        except RungError:
-            return None
-        return values if rung.refusal(values, f32, None, device="emulator") is None else None
-
-    tried = 0
-    for seed, dims in enumerate(sizes):
-        values = completed(dims) or completed({**dims, **operation.alone})
-        if values is None:
-            continue
+    kernel, tried = Kernel(name, file, "emulator"), 0
+    for seed, values in kernel.calls(way):
         tried += 1
         case = Case(f"{way} {seed}", values)
-        operands = Operands(operation, values, f32, names, seed, device="cpu", empty=padded, case=case)
+        operands = Operands(
+            kernel.operation, values, kernel.f32, kernel.names, seed, device="cpu", empty=padded, case=case
+        )
         right = operands.reference()
         with emulator.under(poison=False):
-            rung.prepare(operands.tensors, values, f32, device="emulator", empty=padded).run()
+            kernel.rung.prepare(operands.tensors, values, kernel.f32, device="emulator", empty=padded).run()
         for output, expected in ((n, e) for n, e in right.items() if n in operands.tensors):
             made = operands.tensors[output].double()
             if not torch.allclose(made, expected.double(), rtol=WAYS[way], atol=WAYS[way]):
                 return False
     return tried > 0
+
+
+def launch(name: str, file: str) -> None:
+    """Under a tool of compute-sanitizer: on the GPU, at the sizes of GPU MODE's way, each tensor an allocation."""
+    import torch
+
+    kernel = Kernel(name, file, "cuda")
+    for seed, values in kernel.calls("GPU MODE"):
+        on_cpu = kernel.operation.inputs(
+            values, kernel.f32, seed, names=kernel.names, empty=lambda _, shape, kind: torch.empty(shape, dtype=kind)
+        )
+        written = {o.name for o in kernel.operation.operands if o.role == "out"}
+        tensors = {n: torch.empty_like(t, device="cuda") if n in written else t.cuda() for n, t in on_cpu.items()}
+        kernel.rung.prepare(tensors, values, kernel.f32, device="cuda").run()
+        torch.cuda.synchronize()
+        print("launched", flush=True)
+
+
+def sanitized(tool: str, operation: str, file: Path) -> bool | None:
+    """Whether the tool reports an error, or the kernel ends otherwise than by returning; None if it never ran."""
+    command = [sanitize.find(), "--tool", tool, "--error-exitcode", "99", "--report-api-errors", "no"]
+    command += [sys.executable, __file__, "--launch", operation, str(file)]
+    alone = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=alone)
+    except subprocess.TimeoutExpired:
+        return True
+    if done.returncode and done.returncode != 99 and "launched" not in done.stdout:
+        print(f"{file.stem}, {tool}: {(done.stdout + done.stderr).strip().splitlines()[-3:]}", flush=True)
+    return bool(done.returncode) if done.returncode == 99 or "launched" in done.stdout else None
 
 
 def kernels(classes: list[str]) -> Iterator[tuple[str, dict[str, str], str, Path]]:
@@ -118,6 +167,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="CLASS")
     parser.add_argument("--others", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--sanitizer", action="store_true", help="judged by compute-sanitizer, on a GPU")
     parser.add_argument("--kept", type=Path, help="judged before, one JSON line each; what is judged is appended")
     parser.add_argument("--known", action="store_true", help="only what was judged before")
     parser.add_argument("--jobs", type=int, default=2, help="kernels judged at a time")
@@ -130,16 +181,24 @@ def main() -> None:
             except Exception as error:
                 print(f"{type(error).__name__}: {error}", flush=True)
         return
+    if asked.launch:
+        return launch(*asked.words)
     kept = asked.kept.read_text().splitlines() if asked.kept and asked.kept.exists() else []
     known: dict[str, dict[str, bool]] = {one["hash"]: one["refused"] for one in map(json.loads, kept)}
 
     lock = threading.Lock()
 
-    def judge(operation: str, dtype: str, path: Path, text: str) -> None:
+    def judge(operation: str, kind: str, path: Path, text: str) -> None:
         with tempfile.TemporaryDirectory() as work:
             file = Path(work) / path.name
             file.write_text(text, encoding="utf-8")
-            found = refused(operation, file, dtype)
+            copy_headers(path, file.parent)
+            if not asked.sanitizer:
+                found = refused(operation, file, kind)
+            elif path.suffix == ".cu" and kind == "f32":
+                found = {tool: told for tool in TOOLS if (told := sanitized(tool, operation, file)) is not None}
+            else:
+                found = {}
         with lock:
             known[digest(text)] = found
             print(f"{path.stem}: {found}", flush=True)
@@ -149,7 +208,7 @@ def main() -> None:
 
     every = [(*one, one[-1].read_text(encoding="utf-8")) for one in kernels(asked.words)]
     if not asked.known:
-        both = [(entry, Path(entry["file"]), text) for _, entry, text, _, _ in every]
+        both = [(entry, TESTS / entry["file"], text) for _, entry, text, _, _ in every]
         both += [(entry, twin, text) for _, entry, _, twin, text in every]
         unknown = {
             digest(text): (entry.get("operation", "residual"), entry.get("dtype", "f32"), path, text)
@@ -157,7 +216,7 @@ def main() -> None:
         }
         with ThreadPoolExecutor(asked.jobs) as pool:
             list(pool.map(lambda one: judge(*one), [one for key, one in unknown.items() if key not in known]))
-    rows = list[list[Any]]()
+    rows, detail = list[list[Any]](), dict[str, Any]()
     for name, entry, text, twin, right in every:
         wrong, other = digest(text), digest(right)
         if not {wrong, other} <= {*known}:
@@ -166,9 +225,14 @@ def main() -> None:
         change = entry.get("after", "") and f"{entry['before']} -> {entry['after']}"
         rows.append([name, file, change, wrong, known[wrong], twin.relative_to(ROOT).as_posix(), other, known[other]])
         print(*rows[-1], flush=True)
-    if asked.output:
+    if asked.output and asked.sanitizer:
+        detail = {"title": "Hash, and which tool reports an error", "columns": ["hash", *TOOLS]}
+        detail["rows"] = [[key, *map(found.get, TOOLS)] for key, found in known.items() if found]
+        row = Row(kind="study", what="corpus", part="compute-sanitizer", machine=machine.facts(), detail=detail)
+        store.append(row, asked.output)
+    elif asked.output:
         columns = ["class", "file", "change", "hash", "refused", "twin", "hash of the twin", "twin refused"]
-        detail: dict[str, Any] = {"title": "The corpus", "columns": columns, "rows": rows}
+        detail = {"title": "The corpus", "columns": columns, "rows": rows}
         row = Row(kind="study", what="corpus", part="kernels", machine=machine.facts(), detail=detail)
         store.append(row, asked.output)
 

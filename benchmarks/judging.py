@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -100,8 +101,15 @@ def operation(path: Path) -> list[str]:
     return [named] if named else []
 
 
+def copy_headers(path: Path, folder: Path) -> None:
+    """Those that lie beside the file."""
+    for header in path.parent.glob("*.cuh"):
+        shutil.copy(header, folder)
+
+
 def unseen(path: Path, folder: Path, before: str = "", after: str = "") -> Path:
     """A copy with a comment that no other has, and perhaps a mistake."""
+    copy_headers(path, folder)
     text = path.read_text(encoding="utf-8")
     assert before in text, f"{path.name} has no {before!r}"
     comment = f"{'#' if path.suffix == '.py' else '//'} {uuid.uuid4()}\n"

@@ -78,6 +78,11 @@ def rows_alike(*numbers: float) -> Change:
     return change
 
 
+def rows_twice(x: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+    """The second half of the rows repeats the first: what is computed of them is equal."""
+    return x[torch.arange(len(x), device=x.device) % max(1, len(x) // 2)]
+
+
 def leading(number: float) -> Change:
     """This number in the first half of a row's visible columns, and in every second row in all of them but one."""
 

@@ -110,6 +110,18 @@ def test_a_reason_names_files_and_not_where_they_lie(monkeypatch: pytest.MonkeyP
     assert judge(trial).reason == f"a wait (rung/ladders/include/ptx.cuh:72) in {trial.place['file']}"
 
 
+@pytest.mark.parametrize(("after", "same"), [("(i + 0) < ", True), ("(i ^ (B >> 30)) < ", False)])
+def test_a_survivor_of_the_same_machine_code_is_equivalent(
+    monkeypatch: pytest.MonkeyPatch, after: str, same: bool
+) -> None:
+    (trial, *_) = trials([catalogue.find("residual/1")], count=1, seed=0)
+    source = catalogue.find("residual/1").source
+    assert source.count("i < ") == 1
+    monkeypatch.setattr(mutation, "check", lambda rung, dtype, **_: Report(rung.full_name, dtype, "emulator"))
+    row = judge(replace(trial, source=source.replace("i < ", after)))
+    assert row.verdict == "ok" and (mutation.SAME_CODE in row.notes) == same
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rung", "change", "line"),
@@ -160,7 +172,7 @@ def test_the_command_lists_survivors_and_goes_on_where_it_was(
     with pytest.raises(SystemExit):
         main(command)
     assert len(rows.read_text().splitlines()) == 2
-    assert "2 of 2 mutants that compile are refused" in capsys.readouterr().out
+    assert "2 of 2 mutants that change the machine code are refused" in capsys.readouterr().out
 
 
 def test_the_newest_table_of_the_judge_is_shown() -> None:

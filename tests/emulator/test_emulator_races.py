@@ -413,3 +413,27 @@ def test_threads_of_several_warps_and_blocks_may_set_one_flag() -> None:
     check(kernel, flag, grid=4, block=96, defines=[("VALUE", "1")])
     assert "another value" in race_of(kernel, flag, grid=4, block=96, defines=[("VALUE", "threadIdx.x")])
     assert "another value" in race_of(kernel, flag, grid=4, block=1, defines=[("VALUE", "blockIdx.x")])
+
+
+@pytest.mark.parametrize(
+    ("read", "racy"),
+    [("old = *at", False), ("old = atomicAdd(at, 0)", False), ("old = at[1] = *at", True)],
+)
+def test_what_a_swap_verifies_is_read_without_a_race(read: str, racy: bool) -> None:
+    """The programming guide's way to make an atomic of a compare-and-swap, of blocks as well as within one."""
+    source = """
+    __global__ void k(const float* x, int* at) {
+        int old, seen;
+        READ;
+        do {
+            seen = old;
+            old = atomicCAS(at, seen, __float_as_int(__int_as_float(seen) + x[blockIdx.x * 64 + threadIdx.x]));
+        } while (old != seen);
+    }"""
+    x, at = torch.arange(256).float(), torch.zeros(2, dtype=torch.int32)
+    launch: dict[str, Any] = {"grid": 4, "block": 64, "defines": [("READ", read)]}
+    if racy:
+        race_of(source, x, at, **launch)
+    else:
+        check(source, x, at, **launch)
+        assert at.view(torch.float32)[0] == x.sum()

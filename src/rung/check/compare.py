@@ -86,8 +86,9 @@ class Measured:
             problem = f"{self.name}: cut off, not rounded: too small on average"
         return Deviation(worst, relative, cap, problem, name=self.name)
 
-    def details(self) -> dict[str, Any]:
-        """Where the worst value is, five pairs around it, how many values are off, and the pattern that they form."""
+    def details(self, infinite: bool = False) -> dict[str, Any]:
+        """Where the worst value is, five pairs around it, how many values are off, and the pattern that they form; the
+        key of the header that would admit them, if one would. `infinite`: whether an input is."""
         given, truth = _of_interest(self.out, self.reference, self.changed)
         if self.exact:
             wrong = (given != truth) & ~(given.isnan() & truth.isnan())
@@ -109,8 +110,10 @@ class Measured:
             for i in range(max(first, 0), min(max(first, 0) + 5, at - at % last + last))
         ]
         found = {"output": self.name, "shape": list(wrong.shape), "worst": index, "pairs": pairs}
-        lost = {"nan_lost": True} if bool((truth.isnan() | ~wrong).all()) else {}
-        return {**found, "wrong": int(wrong.sum()), "pattern": pattern(given, truth, wrong), **lost}
+        at_nan, is_nan = (bool((values.isnan() | ~wrong).all()) for values in (truth, given))
+        would = "loses_nan" if at_nan else "only_finite" if infinite and is_nan else ""
+        key = {"admitted_by": would} if would else {}
+        return {**found, "wrong": int(wrong.sum()), "pattern": pattern(given, truth, wrong), **key}
 
     def _far_off(self, counted: float, worst: float) -> str:
         given, truth = _of_interest(self.out, self.reference, self.changed)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rung.check.report import NAN_LOST, Report
+from rung.check.report import Report, admitted_by
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
-from rung.rungs.python import PythonRung
 
 
 def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
@@ -44,9 +43,8 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
 def doubted(report: Report, rung: Rung) -> Report:
     """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict. The
     loss of NaN is none either, of a file that was not written for rung."""
-    foreign = rung.guessed or (isinstance(rung, PythonRung) and rung.facts.entry is not None)
-    if report.verdict == "failed" and foreign and report.failure.get("nan_lost"):
-        return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {NAN_LOST}")
+    if report.verdict == "failed" and rung.foreign and (key := report.failure.get("admitted_by")):
+        return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
     if report.verdict != "failed" or not rung.guessed or not rung.doubts:
         return report
     why, *likely = rung.doubts

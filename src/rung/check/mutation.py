@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 import re
@@ -17,7 +18,9 @@ from rung.check.processes import work_through
 from rung.check.report import ALONE, THOROUGH, Effort, Report
 from rung.check.runner import LocalRunner
 from rung.check.sandbox import Sandbox
+from rung.cuda import elf, nvrtc
 from rung.cuda.source import included
+from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.results import machine
 from rung.results.row import Row
@@ -30,6 +33,8 @@ EFFORT, THOROUGH_EFFORT = (replace(effort, later_runs=0) for effort in (ALONE, T
 SOURCES = Path(__file__).parents[2]
 RIGHT = ("ok",)
 SECONDS = 300.0  # a mutant that takes longer is refused
+LOADED = (".text.", ".nv.constant", ".nv.global", ".nv.shared")  # sections of a cubin
+SAME_CODE = "equivalent: the rung compiles to the same machine code"
 
 
 @dataclass(frozen=True)
@@ -118,17 +123,34 @@ def judge(trial: MutantTask) -> Row:
         changed, path = Path(folder) / trial.place["file"], Path(folder) / original.name
         changed.unlink()
         changed.write_text(trial.source, encoding="utf-8")
+        same = False
         try:
             of, _, rung_name = trial.rung.partition("/")
             rung = catalogue.rung_from_file(catalogue.operation(of), path, rung_name)
             report = _first_failure(rung, trial.device, THOROUGH_EFFORT if trial.thorough else EFFORT)
             reason, cause, refused = report.reason, report.cause, not _right(report, trial.device)
+            same = not refused and _machine_code(rung) == _machine_code(catalogue.find(trial.rung))
         except RungError as error:
             reason, cause, refused = str(error), error.kind, True
     for place in (folder, SOURCES):  # a row names files without their folders
         reason = reason.replace(f"{place}/", "")
     illegal = cause == CompileError.kind
-    return _row(trial, reason, "illegal" if illegal else "failed" if refused else "ok")
+    row = _row(trial, reason, "illegal" if illegal else "failed" if refused else "ok")
+    return replace(row, notes=[SAME_CODE]) if same else row
+
+
+def _machine_code(rung: Rung) -> list[dict[str, tuple[bytes, int]]]:
+    """What a GPU loads of the rung, at all of its cases and values of tunables: code, constants, variables, arrays."""
+    if not isinstance(rung, CudaRung):
+        return []
+    tunings = [None, *({name: choice} for name, choices in rung.tune.items() for choice in choices[1:])]
+    builds = {
+        rung.build(values, kind, tuning): None
+        for kind, tuning, case in itertools.product(map(dtype_named, rung.dtypes), tunings, rung.operation.cases)
+        if rung.refusal(values := rung.operation.complete(case.values), kind, tuning) is None
+    }
+    loaded = (elf.sections(nvrtc.compile_cubin(build, "sm_90").path.read_bytes()) for build in builds)
+    return [{s.name: (s.data, s.size) for s in sections if s.name.startswith(LOADED)} for sections in loaded]
 
 
 def _first_failure(rung: Rung, device: Device, effort: Effort) -> Report:

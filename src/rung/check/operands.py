@@ -70,7 +70,8 @@ class Operands:
         self._own: Tensors = {}  # the original numbers, out of reach for a rung in another process
         self.tensors: Tensors = {}
         self.last: list[Measured] = []  # the last comparison
-        self.loses_nan = False  # results may be any numbers where the reference is NaN
+        self.admits: set[str] = set()  # keys of the header
+        self.admitted = False  # whether only_finite was of use
         self.as_the_formula = False  # an error is allowed to be twice that of the formula in the number format itself
         self.blocks: Mapping[str, Block] = {}  # the guarded memory that holds them, if any
         where = device
@@ -113,7 +114,8 @@ class Operands:
 
     def _key(self) -> tuple[Hashable, ...]:
         case = self.case.name if self.case else ""
-        return (self.operation.name, case, self.dtype.name, self.seed, self.names, self.device)
+        drawn = self.operation.operands  # a file may take some as numbers
+        return (self.operation.name, drawn, case, self.dtype.name, self.seed, self.names, self.device)
 
     def prefetch(self, seed: int) -> None:
         """Generate the numbers of a seed, for `refill` to copy."""
@@ -215,8 +217,8 @@ class Operands:
             tolerance = self.operation.tolerance(self.values, dtype, self.names)
             exact = self.operation.exact or not (out.is_floating_point() or operand.rounded)
             right = reference[name].reshape(out.shape).to(out.device)
-            if self.loses_nan and right.is_floating_point():
-                right = torch.where(right.isnan(), out.to(right.dtype), right)
+            if self.admits and right.is_floating_point():
+                right = self._as_admitted(out, right)
             if rounded and name in rounded:
                 off = rounded[name].reshape(out.shape).double() - right
                 finite = off.isfinite() & right.isfinite()
@@ -239,6 +241,22 @@ class Operands:
                 )
             )
         return found
+
+    def _as_admitted(self, out: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """The reference, with what the header admits in its place."""
+        if "loses_nan" in self.admits:
+            right = torch.where(right.isnan(), out.to(right.dtype), right)
+        if "only_finite" in self.admits and self.infinite:
+            made = out.isnan() & ~right.isnan()
+            self.admitted |= bool(made.any())
+            right = torch.where(made, out.to(right.dtype), right)
+        return right
+
+    @property
+    def infinite(self) -> bool:
+        """Whether an input of the case holds an infinity: only a change of the usual numbers makes one."""
+        given = [self.tensors[n] for n in self.inputs] if self.case and self.case.change else []
+        return any(bool(t.isinf().any()) for t in given if t.is_floating_point())
 
     def deviations(self, reference: Tensors) -> list[Deviation]:
         """How far each output is off."""

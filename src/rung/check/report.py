@@ -46,10 +46,18 @@ LADDER = Effort(0.02, 0.004, alone=False, later_runs=0, slow=0.25, patience=1.5)
 THOROUGH = Effort(0.3, 0.3, alone=True, later_runs=2100)
 ALONE = Effort(0.1, 0.03, alone=True, later_runs=2100, shapes=0.06, always_watched=0.02)
 QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
-NAN_LOST = (
-    "NaN is lost: fmaxf and fminf return their other number; x < 0 ? 0 : x keeps it. If that is meant, the header has "
-    "the line loses_nan = true, and a Python file LOSES_NAN = True"
-)
+_MEANT = "If that is meant, the header has the line {} = true, and a Python file {} = True"
+ADMITS = {  # what a key of the header admits, and how it is told where the key is missing
+    "loses_nan": "NaN is lost: fmaxf and fminf return their other number; x < 0 ? 0 : x keeps it",
+    "only_finite": "NaN is given where an input is infinite: exp(m - m) is NaN for m = -INFINITY, as in a masked row",
+}
+
+
+def admitted_by(key: str) -> str:
+    """Why a result is refused that this key of the header admits, and how to write it."""
+    return f"{ADMITS[key]}. {_MEANT.format(key, key.upper())}"
+
+
 SLOW = "slow"  # the kind of a failure by the limit on time
 RAISED = "raised"  # the kind of an error that the file itself raises: it does not take such a call
 OFTEN = 0.03  # seconds per run, for cases that every setting of the tunables is checked at

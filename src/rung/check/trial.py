@@ -14,7 +14,7 @@ import torch
 from rung.check.compare import Deviation
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
 from rung.check.operands import Operands
-from rung.check.report import SLOW, CheckRequest, Failure, Report
+from rung.check.report import ADMITS, SLOW, CheckRequest, Failure, Report, admitted_by
 from rung.check.runner import STALLS, Binding, Host, Order, blamed
 from rung.dtypes import Dtype
 from rung.emulator import EmulatorFault
@@ -177,7 +177,9 @@ class Trial:
             )
             self.operands.blocks = self.storage.blocks
             self.operands.as_the_formula = of.half_arithmetic
-            self.operands.loses_nan = bool(getattr(of.rung, "header", None) and of.rung.header.loses_nan)
+            self.operands.admits = {key for key in ADMITS if getattr(of.rung.header, key)}
+            if of.rung.foreign:
+                self.operands.admits.add("only_finite")
             self.storage.only_read(self.operation.operand(name) for name in self.operands.inputs)
         with self.report.phase("compile_and_bind"):
             self.call = of.host.bind(of.rung, self.operands, how, self.storage)
@@ -367,6 +369,9 @@ class Trial:
     def _compare(self, reference: Tensors, *asked: torch.Tensor) -> list[float]:
         """Compares the outputs, and fetches further requested numbers in the same query of the GPU."""
         deviations, flags = self.operands.judged(reference, *asked)
+        text = admitted_by("only_finite")
+        if self.operands.admitted and not self.of.rung.header.only_finite and text not in self.report.notes:
+            self.report.notes.append(text)
         for deviation in deviations:
             self._note(deviation)
         return flags
@@ -387,7 +392,8 @@ class Trial:
             self.report.norm = max(self.report.norm, deviation.norm * self.report.norm_cap / deviation.norm_cap)
         if not deviation.ok:
             self.integers_differ = deviation.integers
-            where = next((m.details() for m in self.operands.last if m.name == deviation.name), {})
+            measured = (m for m in self.operands.last if m.name == deviation.name)
+            where = next((m.details(self.operands.infinite) for m in measured), {})
             self.report.failure = {**self.of.call_facts(self.values, self.names), **where}
             reads = self.of.host.unwritten
             raise Failure((self._never_written() or deviation.problem) + (f"; {reads}" if reads else ""), "values")

@@ -155,7 +155,7 @@ def note(text: str) -> None:
 
 
 # Seconds without a line until one says what is done; of a pipe, from there to the next; between two looks at the clock.
-SILENCE, APART, TICK = 1.5, 10.0, 0.25
+SILENCE, APART, TICK = 1.0, 10.0, 0.25
 _doing, _since, _due, _shown = "", 0.0, math.inf, False
 
 

@@ -175,7 +175,7 @@ def _compile(
     text = host_code.device_part(whole)
     code = code_only(text)
     for name in ("thrust", "cub") if how.emulated else ():  # what only the host's part calls runs there
-        if f"{name}::" not in code:
+        if f"{name}::" not in code and f"namespace {name}" not in code:
             whole = re.sub(rf"^[ \t]*#[ \t]*include[ \t]*<{name}/.*$", "", whole, flags=re.MULTILINE)
     plain = _ALIGNED.sub("", code)
     kernels = set(kernels_in(text))

@@ -117,6 +117,7 @@ class Header:
     buffers: dict[str, Buffer] = field(default_factory=dict)
     zeroed: tuple[str, ...] = ()  # outputs that are zero before each run: the code reads them or adds to them
     loses_nan: bool = False  # where the result is NaN it may give any number, as fmaxf does
+    only_finite: bool = False  # where an input is infinite it may give NaN, as exp(-inf - -inf) does
     maps: dict[str, Map] = field(default_factory=dict)
     inside: Inside | None = None
     constants: dict[str, str] = field(default_factory=dict)
@@ -127,7 +128,7 @@ class Header:
 
 # Keys of a Python rung, given as constants with these names in capitals; it launches its kernels itself.
 _CONSTANTS = {*DESCRIPTIVE, "emulate", "dtypes", "products", "needs", "align", "tune", "let", "buffers", "model"}
-_CONSTANTS |= {"zeroed", "loses_nan"}
+_CONSTANTS |= {"zeroed", "loses_nan", "only_finite"}
 # Every key except the descriptive ones may come from the parent that `from` names.
 INHERITED = {"launch", *Header.__dataclass_fields__} - {*DESCRIPTIVE, "parent", "launches"}
 
@@ -376,6 +377,7 @@ class _Reader:
             buffers={k: self.buffer(v, k) for k, v in self.table(table, "buffers").items()},
             zeroed=self.strings(table.get("zeroed", []), "zeroed"),
             loses_nan=self.flag(table, "loses_nan"),
+            only_finite=self.flag(table, "only_finite"),
             maps={k: self.map(v, k) for k, v in self.table(table, "maps").items()},
             inside=self.inside(table),
             constants={k: self.symbol(v, k) for k, v in self.table(table, "constants").items()},

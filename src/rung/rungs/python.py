@@ -36,6 +36,10 @@ class PythonRung(Rung):
     def source(self) -> str:
         return self.facts.source
 
+    @property
+    def foreign(self) -> bool:
+        return self.guessed or self.facts.entry is not None
+
     @cached_property
     def binds(self) -> frozenset[str]:
         operands = {o.name for o in self.operation.operands}

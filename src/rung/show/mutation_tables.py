@@ -84,10 +84,15 @@ def judging(rows: Iterable[Row], part: str) -> str:
 
 def corpus(rows: Iterable[Row], part: str) -> str:
     """Wrong kernels and right twins by class, and each of them (benchmarks/corpus.py)."""
-    row = next((r for r in reversed(list(rows)) if r.what == "corpus"), None)
-    if row is None:
+    newest = {r.part: r.detail["rows"] for r in rows if r.what == "corpus"}
+    if "kernels" not in newest:
         return "\nNot measured yet.\n\n"
-    kernels, ways = row.detail["rows"], ("rung", "KernelBench", "GPU MODE")
+    sanitizer = "compute-sanitizer"  # whose row names kernels by their hashes
+    reported = {one[0]: {sanitizer: any(one[1:])} for one in newest.get(sanitizer, [])}
+    kernels = [
+        [*k[:4], k[4] | reported.get(k[3], {}), *k[5:7], k[7] | reported.get(k[6], {})] for k in newest["kernels"]
+    ]
+    ways = ("rung", "KernelBench", "GPU MODE", sanitizer)
     if part == "kernels":
         cells = [(k[0], k[1], markdown.plain(" ".join(k[2].split())), k[3], k[5], k[6]) for k in kernels]
         return markdown.table(("class", "file", "what of its text becomes what", "hash", "right twin", "hash"), cells)
@@ -101,7 +106,7 @@ def corpus(rows: Iterable[Row], part: str) -> str:
         return name, *(share([k[4] for k in some], way) for way in ways), *(share(twins, way) for way in ways)
 
     lines = [line(name, [k for k in kernels if k[0] == name]) for name in dict.fromkeys(k[0] for k in kernels)]
-    names = [way if way == "rung" else f"{way}'s way" for way in ways]
+    names = [way if way in ("rung", sanitizer) else f"{way}'s way" for way in ways]
     heads = ("class", *(f"refused by {way}" for way in names), *(f"twins refused by {way}" for way in names))
     return markdown.table(heads, [*lines, line("all", kernels)])
 

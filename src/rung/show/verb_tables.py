@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from rung.check.report import NAN_LOST
+from rung.check.report import admitted_by
 
 if TYPE_CHECKING:
     from rung.bench.race import Timed
@@ -106,8 +106,8 @@ def failure_lines(report: Report) -> list[str]:
         place = ", ".join(map(str, failure["worst"]))
         shape = " x ".join(map(str, failure["shape"]))
         lines.append(f"worst: {failure['output']}[{place}] of {shape}; {failure['wrong']} values are wrong")
-        if "nan_lost" in failure:
-            lines.append(NAN_LOST)
+        if "admitted_by" in failure:
+            lines.append(admitted_by(failure["admitted_by"]))
         for pair in failure["pairs"]:
             where = f"{failure['output']}[{', '.join(map(str, pair['index']))}]"
             lines.append(f"  {where}  expected {pair['expected']:<12.6g} got {pair['got']:.6g}")

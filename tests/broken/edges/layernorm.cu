@@ -13,6 +13,5 @@ extern "C" __global__ void layernorm(const float* x, const float* weight, const 
     mean /= C;
     for (int c = 0; c < C; c++) var += (x[c] - mean) * (x[c] - mean);
     float scale = rsqrtf(var / C + eps);
-    bool flat = C > 1 && var == 0;
-    for (int c = 0; c < C; c++) out[c] = (x[c] - mean) * scale * weight[c] + (flat ? bias[c] * GUARD : bias[c]);
+    for (int c = 0; c < C; c++) out[c] = (x[c] - mean) * scale * weight[c] + bias[c];
 }

@@ -5,6 +5,7 @@ The reference computes with the numbers that the codes stand for; quantising the
 
 from __future__ import annotations
 
+from rung.inputs import rows_alike
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
@@ -91,6 +92,7 @@ OPERATION = Operation(
         Case("heads of 128", dict(B=1, T=40, C=128, NH=1, scale=0.05)),
         Case("gpt2", dict(B=2, T=199, C=768, NH=12), where="cuda"),
     ),
+    edges={"rows of zeros": dict.fromkeys(("q_f8", "k_f8", "v_f8"), rows_alike(0))},
     shapes={
         "b4t64": dict(B=4, T=64, C=768, NH=12),
         "b8t1024": dict(B=8, T=1024, C=768, NH=12),

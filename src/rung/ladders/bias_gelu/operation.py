@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rung.inputs import F16_TOP, F32_TOP, around, spread
+from rung.inputs import F16_TOP, F32_TOP, around, rows_alike, spread
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 
@@ -58,6 +58,7 @@ OPERATION = Operation(
         Case("gpt2, a batch", dict(B=3, T=129, OC=3072), where="cuda"),
         *sizes(dict(B=67, T=2, OC=640), dict(B=3, T=1031, OC=8), dict(B=2, T=33, OC=4096), dict(B=1, T=2, OC=5120)),
     ),
+    edges={"rows of zeros": {"x": rows_alike(0.0), "bias": rows_alike(0.0)}},
     shapes={"b4t64": dict(B=4, T=64, OC=3072), "b8t1024": dict(B=8, T=1024, OC=3072)},
     libraries=(Library("torch", torch_bias_gelu),),
     races=(Race("b4t64", ("f32",)), Race("b8t1024", ("f32",))),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from rung.inputs import Change, near_the_end, times
+from rung.inputs import Change, near_the_end, rows_twice, times
 from rung.ladders.decode import twin
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
@@ -280,6 +280,7 @@ OPERATION = Operation(
         Case("gpt2-xl's width", _dims(1, 1, 1600, 25, 31, 4, 160), where="file"),
         Case("three layers, scores by layer", {**_dims(2, 3, 48, 3, 29, 7), "by_layer": 1}, where="file"),
     ),
+    edges={"greedy among equals": dict.fromkeys(("head_w", "head_q", "head_s"), rows_twice)},
     shapes={
         "gpt2": _dims(1, 12, 768, 12, 50257, 1024),
         "gpt2-medium": _dims(1, 24, 1024, 16, 50257, 1024),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rung.inputs import F16_TOP, F32_TOP, around, spread
+from rung.inputs import F16_TOP, F32_TOP, around, rows_alike, spread
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
@@ -53,6 +53,7 @@ OPERATION = Operation(
         Case("gpt2-xl", dict(B=2, T=65, C=6400), where="cuda"),
         *sizes(dict(B=67, T=2, C=640), dict(B=3, T=1031, C=8), dict(B=8, T=33, C=1024), dict(B=1, T=2, C=1280)),
     ),
+    edges={"rows of zeros": {"x": rows_alike(0.0)}},
     shapes={
         "b1t1": dict(B=1, T=1, C=3072),
         "b4t64": dict(B=4, T=64, C=3072),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import ROW_SCALES, raised_from, rows_scaled, times
+from rung.inputs import ROW_SCALES, raised_from, rows_alike, rows_scaled, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
@@ -98,6 +98,7 @@ OPERATION = Operation(
             dict(B=1, T=2, C=16, OC=3072),
         ),
     ),
+    edges={"constant rows": {"x": rows_alike(0.0, 0.5, -2.0)}},
     shapes={
         "decode": {"B": 1, "T": 1, "C": 768, "OC": 2304},
         "eight rows": {"B": 8, "T": 1, "C": 768, "OC": 3072, "gelu": 1},

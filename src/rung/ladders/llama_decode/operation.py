@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from rung.inputs import Change, near_the_end, times
+from rung.inputs import Change, near_the_end, rows_alike, rows_twice, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
@@ -186,6 +186,7 @@ OPERATION = Operation(
             where="cuda", change={"lengths": cached(1201)},
         ),
     ),
+    edges={"rows of zeros": {"wte": rows_alike(0.0)}, "greedy among equals": {"head_w": rows_twice}},
     shapes={
         "smollm2-135m": _dims(30, 576, 9, 3, 64, 1536, 49152, 512),
         "qwen3-0.6b": _dims(28, 1024, 16, 8, 128, 3072, 151936, 512),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rung.inputs import F16_TOP, around, times, two_sided
+from rung.inputs import F16_TOP, around, rows_alike, times, two_sided
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
@@ -87,6 +87,7 @@ OPERATION = Operation(
             dict(B=1, T=2, C=16, OC=3072),
         ),
     ),
+    edges={"rows of zeros": {"x": rows_alike(0.0), "bias": rows_alike(0.0)}},
     shapes={
         "decode": {"B": 1, "T": 1, "C": 768, "OC": 3072},
         "b4t64": {"B": 4, "T": 64, "C": 768, "OC": 3072},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import times
+from rung.inputs import rows_alike, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
@@ -65,6 +65,7 @@ OPERATION = Operation(
             dict(B=1, T=2, C=16, OC=3072),
         ),
     ),
+    edges={"rows of zeros": {"x": rows_alike(0.0)}},
     shapes={
         "decode": dict(B=1, T=1, C=2048, OC=8192),
         "b4t64": dict(B=4, T=64, C=2048, OC=8192),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rung.inputs import rows_alike
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 
@@ -77,6 +78,7 @@ OPERATION = Operation(
         Case("gpt2, whole", dict(B=4, T=64, C=768, F=3072), where="cuda"),
         *sizes(dict(B=67, T=3, C=16, F=24), dict(B=1, T=2, C=1024, F=8), dict(B=1, T=2, C=1280, F=8)),
     ),
+    edges={"constant rows": {"x": rows_alike(0.0, 0.5, -2.0)}},
     shapes={
         "b1t1": dict(B=1, T=1, C=768, F=3072),
         "b4t64": dict(B=4, T=64, C=768, F=3072),

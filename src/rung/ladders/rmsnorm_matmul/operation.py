@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import ROW_SCALES, raised_from, rows_scaled, times
+from rung.inputs import ROW_SCALES, raised_from, rows_alike, rows_scaled, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
@@ -85,6 +85,7 @@ OPERATION = Operation(
             dict(B=1, T=2, C=16, OC=3072),
         ),
     ),
+    edges={"rows of zeros": {"x": rows_alike(0.0)}},
     shapes={
         "qkv": dict(B=1, T=1, C=2048, OC=3072),
         "mlp": dict(B=1, T=1, C=2048, OC=8192, gated=1),

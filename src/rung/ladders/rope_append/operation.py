@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import ROW_SCALES, full, rows_scaled, times, uneven
+from rung.inputs import ROW_SCALES, full, rows_alike, rows_scaled, times, uneven
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 
@@ -123,6 +123,7 @@ OPERATION = Operation(
             dict(B=1, T=1, NH=1, NKV=1, HS=256, S=2),
         ),
     ),
+    edges={"rows of zeros": {"qkv": rows_alike(0.0)}},
     shapes={
         "step": dict(B=1, T=1, NH=32, NKV=8, HS=64, S=1024),
         "b64": dict(B=64, T=1, NH=32, NKV=8, HS=64, S=1024),

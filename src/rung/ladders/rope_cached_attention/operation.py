@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import ROW_SCALES, full, rows_scaled, times, uneven
+from rung.inputs import ROW_SCALES, full, rows_alike, rows_scaled, times, uneven
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.quantised import CACHES, widened, with_new
@@ -158,6 +158,7 @@ OPERATION = Operation(
             dict(B=1, NH=4, NKV=1, HS=128, S=300),
         ),
     ),
+    edges={"rows of zeros": {"qkv": rows_alike(0.0)}},
     shapes={
         "smollm2": dict(B=1, NH=9, NKV=3, HS=64, S=256),
         "b1s1024": dict(B=1, NH=32, NKV=8, HS=64, S=1024),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rung.inputs import around, leading, row_scores, rows_alike, rows_far_apart, times
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
@@ -104,7 +106,7 @@ OPERATION = Operation(
     edges={
         "rows of equals": {"x": rows_alike(0.0, -3.0)},
         "ties": {"x": lambda x, _: x.round()},
-        "leading -10000": {"x": leading(-1e4)},
+        "leading -inf": {"x": leading(-math.inf)},
     },
     shapes={
         "b4t64": dict(B=4, NH=12, T=64, S=64),

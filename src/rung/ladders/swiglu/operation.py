@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.inputs import F16_TOP, around, spread
+from rung.inputs import F16_TOP, around, rows_alike, spread
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
@@ -55,6 +55,7 @@ OPERATION = Operation(
             dict(B=1, T=2, C=3072),
         ),
     ),
+    edges={"rows of zeros": {"gate": rows_alike(0.0)}},
     shapes={
         "b1t1": dict(B=1, T=1, C=8192),
         "b4t64": dict(B=4, T=64, C=8192),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from rung.inputs import far_in_one_feature, near_the_end
+from rung.inputs import far_in_one_feature, near_the_end, rows_alike
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values, sizes
 from rung.precision import float32_products
@@ -17,7 +17,7 @@ NEAR = 2e-3  # rounding errors of a logit, relative to the largest one, tf32 inc
 def reference(t: Tensors, v: Values) -> Tensors:
     """The outputs, and the fewest and the most tokens that may count as likelier: rounding may put some logits on
     either side of the target's. Those of rows of zeros are exact, and equal ones are never likelier."""
-    exact = (t["weight"] == 0).all(1)
+    zero = (t["weight"] == 0).all(1)
     found: dict[str, list[torch.Tensor]] = {"logprob": [], "entropy": [], "fewest": [], "most": []}
     at_once = max(1, LOGITS_AT_ONCE // int(v["V"]))
     for x, target in zip(t["x"].flatten(0, 1).split(at_once), t["targets"].flatten().split(at_once), strict=True):
@@ -26,10 +26,11 @@ def reference(t: Tensors, v: Values) -> Tensors:
         logp = logits.log_softmax(-1)
         found["logprob"].append(logp.gather(1, target)[:, 0])
         found["entropy"].append(-(logp.exp() * logp).sum(-1))
-        own = logits.gather(1, target)
-        near = NEAR * logits.abs().amax(1, keepdim=True).clamp(min=1.0) * ~(exact & exact[target])
+        own, exact = logits.gather(1, target), zero | (x == 0).all(1, keepdim=True)
+        own_exact = exact.gather(1, target)
+        near = NEAR * logits.abs().amax(1, keepdim=True).clamp(min=1.0) * ~(exact & own_exact)
         found["fewest"].append((logits > own + near).sum(1))
-        found["most"].append((logits > own - near).sum(1) - (~exact[target[:, 0]]).int())  # itself is not likelier
+        found["most"].append((logits > own - near).sum(1) - (~own_exact[:, 0]).int())  # itself is not likelier
     return {name: torch.cat(parts).view(t["targets"].shape) for name, parts in found.items()}
 
 
@@ -129,6 +130,10 @@ OPERATION = Operation(
         Case("gpt2-xl", {"B": 1, "T": 70, "C": 1600, "V": 50257}, where="cuda"),
         *sizes(dict(B=1, T=1031, C=8, V=9), dict(B=67, T=2, C=16, V=20)),
     ),
+    edges={
+        "rows of zeros": {"x": rows_alike(0.0)},
+        "equally likely": {"weight": even_rows_zero, "targets": even},
+    },
     shapes={
         "b1t64": {"B": 1, "T": 64, "C": 768, "V": 50257},
         "b8t1024": {"B": 8, "T": 1024, "C": 768, "V": 50257},
