@@ -83,6 +83,7 @@ def test_published_results_are_not_printed_as_well(
         (b"int nothing;\n", "has no header"),
         (KERNEL.replace("---*/", "").encode(), "begins a header that does not end"),
         (b"// a licence\n" + KERNEL.encode(), "too far down"),
+        (b"int nothing;\n/*------- a part ------*/\nint more;\n/*--- another ---*/\n", "has no header"),
         (KERNEL.replace('"f32"]', "f32]").encode(), "not TOML: Invalid value, at line 3, column 11"),
         (KERNEL.replace("A test", "Caf\xe9").encode("latin-1"), "line 2: this is not UTF-8"),
         (KERNEL.replace("[[launch]]", '[constants]\nw = "c"\n[[launch]]').encode(), "constants.w is no operand"),

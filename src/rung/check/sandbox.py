@@ -190,8 +190,8 @@ class RemoteCall:
 # What a Python file may import: what chooses sizes, allocates and launches. A file that imports something else computes
 # with it or reaches its judge; what is named in a kernel is refused by Triton's compiler.
 IMPORTS = {
-    *("__future__", "abc", "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "math"),
-    *("operator", "pathlib", "typing", "types", "warnings", "torch", "triton", "rung"),
+    *("__future__", "abc", "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "logging"),
+    *("math", "operator", "pathlib", "typing", "types", "warnings", "torch", "triton", "rung"),
 }
 SETTINGS = ("environ", "getenv")  # of os
 HIDDEN = ("torch.utils", "torch.library", "torch._", "torch.multiprocessing", "triton.runtime.interpreter")
