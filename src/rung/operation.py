@@ -10,7 +10,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +39,8 @@ class Operand:
     precision, whatever the operands' format. An output's sizes may differ along the dimension `apart`. Products of an
     input with `sum_bits` may be accumulated in this many bits. An output that `follows` is compared with this function
     of the call's other outputs and of the reference's (an argmax would otherwise depend on rounding of its input). A
-    parameter of the model is `constant`: a kernel may read it before the kernel ahead of it has ended. `aliases` are
+    parameter of the model is `constant`: a kernel may read it before the kernel ahead of it has ended; with a `neutral`
+    number everywhere it changes nothing, so that a kernel may be without it. `aliases` are
     its names in files that were not written for rung, best first, where rungs/words.py has none.
     """
 
@@ -64,6 +65,7 @@ class Operand:
     rounded: bool = False
     share: float = 1.0
     constant: bool = False
+    neutral: float | None = None
     aliases: tuple[str, ...] = ()
 
     @property
@@ -190,6 +192,18 @@ class Operation:
         shape = [str(d) for d in next((o for o in inputs if len(o.shape) > 1), result).shape]
         return product(shape[:-1]) or "1", shape[-1], product([str(d) for d in result.shape])
 
+    def with_numbers(self, given: Mapping[str, float | None]) -> Operation:
+        """The operation whose named operands hold one number everywhere, this one or any: for rungs that take a number
+        in place of an operand, or not even that."""
+        alike = {o.name: functools.partial(_alike, o, given[o.name]) for o in self.operands if o.name in given}
+        if not alike:
+            return self
+        operands = (replace(o, make=alike[o.name]) if o.name in alike else o for o in self.operands)
+        changes = {name: functools.partial(_alike_again, made) for name, made in alike.items()}
+        cases = tuple(replace(case, change={**case.change, **changes}) for case in self.cases)
+        edges = {edge: {n: change for n, change in of.items() if n not in alike} for edge, of in self.edges.items()}
+        return replace(self, operands=tuple(operands), cases=cases, edges=edges)
+
     def replaced(self, binds: Container[str]) -> set[str | None]:
         """Outputs in whose place a rung that binds these operands writes a copy."""
         return {o.copy_of for o in self.operands if o.copy_of and o.written and o.name in binds}
@@ -292,6 +306,18 @@ class Operation:
     def depth(self, values: Values) -> int:
         """How many products or numbers a result sums."""
         return evaluate_int(self.reduction, values, "the reduction's length")
+
+
+def _alike(operand: Operand, number: float | None, values: Values, _: object = None) -> torch.Tensor:
+    """One number; if none is given, one by the size: never 0 or 1, and such that every format holds it."""
+    if number is None:
+        sizes = sum(int(value * (2 * i + 3)) for i, value in enumerate(values.values()))
+        number = ((len(operand.name) * 7 + sizes * 5) % 37 - 18 + 0.5) / 8
+    return torch.full(operand.size(values), number)
+
+
+def _alike_again(made: Callable[[Values], torch.Tensor], x: torch.Tensor, values: Mapping[str, Number]) -> torch.Tensor:
+    return made(dict(values)).to(x)
 
 
 def _random(

@@ -132,10 +132,10 @@ COPIED = SEVERAL.replace(
 )
 
 
-def verdict(folder: Path, operation: str, text: str, *words: str) -> tuple[int, str]:
+def verdict(folder: Path, operation: str, text: str, *words: str, effort: str = "--quick") -> tuple[int, str]:
     source = folder / "mine.cu"
     source.write_text(text)
-    command = [sys.executable, "-m", "rung", "check", operation, str(source), "--quick", "--json", *words]
+    command = [sys.executable, "-m", "rung", "check", operation, str(source), "--json", *filter(None, [effort]), *words]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder)
     results = json.loads(ended.stdout)["results"] if ended.stdout else []
     return ended.returncode, results[0]["verdict"] if results else ended.stderr
@@ -161,9 +161,76 @@ def test_what_another_kernel_of_the_file_needs_refuses_that_kernel_alone(tmp_pat
     assert verdict(tmp_path, "gelu", kernel.replace("0.5f *", "no_such_function(i) *"))[0] != 0
 
 
-def test_a_function_of_one_row_is_judged_with_one_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("effort", ["--quick", ""])
+def test_a_function_of_one_row_is_judged_with_one_row(tmp_path: Path, effort: str) -> None:
     row = SEVERAL.replace("float* output, int rows, int cols)\n{", "float* output, int N)\n{\n    int rows = 1, cols = N;")
-    assert verdict(tmp_path, "softmax", row) == (0, "ok")
+    assert verdict(tmp_path, "softmax", row, effort=effort) == (0, "ok")
+
+
+NORM = r"""
+__global__ void layernorm(const float* x, float* y, float gamma, float beta, float eps, int rows, int cols)
+{
+    __shared__ float part[128];
+    const float* row = x + blockIdx.x * cols;
+    float sums[2] = {0, 0};
+    for (int turn = 0; turn < 2; turn++) {
+        float mine = 0;
+        for (int i = threadIdx.x; i < cols; i += 128) {
+            float d = row[i] - sums[0];
+            mine += turn ? d * d : row[i];
+        }
+        part[threadIdx.x] = mine;
+        __syncthreads();
+        for (int half = 64; half; half /= 2) {
+            if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+            __syncthreads();
+        }
+        sums[turn] = part[0] / cols;
+        __syncthreads();
+    }
+    float scale = rsqrtf(sums[1] + eps);
+    for (int i = threadIdx.x; i < cols; i += 128) y[blockIdx.x * cols + i] = (row[i] - sums[0]) * scale * gamma + beta;
+}
+void launched(const float* x, float* y, float gamma, float beta, float eps, int rows, int cols)
+{
+    layernorm<<<rows, 128>>>(x, y, gamma, beta, eps, rows, cols);
+}
+"""
+
+
+@pytest.mark.parametrize("call", [(), ("--call", "launched")], ids=["kernel", "function"])
+def test_numbers_stand_for_operands(tmp_path: Path, call: tuple[str, ...]) -> None:
+    assert verdict(tmp_path, "layernorm", NORM, *call) == (0, "ok")
+    without = NORM.replace("gamma + beta", "gamma")
+    assert verdict(tmp_path, "layernorm", without, *call) == ((1, "failed") if call else (3, "not judged"))
+
+
+def test_an_operand_that_a_kernel_does_not_take_is_neutral(tmp_path: Path) -> None:
+    plain = NORM.replace("float gamma, float beta, ", "").replace("gamma, beta, ", "").replace(" * gamma + beta", "")
+    assert verdict(tmp_path, "layernorm", plain) == (0, "ok")
+    assert verdict(tmp_path, "layernorm", plain.replace("sums[1] + eps", "sums[1] * 2 + eps"))[0] != 0
+
+
+def test_a_sum_of_a_whole_array_is_one_row(tmp_path: Path) -> None:
+    text = """
+    #define WIDTH 512
+    __global__ void added_up(const float* input, float* output, int N)
+    {
+        int i = blockIdx.x * WIDTH + threadIdx.x;
+        if (i < N) atomicAdd(output, input[i]);
+    }
+    void launched(float* d_in, float* d_out, int N)
+    {
+        const int threads = WIDTH;
+        const int BLOCKS = (N + threads - 1) / threads;
+        added_up<<<BLOCKS, threads>>>(d_in, d_out, N);
+    }"""
+    assert verdict(tmp_path, "reduce", text) == (0, "ok")
+
+
+def test_a_kernel_that_is_one_of_several_in_a_row_is_no_failure(tmp_path: Path) -> None:
+    wrong = SEVERAL.replace("int i = 0; i < cols", "int i = 1; i < cols").replace("float* top, int", "float* out, int")
+    assert verdict(tmp_path, "softmax", wrong.replace("    top[r] = m", "    out[r] = m")) == (3, "not judged")
 
 
 def test_a_function_whose_caller_zeroes_the_result_is_judged_with_zeros(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ shape = ["B", 4]
 dtype = "f32"
 [[launch]]
 kernel = "reduce"
-grid = [4, "B"]
+grid = ["B", 4]
 block = 32
 ---*/
 __device__ float add(float* at, float by)
@@ -37,9 +37,9 @@ __device__ float add(float* at, float by)
 extern "C" __global__ void reduce(const float* x, float* out, float* firsts, int N)
 {
     float sum = 0.0f;
-    for (int n = blockIdx.x * 32 + threadIdx.x; n < N; n += 128) sum += x[(long long)blockIdx.y * N + n];
+    for (int n = blockIdx.y * 32 + threadIdx.x; n < N; n += 128) sum += x[(long long)blockIdx.x * N + n];
     for (int s = 16; s; s /= 2) sum += __shfl_xor_sync(~0u, sum, s);
-    if (threadIdx.x == 0) firsts[blockIdx.y * 4 + blockIdx.x] = add(out + blockIdx.y, sum);
+    if (threadIdx.x == 0) firsts[blockIdx.x * 4 + blockIdx.y] = add(out + blockIdx.x, sum);
 }
 """
 

@@ -114,7 +114,8 @@ class Operands:
 
     def _key(self) -> tuple[Hashable, ...]:
         case = self.case.name if self.case else ""
-        return (self.operation.name, case, self.dtype.name, self.seed, self.names, self.device)
+        drawn = self.operation.operands  # a file may take some as numbers
+        return (self.operation.name, drawn, case, self.dtype.name, self.seed, self.names, self.device)
 
     def prefetch(self, seed: int) -> None:
         """Generate the numbers of a seed, for `refill` to copy."""

@@ -142,6 +142,7 @@ class _Judged:
             sizes = [block["bytes"] for block in what["blocks"].values()]
             slab = Slab(placement, sum(sizes), len(sizes), "cuda" if self.device == "cuda" else "cpu")
             raw = {name: slab(block["start"], block["bytes"]) for name, block in what["blocks"].items()}
+            _copy(shared, raw)
         tensors: Tensors = {}
         for name in what["names"]:
             operand = operation.operand(name)

@@ -15,7 +15,7 @@ import multiprocessing
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from rung.cuda import kept
 from rung.cuda.host_code import host_part
 from rung.cuda.limits import GRID, THREADS_BLOCK
 from rung.cuda.source import Parameter, aliases, body_of, code_only, kernel_parameters, kernels_in, template_of, until
-from rung.dtypes import DTYPES, dtype
+from rung.dtypes import dtype
 from rung.errors import CompileError, RungError
 from rung.expressions import evaluate, names_in, product
 from rung.files import read_text
@@ -34,12 +34,14 @@ from rung.rungs.arguments import POINTEES, SCALAR_KINDS
 from rung.rungs.cuda import CudaRung, whole_text
 from rung.rungs.header import has_header, inline
 from rung.rungs.operations import operation
-from rung.rungs.words import names_of, plain_name
+from rung.rungs.words import SCALARS, names_of, plain_name
 
 MOST = 48  # proposals that are tried
 CANDIDATES = 3  # that are shown, where none is right
 SECONDS = 20.0
-SILENCE = 1.5  # seconds
+SILENCE = 1.0  # seconds
+WHOLE = 4  # letters: a shorter word is found as a part of a name only
+OPERATIONS = 3  # of those that names speak of, whose headers are tried
 progress: list[Callable[[str], None]] = []  # whom trials that take longer are told
 OTHER_SHAPE = 8  # proposals with other bindings go before another grid than the one that the file writes
 BLOCK = 256  # threads, if the file does not say
@@ -53,6 +55,8 @@ _SCALARS = {"nh", "hs", "num_heads", "head_size", "eps", "epsilon", "alpha", "be
 _GEMM = {"m": "rows", "n": "OC", "k": "C", "rows": "rows", "wa": "C", "wb": "OC", "ha": "rows", "hb": "C"}
 _GEMM |= {"numarows": "rows", "numacolumns": "C", "numbrows": "C", "numbcolumns": "OC"}
 _GEMM |= {"numcrows": "rows", "numccolumns": "OC", "lda": "C", "ldb": "OC", "ldc": "OC"}
+_NEUTRAL = {"alpha": 1.0, "beta": 0.0}
+_BLOCKS = re.compile(r"block_?size|block_?dim|block$|threads")
 _CEIL = re.compile(r"ceil_?div|cdiv|div_?up|div_?ceil|up_?div|divide_?up|div_?round_?up|iceil", re.IGNORECASE)
 _LAUNCH = re.compile(r"([A-Za-z_][\w:]*)\s*(<(?!<)[^;{}]*?>)?\s*<<<", re.DOTALL)
 _LOCAL = re.compile(
@@ -88,23 +92,43 @@ class Written:
     block: str = ""
     shared: str = ""
     arguments: list[str] = field(default_factory=list)
+    passed: dict[str, str] = field(default_factory=dict)  # by the kernel's parameters
     scope: dict[str, str] = field(default_factory=dict)
     result: str = ""  # the variable that the host's function returns
     asserted: list[str] = field(default_factory=list)  # what the host's code asserts to be a multiple
 
 
-def guessed_operation(source: str, path: Path, known: list[str]) -> str:
-    """The operation that a file's name and its kernels' names speak of."""
+def spoken_of(source: str, path: Path, known: list[str]) -> list[str]:
+    """The operations that a file's name, its kernels' names or its folder's name speak of, the likeliest first."""
     functions = re.findall(r"^def (\w+)", source, re.M) if path.suffix == ".py" else kernels_in(source)
-    text = " ".join([path.stem, *functions]).lower()
-    scores = {name: [text.find(w) for w in (*operation(name).words, name) if w in text] for name in known}
-    found = sorted((name for name, at in scores.items() if at), key=lambda name: (-len(name), min(scores[name])))
+    found: dict[str, None] = {}
+    for text in (path.stem, *functions, path.absolute().parent.name):
+        parts = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).lower())
+        at = {
+            (len(word) < WHOLE, text.lower().find(word), -len(word)): name
+            for name in known
+            for word in (name, *operation(name).words)
+            if (word in parts if len(word) < WHOLE else word in text.lower())
+        }
+        found |= {at[key]: None for key in sorted(at)}
     if not found:
         raise RungError(
             f"neither {path.name} nor its kernels' names say which operation it is; name it, as in "
-            f"`rung check softmax {path}` (there are {', '.join(known)})."
+            f"`rung check softmax {path}` (`rung list` has the operations)."
         )
-    return found[0]
+    return [*found]
+
+
+def taken_for(path: Path, known: list[str]) -> str:
+    """The first of these operations that has a header for the file, if none is written there."""
+    source = read_text(path)
+    names = spoken_of(source, path, known)
+    for name in names[:OPERATIONS] if path.suffix != ".py" and not has_header(source) else ():
+        with suppress(RungError):
+            found = adopted(operation(name), path)
+            if found is None or not found.doubts:
+                return name
+    return names[0]
 
 
 def adopted(of: Operation, path: Path) -> Proposal | None:
@@ -240,6 +264,7 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
         raise RungError(f"{path} has no header, and no __global__ function that one could be proposed for.")
     every = {(w.kernel, w.template, w.grid, w.block): w for w in itertools.chain.from_iterable(written)}
     launches = [*every.values()] or [Written(name) for name in defined]
+    parts = {w.kernel for some in written if in_a_row(source, some) for w in some}  # of what a host function computes
     failures: list[RungError] = []
     alternatives: list[Iterator[_Found]] = []
     for launch in launches:  # each may be the operation by itself
@@ -258,45 +283,48 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
             )
         raise failures[0] if failures else RungError(f"{path}: no kernel has the operands of {of.name}.")
     for row in itertools.zip_longest(*alternatives):  # in turn, so that each kernel has its best proposal tried early
-        yield from ((table, sure and len(row) == 1) for table, sure in filter(None, row))
+        for table, sure in filter(None, row):
+            kernel = table["launch"][0]["kernel"].partition("<")[0].rpartition("::")[2]
+            yield table, sure and len(row) == 1 and kernel not in parts
+
+
+def in_a_row(source: str, launches: list[Written]) -> bool:
+    """Whether kernels of a host function hand each other arrays; alternatives have the same ones."""
+    given: dict[str, set[str]] = {}
+    for w in launches:
+        with suppress(RungError):
+            pairs = zip(kernel_parameters(source, w.kernel, ""), w.arguments, strict=False)
+            given[w.kernel] = {_variable(argument.lstrip("&( ")) for p, argument in pairs if p.pointer}
+    return any(one & other and one != other for one, other in itertools.combinations(given.values(), 2))
 
 
 def _for_launch(
     of: Operation, source: str, path: Path, written: Written, constants: dict[str, str]
 ) -> Iterator[_Found]:
-    def of_output(target: str | float) -> bool:
-        return any(o.name == target and o.role == "out" for o in of.operands)
-
+    body = body_of(source, written.kernel)
     for instance in _instances(source, written, constants):
-        parameters = kernel_parameters(source, instance, str(path))
-        scratch = _scratch(written, parameters)
-        dtypes = _dtypes(parameters, of)
+        every = kernel_parameters(source, instance, str(path))
+        launch = replace(written, passed=dict(zip([p.name for p in every], written.arguments, strict=False)))
+        scratch = _scratch(launch, every)
+        parameters = tuple(p for p in every if p.name not in scratch)
         ranked: list[tuple[int, _Found]] = []
-        body = body_of(source, written.kernel)
-        every, parameters = parameters, tuple(p for p in parameters if p.name not in scratch)
-        for nth, (bind, launch) in enumerate(binds(of, every, scratch, written, path, instance, body)):
-            bound = {bind.get(p.name, p.name) for p in parameters}
-            whole = [*_multiples(of, parameters, bind, launch), *_demanded(of, parameters, bind, body)]
-            shapes = list(_shapes(of, body, instance, launch, bind, every, constants))
-            sized = {name: _buffer(entry, launch.scope, of) for name, entry in scratch.items()}
+        for nth, (bind, meant) in enumerate(binds(of, parameters, launch, path, instance, body=body)):
+            whole = [*_multiples(of, parameters, bind, meant), *_demanded(of, parameters, bind, body)]
+            sized = {name: _buffer(entry, meant.scope, of) for name, entry in scratch.items()}
             if unknown := [name for name, entry in sized.items() if entry is None]:
                 made, name = scratch[unknown[0]], unknown[0]
                 raise RungError(f"{path}: what is {made}? Write a header with [buffers.{name}] shape = [...].")
-            reads = any(_reads(body, p.name) for p in parameters if of_output(bind[p.name]))
-            for (i, needs), (j, shape) in itertools.product(
-                enumerate(fixed(of, source, {str(b) for b in bound}, one_block=launch.grid == "1")), enumerate(shapes)
-            ):
+            shapes = enumerate(_shapes(of, body, instance, meant, bind, every, constants))
+            row = {"one_block": meant.grid == "1", "one_size": len(sizes_in(parameters)) == 1}
+            rules = fixed(of, source, bind.values(), **row)
+            for (i, needs), (j, shape) in itertools.product(enumerate(rules), shapes):
                 needs = [*needs, *whole, *_within_limits(of, shape)]
-                table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes}
-                if needs:
-                    table["needs"] = needs
                 changed = {name: target for name, target in bind.items() if name != target}
-                if changed:
-                    table["bind"] = changed
-                if sized:
-                    table["buffers"] = sized
+                table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes(parameters)}
+                more = {"needs": needs, "bind": changed, "buffers": sized}
+                table |= {key: entry for key, entry in more.items() if entry}
                 table["launch"] = [{"kernel": instance, **shape}]
-                sure = not reads and not sized and _sure(of, parameters, launch, bind, needs)
+                sure = not sized and len(rules) == 1 and _sure(of, parameters, meant, bind, needs)
                 # A launch that the file writes is hardly wrong: what the parameters are varies before it does.
                 ranked.append((nth + 2 * i + (OTHER_SHAPE if launch.grid else 1) * j, (table, sure)))
         yield from (found for _, found in sorted(ranked, key=lambda one: one[0]))
@@ -306,51 +334,14 @@ def _sure(
     of: Operation, parameters: tuple[Parameter, ...], launch: Written, bind: dict[str, str | float], needs: list[str]
 ) -> bool:
     """Whether the host's launch and the names say everything: there is nothing to try."""
-    passed = dict(zip([p.name for p in parameters], launch.arguments, strict=False))
     known = {*of.dims, *of.derived, *of.scalars}
     for p in parameters:
         target = str(bind[p.name])
         named = p.name.lower() == target or any(o.name == target and p.name.lower() in names_of(o) for o in of.operands)
-        given = _over(passed.get(p.name, ""), launch.scope, known) if p.name in passed and not p.pointer else None
+        given = None if p.pointer else _over(launch.passed.get(p.name, ""), launch.scope, known)
         if not (named or (given is not None and given == target and not given.isdigit())):
             return False
     return bool(launch.grid) and not any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
-
-
-def _reads(body: str, name: str) -> bool:
-    """Whether a kernel's text may read an array, or adds to it atomically."""
-    if re.search(rf"\batomic\w+\s*\(\s*&?\s*{name}\b", body):
-        return True
-    for found in re.finditer(rf"\b{name}\s*\[", body):
-        _, end = until(body, found.end(), "]")
-        after = re.sub(r"^(?:\s|\)|\[[^\]]*\]|\.\w+)+", "", body[end : end + 80])
-        address = body[max(0, found.start() - 80) : found.start()].rstrip().endswith("&")
-        if not re.match(r"=(?!=)", after) and not (address and after.startswith(",")):
-            return True
-    return False
-
-
-def launchers(
-    of: Operation, source: str, path: Path, name: str, parameters: tuple[Parameter, ...], given: dict[str, str]
-) -> Iterator[tuple[dict[str, str | float], list[str], list[str]]]:
-    """What the parameters of a host function that launches kernels may be, the likeliest first, with its number formats
-    and its conditions."""
-    pointers = [p for p in parameters if p.pointer and p.name not in given]
-    known = {*of.dims, *of.derived, *of.scalars}
-    scalars = [p for p in parameters if not p.pointer and p.name not in given]
-    own: dict[str, str | float] = {p.name: BLOCK for p in scalars if re.search(r"block|threads", p.name, re.IGNORECASE)}
-    scalars = [p for p in scalars if p.name not in own]
-    choices: list[list[str | float]] = []
-    for p in scalars:
-        if p.name not in known and p.name.lower() not in _ROWS | _COLUMNS | _TOTAL | _SCALARS:
-            raise RungError(f"{path}: what is {p.ctype} {p.name} of {name}? Say so, as in --with {p.name}=1.")
-        choices.append([p.name] if p.name in known else _values(of, p, "", Written(name), scalars))
-    for targets in _pointers(of, pointers, {}, path, name):
-        for picked in itertools.product(*choices):
-            bind = {**targets, **own, **dict(zip([p.name for p in scalars], picked, strict=True)), **given}
-            bound = {str(b) for b in bind.values()}
-            for one_row in (False, True)[: 2 if len(scalars) == 1 else 1]:  # its only size may be a row's
-                yield from ((bind, _dtypes(parameters, of), n) for n in fixed(of, source, bound, one_block=one_row))
 
 
 def _multiples(
@@ -425,27 +416,27 @@ def _qualified(source: str, kernel: str) -> str:
     return "::".join([*filter(None, scopes), kernel])
 
 
-def _dtypes(parameters: tuple[Parameter, ...], of: Operation) -> list[str]:
-    by_type = {DTYPES[name].ctype: name for name in ("f32", "f16", "bf16")}
-    by_pointee = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
-    for p in parameters:
-        if p.pointer and p.ctype == "Real":
-            return ["f32", "f16", "bf16"]
-    pointees = [by_pointee.get(POINTEES.get(p.ctype, ""), by_type.get(p.ctype, "")) for p in parameters if p.pointer]
-    named = [name for name in pointees if name]
-    narrow = [name for name in named if name != "f32"]
-    return [(narrow or named or ["f32"])[0]]
+def dtypes(parameters: tuple[Parameter, ...]) -> list[str]:
+    """The formats that a kernel or function is for: a narrow one, if any pointer has it."""
+    if any(p.pointer and p.ctype == "Real" for p in parameters):
+        return ["f32", "f16", "bf16"]
+    named = [kind for p in parameters if p.pointer and (kind := POINTEES.get(p.ctype)) in ("f32", "f16", "bf16")]
+    return [next((kind for kind in named if kind != "f32"), "f32")]
 
 
 def _scratch(launch: Written, parameters: tuple[Parameter, ...]) -> dict[str, str]:
     """Pointers to tensors that the host's function makes for the kernel alone: what makes them."""
     found = {}
-    for p, argument in zip(parameters, launch.arguments, strict=False):
-        variable = re.match(r"\w*", argument)[0]  # type: ignore[index]
+    for p in parameters:
+        variable = _variable(launch.passed.get(p.name, ""))
         made = launch.scope.get(variable, "")
         if p.pointer and variable != launch.result and re.match(r"(?:torch|at)::(?:zeros|full|empty)\s*\(\s*\{", made):
             found[p.name] = made
     return found if launch.result else {}
+
+
+def _variable(argument: str) -> str:
+    return re.match(r"\w*", argument)[0]  # type: ignore[index]
 
 
 def _buffer(made: str, scope: dict[str, str], of: Operation) -> dict[str, Any] | None:
@@ -465,11 +456,10 @@ def _buffer(made: str, scope: dict[str, str], of: Operation) -> dict[str, Any] |
     return entry
 
 
-def _sized(of: Operation, launch: Written, bind: dict[str, str], parameters: tuple[Parameter, ...]) -> Written:
+def _sized(of: Operation, launch: Written, bind: dict[str, str]) -> Written:
     """The launch, where sizes of tensors (`q.size(1)`) are the operation's."""
     scope = dict(launch.scope)
-    variables = [re.match(r"\w*", argument)[0] for argument in launch.arguments]  # type: ignore[index]
-    operands = {v: of.operand(bind[p.name]) for p, v in zip(parameters, variables, strict=False) if p.name in bind}
+    operands = {_variable(launch.passed.get(name, "")): of.operand(target) for name, target in bind.items()}
     for name, value in launch.scope.items():
         asked = re.fullmatch(r"(\w+)\.size\(\s*(\d+)\s*\)", value.strip())
         if asked and asked[1] in operands and int(asked[2]) < len(shape := operands[asked[1]].shape):
@@ -479,35 +469,38 @@ def _sized(of: Operation, launch: Written, bind: dict[str, str], parameters: tup
 
 def binds(
     of: Operation,
-    every: tuple[Parameter, ...],
-    scratch: dict[str, str],
+    parameters: tuple[Parameter, ...],
     launch: Written,
     path: Path,
-    kernel: str,
-    body: str,
+    function: str,
+    *,
+    body: str = "",
+    given: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[dict[str, str | float], Written]]:
-    """What the parameters may be, each with the launch as it reads then."""
-    parameters = [p for p in every if p.name not in scratch]
-    pointers = [p for p in parameters if p.pointer]
-    scalars = [p for p in parameters if not p.pointer]
-    passed = dict(zip([p.name for p in every], launch.arguments, strict=False)) if launch.arguments else {}
-    for targets in list(_pointers(of, pointers, passed, path, kernel)):
-        sized = _sized(of, launch, targets, every)
-        choices = [_values(of, p, passed.get(p.name, ""), sized, scalars) for p in scalars]
-        for p, options in zip(scalars, choices, strict=True):
-            if not options:
-                signature = ", ".join(f"{q.ctype}{'*' if q.pointer else ''} {q.name}" for q in parameters)
-                raise RungError(
-                    f"{path}: what is {p.ctype} {p.name} of {kernel}({signature})? {of.name} has the sizes "
-                    f'{", ".join([*of.dims, *of.scalars])}; write a header with [bind] {p.name} = "...".'
-                )
+    """What the parameters of a kernel or of a function may be, the likeliest first, each with the launch as it reads
+    then; `given` says it of some."""
+    asked = [p for p in parameters if p.name not in (given or {})]
+    for targets in list(_operands(of, asked, launch.passed, path, function)):
+        sized = _sized(of, launch, targets)
+        scalars = [p for p in asked if p.name not in targets]
+        choices = [_values(of, p, sized, scalars) for p in scalars]
+        if None in choices or [] in choices:
+            p = next(p for p, options in zip(scalars, choices, strict=True) if not options)
+            raise RungError(
+                f"{path}: what is {p.ctype} {p.name} of {function}({_signature(parameters)})? {of.name} has the sizes "
+                f'{", ".join([*of.dims, *of.scalars])}; write a header with [bind] {p.name} = "...".'
+            )
         every_pick = itertools.product(*(list(enumerate(options)) for options in choices))
         ranked = [(sum(i for i, _ in picks), [value for _, value in picks]) for picks in every_pick]
         ranked.sort(key=lambda one: (len(one[1]) - len({*one[1]}), one[0]))  # two numbers are seldom the same size
         for _, picked in ranked[:12]:
             values = dict(zip([p.name for p in scalars], picked, strict=True))
-            for bind in _in_both_layouts(of, {**targets, **values}, body):
+            for bind in _in_both_layouts(of, {**targets, **values, **(given or {})}, body):
                 yield bind, sized
+
+
+def _signature(parameters: Iterable[Parameter]) -> str:
+    return ", ".join(f"{'const ' * p.const}{p.ctype}{'*' * p.pointer} {p.name}" for p in parameters)
 
 
 def _in_both_layouts(of: Operation, bind: dict[str, str | float], body: str) -> Iterator[dict[str, str | float]]:
@@ -526,11 +519,13 @@ def _in_both_layouts(of: Operation, bind: dict[str, str | float], body: str) -> 
     yield from (swapped, bind) if first else (bind, swapped)
 
 
-def _pointers(
-    of: Operation, pointers: list[Parameter], passed: dict[str, str], path: Path, kernel: str
+def _operands(
+    of: Operation, parameters: list[Parameter], passed: dict[str, str], path: Path, function: str
 ) -> Iterator[dict[str, str]]:
-    """Operands for the pointers: by name, by another usual name, then by position among those of the same kind."""
-    given = (pointers, passed, path, kernel)
+    """Operands for the pointers: by name, by another usual name, then by position among those of the same kind. A
+    number may stand for an operand that no pointer is for."""
+    pointers = [p for p in parameters if p.pointer]
+    given = (parameters, passed, path, function)
     copies = [o for o in of.operands if o.copy_of]
     if copies and len(pointers) > len([o for o in copies if not o.written]):  # each in its own memory, and without gaps
         with suppress(RungError):
@@ -542,50 +537,47 @@ def _pointers(
 
 
 def _fitted(
-    of: Operation, operands: list[Operand], pointers: list[Parameter], passed: dict[str, str], path: Path, kernel: str
+    of: Operation, operands: list[Operand], parameters: list[Parameter], passed: dict[str, str], path: Path, kernel: str
 ) -> Iterator[dict[str, str]]:
+    pointers = [p for p in parameters if p.pointer]
+    numbers = [p for p in parameters if _real(p) and not _scalars(of, p)]
+    consts = any(p.const for p in pointers)
 
     def suits(p: Parameter, o: Operand) -> bool:
         whole = o.dtype in ("i32", "i64")
-        return (not (p.const and o.role == "out")) and whole == (POINTEES.get(p.ctype) in ("i32", "i64"))
+        if not p.pointer:
+            return o.constant and not o.optional and not whole
+        return not (p.const and o.role == "out") and whole == (POINTEES.get(p.ctype) in ("i32", "i64"))
 
     def names(p: Parameter) -> list[str]:
-        argument = re.sub(r"^d_|_d$|^dev_|_ptr$", "", re.sub(r"\W.*", "", passed.get(p.name, "").lower()))
+        argument = re.sub(r"^d_|_d$|^dev_|_ptr$", "", _variable(passed.get(p.name, "").lower()))
         own = p.name.lower()
         return [n for n in (own, re.sub(r"^d_|_d$|^dev_|_ptr$|^g_", "", own), argument) if n]
 
     chosen: dict[str, str] = {}
     free = list(operands)
-    for exact in (True, False):
-        for p in pointers:
-            if p.name in chosen:
-                continue
-            for name in names(p):
-                if exact:
-                    usual = [o for o in free if plain_name(o) == name]
-                else:
-                    reads = p.const or not _consts(pointers)
-                    usual = [o for o in free if name in names_of(o)]
-                    usual = [o for o in usual if o.role != "in" or reads]
-                usual = [o for o in usual if suits(p, o)]
-                if usual:
-                    others = {o.name: names_of(o) or (name,) for o in usual}
-                    best = min(usual, key=lambda o: (o.optional, 0 if exact else others[o.name].index(name)))
-                    chosen[p.name] = best.name
-                    free.remove(best)
-                    break
-    left = [p for p in pointers if p.name not in chosen]
-    for p in left:
-        role = ("in",) if p.const else ("out", "inout") if _consts(pointers) else ("in", "out", "inout")
+    for exact, p in itertools.product((True, False), [*pointers, *numbers]):
+        for name in names(p) if p.name not in chosen else ():
+            known = [o for o in free if suits(p, o) and name in ((plain_name(o),) if exact else names_of(o))]
+            usual = [o for o in known if exact or o.role != "in" or p.const or not (consts and p.pointer)]
+            if usual:
+                others = {o.name: names_of(o) or (name,) for o in usual}
+                best = min(usual, key=lambda o: (o.optional, 0 if exact else others[o.name].index(name)))
+                chosen[p.name] = best.name
+                free.remove(best)
+                break
+    for p in pointers:
+        if p.name in chosen:
+            continue
+        role = ("in",) if p.const else ("out", "inout") if consts else ("in", "out", "inout")
         fitting = [o for o in free if o.role in role and suits(p, o)]
         fitting = [o for o in fitting if not o.optional] or fitting
         if not fitting:
-            near = difflib.get_close_matches(p.name, [o.name for o in operands], n=2, cutoff=0.0)
-            signature = ", ".join(f"{'const ' * q.const}{q.ctype}* {q.name}" for q in pointers)
+            near = difflib.get_close_matches(p.name, [o.name for o in operands if suits(p, o)], n=2, cutoff=0.0)
+            mend = f"write a header with [bind] {p.name} = {' or '.join(json.dumps(name) for name in near)}."
             raise RungError(
-                f"{path}: {p.name} of {kernel}({signature}, ...) is none of {of.name}'s operands "
-                f"({', '.join(o.name for o in operands)}); write a header with [bind] {p.name} = "
-                f'"{near[0]}"{f" or {near[1]!r}" if len(near) > 1 else ""}.'
+                f"{path}: {p.name} of {kernel}({_signature(pointers)}, ...) is none of {of.name}'s operands "
+                f"({', '.join(o.name for o in operands)}); {mend if near else f'none is of {p.ctype}.'}"
             )
         chosen[p.name] = fitting[0].name
         free.remove(fitting[0])
@@ -593,14 +585,19 @@ def _fitted(
     of_others = {o.name: str(o.view_of or o.copy_of) for o in of.operands if o.view_of or o.copy_of}
     while more := {other for name, other in of_others.items() if name in done} - done:
         done |= more
-    lacking = [o.name for o in of.operands if not (o.optional or o.copy_of or o.view_of or o.name in done)]
-    if lacking:
-        raise RungError(
-            f"{path} has no header, and none can be proposed: {kernel} takes no pointer for {of.name}'s "
-            f"{lacking[0]}; `rung new` writes a file to start from."
-        )
+    lacking = [o for o in of.operands if not (o.optional or o.copy_of or o.view_of or o.name in done)]
+    for o in lacking:
+        number = next((p.name for p in numbers if p.name not in {*chosen, *_NEUTRAL} and suits(p, o)), None)
+        if number is None and o.neutral is not None:
+            continue
+        if number is None:
+            raise RungError(
+                f"{path} has no header, and none can be proposed: {kernel} takes neither a pointer nor a number for "
+                f"{of.name}'s {o.name}; `rung new` writes a file to start from."
+            )
+        chosen[number] = o.name
     yield chosen
-    bound = {name: of.operand(target) for name, target in chosen.items()}
+    bound = {p.name: of.operand(chosen[p.name]) for p in pointers}
     inputs = [name for name, o in bound.items() if o.role == "in" and not o.optional]
     if 1 < len(inputs) <= 3:
         for order in itertools.permutations(inputs):
@@ -609,24 +606,32 @@ def _fitted(
                 yield swapped
 
 
-def _consts(pointers: list[Parameter]) -> bool:
-    return any(p.const for p in pointers)
+def _real(p: Parameter) -> bool:
+    return not p.pointer and (p.ctype == "Real" or SCALAR_KINDS.get(p.ctype) in ("f32", "f64", "f16", "bf16"))
 
 
-def _values(
-    of: Operation, p: Parameter, argument: str, launch: Written, scalars: list[Parameter]
-) -> list[str | float]:
+def _scalars(of: Operation, p: Parameter) -> list[str | float]:
+    """The operation's scalars that have a number's name."""
+    return [s for s in of.scalars if p.name.lower() in (s, *SCALARS.get(s, ()))]
+
+
+def unknown(of: Operation, p: Parameter) -> bool:
+    """Whether the name of a number says nothing: what it is is no more than a guess."""
+    every = {*of.dims, *of.derived, *of.scalars}
+    usual = _ROWS | _COLUMNS | _TOTAL | _SCALARS
+    return not (p.pointer or p.name in every or p.name.lower() in usual or _BLOCKS.search(p.name.lower()))
+
+
+def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Parameter]) -> list[str | float]:
     """What a number may be, best first."""
-    name, lower = p.name, p.name.lower()
+    name, lower, argument = p.name, p.name.lower(), launch.passed.get(p.name, "")
     known = {*of.dims, *of.derived, *of.scalars}
-    if SCALAR_KINDS.get(p.ctype) in ("f32", "f64", "f16", "bf16") or p.ctype == "Real":
-        for scalar in of.scalars:
-            if lower in (scalar, {"eps": "epsilon", "scale": "softmax_scale"}.get(scalar, scalar), f"sm_{scalar}"):
-                return [scalar]
-        plain = {"alpha": 1.0, "beta": 0.0}
-        return [plain[lower]] if lower in plain else list(of.scalars)
+    if _real(p):
+        return _scalars(of, p)[:1] or ([_NEUTRAL[lower]] if lower in _NEUTRAL else [*of.scalars])
     options: list[str | float] = []
     given = _over(argument, launch.scope, known) if argument else None
+    if given is None and name not in known and _BLOCKS.search(lower):
+        return [BLOCK]
     if given is not None and given.isdigit() and re.search(r"block|tile|^(?!bt$)[bt][a-z]$", lower):
         return [int(given)]
     if given is not None and not given.isdigit():
@@ -637,20 +642,16 @@ def _values(
         options.append(name)
     rows, inner, total = of.sizes
     whole = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
+    others = {q.name.lower() for q in whole} - {"n"}
     if "OC" in of.dims and (lower in _GEMM or len(whole) >= 3):
         options += [_GEMM[lower].replace("rows", rows)] if lower in _GEMM else []
         options += [rows, "OC", "C"]
     elif len(whole) == 1:
-        options += [total, inner, rows] if lower in _TOTAL and lower not in _COLUMNS - _TOTAL else [inner, total, rows]
-        if lower == "n":
-            options += [total, inner]
-    elif lower in _ROWS and lower != "n":
+        options += [total, inner, rows] if lower in _TOTAL else [inner, total, rows]
+    elif (lower in _ROWS and lower != "n") or (lower == "n" and others & (_COLUMNS - {"n", "k"})):
         options += [rows, inner, total]
-    elif lower in _COLUMNS and lower != "n":
+    elif lower in _COLUMNS:
         options += [inner, rows, total]
-    elif lower == "n":
-        others = {q.name.lower() for q in whole} - {"n"}
-        options += [rows, inner, total] if others & (_COLUMNS - {"n", "k"}) else [inner, rows, total]
     else:
         nearest = [d for d in known if d.lower() == lower or d.lower() == lower.replace("num_", "")]
         options += [*nearest, *of.dims, rows, total]
@@ -660,13 +661,23 @@ def _values(
     return list(dict.fromkeys(options))[:4]
 
 
-def fixed(of: Operation, source: str, bound: set[str], *, one_block: bool = False) -> list[list[str]]:
-    """Conditions for scalars that the kernel does not take: the usual value, or the neutral one; and one row, if one
-    block is launched for all."""
-    found = _scalars_fixed(of, source, bound)
+def fixed(
+    of: Operation, source: str, bound: Iterable[str | float], *, one_block: bool = False, one_size: bool = False
+) -> list[list[str]]:
+    """Conditions for scalars and operands that the kernel does not take: the usual value, or the neutral one; and one
+    row, first if one block is launched for all, last if the only size may be a row's."""
+    taken = {str(target) for target in bound}
+    found = _scalars_fixed(of, source, taken)
     rows = [dim for dim in of.dims if dim in names_in(of.sizes[0])]
     alone = [f"{dim} == 1" for dim in rows if rows != [*of.dims]]
-    return [*([*needs, *alone] for needs in found if one_block and alone), *found]
+    in_one = [[*needs, *alone] for needs in found if alone and (one_block or one_size)]
+    without = [f"{o.name} == {o.neutral:g}" for o in of.operands if o.neutral is not None and o.name not in taken]
+    return [[*without, *needs] for needs in ([*in_one, *found] if one_block else [*found, *in_one])]
+
+
+def sizes_in(parameters: Iterable[Parameter]) -> list[Parameter]:
+    """The parameters that are whole numbers, but for a block's size."""
+    return [p for p in parameters if not (p.pointer or _real(p) or _BLOCKS.search(p.name.lower()))]
 
 
 def _scalars_fixed(of: Operation, source: str, bound: set[str]) -> list[list[str]]:
@@ -706,9 +717,9 @@ def _shapes(
     known = {*of.dims, *of.derived, *of.scalars}
     means = _sizes_of(parameters, bind)
     scope = {**launch.scope}
-    for p, argument in zip(parameters, launch.arguments, strict=False):
-        if not p.pointer and re.fullmatch(r"\w+", argument):
-            scope[argument] = f"({bind[p.name]})"
+    for name, argument in launch.passed.items():
+        if name in means and re.fullmatch(r"\w+", argument):
+            scope[argument] = means[name]
     scope |= {name: value for name, value in means.items() if name not in scope}
     if launch.grid:
         grid, block = _three(launch.grid, scope, known), _three(launch.block, scope, known)
@@ -723,7 +734,7 @@ def _shapes(
 
 
 def _sizes_of(parameters: tuple[Parameter, ...], bind: dict[str, str | float]) -> dict[str, str]:
-    return {p.name: f"({bind[p.name]})" for p in parameters if not p.pointer}
+    return {p.name: f"({bind[p.name]})" for p in parameters if not p.pointer and p.name in bind}
 
 
 def _by_style(
@@ -830,51 +841,43 @@ def _constants(source: str) -> dict[str, str]:
 
 def _written(source: str, constants: dict[str, str]) -> list[list[Written]]:
     """The launches, by the host's function that makes them."""
-    found: list[list[Written]] = []
     texts = host_part(source).split("\0")
     if not any("<<<" in text for text in texts):  # a comment may show the launch
         texts = ["\n".join(line or block for line, block in _COMMENT.findall(source))]
-    for text in texts:
-        scope = dict(constants)
-        for kind, name, value, called, braced in _LOCAL.findall(text):
-            scope[name] = value or (f"dim3({called or braced})" if kind in ("dim3", "auto") else called or braced)
-        for declared in re.findall(r"\b(?:dim3|(?:const\s+|unsigned\s+)?(?:int|int64_t|auto))\s+([^;]*,[^;]*);", text):
-            for one in _split(declared):
-                if shape := re.fullmatch(r"(\w+)\s*[({](.*)[)}]", one, re.DOTALL):
-                    scope[shape[1]] = f"dim3({shape[2]})"
-                elif number := re.fullmatch(r"(\w+)\s*=\s*([^={}]+)", one):
-                    scope[number[1]] = number[2]
-        scope |= dict(_TENSOR.findall(text))
-        scope |= {name: value for name, value in _ASSIGNED.findall(text) if name not in scope}
-        asserted = _ASSERTED.findall(text)
-        returned = re.search(r"\breturn\s+(\w+)\s*;", text)
-        here = []
-        for match in _LAUNCH.finditer(text):
-            inside, end = until(text, match.end(), ">>>")
-            opening = text.find("(", end)
-            if opening < 0:
-                continue
-            arguments, _ = until(text, opening + 1, ")")
-            parts = _split(inside)
-            if len(parts) >= 2:
-                shared = parts[2] if len(parts) > 2 else ""
-                kernel = match[1].rpartition("::")[2]
-                here.append(
-                    Written(
-                        kernel,
-                        match[2] or "",
-                        parts[0],
-                        parts[1],
-                        shared,
-                        _split(arguments),
-                        scope,
-                        returned[1] if returned else "",
-                        asserted,
-                    )
-                )
-        if here:
-            found.append(here)
-    return found
+    return [found for text in texts if (found := launches_in(text, constants))]
+
+
+def launches_in(text: str, constants: dict[str, str]) -> list[Written]:
+    """The launches of a host function's text."""
+    if "<<<" not in text:
+        return []
+    scope = dict(constants)
+    for kind, name, value, called, braced in _LOCAL.findall(text):
+        scope[name] = value or (f"dim3({called or braced})" if kind in ("dim3", "auto") else called or braced)
+    for declared in re.findall(r"\b(?:dim3|(?:const\s+|unsigned\s+)?(?:int|int64_t|auto))\s+([^;]*,[^;]*);", text):
+        for one in _split(declared):
+            if shape := re.fullmatch(r"(\w+)\s*[({](.*)[)}]", one, re.DOTALL):
+                scope[shape[1]] = f"dim3({shape[2]})"
+            elif number := re.fullmatch(r"(\w+)\s*=\s*([^={}]+)", one):
+                scope[number[1]] = number[2]
+    scope |= dict(_TENSOR.findall(text))
+    scope |= {name: value for name, value in _ASSIGNED.findall(text) if name not in scope}
+    asserted = _ASSERTED.findall(text)
+    returned = re.search(r"\breturn\s+(\w+)\s*;", text)
+    here = []
+    for match in _LAUNCH.finditer(text):
+        inside, end = until(text, match.end(), ">>>")
+        opening = text.find("(", end)
+        if opening < 0:
+            continue
+        arguments, _ = until(text, opening + 1, ")")
+        parts = _split(inside)
+        if len(parts) >= 2:
+            shared = parts[2] if len(parts) > 2 else ""
+            kernel = match[1].rpartition("::")[2]
+            launch = Written(kernel, match[2] or "", parts[0], parts[1], shared, _split(arguments), scope=scope)
+            here.append(replace(launch, result=returned[1] if returned else "", asserted=asserted))
+    return here
 
 
 def _split(text: str) -> list[str]:

@@ -17,7 +17,7 @@ from rung.files import read_text
 from rung.operation import Operation
 from rung.rungs import adopt, python_module
 from rung.rungs.adopt import Proposal
-from rung.rungs.python_entry import callables, launches, parameters
+from rung.rungs.python_entry import callables, launches, parameters, tensors_of
 from rung.rungs.reached import reached_from
 from rung.rungs.words import SCALARS, SHAPES, names_of
 
@@ -77,13 +77,13 @@ def _of_function(
     with_results = [p for p in made if not _takes(of, taken, p)]
     text = ast.unparse(function)
     try:
-        binds = list(adopt.binds(of, (*taken, *with_results), {}, adopt.Written(name), path, name, text))
+        binds = list(adopt.binds(of, (*taken, *with_results), adopt.Written(name), path, name, body=text))
     except RungError:
         return
     for bind, _ in binds:
         shapes = {name: name for name in parameters(function) if name in SHAPES}
         meant = {**{p.name: str(bind[p.name]) for p in taken}, **shapes}
-        for needs in adopt.fixed(of, source, {*meant.values()}, one_block=bool(re.search(r"\w\[\(?1,\)?\]\(", text))):
+        for needs in adopt.fixed(of, source, meant.values(), one_block=bool(re.search(r"\w\[\(?1,\)?\]\(", text))):
             yield {"entry": name, "bind": meant, "needs": needs}
 
 
@@ -96,7 +96,7 @@ def _takes(of: Operation, taken: tuple[Parameter, ...], result: Parameter) -> bo
 
 def _parameters(of: Operation, function: ast.FunctionDef) -> tuple[Parameter, ...]:
     """A function's parameters as those of a kernel: tensors are pointers."""
-    read = {n.value.id for n in ast.walk(function) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
+    tensors = tensors_of(function)
     words = {word: o for o in of.operands for word in (*names_of(o), o.name)}
     scalars = {word for name in of.scalars for word in (name, *SCALARS.get(name, ()))}
     given = function.args
@@ -104,11 +104,11 @@ def _parameters(of: Operation, function: ast.FunctionDef) -> tuple[Parameter, ..
     found = []
     for name, required in parameters(function).items():
         told = ast.unparse(annotation) if (annotation := arguments[name]) else ""
-        known = name.lower() in words or name.lower() in scalars or name in of.dims
+        tensor = name in tensors or name.endswith("_ptr")  # an address, annotated as int or not
+        known = name.lower() in words or name.lower() in scalars or (name in of.dims and not tensor)
         if name in SHAPES or (not required and not known):
             continue
         kind = "float" if "float" in told or (not told and name.lower() in scalars) else "int"
-        tensor = "Tensor" in told or name in read or name.endswith("_ptr")  # an address, annotated as int or not
         if tensor or (not told and kind == "int" and not _SIZE.fullmatch(name)):
             whole = name.lower() in words and words[name.lower()].dtype in ("i32", "i64")
             found.append(Parameter("int" if whole else "float", name, True, False))

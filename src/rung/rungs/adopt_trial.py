@@ -128,7 +128,13 @@ def _multiples(of: Operation, rung: Rung, given: Values, dtype: Dtype, zeroed: l
     for dim in dims:
         steps = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= tile]
         product = dim in names_in(rows) and rows in map(str, rung.header.bind.values())
-        needs[rows if product else dim] = next((n for n in steps if right({**whole, dim: tile * 2 + n})), tile)
+        step = next((n for n in steps if right({**whole, dim: tile * 2 + n})), tile)
+        needs[rows if product else dim] = step
+        off = [whole | {dim: more * tile + step // 2} for more in (3, 5)]  # wrong there, and right in other whole tiles
+        if step > 1 and any(completed(dims) is not None and right(dims) for dims in off):
+            return []
+        if not all(right({**whole, dim: more * tile + step}) for more in (3, 4)):
+            return []
     return [f"{size} % {step} == 0" for size, step in needs.items() if step > 1]
 
 
@@ -168,7 +174,7 @@ def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype, zeroed: list
 
     wholes = {of.operand(name).view_of for name in rung.operand_names}
     names = [o.name for o in of.operands if o.name in rung.operand_names or o.name in wholes]
-    tensors = of.inputs(values, dtype, 0, empty=empty, names=names)
+    tensors = rung.operation.inputs(values, dtype, 0, empty=empty, names=names)
     exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     for o in of.operands:
         if o.view_of is not None and o.name in exact and o.view is not None:

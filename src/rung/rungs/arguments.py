@@ -69,11 +69,12 @@ class Arguments:
             raise RungError(
                 f"{where} has the type {parameter.ctype!r}, which cannot be passed; use a pointer or number."
             )
-        if isinstance(target, str) and target == parameter.name and target not in names:
+        of_operand = target in self.tensors and target not in names
+        if isinstance(target, str) and target == parameter.name and not (target in names or of_operand):
             values = [n for n in names if "_stride_" not in n]
             mend = self._mend(parameter, kernel, values)
             raise RungError(f"{where} matches no value ({self._choices(names)}); {mend}")
-        value = evaluate(target, names)
+        value = _number(self.tensors[str(target)], where) if of_operand else evaluate(target, names)
         if kind in ("i32", "u32", "i64", "u64") and isinstance(value, float):
             value = evaluate_int(target, names, f"parameter {parameter.name}")  # type: ignore[arg-type]
         _must_fit(kind, value, where)
@@ -125,6 +126,16 @@ class Typed:
     """In place of a tensor: its element type, in torch's words."""
 
     dtype: str
+
+
+def _number(tensor: torch.Tensor, where: str) -> float:
+    """What an operand holds everywhere."""
+    if isinstance(tensor, Typed):
+        return 0.0
+    first = tensor.reshape(-1)[0]
+    if not bool((tensor == first).all()):
+        raise RungError(f"{where} is one number, but its operand holds several here; take a pointer.")
+    return float(first)
 
 
 def _must_point_to(parameter: Parameter, tensor: torch.Tensor, dtype: Dtype, where: str) -> None:

@@ -69,14 +69,18 @@ class Rung(ABC):
     mend = "--write puts it into the file, to be corrected there"  # of a header that is a guess
 
     def __init__(self, operation: Operation, name: str, path: Path | None, keys: header.Header) -> None:
-        self.operation = operation
         self.name = name
         self.path = path
         self.header = keys
         self.idea, self.expect, self.found, self.provenance = keys.idea, keys.expect, keys.found, keys.provenance
         self.parent, self.emulate = keys.parent, keys.emulate
         self.rewrite, self.side_experiment = keys.rewrite, keys.side_experiment
-        self.dtypes, self.needs, self.tune, self.let = keys.dtypes, keys.needs, keys.tune, keys.let
+        self.dtypes, self.tune, self.let = keys.dtypes, keys.tune, keys.let
+        operands = {o.name for o in operation.operands}
+        told = {rule: m for rule in keys.needs if (m := _FIXED.fullmatch(rule)) and m[1] in operands}
+        self._numbers = {m[1]: float(m[2]) for m in told.values()}  # operands that must hold one number
+        self.operation = operation.with_numbers(self._numbers)
+        self.needs = tuple(rule for rule in keys.needs if rule not in told)
         self.products = keys.products
         outputs = [o.name for o in operation.operands if o.role == "out"]
         for zeroed in keys.zeroed:
@@ -143,6 +147,9 @@ class Rung(ABC):
         self, tensors: Tensors, values: Values, dtype: Dtype, device: Device, tuning: Tuning, empty: Empty | None = None
     ) -> Call:
         """The arguments of a call, with scratch memory allocated."""
+        for name, number in self._numbers.items():
+            if name in tensors and not bool((tensors[name] == number).all()):
+                raise RungError(f"{self.full_name} needs {name} == {number:g} everywhere.")
         names = self.names(values, dtype, tuning, tensors, device)
         where = next(iter(tensors.values())).device
         make: Empty = empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where))

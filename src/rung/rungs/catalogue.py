@@ -6,13 +6,14 @@ from functools import cache, partial
 from pathlib import Path
 
 from rung.errors import RungError
-from rung.files import shown, whole
+from rung.files import read_text, shown, whole
 from rung.operation import LADDERS, Operation, folders
 from rung.rungs import adopt_python, launcher
 from rung.rungs.adopt import Proposal, adopted
 from rung.rungs.base import Rung
 from rung.rungs.cubin import CubinRung
 from rung.rungs.cuda import CudaRung
+from rung.rungs.header import has_header
 from rung.rungs.library import LibraryRung
 from rung.rungs.operations import nearest
 from rung.rungs.operations import operation as operation
@@ -70,13 +71,15 @@ def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
     if path.suffix == ".py":
         called = adopt_python.adopted(of, path)
         return (_of_its_ladder(_guessed(PythonRung(of, path, called.table if called else None), called)),)
+    by_host, guess = None, None
+    if not has_header(read_text(path)):
+        by_host = launcher.found_right(of, path, in_a_row=True)
     try:
-        guess = adopted(of, path)
+        guess = None if by_host else adopted(of, path)
     except RungError:  # no kernel does it alone
-        if by_host := launcher.found_right(of, path):
-            return (_of_its_ladder(by_host),)
-        raise
-    if guess and guess.doubts and (by_host := launcher.found_right(of, path)):
+        if not (by_host := launcher.found_right(of, path)):
+            raise
+    if by_host or (guess and guess.doubts and (by_host := launcher.found_right(of, path))):
         return (_of_its_ladder(by_host),)
     first = CudaRung(of, path, guess.table if guess else None)
     _guessed(first, guess)

@@ -7,6 +7,7 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -75,6 +76,11 @@ class CudaRung(Rung):
             self.table = header.in_format(self.table, form, str(path))
         name = f"{path.stem}_{form}" if form else path.stem
         super().__init__(operation, name, path, header.of_table(self.table, str(path)))
+        if not _of_a_ladder(path):
+            with suppress(RungError):  # it is told where the parameters are bound
+                every = ((p, self._target(p, e)) for e in self.header.launches for p in self.parameters[e.kernel])
+                numbers = {str(target): None for p, target in every if not p.pointer}
+                self.operation = self.operation.with_numbers(numbers)
         self._purposes: tuple[str, ...] = ()
         for name in self.header.constants:
             if name not in [o.name for o in operation.operands]:

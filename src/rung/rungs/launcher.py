@@ -9,9 +9,9 @@ import itertools
 import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -22,12 +22,11 @@ from rung.dtypes import name_of
 from rung.emulator import executable, running
 from rung.emulator.module import ambient, launching
 from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
-from rung.expressions import evaluate
 from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Operation
 from rung.rungs import adopt
-from rung.rungs.arguments import POINTEES
+from rung.rungs.arguments import POINTEES, Arguments
 from rung.rungs.base import Call, Prepared, Rung
 from rung.rungs.header import Header
 
@@ -110,21 +109,26 @@ def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]
             listed = ", ".join(name for name in defined if name != "main") or "none"
             raise RungError(f"{path} defines no host function {call} that takes pointers; it has {listed}.")
         for name in names:
-            own = {word: value for word, value in given.items() if word in {p.name for p in defined[name].parameters}}
-            bound, dtypes, fixed = next(adopt.launchers(of, source, path, call, defined[name].parameters, own))
-            how = bound, dtypes, [*fixed, *needs]
-            found.append(LauncherRung(of, path, call if name == plain else name, defined[name], *how))
+            one = defined[name]
+            own = {word: value for word, value in given.items() if word in {p.name for p in one.parameters}}
+            bound, fixed = next(_ways(of, source, path, call, one, own))
+            operands = {o.name for o in of.operands} | {*own.values()}
+            if p := next((p for p in one.parameters if adopt.unknown(of, p) and bound[p.name] not in operands), None):
+                raise RungError(f"{path}: what is {p.ctype} {p.name} of {call}? Say so, as in --with {p.name}=1.")
+            found.append(LauncherRung(of, path, call if name == plain else name, one, bound, [*fixed, *needs]))
     unknown = given.keys() - {p.name for rung in found for p in rung.parameters}
     if unknown:
         raise RungError(f"--with {min(unknown)}: no launcher has such a parameter.")
     return found
 
 
-def found_right(of: Operation, path: Path) -> LauncherRung | None:
+def found_right(of: Operation, path: Path, *, in_a_row: bool = False) -> LauncherRung | None:
     """The host function that computes the operation by its launches, if a trial on small cases is right; the function
-    that launches most is tried first."""
+    that launches most is tried first. Only those, if asked, whose kernels do it together."""
     source = read_text(path)
     defined = {name: one for name, one in _defined(source, path).items() if name != "main" and "<<<" in one.text}
+    if in_a_row:
+        defined = {n: f for n, f in defined.items() if adopt.in_a_row(source, adopt.launches_in(f.text, {}))}
     if not defined:
         return None
     from rung.rungs import adopt_trial  # it imports torch
@@ -132,16 +136,25 @@ def found_right(of: Operation, path: Path) -> LauncherRung | None:
     began = time.monotonic()
     for name, one in sorted(defined.items(), key=lambda item: -item[1].text.count("<<<")):
         with suppress(RungError):
-            ways = adopt.launchers(of, source, path, name, one.parameters, {})
-            for bound, dtypes, needs in itertools.islice(ways, MOST):
+            for bound, needs in itertools.islice(_ways(of, source, path, name, one, {}), MOST):
                 if time.monotonic() - began > MOST_SECONDS:
                     return None
-                rung = LauncherRung(of, path, name, one, bound, dtypes, needs)
+                rung = LauncherRung(of, path, name, one, bound, needs)
                 rung.guessed = True
-                zeroed = adopt_trial.right_in_small(of, rung, dtype_named(dtypes[0]))
+                zeroed = adopt_trial.right_in_small(of, rung, dtype_named(rung.dtypes[0]))
                 if zeroed is not None:
-                    return LauncherRung(of, path, name, one, bound, dtypes, needs, zeroed)
+                    rung.header = replace(rung.header, zeroed=tuple(zeroed))
+                    return rung
     return None
+
+
+def _ways(
+    of: Operation, source: str, path: Path, name: str, function: _Function, given: Mapping[str, str]
+) -> Iterator[tuple[Mapping[str, str | float], list[str]]]:
+    """What a host function's parameters may be, the likeliest first, with conditions; its only size may be a row's."""
+    sizes = [p for p in adopt.sizes_in(function.parameters) if p.name not in given]
+    for bound, _ in adopt.binds(of, function.parameters, adopt.Written(name), path, name, given=given):
+        yield from ((bound, needs) for needs in adopt.fixed(of, source, bound.values(), one_size=len(sizes) == 1))
 
 
 class LauncherRung(Rung):
@@ -156,15 +169,15 @@ class LauncherRung(Rung):
         call: str,
         function: _Function,
         bind: Mapping[str, str | float],
-        dtypes: Sequence[str],
         needs: Sequence[str],
-        zeroed: Sequence[str] = (),
     ) -> None:
         self.parameters, self._function, self._call, self.bind = function.parameters, function, call, bind
         self._source = read_text(path)
         idea = f"{call} of {path.name}."
-        header = Header(idea, dtypes=tuple(dtypes), needs=tuple(needs), zeroed=tuple(zeroed), align=1)
+        header = Header(idea, dtypes=tuple(adopt.dtypes(self.parameters)), needs=tuple(needs), align=1)
         super().__init__(of, call, path, header)
+        numbers = {str(bind[p.name]): None for p in self.parameters if not p.pointer}
+        self.operation = self.operation.with_numbers(numbers)
 
     @property
     def source(self) -> str:
@@ -184,9 +197,11 @@ class LauncherRung(Rung):
             raise RungError("--call runs on the emulator; leave --device cuda out.")
         tensors: dict[int, torch.Tensor] = {}
         words: list[str] = []
+        bound = Arguments(self, call.tensors, call.buffers, call.dtype)
         for n, p in enumerate(self.parameters):
             target = self.bind[p.name]
-            words.append("0" if p.pointer else repr(float(evaluate(str(target), call.names))))
+            number = 0.0 if p.pointer else bound.argument(p, self._call, target, call.names)[1]
+            words.append(repr(float(number)))
             if not p.pointer or str(target) not in call.tensors:
                 continue
             tensors[n] = tensor = call.tensors[str(target)]

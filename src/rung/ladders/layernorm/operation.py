@@ -48,8 +48,8 @@ OPERATION = Operation(
     operands=(
         Operand("x", ("B", "T", "C"), make=off_centre),
         Operand("residual", ("B", "T", "C"), optional=True),
-        Operand("weight", ("C",), constant=True),
-        Operand("bias", ("C",), constant=True),
+        Operand("weight", ("C",), constant=True, neutral=1.0),
+        Operand("bias", ("C",), constant=True, neutral=0.0),
         Operand("out", ("B", "T", "C"), role="out"),
         Operand("sum", ("B", "T", "C"), role="out", optional=True),
         Operand("mean", ("B", "T"), role="out", dtype="f32", sums=True, optional=True),

@@ -29,7 +29,7 @@ OPERATION = Operation(
     scalars={"eps": 1e-5},
     operands=(
         Operand("x", ("B", "T", "C")),
-        Operand("weight", ("C",), constant=True),
+        Operand("weight", ("C",), constant=True, neutral=1.0),
         Operand("out", ("B", "T", "C"), role="out"),
     ),
     reference=reference,

@@ -88,5 +88,5 @@ OPERATION = Operation(
     libraries=(Library("torch", torch_rope, note="In float32, as written: nine kernels."),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
     roles=(Role("rope"),),
-    words=("rotary",),
+    words=("rotary", "rope_embedding", "rotary_embedding"),
 )
