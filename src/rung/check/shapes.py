@@ -34,7 +34,6 @@ TURNS = 3  # base cases in which each size is tried
 WORK, WORK_DRAWN, WORK_REACHING = 400.0, 1000.0, 1500.0
 COMPILED, THREADS, STEPS, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6
 GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; with at most FEW results, one may be near zero
-FUSED = 4.0  # times the bound, where only fused arithmetic exceeds it: a right kernel may cancel, too
 MOST_FLOPS, MOST_BYTES, MOST_THREADS = 3e7, 2e7, 2_000_000  # per trial; the bytes of a layer of gpt2
 # Random sizes: small ones, some larger than a tile, and large ones: GPT-2's, powers of two and their neighbours.
 SMALL, MEDIUM = (2, 3, 4, 5, 6, 7, 9, 12, 16, 20), (33, 40, 48, 60, 64, 65, 70, 80, 96, 100, 128, 130, 132, 160, 192)
@@ -166,9 +165,9 @@ class Shapes:
             for number in [*dict.fromkeys([*numbers[:1], *uneven[: EACH - 1], *numbers[1:]])][:EACH]:
                 chosen.setdefault(number, []).append(line)
         self.larger, self.scale = LARGER[thorough], max(self.scale, LEAST_REACHING)
-        named = ((min(lines), sized[number][1]) for number, lines in sorted(chosen.items()))
-        some = ([(replace(case, name=f"for line {line}"), *rest)] for line, (case, *rest) in named)
-        self._follow(some, WORK_REACHING)  # type: ignore[arg-type]
+        lines = ((min(some), *sized[number][1]) for number, some in sorted(chosen.items()))
+        some = ([(replace(case, name=f"for line {n}"), values, changed)] for n, case, values, changed in lines)
+        self._follow(some, WORK_REACHING)
 
     def _uneven(self, values: Values) -> bool:
         """Whether its sizes tell rows from columns, and a tail from none."""
