@@ -127,7 +127,8 @@ def parse_tunings(words: list[str] | None, *, several: bool = True) -> dict[str,
 
 def operation_and_file(operation: str | None, file: Path | None) -> tuple[str | None, Path | None]:
     """OP and FILE; if a file stands alone, its name or its kernels' names tell the operation."""
-    if operation is None or file is not None or not operation.endswith((".cu", ".py")) or not Path(operation).is_file():
+    named = operation is not None and operation.endswith((".cu", ".cuh", ".py")) and Path(operation).is_file()
+    if operation is None or file is not None or not named:
         return operation, file
     from rung.cli import console
     from rung.operation import folders
