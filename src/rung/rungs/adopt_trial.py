@@ -143,7 +143,9 @@ def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
     completed = [of.complete(c.values) for c in of.cases]
     every = [v for v, c in zip(completed, of.cases, strict=True) if dtype.name in c.dtypes]
     fitted = list(filter(None, (rung.fitted(v, dtype) for v in every)))
-    legal = [v for v in fitted if any(all(v[d] == one[d] for d in of.dims) for one in every)] or fitted
+    legal = [v for v in fitted if any(all(v[d] == one[d] for d in of.dims) for one in every)]
+    if len([v for v in legal if max(v[d] for d in of.dims) > 1]) < 2:  # one number is right by any launch
+        legal = fitted
     legal.sort(key=lambda v: (sum(v[d] == 1 for d in of.dims), sum(v[d] for d in of.dims)))
     if not legal:
         raise RungError("no case suits it")
@@ -156,8 +158,8 @@ def _right_in_long_rows(of: Operation, rung: Rung, dtype: Dtype, zeroed: list[st
     """Whether a run is right in the smallest case whose rows are longer than a warp: a block that has too many threads
     for the kernel is often right before."""
     inner = list(of.dims)[-1]
-    completed = [of.complete(c.values) for c in of.cases if dtype.name in c.dtypes]
-    longer = [v for v in completed if v[inner] > WARP and rung.refusal(v, dtype) is None]
+    fitted = (rung.fitted(of.complete(c.values), dtype) for c in of.cases if dtype.name in c.dtypes)
+    longer = [v for v in fitted if v is not None and v[inner] > WARP]
     try:
         sized = sorted(longer, key=lambda v: math.prod(v[d] for d in of.dims))
         return all(_right(of, rung, values, dtype, list(zeroed)) for values in sized[:1])
