@@ -413,3 +413,52 @@ def test_threads_of_several_warps_and_blocks_may_set_one_flag() -> None:
     check(kernel, flag, grid=4, block=96, defines=[("VALUE", "1")])
     assert "another value" in race_of(kernel, flag, grid=4, block=96, defines=[("VALUE", "threadIdx.x")])
     assert "another value" in race_of(kernel, flag, grid=4, block=1, defines=[("VALUE", "blockIdx.x")])
+
+
+@pytest.mark.parametrize(
+    ("read", "racy"),
+    [("old = *at", False), ("old = atomicAdd(at, 0)", False), ("old = at[1] = *at", True)],
+)
+def test_what_a_swap_verifies_is_read_without_a_race(read: str, racy: bool) -> None:
+    """The programming guide's way to make an atomic of a compare-and-swap, of blocks as well as within one."""
+    source = """
+    __global__ void k(const float* x, int* at) {
+        int old, seen;
+        READ;
+        do {
+            seen = old;
+            old = atomicCAS(at, seen, __float_as_int(__int_as_float(seen) + x[blockIdx.x * 64 + threadIdx.x]));
+        } while (old != seen);
+    }"""
+    x, at = torch.arange(256).float(), torch.zeros(2, dtype=torch.int32)
+    launch: dict[str, Any] = {"grid": 4, "block": 64, "defines": [("READ", read)]}
+    if racy:
+        race_of(source, x, at, **launch)
+    else:
+        check(source, x, at, **launch)
+        assert at.view(torch.float32)[0] == x.sum()
+
+
+BEGINS = """
+__global__ void meets(float* out) {
+    __shared__ alignas(8) unsigned long long full;
+    const unsigned at = (unsigned)__cvta_generic_to_shared(&full);
+    if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(at), "r"(blockDim.x) : "memory");
+    BETWEEN;
+    asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" :: "r"(at) : "memory");
+    asm volatile("{ .reg .pred p; W: mbarrier.try_wait.parity.shared.b64 p, [%0], 0; @!p bra W; }" :: "r"(at) : "memory");
+    out[threadIdx.x] = 1;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("threads", "between", "racy"),
+    [(32, "", True), (32, "__syncwarp()", False), (64, "__syncwarp()", True), (64, "__syncthreads()", False)],
+)
+def test_who_uses_a_byte_barrier_is_behind_the_thread_that_began_it(threads: int, between: str, racy: bool) -> None:
+    out, how = torch.zeros(threads), {"block": threads, "defines": [("BETWEEN", between)]}
+    if racy:
+        assert "shared variable 'full'" in race_of(BEGINS, out, **how)
+    else:
+        check(BEGINS, out, **how)
+        assert out.sum() == threads

@@ -48,9 +48,7 @@ def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(adopt, "try_proposals", lambda *_: (None, 1))  # as if it were wrong: the text is certain
     path = FOREIGN / f"{name}.cu"
     source = read_text(path)
-    assert adopt.guessed_operation(source, path, list(catalogue.folders())) == (
-        "embedding" if "enc" in name else operation
-    )
+    assert adopt.spoken_of(source, path, list(catalogue.folders()))[0] == operation
     found = adopt._chosen(catalogue.operation(operation), source, path)
     assert found.table["bind"] == bind and not found.doubts
     assert found.table["launch"][0]["grid"] == grid
@@ -68,21 +66,35 @@ def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(("name", "operation"), [("triton_block_pointers.py", "transpose"), ("rmsnorm_cub.cu", "rmsnorm")])
 def test_names_of_functions_say_which_operation_a_file_is_for(name: str, operation: str) -> None:
     source = read_text(FOREIGN / name)
-    assert adopt.guessed_operation(source, Path("k" + name[-3:]), list(catalogue.folders())) == operation
+    assert adopt.spoken_of(source, Path("k" + name[-3:]), list(catalogue.folders()))[0] == operation
 
 
 @pytest.mark.parametrize(
-    ("name", "kernel", "operation"),
+    ("path", "kernels", "operations"),
     [
-        ("rope_embedding", "rope_1d_embedding_kernel", "rope"),
-        ("rms_norm", "layer_norm_kernel", "rmsnorm"),
-        ("fused_bias_gelu", "k", "bias_gelu"),
-        ("k", "softmax_kernel", "softmax"),
+        ("rope_embedding.cu", ["rope_1d_embedding_kernel"], ["rope", "embedding"]),
+        ("rms_norm.cu", ["rms_norm_kernel", "layer_norm_kernel"], ["rmsnorm", "layernorm"]),
+        ("softmax_attention.cu", ["AttentionKernel"], ["softmax", "attention"]),
+        ("layernorm_matmul.cu", ["k"], ["layernorm_matmul", "layernorm", "matmul"]),
+        ("add.cu", ["elementwise_add", "relu_float4"], ["residual", "relu"]),
+        ("padded.cu", ["warpSumReductionKernel"], ["reduce"]),
+        ("softmax/kernel.cu", ["k"], ["softmax"]),
     ],
 )
-def test_the_files_name_and_the_longest_word_say_which_operation_it_is(name: str, kernel: str, operation: str) -> None:
-    source = f"__global__ void {kernel}(const float* x, float* y) {{}}"
-    assert adopt.guessed_operation(source, Path(f"{name}.cu"), list(catalogue.folders())) == operation
+def test_the_first_word_of_a_name_counts_most(path: str, kernels: list[str], operations: list[str]) -> None:
+    source = "".join(f"__global__ void {kernel}(float* x) {{}}\n" for kernel in kernels)
+    assert adopt.spoken_of(source, Path("/files") / path, list(catalogue.folders())) == operations
+
+
+@needs_compiler
+def test_of_two_operations_that_a_name_speaks_of_the_right_one_has_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "relu_add.cuh"
+    text = "__global__ void k(const float* a, const float* b, float* c, int n)\n{\n"
+    text += "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) c[i] = a[i] + b[i];\n}\n"
+    path.write_text(text)
+    done = rung_line("check", str(path), "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "taken for residual" in done.stderr
 
 
 @needs_compiler
@@ -216,7 +228,7 @@ def test_an_operation_that_nothing_names(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     path.write_text("__global__ void k(const float* x, float* out) {}")
     with pytest.raises(RungError, match="name it, as in"):
-        adopt.guessed_operation(path.read_text(), path, list(catalogue.folders()))
+        adopt.spoken_of(path.read_text(), path, list(catalogue.folders()))
 
 
 def rung_line(*words: str) -> subprocess.CompletedProcess[str]:

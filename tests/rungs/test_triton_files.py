@@ -39,6 +39,8 @@ def test_without_a_fitting_function_the_operands_are_told(tmp_path: Path) -> Non
     path.write_text("def other(a, b):\n    return a\n")
     with pytest.raises(RungError, match=r"\(x, out\); define run\(x, out\)"):
         catalogue.rung_from_file(catalogue.operation("softmax"), path)
+    with pytest.raises(RungError, match=r"define run\(q, k, v, out\)"):
+        catalogue.rung_from_file(catalogue.operation("attention"), path)
 
 
 def test_a_function_of_another_name_than_run_is_compiled_for_a_gpu() -> None:
@@ -182,6 +184,16 @@ def test_a_product_of_two_matrices_is_known_by_the_names_of_its_sizes(tmp_path: 
         assert isinstance(rung, PythonRung) and rung.facts.entry is not None
         assert rung.facts.entry.meaning == {"a": "x", "b": meant}
         assert rung.dtypes == ("f16",)
+
+
+def test_a_tensor_that_has_the_name_of_a_size_is_an_operand(tmp_path: Path) -> None:
+    path = tmp_path / "product.py"
+    shapes = "    M, K = A.shape\n    K, N = B.shape\n    return torch.empty((M, N), device=A.device)\n"
+    for given in ("A: torch.Tensor, B: torch.Tensor, alpha: float = 1.0", "A, B"):
+        path.write_text(f"import torch\n\n\ndef matmul({given}):\n{shapes}")
+        rung = catalogue.rung_from_file(catalogue.operation("matmul"), path)
+        assert isinstance(rung, PythonRung) and rung.facts.entry is not None
+        assert rung.facts.entry.meaning == {"A": "x", "B": "weight_t"}
 
 
 def test_what_a_function_asserts_and_does_not_take_are_needs(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-SILENCE, APART = 2.0, 10.0  # seconds without a line until one says what is done; of a pipe, from there to the next
+SILENCE, APART = 1.0, 10.0  # seconds without a line until one says what is done; of a pipe, from there to the next
 _doing, _since, _due, _shown = "", 0.0, math.inf, False
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rung.errors import RungError
-from rung.files import read_text, shown, whole
+from rung.files import shown, whole
 
 if TYPE_CHECKING:
     from rung.rungs.cuda import CudaRung
@@ -127,15 +127,16 @@ def parse_tunings(words: list[str] | None, *, several: bool = True) -> dict[str,
 
 def operation_and_file(operation: str | None, file: Path | None) -> tuple[str | None, Path | None]:
     """OP and FILE; if a file stands alone, its name or its kernels' names tell the operation."""
-    named = operation is not None and operation.endswith((".cu", ".cuh", ".py")) and Path(operation).is_file()
-    if operation is None or file is not None or not named:
+    alone = operation is not None and file is None and operation.endswith((".cu", ".cuh", ".py"))
+    if operation is None or not alone or not Path(operation).is_file():
         return operation, file
     from rung.cli import console
     from rung.operation import folders
     from rung.rungs import adopt
 
     path = Path(operation)
-    found = adopt.guessed_operation(read_text(path), path, list(folders()))
+    adopt.progress[:] = [console.note]
+    found = adopt.taken_for(path, list(folders()))
     console.note(f"rung: {path} is taken for {found}; to say otherwise: rung check OP {path}")
     return found, path
 

@@ -40,6 +40,8 @@ MOST = 48  # proposals that are tried
 CANDIDATES = 3  # that are shown, where none is right
 SECONDS = 20.0
 SILENCE = 1.0  # seconds
+WHOLE = 4  # letters: a shorter word is found as a part of a name only
+OPERATIONS = 3  # of those that names speak of, whose headers are tried
 progress: list[Callable[[str], None]] = []  # whom trials that take longer are told
 OTHER_SHAPE = 8  # proposals with other bindings go before another grid than the one that the file writes
 BLOCK = 256  # threads, if the file does not say
@@ -99,18 +101,37 @@ class Written:
     asserted: list[str] = field(default_factory=list)  # what the host's code asserts to be a multiple
 
 
-def guessed_operation(source: str, path: Path, known: list[str]) -> str:
-    """The operation that a file's name and its kernels' names speak of."""
+def spoken_of(source: str, path: Path, known: list[str]) -> list[str]:
+    """The operations that a file's name, its kernels' names or its folder's name speak of, the likeliest first."""
     functions = re.findall(r"^def (\w+)", source, re.M) if path.suffix == ".py" else kernels_in(source)
-    words = [(word, name) for name in known for word in (*operation(name).words, name)]
-    texts = (path.stem.lower(), " ".join(functions).lower(), path.resolve().parent.name.lower())
-    found = [(nth, -len(w), t.find(w), name) for nth, t in enumerate(texts) for w, name in words if w in t]
+    found: dict[str, None] = {}
+    for text in (path.stem, *functions, path.absolute().parent.name):
+        parts = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).lower())
+        at = {
+            (len(word) < WHOLE, text.lower().find(word), -len(word)): name
+            for name in known
+            for word in (name, *operation(name).words)
+            if (word in parts if len(word) < WHOLE else word in text.lower())
+        }
+        found |= {at[key]: None for key in sorted(at)}
     if not found:
         raise RungError(
             f"neither {path.name} nor its kernels' names say which operation it is; name it, as in "
-            f"`rung check softmax {path}` (there are {', '.join(known)})."
+            f"`rung check softmax {path}` (`rung list` has the operations)."
         )
-    return min(found)[-1]
+    return [*found]
+
+
+def taken_for(path: Path, known: list[str]) -> str:
+    """The first of these operations that has a header for the file, if none is written there."""
+    source = read_text(path)
+    names = spoken_of(source, path, known)
+    for name in names[:OPERATIONS] if path.suffix != ".py" and not has_header(source) else ():
+        with suppress(RungError):
+            found = adopted(operation(name), path)
+            if found is None or not found.doubts:
+                return name
+    return names[0]
 
 
 def adopted(of: Operation, path: Path) -> Proposal | None:

@@ -17,7 +17,7 @@ from rung.files import read_text
 from rung.operation import Operation
 from rung.rungs import adopt, python_module
 from rung.rungs.adopt import Proposal
-from rung.rungs.python_entry import callables, launches, parameters
+from rung.rungs.python_entry import callables, launches, parameters, tensors_of
 from rung.rungs.reached import reached_from
 from rung.rungs.words import SCALARS, SHAPES, names_of
 
@@ -98,7 +98,7 @@ def _takes(of: Operation, taken: tuple[Parameter, ...], result: Parameter) -> bo
 
 def _parameters(of: Operation, function: ast.FunctionDef) -> tuple[Parameter, ...]:
     """A function's parameters as those of a kernel: tensors are pointers."""
-    read = {n.value.id for n in ast.walk(function) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
+    tensors = tensors_of(function)
     words = {word: o for o in of.operands for word in (*names_of(o), o.name)}
     scalars = {word for name in of.scalars for word in (name, *SCALARS.get(name, ()))}
     given = function.args
@@ -106,11 +106,11 @@ def _parameters(of: Operation, function: ast.FunctionDef) -> tuple[Parameter, ..
     found = []
     for name, required in parameters(function).items():
         told = ast.unparse(annotation) if (annotation := arguments[name]) else ""
-        known = name.lower() in words or name.lower() in scalars or name in of.dims
+        tensor = name in tensors or name.endswith("_ptr")  # an address, annotated as int or not
+        known = name.lower() in words or name.lower() in scalars or (name in of.dims and not tensor)
         if name in SHAPES or (not required and not known):
             continue
         kind = "float" if "float" in told or (not told and name.lower() in scalars) else "int"
-        tensor = "Tensor" in told or name in read or name.endswith("_ptr")  # an address, annotated as int or not
         if tensor or (not told and kind == "int" and not _SIZE.fullmatch(name)):
             whole = name.lower() in words and words[name.lower()].dtype in ("i32", "i64")
             found.append(Parameter("int" if whole else "float", name, True, False))

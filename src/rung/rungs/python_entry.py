@@ -115,6 +115,14 @@ def parameters(function: ast.FunctionDef) -> dict[str, bool]:
     return required | {a.arg: default is None for a, default in keyword}
 
 
+def tensors_of(function: ast.FunctionDef) -> set[str]:
+    """The parameters that are tensors by their annotation, or since something is read of them: `x.shape`."""
+    given = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    told = {a.arg: ast.unparse(a.annotation) for a in given if a.annotation}
+    read = {n.value.id for n in ast.walk(function) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
+    return {name for name in parameters(function) if name in read or "Tensor" in told.get(name, "")}
+
+
 def _meaning_of(function: ast.FunctionDef, operation: Operation) -> dict[str, str] | None:
     """What each parameter is; None if a required one is nothing of the operation, or may be operands of two shapes."""
     operands = {o.name: o for o in operation.operands if o.copy_of is None}
@@ -122,13 +130,15 @@ def _meaning_of(function: ast.FunctionDef, operation: Operation) -> dict[str, st
     others = {name: names_of(o) for name, o in operands.items()}
     others |= {name: names for name, names in SCALARS.items() if name in operation.scalars}
     ways: list[dict[str, str]] = [{}]
+    tensors = tensors_of(function)
     for parameter, required in parameters(function).items():
         word = parameter.lower()
-        options = [parameter] if parameter in known else [o for o, names in others.items() if word in names]
-        options.sort(key=lambda o: others[o].index(word) if parameter not in known else 0)
+        itself = parameter in (operands.keys() if parameter in tensors else known)
+        options = [parameter] if itself else [o for o, names in others.items() if word in names]
+        options.sort(key=lambda o: others[o].index(word) if not itself else 0)
         if required:
             ways = [{**way, parameter: o} for way in ways for o in options if o not in way.values()]
-        elif parameter in known:
+        elif itself:
             ways = [{**way, parameter: parameter} for way in ways]
     ways = [w for w in ways if not operands.keys().isdisjoint(w.values()) and _agrees(function, w, operands)]
     shape = {o: operand.shape for o, operand in operands.items()}

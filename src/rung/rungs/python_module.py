@@ -18,7 +18,7 @@ from typing import Any
 
 from rung.errors import CompileError, RungError
 from rung.files import read_bytes, read_text
-from rung.operation import Operation
+from rung.operation import Operand, Operation
 from rung.rungs.header import Header, of_constants
 from rung.rungs.python_entry import Entry, entry_of, parameters, proposed
 from rung.rungs.reached import reached_from, text_of
@@ -58,9 +58,10 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
         return Facts(source, of_constants(constants, doc, str(path)), parameters(run), triton)
     found = (proposed(tree, operation, table) if table else entry_of(tree, operation)) if operation else None
     if found is None:
-        wanted = ", ".join(o.name for o in operation.operands) if operation else "<operands by name>"
+        operands = operation.operands if operation else ()
+        every, least = (", ".join(o.name for o in some) for some in (operands, _least(operands)))
         raise RungError(
-            f"{path} has no function run, and none that takes only operands by name ({wanted}); define run({wanted})."
+            f"{path} has no function run, and none that takes only operands by name ({every}); define run({least})."
         )
     text = text_of(source, reached_from(tree, found.root))
     formats = [dtype for word, dtype in _FORMATS.items() if word in text][:1]
@@ -72,6 +73,12 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
         constants["ZEROED"] = table["zeroed"]
     idea = " ".join((ast.get_docstring(tree) or f"{found.name} of {path.name}.").split())
     return Facts(text, of_constants(constants, idea, str(path)), parameters(found.function), triton, found)
+
+
+def _least(operands: tuple[Operand, ...]) -> list[Operand]:
+    """The operands that a function has to take: parts in place of the whole, and none that is optional."""
+    wholes = {o.view_of for o in operands}
+    return [o for o in operands if not o.optional and (o.name not in wholes or o.role == "out")]
 
 
 _WHOLE = re.compile(r"input_precision\s*=|allow_tf32\s*=\s*False")

@@ -115,12 +115,21 @@ uint32_t value(const Warp& warp, const Operand& o, unsigned lane)
     return warp.row(o, scratch)[lane];
 }
 
+// Whoever uses a barrier is behind the thread that began it, as one who reads what another has written.
+void look_at_barrier(Warp& warp, const Op& op, Block& block, uint32_t at, unsigned lane, bool write)
+{
+    uint64_t places[WARP];
+    places[lane] = at & 0xffffff;
+    look(warp, op, 1u << lane, places, 8, &block, write, 0);
+}
+
 void exchange(Warp& warp, const Op& op, unsigned lane)
 {
     const uint32_t at = uint32_t(address(warp, op.s[1], lane)), low = op.s[2].index == ZERO ? 0 : warp.r[op.s[2].index][lane];
     const int count = int(MOST_ARRIVALS - (low >> 1 & (MOST_ARRIVALS - 1)));
     if (at % 8) fail(warp, RUNG_BOUNDS, "a barrier is at no multiple of 8 bytes");
     shared_place(warp, (at & 0xffffff) | warp.block->in_cluster << 24, 8);
+    look_at_barrier(warp, op, *warp.block, at, lane, true);
     warp.block->bytes_barriers[at & 0xffffff] = {count, count, 0, 0, new_agent(*warp.block), {}, {}};
     if (warp.recorded) record_bytes(warp, Bytes::BEGINS, at & 0xffffff, uint32_t(count));
 }
@@ -129,7 +138,9 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
 {
     each(lanes, [&](unsigned l) {
         const uint32_t at = uint32_t(address(warp, op.s[1], l)), given = value(warp, op.s[2], l);
-        BytesBarrier& b = barrier_at(warp, op.flags & REMOTE ? block_of(warp, at) : *warp.block, at);
+        Block& block = op.flags & REMOTE ? block_of(warp, at) : *warp.block;
+        BytesBarrier& b = barrier_at(warp, block, at);
+        look_at_barrier(warp, op, block, at, l, false);
         if (const Operand& out = op.s[0]; out.index != ZERO) {
             const uint64_t state = state_of(b);
             warp.r[out.index][l] = uint32_t(state), warp.r[out.index + 1][l] = uint32_t(state >> 32);
@@ -157,6 +168,7 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
     each(lanes, [&](unsigned l) {
         const uint32_t at = uint32_t(address(warp, op.s[0], l)), parity = value(warp, op.s[1], l) >> 31;
         const BytesBarrier& b = barrier_at(warp, *warp.block, at);
+        look_at_barrier(warp, op, *warp.block, at, l, false);
         const bool done = (b.phase & 1) != parity;
         complete |= uint32_t(done) << l;
         if (done) acquire_from(warp, b.complete_clock);

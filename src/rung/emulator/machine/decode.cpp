@@ -281,7 +281,7 @@ void mark_reads_of_swaps(Program& program)
             const Operand* const copied = op.name == "MOV" ? &op.s[0] : op.name == "IMAD" && op.has("MOV") ? &op.s[2] : nullptr;
             if (copied && copied->kind == Kind::Register) wanted = copied->index;
             else {
-                if (op.opcode && !strcmp(op.opcode->direction, "read") && op.sources && op.s[0].base == swap.s[0].base && op.s[0].offset == swap.s[0].offset) op.flags |= ALWAYS_STRONG;
+                if (op.opcode && !strcmp(op.opcode->direction, "read") && op.sources && op.s[0].base == swap.s[0].base && op.s[0].offset == swap.s[0].offset) op.flags |= ALWAYS_STRONG | (swap.flags & (STRONG | WITHIN_BLOCK));
                 break;
             }
         }

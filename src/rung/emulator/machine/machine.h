@@ -72,7 +72,8 @@ struct Memory  // of an instruction that touches memory
     Cost worst = {};
 };
 
-constexpr uint32_t ALWAYS_STRONG = 1 << 19;  // of the flags of an atomic, or a load that belongs to one
+// Of the flags of an instruction that touches memory; the last: of an atomic, or a load that belongs to one.
+constexpr uint32_t STRONG = 1 << 2, WITHIN_BLOCK = 1 << 18, ALWAYS_STRONG = 1 << 19;
 constexpr uint32_t READ_ONLY_CACHE = 1 << 20;  // of the flags of a load
 
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);

@@ -264,7 +264,7 @@ namespace {
 
 // ---- loads and stores ------------------------------------------------------------------------------------------------------
 
-enum Space : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, STRONG = 4, IS_SIGNED = 8, WITHIN_BLOCK = 1 << 18 };
+enum Space : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, IS_SIGNED = 8 };
 
 void addresses(const Warp& w, const Operand& o, uint64_t* at)
 {

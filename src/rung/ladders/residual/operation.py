@@ -63,5 +63,5 @@ OPERATION = Operation(
     libraries=(Library("torch", torch_residual, serves={"library": 1, "emulated": 1, "any": 1}),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
     roles=(Role("residual"),),
-    words=("vector_add", "vec_add", "vecadd", "add_kernel", "elementwise_add"),
+    words=("vector_add", "vec_add", "vecadd", "add"),
 )
