@@ -815,10 +815,11 @@ def _by_indices(
     known = {*of.dims, *of.derived, *of.scalars}
     covered = {}
     for axis in "xyz":
-        times = re.search(rf"blockIdx\.{axis}\s*\*\s*(\w+)|(\w+)\s*\*\s*blockIdx\.{axis}", body)
-        if not times:
+        times = re.findall(rf"blockIdx\.{axis}\s*\*\s*(\w+)|(\w+)\s*\*\s*blockIdx\.{axis}", body)
+        steps = [constants.get(a or b, a or b) for a, b in times if (a or b) not in means]  # no row of that length
+        if not steps:
             continue
-        step = constants.get(times[1] or times[2], times[1] or times[2])
+        step = steps[0]
         made = re.search(rf"\b(\w+)\s*=[^;]*\bblockIdx\.{axis}\b[^;]*;", body)
         compared = re.search(rf"\b{made[1]}\s*(?:<|>=)\s*([^;&|?){{}}]+)", body) if made else None
         limit = _over(compared[1], {**constants, **means}, known) if compared else None
