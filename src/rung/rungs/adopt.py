@@ -668,12 +668,11 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
         nearest = [d for d in known if d.lower() == lower or d.lower() == lower.replace("num_", "")]
         options += [*nearest, *of.dims, rows, total]
     usual = {dim: words for dim, words in _DIMS.items() if names_in(dim) <= {*of.dims} and lower in words}
-    several = "NH" in of.dims or any(q.name.lower() in _DIMS["T"] for q in whole)
-    heads = "NH" in of.dims and not any(q.name.lower() in _DIMS["NH"] for q in whole)
-    if several:
-        options = [*(["B * NH"] if heads and "B" in usual else []), *usual, *options]
-        if "NH" in of.dims and lower in ("m", "n"):  # queries and keys
-            options.insert(0, "T")
+    attends = {"NH", "T", "C"} <= {*of.dims}
+    if attends or any(q.name.lower() in _DIMS["T"] for q in whole):
+        heads = attends and not any(q.name.lower() in _DIMS["NH"] for q in whole)
+        queries = ["T"] if attends and lower in ("m", "n") else []  # and keys
+        options = [*queries, *(["B * NH"] if heads and "B" in usual else []), *usual, *options]
     return list(dict.fromkeys(options))[:4]
 
 
