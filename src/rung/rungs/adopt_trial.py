@@ -130,10 +130,10 @@ def _multiples(of: Operation, rung: Rung, given: Values, dtype: Dtype, zeroed: l
         product = dim in names_in(rows) and rows in map(str, rung.header.bind.values())
         step = next((n for n in steps if right({**whole, dim: tile * 2 + n})), tile)
         needs[rows if product else dim] = step
-        off = [whole | {dim: more * tile + step // 2} for more in (3, 5)]  # wrong there, and right in other whole tiles
+        off = [whole | {dim: more * tile + step // 2} for more in (1, 3)]  # wrong there, right in another tile
         if step > 1 and any(completed(dims) is not None and right(dims) for dims in off):
             return []
-        if not all(right({**whole, dim: more * tile + step}) for more in (3, 4)):
+        if not right({**whole, dim: tile + step}):
             return []
     return [f"{size} % {step} == 0" for size, step in needs.items() if step > 1]
 
