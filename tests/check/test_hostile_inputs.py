@@ -403,7 +403,7 @@ CLOSES = LEAVES.partition("if os.fork()")[0] + "os.closerange(0, 200)\n" + LEAVE
 
 def verdict_of(source: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Report:
     """The verdict of the process alone: what the text imports and names is not looked at."""
-    monkeypatch.setattr(judge, "computes_beside", lambda rung: "")
+    monkeypatch.setattr(judge, "computes_beside", lambda rung: None)
     path.write_text(source)
     own = catalogue.rung_from_file(catalogue.operation("residual"), path)
     return report_on(next(iter(requests([own], CheckRequest(effort=QUICK)))))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.check.sandbox import beyond_its_kernels
+from rung.check.sandbox import beyond_its_kernels, computes_beside
 from rung.errors import RungError
 from rung.rungs import catalogue, python_module
 
@@ -34,6 +34,23 @@ CHEATS = {
 @pytest.mark.parametrize("text", CHEATS)
 def test_a_file_that_reaches_beyond_its_kernels_calls_the_library(text: str) -> None:
     assert beyond_its_kernels(f"{HEAD}{text}\n") == CHEATS[text]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("from .kernels import row", "not judged"),
+        ("import kernels_of_others.ops", "not judged"),
+        ("import numpy", "calls the library"),
+        ("import sys", "calls the library"),
+        ("import torch.utils.dlpack", "calls the library"),
+    ],
+)
+def test_a_module_of_others_is_no_library_that_is_called(text: str, verdict: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f"{HEAD}{text}\n\n\ndef run(a, b, out):\n    pass\n")
+    told = computes_beside(catalogue.rung_from_file(catalogue.operation("residual"), path))
+    assert told is not None and told[0] == verdict and text.split()[1].lstrip(".") in told[1]
 
 
 def test_the_triton_rungs_of_the_ladders_name_nothing_beyond_its_kernels() -> None:

@@ -68,6 +68,12 @@ def test_a_check_of_what_is_missing_where_nothing_is(tmp_path: Path, capsys: pyt
     assert json.loads(captured.out)["results"] == [] and "nothing is left to check" in captured.err
 
 
+@pytest.mark.parametrize("name", ["mine.cu", "folder/mine.cuh", "../mine.py"])
+def test_a_file_alone_that_is_not_there_is_no_operation(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(capsys, "check", name)
+    assert "there is no file" in message and name in message
+
+
 @pytest.mark.parametrize("more", [["--csv", "all.csv"], ["--json"], ["--compare", "A", "B"]])
 def test_published_results_are_not_printed_as_well(
     more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -83,6 +89,7 @@ def test_published_results_are_not_printed_as_well(
         (b"int nothing;\n", "has no header"),
         (KERNEL.replace("---*/", "").encode(), "begins a header that does not end"),
         (b"// a licence\n" + KERNEL.encode(), "too far down"),
+        (b"int nothing;\n/*------- a part ------*/\nint more;\n/*--- another ---*/\n", "has no header"),
         (KERNEL.replace('"f32"]', "f32]").encode(), "not TOML: Invalid value, at line 3, column 11"),
         (KERNEL.replace("A test", "Caf\xe9").encode("latin-1"), "line 2: this is not UTF-8"),
         (KERNEL.replace("[[launch]]", '[constants]\nw = "c"\n[[launch]]').encode(), "constants.w is no operand"),

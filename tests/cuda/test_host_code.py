@@ -88,6 +88,15 @@ def test_lines_and_directives_stay(source: str) -> None:
         assert there in cleaned
 
 
+def test_what_only_instances_of_the_hosts_templates_name_is_left_out() -> None:
+    text = "struct State { std::string name; };\ntemplate <class T> void call(State& s, T* x) { k<<<1, 1>>>(x); }\n"
+    text += "template void call<float>(State&, float*);\ntemplate <> void call<int>(State&, int*) {}\n"
+    text += "template <class T> __global__ void k(T* x) { *x = 1; }\ntemplate __global__ void k<float>(float*);\n"
+    cleaned = device_part(text)
+    assert "State" not in cleaned and "k<float>" in cleaned
+    nvrtc.compile_cubin(build(text, "k<float>"), "sm_90")
+
+
 def test_launches_are_in_the_hosts_part(source: str) -> None:
     assert "<<<" in host_part(source)
     assert "__global__" not in host_part(source)

@@ -224,6 +224,20 @@ def test_a_name_that_fits_nothing_shows_two_candidates(tmp_path: Path) -> None:
         adopt._chosen(catalogue.operation("softmax"), path.read_text(), path)
 
 
+@needs_compiler
+def test_headers_are_found_up_to_the_repository(tmp_path: Path) -> None:
+    for folder in (".git", "include", "kernels/relu", "common"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "include" / "least.h").write_text("#define LEAST 0.0f\n")
+    (tmp_path / "common" / "most.cuh").write_text("__device__ float most(float a, float b) { return a > b ? a : b; }\n")
+    path = tmp_path / "kernels" / "relu" / "k.cu"
+    text = '#include "least.h"\n#include "common/most.cuh"\n__global__ void relu(const float* x, float* out, int N)\n'
+    text += "{\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < N) out[i] = most(x[i], LEAST);\n}\n"
+    path.write_text(text)
+    done = rung_line("check", "relu", str(path), "--quick")
+    assert done.returncode in (0, 3) and "1 case" in done.stdout, done.stderr
+
+
 def test_an_operation_that_nothing_names(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     path.write_text("__global__ void k(const float* x, float* out) {}")

@@ -114,9 +114,8 @@ def _find_rung(asked: CheckRequest) -> Rung:
 
 def _judge_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Report:
     """A rung of unknown origin, in a process of its own; on a GPU the emulator checks for races as well."""
-    if other := computes_beside(rung):
-        reason = f"it uses {other} besides its kernels; a rung's Python allocates, chooses sizes and launches"
-        return Report(rung.full_name, asked.dtype, asked.device, "calls the library", reason)
+    if told := computes_beside(rung):
+        return Report(rung.full_name, asked.dtype, asked.device, *told)
     several = processors() > 1 and multiprocessing.parent_process() is None
     at_once = several and copies(asked.device, str(rung.path))
     with Sandbox(asked.device, rung) as host:
@@ -291,7 +290,8 @@ def _conclude(
         report.notes.append("judged by the problem's own check_implementation; the error figures are rung's")
     if trials.coverage:
         trials.ran = merged(trials.ran, host.coverage())
-        report.unreached = unreached(trials.ran)
+        of_triton = None if trials.cuda else rung.path and rung.path.resolve()  # whose functions have lines, too
+        report.unreached = [p for p in unreached(trials.ran) if of_triton in (None, Path(p.file).resolve())]
     if host.library_calls:
         report.verdict = "calls the library"
         report.reason = f"right, but not by a kernel of its own: {', '.join(sorted(host.library_calls)[:6])}"

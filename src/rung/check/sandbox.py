@@ -12,6 +12,7 @@ import dataclasses
 import fcntl
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from rung import emulator
 from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
-from rung.check.report import RAISED, SLOW, Failure
+from rung.check.report import RAISED, SLOW, Failure, Verdict
 from rung.check.runner import STALLS, Binding, Order, Probe, Seconds
 from rung.emulator import coverage
 from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
@@ -189,8 +190,8 @@ class RemoteCall:
 # What a Python file may import: what chooses sizes, allocates and launches. A file that imports something else computes
 # with it or reaches its judge; what is named in a kernel is refused by Triton's compiler.
 IMPORTS = {
-    *("__future__", "abc", "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "math"),
-    *("operator", "pathlib", "typing", "types", "warnings", "torch", "triton", "rung"),
+    *("__future__", "abc", "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "logging"),
+    *("math", "operator", "pathlib", "typing", "types", "warnings", "torch", "triton", "rung"),
 }
 SETTINGS = ("environ", "getenv")  # of os
 HIDDEN = ("torch.utils", "torch.library", "torch._", "torch.multiprocessing", "triton.runtime.interpreter")
@@ -206,13 +207,20 @@ ELSEWHERE = {
 }
 
 
-def computes_beside(rung: Rung) -> str:
-    """What a Python file imports or names to compute with besides its kernels; empty if nothing."""
+def computes_beside(rung: Rung) -> tuple[Verdict, str] | None:
+    """The verdict on a Python file that imports or names something to compute with besides its kernels."""
     if not isinstance(rung, PythonRung):
-        return ""
+        return None
     of_a_problem = rung.operation.custom_check is not None
     texts = [rung.source] if of_a_problem else identity.texts(rung, lambda path: path.suffix == ".py")
-    return next(filter(None, (beyond_its_kernels(text, of_a_problem=of_a_problem) for text in texts)), "")
+    other = next(filter(None, (beyond_its_kernels(text, of_a_problem=of_a_problem) for text in texts)), "")
+    if not other:
+        return None
+    package = other.partition(".")[0]
+    if of_a_problem or other in NAMES or package in {*IMPORTS, *ELSEWHERE, *sys.stdlib_module_names}:
+        why = "a rung's Python allocates, chooses sizes and launches"
+        return "calls the library", f"it uses {other} besides its kernels; {why}"
+    return "not judged", f"it imports {other}: what it needs besides torch and triton has to stand in the file itself"
 
 
 def beyond_its_kernels(source: str, *, of_a_problem: bool = False) -> str:

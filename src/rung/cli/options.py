@@ -128,8 +128,10 @@ def parse_tunings(words: list[str] | None, *, several: bool = True) -> dict[str,
 def operation_and_file(operation: str | None, file: Path | None) -> tuple[str | None, Path | None]:
     """OP and FILE; if a file stands alone, its name or its kernels' names tell the operation."""
     alone = operation is not None and file is None and operation.endswith((".cu", ".cuh", ".py"))
-    if operation is None or not alone or not Path(operation).is_file():
+    if operation is None or not alone:
         return operation, file
+    if not Path(operation).is_file():
+        raise RungError(f"there is no file {shown(operation)}.")
     from rung.cli import console
     from rung.operation import folders
     from rung.rungs import adopt

@@ -341,6 +341,11 @@ def _variables(tokens: _Tokens, first: int, last: int) -> Iterator[str]:
 def _function_name(head: list[str]) -> str:
     plain = _without_lists(head)
     opening = plain.index("(") if "(" in plain else len(plain)
+    if plain[opening - 1 : opening] == [">"]:  # of an instance, its arguments
+        depth, opening = 1, opening - 1
+        while depth and opening:
+            opening -= 1
+            depth += (plain[opening] == ">") - (plain[opening] == "<")
     named = [word for word in plain[:opening] if _NAME.match(word)]
     return "operator" if "operator" in plain[:opening] else named[-1] if named else ""
 

@@ -322,7 +322,7 @@ def _hint(build: Build, found: Headers, errors: str) -> str:
         return ""
     name = absent.group(1)
     if f'"{name}"' in build.source:
-        return f"{name} was not found: beside the file, in its folder include, in the include beside that folder."
+        return f"{name} was not found: beside the file, nor in the folders above it and their folders include."
     if re.fullmatch(r"[a-z_]+(?:\.h)?", name) and f"<{name}>" in build.source:
         return f"rung has the standard headers that kernels use, and <{name}> is none of them; put it beside the file."
     if _of_cuda(name):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rung.cuda.launch import Argument, Build, LaunchConfig, Module
 
 _DYNAMIC = re.compile(r"\bextern\s+(?:__shared__|__align__\s*\([^)]*\)\s*__shared__)")
+ABOVE = 5  # folders, from a file's own up to its repository's, whose headers are found
 MOST_TEXT = 1 << 18  # characters of expressions that all rounds evaluate; gpt2-xl's layers have 40,000
 MOST_ROUNDS = 4096  # repetitions of a launch at most
 INCLUDE = Path(__file__).parents[1] / "ladders" / "include"
@@ -58,7 +59,9 @@ def whole_text(path: Path) -> str:
     """A file's text; of a file that is not the ladders', with the author's own headers in their places."""
     if _of_a_ladder(path):
         return read_text(path)
-    return with_headers(path, [path.parent / "include", path.parent.parent / "include"])
+    above = path.resolve().parents[:ABOVE]
+    end = next((n + 1 for n, folder in enumerate(above) if (folder / ".git").exists()), len(above))
+    return with_headers(path, [place for folder in above[:end] for place in (folder / "include", folder)])
 
 
 class CudaRung(Rung):

@@ -18,6 +18,7 @@ from rung.operation import folders
 
 Expression = str | int
 
+_BEGINS = re.compile(r"\A\s*/\*---(?!-)|^[ \t]*/\*---[ \t]*$", re.MULTILINE)  # no line of a comment's own dashes
 _BLOCK = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
 DESCRIPTIVE = ("idea", "expect", "found", "provenance", "from", "rewrite", "side_experiment")  # descriptive keys
 LONGEST_FOUND = 400  # characters; a longer text goes on a page next to the rung
@@ -257,7 +258,7 @@ def _file_of(rung: str, origin: str) -> Path:
 
 
 def has_header(source: str) -> bool:
-    return re.search(r"^[ \t]*/\*---", source, re.MULTILINE) is not None
+    return _BEGINS.search(source) is not None
 
 
 @lru_cache(maxsize=512)  # a parent is read for each rung that inherits from it
@@ -280,9 +281,9 @@ def _own_table(source: str, origin: str) -> dict[str, Any]:
 def _why_no_header(source: str) -> str:
     if not source.strip():
         return "is empty; `rung new` writes a kernel to start from."
-    if source.lstrip().startswith("/*---"):
+    if _BEGINS.match(source):
         return "begins a header that does not end; put ---*/ on a line of its own after it."
-    if re.search(r"^[ \t]*/\*---", source, re.MULTILINE):
+    if has_header(source):
         return "has its header too far down; move it to the top of the file."
     return "has no header; begin it with /*--- TOML ---*/ (`rung new` writes one)."
 

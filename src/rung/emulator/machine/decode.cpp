@@ -268,26 +268,6 @@ uint16_t clocks_of_products(const Op& op)
 
 }  // namespace
 
-// A compare-and-swap verifies the value that a loop has read before: that read is no race with other atomics, be it a loop that the
-// compiler makes of an atomicAdd in shared memory or a programmer's.
-void mark_reads_of_swaps(Program& program)
-{
-    for (const Op& swap : program.ops) {
-        if (!(swap.has("CAS") || swap.has("CAST"))) continue;
-        uint16_t wanted = swap.s[1].index;
-        for (uint32_t i = swap.number; i-- > 0 && swap.number - i < 64;) {
-            Op& op = program.ops[i];
-            if (op.out.kind != Kind::Register || op.out.index != wanted) continue;
-            const Operand* const copied = op.name == "MOV" ? &op.s[0] : op.name == "IMAD" && op.has("MOV") ? &op.s[2] : nullptr;
-            if (copied && copied->kind == Kind::Register) wanted = copied->index;
-            else {
-                if (op.opcode && !strcmp(op.opcode->direction, "read") && op.sources && op.s[0].base == swap.s[0].base && op.s[0].offset == swap.s[0].offset) op.flags |= ALWAYS_STRONG | (swap.flags & (STRONG | WITHIN_BLOCK));
-                break;
-            }
-        }
-    }
-}
-
 Program* decoded(const char* text)
 {
     Program* const program = new Program;
@@ -306,7 +286,6 @@ Program* decoded(const char* text)
         if (!decode(instruction, program->ops.back()) && program->problem.empty())
             program->problem = std::to_string(program->ops.size() - 1) + " " + instruction;
     }
-    mark_reads_of_swaps(*program);
     for (Op& op : program->ops) {
         const bool fence = op.opcode && !strcmp(op.opcode->way, "fence");
         op.meets = fence || (op.opcode && !strcmp(op.opcode->way, "atomic"));
@@ -323,6 +302,7 @@ Program* decoded(const char* text)
             if (target != program->at.end()) op.target = target->second;
         }
     }
+    mark_verified_reads(*program);
     return program;
 }
 

@@ -72,9 +72,8 @@ struct Memory  // of an instruction that touches memory
     Cost worst = {};
 };
 
-// Of the flags of an instruction that touches memory; the last: of an atomic, or a load that belongs to one.
-constexpr uint32_t STRONG = 1 << 2, WITHIN_BLOCK = 1 << 18, ALWAYS_STRONG = 1 << 19;
-constexpr uint32_t READ_ONLY_CACHE = 1 << 20;  // of the flags of a load
+constexpr uint32_t ALWAYS_STRONG = 1 << 19;  // of the flags of an atomic
+constexpr uint32_t READ_ONLY_CACHE = 1 << 20, VERIFIED = 1 << 21;  // of the flags of a load; the latter: by a compare-and-swap
 
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
 
@@ -224,6 +223,7 @@ struct Launch
     uint32_t shared_bytes, reserved_shared, local_bytes;
     bool cooperative;
     double seconds;  // of CPU time, until it is ended
+    uint64_t steps;  // instructions of warps, until it is ended; 0: no limit
     std::vector<uint8_t> bank[8];  // constant memory
     uint64_t changes;              // of memory
     uint32_t poisoned_with;  // the upper half of words of shared and local memory that nothing has written; 0: they are not known
@@ -245,6 +245,7 @@ struct Fault : rung_machine_fault
 [[noreturn]] void fail(const Warp& warp, rung_fault_kind kind, const char* format, ...);
 rung_where where(const Warp& warp, const Op& op, unsigned lane);  // of a lane, or of none (WARP)
 void block_index(uint32_t unit, unsigned rank, uint32_t* index);
+void mark_verified_reads(Program& program);
 const Region& region_of(uint64_t address);  // an empty one where there is none
 // An access of lanes to global memory, which must be inside a region.
 void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool write);

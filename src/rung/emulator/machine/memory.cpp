@@ -264,7 +264,7 @@ namespace {
 
 // ---- loads and stores ------------------------------------------------------------------------------------------------------
 
-enum Space : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, IS_SIGNED = 8 };
+enum Space : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, STRONG = 4, IS_SIGNED = 8, WITHIN_BLOCK = 1 << 18 };
 
 void addresses(const Warp& w, const Operand& o, uint64_t* at)
 {
@@ -284,6 +284,9 @@ unsigned strength(const Op& op)
     if (!(op.flags & STRONG)) return op.flags & ALWAYS_STRONG ? OF_BLOCK + 1 : 0;
     return op.flags & WITHIN_BLOCK ? OF_BLOCK + 1 : OF_GPU + 1;
 }
+
+// For the check of races.
+unsigned strength_among_atomics(const Op& op) { return op.flags & VERIFIED ? OF_GPU + 1 : strength(op); }
 
 void publish_each(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, bool write)
 {
@@ -313,7 +316,7 @@ void look_at_shared(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, b
         each(lanes, [&](unsigned l) {
             if (uint32_t(at[l]) >> 24 == rank) same |= 1u << l, from[l] = at[l] & 0xffffff, place[l] = uint64_t(block->shared.data()) + from[l];
         });
-        look(w, op, same, from, op.bytes, block, write, strength(op), data, step);
+        look(w, op, same, from, op.bytes, block, write, strength_among_atomics(op), data, step);
         if (strength(op)) publish_each(w, op, same, place, write);
         lanes &= ~same;
     }
@@ -337,7 +340,7 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
     if ((op.flags & SPACE) == GENERIC && !(every >> 48)) {
         memcpy(places, at, sizeof at);
         require_inside(w, op, lanes, at, op.bytes, write);
-        look(w, op, lanes, at, op.bytes, nullptr, write, strong, data, step);
+        look(w, op, lanes, at, op.bytes, nullptr, write, strength_among_atomics(op), data, step);
         if (strong) publish_each(w, op, lanes, at, write);
         count_request(w, op, lanes, at, op.bytes, false);
         return;
@@ -369,7 +372,7 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
     const uint32_t global = lanes & ~shared & ~local;
     if (global) {
         require_inside(w, op, global, at, op.bytes, write);
-        look(w, op, global, at, op.bytes, nullptr, write, strong, data, step);
+        look(w, op, global, at, op.bytes, nullptr, write, strength_among_atomics(op), data, step);
         if (strong) publish_each(w, op, global, at, write);
         count_request(w, op, global, at, op.bytes, false);
     }
