@@ -45,9 +45,12 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PAD = 1 << 20  # bytes around each tensor, which kernels may touch unseen, as on a GPU
 
 
-def refused(operation: str, file: Path, kind: str) -> dict[str, bool]:
+def refused(operation: str, file: Path, kind: str, *, wrong: bool) -> dict[str, bool]:
     """Whether each way refuses the kernel; a kernel that does not end or ends with a fault is refused by all."""
-    found = {"rung": run([operation, file, "--dtype", kind], 300).code in REFUSED}
+    check = [operation, file, "--dtype", kind]
+    found = {"rung": run(check, 300).code in REFUSED}
+    if wrong:
+        found["rung --thorough"] = found["rung"] or run([*check, "--thorough"], 1200).code in REFUSED
     if file.suffix == ".cu" and kind == "f32":
         command = [sys.executable, __file__, "--others", operation, str(file)]
         try:
@@ -188,13 +191,13 @@ def main() -> None:
 
     lock = threading.Lock()
 
-    def judge(operation: str, kind: str, path: Path, text: str) -> None:
+    def judge(operation: str, kind: str, path: Path, text: str, wrong: bool) -> None:
         with tempfile.TemporaryDirectory() as work:
             file = Path(work) / path.name
             file.write_text(text, encoding="utf-8")
             copy_headers(path, file.parent)
             if not asked.sanitizer:
-                found = refused(operation, file, kind)
+                found = refused(operation, file, kind, wrong=wrong)
             elif path.suffix == ".cu" and kind == "f32":
                 found = {tool: told for tool in TOOLS if (told := sanitized(tool, operation, file)) is not None}
             else:
@@ -208,22 +211,22 @@ def main() -> None:
 
     every = [(*one, one[-1].read_text(encoding="utf-8")) for one in kernels(asked.words)]
     if not asked.known:
-        both = [(entry, TESTS / entry["file"], text) for _, entry, text, _, _ in every]
-        both += [(entry, twin, text) for _, entry, _, twin, text in every]
+        both = [(entry, twin, text, False) for _, entry, _, twin, text in every]
+        both += [(entry, TESTS / entry["file"], text, True) for _, entry, text, _, _ in every]
         unknown = {
-            digest(text): (entry.get("operation", "residual"), entry.get("dtype", "f32"), path, text)
-            for entry, path, text in both
+            digest(text): (entry.get("operation", "residual"), entry.get("dtype", "f32"), path, text, wrong)
+            for entry, path, text, wrong in both
         }
         with ThreadPoolExecutor(asked.jobs) as pool:
             list(pool.map(lambda one: judge(*one), [one for key, one in unknown.items() if key not in known]))
     rows, detail = list[list[Any]](), dict[str, Any]()
     for name, entry, text, twin, right in every:
-        wrong, other = digest(text), digest(right)
-        if not {wrong, other} <= {*known}:
+        key, other = digest(text), digest(right)
+        if not {key, other} <= {*known}:
             continue
         file = Path("tests", entry["file"]).as_posix() if not entry["file"].startswith("..") else entry["file"][3:]
         change = entry.get("after", "") and f"{entry['before']} -> {entry['after']}"
-        rows.append([name, file, change, wrong, known[wrong], twin.relative_to(ROOT).as_posix(), other, known[other]])
+        rows.append([name, file, change, key, known[key], twin.relative_to(ROOT).as_posix(), other, known[other]])
         print(*rows[-1], flush=True)
     if asked.output and asked.sanitizer:
         detail = {"title": "Hash, and which tool reports an error", "columns": ["hash", *TOOLS]}

@@ -1,9 +1,8 @@
-"""How long a default check takes, and which wrong kernels it refuses.
+"""How long a default check takes.
 
     python benchmarks/judging.py [FILES OR FOLDERS] [--output results/cpu/study.jsonl]
-    python benchmarks/judging.py --wrong [--output ...]
 
-Right kernels are those of tests/foreign, as people write them; tests/broken/classes.toml lists the wrong ones by class.
+Right kernels are those of tests/foreign, as people write them; corpus.py has the wrong ones.
 Each file is a copy that no cache knows; the emulator itself is compiled before. CPU seconds are of all processes of the
 command; the row has the load of the machine, too, since seconds on the clock depend on it.
 """
@@ -21,7 +20,6 @@ import sys
 import tempfile
 import threading
 import time
-import tomllib
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -169,60 +167,26 @@ def _watched(folder: Path, seconds: float) -> list[object]:
     return ["a change under --watch", "ok", f"{first - saved:.1f}", f"{whole - saved:.1f}", f"{told.cpu:.1f}"]
 
 
-def wrong(folder: Path, seconds: float) -> list[list[object]]:
-    """Rows of the table: how many of each class the default refuses, and how many of the others `--thorough`."""
-    classes: dict[str, list[dict[str, str]]] = tomllib.loads((TESTS / "broken" / "classes.toml").read_text())["class"]
-    table = list[list[object]]()
-    for name, kernels in classes.items():
-        passed = list[str]()
-        deeper = 0
-        for kernel in kernels:
-            file = unseen(TESTS / kernel["file"], folder, kernel.get("before", ""), kernel.get("after", ""))
-            of = kernel.get("operation", "residual")
-            told = run([of, file, "--dtype", "f32"], seconds)
-            about = kernel.get("after", file.name)
-            reason = next((line for line in told.text.splitlines() if line.startswith(of)), "")
-            print(f"  {about[:60]}: {reason[:240]}", flush=True)
-            if told.code not in REFUSED:
-                thorough = run([of, file, "--dtype", "f32", "--thorough"], 4 * seconds).code in REFUSED
-                deeper += thorough
-                passed.append(f"{about}{'' if thorough else ' (by --thorough, too)'}")
-        refused = len(kernels) - len(passed)
-        table.append([name, len(kernels), refused, refused + deeper, "; ".join(passed)])
-        print("  ".join(map(str, table[-1])), flush=True)
-    table.append(["all", *(sum(int(str(row[i])) for row in table) for i in (1, 2, 3)), ""])
-    return table
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, default=[TESTS / "foreign"])
-    parser.add_argument("--wrong", action="store_true", help="wrong kernels by class, instead of right ones")
     parser.add_argument("--seconds", type=float, default=300.0, help="of a check, at most")
     parser.add_argument("--output", type=Path, help="append the table as a row")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         load = os.getloadavg()[0]
-        if asked.wrong:
-            columns = ["class", "kernels", "refused by the default", "refused by --thorough", "accepted by the default"]
-            title, table = "Wrong kernels by class", wrong(folder, asked.seconds)
-        else:
-            run(["softmax", FOREIGN], asked.seconds)  # compiles the emulator
-            files = [f for g in asked.files for f in (sorted(g.glob("*.[cp][uy]")) if g.is_dir() else [g])]
-            columns = ["file", "verdict", "first cases, s", "verdict, s", "CPU s"]
-            title = "Seconds of a default check"
-            table = [*mistakes(folder, asked.seconds), *right(files, folder, asked.seconds)]
-    for row in table:
-        print("| " + " | ".join(map(str, row)) + " |")
+        run(["softmax", FOREIGN], asked.seconds)  # compiles the emulator
+        files = [f for g in asked.files for f in (sorted(g.glob("*.[cp][uy]")) if g.is_dir() else [g])]
+        table = [*mistakes(folder, asked.seconds), *right(files, folder, asked.seconds)]
+    for line in table:
+        print("| " + " | ".join(map(str, line)) + " |")
     if asked.output:
-        detail: dict[str, Any] = {"title": title, "columns": columns, "rows": table}
+        columns = ["file", "verdict", "first cases, s", "verdict, s", "CPU s"]
+        detail: dict[str, Any] = {"title": "Seconds of a default check", "columns": columns, "rows": table}
         metrics = {"load_before": load, "load_after": os.getloadavg()[0]}
-        part = "wrong" if asked.wrong else "seconds"
-        store.append(
-            Row(kind="study", what="judging", part=part, machine=machine.facts(), metrics=metrics, detail=detail),
-            asked.output,
-        )
+        row = Row(kind="study", what="judging", part="seconds", machine=machine.facts(), metrics=metrics, detail=detail)
+        store.append(row, asked.output)
 
 
 if __name__ == "__main__":

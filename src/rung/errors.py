@@ -17,9 +17,10 @@ class CompileError(RungError):
 
     kind = "compile"
 
-    def __init__(self, text: str, missing: str = "") -> None:
+    def __init__(self, text: str, missing: str = "", reason: str = "") -> None:
         super().__init__(text)
         self.missing = missing  # a header, or the compiler itself, that was not found
+        self.reason = reason  # the first error alone, in one line
 
 
 class TooLarge(RungError):

@@ -73,7 +73,7 @@ def test_what_is_kept_over_hundreds_of_calls_is_seen(tmp_path: Path) -> None:
 
 
 def test_every_mistake_of_the_list_can_be_made() -> None:
-    """classes.toml names files and what of their text becomes what; benchmarks/judging.py judges them."""
+    """classes.toml names files and what of their text becomes what; benchmarks/corpus.py judges them."""
     tests = Path(__file__).parents[1]
     classes = tomllib.loads((tests / "broken" / "classes.toml").read_text())["class"]
     kernels = [kernel for some in classes.values() for kernel in some]

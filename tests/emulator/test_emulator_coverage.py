@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from emulation import load, needs_compiler
 from rung import emulator
 from rung.cuda.launch import LaunchConfig
 from rung.emulator import coverage
+from rung.errors import EmulatorFault
 
 pytestmark = needs_compiler
 SOURCE = """__global__ void k(int* out, int n) {
@@ -36,6 +38,22 @@ def test_lines_that_no_launch_has_run_are_named() -> None:
 
 def test_launches_add_up() -> None:
     assert lines(20, 120) == []
+
+
+def test_a_limit_on_instructions_stops_a_launch_at_the_same_place_each_time() -> None:
+    source = "__global__ void k(volatile int* out, int n) {\n while (n) out[0] += n;\n out[1] = 1;\n}"
+    counted = list[int]()
+    for _ in range(2):
+        coverage.take()
+        before = emulator.steps()
+        module = load(source, settings=emulator.Settings(coverage=True, steps=10_000, seconds=60.0))
+        with pytest.raises(EmulatorFault) as raised:
+            arguments = [("pointer", torch.zeros(2, dtype=torch.int32)), ("i32", 1)]
+            module.launch("k", LaunchConfig((1, 1, 1), (64, 1, 1)), arguments)
+        assert raised.value.kind == "unfinished"
+        assert 3 in [place.line for place in coverage.unreached(coverage.take())]
+        counted.append(emulator.steps() - before)
+    assert counted[0] == counted[1] and 10_000 < counted[0] < 20_000
 
 
 def test_without_the_setting_nothing_is_counted() -> None:

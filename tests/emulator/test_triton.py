@@ -13,7 +13,7 @@ import torch
 from rung import emulator
 from rung.emulator import counters
 from rung.emulator import triton as on_machine
-from rung.errors import CompileError, TooLarge
+from rung.errors import CompileError, RungError, TooLarge
 from rung.rungs import python_module
 
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n\n\n"
@@ -66,6 +66,21 @@ def test_arguments_are_specialised_as_triton_does(tmp_path: Path) -> None:
         out = torch.full((n + 1,), -1.0)[:n]
         launched(tmp_path, text, 2, numbers[start:], out, n, step, 0.5, None)
         assert torch.equal(out, numbers[start::step][:n] * 0.5)
+
+
+def test_a_compiled_kernel_is_given_its_constants_as_well(tmp_path: Path) -> None:
+    text = (
+        "@triton.jit\ndef copy(x, out, N: tl.constexpr):\n    i = tl.arange(0, N)\n    tl.store(out + i, tl.load(x + i))\n"
+    )
+    x, out = torch.randn(64), torch.zeros(64)
+    kernel = module(tmp_path, text).copy
+    with on_machine.enabled():
+        compiled = kernel.warmup(x, out, N=64, grid=(1,))
+        with pytest.raises(RungError, match="gives 2 arguments, and it takes 3") as told:
+            compiled[(1, 1, 1)](x, out)
+        assert not isinstance(told.value, CompileError)
+        compiled[(1, 1, 1)](x, out, 64)
+    assert torch.equal(x, out)
 
 
 def test_programs_run_in_other_orders_too(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import copy
+import itertools
 import math
 import re
 import resource
@@ -22,7 +24,7 @@ from rung.cuda.launch import occupy_stream
 from rung.cuda.source import without_comments
 from rung.dtypes import dtype as dtype_named
 from rung.dtypes import element
-from rung.emulator import coverage
+from rung.emulator import coverage, triton
 from rung.errors import RungError, first_line
 from rung.operation import Tensors, Values
 from rung.rungs import base
@@ -32,7 +34,7 @@ from rung.rungs.cuda import CudaRung
 Order = Literal["forward", "reverse", "shuffled"]
 SEED = 17  # of the shuffled order
 UNKNOWN, LEAST_SECONDS, LONGER = 6.0, 1.0, 100.0  # until a launch is stopped: before its first run, and after it
-ENOUGH, BUILDS, PROBE_SECONDS = 6, 8, 0.3  # calls that reach a place, different builds, and seconds of a launch
+ENOUGH, MOST_STEPS, PROBED, BUILT = 6, 300_000, 6000, 1_500_000  # calls that reach a place; instructions of a launch
 STALLS = (6_000_000, 50_000_000)  # cycles; the second if the host was still queueing when the first was over
 
 
@@ -181,46 +183,50 @@ class Probe:
     names: list[str]  # the operands
     calls: list[Values]
     wanted: list[coverage.Place]
-    seconds: float  # for all
+    steps: int  # of all: instructions of warps, PROBED for each call, and BUILT for each build
 
 
 def probe(rung: Rung, asked: Probe) -> list[list[int]]:
-    """Ends early when each place was reached ENOUGH times; a call that fails reaches what it reached before."""
+    """Of the calls, which are in the order of their sizes, the smallest run and in turn others, in coarse and then in
+    fine steps, but for those behind ENOUGH that reach each place. A call that is stopped reaches what it did before."""
     from rung import emulator
 
-    before, of, dtype = coverage.take(), rung.operation, dtype_named(asked.dtype)
-    left = dict.fromkeys(range(len(asked.wanted)), ENOUGH)
-    found, began, known = list[list[int]](), time.thread_time(), list[object]()
-    for values in asked.calls:
-        if not left or time.thread_time() - began > asked.seconds:
+    before, of, dtype, began = coverage.take(), rung.operation, dtype_named(asked.dtype), emulator.steps()
+    reaching, found = [list[int]() for _ in asked.wanted], [list[int]() for _ in asked.calls]
+    builds, calls = set[object](), 0
+
+    def admits(build: object) -> bool:
+        """Of all the work, at most half is for builds."""
+        if len(builds) * BUILT < asked.steps / 2:
+            builds.add(build)
+        return build in builds
+
+    def empty(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        size = math.prod(shape) * kind.itemsize
+        return emulator.guarded_empty(size, filled=False)[:size].view(kind).view(shape)
+
+    numbers = range(len(found))
+    for number in dict.fromkeys(itertools.chain(*zip(numbers, sorted(numbers, key=lambda n: -(n & -n)), strict=True))):
+        values = asked.calls[number]
+        if all(some[ENOUGH - 1 : ENOUGH] and some[ENOUGH - 1] < number for some in reaching):
+            continue
+        if emulator.steps() - began + calls * PROBED + len(builds) * BUILT > asked.steps:
             break
-        found.append([])
-        with contextlib.suppress(RungError, Failure):
-            assert isinstance(rung, CudaRung)
-            if (build := rung.build(values, dtype, asked.tuning)) not in known:
-                if len(known) == BUILDS:
-                    continue
-                known.append(build)
-
-            def empty(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
-                size = math.prod(shape) * kind.itemsize
-                return emulator.guarded_empty(size, filled=False)[:size].view(kind).view(shape)
-
+        calls += 1
+        if isinstance(rung, CudaRung) and not admits(rung.build(values, dtype, asked.tuning)):
+            continue
+        with contextlib.suppress(RungError, Failure), of_the_rung(), triton.compiling(admits):
             tensors: Tensors = {}
             for operand in map(of.operand, asked.names):
                 if operand.view is not None and operand.view_of is not None:
                     tensors[operand.name] = operand.view(tensors[operand.view_of], values)
                 else:
                     tensors[operand.name] = empty("", operand.size(values), element(operand.dtype, dtype))
-            with emulator.under(seconds=PROBE_SECONDS, coverage=True, few=True):
+            with emulator.under(steps=MOST_STEPS, coverage=True, few=True):
                 rung.prepare(tensors, values, dtype, device="emulator", tuning=asked.tuning, empty=empty).run()
-        ran = coverage.take()
-        found[-1] = coverage.ran_among(ran, asked.wanted)
-        for n in found[-1]:
-            if n in left:
-                left[n] -= 1
-                if not left[n]:
-                    del left[n]
+        found[number] = coverage.ran_among(coverage.take(), asked.wanted)
+        for place in found[number]:
+            bisect.insort(reaching[place], number)
     coverage.take()
     coverage.put(before)
     return found

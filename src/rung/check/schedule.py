@@ -23,11 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rung.check.branches import Branches
 from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding, capped
-from rung.check.shapes import MOST_BYTES, MOST_FLOPS, SHARE_AGAIN, Shapes
+from rung.check.shapes import MOST_BYTES, MOST_FLOPS, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
 from rung.cuda import gpus
 from rung.emulator.coverage import merged, missed
@@ -40,7 +39,6 @@ from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
 
-BASES = 6  # small cases whose dimensions are changed
 SEPARATING = 2.0  # seconds of runs that look for what separates a failure from right cases
 FAILED_RUN = 0.1  # what such a run counts that fails
 FIRST_CASES = 3
@@ -277,14 +275,14 @@ class Procedure:
     def at_branches(self) -> None:
         """Shapes that reach what no run has reached so far."""
         rung, trials = self.rung, self.trials
-        if not (self.effort.alone and self.emulated and isinstance(rung, CudaRung)) or rung.operation.custom_check:
+        if not (self.effort.alone and trials.coverage) or rung.operation.custom_check:
             return
         trials.ran = merged(trials.ran, trials.host.coverage())
         own = rung.path and rung.path.resolve()
         if wanted := [place for place in missed(trials.ran) if Path(place[0]).resolve() == own]:
             self.tell(f"now shapes for {len({line for _, line, _ in wanted})} lines that no run has reached")
             figures = self.report.element, self.report.norm
-            Branches(trials, rung, self.ran, self.seed, self.effort).reach(wanted)
+            Shapes(trials, self.ran, self.seed, self.effort).reach(wanted)
             self.report.element, self.report.norm = figures
 
     def _numbers(self) -> None:
@@ -448,19 +446,9 @@ class Procedure:
             return
         if self.operation.custom_check is not None:  # a problem's data has the sizes of its tests only
             return
-        dims = self.operation.dims
-
-        def size(one: Ran) -> tuple[int, float, int]:  # dimensions of one show little
-            return sum(one.values[dim] == 1 for dim in dims), one.work, one.index
-
-        plain = sorted((one for one in self.ran if not one.case.change), key=size)
-        bases = [(one.case, one.values) for one in plain[:BASES]]
         figures = self.report.element, self.report.norm
-        shapes = Shapes(self.trials, self.rung, bases, [one.values for one in self.ran], self.seed, self.effort.shapes)
-        shapes.add_sizes_of_one()
-        shapes.with_one_named()
-        shapes.with_two_named()
-        shapes.drawn()
+        shapes = Shapes(self.trials, self.ran, self.seed, self.effort)
+        shapes.all()
         self.report.element, self.report.norm = figures
         if shapes.slow:
             self.report.notes.append(f"left out, too slow here: {'; '.join(shapes.slow)}")
@@ -468,7 +456,7 @@ class Procedure:
             self.report.notes.append(
                 f"left out, since it raises: {shapes.raised[0]}; needs should say which sizes it takes"
             )
-        if shapes.untried and shapes.share != SHARE_AGAIN:  # these are tried with the first dtype
+        if shapes.untried:
             listed = ", ".join(map(str, sorted(shapes.untried)))
             self.report.notes.append(f"sizes that its text names, but that were not all tried: {listed}")
 

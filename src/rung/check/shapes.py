@@ -1,6 +1,7 @@
-"""Shapes that no case of the operation has: small ones with sizes that the rung's source names, and random ones.
+"""Shapes that no case of the operation has: sizes of one, sizes that the rung's text names, random ones, and those that
+reach code that no run has reached.
 
-The budget is an amount of work, not of time, so that a verdict does not depend on the machine's speed. The bounds of
+The budgets are amounts of work, not of time, so that a verdict does not depend on the machine's speed. The bounds of
 such shapes were not chosen by hand, so only errors of ten times the bound count.
 """
 
@@ -10,28 +11,29 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import add, floordiv, lshift, mod, mul, rshift, sub
 
-from rung.check.report import RAISED, SLOW, Failure
-from rung.check.runner import Binding
-from rung.check.trial import SEEDS, Trial, Trials
+from rung.check.report import RAISED, SLOW, THOROUGH, Effort, Failure
+from rung.check.runner import Binding, Probe
+from rung.check.trial import SEEDS, Ran, Trial, Trials
 from rung.cuda.source import without_comments
+from rung.emulator.coverage import Place
 from rung.errors import EmulatorFault, TooLarge
 from rung.operation import Case, Values
+from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 from rung.rungs.header import DESCRIPTIVE
-from rung.rungs.python import PythonRung
 
+BASES = 6  # small cases whose dimensions are changed
 MOST_ONES = 12  # choices of dimensions of one
 MOST_VALUES = 2  # of a scalar beside them
 TURNS = 3  # base cases in which each size is tried
 # The budgets: one unit per trial, COMPILED units per build, one unit per THREADS threads, STEPS instructions, ...
-WORK, WORK_DRAWN = 400.0, 1000.0
+WORK, WORK_DRAWN, WORK_REACHING = 400.0, 1000.0, 1500.0
 COMPILED, THREADS, STEPS, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6
 GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; with at most FEW results, one may be near zero
-FUSED = 4.0  # times the bound, where only fused arithmetic exceeds it: a right kernel may cancel, too
 MOST_FLOPS, MOST_BYTES, MOST_THREADS = 3e7, 2e7, 2_000_000  # per trial; the bytes of a layer of gpt2
 # Random sizes: small ones, some larger than a tile, and large ones: GPT-2's, powers of two and their neighbours.
 SMALL, MEDIUM = (2, 3, 4, 5, 6, 7, 9, 12, 16, 20), (33, 40, 48, 60, 64, 65, 70, 80, 96, 100, 128, 130, 132, 160, 192)
@@ -49,153 +51,201 @@ FLAG = 2  # scalars up to this value select a variant of the formula
 ATTEMPTS = 40  # to find a shape that the operation and the rung support
 DRAWN = 100  # the most random shapes
 SMALLER = 2  # they have fewer FLOPs than others by this factor, and their bytes cost as much more
+# Shapes that reach a place of the code: the work of probing in a default check and a thorough one, and times the usual
+# limits of a trial.
+PROBING, LARGER = (10_000_000, 50_000_000), (8.0, 40.0)
+LEAST_REACHING = 0.1  # of the work
+WHOLE = (1, 4, 32, 128)  # what their sizes are multiples of
+USUAL = (1, 2, 3, 16, 17, 64, 65, 257, 1024, 1025, 2049, 4097, 8193, 16385, 32769, 65537, 1 << 17, 1 << 20)
+MOST_SIZE, MOST_PROBED = 1 << 26, 6e8  # of a dimension, and of the operands of a probe
+FACTORS = 24  # up to so many numbers of a text, their products are tried
+EACH = 3  # shapes for a place
+Call = tuple[Case, Values, dict[str, int]]  # a case, its values, and what changes
 
 
 class Shapes:
-    """Runs a rung at further shapes."""
+    """Runs a rung at further shapes: of each choice of calls, the first that it takes and that has a result."""
 
-    def __init__(
-        self,
-        trials: Trials,
-        rung: CudaRung | PythonRung,
-        bases: Sequence[tuple[Case, Values]],
-        ran: list[Values],
-        seed: int,
-        scale: float = 1.0,
-    ) -> None:
-        self.trials, self.rung, self.bases, self.seed = trials, rung, bases, seed
-        self.scale = scale if isinstance(rung, CudaRung) else max(scale, LEAST_PYTHON)
-        self.dims = rung.operation.dims
-        self.known = {self._dims(values) for values in ran}
-        self.built = [self._build(values) for values in ran]
-        if isinstance(rung, CudaRung):
-            self.named, self.share = sizes_in(text_of(rung)), 1.0
-        else:
-            self.named = sizes_in_python(rung.source)
-            self.share = SHARE if trials.dtype.name == rung.dtypes[0] else SHARE_AGAIN
-        self.untried: set[int] = set()
+    def __init__(self, trials: Trials, ran: Sequence[Ran], seed: int, effort: Effort) -> None:
+        self.trials, self.rung, self.seed, self.effort = trials, trials.rung, seed, effort
+        self.operation = self.rung.operation
+        self.dims, self.scalars = self.operation.dims, self.operation.scalars
+        plain = [one for one in ran if not one.case.change]  # dimensions of one show little
+        plain.sort(key=lambda one: (sum(one.values[dim] == 1 for dim in self.dims), one.work, one.index))
+        self.plain = [(one.case, one.values) for one in plain]
+        self.bases = self.plain[:BASES]
+        self.known = {self._key(one.values) for one in ran}
+        self.built = [self._build(one.values) for one in ran]
+        cuda, first = isinstance(self.rung, CudaRung), trials.dtype.name == self.rung.dtypes[0]
+        self.scale = effort.shapes if cuda else max(effort.shapes, LEAST_PYTHON)
+        self.share = 1.0 if cuda else SHARE if first else SHARE_AGAIN
+        self.named = sizes_of(self.rung)
+        self.untried: set[int] = set()  # of those, but that of a rung of Python in its first dtype
         self.slow: list[str] = []  # shapes that take too long here
         self.raised: list[str] = []  # shapes that the file itself refuses
         self.spent = 0.0
-        self.smaller = 1
+        self.smaller, self.larger = 1, 1.0  # than the usual limits of a trial
         self.left = math.inf  # of the budget of random shapes
-        self.larger = 1.0  # than the usual limits of a trial
 
-    def add_sizes_of_one(self) -> None:
-        """One dimension, or two, of one among ordinary others; one also with each value of an integer scalar."""
+    def all(self) -> None:
+        self._follow(self._ones())
+        pairs = itertools.product(itertools.permutations(self.dims, 2), self.named)  # a single row may have its own way
+        self._follow((self._at({dim: 1, other: named + 1}) for (dim, other), named in pairs), WORK)
+        every = itertools.product(range(TURNS), self.named, self.dims, (0, 2, 1))
         self.spent = 0.0
+        self._follow((self._one_named(*each) for each in every), WORK)
+        if self.share != SHARE_AGAIN:
+            self.untried = {named for turn, named, *_ in every if turn == 0}
+        self.spent = 0.0
+        self._follow(map(self._at, self._two_named()), WORK)
+        if self.bases:
+            self.spent, self.smaller = 0.0, SMALLER if self.share == 1.0 else 1
+            self._follow(self._drawn(), WORK_DRAWN, drawn=True)
+
+    def _ones(self) -> Iterator[Iterator[Call]]:
+        """One dimension, or two, of one among ordinary others; one also with values of an integer scalar."""
         few = [*((dim,) for dim in self.dims), *itertools.combinations(self.dims, 2)]
-        for some in few[:MOST_ONES]:
-            self.tried(self.bases, dict.fromkeys(some, 1))
-        for dim, (name, values) in itertools.product(self.dims, self._seen().items()):
-            tried = (self.tried(self.bases, {dim: 1, name: value}) for value in values)
-            next(itertools.islice(filter(None, tried), MOST_VALUES - 1, None), None)
+        yield from (self._at(dict.fromkeys(some, 1)) for some in few[:MOST_ONES])
+        for dim, (name, seen) in itertools.product(self.dims, self._seen().items()):
+            yield from itertools.repeat(((*base, {dim: 1, name: n}) for base in self.bases for n in seen), MOST_VALUES)
 
-        for dim, other in itertools.permutations(self.dims, 2):  # a single row may have a way of its own
-            for named in self.named:
-                if self.spent < self.scale * self.share * WORK:
-                    self.tried(self.bases, {dim: 1, other: named + 1})
-
-    def _seen(self) -> dict[str, list[int]]:
-        """The values of integer scalars that cases have."""
-        cases, names = self.rung.operation.cases, self.rung.operation.scalars
-        found = {n: {v for one in cases if isinstance(v := one.values.get(n), int)} for n in names}
-        return {name: sorted(values) for name, values in found.items() if values}
-
-    def with_one_named(self) -> None:
+    def _one_named(self, turn: int, named: int, dim: str, more: int) -> Iterator[Call]:
         """One dimension has such a size, or two more than it; if the rung or the operation refuses that, another
         dimension has it too."""
-        self.spent = 0.0
-        for turn, named, dim, more in itertools.product(range(TURNS), self.named, self.dims, (0, 2, 1)):
-            size = named + more
-            if self.spent >= self.scale * self.share * WORK:
-                self.untried |= {named} if turn == 0 else set()
-            elif not self.tried(self.bases[turn::TURNS], {dim: size}) and turn == 0:
-                any(self.tried(self.bases, {dim: size, other: size}) for other in self.dims)
+        size = named + more
+        yield from ((*base, {dim: size}) for base in self.bases[turn::TURNS])
+        for other in self.dims if turn == 0 else ():
+            yield from self._at({dim: size, other: size})
 
-    def with_two_named(self) -> None:
+    def _two_named(self) -> list[dict[str, int]]:
         """Two dimensions have one size each; if there are too many pairs, the selection depends on the source."""
         sizes = [named + more for named in self.named for more in (0, 2)]
         pairs = itertools.combinations(self.dims, 2)
         both = [{d: m, e: n} for d, e in pairs for m in sizes for n in sizes]
         random.Random(self.rung.source).shuffle(both)
-        self.spent = 0.0
-        for changed in both:
-            if self.spent < self.scale * self.share * WORK:
-                self.tried(self.bases, changed)
+        return both
 
-    def drawn(self) -> None:
+    def _drawn(self) -> Iterator[Iterator[Call]]:
         """All dimensions are random, depending on the source, and one of them is large."""
-        if not self.bases:
-            return
         draws = random.Random(f"drawn {self.rung.source}")
-        self.spent, self.smaller = 0.0, SMALLER
         for number in range(DRAWN):
-            self.left = self.scale * self.share * WORK_DRAWN - self.spent
             large = self.dims[number % len(self.dims)]
-            for _ in range(ATTEMPTS):
-                if self.left <= 0:
-                    return
-                changed = {dim: draws.choice(draws.choice((SMALL, SMALL, MEDIUM))) for dim in self.dims}
-                changed |= {large: draws.choice(LARGE)} | self._scalars(draws)
-                if self.tried([draws.choice(self.bases)], changed):
-                    break
+            yield (self._random(draws, large) for _ in range(ATTEMPTS))
 
-    def _scalars(self, draws: random.Random) -> dict[str, int]:
-        """Integer scalars, in half of the shapes: a value that some case has, or any size if they are not flags."""
-        found = {}
-        for name, seen in self._seen().items():
+    def _random(self, draws: random.Random, large: str) -> Call:
+        changed = {dim: draws.choice(draws.choice((SMALL, SMALL, MEDIUM))) for dim in self.dims}
+        changed[large] = draws.choice(LARGE)
+        for name, seen in self._seen().items():  # a value that some case has, or any size if they are not flags
             if draws.random() < 0.5:
-                found[name] = draws.choice(seen + list(MEDIUM + LARGE) * (seen[-1] > FLAG))
-        return found
+                changed[name] = draws.choice(seen + list(MEDIUM + LARGE) * (seen[-1] > FLAG))
+        return *draws.choice(self.bases), changed
 
-    def _dims(self, values: Values) -> tuple[object, ...]:
+    def _seen(self) -> dict[str, list[int]]:
+        """The values of integer scalars that cases have."""
+        cases = self.operation.cases
+        found = {n: {v for one in cases if isinstance(v := one.values.get(n), int)} for n in self.scalars}
+        return {name: sorted(values) for name, values in found.items() if values}
+
+    def reach(self, wanted: Sequence[Place]) -> None:
+        """Shapes at which these places are reached. Many calls are probed, three blocks of each on zeros, the smallest
+        first; of those that reach a place some are judged."""
+        thorough = self.effort == THOROUGH
+        trials, found = self.trials, dict[object, tuple[float, Call, Values]]()
+        for call in self._around_numbers():
+            if (given := self._legal(*call)) and (size := self._size(given)) <= MOST_PROBED:
+                found.setdefault(self._key(given), (size, call, given))
+        sized = sorted(found.values(), key=lambda one: one[0])
+        calls = [given for *_, given in sized]
+        asked = Probe(trials.dtype.name, trials.tuning, trials.names(), calls, list(wanted), PROBING[thorough])
+        reached = trials.host.probe(self.rung, asked)
+        chosen: dict[int, list[int]] = {}  # call -> lines
+        for place, (_, line, _) in enumerate(wanted):
+            numbers = [number for number, places in enumerate(reached) if place in places]
+            uneven = [number for number in numbers if self._uneven(calls[number])]
+            for number in [*dict.fromkeys([*numbers[:1], *uneven[: EACH - 1], *numbers[1:]])][:EACH]:
+                chosen.setdefault(number, []).append(line)
+        self.larger, self.scale = LARGER[thorough], max(self.scale, LEAST_REACHING)
+        lines = ((min(some), *sized[number][1]) for number, some in sorted(chosen.items()))
+        some = ([(replace(case, name=f"for line {n}"), values, changed)] for n, case, values, changed in lines)
+        self._follow(some, WORK_REACHING)
+
+    def _uneven(self, values: Values) -> bool:
+        """Whether its sizes tell rows from columns, and a tail from none."""
+        sizes = [int(values[dim]) for dim in self.dims if values[dim] > 1]
+        return len(sizes) == len({*sizes}) and any(size % 2 for size in sizes)
+
+    def _around_numbers(self) -> Iterator[Call]:
+        """A dimension, a product of the first dimensions or of all just reaches or exceeds a number of the text."""
+        numbers, middle = sizes_of(self.rung, MOST_SIZE), self.plain[len(self.plain) // 3 :]
+        products = {a * b for a, b in itertools.combinations_with_replacement(numbers[-FACTORS:], 2)}
+        goals = sorted({*numbers, *(p for p in products if p < MOST_SIZE), *USUAL, *(4 * n for n in numbers)})
+        flags = {tuple(values[s] for s in self._seen()): (case, values) for case, values in middle[::-1]}
+        firsts = [*((dim,) for dim in self.dims), *(self.dims[:n] for n in range(2, len(self.dims) + 1))]
+        for (case, values), whole in itertools.product([*flags.values(), *middle[1:3]], WHOLE):
+            usual = {d: -(-int(values[d]) // whole) * whole if values[d] > 1 else 1 for d in self.dims}
+            yield case, values, usual
+            others = {(dim, math.prod(usual[d] for d in some if d != dim)) for some in firsts for dim in some}
+            sizes = {(dim, -(-goal // n // whole) * whole) for dim, n in others for goal in goals}
+            for dim, size in sorted({(dim, max(1, size + more)) for dim, size in sizes for more in (0, whole)}):
+                yield case, values, {**usual, dim: size}
+
+    def _size(self, values: Values) -> float:
+        """Bytes of the operands."""
+        of = self.operation
+        return sum(of.size_of(of.operand(name), values, self.trials.dtype) for name in self.trials.names())
+
+    def _at(self, changed: dict[str, int]) -> Iterator[Call]:
+        return ((*base, changed) for base in self.bases)
+
+    def _key(self, values: Values) -> tuple[object, ...]:
         return tuple(sorted(values.items()))
 
-    def tried(self, bases: Sequence[tuple[Case, Values]], changed: dict[str, int]) -> bool:
-        """Runs the first of these cases that has a result with these changes; false if none has."""
+    def _legal(self, case: Case, values: Values, changed: dict[str, int]) -> Values | None:
+        """The call, if it is new and the operation and the rung take it."""
+        try:
+            given = self.operation.complete({**case.values, **{d: values[d] for d in self.dims}, **changed})
+            return None if self._key(given) in self.known or self.trials.refuses(given) else given
+        except Exception:  # dimensions that do not fit together
+            return None
+
+    def _follow(self, choices: Iterator[Iterable[Call]], most: float = math.inf, *, drawn: bool = False) -> None:
+        """Runs one call of each choice, until that much work is done."""
+        end = most * self.scale * self.share
+        while self.spent < end and (calls := next(choices, None)) is not None:
+            self.left = end - self.spent if drawn else math.inf
+            if trial := next(self._having_results(calls), None):
+                self._run(trial)
+
+    def _run(self, trial: Trial) -> None:
         host = self.trials.host
         before = host.steps
-        trial = next(self._changed(bases, changed), None)
-        if trial is None:
-            return False
         try:
             trial.once(self.trials.next_order())
-        except TooLarge as large:
-            self.raised.append(f"{trial.report.case} ({large})")
-            return True
-        except (Failure, EmulatorFault) as failure:
-            if failure.kind == RAISED:
+        except (Failure, EmulatorFault, TooLarge) as failure:
+            if failure.kind in (RAISED, TooLarge.kind):
                 self.raised.append(f"{trial.report.case} ({failure})")
-                return True
-            if failure.kind == SLOW:
+            elif failure.kind == SLOW:
                 self.spent += TOO_SLOW
                 self.slow.append(trial.report.case)
-                return True
-            if isinstance(failure, EmulatorFault):
-                raise
-            if not (_by_chance(trial) if trial.integers_differ else 1 < trial.worst < _gross(trial)):
+            elif isinstance(failure, EmulatorFault) or not (
+                _by_chance(trial) if trial.integers_differ else 1 < trial.worst < _gross(trial)
+            ):
                 raise
         self.spent += (host.steps - before) / STEPS
-        return True
 
-    def _changed(self, bases: Sequence[tuple[Case, Values]], changed: dict[str, int]) -> Iterator[Trial]:
-        operation, trials = self.rung.operation, self.trials
-        for case, values in bases:
+    def _having_results(self, calls: Iterable[Call]) -> Iterator[Trial]:
+        for case, values, changed in calls:
+            if (given := self._legal(case, values, changed)) is None:
+                continue
             try:
-                given = operation.complete({**case.values, **{d: values[d] for d in self.dims}, **changed})
-                if (key := self._dims(given)) in self.known:
+                if (work := self._work(given)) is None or work > self.left:
                     continue
-                if trials.refuses(given) or (work := self._work(given)) is None:
-                    continue
-                if work > self.left:
-                    continue
-                self.known.add(key)
-                named = ", ".join(f"{d}={n}" for d, n in changed.items())
-                how = Binding(trials.tuning)
-                trial = trials.at(replace(case, name=f"{case.name}, with {named}", values=given), given, self.seed, how)
+                self.known.add(self._key(given))
+                name = f"{case.name}, with {', '.join(f'{d}={n}' for d, n in changed.items())}"
+                how = Binding(self.trials.tuning)
+                trial = self.trials.at(replace(case, name=name, values=given), given, self.seed, how)
                 # Nobody has chosen the size for these numbers: two large ones nearly cancel in a mean of two.
-                trial.operands.as_the_formula |= trials.dtype.name == "f32"
+                trial.operands.as_the_formula |= self.trials.dtype.name == "f32"
                 usable = _has_results(trial)
             except Exception:  # dimensions that do not fit together
                 continue
@@ -205,20 +255,18 @@ class Shapes:
 
     def _work(self, values: Values) -> float | None:
         """The amount of work in it; None if too much. For unusual sizes the cost model may be too low."""
-        operation, dtype, tuning = self.rung.operation, self.trials.dtype, self.trials.tuning
-        size = sum(operation.size_of(operation.operand(name), values, dtype) for name in self.trials.names())
-        flops = abs(operation.cost(values, dtype.size).flops)
-        if isinstance(self.rung, PythonRung):
-            return None if flops > MOST_FLOPS or size > MOST_BYTES_PYTHON else 1 + flops / FLOPS + size / BYTES
-        launches = self.rung.launches(values, dtype, tuning, self.trials.device)
-        threads = sum(math.prod(config.grid) * config.threads for _, config in launches)
+        dtype, tuning, size = self.trials.dtype, self.trials.tuning, self._size(values)
+        flops = abs(self.operation.cost(values, dtype.size).flops)
+        threads, most_bytes, build = 0, MOST_BYTES_PYTHON, self._build(values)
+        if isinstance(self.rung, CudaRung):
+            launches = self.rung.launches(values, dtype, tuning, self.trials.device)
+            threads, most_bytes = sum(math.prod(config.grid) * config.threads for _, config in launches), MOST_BYTES
         if (
             flops > MOST_FLOPS / self.smaller * self.larger
-            or size > MOST_BYTES * self.larger
+            or size > most_bytes * self.larger
             or threads > MOST_THREADS * max(self.scale, LEAST_THREADS) * self.larger
         ):
             return None
-        build = self._build(values)
         compiled = COMPILED * (build not in self.built)
         self.built.append(build)
         return 1 + compiled + threads / THREADS + flops / FLOPS + size / BYTES * self.smaller
@@ -227,21 +275,6 @@ class Shapes:
         """What is compiled for this shape; nothing for a rung of Python."""
         rung = self.rung
         return rung.build(values, self.trials.dtype, self.trials.tuning) if isinstance(rung, CudaRung) else None
-
-
-def text_of(rung: CudaRung) -> str:
-    """What may name sizes: the source, the expressions of its header, and the defaults of its tunables."""
-    constants = "".join(f"constexpr int {name} = {choices[0]};\n" for name, choices in rung.tune.items())
-    return f"{constants}{_expressions(rung.table)}\n{rung.source}"
-
-
-def _expressions(table: object) -> str:
-    """The numbers and expressions of a header, without its prose and the choices of tunables."""
-    if isinstance(table, dict):
-        return "\n".join(_expressions(v) for k, v in table.items() if k not in (*DESCRIPTIVE, "tune"))
-    if isinstance(table, list):
-        return "\n".join(map(_expressions, table))
-    return f"({table})" if isinstance(table, int | str) and not isinstance(table, bool) else ""
 
 
 def _has_results(trial: Trial) -> bool:
@@ -267,57 +300,75 @@ def _by_chance(trial: Trial) -> bool:
 
 
 MOST = 70_000  # GPT-2's sizes are smaller
-ROUNDS = 12  # how often calculations in a source are replaced by their results
-_BLANKS, _BREAKS = re.compile(r"[^\S\n]+"), re.compile(r"(?: ?\n ?)+")
-_NUMBER = re.compile(r"(?<![\w.])(0[xX][0-9a-fA-F]+|[1-9]\d*)[uUlL]*(?![\w.])")
-_NAMED = re.compile(
-    r"(?:\b(?:constexpr|const|enum)\b[\w :{]{0,80}?|#define)[\s{]([A-Za-z_]\w*) ?[={ ] ?(\d{1,10})(?= ?[;,}\n])"
-)
-_CALCULATED = re.compile(
-    r"(?<![\w)\s])\s?\(\s?(\d{1,10})\s?\)|(?<![\w.])(\d{1,10})\s?(<<|>>|[*/%+-])\s?(\d{1,10})(?![\w.])"
-)
-_NEVER = re.compile(r"(?!)")
+_WORD = re.compile(r"\.?\d(?:[eE][+-]|[\w.])*|\w+|<<|>>|\n|\S")
+_NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[1-9]\d*)[uUlL]*")
 _PROSE = re.compile(r"(\"{3}|'{3}).*?\1|#[^\n]*|\"[^\"\n]{61,}\"|'[^'\n]{61,}'", re.S)  # and no condition
 _TUNED = re.compile(r"^TUNE\b.*?\}", re.M | re.S)
 _OPERATORS = {"*": mul, "/": floordiv, "%": mod, "+": add, "-": sub, "<<": lshift, ">>": rshift}
 
 
+def sizes_of(rung: Rung, most: int = MOST) -> list[int]:
+    """The sizes that the text of a rung names: its source, and of CUDA C++ the expressions of its header and the
+    defaults of its tunables."""
+    if not isinstance(rung, CudaRung):
+        return sizes_in_python(rung.source, most)
+    constants = "".join(f"constexpr int {name} = {choices[0]};\n" for name, choices in rung.tune.items())
+    return sizes_in(f"{constants}{_expressions(rung.table)}\n{rung.source}", most)
+
+
+def _expressions(table: object) -> str:
+    """The numbers and expressions of a header, without its prose and the choices of tunables."""
+    if isinstance(table, dict):
+        return "\n".join(_expressions(v) for k, v in table.items() if k not in (*DESCRIPTIVE, "tune"))
+    if isinstance(table, list):
+        return "\n".join(map(_expressions, table))
+    return f"({table})" if isinstance(table, int | str) and not isinstance(table, bool) else ""
+
+
 def sizes_in(source: str, most: int = MOST) -> list[int]:
     """The numbers in a source that a dimension may have, the largest first, including what the source calculates from
-    numbers and from its names for them. Operators are evaluated without precedence: a few superfluous numbers do no
-    harm."""
-    body = _BREAKS.sub("\n", _BLANKS.sub(" ", without_comments(source)))
-    body = _NUMBER.sub(lambda number: str(int(number[1], 0)), body)
-    found = {int(number) for number in _NUMBER.findall(body)}
-    for _ in range(ROUNDS):
-        folded = _CALCULATED.sub(_calculate, _with_names_replaced(body))
-        if folded == body:
-            break
-        body = folded
-        found |= {int(number) for number in _NUMBER.findall(body)}
+    numbers and from its names for them. It is read twice, since names may follow their uses, and evaluated from left to
+    right: a few superfluous numbers do no harm."""
+    words = [*_WORD.findall(without_comments(source)), "\n"]
+    found, named, before, constant = set[int](), dict[str, int](), list[int | str](), ""
+    for word, after in itertools.pairwise(words * 2):
+        value: int | str = word
+        if number := _NUMBER.fullmatch(word):
+            value = int(number[1], 0)
+        elif after != "=":
+            value = named.get(word, word)
+        if word in ("const", "constexpr", "enum", "define"):
+            constant = word
+        elif word in (";", ",", "}", "\n") and before and isinstance(before[-1], int):
+            *_, first, second, _ = ["", "", *before[-3:]]
+            name = first if constant and second in ("=", "{") else second if first == "define" else ""
+            named[str(name)] = before[-1]
+        elif word == ")" and before[-2:-1] == ["("] and isinstance(before[-1], int):
+            called = before[-3:-2]
+            if not called or not re.fullmatch(r"\w+|\)", str(called[0])) or before[-4:-3] == ["define"]:
+                value = before.pop()
+                before.pop()
+        while isinstance(value, int):
+            found.add(value)
+            if len(before) < 2 or before[-1] not in _OPERATORS or not isinstance(before[-2], int):
+                break
+            left, operator, right = before[-2], str(before[-1]), value
+            impossible = right > 31 if operator in ("<<", ">>") else not right
+            result = -1 if impossible else _OPERATORS[operator](left, right)
+            if not 0 <= result < 1 << 32:
+                break
+            del before[-2:]
+            value = result
+        if word != "\n":
+            before.append(value)
+        if word == ";" or (word == "\n" and constant == "define"):
+            before, constant = [], ""
     return sorted((n for n in found if 4 < n < most), reverse=True)
 
 
-def sizes_in_python(source: str) -> list[int]:
-    """The same for a rung of Python, including numbers in short strings and the defaults of tunables."""
+def sizes_in_python(source: str, most: int = MOST) -> list[int]:
+    """The same for a text in Python, including numbers in short strings and the defaults of tunables."""
     body = _PROSE.sub("", source).replace("//", "/")
     body = _TUNED.sub(lambda table: re.sub(r"(\[[^\],]*),[^\]]*", r"\1", table[0]), body)
-    return sizes_in(re.sub(r"^(\w+) *= *(.*)$", r"const \1 = \2;", re.sub(r"\b(\d+)\.0\b", r"\1", body), flags=re.M))
-
-
-def _with_names_replaced(body: str) -> str:
-    named: dict[str, str] = dict(_NAMED.findall(body))
-    names = re.compile(rf"\b({'|'.join(map(re.escape, named))})\b(?! ?=[^=])") if named else _NEVER
-    return names.sub(lambda name: named[name[0]], body)
-
-
-def _calculate(match: re.Match[str]) -> str:
-    """C's result for two numbers and an operator, or for one in parentheses; the text itself if that is irrelevant."""
-    alone, left, operator, right = match.groups()
-    if alone is not None:
-        return str(alone)
-    a, b = int(left), int(right)
-    if (operator in ("/", "%") and b == 0) or (operator in ("<<", ">>") and b > 31):
-        return match[0]
-    value = _OPERATORS[operator](a, b)
-    return str(value) if 0 <= value < 1 << 32 else match[0]
+    body = re.sub(r"^(\w+) *= *(.*)$", r"const \1 = \2;", re.sub(r"\b(\d+)\.0\b", r"\1", body), flags=re.M)
+    return sizes_in(body, most)

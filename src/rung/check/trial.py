@@ -43,7 +43,8 @@ class Trials:
     ) -> None:
         self.rung, self.dtype, self.device, self.tuning = rung, dtype, device, asked.tuned
         self.report, self.host = report, host
-        self.coverage = asked.coverage or (asked.effort.alone and device == "emulator" and isinstance(rung, CudaRung))
+        alone = asked.effort.alone and device == "emulator"
+        self.coverage = asked.coverage or (alone and rung.kind in ("cuda", "triton"))
         self.ran: Coverage = {}  # what launches have run, of processes that have told
         self.before_first_run: Callable[[], None] | None = None  # called once, when the first case is bound
         self.operation = rung.operation

@@ -154,7 +154,8 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-SILENCE, APART = 1.0, 10.0  # seconds without a line until one says what is done; of a pipe, from there to the next
+# Seconds without a line until one says what is done; of a pipe, from there to the next; between two looks at the clock.
+SILENCE, APART, TICK = 1.0, 10.0, 0.25
 _doing, _since, _due, _shown = "", 0.0, math.inf, False
 
 
@@ -165,6 +166,14 @@ def doing(what: str) -> None:
         status("")
     _doing, _since, _shown = what, time.monotonic(), False
     _due = _since + SILENCE
+
+
+def step(what: str) -> None:
+    """As `doing`, where nothing was printed since the last step; nothing is told from here on if `what` is empty."""
+    global _due
+    due = _due
+    doing(what)
+    _due = min(due, _due) if what else math.inf
 
 
 def _tell(*_: object) -> None:
@@ -192,7 +201,7 @@ def telling(first: str) -> Callable[[F], F]:
                 return command(*given, **named)
             doing(first)
             before = signal.signal(signal.SIGALRM, _tell)
-            signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
+            signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
             try:
                 return command(*given, **named)
             finally:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _RACES = {"auto": [], "yes": ["--races"], "no": ["--no-races"]}
 
 
+@console.telling("reading the options")
 def run(
     words: Annotated[
         list[str],
@@ -90,7 +91,7 @@ def run(
     )
     arch = gpu_runtime.architecture() if on_gpu else machine.ARCH
     built = executable.Options(tuple(include or ()), tuple(define or ()), standard, arch=arch)
-    with running.built(files, built, linked) as program:
+    with running.built(files, built, linked, console.step) as program:
         used = how
         ended = running.run(program, arguments, how, keep=as_json)
         if order == "all" and not ended.code:

@@ -15,6 +15,7 @@ from rung.cuda.launch import Resources
 # parameters lie in constant bank 0, and each one's place there; the bytes of a function's stack, its registers.
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
 _PARAMETERS, _PARAMETER, _FRAME, _STACK, _REGISTERS = 0x0A, 0x17, 0x11, 0x12, 0x2F
+_LARGE_PARAMETER = 0x45  # of a kernel with more than 4 KB of them
 _SYMBOL_TABLE, _NO_DATA = 2, 8  # kinds of sections
 _OBJECT = 1  # and of symbols
 _SIZED = 4  # the format of an attribute with a size and that many bytes; the others have two bytes
@@ -108,6 +109,9 @@ def kernel_memory(cubin: bytes, symbol: str) -> KernelMemory:
         elif attribute == _PARAMETER:
             _, number, offset, bits = struct.unpack("<IHHI", value)
             found[number] = (offset, bits >> 18)
+        elif attribute == _LARGE_PARAMETER:
+            _, number, offset, size, _ = struct.unpack("<IHHHH", value)
+            found[number] = (offset, size)
     named = [name for name, *_ in _symbols(cubin)]
     stacks = [0]
     for attribute, value in _attributes(parts.get(".nv.info", b"")):

@@ -75,6 +75,13 @@ def cccl() -> Path | None:
     return next((Path(folder) for folder in folders if (Path(folder) / "thrust/version.h").is_file()), None)
 
 
+def types(nvrtc: tuple[int, int]) -> Path | None:
+    """The folder of the runtime's types, which NVRTC's own bundle lacks."""
+    every = [find(nvrtc), *(_described(source, folders) for source, folders in (*_toolkits(), *_wheels()))]
+    usable = (Path(folder) for one in every if _major(one.version) == nvrtc[0] for folder in one.folders)
+    return next((folder for folder in usable if (folder / "driver_types.h").is_file()), None)
+
+
 def _bundle_can_unpack() -> bool:
     """NVRTC unpacks its bundle into the user's cache folder, and fails if it cannot be written."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "~").expanduser() / ".cache")

@@ -27,9 +27,11 @@ _HOST_HEADER = re.compile(
     r"|cudaProfiler\.h|cuda_profiler_api\.h|nvrtc\.h|cudaTypedefs\.h|pthread\.h|helper_(?!math)\w+\.h|torch/.*|ATen/.*|c10/.*|pybind11/.*"
     r"|Python\.h|gtest/.*|benchmark/.*|Eigen/.*)"
 )
+_TYPES = {"cublas": "cublas_v2.h", **dict.fromkeys(("torch/", "ATen/", "c10/"), "torch_types.h")}  # ours, of 16 bits
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][^\n]*', re.MULTILINE)
 _PLACED = re.compile(r'^[ \t]*#[ \t]*(?:include[ \t]*(?:"([^"\n]+)"|<([^/>\n]+)>)|pragma[ \t]+once).*$', re.MULTILINE)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\n|[^\n])*)", re.MULTILINE)
+_ALIAS = re.compile(r"\bnamespace\s+\w+\s*=")
 _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma\b(.*)", re.MULTILINE)
 _DIRECTIVE = re.compile(r"[ \t]*#")
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
@@ -88,7 +90,8 @@ def device_part(source: str, named: frozenset[str] = frozenset(), only: frozense
             return _blank(found[0])
         if not _HOST_HEADER.fullmatch(found[1]):
             return found[0]
-        return "#include <cublas_v2.h>" if found[1].startswith("cublas") else _blank(found[0])  # ours: types of 16 bits
+        ours = next((header for start, header in _TYPES.items() if found[1].startswith(start)), None)
+        return f"#include <{ours}>" if ours else _blank(found[0])
 
     text = _INCLUDE.sub(put, source)
     if "__global__" not in text:
@@ -103,7 +106,16 @@ def device_part(source: str, named: frozenset[str] = frozenset(), only: frozense
     members = (part for item in items if id(item) in kept for part in _members_of_host(code, item, macros))
     for start, end in [*((item.start, item.end) for item in items if id(item) not in kept), *members]:
         text = text[:start] + _blank_code(text[start:end]) + text[end:]
+    for item in reversed(items):
+        if id(item) in kept and item.words[:2] == ["using", "namespace"] and not _ALIAS.search(code):
+            text = text[: item.start] + _declared_namespace(item.words[2:]) + text[item.start :]
     return text
+
+
+def _declared_namespace(words: Sequence[str]) -> str:
+    """A header of the host's may be all that declares what a using-directive names."""
+    names = [word for word in words if _NAME.match(word)]
+    return "".join(f"namespace {name} {{ " for name in names) + "} " * len(names)
 
 
 def lacks_device(source: str) -> bool:
@@ -112,6 +124,13 @@ def lacks_device(source: str) -> bool:
     macros, items = _macros(source), list(items_of(code_only(source)))
     plain = (i for i in items if i.function and i.body and not _device(i, macros))
     return any(not _CONSTANT & _expand(item.head, macros) for item in plain)
+
+
+def templates_in(code: str) -> set[str]:
+    """The kernels that are templates, and nothing else."""
+    kernels = [item for item in items_of(code) if "__global__" in item.head]
+    plain = {name for item in kernels if item.head[0] != "template" for name in item.names}
+    return {name for item in kernels for name in item.names} - plain
 
 
 def host_part(source: str) -> str:

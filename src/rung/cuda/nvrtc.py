@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,8 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
 
     while True:
         try:
-            code, lowered = compiled()
+            with ThreadPoolExecutor(1) as beside:  # while NVRTC is at work this thread answers signals
+                code, lowered = beside.submit(compiled).result()
             break
         except Exception as problem:  # cuda.core has no public class for a failed compilation
             missing = re.search(r'cannot open source file "([^"]+)"', str(problem))
@@ -180,8 +182,8 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
             elif relaxed and "device_as_default_execution_space" not in fields:
                 fields["device_as_default_execution_space"] = True
             else:
-                text = compile_error(build, arch, found, str(problem), absent)
-                raise CompileError(text, absent or (missing[1] if missing else "")) from problem
+                missed = absent or (missing[1] if missing else "")
+                raise compile_error(build, arch, found, str(problem), absent, missed) from problem
     return code, {k: lowered.get(k, k) for k in build.kernels}, logs.getvalue().replace("\0", "").strip()
 
 
@@ -277,7 +279,10 @@ _SHOWN_ERRORS = 3
 _ERROR = re.compile(r"^(?P<file>[^\n]*?)\((?P<line>\d+)\): (?:catastrophic )?error(?: #\S+)?: (?P<text>.*)$")
 
 
-def compile_error(build: Build, arch: str, found: Headers, text: str, missing: str = "") -> str:
+LAUNCHES = "A kernel that launches kernels (dynamic parallelism) is refused: launch them from the host."
+
+
+def compile_error(build: Build, arch: str, found: Headers, text: str, missing: str, missed: str) -> CompileError:
     """NVRTC's errors, readable; `missing` is a header of the user that was not found."""
     lines = text.replace("\0", "").splitlines()
     errors = [match for line in lines if (match := _ERROR.match(line))]
@@ -299,7 +304,8 @@ def compile_error(build: Build, arch: str, found: Headers, text: str, missing: s
         shown.append(f"  and {count - _SHOWN_ERRORS} more")
     absent = f'cannot open source file "{missing}"' if missing else ""
     hint = _hint(build, found, " ".join([absent, *(match["text"] for match in errors)] if errors else [absent, *shown]))
-    return "\n".join([f"{build.origin} does not compile for {arch}:", *shown, *([f"  {hint}"] if hint else [])])
+    whole = "\n".join([f"{build.origin} does not compile for {arch}:", *shown, *([f"  {hint}"] if hint else [])])
+    return CompileError(whole, missed, hint or shown[0].strip())
 
 
 def _on_this_machine(header: str) -> bool:
@@ -316,7 +322,7 @@ def _hint(build: Build, found: Headers, errors: str) -> str:
     if "too much global constant data" in errors:
         return "Constant memory has 65536 bytes: pass what is larger as a pointer."
     if "__cudaCDP2" in errors:
-        return "A kernel that launches kernels (dynamic parallelism) is refused: launch them from the host."
+        return LAUNCHES
     absent = re.search(r'cannot open source file "([^"]+)"', errors)
     if not absent:
         return ""

@@ -9,7 +9,7 @@
 // clang-format off
 #ifdef OF_FLOATS
 OP(FFMA, ffma, prepare_arithmetic, true, "FTZ SAT RM RP RZ RN", "FFMA", FMA, 1, WORD, "", "", "")
-OP(FMUL, fmul, prepare_arithmetic, true, "FTZ SAT RM RP RZ RN", "fp32", FMA, 1, WORD, "", "", "")
+OP(FMUL, fmul, prepare_fmul, true, "FTZ SAT RM RP RZ RN D2 D4 D8 M2 M4 M8", "fp32", FMA, 1, WORD, "", "", "")
 OP(FADD, fadd, prepare_arithmetic, true, "FTZ SAT RM RP RZ RN", "fp32", FMA, 1, WORD, "", "", "")
 OP(FMNMX, fmnmx, prepare_fmnmx, true, "FTZ NAN XORSIGN", "fp32", ALU, 2, WORD, "", "", "")
 OP(FSEL, fsel, nullptr, true, "", "fp32", ALU, 2, WORD, "", "", "")

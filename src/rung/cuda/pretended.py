@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -281,6 +282,11 @@ class _Launcher:
         if not x * y * z:
             return
         of = self._metadata
+        if len(args) != len(self._names):  # a compiled kernel's launches are not checked by Triton
+            raise RungError(
+                f"{Path(self._file).name}: a launch of a compiled kernel gives {len(args)} arguments, and it takes "
+                f"{len(self._names)} with its constants: {', '.join(map(str, self._names))}."
+            )
         maps = iter(getattr(of, "tensordesc_meta", None) or ())
         parameters: list[Parameter] = []
         for name, kind, value in zip(self._names, self._signature, args, strict=True):

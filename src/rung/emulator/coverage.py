@@ -8,6 +8,7 @@ run, accesses to memory may still be missed: those behind a condition on the sam
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,27 +22,27 @@ ACCESS = {"read": "its load never runs", "write": "its store never runs"}
 Place = tuple[str, int, str]  # a file, its line, and an instruction of it
 Coverage = dict[Place, bool]
 _ran: Coverage = {}
+_places: weakref.WeakKeyDictionary[machine.Program, list[list[Place]]] = weakref.WeakKeyDictionary()  # of instructions
 # Instructions that have not run.
-_left: weakref.WeakKeyDictionary[machine.Program, list[int]] = weakref.WeakKeyDictionary()
+_left: weakref.WeakKeyDictionary[machine.Program, Sequence[int]] = weakref.WeakKeyDictionary()
 
 
 def add(program: machine.Program, tally: Sequence[tuple[int, int]]) -> None:
     """Adds the executions of a launch."""
+    places = _places.get(program)
+    if places is None:
+        places = _places[program] = [
+            [(*at, i.name) for at in program.lines(number)] for number, i in enumerate(program.instructions)
+        ]
     left = _left.get(program)
     if left is None:
-        left = list(range(len(program.instructions)))
-        for instruction in program.instructions:
-            for file, line in instruction.lines:
-                _ran.setdefault((file, line, instruction.name), False)
-    remain = list[int]()
+        left = range(len(places))
+        for place in itertools.chain.from_iterable(places):
+            _ran.setdefault(place, False)
     for number in left:
-        if not tally[number][1]:
-            remain.append(number)
-            continue
-        instruction = program.instructions[number]
-        for file, line in instruction.lines:
-            _ran[file, line, instruction.name] = True
-    _left[program] = remain
+        if tally[number][1]:
+            _ran.update(dict.fromkeys(places[number], True))
+    _left[program] = [number for number in left if not tally[number][1]]
 
 
 def take() -> Coverage:

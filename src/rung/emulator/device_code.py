@@ -13,7 +13,7 @@ import json
 import re
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +45,7 @@ class Symbol(NamedTuple):
     size: int
     name: str
     expression: str
+    refused: str = ""  # why the compiler takes this kernel not
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,8 @@ def linked(objects: Sequence[Path], arch: str, output: Path, work: Path) -> str:
             listed, _, part = data[8 : 8 + size].partition(b"\n")
             parts.append(part)
             data = data[8 + size :]
-            for kind, _, bytes_, name, expression, alias in json.loads(listed):
-                symbols[name] = Symbol(kind, alias, bytes_, name, expression)
+            for kind, _, bytes_, name, expression, refused, alias in json.loads(listed):
+                symbols[name] = Symbol(kind, alias, bytes_, name, expression, refused)
     if not parts:
         return ""
     key = hashlib.sha256(b"".join([arch.encode(), *parts])).hexdigest()[:32]
@@ -174,17 +175,20 @@ def _compile(
     text = host_code.device_part(whole)
     code = code_only(text)
     for name in ("thrust", "cub") if how.emulated else ():  # what only the host's part calls runs there
-        if f"{name}::" not in code:
+        if f"{name}::" not in code and f"namespace {name}" not in code:
             whole = re.sub(rf"^[ \t]*#[ \t]*include[ \t]*<{name}/.*$", "", whole, flags=re.MULTILINE)
     plain = _ALIGNED.sub("", code)
     kernels = set(kernels_in(text))
+    templates = host_code.templates_in(code)
     variables, managed = ({*_DECLARED.findall(",".join(of.findall(plain)))} for of in (_VARIABLE, _MANAGED))
     if not how.emulated and managed:
         raise RungError(f"{source}: __managed__ variables are refused {where}: use cudaMallocManaged.")
     wanted: dict[str, tuple[str, str, int]] = {}
     for mangled, kind, size, plain_name in _symbols(made):
         expression = expression_of(plain_name)
-        last = re.sub(r"<.*", "", expression, flags=re.DOTALL).rpartition("::")[2]
+        last = _plain(expression)
+        if last in templates and "<" not in expression:  # a function of the host's
+            continue
         if last in kernels and kind in "tTwWuiI":
             if "{lambda" in plain_name:
                 raise RungError(
@@ -202,27 +206,67 @@ def _compile(
     names = tuple(name for name in expressions if expressions.count(name) == 1 and name not in managed)
     # an overload has its mangled name
     needed = frozenset(word for name in names for word in re.findall(r"[A-Za-z_]\w*", name))
-    text = host_code.device_part(whole, needed)
-    absent = sorted(set(_RUNTIME.findall(code_only(text))) - _device_runtime())
-    declared = "".join(f"template <class... A> __device__ cudaError_t {name}(A...);\n" for name in absent)
-    text = f'#include <cuda_device_runtime_api.h>\n{declared}#line 1 "{source}"\n{text}'
     defines = tuple((name, value or "1") for name, _, value in (word.partition("=") for word in how.defines))
     options = (f"--std={how.standard}", "--lineinfo", *how.more)
     options += ("--relocatable-device-code=true", "--dlink-time-opt") if how.relocatable else ()
-    build = Build(text, str(source), names, defines, options, include=how.include, arch_specific=True)
-    cubin = nvrtc.compile_cubin(build, how.arch)
-    rows = ((mangled, *of) for mangled, of in wanted.items())
+
+    def compiled(only: frozenset[str] | None) -> Cubin:
+        text = host_code.device_part(whole, needed, only)
+        absent = sorted(set(_RUNTIME.findall(code_only(text))) - _device_runtime())
+        declared = "".join(f"template <class... A> __device__ cudaError_t {name}(A...);\n" for name in absent)
+        text = f'#include <cuda_device_runtime_api.h>\n{declared}#line 1 "{source}"\n{text}'
+        of = tuple(name for name in names if only is None or name[0] == "&" or _plain(name) in only)
+        build = Build(text, str(source), of, defines, options, include=how.include, arch_specific=True)
+        return nvrtc.compile_cubin(build, how.arch)
+
+    # a GPU's runtime has no place for a reason
+    cubin, refused = _without_refused(compiled, sorted(kernels), code, source) if how.emulated else (compiled(None), {})
     every = [
-        Symbol(kind, mangled, size, cubin.lowered.get(expression, mangled), expression)
-        for mangled, kind, expression, size in rows
+        Symbol(kind, mangled, size, cubin.lowered.get(of, mangled), of, refused.get(_plain(of), ""))
+        for mangled, (kind, of, size) in wanted.items()
     ]
     return cubin, every if how.relocatable else _present(every, cubin.path)
+
+
+def _without_refused(
+    compiled: Callable[[frozenset[str] | None], Cubin], kernels: Sequence[str], code: str, source: Path
+) -> tuple[Cubin, dict[str, str]]:
+    """The kernels that the compiler takes, and why it refuses the others. They are found by halves."""
+
+    def why(some: Sequence[str]) -> dict[str, CompileError]:
+        try:
+            compiled(frozenset(some))
+            return {}
+        except CompileError as problem:
+            middle = len(some) // 2
+            return why(some[:middle]) | why(some[middle:]) if middle else {some[0]: problem}
+
+    def launches(kernel: str) -> bool:
+        return "<<<" in code_only(host_code.device_part(code, only=frozenset({kernel})))
+
+    refused = {one: nvrtc.LAUNCHES for one in kernels if launches(one)} if "<<<" in host_code.device_part(code) else {}
+    try:
+        if len(refused) == len(kernels) > 0:
+            raise CompileError(f"{source} is not compiled: {nvrtc.LAUNCHES}")
+        return compiled(frozenset({*kernels} - refused.keys()) if refused else None), refused
+    except CompileError as problem:
+        rest = sorted({*kernels} - refused.keys())
+        found = why(rest) if len(rest) > 1 else {}
+        refused |= {name: one.reason or first_line(str(one)) for name, one in found.items()}
+        if not found or len(refused) == len(kernels):
+            raise problem from None
+        return compiled(frozenset({*kernels} - refused.keys())), refused
+
+
+def _plain(expression: str) -> str:
+    """A kernel's name without namespaces and template arguments."""
+    return re.sub(r"<.*", "", expression, flags=re.DOTALL).rpartition("::")[2]
 
 
 def _present(symbols: Sequence[Symbol], cubin: Path) -> list[Symbol]:
     """Without functions of the host that have a kernel's name."""
     kernels = {*elf.kernels(cubin.read_bytes())}
-    return [one for one in symbols if one.kind == "variable" or one.name in kernels]
+    return [one for one in symbols if one.kind == "variable" or one.refused or one.name in kernels]
 
 
 def program(cubin: Path, symbol: str, source: str, name: str) -> machine.Program:
@@ -268,6 +312,9 @@ def _describe(blob: _Blob, source: str, cubin: Path, symbols: Sequence[Symbol]) 
 
 
 def _describe_kernel(blob: _Blob, source: str, cubin: Path, one: Symbol) -> None:
+    if one.refused:
+        blob.add(f"kernel '{one.expression}' does not compile: {one.refused.rstrip('.')}")
+        return
     try:
         of = program(cubin, one.name, source, one.expression)
     except EmulatorFault as problem:

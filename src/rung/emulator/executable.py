@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rung.cuda import gpus, kept
+from rung.cuda import gpus, kept, nvrtc
 from rung.cuda import headers as headers_of_cuda
 from rung.cuda.limits import limits
 from rung.emulator import device_code, lambdas, machine, rewriting, toolchain
@@ -30,6 +30,7 @@ _FUNCTION = re.compile(
 )
 _LACKING = re.compile(rf"^([^\s:]+):(\d+):\d+: error: {_FUNCTION.pattern} was not declared in this scope", re.MULTILINE)
 _CCCL = re.compile(r"fatal error: (?:(?:thrust|cuda)/\S+|cuda_fp8\.h|cuComplex\.h): No such file")
+_TYPES = ("driver_types.h", "library_types.h", "surface_types.h", "texture_types.h", "channel_descriptor.h")
 _FP8 = """#pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -77,6 +78,9 @@ class Options:
         return [*(f"-I{folder}" for folder in self.include), *(f"-D{name}" for name in self.defines)]
 
 
+FIRST = "compiling the emulator itself, once on this machine"  # what libraries() does
+
+
 @dataclass(frozen=True)
 class Libraries:
     host: Path
@@ -102,7 +106,7 @@ def _libraries(models: str) -> Libraries:
         made([*command, "-ldl", "-lpthread"], target)
         made([*flags, *headers(), "-c", str(HOST / "module.cpp"), "-o", "module.o"], target)
 
-    key = toolchain.key(flags, str(compiled), models, folders=(HOST,))
+    key = toolchain.key(flags, str(compiled), models, str(_types()), folders=(HOST,))
     folder = toolchain.cached_folder(f"host-{key}", make)
     return Libraries(folder / "librung_host.so", folder / "module.o")
 
@@ -123,7 +127,25 @@ def made(command: list[str], work: Path) -> None:
 
 
 def headers() -> list[str]:
-    return [f"-I{HOST / 'include'}"]
+    return ["-isystem", str(HOST / "include"), "-isystem", str(_types())]
+
+
+@functools.cache
+def _types() -> Path:
+    """CUDA's own headers of types and constants, without those that give CUDA's keywords to its compiler."""
+    if (cuda := headers_of_cuda.types(nvrtc.version())) is None:
+        raise RungError("CUDA's header driver_types.h is not found: pip install nvidia-cuda-runtime.")
+    texts = {name: (cuda / name).read_text(errors="replace") for name in _TYPES}
+
+    def make(target: Path) -> None:
+        (target / "rung_cuda/crt").mkdir(parents=True)
+        for name in ("crt/host_defines.h", "cuda_runtime_api.h", "vector_types.h"):
+            (target / "rung_cuda" / name).touch()
+        for name, text in texts.items():
+            (target / "rung_cuda" / name).write_text(text)
+            (target / name).write_text('#include "rung_host/program.h"\n')
+
+    return toolchain.cached_folder(f"types-{toolchain.key('types', texts)}", make)
 
 
 def compile_file(source: Path, output: Path, options: Options) -> None:
@@ -138,7 +160,7 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
         options.optimize,
         options.debug,
     ]
-    system = ["-isystem", str(HOST / "include")]  # is not rewritten
+    system = headers()  # are not rewritten
     if source.suffix == ".c" and "-xcu" not in options.more:  # it is C; CUDA's functions want C++ here
         plain = [flag for flag in flags if not flag.startswith(("-std=", "-fno-extern-tls-init", "-fno-gnu-unique"))]
         if not _run([*plain, *options.flags(), "-x", "c", "-c", str(source), "-o", str(output)]).returncode:
@@ -214,6 +236,7 @@ def _host_headers(cccl: Path) -> Path:
                 continue
             lines = ['#include "rung_host/cccl_begin.h"', f'#include "{path}"', '#include "rung_host/cccl_end.h"']
             if name.startswith("thrust/"):
+                lines[1:1] = [f'#include "{cccl}/thrust/system_error.h"']  # as CUDA's back end brings it along
                 lines += ["#ifndef RUNG_AT_ONCE", "#define RUNG_AT_ONCE rung_host_at_once()"]
                 lines += ["static const bool rung_at_once = RUNG_AT_ONCE;", "#endif"]
             (target / name).parent.mkdir(parents=True, exist_ok=True)

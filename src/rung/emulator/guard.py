@@ -4,6 +4,7 @@ other access."""
 from __future__ import annotations
 
 import ctypes
+import functools
 import weakref
 from dataclasses import dataclass
 
@@ -70,6 +71,7 @@ def _map(file: int, room: int, nbytes: int, near: int) -> tuple[int, int]:
     return mapped, length
 
 
+@functools.cache
 def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p

@@ -86,6 +86,7 @@ class Launch(ctypes.Structure):
         ("parameters", ctypes.c_uint),
         ("trace_room", ctypes.c_uint),
         ("seconds", ctypes.c_double),
+        ("steps", ctypes.c_uint64),
         ("prints", ctypes.c_uint),
         ("allocate", ctypes.c_void_p),
         ("release", ctypes.c_void_p),
@@ -196,13 +197,19 @@ class Program:
             raise EmulatorFault("unsupported", text)
         places = (f"line {line}" if (line := self.line(n)) else "" for n in range(len(self.instructions)))
         library().rung_machine_name(self.handle, kernel.encode(), "\n".join(places).encode())
+        self.atomics = [n for n, i in enumerate(self.instructions) if i.atomic]
         touches = any((row := opcodes.row(i.name)) and row.space == "local" for i in self.instructions)
         self.local_bytes = -(-self.memory.stack // 16) * 16 + _STACK if touches or self.memory.stack else 0
 
     def line(self, number: int) -> int:
         """The line of an instruction in the kernel's own file; 0 if it is not known."""
-        lines = self.instructions[number].lines if 0 <= number < len(self.instructions) else ()
-        return next((n for file, n in lines if Path(file).name == Path(self.origin).name), 0)
+        lines = self.lines(number) if 0 <= number < len(self.instructions) else ()
+        return next((n for file, n in lines if file == self.origin), 0)
+
+    def lines(self, number: int) -> list[tuple[str, int]]:
+        """Of an instruction; Triton keeps code that was compiled of the same text in another folder."""
+        own = Path(self.origin).name
+        return [(self.origin if Path(file).name == own else file, n) for file, n in self.instructions[number].lines]
 
     def place(self, number: int) -> str:
         """The kernel, and the line of an instruction if it is known."""
@@ -244,9 +251,9 @@ class Program:
 
     def tally(self) -> list[tuple[int, int]]:
         """For each instruction its executions by warps, and by lanes whose predicate held, in the last launch."""
-        rows = (ctypes.c_uint64 * 2 * max(1, len(self.instructions)))()
+        rows = (ctypes.c_uint64 * (2 * len(self.instructions)))()
         library().rung_machine_tally(self.handle, rows)
-        return [(row[0], row[1]) for row in rows[: len(self.instructions)]]
+        return [*zip(rows[::2], rows[1::2], strict=True)]
 
     def requests(self) -> list[tuple[list[int], list[int]]]:
         """For each instruction and memory of the last launch its figures, and its most expensive request."""
@@ -356,6 +363,7 @@ class Asked(NamedTuple):
     seed: int = 0
     races: bool = False
     seconds: float = 6.0  # of CPU time, until it is ended
+    steps: int = 0  # instructions of warps, until it is ended; 0: no limit
     poison: int = 0  # the pattern that unwritten shared memory holds
     bounds: bool = True  # memory outside the regions is not touched
     strict: bool = True  # no block may count on another to run, and a barrier wants threads that have returned, too
@@ -396,6 +404,7 @@ def run(
         prints=2,
         trace_room=asked.room,
         seconds=asked.seconds,
+        steps=asked.steps,
         order=asked.order,
         seed=asked.seed,
         poison=asked.poison,

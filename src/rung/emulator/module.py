@@ -37,6 +37,7 @@ class Settings:
     seed: int = 0
     poison: bool = True  # at the start of every block, shared memory holds a pattern that no kernel has written
     seconds: float = 6.0  # of CPU time without any thread ending, until the launch is stopped
+    steps: int = 0  # instructions of warps, until the launch is stopped; 0: no limit
     check_races: bool = False  # accesses that nothing orders are looked for; takes twice as long
     counters: bool = False  # what the instructions do is counted; counters.py reports it by line
     coverage: bool = False  # branches are counted; coverage.py reports them by line
@@ -201,8 +202,9 @@ class EmulatedModule:
             # A model's tensors are not guarded, and its kernels follow pointers that lie in memory.
             bounds = any(guard.data_at(region.start) for region in regions)
             execute(program, config, variables, values, regions, self.settings, bounds=bounds)
-            executed = zip(program.instructions, program.tally(), strict=True)
-            self._require_wait(kernel, config, any(warps for i, (warps, _) in executed if i.name == "ACQBULK"))
+            if config.pdl:
+                executed = zip(program.instructions, program.tally(), strict=True)
+                self._require_wait(kernel, any(warps for i, (warps, _) in executed if i.name == "ACQBULK"))
 
         return go
 
@@ -212,8 +214,8 @@ class EmulatedModule:
         tensors = ((name, getattr(value, "tensor", value)) for name, (kind, value) in named if kind in _POINTING)
         return regions_of(tensors)
 
-    def _require_wait(self, kernel: str, config: LaunchConfig, waits: bool) -> None:
-        if config.pdl and not waits:
+    def _require_wait(self, kernel: str, waits: bool) -> None:
+        if not waits:
             raise EmulatorFault(
                 "async",
                 f"{self._build.origin}: kernel '{kernel}' is launched with pdl, and no thread waits for the kernel "
@@ -315,6 +317,7 @@ def execute(
             seed=settings.seed & 0xFFFFFFFF,
             races=settings.check_races,
             seconds=settings.seconds,
+            steps=settings.steps,
             poison=1 + max(_launched - 1, 0) % _PATTERNS if settings.poison else 0,
             ahead=_ahead,
             followed=_followed,
@@ -326,18 +329,19 @@ def execute(
         )
         _ahead = False
         execute = functools.partial(machine.run, program, config, variables, values, asked, regions)
-        if timing.recording():
-            timing.run(program, config, execute)
-        else:
-            execute()
+        try:
+            if timing.recording():
+                timing.run(program, config, execute)
+            else:
+                execute()
+        finally:  # what a launch has done that is stopped counts, too
+            tally = program.tally()
+            _steps += sum(warps for warps, _ in tally)
+            _atomics += sum(tally[n][1] for n in program.atomics)
+            if settings.coverage:
+                coverage.add(program, tally)
         if found := machine.unwritten(program, config) if settings.poison else None:
             _unwritten = str(found)
-        tally = program.tally()
-        for instruction, (warps, lanes) in zip(program.instructions, tally, strict=True):
-            _steps += warps
-            _atomics += lanes if instruction.atomic else 0
-        if settings.coverage:
-            coverage.add(program, tally)
         if settings.counters:
             counters.collect(program, config)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -57,8 +58,8 @@ class _Asked:
     any_is_cuda: bool = False
 
 
-def cc(words: list[str]) -> int:
-    """Compile, and link unless -c is given."""
+def cc(words: list[str], say: Callable[[str], None] = lambda _: None) -> int:
+    """Compile, and link unless -c is given; `say` is told each step."""
     if not words or "--help" in words or "-h" in words:
         print(_HELP, end="")
         return 0
@@ -77,10 +78,13 @@ def cc(words: list[str]) -> int:
         kernels=tuple(asked.kernels), relocatable=asked.relocatable,
     )  # fmt: skip
     sources = [path for path in asked.inputs if path.suffix in _SOURCES]
+    say(executable.FIRST)
+    executable.libraries()
     if asked.compile_only:
         if asked.output and len(sources) > 1:
             raise RungError("rung cc: -o names one file, and -c has several.")
         for source in sources:
+            say(f"compiling {source}")
             _object(source, asked.output or Path(source.with_suffix(".o").name), options, asked.depends)
         return 0
     with tempfile.TemporaryDirectory(prefix="rung-cc-") as folder:
@@ -88,7 +92,9 @@ def cc(words: list[str]) -> int:
         for number, path in enumerate(asked.inputs):
             objects.append(Path(folder) / f"{number}.o" if path in sources else path)
             if path in sources:
+                say(f"compiling {path}")
                 _object(path, objects[-1], options, None)
+        say(f"linking {asked.output or 'a.out'}")
         executable.link(objects, asked.output or Path("a.out"), asked.linked)
     return 0
 

@@ -50,6 +50,7 @@ class Kernel:
     defaults: int = 0
     pack: bool = False
     arities: set[int] = field(default_factory=set)
+    bodies: int = 0
     cluster: str = "0, 0, 0"
 
 
@@ -157,6 +158,10 @@ def _note(solid: list[Token], at: int, names: list[str], at_namespace: bool, fou
     head = solid[start:at]
     kernel = found.setdefault(plain, Kernel("::".join(["", *names, plain])))
     kernel.arities.add(arity)
+    if not (head and head[0].text == "template") and close + 1 < len(solid) and solid[close + 1].text == "{":
+        kernel.bodies += 1
+        if kernel.bodies > 1:
+            kernel.arities.add(-4)  # overloads with as many parameters
     if any(token.text == "=" for part in arguments for token in part):
         kernel.arities.add(-2)  # some arguments may be left out
     kernel.cluster = cluster if cluster != "0, 0, 0" else kernel.cluster
@@ -248,14 +253,17 @@ def _stubs(tokens: list[Token]) -> None:
             continue
         opening = _next(tokens, at)
         closing = _matching(tokens, opening)
-        names = [_parameter_name(part, n) for n, part in enumerate(_parts(tokens[opening + 1 : closing]))]
+        parts = _parts(tokens[opening + 1 : closing])
+        names = [_parameter_name(part, n) for n, part in enumerate(parts)]
+        pointers = {name for name, part in zip(names, parts, strict=True) if any(t.text == "&" for t in part)}
         body = _next(tokens, closing)
         if tokens[body].text != "{":
             continue
         end = _matching(tokens, body)
         _clear(tokens, body, end)
-        given = "".join(f"(void*)&{name}, " for name in names if name) + "nullptr"
-        tokens[body].text += f'{{ void* rung_given[] = {{{given}}}; rung_stub(rung_given); asm volatile(""); }}'
+        given = "".join(f"(void*)&{'rung_at_' * (name in pointers)}{name}, " for name in names if name) + "nullptr"
+        held = "".join(f"void* rung_at_{name} = (void*)&{name}; " for name in pointers)  # a reference is a pointer
+        tokens[body].text += f'{{ {held}void* rung_given[] = {{{given}}}; rung_stub(rung_given); asm volatile(""); }}'
 
 
 def _parameter_name(part: list[Token], number: int) -> str:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,26 +69,36 @@ def split(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     return [Path(word) for word in words[:at]], [*words[at:]]
 
 
-def _compile(files: Sequence[Path], objects: Sequence[Path], options: executable.Options) -> None:
+def _compile(
+    files: Sequence[Path], objects: Sequence[Path], options: executable.Options, say: Callable[[str], None]
+) -> None:
     for source, made in zip(files, objects, strict=True):
+        say(f"compiling {source}")
         executable.compile_file(source, made, options)
 
 
 @contextmanager
-def built(files: Sequence[Path], options: executable.Options, libraries: Sequence[str] = ()) -> Iterator[Path]:
+def built(
+    files: Sequence[Path], options: executable.Options, libraries: Sequence[str] = (),
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[Path]:
     """The program of these files, until the block ends: for the emulator, or for a GPU of the architecture that the
-    options have."""
+    options have; `say` is told each step."""
     with tempfile.TemporaryDirectory(prefix="rung-run-") as folder:
+        say(executable.FIRST)
+        executable.libraries()
         objects = [Path(folder) / f"{number}.o" for number in range(len(files))]
         try:
-            _compile(files, objects, options)
+            _compile(files, objects, options, say)
         except CompileError as problem:  # as nvcc without -rdc=true says it
             if len(files) < 2 or "Unresolved extern" not in str(problem):
                 raise
-            _compile(files, objects, replace(options, relocatable=True))
+            _compile(files, objects, replace(options, relocatable=True), say)
         program = Path(folder) / files[0].stem
         host = None if options.arch == machine.ARCH else gpu_runtime.library()
+        say(f"linking {program.name}")
         executable.link(objects, program, libraries, host, options.arch)
+        say("")
         yield program
 
 

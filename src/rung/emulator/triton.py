@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 from rung.cuda import pretended
 from rung.emulator import cubins, module
@@ -32,6 +34,17 @@ def enabled(multiprocessors: int = MULTIPROCESSORS) -> Iterator[None]:
             if told := _of_the_compiler(problem):
                 raise (TooLarge if type(problem).__name__ == "OutOfResources" else CompileError)(told) from problem
             raise
+
+
+@contextmanager
+def compiling(admits: Callable[[object], bool]) -> Iterator[None]:
+    """Inside, Triton compiles only what this admits; launches of the rest do nothing."""
+    knobs = getattr(sys.modules.get("triton"), "knobs", None)
+    if knobs is None:
+        yield
+        return
+    with mock.patch.object(knobs.runtime, "jit_cache_hook", lambda *, key, fn, **_: not admits((fn.name, str(key)))):
+        yield
 
 
 def _of_the_compiler(problem: BaseException) -> str:

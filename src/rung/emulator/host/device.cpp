@@ -106,8 +106,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number)
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int number)
 {
     if (number) return failed(cudaErrorInvalidDevice);
+    if (attribute < 1 || attribute >= cudaDevAttrMax) return failed(cudaErrorInvalidValue);
     const cudaDeviceProp& p = device();
     switch (attribute) {
+        default: *value = 0; break;  // of what the emulator lacks
         case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
         case cudaDevAttrMaxBlockDimX: case cudaDevAttrMaxBlockDimY: case cudaDevAttrMaxBlockDimZ:
             *value = p.maxThreadsDim[attribute - cudaDevAttrMaxBlockDimX]; break;
@@ -133,11 +135,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int num
         case cudaDevAttrMaxBlocksPerMultiprocessor: *value = p.maxBlocksPerMultiProcessor; break;
         case cudaDevAttrMaxPersistingL2CacheSize: *value = p.persistingL2CacheMaxSize; break;
         case cudaDevAttrClusterLaunch: *value = p.clusterLaunch; break;
-        case cudaDevAttrKernelExecTimeout: case cudaDevAttrIntegrated: case cudaDevAttrComputeMode: case cudaDevAttrPageableMemoryAccess: *value = 0; break;
-        case cudaDevAttrCanMapHostMemory: case cudaDevAttrConcurrentKernels: case cudaDevAttrUnifiedAddressing: case cudaDevAttrStreamPrioritiesSupported:
+        case cudaDevAttrGpuOverlap: case cudaDevAttrCanMapHostMemory: case cudaDevAttrConcurrentKernels: case cudaDevAttrUnifiedAddressing: case cudaDevAttrStreamPrioritiesSupported:
         case cudaDevAttrManagedMemory: case cudaDevAttrConcurrentManagedAccess: case cudaDevAttrCooperativeLaunch: case cudaDevAttrMemoryPoolsSupported:
             *value = 1; break;
-        default: return failed(cudaErrorInvalidValue);
     }
     return cudaSuccess;
 }
@@ -152,6 +152,8 @@ cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit)
 }
 cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
 cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
+cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* config) { return *config = cudaSharedMemBankSizeFourByte, cudaSuccess; }
+cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) { return *config = cudaFuncCachePreferNone, cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, *greatest = -5, cudaSuccess; }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return failed(cudaErrorInvalidDevice); }

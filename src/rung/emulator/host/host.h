@@ -79,6 +79,8 @@ cudaError_t failed(cudaError_t error);  // becomes the last error
 void stick(cudaError_t error);          // every later call returns it
 cudaError_t stuck();
 void unasked(const std::string& what, cudaError_t error, RungSite site);  // a fault, unless the program asks for the last error
+struct Alone { Alone(); ~Alone(); };  // of the host's threads, one at a time is in this library
+bool run_pending();      // false if there is nothing to run
 bool beside();           // whether work may run at the same time as other work
 // The present piece of work reads and writes words of a line of 128 bytes; `plain`: those of them not by atomics alone.
 void touch(const std::string& what, RungSite site, uint64_t line, uint32_t read, uint32_t written, uint32_t plain);
@@ -100,7 +102,7 @@ void open_watched();   // while work runs
 void close_watched();
 void end_watch(unsigned long number);  // the work has run
 bool host_accessed(unsigned long number);  // what it uses, so that what a kernel touches has to be known
-void touched_beside_host(unsigned long number, uint64_t line, uint32_t read, uint32_t written);
+void touched_beside_host(unsigned long number, uint64_t line, uint32_t read, uint32_t written, uint32_t plain);
 
 // ---- launch.cpp -----------------------------------------------------------------------------------------------------
 cudaError_t prepare(Call call, const Configuration& configuration, std::function<void()>& work);

@@ -16,7 +16,7 @@ namespace rung_host {
 namespace {
 
 struct Watched { unsigned long number; Watch what; uintptr_t first, last; };  // pages
-struct Access { unsigned long number; uintptr_t at; bool write; const void* instruction; };
+struct Access { unsigned long number; uintptr_t at; bool write, atomic; const void* instruction; };
 
 auto& watched = *new std::vector<Watched>;
 auto& accesses = *new std::vector<Access>;
@@ -24,6 +24,13 @@ struct sigaction before;
 bool closed;
 
 bool holds(const Watch& what, uintptr_t at) { return at >= uintptr_t(what.from) && at < uintptr_t(what.from) + what.bytes; }
+
+bool is_atomic(const uint8_t* instruction)  // a lock prefix, or an exchange with memory
+{
+    const uint8_t* at = instruction;
+    for (; *at == 0x66 || *at == 0xf2 || *at == 0xf3 || (*at & 0xf0) == 0x40; at++) {}
+    return *at == 0xf0 || *at == 0x86 || *at == 0x87;
+}
 
 void accessed(int, siginfo_t* info, void* context)
 {
@@ -37,7 +44,7 @@ void accessed(int, siginfo_t* info, void* context)
     const bool write = registers[REG_ERR] & 2;
     for (const Watched& one : watched)
         if (holds(one.what, at) && (write || one.what.reads))
-            accesses.push_back({one.number, at, write, reinterpret_cast<const void*>(registers[REG_RIP])});
+            accesses.push_back({one.number, at, write, is_atomic(reinterpret_cast<const uint8_t*>(registers[REG_RIP])), reinterpret_cast<const void*>(registers[REG_RIP])});
     mprotect(reinterpret_cast<void*>(page), PAGE, PROT_READ | PROT_WRITE);
 }
 
@@ -129,10 +136,11 @@ bool host_accessed(unsigned long number)
     return std::any_of(accesses.begin(), accesses.end(), [&](const Access& one) { return one.number == number; });
 }
 
-void touched_beside_host(unsigned long number, uint64_t line, uint32_t read, uint32_t written)
+void touched_beside_host(unsigned long number, uint64_t line, uint32_t read, uint32_t written, uint32_t plain)
 {
     for (const Access& access : accesses) {
         const uint32_t word = uint32_t(1) << access.at / 4 % 32;
+        if (access.atomic && !(word & plain)) continue;
         if (access.number != number || access.at / 128 != line || !(word & (access.write ? read | written : written))) continue;
         for (const Watched& one : watched)
             if (one.number == number && holds(one.what, access.at))

@@ -301,7 +301,7 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
     tell_unwritten(code, call, how, launch.block);
     ran(uint64_t(how.grid.x) * how.grid.y * how.grid.z * how.block.x * how.block.y * how.block.z, call);
     if (host_accessed(present_work())) {
-        const auto take = [](void*, uint64_t line, uint32_t read, uint32_t written, uint32_t) { touched_beside_host(present_work(), line, read, written); };
+        const auto take = [](void*, uint64_t line, uint32_t read, uint32_t written, uint32_t plain) { touched_beside_host(present_work(), line, read, written, plain); };
         rung_machine_touched(take, nullptr);
     }
     if (races && beside()) {

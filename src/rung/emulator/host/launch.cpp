@@ -95,6 +95,7 @@ bool device_may_touch(const void* address)
 void register_kernel(const void* kernel, const char* name, void (*enter)(void**), const unsigned* sizes, const unsigned* alignments,
                      const unsigned* pointers, unsigned count, dim3 cluster)
 {
+    const Alone alone;
     Known& one = kernels()[kernel];
     if (name && one.name.empty()) one.name = name;
     if (cluster.x && !one.cluster.x) one.cluster = cluster;
@@ -105,6 +106,7 @@ void register_kernel(const void* kernel, const char* name, void (*enter)(void**)
 
 cudaError_t prepare(Call call, const Configuration& configuration, std::function<void()>& work)
 {
+    const Alone alone;
     const Known* const k = known(call.kernel);
     if (k && !call.name) call.name = k->name.empty() ? "kernel" : k->name.c_str();
     Configuration how = configuration;
@@ -117,6 +119,7 @@ cudaError_t prepare(Call call, const Configuration& configuration, std::function
 
 cudaError_t submit(Call call, const Configuration& configuration)
 {
+    const Alone alone;
     std::function<void()> work;
     const RungSite site = call.site;
     const std::string name = call.name ? call.name : "kernel";

@@ -37,6 +37,7 @@ const char* name_of(Kind kind)
 
 cudaError_t allocate(void** pointer, size_t bytes, Kind kind, RungSite site)
 {
+    const Alone alone;
     if (cudaError_t error = stuck()) return error;
     if (!pointer) return failed(cudaErrorInvalidValue);
     *pointer = nullptr;
@@ -56,6 +57,7 @@ cudaError_t allocate(void** pointer, size_t bytes, Kind kind, RungSite site)
 
 Allocation* find(const void* address)
 {
+    const Alone alone;
     const auto found = allocations.upper_bound(static_cast<const char*>(address));
     return found != allocations.end() && address >= found->second.mapped ? &found->second : nullptr;
 }
@@ -74,6 +76,7 @@ void tell_short(const char* start);
 
 cudaError_t release(void* pointer, bool pinned, const char* function, RungSite site)
 {
+    const Alone alone;
     if (!pointer) return cudaSuccess;
     Allocation* const memory = find(pointer);
     const std::string at = std::string(function) + " (" + place_of_call(site) + ") ";
@@ -195,6 +198,7 @@ void tell_short(const char* start)
 cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                  cudaMemcpyKind kind, cudaStream_t stream, bool wait, RungSite site)
 {
+    const Alone alone;
     if (cudaError_t error = stuck()) return error;
     if (unsigned(kind) > cudaMemcpyDefault) return failed(cudaErrorInvalidMemcpyDirection);
     if (!width || !height) return cudaSuccess;
@@ -237,6 +241,7 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
 
 cudaError_t set(const char* function, void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream, RungSite site)
 {
+    const Alone alone;
     if (cudaError_t error = stuck()) return error;
     if (!width || !height) return cudaSuccess;
     if (refuse(function, site, objection(to, (height - 1) * pitch + width, 1), "writes")) return failed(cudaErrorInvalidValue);
@@ -244,6 +249,18 @@ cudaError_t set(const char* function, void* to, size_t pitch, int value, size_t 
         touch_bytes(function, site, to, pitch, width, height, true);
         for (size_t row = 0; row < height; row++) memset(static_cast<char*>(to) + row * pitch, value, width);
     }, cudaGraphNodeTypeMemset);
+    return cudaSuccess;
+}
+
+cudaError_t copy_3d(const char* function, const cudaMemcpy3DParms& c, cudaStream_t stream, RungSite site)
+{
+    if (c.srcArray || c.dstArray) not_modelled("cudaArray", place_of_call(site).c_str());
+    const auto start = [](const cudaPitchedPtr& of, const cudaPos& at) { return static_cast<char*>(of.ptr) + (at.z * of.ysize + at.y) * of.pitch + at.x; };
+    const bool whole = c.extent.depth == 1 || (c.srcPtr.ysize == c.extent.height && c.dstPtr.ysize == c.extent.height);  // every slice follows the last
+    for (size_t z = 0; z < (whole ? 1 : c.extent.depth); z++)
+        if (cudaError_t error = copy(function, start(c.dstPtr, c.dstPos) + z * c.dstPtr.pitch * c.dstPtr.ysize, c.dstPtr.pitch,
+                                     start(c.srcPtr, c.srcPos) + z * c.srcPtr.pitch * c.srcPtr.ysize, c.srcPtr.pitch, c.extent.width,
+                                     c.extent.height * (whole ? c.extent.depth : 1), c.kind, stream, false, site)) return error;
     return cudaSuccess;
 }
 
@@ -333,6 +350,11 @@ cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t 
     *pitch = (width + 511) / 512 * 512;
     return allocate(pointer, *pitch * height, Kind::Device, site);
 }
+cudaError_t cudaMalloc3D(cudaPitchedPtr* pointer, cudaExtent extent, RungSite site)
+{
+    *pointer = {nullptr, 0, extent.width, extent.height};
+    return cudaMallocPitch(&pointer->ptr, &pointer->pitch, extent.width, extent.height * extent.depth, site);
+}
 cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t, RungSite site) { return allocate(pointer, bytes, Kind::Device, site); }
 cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t, cudaStream_t, RungSite site)
 {
@@ -417,6 +439,21 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
 {
     if (width > to_pitch || width > from_pitch) return failed(cudaErrorInvalidPitchValue);
     return copy("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind, stream, false, site);
+}
+cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* given, RungSite site)
+{
+    const cudaError_t error = copy_3d("cudaMemcpy3D", *given, nullptr, site);
+    return error ? error : wait_for(nullptr);
+}
+cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* given, cudaStream_t stream, RungSite site)
+{
+    return copy_3d("cudaMemcpy3DAsync", *given, stream, site);
+}
+cudaError_t cudaMemset3D(cudaPitchedPtr to, int value, cudaExtent extent, RungSite site)
+{
+    for (size_t z = 0; z < extent.depth; z++)
+        if (cudaError_t error = set("cudaMemset3D", static_cast<char*>(to.ptr) + z * to.pitch * to.ysize, to.pitch, value, extent.width, extent.height, nullptr, site)) return error;
+    return cudaSuccess;
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes, RungSite site) { return set("cudaMemset", to, bytes, value, bytes, 1, nullptr, site); }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream, RungSite site)

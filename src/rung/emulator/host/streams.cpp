@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <mutex>
 #include <random>
 #include <set>
 #include <unordered_map>
@@ -107,6 +108,7 @@ void run(unsigned long number)
 // One piece of pending work, as the order has it; `last`: of those issued up to this one, if issued order is kept.
 bool step(unsigned long last)
 {
+    const Alone alone;
     if (pending.empty()) return false;
     const Settings& chosen = settings();
     if (chosen.order == 0) {
@@ -123,6 +125,7 @@ bool step(unsigned long last)
 
 void wait_for_number(unsigned long number)
 {
+    const Alone alone;
     while (!done(number) && step(number)) {}
     moments++;
 }
@@ -157,6 +160,7 @@ Clock known_by(const RungStream& stream)
 
 unsigned long append(RungStream& stream, std::function<void()> work)
 {
+    const Alone alone;
     stream.known = known_by(stream);
     const unsigned long number = issue(std::move(work), before_next(stream), stream.agent, stream.known);
     stream.last = {number}, stream.known[stream.agent] = number;
@@ -207,6 +211,7 @@ unsigned long present_work() { return present ? present->number : 0; }
 
 void enqueue(cudaStream_t stream, std::function<void()> work, cudaGraphNodeType type, const std::vector<Watch>& watches)
 {
+    const Alone alone;
     RungStream& to = stream_of(stream);
     if (to.capture) capture(to, std::move(work), type);
     else if (const unsigned long number = append(to, std::move(work)); !watches.empty() && pending.count(number)) watch(number, watches);
@@ -217,6 +222,7 @@ bool capturing(cudaStream_t stream) { return stream_of(stream).capture; }
 
 cudaError_t wait_for(cudaStream_t stream)
 {
+    const Alone alone;
     RungStream& one = stream_of(stream);
     if (one.capture) return failed(cudaErrorStreamCaptureUnsupported);
     for (unsigned long number : std::vector<unsigned long>(one.last)) wait_for_number(number);
@@ -226,10 +232,21 @@ cudaError_t wait_for(cudaStream_t stream)
 
 void wait_for_all()
 {
+    const Alone alone;
     if (at_work) return;  // of a host function
     while (step(~0ul)) {}
     of_host = of_all;
     moments++;
+}
+
+static auto& one_at_a_time = *new std::recursive_mutex;
+Alone::Alone() { one_at_a_time.lock(); }
+Alone::~Alone() { one_at_a_time.unlock(); }
+
+bool run_pending()
+{
+    const Alone alone;
+    return !at_work && step(~0ul);
 }
 
 bool beside() { return several; }
@@ -263,6 +280,7 @@ void touch(const std::string& what, RungSite site, uint64_t line, uint32_t read,
 
 void unasked(const std::string& what, cudaError_t error, RungSite site)
 {
+    const Alone alone;
     if (error && error != cudaErrorNotReady && error != sticky && !told_at(site)) not_asked.push_back({what, error, site});
 }
 
@@ -281,6 +299,18 @@ cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNo
     *node = new RungNode{std::move(work), std::vector<RungNode*>(needs, needs + count), type};
     graph->nodes.push_back(*node);
     return cudaSuccess;
+}
+
+// The node of a call, which a stream of its own captures.
+static cudaError_t captured(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,
+                            const std::function<cudaError_t(cudaStream_t)>& call)
+{
+    RungStream stream;
+    stream.capture = graph, stream.captured.assign(needs, needs + count);
+    const size_t before = graph->nodes.size();
+    if (cudaError_t error = call(&stream)) return error;
+    if (graph->nodes.size() == before) return add_node(node, graph, needs, count, nullptr, cudaGraphNodeTypeEmpty);  // of no bytes
+    return *node = graph->nodes.back(), cudaSuccess;
 }
 
 }  // namespace rung_host
@@ -327,6 +357,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWith
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority)
 {
+    const Alone alone;
     *stream = new RungStream;
     (*stream)->blocking = !(flags & cudaStreamNonBlocking);
     (*stream)->priority = priority;
@@ -335,6 +366,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    const Alone alone;
     if (!streams.count(stream)) return failed(cudaErrorInvalidResourceHandle);
     for (unsigned long number : std::vector<unsigned long>(stream->last)) wait_for_number(number);
     if (stream->blocking) join(legacy.known, stream->known);
@@ -345,6 +377,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return wait_for(stream); }
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
+    const Alone alone;
     RungStream& one = stream_of(stream);
     const auto waiting = [&] { return !std::all_of(one.last.begin(), one.last.end(), done); };
     if (waiting()) step(one.last.back());
@@ -354,6 +387,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
+    const Alone alone;
     RungStream& one = stream_of(stream);
     if (event->graph) {
         if (!one.capture) one.captured.clear();
@@ -400,6 +434,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+    const Alone alone;
     if (!event) return failed(cudaErrorInvalidResourceHandle);
     RungStream& one = stream_of(stream);
     event->graph = one.capture;
@@ -416,6 +451,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 }
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    const Alone alone;
     if (event->recorded && !done(event->recorded)) step(event->recorded);
     if (event->recorded && !done(event->recorded)) return cudaErrorNotReady;
     join(of_host, event->known);
@@ -485,6 +521,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, void*)
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
+    const Alone alone;
     RungStream& one = stream_of(stream);
     if (one.capture) {
         for (RungNode* node : exec->nodes) capture(one, node->work, node->type);
@@ -523,9 +560,31 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t*
     return cudaSuccess;
 }
 cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, void* to, const void* from,
-                                     size_t bytes, cudaMemcpyKind, RungSite)
+                                     size_t bytes, cudaMemcpyKind kind, RungSite site)
 {
-    return add_node(node, graph, needs, count, [=] { memmove(to, from, bytes); }, cudaGraphNodeTypeMemcpy);
+    return captured(node, graph, needs, count, [=](cudaStream_t stream) { return cudaMemcpyAsync(to, from, bytes, kind, stream, site); });
+}
+cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const cudaMemcpy3DParms* copy,
+                                   RungSite site)
+{
+    return captured(node, graph, needs, count, [=](cudaStream_t stream) { return cudaMemcpy3DAsync(copy, stream, site); });
+}
+cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph)
+{
+    std::map<const RungNode*, RungNode*> of;
+    *clone = new RungGraph;
+    for (const RungNode* node : graph->nodes) (*clone)->nodes.push_back(of[node] = new RungNode(*node));
+    for (RungNode* node : (*clone)->nodes)
+        for (RungNode*& need : node->needs) need = of[need];
+    return cudaSuccess;
+}
+cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count)
+{
+    std::vector<RungNode*> roots;
+    std::copy_if(graph->nodes.begin(), graph->nodes.end(), std::back_inserter(roots), [](const RungNode* node) { return node->needs.empty(); });
+    if (nodes) std::copy_n(roots.begin(), std::min(*count, roots.size()), nodes);
+    else *count = roots.size();
+    return cudaSuccess;
 }
 cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const cudaMemsetParams* set,
                                    RungSite)

@@ -611,7 +611,7 @@ void run_grid()
     }
     const auto place = [&](uint64_t n) { return records_only() ? chosen_units()[n] : shuffles ? places[n] : launch.order == 1 ? units - 1 - n : n; };
     std::vector<std::unique_ptr<Unit>> resident;
-    uint64_t next = 0;
+    uint64_t next = 0, steps = 0;
     Progress progress;
     progress.all = units;
     const double began = seconds_now();
@@ -641,7 +641,10 @@ void run_grid()
                 for (size_t k = turns.size(); shuffles && k > 1; k--) std::swap(turns[k - 1], turns[draw() % k]);
                 for (Warp* warp : turns)
                     if (warp->alive) {
+                        const uint64_t before = warp->clock;
                         const Turn turn = run_warp(*warp);
+                        steps += warp->clock - before;
+                        if (launch.steps && steps > launch.steps) executing = nullptr, fail(*nobody(), RUNG_UNFINISHED, "after %llu instructions", (unsigned long long)steps);
                         did_anything |= turn != Turn::Nothing, again |= turn == Turn::Waits;
                         busy |= turn == Turn::Ended && !warp->pauses;
                         idle = turn == Turn::Ended && warp->pauses && launch.changes == changes ? idle + 1 : turn == Turn::Nothing ? idle : 0;

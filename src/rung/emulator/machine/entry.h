@@ -19,6 +19,7 @@ struct rung_machine_launch
     uint32_t parameters;    // where they begin in bank 0
     uint32_t trace_room;    // requests that are kept; a third each: stores to global memory of the first block, of others, the first's other ones
     double seconds;         // of CPU time, until the launch is ended
+    uint64_t steps;         // instructions of warps, until the launch is ended; 0: no limit
     uint32_t prints;        // what kernels print is shown: 1 as output, 2 as errors
     void* (*allocate)(size_t bytes);  // malloc and free of kernels; null if there are none
     const char* (*release)(void* memory);  // what is wrong, or null

@@ -155,7 +155,9 @@ void ffma(Warp& w, const Op& op, uint32_t lanes)
 void fmul(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), b(w, op.s[1]);
-    if (op.flags & FLUSHES) arithmetic(w, op, lanes, [&](unsigned l) { return flushed(a(l)) * flushed(b(l)); });
+    const double times = op.s[2].exact;  // the product's factor, before it is rounded
+    if (op.flags & FLUSHES) arithmetic(w, op, lanes, [&](unsigned l) { return float(double(flushed(a(l))) * double(flushed(b(l))) * times); });
+    else if (times != 1) arithmetic(w, op, lanes, [&](unsigned l) { return float(double(a(l)) * double(b(l)) * times); });
     else arithmetic(w, op, lanes, [&](unsigned l) { return a(l) * b(l); });
 }
 
@@ -172,6 +174,14 @@ bool prepare_arithmetic(Op& op)
                (op.has("RZ") ? TO_ZERO : 0);
     if (!op.flags) op.flags = SIMPLE;
     return true;
+}
+
+bool prepare_fmul(Op& op)
+{
+    op.s[2].exact = 1;
+    for (const std::string& m : op.modifiers)
+        if ((m[0] == 'D' || m[0] == 'M') && m.size() == 2) op.s[2].exact = m[0] == 'D' ? 1.0 / (m[1] - '0') : m[1] - '0';
+    return prepare_arithmetic(op);
 }
 
 void fmnmx(Warp& w, const Op& op, uint32_t lanes)

@@ -223,6 +223,7 @@ struct Launch
     uint32_t shared_bytes, reserved_shared, local_bytes;
     bool cooperative;
     double seconds;  // of CPU time, until it is ended
+    uint64_t steps;  // instructions of warps, until it is ended; 0: no limit
     std::vector<uint8_t> bank[8];  // constant memory
     uint64_t changes;              // of memory
     uint32_t poisoned_with;  // the upper half of words of shared and local memory that nothing has written; 0: they are not known

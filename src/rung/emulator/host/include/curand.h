@@ -2,7 +2,7 @@
 // order, which is not a GPU's. Quasi-random generators are not declared, so that a program that asks for one is refused by name.
 #pragma once
 #define CURAND_H_
-#include "curand_kernel.h"
+#include "../../../cuda/standard/curand_kernel.h"
 
 #include <functional>
 #include <vector>

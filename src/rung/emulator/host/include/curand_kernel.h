@@ -1,2 +1,2 @@
 #pragma once
-#include "../../../cuda/standard/curand_kernel.h"
+#include "curand.h"

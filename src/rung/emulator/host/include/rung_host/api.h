@@ -10,125 +10,36 @@ using rung_emulator::here;
 using RungSite = rung_emulator::Site;
 
 #define RUNG_HOST __attribute__((visibility("default")))
-#define CUDART_CB
 #define CUDARTAPI
 #define CUDART_VERSION 13000
 
-typedef struct RungStream* cudaStream_t;
-typedef struct RungEvent* cudaEvent_t;
-typedef struct RungGraph* cudaGraph_t;
-typedef struct RungGraphExec* cudaGraphExec_t;
-typedef struct RungNode* cudaGraphNode_t;
-typedef struct RungPool* cudaMemPool_t;
-typedef struct RungFunction* cudaFunction_t;
-typedef void (*cudaHostFn_t)(void*);
+// CUDA's own types and constants; handles point to what this library makes.
+#define __VECTOR_TYPES_H__
+#define __HOST_DEFINES_H__
+#define __device_builtin__
+#define CUstream_st RungStream
+#define CUevent_st RungEvent
+#define CUgraph_st RungGraph
+#define CUgraphExec_st RungGraphExec
+#define CUgraphNode_st RungNode
+#define CUmemPoolHandle_st RungPool
+#define CUfunc_st RungFunction
+#define cudaDeviceProp RungDeviceProp
+#include "rung_cuda/driver_types.h"
+#include "rung_cuda/library_types.h"
+#include "rung_cuda/surface_types.h"
+#include "rung_cuda/texture_types.h"
+#undef cudaDeviceProp
 typedef void (*cudaStreamCallback_t)(cudaStream_t, cudaError_t, void*);
-
-#define cudaStreamLegacy ((cudaStream_t)0x1)
-#define cudaStreamPerThread ((cudaStream_t)0x2)
-
-enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
-enum : unsigned { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
-enum : unsigned { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2, cudaEventInterprocess = 4 };
-enum : unsigned { cudaEventRecordDefault = 0, cudaEventRecordExternal = 1, cudaEventWaitDefault = 0, cudaEventWaitExternal = 1 };
-enum : unsigned { cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostAllocWriteCombined = 4 };
-enum : unsigned { cudaHostRegisterDefault = 0, cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2, cudaHostRegisterReadOnly = 8 };
-enum : unsigned { cudaMemAttachGlobal = 1, cudaMemAttachHost = 2, cudaMemAttachSingle = 4 };
-enum : unsigned { cudaDeviceScheduleAuto = 0, cudaDeviceScheduleSpin = 1, cudaDeviceScheduleYield = 2, cudaDeviceScheduleBlockingSync = 4, cudaDeviceMapHost = 8 };
-constexpr int cudaCpuDeviceId = -1, cudaInvalidDeviceId = -2;
-
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9,
-    cudaFuncAttributeNonPortableClusterSizeAllowed = 14 };
-enum cudaSharedCarveout { cudaSharedmemCarveoutDefault = -1, cudaSharedmemCarveoutMaxL1 = 0, cudaSharedmemCarveoutMaxShared = 100 };
-enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1, cudaFuncCachePreferEqual };
-enum cudaSharedMemConfig { cudaSharedMemBankSizeDefault, cudaSharedMemBankSizeFourByte, cudaSharedMemBankSizeEightByte };
-enum cudaLimit { cudaLimitStackSize, cudaLimitPrintfFifoSize, cudaLimitMallocHeapSize, cudaLimitDevRuntimeSyncDepth,
-    cudaLimitDevRuntimePendingLaunchCount, cudaLimitMaxL2FetchGranularity, cudaLimitPersistingL2CacheSize };
-enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
-enum cudaComputeMode { cudaComputeModeDefault, cudaComputeModeExclusive, cudaComputeModeProhibited };
-enum cudaMemoryAdvise { cudaMemAdviseSetReadMostly = 1, cudaMemAdviseUnsetReadMostly, cudaMemAdviseSetPreferredLocation,
-    cudaMemAdviseUnsetPreferredLocation, cudaMemAdviseSetAccessedBy, cudaMemAdviseUnsetAccessedBy };
-enum cudaMemLocationType { cudaMemLocationTypeInvalid, cudaMemLocationTypeDevice, cudaMemLocationTypeHost };
-struct cudaMemLocation { cudaMemLocationType type; int id; };
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive, cudaStreamCaptureStatusInvalidated };
-enum cudaGraphNodeType { cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeMemset, cudaGraphNodeTypeHost,
-    cudaGraphNodeTypeGraph, cudaGraphNodeTypeEmpty, cudaGraphNodeTypeWaitEvent, cudaGraphNodeTypeEventRecord };
-enum cudaMemPoolAttr { cudaMemPoolReuseFollowEventDependencies = 1, cudaMemPoolReuseAllowOpportunistic, cudaMemPoolReuseAllowInternalDependencies,
-    cudaMemPoolAttrReleaseThreshold, cudaMemPoolAttrReservedMemCurrent, cudaMemPoolAttrReservedMemHigh, cudaMemPoolAttrUsedMemCurrent,
-    cudaMemPoolAttrUsedMemHigh };
-
-enum cudaDeviceAttr { cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrMaxBlockDimX, cudaDevAttrMaxBlockDimY, cudaDevAttrMaxBlockDimZ,
-    cudaDevAttrMaxGridDimX, cudaDevAttrMaxGridDimY, cudaDevAttrMaxGridDimZ, cudaDevAttrMaxSharedMemoryPerBlock, cudaDevAttrTotalConstantMemory,
-    cudaDevAttrWarpSize, cudaDevAttrMaxPitch, cudaDevAttrMaxRegistersPerBlock, cudaDevAttrClockRate, cudaDevAttrMultiProcessorCount = 16,
-    cudaDevAttrKernelExecTimeout, cudaDevAttrIntegrated, cudaDevAttrCanMapHostMemory, cudaDevAttrComputeMode, cudaDevAttrConcurrentKernels = 31,
-    cudaDevAttrMemoryClockRate = 36, cudaDevAttrGlobalMemoryBusWidth, cudaDevAttrL2CacheSize, cudaDevAttrMaxThreadsPerMultiProcessor,
-    cudaDevAttrAsyncEngineCount, cudaDevAttrUnifiedAddressing, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor,
-    cudaDevAttrStreamPrioritiesSupported = 78, cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81, cudaDevAttrMaxRegistersPerMultiprocessor,
-    cudaDevAttrManagedMemory, cudaDevAttrPageableMemoryAccess = 88, cudaDevAttrConcurrentManagedAccess, cudaDevAttrCooperativeLaunch = 95,
-    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97, cudaDevAttrMaxBlocksPerMultiprocessor = 106, cudaDevAttrMaxPersistingL2CacheSize = 108,
-    cudaDevAttrMemoryPoolsSupported = 115, cudaDevAttrClusterLaunch = 120 };
-
-struct cudaUUID_t { char bytes[16]; };
-struct cudaDeviceProp
+struct cudaDeviceProp : RungDeviceProp  // with what CUDA 13 has no longer
 {
-    char name[256];
-    cudaUUID_t uuid;
-    size_t totalGlobalMem, sharedMemPerBlock;
-    int regsPerBlock, warpSize;
-    size_t memPitch;
-    int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3];
-    int clockRate;
-    size_t totalConstMem;
-    int major, minor;
-    size_t textureAlignment, texturePitchAlignment;
-    int deviceOverlap, multiProcessorCount, kernelExecTimeoutEnabled, integrated, canMapHostMemory, computeMode;
-    size_t surfaceAlignment;
-    int concurrentKernels, ECCEnabled, pciBusID, pciDeviceID, pciDomainID, tccDriver, asyncEngineCount, unifiedAddressing;
-    int memoryClockRate, memoryBusWidth, l2CacheSize, persistingL2CacheMaxSize, maxThreadsPerMultiProcessor;
-    int streamPrioritiesSupported, globalL1CacheSupported, localL1CacheSupported;
-    size_t sharedMemPerMultiprocessor;
-    int regsPerMultiprocessor, managedMemory, isMultiGpuBoard, multiGpuBoardGroupID, hostNativeAtomicSupported;
-    int singleToDoublePrecisionPerfRatio, pageableMemoryAccess, concurrentManagedAccess, computePreemptionSupported;
-    int canUseHostPointerForRegisteredMem, cooperativeLaunch, cooperativeMultiDeviceLaunch;
-    size_t sharedMemPerBlockOptin;
-    int pageableMemoryAccessUsesHostPageTables, directManagedMemAccessFromHost, maxBlocksPerMultiProcessor, accessPolicyMaxWindowSize;
-    size_t reservedSharedMemPerBlock;
-    int hostRegisterSupported, memoryPoolsSupported, clusterLaunch;
+    int clockRate, deviceOverlap, kernelExecTimeoutEnabled, computeMode, memoryClockRate, singleToDoublePrecisionPerfRatio, cooperativeMultiDeviceLaunch;
 };
-struct cudaFuncAttributes
-{
-    size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
-    int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, cacheModeCA, maxDynamicSharedSizeBytes, preferredShmemCarveout;
-};
-struct cudaPointerAttributes { cudaMemoryType type; int device; void *devicePointer, *hostPointer; };
-struct cudaExtent { size_t width, height, depth; };
-struct cudaPitchedPtr { void* ptr; size_t pitch, xsize, ysize; };
-struct cudaPos { size_t x, y, z; };
+inline cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) { return {x, y, z, w, kind}; }
+#include "rung_cuda/channel_descriptor.h"
 inline cudaExtent make_cudaExtent(size_t w, size_t h, size_t d) { return {w, h, d}; }
-
-enum cudaLaunchAttributeID { cudaLaunchAttributeIgnore, cudaLaunchAttributeAccessPolicyWindow, cudaLaunchAttributeCooperative,
-    cudaLaunchAttributeSynchronizationPolicy, cudaLaunchAttributeClusterDimension, cudaLaunchAttributeClusterSchedulingPolicyPreference,
-    cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeProgrammaticEvent, cudaLaunchAttributePriority };
-typedef cudaLaunchAttributeID cudaStreamAttrID;
-#define cudaStreamAttributeAccessPolicyWindow cudaLaunchAttributeAccessPolicyWindow
-enum cudaAccessProperty { cudaAccessPropertyNormal, cudaAccessPropertyStreaming, cudaAccessPropertyPersisting };
-struct cudaAccessPolicyWindow { void* base_ptr; size_t num_bytes; float hitRatio; cudaAccessProperty hitProp, missProp; };
-union cudaLaunchAttributeValue
-{
-    char pad[64];
-    cudaAccessPolicyWindow accessPolicyWindow;
-    int cooperative;
-    struct { unsigned x, y, z; } clusterDim;
-    int programmaticStreamSerializationAllowed;
-    int priority;
-};
-typedef cudaLaunchAttributeValue cudaStreamAttrValue;
-struct cudaLaunchAttribute { cudaLaunchAttributeID id; cudaLaunchAttributeValue val; };
-struct cudaLaunchConfig_t { dim3 gridDim, blockDim; size_t dynamicSmemBytes; cudaStream_t stream; cudaLaunchAttribute* attrs; unsigned numAttrs; };
-struct cudaKernelNodeParams { void* func; dim3 gridDim, blockDim; unsigned sharedMemBytes; void** kernelParams; void** extra; };
-struct cudaHostNodeParams { cudaHostFn_t fn; void* userData; };
-struct cudaMemsetParams { void* dst; size_t pitch; unsigned value, elementSize; size_t width, height; };
+inline cudaPos make_cudaPos(size_t x, size_t y, size_t z) { return {x, y, z}; }
+inline cudaPitchedPtr make_cudaPitchedPtr(void* pointer, size_t pitch, size_t width, size_t height) { return {pointer, pitch, width, height}; }
 
 extern "C++" {
 // ---- errors -----------------------------------------------------------------------------------------------------
@@ -161,6 +72,10 @@ RUNG_HOST cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, 
                                    cudaMemcpyKind kind, RungSite site = here());
 RUNG_HOST cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                                         cudaMemcpyKind kind, cudaStream_t stream = 0, RungSite site = here());
+RUNG_HOST cudaError_t cudaMalloc3D(cudaPitchedPtr* pointer, cudaExtent extent, RungSite site = here());
+RUNG_HOST cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* copy, RungSite site = here());
+RUNG_HOST cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* copy, cudaStream_t stream = 0, RungSite site = here());
+RUNG_HOST cudaError_t cudaMemset3D(cudaPitchedPtr to, int value, cudaExtent extent, RungSite site = here());
 RUNG_HOST cudaError_t cudaMemset(void* to, int value, size_t bytes, RungSite site = here());
 RUNG_HOST cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = 0, RungSite site = here());
 RUNG_HOST cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height, RungSite site = here());
@@ -185,6 +100,8 @@ RUNG_HOST cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value);
 RUNG_HOST cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit);
 RUNG_HOST cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache config);
 RUNG_HOST cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig config);
+RUNG_HOST cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* config);
+RUNG_HOST cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config);
 RUNG_HOST cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 RUNG_HOST cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
 RUNG_HOST cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
@@ -238,6 +155,10 @@ RUNG_HOST cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t 
                                              const cudaKernelNodeParams* kernel, RungSite site = here());
 RUNG_HOST cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, void* to,
                                                const void* from, size_t bytes, cudaMemcpyKind kind, RungSite site = here());
+RUNG_HOST cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,
+                                             const cudaMemcpy3DParms* copy, RungSite site = here());
+RUNG_HOST cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph);
+RUNG_HOST cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
 RUNG_HOST cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,
                                              const cudaMemsetParams* set, RungSite site = here());
 RUNG_HOST cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,

@@ -45,6 +45,12 @@ inline void sincosf(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
 inline void sincos(double x, double* s, double* c) { *s = sin(x), *c = cos(x); }
 inline void sincospif(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
 inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
+inline double normcdf(double x) { return 0.5 * erfc(-x * M_SQRT1_2); }
+inline double rcbrt(double x) { return 1.0 / cbrt(x); }
+inline double sinpi(double x) { return sin(M_PI * fmod(x, 2.0)); }
+inline double cospi(double x) { return cos(M_PI * fmod(x, 2.0)); }
+inline void sincospi(double x, double* s, double* c) { *s = sinpi(x), *c = cospi(x); }
+inline double norm3d(double x, double y, double z) { return sqrt(x * x + y * y + z * z); }
 inline float norm3df(float x, float y, float z) { return sqrtf(x * x + y * y + z * z); }
 inline float fdividef(float x, float y) { return x / y; }
 

@@ -38,11 +38,3 @@
     X(cudaErrorIllegalState, 401, "the operation cannot be performed in the present state") \
     X(cudaErrorGraphExecUpdateFailure, 910, "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update") \
     X(cudaErrorUnknown, 999, "unknown error")
-
-enum cudaError
-{
-#define RUNG_ERROR(NAME, NUMBER, TEXT) NAME = NUMBER,
-    RUNG_ERRORS(RUNG_ERROR)
-#undef RUNG_ERROR
-};
-typedef cudaError cudaError_t;

@@ -6,11 +6,19 @@
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
 
+#ifdef RUNG_CU
 #define __global__ __rung_global__
 #define __shared__ __rung_shared__
 #define __device__ __rung_device__
 #define __host__ __rung_on_host__
 #define __cluster_dims__(...) __rung_cluster__(__VA_ARGS__)
+#else  // a file of plain C++, which is not rewritten
+#define __global__
+#define __shared__
+#define __device__
+#define __host__
+#define __cluster_dims__(...)
+#endif
 #define __constant__ __attribute__((visibility("default")))
 #define __managed__
 #define __grid_constant__

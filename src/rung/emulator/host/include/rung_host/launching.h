@@ -45,19 +45,31 @@ RUNG_HOST void register_kernel(const void* kernel, const char* name, void (*ente
 
 template <int... I> struct Numbers {};
 
+template <class P> using Held = std::conditional_t<std::is_reference<P>::value, std::remove_reference_t<P>*, std::remove_cv_t<P>>;  // of an argument
+template <class P> Held<P> held(std::remove_reference_t<P>& argument)
+{
+    if constexpr (std::is_reference<P>::value) return &argument;
+    else return argument;
+}
+template <class P> P given(void* value)
+{
+    if constexpr (std::is_reference<P>::value) return **static_cast<Held<P>*>(value);
+    else return *static_cast<P*>(value);
+}
+
 template <class... P>
 struct Signature
 {
     using Kernel = void (*)(P...);
     static constexpr unsigned count = sizeof...(P);
-    static constexpr unsigned sizes[] = {unsigned(sizeof(P))..., 0};
-    static constexpr unsigned alignments[] = {unsigned(alignof(P))..., 0};
-    static constexpr unsigned pointers[] = {unsigned(std::is_pointer<P>::value)..., 0};
+    static constexpr unsigned sizes[] = {unsigned(sizeof(Held<P>))..., 0};
+    static constexpr unsigned alignments[] = {unsigned(alignof(Held<P>))..., 0};
+    static constexpr unsigned pointers[] = {unsigned(std::is_pointer<Held<P>>::value)..., 0};
 
     template <int... I>
     static inline __attribute__((always_inline)) void spread(Kernel kernel, [[maybe_unused]] void** values, Numbers<I...>)
     {
-        kernel(*static_cast<std::remove_reference_t<P>*>(values[I + 1])...);
+        kernel(given<P>(values[I + 1])...);
     }
     static void enter(void** values)  // values[0]: the kernel
     {
@@ -88,7 +100,7 @@ struct Bound
         using S = Signature<P...>;
         S::known(kernel, name);
         constexpr size_t pointers = rounded((sizeof...(P) + 1) * sizeof(void*));
-        constexpr size_t bytes = ((pointers + 64) + ... + rounded(sizeof(P)));
+        constexpr size_t bytes = ((pointers + 64) + ... + rounded(sizeof(Held<P>)));
         char* memory = static_cast<char*>(argument_memory(bytes));
         Call call;
         call.name = name, call.kernel = (const void*)kernel, call.enter = S::enter;
@@ -97,7 +109,7 @@ struct Bound
         *reinterpret_cast<void (**)(P...)>(at) = kernel;
         call.values[0] = at, at += 64;
         unsigned i = 0;
-        ((call.values[++i] = ::new (static_cast<void*>(at)) std::remove_cv_t<P>(arguments), at += rounded(sizeof(P))), ...);
+        ((call.values[++i] = ::new (static_cast<void*>(at)) Held<P>(held<P>(arguments)), at += rounded(sizeof(Held<P>))), ...);
         call.held = std::shared_ptr<void>(memory, [](void* held) { argument_memory_free(held, bytes); });
         call.pointers = S::pointers, call.count = S::count, call.bytes = bytes, call.site = site;
         return submit(call, configuration);

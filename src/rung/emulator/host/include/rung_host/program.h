@@ -1,7 +1,6 @@
 // Included before every file of a program: what the host's part needs of CUDA C++, and the runtime's host functions.
 #pragma once
-#define __CUDA_RUNTIME_H__  // CUDA's own guards: helpers that other headers offer ask for them
-#define __DRIVER_TYPES_H__
+#define __CUDA_RUNTIME_H__  // CUDA's own guard: helpers that other headers offer ask for it
 #include <float.h>
 #include <limits.h>
 #include <math.h>
