@@ -150,6 +150,7 @@ def levels(count: int, device: torch.device | str) -> torch.Tensor:
 
 
 FAR = (400.0, 14000.0)  # sizes of scores, head after head
+BELOW = -200.0  # a score whose exponential is zero in every format
 
 
 def scores_far_apart(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
@@ -174,6 +175,17 @@ def scores_alike(score: float) -> Change:
         qkv[:, :, 0, :, -1] = (abs(score) / v["scale"]) ** 0.5
         qkv[:, :, 1, :, -1] = score / v["scale"] / qkv[:, :, 0, :, -1]
         return qkv.view_as(x)
+
+    return change
+
+
+def one_feature(score: float) -> Change:
+    """Rows of heads with one number, their last: its product with that of `one_feature(abs(score))` is this score."""
+
+    def change(x: torch.Tensor, v: Mapping[str, int | float]) -> torch.Tensor:
+        rows = torch.zeros_like(x).view(-1, int(v["HS"]))
+        rows[:, -1] = math.copysign((abs(score) / v["scale"]) ** 0.5, score)
+        return rows.view_as(x)
 
     return change
 

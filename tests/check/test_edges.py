@@ -16,16 +16,17 @@ from emulation import needs_compiler
 
 TESTS = Path(__file__).parents[1]
 MISTAKES = tomllib.loads((TESTS / "broken" / "classes.toml").read_text())["class"]["rows of zeros, ties, -inf"]
-EDGES = ("rows of zeros", "constant rows", "leading -inf", "equally likely", "greedy among equals")
+EDGES = ("rows of zeros", "scores far below zero", "constant rows", "leading -inf", "equally likely", "greedy among equals")
 FEW = ("rmsnorm", "softmax")  # of which the others are slow
 
 
-def checked(operation: str, text: str, folder: Path, beside: Path) -> dict[str, Any]:
+def checked(operation: str, text: str, folder: Path, beside: Path, dtype: str = "f32") -> dict[str, Any]:
     for header in beside.glob("*.cuh"):
         shutil.copy(header, folder)
     path = folder / "own.cu"
     path.write_text(text)
-    command = [sys.executable, "-m", "rung", "check", operation, str(path), "--device", "emulator", "--json"]
+    words = [operation, path, "--dtype", dtype, "--device", "emulator", "--json"]
+    command = [sys.executable, "-m", "rung", "check", *map(str, words)]
     told: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
     return told
 
@@ -42,7 +43,7 @@ def each() -> list[Any]:
 @pytest.mark.parametrize("of", each())
 def test_a_mistake_at_an_edge_only_is_refused(of: dict[str, str], tmp_path: Path) -> None:
     text = (TESTS / of["file"]).read_text().replace(of["before"], of["after"], 1)
-    told = checked(of["operation"], text, tmp_path, (TESTS / of["file"]).parent)
+    told = checked(of["operation"], text, tmp_path, (TESTS / of["file"]).parent, of.get("dtype", "f32"))
     assert told["verdict"] == "failed", told
     assert all(finding["case"]["name"].split(", at")[0] in EDGES for finding in told["findings"]), told
 

@@ -283,3 +283,127 @@ def test_a_result_that_the_host_sends_to_the_device_is_the_devices(tmp_path: Pat
         cudaFree(part);
     }"""
     assert verdict(tmp_path, "reduce", text) == (0, "ok")
+
+
+SLOW_SOFTMAX = """
+__global__ void softmax_slow(const float* x, float* y, int rows, int cols)
+{
+    int r = blockIdx.x * blockDim.x + threadIdx.x;
+    if (r >= rows) return;
+    float m = -INFINITY, s = 0;
+    for (int i = 0; i < cols; i++) m = fmaxf(m, x[r * cols + i]);
+    for (int i = 0; i < cols; i++) s += expf(x[r * cols + i] - m);
+    for (int i = 0; i < cols; i++) y[r * cols + i] = expf(x[r * cols + i] - m) / s;
+}
+void timed(const char* name, void (*kernel)(const float*, float*, int, int), const float* x, float* y, int rows, int cols)
+{
+    kernel<<<(rows + 127) / 128, 128>>>(x, y, rows, cols);
+}
+int main() { timed("slow", softmax_slow, nullptr, nullptr, 3, 4); }
+"""
+TURNED = """
+#define CEIL(a, b) (((a) + (b) - 1) / (b))
+template <typename F> float timed(F f) { f(); return 0; }
+__global__ void turned(const float* input, float* output, int M, int N)
+{
+    const int row = blockDim.x * blockIdx.x + threadIdx.x;
+    const int col = blockDim.y * blockIdx.y + threadIdx.y;
+    if (row < M && col < N) output[col * M + row] = input[row * N + col];
+}
+int main()
+{
+    int M = 100, N = 200;
+    float *d_in, *d_out;
+    constexpr size_t SIDE = 32;
+    dim3 block_size(SIDE, SIDE);
+    dim3 grid_size(CEIL(M, SIDE), CEIL(N, SIDE));
+    timed([&] { turned<<<grid_size, block_size>>>(d_in, d_out, M, N); });
+}
+"""
+TYPED = """
+template <typename scalar_t> __global__ void relu_kernel(const scalar_t* x, scalar_t* y, size_t n)
+{
+    int bx = blockIdx.x, i = bx * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] < scalar_t(0) ? scalar_t(0) : x[i];
+}
+void run(torch::Tensor x, torch::Tensor y)
+{
+    const int threads = 256, n = x.numel();
+    const int blocks = (n + threads - 1) / threads;
+    AT_DISPATCH(x, ([&] { relu_kernel<scalar_t><<<blocks, threads>>>(x.data<scalar_t>(), y.data<scalar_t>(), n); }));
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "text"),
+    [("softmax", SLOW_SOFTMAX), ("transpose", TURNED), ("relu", TYPED)],
+    ids=["the kernel is a pointer", "the launch is in a lambda", "the type is a macro's"],
+)
+def test_launches_as_people_write_them(tmp_path: Path, operation: str, text: str) -> None:
+    assert verdict(tmp_path, operation, text) == (0, "ok")
+
+
+def test_a_header_that_is_right_in_short_rows_only_is_no_verdict(tmp_path: Path) -> None:
+    unwritten = TURNED.partition("int main")[0].replace("if (row < M", "if (blockIdx.z == 0 && row < M")
+    found = verdict(tmp_path, "transpose", unwritten.replace("blockDim.y * blockIdx.y + ", ""))
+    assert found == (3, "not judged")
+
+
+ONE_HEAD = """
+__global__ void scores(const float* Q, const float* K, float* S, int M, int N, int d)
+{
+    int m = blockIdx.y * 16 + threadIdx.y, n = blockIdx.x * 16 + threadIdx.x;
+    if (m >= M || n >= N) return;
+    float s = 0;
+    for (int i = 0; i < d; i++) s += Q[m * d + i] * K[n * d + i];
+    S[m * N + n] = s * rsqrtf(d);
+}
+__global__ void softmax(float* S, int M, int N)
+{
+    int m = blockIdx.x * 64 + threadIdx.x;
+    if (m >= M) return;
+    float top = -INFINITY, s = 0;
+    for (int n = 0; n < N; n++) top = fmaxf(top, S[m * N + n]);
+    for (int n = 0; n < N; n++) s += expf(S[m * N + n] - top);
+    for (int n = 0; n < N; n++) S[m * N + n] = expf(S[m * N + n] - top) / s;
+}
+__global__ void weighted(const float* S, const float* V, float* O, int M, int N, int d)
+{
+    int m = blockIdx.y * 16 + threadIdx.y, i = blockIdx.x * 16 + threadIdx.x;
+    if (m >= M || i >= d) return;
+    float s = 0;
+    for (int n = 0; n < N; n++) s += S[m * N + n] * V[n * d + i];
+    O[m * d + i] = s;
+}
+extern "C" void solve(const float* Q, const float* K, const float* V, float* output, int M, int N, int d)
+{
+    float* S;
+    cudaMalloc(&S, sizeof(float) * M * N);
+    dim3 t(16, 16);
+    scores<<<dim3((N + 15) / 16, (M + 15) / 16), t>>>(Q, K, S, M, N, d);
+    softmax<<<(M + 63) / 64, 64>>>(S, M, N);
+    weighted<<<dim3((d + 15) / 16, (M + 15) / 16), t>>>(S, V, output, M, N, d);
+    cudaFree(S);
+}
+"""
+SQUARE = """
+__global__ void matmul(const float* A, const float* B, float* C, int N)
+{
+    int row = blockIdx.y * blockDim.y + threadIdx.y, col = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= N || col >= N) return;
+    float sum = 0;
+    for (int k = 0; k < N; k++) sum += A[row * N + k] * B[k * N + col];
+    C[row * N + col] = sum;
+}
+void run(const float* A, const float* B, float* C, int N)
+{
+    dim3 block(16, 16), grid((N + 15) / 16, (N + 15) / 16);
+    matmul<<<grid, block>>>(A, B, C, N);
+}
+"""
+
+
+@pytest.mark.parametrize(("operation", "text"), [("attention", ONE_HEAD), ("matmul", SQUARE)], ids=["head", "square"])
+def test_sizes_that_a_kernel_does_not_take_are_fitted(tmp_path: Path, operation: str, text: str) -> None:
+    assert verdict(tmp_path, operation, text, effort="") == (0, "ok")

@@ -216,3 +216,13 @@ def test_what_a_file_names_of_the_standard_library_without_including_it_is_there
     source += "Code host(int n) { return Code(n); }\n"
     build = Build(device_part(source), "test.cu", ("k",), ())
     assert nvrtc.compile_cubin(build, "sm_90", again=True).lowered == {"k": "_Z1kPf"}
+
+
+def test_torchs_names_of_numbers_of_16_bits_are_known() -> None:
+    source = """#include <torch/extension.h>
+template <typename T> struct Of { using type = T; };
+template <> struct Of<c10::Half> { using type = __half; };
+template <> struct Of<at::BFloat16> { using type = __nv_bfloat16; };
+__global__ void k(const Of<c10::Half>::type* x, Of<at::BFloat16>::type* out) { *out = __float2bfloat16(__half2float(*x)); }
+"""
+    assert nvrtc.compile_cubin(Build(device_part(source), "test.cu", ("k",), ()), "sm_90")

@@ -181,7 +181,7 @@ ADDS += "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < N) out[i] = (flo
 def test_the_hosts_code_of_headers_is_no_kernels_and_their_types_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adopt, "try_proposals", lambda of, path, tables: ({"table": tables[0], "needs": [], "confirmed": True}, 1))
+    monkeypatch.setattr(adopt, "try_proposals", lambda of, path, tables: ({"table": tables[0], "needs": [], "confirmed": True, "held": False}, 1))
     (tmp_path / "include").mkdir()
     (tmp_path / "include/common.h").write_text(HEADER_OF_HOST)
     path = tmp_path / "residual.cuh"

@@ -38,6 +38,7 @@ from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 
+SQUARE = 96  # sizes of a case that would be too dear as it is fitted
 FEW_LEGAL = 4  # with fewer cases that a rung takes, the others get sizes and scalars that it takes
 KEPT = 3 << 30  # bytes of GPU memory that a process keeps for its next rung; other processes need some, too
 _WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
@@ -416,12 +417,13 @@ def _fitted_cases(rung: Rung, dtype: Dtype, device: Device, report: Report) -> I
         if case.name not in report.left_out:
             continue
         values = rung.fitted(operation.complete(case.values), dtype, device)
-        if (
-            values is None
-            or operation.cost(values, dtype.size).flops > MOST_FLOPS
-            or (values in seen and not case.change)
-        ):
+        if values is not None and operation.cost(values, dtype.size).flops > MOST_FLOPS:  # such as a square's
+            less = {dim: min(int(values[dim]), SQUARE) for dim in operation.dims}
+            values = rung.fitted({**values, **less}, dtype, device)
+        if values is None or operation.cost(values, dtype.size).flops > MOST_FLOPS:
+            continue
+        del report.left_out[case.name]
+        if values in seen and not case.change:
             continue
         seen.append(values)
-        del report.left_out[case.name]
         yield replace(case, name=f"{case.name}, at {shape_text(operation, values)}", values=values), values

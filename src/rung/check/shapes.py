@@ -34,7 +34,6 @@ TURNS = 3  # base cases in which each size is tried
 WORK, WORK_DRAWN, WORK_REACHING = 400.0, 1000.0, 1500.0
 COMPILED, THREADS, STEPS, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6
 GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; with at most FEW results, one may be near zero
-FUSED = 4.0  # times the bound, where only fused arithmetic exceeds it: a right kernel may cancel, too
 MOST_FLOPS, MOST_BYTES, MOST_THREADS = 3e7, 2e7, 2_000_000  # per trial; the bytes of a layer of gpt2
 # Random sizes: small ones, some larger than a tile, and large ones: GPT-2's, powers of two and their neighbours.
 SMALL, MEDIUM = (2, 3, 4, 5, 6, 7, 9, 12, 16, 20), (33, 40, 48, 60, 64, 65, 70, 80, 96, 100, 128, 130, 132, 160, 192)
@@ -90,7 +89,8 @@ class Shapes:
 
     def all(self) -> None:
         self._follow(self._ones())
-        self._follow((self._at({dim: 1, other: named + 1}) for dim, other, named in self._beside_one()), WORK)
+        pairs = itertools.product(itertools.permutations(self.dims, 2), self.named)  # a single row may have its own way
+        self._follow((self._at({dim: 1, other: named + 1}) for (dim, other), named in pairs), WORK)
         every = itertools.product(range(TURNS), self.named, self.dims, (0, 2, 1))
         self.spent = 0.0
         self._follow((self._one_named(*each) for each in every), WORK)
@@ -108,10 +108,6 @@ class Shapes:
         yield from (self._at(dict.fromkeys(some, 1)) for some in few[:MOST_ONES])
         for dim, (name, seen) in itertools.product(self.dims, self._seen().items()):
             yield from itertools.repeat(((*base, {dim: 1, name: n}) for base in self.bases for n in seen), MOST_VALUES)
-
-    def _beside_one(self) -> Iterator[tuple[str, str, int]]:
-        """A single row may have a way of its own."""
-        return ((*two, named) for two in itertools.permutations(self.dims, 2) for named in self.named)
 
     def _one_named(self, turn: int, named: int, dim: str, more: int) -> Iterator[Call]:
         """One dimension has such a size, or two more than it; if the rung or the operation refuses that, another
@@ -154,27 +150,24 @@ class Shapes:
         """Shapes at which these places are reached. Many calls are probed, three blocks of each on zeros, the smallest
         first; of those that reach a place some are judged."""
         thorough = self.effort == THOROUGH
-        names, dtype, sized = self.trials.names(), self.trials.dtype, list[tuple[float, Call, Values]]()
+        trials, found = self.trials, dict[object, tuple[float, Call, Values]]()
         for call in self._around_numbers():
-            if given := self._legal(*call):
-                self.known.add(self._key(given))
-                size = sum(self.operation.size_of(self.operation.operand(n), given, dtype) for n in names)
-                sized.append((size, call, given))
-        sized = sorted((one for one in sized if one[0] <= MOST_PROBED), key=lambda one: one[0])
+            if (given := self._legal(*call)) and (size := self._size(given)) <= MOST_PROBED:
+                found.setdefault(self._key(given), (size, call, given))
+        sized = sorted(found.values(), key=lambda one: one[0])
         calls = [given for *_, given in sized]
-        asked = Probe(dtype.name, self.trials.tuning, names, calls, list(wanted), PROBING[thorough])
-        reached = self.trials.host.probe(self.rung, asked)
+        asked = Probe(trials.dtype.name, trials.tuning, trials.names(), calls, list(wanted), PROBING[thorough])
+        reached = trials.host.probe(self.rung, asked)
         chosen: dict[int, list[int]] = {}  # call -> lines
         for place, (_, line, _) in enumerate(wanted):
             numbers = [number for number, places in enumerate(reached) if place in places]
             uneven = [number for number in numbers if self._uneven(calls[number])]
             for number in [*dict.fromkeys([*numbers[:1], *uneven[: EACH - 1], *numbers[1:]])][:EACH]:
                 chosen.setdefault(number, []).append(line)
-        self.known -= {self._key(given) for given in calls}
         self.larger, self.scale = LARGER[thorough], max(self.scale, LEAST_REACHING)
-        named = ((min(lines), sized[number][1]) for number, lines in sorted(chosen.items()))
-        some = ([(replace(case, name=f"for line {line}"), *rest)] for line, (case, *rest) in named)
-        self._follow(some, WORK_REACHING)  # type: ignore[arg-type]
+        lines = ((min(some), *sized[number][1]) for number, some in sorted(chosen.items()))
+        some = ([(replace(case, name=f"for line {n}"), values, changed)] for n, case, values, changed in lines)
+        self._follow(some, WORK_REACHING)
 
     def _uneven(self, values: Values) -> bool:
         """Whether its sizes tell rows from columns, and a tail from none."""
@@ -186,15 +179,20 @@ class Shapes:
         numbers, middle = sizes_of(self.rung, MOST_SIZE), self.plain[len(self.plain) // 3 :]
         products = {a * b for a, b in itertools.combinations_with_replacement(numbers[-FACTORS:], 2)}
         goals = sorted({*numbers, *(p for p in products if p < MOST_SIZE), *USUAL, *(4 * n for n in numbers)})
-        flags = {tuple(values[s] for s in self.scalars): (case, values) for case, values in middle[::-1]}
+        flags = {tuple(values[s] for s in self._seen()): (case, values) for case, values in middle[::-1]}
         firsts = [*((dim,) for dim in self.dims), *(self.dims[:n] for n in range(2, len(self.dims) + 1))]
-        among = [(some, dim) for some in firsts for dim in some]
         for (case, values), whole in itertools.product([*flags.values(), *middle[1:3]], WHOLE):
             usual = {d: -(-int(values[d]) // whole) * whole if values[d] > 1 else 1 for d in self.dims}
             yield case, values, usual
-            for goal, (some, dim) in itertools.product(goals, among):
-                size = -(-goal // math.prod(usual[d] for d in some if d != dim) // whole) * whole
-                yield from ((case, values, {**usual, dim: max(1, n)}) for n in (size, size + whole))
+            others = {(dim, math.prod(usual[d] for d in some if d != dim)) for some in firsts for dim in some}
+            sizes = {(dim, -(-goal // n // whole) * whole) for dim, n in others for goal in goals}
+            for dim, size in sorted({(dim, max(1, size + more)) for dim, size in sizes for more in (0, whole)}):
+                yield case, values, {**usual, dim: size}
+
+    def _size(self, values: Values) -> float:
+        """Bytes of the operands."""
+        of = self.operation
+        return sum(of.size_of(of.operand(name), values, self.trials.dtype) for name in self.trials.names())
 
     def _at(self, changed: dict[str, int]) -> Iterator[Call]:
         return ((*base, changed) for base in self.bases)
@@ -257,9 +255,8 @@ class Shapes:
 
     def _work(self, values: Values) -> float | None:
         """The amount of work in it; None if too much. For unusual sizes the cost model may be too low."""
-        operation, dtype, tuning = self.operation, self.trials.dtype, self.trials.tuning
-        size = sum(operation.size_of(operation.operand(name), values, dtype) for name in self.trials.names())
-        flops = abs(operation.cost(values, dtype.size).flops)
+        dtype, tuning, size = self.trials.dtype, self.trials.tuning, self._size(values)
+        flops = abs(self.operation.cost(values, dtype.size).flops)
         threads, most_bytes, build = 0, MOST_BYTES_PYTHON, self._build(values)
         if isinstance(self.rung, CudaRung):
             launches = self.rung.launches(values, dtype, tuning, self.trials.device)

@@ -27,6 +27,7 @@ _HOST_HEADER = re.compile(
     r"|cudaProfiler\.h|cuda_profiler_api\.h|nvrtc\.h|cudaTypedefs\.h|pthread\.h|helper_(?!math)\w+\.h|torch/.*|ATen/.*|c10/.*|pybind11/.*"
     r"|Python\.h|gtest/.*|benchmark/.*|Eigen/.*)"
 )
+_TYPES = {"cublas": "cublas_v2.h", **dict.fromkeys(("torch/", "ATen/", "c10/"), "torch_types.h")}  # ours, of 16 bits
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][^\n]*', re.MULTILINE)
 _PLACED = re.compile(r'^[ \t]*#[ \t]*(?:include[ \t]*(?:"([^"\n]+)"|<([^/>\n]+)>)|pragma[ \t]+once).*$', re.MULTILINE)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\n|[^\n])*)", re.MULTILINE)
@@ -89,7 +90,8 @@ def device_part(source: str, named: frozenset[str] = frozenset(), only: frozense
             return _blank(found[0])
         if not _HOST_HEADER.fullmatch(found[1]):
             return found[0]
-        return "#include <cublas_v2.h>" if found[1].startswith("cublas") else _blank(found[0])  # ours: types of 16 bits
+        ours = next((header for start, header in _TYPES.items() if found[1].startswith(start)), None)
+        return f"#include <{ours}>" if ours else _blank(found[0])
 
     text = _INCLUDE.sub(put, source)
     if "__global__" not in text:

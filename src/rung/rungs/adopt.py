@@ -55,22 +55,25 @@ _SCALARS = {"nh", "hs", "num_heads", "head_size", "eps", "epsilon", "alpha", "be
 _GEMM = {"m": "rows", "n": "OC", "k": "C", "rows": "rows", "wa": "C", "wb": "OC", "ha": "rows", "hb": "C"}
 _GEMM |= {"numarows": "rows", "numacolumns": "C", "numbrows": "C", "numbcolumns": "OC"}
 _GEMM |= {"numcrows": "rows", "numccolumns": "OC", "lda": "C", "ldb": "OC", "ldc": "OC"}
+_DIMS = {
+    "B": ("batch", "batch_size", "bs", "bsz"),
+    "T": ("seq_len", "seq", "seqlen", "seq_length", "sequence_length"),
+    "NH": ("nh", "heads", "num_heads", "n_heads", "n_head", "h"),
+    "C // NH": ("hs", "head_size", "head_dim", "d", "dk", "d_k"),
+}
 _NEUTRAL = {"alpha": 1.0, "beta": 0.0}
 _BLOCKS = re.compile(r"block_?size|block_?dim|block$|threads")
-_CEIL = re.compile(r"ceil_?div|cdiv|div_?up|div_?ceil|up_?div|divide_?up|div_?round_?up|iceil", re.IGNORECASE)
+_CEIL = re.compile(r"ceil|cdiv|div_?up|up_?div|divide_?up|div_?round_?up", re.IGNORECASE)
 _LAUNCH = re.compile(r"([A-Za-z_][\w:]*)\s*(<(?!<)[^;{}]*?>)?\s*<<<", re.DOTALL)
-_LOCAL = re.compile(
-    r"\b(int|auto|unsigned|size_t|unsigned\s+int|uint|uint32_t|long|dim3)\s+(\w+)\s*"
-    r"(?:=\s*([^;{}]+)|\(([^;{}]*)\)\s*|\{([^;{}]*)\}\s*);"
+_DECLARED = re.compile(
+    r"\b((?:(?:const|constexpr|static|unsigned)\s+)*)(dim3|int|auto|unsigned|size_t|long|uint|u?int\d+_t|(?:torch|at)::Tensor)"
+    r"\s+(?=\w+\s*[=({])"
 )
 _COMMENT = re.compile(r"//([^\n]*)|/\*(.*?)\*/", re.DOTALL)
 _ASSIGNED = re.compile(r"(?:^|[;{}])\s*(\w+)\s*=(?!=)\s*([^;{}=]+);", re.MULTILINE)
-_TENSOR = re.compile(r"\b(?:auto|torch::Tensor|at::Tensor)\s+(\w+)\s*=\s*((?:torch|at)::\w+\s*\([^;]*\))\s*;")
 _NUMBER = re.compile(r"\s*,\s*(-?)(?:(INFINITY|[\w:<>]*infinity\(\))|([\d.]+(?:e[+-]?\d+)?))")
+_INDEX = re.compile(r"\b(\w+)\s*=\s*((?:blockIdx|threadIdx|blockDim)\.[xyz])\s*;")
 _ASSERTED = re.compile(r"\bassert\s*\(\s*([\w\s*()]+%\s*\w+)\s*==\s*0\s*\)")
-_CONSTANT = re.compile(
-    r"\b(?:constexpr|const)\s+(?:static\s+)?(?:int|unsigned|size_t|auto|uint|uint32_t)\s+(\w+)\s*=\s*([^;,]+);"
-)
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\(?[\w+*/ \t()-]+\)?)[ \t]*(?://.*)?$", re.MULTILINE)
 
 
@@ -173,6 +176,9 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
     right, tried = try_proposals(of, path, proposals)
+    if right is not None and right["held"] and not sure:
+        why = "the only headers that gave the right result on a small case did not in longer rows"
+        return Proposal(right["table"], doubts=(why, *_lines([right["table"], *proposals])))
     if right is not None and right["confirmed"]:
         rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
         why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line needs = "
@@ -262,6 +268,10 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
     defined = kernels_in(source)
     if not defined:
         raise RungError(f"{path} has no header, and no __global__ function that one could be proposed for.")
+    for some in written:  # of a function that is given the kernel, each that takes as much
+        for w in [w for w in some if w.kernel not in defined]:
+            names = [n for n in defined if len(kernel_parameters(source, n, str(path))) == len(w.arguments)]
+            some[:] = [*(one for one in some if one is not w), *(replace(w, kernel=name) for name in names)]
     every = {(w.kernel, w.template, w.grid, w.block): w for w in itertools.chain.from_iterable(written)}
     launches = [*every.values()] or [Written(name) for name in defined]
     parts = {w.kernel for some in written if in_a_row(source, some) for w in some}  # of what a host function computes
@@ -277,15 +287,15 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
             failures.append(failure)
     if not alternatives:
         if several := next((some for some in written if len({w.kernel for w in some}) > 1), None):
-            names = ", ".join(dict.fromkeys(w.kernel for w in several))
+            row = ", ".join(dict.fromkeys(w.kernel for w in several))
             raise RungError(
-                f"{failures[0]} If {names} do it in a row, the header has a [[launch]] for each (docs/header.md)."
+                f"{failures[0]} If {row} do it in a row, the header has a [[launch]] for each (docs/header.md)."
             )
         raise failures[0] if failures else RungError(f"{path}: no kernel has the operands of {of.name}.")
-    for row in itertools.zip_longest(*alternatives):  # in turn, so that each kernel has its best proposal tried early
-        for table, sure in filter(None, row):
+    for turn in itertools.zip_longest(*alternatives):  # so that each kernel has its best proposal tried early
+        for table, sure in filter(None, turn):
             kernel = table["launch"][0]["kernel"].partition("<")[0].rpartition("::")[2]
-            yield table, sure and len(row) == 1 and kernel not in parts
+            yield table, sure and len(turn) == 1 and kernel not in parts
 
 
 def in_a_row(source: str, launches: list[Written]) -> bool:
@@ -314,11 +324,10 @@ def _for_launch(
             if unknown := [name for name, entry in sized.items() if entry is None]:
                 made, name = scratch[unknown[0]], unknown[0]
                 raise RungError(f"{path}: what is {made}? Write a header with [buffers.{name}] shape = [...].")
-            shapes = enumerate(_shapes(of, body, instance, meant, bind, every, constants))
-            row = {"one_block": meant.grid == "1", "one_size": len(sizes_in(parameters)) == 1}
-            rules = fixed(of, source, bind.values(), **row)
+            shapes = enumerate(_shapes(of, source, body, instance, meant, bind, every, constants))
+            rules = fixed(of, source, bind)
             for (i, needs), (j, shape) in itertools.product(enumerate(rules), shapes):
-                needs = [*needs, *whole, *_within_limits(of, shape)]
+                needs = [*needs, *alone(of, bind, shape.values()), *whole, *_within_limits(of, shape)]
                 changed = {name: target for name, target in bind.items() if name != target}
                 table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes(parameters)}
                 more = {"needs": needs, "bind": changed, "buffers": sized}
@@ -389,7 +398,7 @@ def _instances(source: str, launch: Written, constants: dict[str, str]) -> Itera
     for text in dict.fromkeys(written or [""]):
         given = [types.get(a, launch.scope.get(a, constants.get(a, a))) for a in map(str.strip, _split(text))]
         for i, (a, (_, _, is_type)) in enumerate(zip(given, parameters, strict=False)):
-            if is_type and re.search(rf"\b(?:typename|class)\s+{re.escape(a)}\b", source):  # of the host's template
+            if is_type and a not in POINTEES:  # of the host's template, or of a macro
                 given[i] = "float"
             elif not is_type and (number := _over(a, {**constants, **launch.scope}, set())):
                 given[i] = number
@@ -492,7 +501,8 @@ def binds(
             )
         every_pick = itertools.product(*(list(enumerate(options)) for options in choices))
         ranked = [(sum(i for i, _ in picks), [value for _, value in picks]) for picks in every_pick]
-        ranked.sort(key=lambda one: (len(one[1]) - len({*one[1]}), one[0]))  # two numbers are seldom the same size
+        # Two numbers are seldom the same size, unless their names say so.
+        ranked.sort(key=lambda one: (one[0] and len(one[1]) - len({*one[1]}), one[0]))
         for _, picked in ranked[:12]:
             values = dict(zip([p.name for p in scalars], picked, strict=True))
             for bind in _in_both_layouts(of, {**targets, **values, **(given or {})}, body):
@@ -646,6 +656,8 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     if "OC" in of.dims and (lower in _GEMM or len(whole) >= 3):
         options += [_GEMM[lower].replace("rows", rows)] if lower in _GEMM else []
         options += [rows, "OC", "C"]
+    elif len(whole) == 1 and "OC" in of.dims:
+        options += ["C"]
     elif len(whole) == 1:
         options += [total, inner, rows] if lower in _TOTAL else [inner, total, rows]
     elif (lower in _ROWS and lower != "n") or (lower == "n" and others & (_COLUMNS - {"n", "k"})):
@@ -655,29 +667,37 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     else:
         nearest = [d for d in known if d.lower() == lower or d.lower() == lower.replace("num_", "")]
         options += [*nearest, *of.dims, rows, total]
-    heads = dict.fromkeys(("hs", "head_size", "head_dim", "d"), "C // NH") | {"nh": "NH", "num_heads": "NH"}
-    if "NH" in of.dims and "C" in of.dims and lower in heads:
-        options.insert(0, heads[lower])
+    usual = {dim: words for dim, words in _DIMS.items() if names_in(dim) <= {*of.dims} and lower in words}
+    attends = {"NH", "T", "C"} <= {*of.dims}
+    if attends or any(q.name.lower() in _DIMS["T"] for q in whole):
+        heads = attends and not any(q.name.lower() in _DIMS["NH"] for q in whole)
+        queries = ["T"] if attends and lower in ("m", "n") else []  # and keys
+        options = [*queries, *(["B * NH"] if heads and "B" in usual else []), *usual, *options]
     return list(dict.fromkeys(options))[:4]
 
 
-def fixed(
-    of: Operation, source: str, bound: Iterable[str | float], *, one_block: bool = False, one_size: bool = False
-) -> list[list[str]]:
-    """Conditions for scalars and operands that the kernel does not take: the usual value, or the neutral one; and one
-    row, first if one block is launched for all, last if the only size may be a row's."""
-    taken = {str(target) for target in bound}
-    found = _scalars_fixed(of, source, taken)
-    rows = [dim for dim in of.dims if dim in names_in(of.sizes[0])]
-    alone = [f"{dim} == 1" for dim in rows if rows != [*of.dims]]
-    in_one = [[*needs, *alone] for needs in found if alone and (one_block or one_size)]
+def fixed(of: Operation, source: str, bind: Mapping[str, str | float]) -> list[list[str]]:
+    """Conditions for scalars and operands that the kernel does not take: the usual value, or the neutral one."""
+    taken = {str(target) for target in bind.values()}
     without = [f"{o.name} == {o.neutral:g}" for o in of.operands if o.neutral is not None and o.name not in taken]
-    return [[*without, *needs] for needs in ([*in_one, *found] if one_block else [*found, *in_one])]
+    return [[*without, *needs] for needs in _scalars_fixed(of, source, taken)]
 
 
-def sizes_in(parameters: Iterable[Parameter]) -> list[Parameter]:
-    """The parameters that are whole numbers, but for a block's size."""
-    return [p for p in parameters if not (p.pointer or _real(p) or _BLOCKS.search(p.name.lower()))]
+def alone(of: Operation, bind: Mapping[str, str | float], shape: Iterable[object] = ()) -> list[str]:
+    """What holds for rows that neither the parameters nor the launch count: there is one. A product that is given one
+    size is square."""
+
+    def named(texts: Iterable[object]) -> set[str]:
+        whole = re.sub(r"//\s*\w+", "", " ".join(map(str, texts)))  # a divisor alone says nothing
+        found = set(re.findall(r"[A-Za-z_]\w*", whole))
+        return found.union(*(named([of.derived[name]]) for name in found & {*of.derived}))
+
+    results = [of.operand(str(target)) for target in bind.values() if target in {o.name for o in of.operands}]
+    rows = named([of.sizes[0], *(size for o in results if o.role == "out" for size in o.shape[:-1])])
+    if "OC" in of.dims and named(bind.values()) & {*of.dims} == {"C"}:
+        return [f"{dim} == {'1' if dim == 'B' else 'C'}" for dim in of.dims if dim != "C"]
+    counted = named([*bind.values(), *shape])
+    return [f"{dim} == 1" for dim in of.dims if dim in rows - counted] if not rows >= {*of.dims} else []
 
 
 def _scalars_fixed(of: Operation, source: str, bound: set[str]) -> list[list[str]]:
@@ -707,6 +727,7 @@ def _parses(expression: str) -> bool:
 
 def _shapes(
     of: Operation,
+    source: str,
     body: str,
     kernel: str,
     launch: Written,
@@ -715,6 +736,10 @@ def _shapes(
     constants: dict[str, str],
 ) -> Iterator[dict[str, Any]]:
     known = {*of.dims, *of.derived, *of.scalars}
+    names = [name for name, *_ in template_of(source, launch.kernel)]
+    constants = constants | dict(zip(names, _split(kernel.partition("<")[2].rstrip(">")), strict=False))
+    for name, index in _INDEX.findall(body):
+        body = re.sub(rf"\b{name}\b(?!\s*=)", index, body)
     means = _sizes_of(parameters, bind)
     scope = {**launch.scope}
     for name, argument in launch.passed.items():
@@ -789,10 +814,11 @@ def _by_indices(
     known = {*of.dims, *of.derived, *of.scalars}
     covered = {}
     for axis in "xyz":
-        times = re.search(rf"blockIdx\.{axis}\s*\*\s*(\w+)|(\w+)\s*\*\s*blockIdx\.{axis}", body)
-        if not times:
+        times = re.findall(rf"blockIdx\.{axis}\s*\*\s*(\w+)|(\w+)\s*\*\s*blockIdx\.{axis}", body)
+        steps = [constants.get(a or b, a or b) for a, b in times if (a or b) not in means]  # no row of that length
+        if not steps:
             continue
-        step = constants.get(times[1] or times[2], times[1] or times[2])
+        step = steps[0]
         made = re.search(rf"\b(\w+)\s*=[^;]*\bblockIdx\.{axis}\b[^;]*;", body)
         compared = re.search(rf"\b{made[1]}\s*(?:<|>=)\s*([^;&|?){{}}]+)", body) if made else None
         limit = _over(compared[1], {**constants, **means}, known) if compared else None
@@ -830,13 +856,21 @@ def _plain(sizes: list[str]) -> Any:
 
 def _constants(source: str) -> dict[str, str]:
     found = dict(_MACRO.findall(source))
-    found |= dict(_CONSTANT.findall(code_only(source)))
+    found |= dict(_declared(code_only(source), "const"))
     solved = {}
     for name, value in found.items():
         number = _over(value, found, set())
         if number is not None and number.isdigit():
             solved[name] = number
     return solved
+
+
+def _declared(text: str, having: str = "") -> Iterator[tuple[str, str]]:
+    """The variables that a text declares with a value, as `int n = 4`, `dim3 grid(n, 2), block{32}`."""
+    for found in _DECLARED.finditer(text):
+        for one in _split(until(text, found.end(), ";")[0]) if having in found[1] else ():
+            if made := re.fullmatch(r"(\w+)\s*(?:=\s*(.+)|[({](.*)[)}])", one, re.DOTALL):
+                yield made[1], made[2] or (f"dim3({made[3]})" if found[2] in ("dim3", "auto") else made[3])
 
 
 def _written(source: str, constants: dict[str, str]) -> list[list[Written]]:
@@ -852,15 +886,7 @@ def launches_in(text: str, constants: dict[str, str]) -> list[Written]:
     if "<<<" not in text:
         return []
     scope = dict(constants)
-    for kind, name, value, called, braced in _LOCAL.findall(text):
-        scope[name] = value or (f"dim3({called or braced})" if kind in ("dim3", "auto") else called or braced)
-    for declared in re.findall(r"\b(?:dim3|(?:const\s+|unsigned\s+)?(?:int|int64_t|auto))\s+([^;]*,[^;]*);", text):
-        for one in _split(declared):
-            if shape := re.fullmatch(r"(\w+)\s*[({](.*)[)}]", one, re.DOTALL):
-                scope[shape[1]] = f"dim3({shape[2]})"
-            elif number := re.fullmatch(r"(\w+)\s*=\s*([^={}]+)", one):
-                scope[number[1]] = number[2]
-    scope |= dict(_TENSOR.findall(text))
+    scope |= dict(_declared(text))
     scope |= {name: value for name, value in _ASSIGNED.findall(text) if name not in scope}
     asserted = _ASSERTED.findall(text)
     returned = re.search(r"\breturn\s+(\w+)\s*;", text)

@@ -83,8 +83,10 @@ def _of_function(
     for bind, _ in binds:
         shapes = {name: name for name in parameters(function) if name in SHAPES}
         meant = {**{p.name: str(bind[p.name]) for p in taken}, **shapes}
-        for needs in adopt.fixed(of, source, meant.values(), one_block=bool(re.search(r"\w\[\(?1,\)?\]\(", text))):
-            yield {"entry": name, "bind": meant, "needs": needs}
+        fixed = adopt.fixed(of, source, meant)
+        if re.search(r"\w\[\(?1,\)?\]\(", text):  # one block, for one row
+            fixed = [*([*needs, *adopt.alone(of, {})] for needs in fixed), *fixed]
+        yield from ({"entry": name, "bind": meant, "needs": needs} for needs in fixed)
 
 
 def _takes(of: Operation, taken: tuple[Parameter, ...], result: Parameter) -> bool:

@@ -130,10 +130,10 @@ def _multiples(of: Operation, rung: Rung, given: Values, dtype: Dtype, zeroed: l
         product = dim in names_in(rows) and rows in map(str, rung.header.bind.values())
         step = next((n for n in steps if right({**whole, dim: tile * 2 + n})), tile)
         needs[rows if product else dim] = step
-        off = [whole | {dim: more * tile + step // 2} for more in (3, 5)]  # wrong there, and right in other whole tiles
+        off = [whole | {dim: more * tile + step // 2} for more in (1, 3)]  # wrong there, right in another tile
         if step > 1 and any(completed(dims) is not None and right(dims) for dims in off):
             return []
-        if not all(right({**whole, dim: more * tile + step}) for more in (3, 4)):
+        if not right({**whole, dim: tile + step}):
             return []
     return [f"{size} % {step} == 0" for size, step in needs.items() if step > 1]
 
@@ -143,7 +143,9 @@ def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
     completed = [of.complete(c.values) for c in of.cases]
     every = [v for v, c in zip(completed, of.cases, strict=True) if dtype.name in c.dtypes]
     fitted = list(filter(None, (rung.fitted(v, dtype) for v in every)))
-    legal = [v for v in fitted if any(all(v[d] == one[d] for d in of.dims) for one in every)] or fitted
+    legal = [v for v in fitted if any(all(v[d] == one[d] for d in of.dims) for one in every)]
+    if len([v for v in legal if max(v[d] for d in of.dims) > 1]) < 2:  # one number is right by any launch
+        legal = fitted
     legal.sort(key=lambda v: (sum(v[d] == 1 for d in of.dims), sum(v[d] for d in of.dims)))
     if not legal:
         raise RungError("no case suits it")
@@ -156,8 +158,8 @@ def _right_in_long_rows(of: Operation, rung: Rung, dtype: Dtype, zeroed: list[st
     """Whether a run is right in the smallest case whose rows are longer than a warp: a block that has too many threads
     for the kernel is often right before."""
     inner = list(of.dims)[-1]
-    completed = [of.complete(c.values) for c in of.cases if dtype.name in c.dtypes]
-    longer = [v for v in completed if v[inner] > WARP and rung.refusal(v, dtype) is None]
+    fitted = (rung.fitted(of.complete(c.values), dtype) for c in of.cases if dtype.name in c.dtypes)
+    longer = [v for v in fitted if v is not None and v[inner] > WARP]
     try:
         sized = sorted(longer, key=lambda v: math.prod(v[d] for d in of.dims))
         return all(_right(of, rung, values, dtype, list(zeroed)) for values in sized[:1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -228,18 +228,23 @@ class Rung(ABC):
         """The values with the scalars that `needs` fixes, and dimensions rounded up to multiples of a power of two, as
         few as necessary, so that the rung takes them; None if it takes no such values."""
         operation = self.operation
-        fixed = {m[1]: evaluate(m[2], {}) for rule in self.needs if (m := _FIXED.fullmatch(rule))}
-        scalars = {s: fixed.get(s, values[s]) for s in operation.scalars}
+        equal = [(m[1], m[2]) for rule in self.needs if (m := _EQUAL.fullmatch(rule))]
+
+        def ruled(given: Values, names: Container[str]) -> Values:
+            for name, text in equal:
+                given |= {name: evaluate(text, given)} if name in names else {}
+            return given
 
         def taken(dims: Values) -> Values | None:
             try:
-                given = operation.complete({**scalars, **dims})
-                return given if self.refusal(given, dtype, device=device) is None else None
+                told = ruled({**values, **dims}, operation.dims if self.guessed else ())  # of a header nobody wrote
+                given = operation.complete({n: told[n] for n in (*operation.dims, *operation.scalars)})
+                found = ruled(given, operation.scalars)
+                return found if self.refusal(found, dtype, device=device) is None else None
             except RungError:
                 return None
 
-        told = fixed if self.guessed else {}  # of a header that nobody wrote
-        own: Values = {dim: told.get(dim, values[dim]) for dim in operation.dims}
+        own: Values = {dim: values[dim] for dim in operation.dims}
         for multiple in (1, 2, 4, 8, 16, 32, 64, 128, 256):
             rounded: Values = {dim: -(-int(size) // multiple) * multiple for dim, size in own.items()}
             if taken(rounded) is None:
@@ -309,6 +314,7 @@ class Rung(ABC):
         raise RungError(f"{reason}; {other.full_name} would do." if other else f"{reason}.")
 
 
+_EQUAL = re.compile(r"(\w+) == ([^=<>%]+)")
 _FIXED = re.compile(r"(\w+) == ([\d.e-]+)")
 _PROSE = r"""^(?:{keys})[ \t]*=[ \t]*
         (?:\"\"\".*?\"\"\" | '''.*?''' | \((?:\s*(?:"(?:\\.|[^"\\])*"))+\s*\)

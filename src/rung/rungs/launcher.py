@@ -89,7 +89,10 @@ def _defined(source: str, path: Path) -> dict[str, _Function]:
     """The host functions of a file that take pointers."""
     found: dict[str, _Function] = {}
     for text in host_part(source).split("\0"):
-        name, parameters = function_parameters(text, source, str(path))
+        try:
+            name, parameters = function_parameters(text, source, str(path))
+        except RungError:  # a parameter that is a function, for example
+            continue
         if any(p.pointer for p in parameters):
             found[name] = _Function(text, parameters)
     return found
@@ -111,11 +114,14 @@ def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]
         for name in names:
             one = defined[name]
             own = {word: value for word, value in given.items() if word in {p.name for p in one.parameters}}
-            bound, fixed = next(_ways(of, source, path, call, one, own))
-            operands = {o.name for o in of.operands} | {*own.values()}
-            if p := next((p for p in one.parameters if adopt.unknown(of, p) and bound[p.name] not in operands), None):
-                raise RungError(f"{path}: what is {p.ctype} {p.name} of {call}? Say so, as in --with {p.name}=1.")
-            found.append(LauncherRung(of, path, call if name == plain else name, one, bound, [*fixed, *needs]))
+            called = call if name == plain else name
+            if (rung := _right(of, path, called, one, own, needs, time.monotonic() + MOST_SECONDS)) is None:
+                bound, fixed = next(_ways(of, source, path, call, one, own))
+                told = {o.name for o in of.operands} | {*own.values()}
+                if p := next((p for p in one.parameters if adopt.unknown(of, p) and bound[p.name] not in told), None):
+                    raise RungError(f"{path}: what is {p.ctype} {p.name} of {call}? Say so, as in --with {p.name}=1.")
+                rung = LauncherRung(of, path, called, one, bound, [*fixed, *needs])
+            found.append(rung)
     unknown = given.keys() - {p.name for rung in found for p in rung.parameters}
     if unknown:
         raise RungError(f"--with {min(unknown)}: no launcher has such a parameter.")
@@ -131,30 +137,45 @@ def found_right(of: Operation, path: Path, *, in_a_row: bool = False) -> Launche
         defined = {n: f for n, f in defined.items() if adopt.in_a_row(source, adopt.launches_in(f.text, {}))}
     if not defined:
         return None
-    from rung.rungs import adopt_trial  # it imports torch
-
-    began = time.monotonic()
+    deadline = time.monotonic() + MOST_SECONDS
     for name, one in sorted(defined.items(), key=lambda item: -item[1].text.count("<<<")):
         with suppress(RungError):
-            for bound, needs in itertools.islice(_ways(of, source, path, name, one, {}), MOST):
-                if time.monotonic() - began > MOST_SECONDS:
-                    return None
-                rung = LauncherRung(of, path, name, one, bound, needs)
-                rung.guessed = True
-                zeroed = adopt_trial.right_in_small(of, rung, dtype_named(rung.dtypes[0]))
-                if zeroed is not None:
-                    rung.header = replace(rung.header, zeroed=tuple(zeroed))
-                    return rung
+            if rung := _right(of, path, name, one, {}, (), deadline):
+                return rung
+    return None
+
+
+def _right(
+    of: Operation,
+    path: Path,
+    call: str,
+    function: _Function,
+    given: Mapping[str, str],
+    needs: Sequence[str],
+    deadline: float,
+) -> LauncherRung | None:
+    """A host function with what its parameters are, if a trial on small cases is right."""
+    from rung.rungs import adopt_trial  # it imports torch
+
+    for bound, fixed in itertools.islice(_ways(of, read_text(path), path, call, function, given), MOST):
+        if time.monotonic() > deadline:
+            return None
+        rung = LauncherRung(of, path, call, function, bound, [*fixed, *needs])
+        rung.guessed = True
+        zeroed = adopt_trial.right_in_small(of, rung, dtype_named(rung.dtypes[0]))
+        if zeroed is not None:
+            rung.header = replace(rung.header, zeroed=tuple(zeroed))
+            return rung
     return None
 
 
 def _ways(
     of: Operation, source: str, path: Path, name: str, function: _Function, given: Mapping[str, str]
 ) -> Iterator[tuple[Mapping[str, str | float], list[str]]]:
-    """What a host function's parameters may be, the likeliest first, with conditions; its only size may be a row's."""
-    sizes = [p for p in adopt.sizes_in(function.parameters) if p.name not in given]
+    """What a host function's parameters may be, the likeliest first, with conditions."""
     for bound, _ in adopt.binds(of, function.parameters, adopt.Written(name), path, name, given=given):
-        yield from ((bound, needs) for needs in adopt.fixed(of, source, bound.values(), one_size=len(sizes) == 1))
+        rows = adopt.alone(of, bound)
+        yield from ((bound, [*needs, *rows]) for needs in adopt.fixed(of, source, bound))
 
 
 class LauncherRung(Rung):

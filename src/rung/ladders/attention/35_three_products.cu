@@ -229,7 +229,9 @@ extern "C" __global__ void __launch_bounds__(WARPGROUP*(GROUPS + 1), BLOCKS)
         multiply_scores<BR>(s, shared.q.hi, group * 64, shared.k[stage].lo, true);
         multiply_scores<BR>(s, shared.q.hi, group * 64, shared.k[stage].hi, true);
         warpgroup_commit();
-        const float k_unit = shared.k_unit[stage].x, factor[2] = {q_unit[0] * k_unit, q_unit[1] * k_unit};
+        // Of rows of zeros it would be zero, and the product with a hidden score no number.
+        const float k_unit = shared.k_unit[stage].x,
+                    factor[2] = {fmaxf(q_unit[0] * k_unit, 0x1p-126f), fmaxf(q_unit[1] * k_unit, 0x1p-126f)};
         warpgroup_wait<0>();
         release(&shared.k_free[stage]);
         if (block == mine - 1) mask_scores(s, rows_at, block * BC, T, causal);

@@ -5,7 +5,7 @@ The reference computes with the numbers that the codes stand for; quantising the
 
 from __future__ import annotations
 
-from rung.inputs import rows_alike
+from rung.inputs import Change, rows_alike
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
@@ -67,6 +67,11 @@ def sdpa_decoded(
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2).flatten(2)
 
 
+def all_of(number: float) -> Change:
+    """Codes of this number."""
+    return lambda codes, _: torch.full_like(codes, number, dtype=torch.float8_e4m3fn).view(torch.uint8)
+
+
 OPERATION = Operation(
     name="attention_low",
     summary="out = softmax(q k^T scale) v, causal, of eight-bit q, k and v with a scale for each head",
@@ -92,7 +97,10 @@ OPERATION = Operation(
         Case("heads of 128", dict(B=1, T=40, C=128, NH=1, scale=0.05)),
         Case("gpt2", dict(B=2, T=199, C=768, NH=12), where="cuda"),
     ),
-    edges={"rows of zeros": dict.fromkeys(("q_f8", "k_f8", "v_f8"), rows_alike(0))},
+    edges={
+        "rows of zeros": dict.fromkeys(("q_f8", "k_f8", "v_f8"), rows_alike(0)),
+        "scores far below zero": {"q_f8": all_of(TOP), "k_f8": all_of(-TOP)},
+    },
     shapes={
         "b4t64": dict(B=4, T=64, C=768, NH=12),
         "b8t1024": dict(B=8, T=1024, C=768, NH=12),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rung.inputs import rows_alike
+from rung.inputs import BELOW, rows_alike, scores_alike
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
@@ -94,7 +94,10 @@ OPERATION = Operation(
         Case("one token", dict(B=3, T=1, C=16, NH=2)),
         Case("gpt2", dict(B=2, T=199, C=768, NH=12), where="cuda"),
     ),
-    edges={"rows of zeros": {"qkv": rows_alike(0.0), "dout": rows_alike(0.0)}},
+    edges={
+        "rows of zeros": {"qkv": rows_alike(0.0), "dout": rows_alike(0.0)},
+        "scores far below zero": {"qkv": scores_alike(BELOW)},
+    },
     shapes={
         "b4t64": dict(B=4, T=64, C=768, NH=12),
         "b8t1024": dict(B=8, T=1024, C=768, NH=12),

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from rung.expressions import Number
 from rung.inputs import (
-    Change,
+    BELOW,
     all_alike,
     climbing,
     full,
     keys_far_apart,
     left_behind,
     one_far_above,
+    one_feature,
     rows_alike,
     scores_alike,
     times,
@@ -85,13 +86,6 @@ def queries_of_either_sign(qkv: torch.Tensor, v: Mapping[str, Number]) -> torch.
     return heads.view_as(qkv)
 
 
-def in_last_feature(value: float) -> Change:
-    def change(k: torch.Tensor, _: Mapping[str, Number]) -> torch.Tensor:
-        return F.pad(torch.full_like(k[..., :1], value), (k.shape[-1] - 1, 0))
-
-    return change
-
-
 OPERATION = Operation(
     name="cached_attention",
     summary="out = softmax(q k^T scale, over the cached keys up to the query's own) v, for every head",
@@ -148,7 +142,7 @@ OPERATION = Operation(
         Case("a wide window in a long text", dict(B=2, T=1, S=1024, C=64, NH=1, window=530, globals=150), where="alone",
              change={"past": uneven}),
         Case("at -100000", dict(B=1, T=2, S=37, C=32, NH=1, scale=1.0), where="file", dtypes=("f32",),
-             change={"qkv": scores_alike(-1e5), "k": in_last_feature(-(1e5**0.5))}),
+             change={"qkv": scores_alike(-1e5), "k": one_feature(-1e5)}),
         Case("seventy sequences", dict(B=70, T=1, S=75, C=32, NH=1), where="file", change={"past": uneven}),
         Case("twelve heads", dict(B=2, T=1, S=9, C=768, NH=12), where="file", change={"past": uneven}),
         Case("many new tokens", dict(B=3, T=12, S=40, C=32, NH=1), where="file", change={"past": uneven}),
@@ -161,7 +155,10 @@ OPERATION = Operation(
             dict(B=1, T=40, S=45, C=32, NH=1),
         ),
     ),
-    edges={"rows of zeros": {"qkv": rows_alike(0.0), "k": rows_alike(0.0)}},
+    edges={
+        "rows of zeros": {"qkv": rows_alike(0.0), "k": rows_alike(0.0)},
+        "scores far below zero": {"qkv": scores_alike(BELOW), "k": one_feature(BELOW)},
+    },
     shapes={
         "b1s1024": dict(B=1, T=1, S=1024, C=768, NH=12),
         "b1s128": dict(B=1, T=1, S=128, C=768, NH=12),

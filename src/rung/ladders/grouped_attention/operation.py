@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rung.expressions import Number
-from rung.inputs import FAR, all_alike, levels, rows_alike, times
+from rung.inputs import BELOW, FAR, all_alike, levels, one_feature, rows_alike, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
@@ -176,7 +176,10 @@ OPERATION = Operation(
             dict(B=1, T=2, NH=40, NKV=8, HS=128),
         ),
     ),
-    edges={"rows of zeros": {"queries": rows_alike(0.0), "k_cache": rows_alike(0.0)}},
+    edges={
+        "rows of zeros": {"queries": rows_alike(0.0), "k_cache": rows_alike(0.0)},
+        "scores far below zero": {"queries": one_feature(-BELOW), "k_cache": one_feature(BELOW)},
+    },
     shapes={
         "b4t64": dict(B=4, T=64, NH=32, NKV=8, HS=64),
         "b8t1024": dict(B=8, T=1024, NH=32, NKV=8, HS=64),

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rung.expressions import Number
-from rung.inputs import all_alike, climbing, full, keys_far_apart, left_behind, one_far_above, rows_alike, times, uneven
+from rung.inputs import (
+    BELOW,
+    all_alike,
+    climbing,
+    full,
+    keys_far_apart,
+    left_behind,
+    one_far_above,
+    one_feature,
+    rows_alike,
+    times,
+    uneven,
+)
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
@@ -141,7 +153,10 @@ OPERATION = Operation(
             dict(B=1, T=40, NH=2, NKV=1, HS=32, S=45),
         ),
     ),
-    edges={"rows of zeros": {"queries": rows_alike(0.0), "k": rows_alike(0.0)}},
+    edges={
+        "rows of zeros": {"queries": rows_alike(0.0), "k": rows_alike(0.0)},
+        "scores far below zero": {"queries": one_feature(-BELOW), "k": one_feature(BELOW)},
+    },
     shapes={
         "b1s1024": dict(B=1, T=1, NH=32, NKV=8, HS=64, S=1024),
         "b1s8192": dict(B=1, T=1, NH=32, NKV=8, HS=64, S=8192),

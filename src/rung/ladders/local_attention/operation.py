@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rung.inputs import large_but_for_scores, rows_alike, scores_alike, scores_beyond_exp, scores_far_apart
+from rung.inputs import BELOW, large_but_for_scores, rows_alike, scores_alike, scores_beyond_exp, scores_far_apart
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 from rung.precision import float32_products
@@ -166,7 +166,10 @@ OPERATION = Operation(
         Case("gpt2-xl, full context", dict(B=1, T=1024, C=1600, NH=25), where="cuda"),
         *sizes(dict(B=67, T=3, C=64, NH=2, window=2), dict(B=1, T=2, C=1024, NH=16), dict(B=1, T=2, C=1280, NH=20)),
     ),
-    edges={"rows of zeros": {"qkv": rows_alike(0.0)}},
+    edges={
+        "rows of zeros": {"qkv": rows_alike(0.0)},
+        "scores far below zero": {"qkv": scores_alike(BELOW)},
+    },
     shapes={
         "b4t64": dict(B=4, T=64, C=768, NH=12),
         "b8t1024": dict(B=8, T=1024, C=768, NH=12),
