@@ -1,6 +1,7 @@
 """The processors and GPUs that this process may use."""
 
 import os
+import time
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -20,6 +21,11 @@ def available_memory() -> int:
     fields = dict(line.split(":", 1) for line in _lines(Path("/proc/meminfo")) if ":" in line)
     free = int(fields["MemAvailable"].split()[0]) << 10 if "MemAvailable" in fields else _free_pages()
     return max(0, min([free, *(left for left in map(_left, _groups()) if left is not None)]))
+
+
+def cpu_seconds(pid: int) -> float:
+    """The CPU time of a process; OSError once it has ended, or where the system does not tell."""
+    return time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid(3) makes it
 
 
 def _free_pages() -> int:

@@ -47,7 +47,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The one sentence that ends the command."""
     assert rung(*words) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.startswith("rung: ") and captured.err.count("\n") == 1
+    told = [line for line in captured.err.splitlines() if "compiled for this processor" not in line]  # with empty caches
+    assert captured.out == "" and len(told) == 1 and told[0].startswith("rung: ")
     return captured.err
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rung.check.report import SLOW, Failure, how_it_ended
+from rung.processors import cpu_seconds
 from rung.rungs.base import Device
 
 IDLE = 4  # times the limit on CPU time, for a process that only waits
@@ -106,7 +107,7 @@ class Child:
         """On the emulator, the process's CPU time: what is affordable should not depend on other load."""
         if self.device != "cuda" and sys.platform == "linux":
             with contextlib.suppress(OSError):  # it has ended
-                return time.clock_gettime(~self._process.pid << 3 | 2)  # as clock_getcpuclockid(3) makes it
+                return cpu_seconds(self._process.pid)
         return time.monotonic()
 
     @property

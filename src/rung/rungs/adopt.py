@@ -30,6 +30,7 @@ from rung.errors import CompileError, RungError
 from rung.expressions import evaluate, names_in, product
 from rung.files import read_text
 from rung.operation import Operand, Operation
+from rung.processors import cpu_seconds
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
 from rung.rungs.cuda import CudaRung, whole_text
 from rung.rungs.header import has_header, inline
@@ -38,7 +39,7 @@ from rung.rungs.words import SCALARS, names_of, plain_name
 
 MOST = 48  # proposals that are tried
 CANDIDATES = 3  # that are shown, where none is right
-SECONDS = 20.0
+SECONDS, IDLE = 20.0, 4  # of CPU time; times that, for processes that wait
 SILENCE = 1.0  # seconds
 WHOLE = 4  # letters: a shorter word is found as a part of a name only
 OPERATIONS = 3  # of those that names speak of, whose headers are tried
@@ -217,7 +218,7 @@ def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) ->
 
     first = 0
     began = said = time.monotonic()
-    deadline = began + SECONDS
+    used = 0.0  # CPU seconds of processes that have ended: what is found does not depend on other load
     held: dict[str, Any] | None = None  # right where a row is short: another may be right everywhere
     context: Any = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
     while first < PASSES * len(proposals):
@@ -226,14 +227,16 @@ def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) ->
         process = context.Process(target=tried, args=asked, daemon=True)
         process.start()
         end.close()
-        begun = -1
+        begun, own = -1, 0.0
         try:
-            while (now := time.monotonic()) < deadline:
+            while used + own < SECONDS and (now := time.monotonic()) < began + IDLE * SECONDS:
                 if now - said > SILENCE:
                     said, number = now, max(begun, first) % len(proposals) + 1
                     for say in progress:
                         say(f"rung: header {number} of {len(proposals)} is tried ({now - began:.1f} s)")
-                if not answers.poll(min(SILENCE, deadline - now)):
+                with suppress(OSError):
+                    own = cpu_seconds(process.pid)
+                if not answers.poll(SILENCE / 2):
                     continue
                 answer = json.loads(answers.recv_bytes())
                 if isinstance(answer, int):
@@ -250,6 +253,7 @@ def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) ->
                 return held, first
             first = begun + 1
         finally:
+            used += own
             process.kill()
             process.join()
             answers.close()
