@@ -74,7 +74,7 @@ def test_a_programs_own_failure_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_a_source_that_does_not_compile_is_refused_at_its_line(tmp_path: Path) -> None:
-    found = rung("run", file(tmp_path, "int main()\n{\n    cudaTextureObject_t t;\n}\n"), "--json")
+    found = rung("run", file(tmp_path, "int main()\n{\n    cudaNoSuchObject_t t;\n}\n"), "--json")
     assert (found["verdict"], found["exit"]) == ("refused", 2)
     assert found["findings"][0]["kind"] == "compile"
     assert found["findings"][0]["place"] == {"file": str(tmp_path / "mine.cu"), "line": 3}
