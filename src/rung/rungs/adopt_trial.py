@@ -24,7 +24,7 @@ from rung.rungs.cuda import CudaRung
 from rung.rungs.operations import operation as operation_named
 from rung.rungs.python import PythonRung
 
-WARP = 32
+WARP, LARGE = 32, 1 << 17
 PASSES = 4  # small cases, then sizes that are whole tiles of 32, 64 and 128
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other header is tried
 
@@ -155,16 +155,24 @@ def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
 
 
 def _right_in_long_rows(of: Operation, rung: Rung, dtype: Dtype, zeroed: list[str]) -> bool:
-    """Whether a run is right in the smallest case whose rows are longer than a warp: a block that has too many threads
-    for the kernel is often right before."""
+    """Whether a run is right in the smallest case whose rows are longer than a warp, and in the longest rows that are
+    no more than LARGE numbers: a block that has too many threads for the kernel is often right before, and a grid
+    that has a block for each row until rows are longer than what a block does."""
     inner = list(of.dims)[-1]
-    fitted = (rung.fitted(of.complete(c.values), dtype) for c in of.cases if dtype.name in c.dtypes)
-    longer = [v for v in fitted if v is not None and v[inner] > WARP]
-    try:
-        sized = sorted(longer, key=lambda v: math.prod(v[d] for d in of.dims))
-        return all(_right(of, rung, values, dtype, list(zeroed)) for values in sized[:1])
-    except RungError:
-        return False
+    completed = [of.complete(c.values) for c in of.cases if dtype.name in c.dtypes]
+    longer = [v for v in completed if v[inner] > WARP and rung.refusal(v, dtype) is None]
+    sized = sorted(longer, key=lambda v: math.prod(v[d] for d in of.dims))
+    few = [v for v in sized if math.prod(v[d] for d in of.dims) <= LARGE]
+    for values in [*sized[:1], *sorted(few, key=lambda v: -v[inner])[:1]]:
+        try:
+            if not _right(of, rung, values, dtype, list(zeroed)):
+                return False
+        except EmulatorFault as fault:
+            if fault.kind != "unfinished":
+                return False
+        except RungError:
+            return False
+    return True
 
 
 def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype, zeroed: list[str]) -> bool:
