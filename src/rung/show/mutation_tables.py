@@ -95,7 +95,8 @@ def corpus(rows: Iterable[Row], part: str) -> str:
     ]
     ways = ("rung", THOROUGH, "KernelBench", "GPU MODE", sanitizer)
     if part == "kernels":
-        cells = [(k[0], k[1], markdown.plain(" ".join(k[2].split())), k[3], k[5], k[6]) for k in kernels]
+        texts = [markdown.plain(" ".join(k[2].split())).replace("](", "]\\(") for k in kernels]  # a lambda is no link
+        cells = [(k[0], k[1], text, k[3], k[5], k[6]) for k, text in zip(kernels, texts, strict=True)]
         return markdown.table(("class", "file", "what of its text becomes what", "hash", "right twin", "hash"), cells)
 
     def share(told: list[dict[str, bool]], way: str) -> str:
