@@ -33,7 +33,7 @@ DTYPES = {
     d.name: d
     for d in (
         Dtype("f32", "f32", "float", "RUNG_F32", 1.3e-6, 1e-4, 1e-5),
-        Dtype("tf32", "f32", "float", "RUNG_TF32", 1e-3, 4e-3, 2e-3),  # tensor cores cut 32 bits off, and round none
+        Dtype("tf32", "f32", "float", "RUNG_TF32", 1e-3, 4e-3, 2e-3),  # operands may be truncated
         Dtype("f16", "f16", "__half", "RUNG_F16", 1e-3, 2e-3, 1e-3),
         Dtype("bf16", "bf16", "__nv_bfloat16", "RUNG_BF16", 1.6e-2, 1.6e-2, 1e-2),
     )

@@ -455,7 +455,7 @@ __global__ void meets(float* out) {
     ("threads", "between", "racy"),
     [(32, "", True), (32, "__syncwarp()", False), (64, "__syncwarp()", True), (64, "__syncthreads()", False)],
 )
-def test_who_uses_a_byte_barrier_is_behind_the_thread_that_began_it(threads: int, between: str, racy: bool) -> None:
+def test_a_byte_barrier_is_initialised_before_other_threads_use_it(threads: int, between: str, racy: bool) -> None:
     out, how = torch.zeros(threads), {"block": threads, "defines": [("BETWEEN", between)]}
     if racy:
         assert "shared variable 'full'" in race_of(BEGINS, out, **how)

@@ -61,13 +61,13 @@ def mutate(
     for number, row in enumerate(judging, 1):
         rows[row.question] = row if output is None else store.append(row, output)
         print(f"{number} of {len(work)}: {row.what} {row.part}", file=sys.stderr, flush=True)
-    other = [r for r in rows.values() if r.verdict != "illegal" and mutation.SAME_CODE not in r.notes]
-    survivors = [r for r in other if r.verdict == "ok"]
+    judged = [r for r in rows.values() if r.verdict != "illegal" and mutation.SAME_CODE not in r.notes]
+    survivors = [r for r in judged if r.verdict == "ok"]
     console.table(
         ("rung", "file", "line", "kind", "change that survives"),
         [(r.what, r.options["file"], r.options["line"], r.part, r.options["change"]) for r in survivors],
         right=("line",),
     )
-    refused = len(other) - len(survivors)
-    share = refused / len(other) if other else 1.0
-    print(f"\n{refused} of {len(other)} mutants that change the machine code are refused ({share:.1%}).")
+    refused = len(judged) - len(survivors)
+    share = refused / len(judged) if judged else 1.0
+    print(f"\n{refused} of {len(judged)} mutants that change the machine code are refused ({share:.1%}).")

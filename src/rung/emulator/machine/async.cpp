@@ -115,7 +115,7 @@ uint32_t value(const Warp& warp, const Operand& o, unsigned lane)
     return warp.row(o, scratch)[lane];
 }
 
-// Whoever uses a barrier is behind the thread that began it, as one who reads what another has written.
+// Initialising a byte barrier is a write, and each use a read: without a barrier of threads between them, that is a race.
 void look_at_barrier(Warp& warp, const Op& op, Block& block, uint32_t at, unsigned lane, bool write)
 {
     uint64_t places[WARP];
