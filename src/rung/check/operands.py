@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from rung.check.compare import Deviation, Measured, measure
+from rung.check.compare import Deviation, Measured
 from rung.check.guarded_memory import POISONS, Block, fill
 from rung.dtypes import Dtype
 from rung.errors import RungError
@@ -214,20 +214,9 @@ class Operands:
                 if off.numel():
                     tolerance = max(tolerance, 2 * float(off.abs().max() / size) * math.sqrt(off.numel()))
                     dtype = replace(dtype, norm_cap=max(dtype.norm_cap, 2 * float(off.norm() / size)))
-            changed = operand.changed(self.tensors, self.values) if operand.changed else None
-            found.append(
-                measure(
-                    name,
-                    out,
-                    right,
-                    dtype,
-                    tolerance,
-                    exact=exact,
-                    apart=operand.apart,
-                    rounded=operand.rounded,
-                    changed=changed,
-                )
-            )
+            kept = operand.changed(self.tensors, self.values) if operand.changed else None
+            kinds = operand.apart, operand.rounded, kept
+            found.append(Measured(name, out, right, dtype, tolerance, exact, *kinds))
         return found
 
     def _as_admitted(self, out: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
