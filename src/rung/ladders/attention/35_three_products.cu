@@ -1,7 +1,7 @@
 /*---
 idea   = "float32 by three products in half precision. A first kernel splits every tile of K and V once into halves, x * 2^e = hi + lo, in the layout that the copy engine and wgmma need; Q and P are split in registers; hi hi + hi lo + lo hi is the product to 22 bits."
 expect = "Rung 29 splits each tile into three TF32 products anew for every block of queries. Products of halves are twice as fast as TF32 and may be transposed, so V needs no transposition: 3 x 17 us of products at b8t1024 and 25 us for the splitting, against 317 us."
-found  = "The present code has not been measured: the factor of a row's scores stays above zero, since rows of zeros gave NaN before."
+found  = "117.8 us at b8t1024 on an H200 (three warpgroups, 128 keys): 4.1x over torch's efficient attention (486 us). 642 us for 16 heads of 8192, 7.0x over torch's. A row of zeros keeps a factor of its scores above zero: without it zero times a hidden score is NaN."
 from   = "attention/31"
 rewrite = "Every product becomes three, and a separate kernel has split K and V into halves: loads, products and the sum over a block of keys are new code; roles, masks and the softmax stay."
 dtypes = ["f32"]
