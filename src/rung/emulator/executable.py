@@ -194,7 +194,8 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
         found = ("-isystem", str(_host_headers(folder)), "-isystem", str(folder))
         expanded = _run([*expand, *found])
     _check(source, expanded)
-    command = [*flags, "-fpreprocessed", "-x", "c++", "-S", "-", "-o"]
+    generating = (o for o in options.more if o.startswith(("-f", "-m", "-p")))  # -fopenmp
+    command = [*flags, *generating, "-fpreprocessed", "-x", "c++", "-S", "-", "-o"]
     how = device_code.KernelOptions(
         options.arch, options.include, options.defines, options.standard, options.kernels, options.relocatable
     )
@@ -273,6 +274,8 @@ def link(
     if result.returncode:
         missing = sorted(set(re.findall(r"undefined reference to `([^']+)'", result.stderr)))
         detail = f"these are defined nowhere: {', '.join(missing[:8])}" if missing else result.stderr.strip()[:600]
+        if any(name.startswith(("omp_", "GOMP_")) for name in missing):
+            detail += " (OpenMP: give -Xcompiler -fopenmp)"
         raise CompileError(f"The program does not link: {detail}.")
 
 

@@ -9,11 +9,19 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from rung.dtypes import DTYPES
 from rung.results.row import Row
 from rung.show import markdown
 
 EQUIVALENT = "equivalent:"
 THOROUGH = "rung --thorough"
+
+
+def bounds() -> str:
+    """The error bounds of each number format."""
+    bounds = {d.name: (d.rtol, d.atol, d.norm_cap) for d in DTYPES.values()}
+    rows = [(name, *(f"{bound:.1e}".replace("e-0", "e-") for bound in some)) for name, some in bounds.items()]
+    return markdown.table(("dtype", "rtol", "least atol", "cap"), rows)
 
 
 def parts(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:

@@ -151,7 +151,7 @@ void note_launch(const Ran& ran)
 }
 
 // A terminal's line is replaced; elsewhere lines follow each other, further apart.
-constexpr double SILENCE = 2, IN_PLACE = 0.5, APART = 10;
+constexpr double SILENCE = 2, IN_PLACE = 0.5, APART = 10, KNOWN = 1;  // the last: a launch before its end is guessed
 struct Progress { std::string kernel; double began = 0, due = 0; bool shown = false; };
 static auto& progress = *new Progress;
 
@@ -176,7 +176,7 @@ void tell_progress(uint64_t ended, uint64_t all)
     static const bool in_place = isatty(2);
     progress.due = now + (in_place ? IN_PLACE : APART), progress.shown = in_place;
     char left[60] = "";
-    if (ended) snprintf(left, sizeof left, ", some %.0f s left", (now - progress.began) / double(ended) * double(all - ended));
+    if (ended && now - progress.began > KNOWN) snprintf(left, sizeof left, ", some %.0f s left", (now - progress.began) / double(ended) * double(all - ended));
     fflush(stdout);
     fprintf(stderr, "%srung: %s: %llu of %llu blocks after %.0f s%s%s", in_place ? "\r\033[K" : "", progress.kernel.c_str(), (unsigned long long)ended,
             (unsigned long long)all, now - progress.began, left, in_place ? "" : "\n");

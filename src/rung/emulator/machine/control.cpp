@@ -585,8 +585,9 @@ void require_time(double began, const std::vector<std::unique_ptr<Unit>>& reside
             for (const auto& warp : block->warps) endless |= !launch.interleaved && warp->clock > MUCH_LONGER * progress.longest;
     executing = nullptr;  // it is no instruction's fault
     if (!endless)
-        fail(*nobody(), RUNG_UNFINISHED, "after %.0f s of CPU time %llu of %llu %s have ended", launch.seconds, (unsigned long long)progress.ended,
-             (unsigned long long)progress.all, launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > 1 ? "clusters" : "blocks");
+        fail(*nobody(), RUNG_UNFINISHED, "after %.0f s of CPU time %llu of %llu %s have ended: all of them would take some %.0f s", launch.seconds,
+             (unsigned long long)progress.ended, (unsigned long long)progress.all, launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > 1 ? "clusters" : "blocks",
+             (seconds_now() - began) / double(progress.ended) * double(progress.all));
     char text[100];
     snprintf(text, sizeof text, "the kernel does not end: it ran for %.0f s of CPU time", launch.seconds);
     if (!resident.empty()) tell_deadlock(*resident.front(), text);

@@ -84,6 +84,13 @@ void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t*
     });
 }
 
+// Of a constant: of 16 bits, which nvdisasm takes for a signed number.
+static uint64_t constant_address(const Warp& w, const Operand& o, unsigned lane)
+{
+    const uint64_t at = address(w, o, lane);
+    return o.offset < 0 && at >> 16 == 0xffff ? at & 0xffff : at;
+}
+
 const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made)
 {
     if (o.kind != Kind::Constant) return w.r[ZERO];
@@ -95,7 +102,7 @@ const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made)
         return made;
     }
     for (unsigned l = 0; l < WARP; l++) {
-        const uint64_t at = address(w, o, l);
+        const uint64_t at = constant_address(w, o, l);
         made[l] = 0;
         if (at + 4 <= bank.size()) memcpy(&made[l], bank.data() + at, 4);
     }
@@ -443,10 +450,10 @@ void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* co
 
 namespace {
 
-uint32_t may_be_unwritten(const uint32_t* d)
+bool may_be_unwritten(uint32_t word)
 {
-    const uint32_t known = launch.poisoned_with;
-    return rung_machine::where([&](unsigned l) { return (d[l] & NOT_A_NUMBER) == NOT_A_NUMBER || (d[l] & NOT_A_NUMBER) == known; });
+    const uint32_t upper = word & 0xffff0000u;
+    return upper == NOT_A_NUMBER || upper == launch.poisoned_with;
 }
 
 void load(Warp& w, const Op& op, uint32_t lanes)
@@ -459,14 +466,14 @@ void load(Warp& w, const Op& op, uint32_t lanes)
     if (op.bytes == 4) {
         if (contiguous(where, lanes, 4)) memcpy(d, where[0], sizeof(Row));
         else each(lanes, [&](unsigned l) { memcpy(&d[l], where[l], 4); });
-        suspects = may_be_unwritten(d);
+        suspects = rung_machine::where([&](unsigned l) { return may_be_unwritten(d[l]); });
     } else if (op.bytes > 4) {
         const unsigned words = d == w.r[SINK] ? 0 : op.bytes / 4;
         each(lanes, [&](unsigned l) {
             uint32_t v[4];
             memcpy(v, where[l], op.bytes);
             for (unsigned i = 0; i < words; i++) d[i * WARP + l] = v[i];
-            suspects |= uint32_t((v[0] & NOT_A_NUMBER) == NOT_A_NUMBER || (v[0] & NOT_A_NUMBER) == launch.poisoned_with) << l;
+            suspects |= uint32_t(may_be_unwritten(v[0])) << l;
         });
     } else {
         suspects = lanes;
@@ -649,7 +656,7 @@ void load_constant(Warp& w, const Op& op, uint32_t lanes)
         const std::vector<uint8_t>& bank = launch.bank[o.index];
         return map(d, lanes, [&](unsigned l) {
             uint32_t v = 0;
-            const uint64_t at = address(w, o, l);
+            const uint64_t at = constant_address(w, o, l);
             if (at + op.bytes <= bank.size()) memcpy(&v, bank.data() + at, op.bytes);
             return is_signed ? op.bytes == 1 ? uint32_t(int8_t(v)) : uint32_t(int16_t(v)) : v;
         });
