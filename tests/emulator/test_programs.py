@@ -519,6 +519,28 @@ int main()
     assert lacking.returncode == 2 and "-Xcompiler -fopenmp" in lacking.stderr
 
 
+def test_register_variables_and_the_policies_of_thrusts_back_end_compile(tmp_path: Path) -> None:
+    source = tmp_path / "old.cu"
+    source.write_text("""#include <cstdio>
+#include <thrust/device_vector.h>
+#include <thrust/sequence.h>
+__global__ void f(int* x) { register int i = threadIdx.x; x[i] += i; }
+int main()
+{
+    cudaStream_t stream;
+    cudaStreamCreate(&stream);
+    thrust::device_vector<int> x(4);
+    thrust::sequence(thrust::cuda::par_nosync.on(stream), x.begin(), x.end());
+    f<<<1, 4, 0, stream>>>(x.data().get());
+    cudaStreamSynchronize(stream);
+    for (int v : x) printf("%d ", v);
+    return cudaStreamDestroy(stream);
+}
+""")
+    result = rung_run(source)
+    assert (result.returncode, result.stdout) == (0, "0 2 4 6 ")
+
+
 def test_headers_and_helpers_of_cub_and_cublas_are_there(tmp_path: Path) -> None:
     source = tmp_path / "helpers.cu"
     source.write_text("""#include <cub/util_allocator.cuh>
