@@ -139,7 +139,7 @@ bool staged(const void* address)  // host memory that a copy reads or writes bef
 }
 
 std::map<uint64_t, std::string> launched, launched_blocks;  // threads and blocks of a launch, and which it was
-constexpr uint64_t FEW = 8;                                 // blocks, as many as numbers are written by chance
+constexpr uint64_t FEW = 4;                                 // blocks, as many as numbers are written by chance
 
 // The launch whose threads or blocks wrote these bytes, one number each, if there is any.
 std::string written_by(size_t bytes)
