@@ -177,17 +177,27 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
     right, tried = try_proposals(of, path, proposals)
-    if right is not None and right["held"] and not sure:
-        why = "the only headers that gave the right result on a small case did not in longer rows"
-        return Proposal(right["table"], doubts=(why, *_lines([right["table"], *proposals])))
     if right is not None and right["confirmed"]:
-        rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
-        why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line needs = "
-        return Proposal(right["table"], doubts=(why + json.dumps(needs), *_lines([right["table"]])) if rules else ())
+        why = "" if right["held"] and sure else unsure(right, "headers", "needs")
+        likely = [right["table"], *(proposals if right["held"] else ())]
+        return Proposal(right["table"], (why, *_lines(likely)) if why else ())
     if sure:
         return Proposal(proposals[0])
     why = f"none of the {tried} headers tried gave the right result on a small case"
     return Proposal(proposals[0], doubts=(why, *_lines(proposals)))
+
+
+def unsure(right: dict[str, Any], proposals: str, key: str) -> str:
+    """Why a proposal that trials found right is only a guess; empty if it is none."""
+    if right["held"]:
+        return f"the only {proposals} that gave the right result on a small case did not in longer rows"
+    if not right["needs"]:
+        return ""
+    rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
+    return (
+        f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line "
+        f"{key} = {json.dumps(needs)}"
+    )
 
 
 def _lines(proposals: list[dict[str, Any]]) -> list[str]:
