@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from rung.check.report import Report, admitted_by
 from rung.dtypes import dtype as dtype_named
@@ -41,13 +42,24 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
 
 
 def doubted(report: Report, rung: Rung) -> Report:
-    """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict. The
-    loss of NaN is none either, of a file that was not written for rung."""
+    """A failure by a header that is guessed, at a shape at which neither the file's text nor a trial confirms it, is no
+    verdict. The loss of NaN is none either, of a file that was not written for rung."""
     if report.verdict == "failed" and rung.foreign and (key := report.failure.get("admitted_by")):
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
-    if report.verdict != "failed" or not rung.guessed or not rung.doubts:
+    failed = report.verdict == "failed" and report.cause != "compile" and rung.guessed
+    dims = report.failure.get("dims", {})
+    if not failed or not (rung.doubts or (rung.right is not None and dims not in rung.right)):
         return report
-    why, *likely = rung.doubts
+    why, *likely = rung.doubts or (_elsewhere(report.failure, rung.right or []),)
     told = f"the header is a guess, and {why}; {rung.mend}"
     notes = [*report.notes, *(f"perhaps {line}" for line in likely), *filter(None, [report.reason])]
     return replace(report, verdict="not judged", reason=told, notes=notes)
+
+
+def _elsewhere(failure: Mapping[str, Any], right: Sequence[Mapping[str, int]]) -> str:
+    """Where a guessed header is right, and where not: the kernel may have another grid there, or no such sizes."""
+    if not right or "dims" not in failure:
+        return "no trial has shown that it is right"
+    at = [" ".join(f"{dim}={size}" for dim, size in one.items()) for one in (right[-1], failure["dims"])]
+    rule = f", where {failure['condition']}" if "condition" in failure else ""
+    return f"right at {len(right)} shapes such as {at[0]}, but not at {at[1]}{rule}"

@@ -44,7 +44,7 @@ SILENCE = 1.0  # seconds
 WHOLE = 4  # letters: a shorter word is found as a part of a name only
 OPERATIONS = 3  # of those that names speak of, whose headers are tried
 progress: list[Callable[[str], None]] = []  # whom trials that take longer are told
-OTHER_SHAPE = 8  # proposals with other bindings go before another grid than the one that the file writes
+OTHER_SHAPE = 4  # proposals with other bindings go before another grid than the one that the file writes
 BLOCK = 256  # threads, if the file does not say
 # Names of sizes, as kernels write them.
 _ROWS = {"n", "m", "rows", "num_rows", "n_rows", "nrows", "bt", "batch", "batch_size", "height", "r", "nr"}
@@ -84,6 +84,7 @@ class Proposal:
 
     table: dict[str, Any]
     doubts: tuple[str, ...] = ()  # why it is only a guess, and the likeliest headers; empty if text or trial confirm it
+    right: list[dict[str, Any]] | None = None  # the shapes at which trials confirm it; None if the text does
 
 
 @dataclass
@@ -152,10 +153,10 @@ def kept_proposal(of: Operation, source: str, find: Callable[[], Proposal]) -> P
     def make(work: Path) -> tuple[Path, Any]:
         (work / "header.txt").write_text(of.name)
         found = find()
-        return work / "header.txt", [found.table, found.doubts]
+        return work / "header.txt", [found.table, found.doubts, found.right]
 
-    table, doubts = kept.kept("header", key, make).note
-    return Proposal(table, tuple(doubts))
+    table, doubts, right = kept.kept("header", key, make).note
+    return Proposal(table, tuple(doubts), right)
 
 
 def _chosen(of: Operation, source: str, path: Path) -> Proposal:
@@ -177,27 +178,21 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
     right, tried = try_proposals(of, path, proposals)
-    if right is not None and right["confirmed"]:
-        why = "" if right["held"] and sure else unsure(right, "headers", "needs")
-        likely = [right["table"], *(proposals if right["held"] else ())]
-        return Proposal(right["table"], (why, *_lines(likely)) if why else ())
+    if right is not None:
+        why = unsure(right, "needs")
+        doubts = (why, *_lines([right["table"]])) if why else ()
+        return Proposal(right["table"], doubts, None if sure else right["right"])
     if sure:
         return Proposal(proposals[0])
     why = f"none of the {tried} headers tried gave the right result on a small case"
     return Proposal(proposals[0], doubts=(why, *_lines(proposals)))
 
 
-def unsure(right: dict[str, Any], proposals: str, key: str) -> str:
+def unsure(right: dict[str, Any], key: str) -> str:
     """Why a proposal that trials found right is only a guess; empty if it is none."""
-    if right["held"]:
-        return f"the only {proposals} that gave the right result on a small case did not in longer rows"
-    if not right["needs"]:
-        return ""
     rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
-    return (
-        f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line "
-        f"{key} = {json.dumps(needs)}"
-    )
+    why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line {key} = "
+    return why + json.dumps(needs) if rules else ""
 
 
 def _lines(proposals: list[dict[str, Any]]) -> list[str]:
@@ -253,8 +248,8 @@ def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) ->
                     begun = answer
                     if held is not None and begun >= len(proposals):
                         return held, len(proposals)
-                elif answer is not None and answer["held"]:
-                    held = held or answer
+                elif answer is not None and answer["wrong"]:
+                    held = max(answer, held or answer, key=lambda one: len(one["right"]))
                 else:
                     return answer or held, len(proposals)
             return held, min(len(proposals), max(begun, 0))
@@ -328,7 +323,9 @@ def _for_launch(
     body = body_of(source, written.kernel)
     for instance in _instances(source, written, constants):
         every = kernel_parameters(source, instance, str(path))
-        launch = replace(written, passed=dict(zip([p.name for p in every], written.arguments, strict=False)))
+        passed = list(zip(every, written.arguments, strict=False))
+        astray = any(p.pointer and written.scope.get(argument, "").isdigit() for p, argument in passed)
+        launch = replace(written, passed={} if astray else {p.name: argument for p, argument in passed})
         scratch = _scratch(launch, every)
         parameters = tuple(p for p in every if p.name not in scratch)
         ranked: list[tuple[int, _Found]] = []
@@ -347,24 +344,23 @@ def _for_launch(
                 more = {"needs": needs, "bind": changed, "buffers": sized}
                 table |= {key: entry for key, entry in more.items() if entry}
                 table["launch"] = [{"kernel": instance, **shape}]
-                sure = not sized and len(rules) == 1 and _sure(of, parameters, meant, bind, needs)
+                fixes = any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
+                sure = bool(launch.grid) and not (sized or fixes or rules[1:]) and told(of, parameters, meant, bind)
                 # A launch that the file writes is hardly wrong: what the parameters are varies before it does.
                 ranked.append((nth + 2 * i + (OTHER_SHAPE if launch.grid else 1) * j, (table, sure)))
         yield from (found for _, found in sorted(ranked, key=lambda one: one[0]))
 
 
-def _sure(
-    of: Operation, parameters: tuple[Parameter, ...], launch: Written, bind: dict[str, str | float], needs: list[str]
-) -> bool:
-    """Whether the host's launch and the names say everything: there is nothing to try."""
+def told(of: Operation, parameters: Iterable[Parameter], launch: Written, bind: Mapping[str, str | float]) -> bool:
+    """Whether names and the host's launch say what every parameter is."""
     known = {*of.dims, *of.derived, *of.scalars}
     for p in parameters:
         target = str(bind[p.name])
         named = p.name.lower() == target or any(o.name == target and p.name.lower() in names_of(o) for o in of.operands)
         given = None if p.pointer else _over(launch.passed.get(p.name, ""), launch.scope, known)
-        if not (named or (given is not None and given == target and not given.isdigit())):
+        if not (named or p.name == target or (given is not None and given == target and not given.isdigit())):
             return False
-    return bool(launch.grid) and not any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
+    return True
 
 
 def _multiples(
@@ -480,13 +476,14 @@ def _buffer(made: str, scope: dict[str, str], of: Operation) -> dict[str, Any] |
 
 
 def _sized(of: Operation, launch: Written, bind: dict[str, str]) -> Written:
-    """The launch, where sizes of tensors (`q.size(1)`) are the operation's."""
+    """The launch, where sizes and strides of tensors (`q.size(1)`) are the operation's."""
     scope = dict(launch.scope)
     operands = {_variable(launch.passed.get(name, "")): of.operand(target) for name, target in bind.items()}
     for name, value in launch.scope.items():
-        asked = re.fullmatch(r"(\w+)\.size\(\s*(\d+)\s*\)", value.strip())
-        if asked and asked[1] in operands and int(asked[2]) < len(shape := operands[asked[1]].shape):
-            scope[name] = f"({shape[int(asked[2])]})"
+        asked = re.fullmatch(r"(\w+)\.(size|stride)\(\s*(\d+)\s*\)", value.strip())
+        if asked and asked[1] in operands and (n := int(asked[3])) < len(shape := operands[asked[1]].shape):
+            sizes = shape[n : n + 1] if asked[2] == "size" else shape[n + 1 :]
+            scope[name] = f"({product([str(size) for size in sizes]) or 1})"
     return replace(launch, scope=scope)
 
 
@@ -656,7 +653,9 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     given = _over(argument, launch.scope, known) if argument else None
     if given is None and name not in known and _BLOCKS.search(lower):
         return [BLOCK]
-    if given is not None and given.isdigit() and re.search(r"block|tile|^(?!bt$)[bt][a-z]$", lower):
+    if given is None and "stride" in lower:  # no size is as likely as another
+        return []
+    if given is not None and given.isdigit() and re.search(r"block|tile|stride|^(?!bt$)[bt][a-z]$", lower):
         return [int(given)]
     if given is not None and not given.isdigit():
         options.append(given)
@@ -686,7 +685,8 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     if attends or any(q.name.lower() in _DIMS["T"] for q in whole):
         heads = attends and not any(q.name.lower() in _DIMS["NH"] for q in whole)
         queries = ["T"] if attends and lower in ("m", "n") else []  # and keys
-        options = [*queries, *(["B * NH"] if heads and "B" in usual else []), *usual, *options]
+        first = [*options[: given is not None], *queries, *(["B * NH"] if heads and "B" in usual else [])]
+        options = [*first, *usual, *options]
     return list(dict.fromkeys(options))[:4]
 
 
@@ -759,7 +759,8 @@ def _shapes(
     for name, argument in launch.passed.items():
         if name in means and re.fullmatch(r"\w+", argument):
             scope[argument] = means[name]
-    scope |= {name: value for name, value in means.items() if name not in scope}
+    # A number of main's is one call's size.
+    scope |= {name: value for name, value in means.items() if scope.get(name, "0").isdigit()}
     if launch.grid:
         grid, block = _three(launch.grid, scope, known), _three(launch.block, scope, known)
         shared = _over(launch.shared, scope, known) if launch.shared else None

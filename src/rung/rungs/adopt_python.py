@@ -42,9 +42,9 @@ def adopted(of: Operation, path: Path) -> Proposal | None:
 
     def found() -> Proposal:
         right, tried = adopt.try_proposals(of, path, tables)
-        if right is not None and right["confirmed"]:
-            why = adopt.unsure(right, "calls", "NEEDS")
-            return Proposal(right["table"], (why, *_lines([right["table"]])) if why else ())
+        if right is not None:
+            why = adopt.unsure(right, "NEEDS")
+            return Proposal(right["table"], (why, *_lines([right["table"]])) if why else (), right["right"])
         why = f"none of the {tried} calls tried gave the right result on a small case"
         return Proposal(tables[0], (why, *_lines(tables[: adopt.CANDIDATES])))
 

@@ -88,7 +88,7 @@ def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
 
 def _guessed(rung: Rung, guess: Proposal | None) -> Rung:
     if guess:
-        rung.guessed, rung.doubts = True, guess.doubts
+        rung.guessed, rung.doubts, rung.right = True, guess.doubts, guess.right
     return rung
 
 

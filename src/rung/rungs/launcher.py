@@ -157,16 +157,22 @@ def _right(
     """A host function with what its parameters are, if a trial on small cases is right."""
     from rung.rungs import adopt_trial  # it imports torch
 
+    held: LauncherRung | None = None
     for bound, fixed in itertools.islice(_ways(of, read_text(path), path, call, function, given), MOST):
         if time.monotonic() > deadline:
-            return None
+            break
         rung = LauncherRung(of, path, call, function, bound, [*fixed, *needs])
         rung.guessed = True
-        zeroed = adopt_trial.right_in_small(of, rung, dtype_named(rung.dtypes[0]))
-        if zeroed is not None:
-            rung.header = replace(rung.header, zeroed=tuple(zeroed))
-            return rung
-    return None
+        zeroed: list[str] = []
+        with suppress(RungError):
+            found = adopt_trial.cases_right(of, rung, dtype_named(rung.dtypes[0]), zeroed)
+            if found:
+                rung.header = replace(rung.header, zeroed=tuple(zeroed))
+                rung.right = None if adopt.told(of, function.parameters, adopt.Written(call), bound) else found[0]
+            if found and (found[1] is None or rung.right is None):
+                return rung
+            held = held or (rung if found else None)
+    return held
 
 
 def _ways(
