@@ -6,8 +6,8 @@ The kernels are those of tests/broken/classes.toml. A twin is the file before it
 that is wrong as a whole, the operation's first rung. Two other ways are written anew, and run on the emulator without
 what it looks for (poison, bounds, races), as a GPU would run them:
 KernelBench's (one shape of powers of two, five seeds, allclose at 1e-4) and that of GPU MODE's problems (sizes 127,
-128, 129, 256 and 512, one seed each, allclose at 1e-3). With --by compute-sanitizer its tools judge them on a GPU at the
-sizes of the latter; with --by triton-sanitizer that of triton-viz judges the Triton files, on tensors of the CPU.
+128, 129, 256 and 512, one seed each, allclose at 1e-3). With --by compute-sanitizer its tools judge them on a GPU at
+the sizes of the latter; with --by triton-sanitizer that of triton-viz judges the Triton files, on tensors of the CPU.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ def launch(name: str, file: str) -> None:
     kernel, place = Kernel(name, file, "emulator" if triton else "cuda"), "cpu" if triton else "cuda"
     if triton:  # its kernels are called as on a GPU
         facts = base.device_facts("emulator")
-        base.device_facts = python.device_facts = lambda _: facts
+        for module in (base, python):
+            setattr(module, "device_facts", lambda _: facts)  # noqa: B010
     for seed, values in kernel.calls("GPU MODE"):
         on_cpu = kernel.operation.inputs(
             values, kernel.f32, seed, names=kernel.names, empty=lambda _, shape, kind: torch.empty(shape, dtype=kind)

@@ -150,17 +150,23 @@ def _multiples(of: Operation, rung: Rung, given: Values, dtype: Dtype, zeroed: l
         return []
     rows = of.sizes[0]
     needs = {}
+    powers = list[str]()
     for dim in dims:
         steps = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= tile]
         product = dim in names_in(rows) and rows in map(str, rung.header.bind.values())
-        step = next((n for n in steps if right({**whole, dim: tile * 2 + n})), tile)
+        step = next((n for n in steps if right({**whole, dim: tile * 2 + n})), 0)
+        if not step:  # wrong at every other size, so also at three tiles
+            if not all(right({**whole, dim: tile * n}) for n in (1, 2, 4)) or right({**whole, dim: tile * 6}):
+                return []
+            powers.append(f"next_pow2({dim}) == {dim}")
+            continue
         needs[rows if product else dim] = step
         off = [whole | {dim: more * tile + step // 2} for more in (1, 3)]  # wrong there, right in another tile
         if step > 1 and any(completed(dims) is not None and right(dims) for dims in off):
             return []
         if not right({**whole, dim: tile + step}):
             return []
-    return [f"{size} % {step} == 0" for size, step in needs.items() if step > 1]
+    return [*(f"{size} % {step} == 0" for size, step in needs.items() if step > 1), *powers]
 
 
 def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:

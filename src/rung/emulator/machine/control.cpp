@@ -286,6 +286,7 @@ void exit_lanes(Warp& w, const Op& op, uint32_t lanes)
     lanes = narrowed(w, op, lanes);
     if (!lanes) return;
     w.alive &= ~lanes;
+    if (!w.alive) look_at_end(w, op);
     remove_lanes(w, lanes);
     ended(w);
 }

@@ -33,6 +33,7 @@ struct Order  // of a warp
     uint32_t tick = 1, met = 0;      // counts the meetings of its lanes; the last at which all were
     std::vector<uint32_t> meetings;  // [lane][lane]: the last one of both, if some met apart
     uint32_t copies = 1, out = 1, products = 1;  // groups that are being filled
+    uint32_t reading = 0, reader = 0;            // the newest group of copies out of shared memory, and its instruction
     uint16_t index = 0;
 };
 
@@ -62,6 +63,7 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
           const uint32_t* data = nullptr, unsigned step = 0);
 void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Block* shared, bool write, unsigned lane = 0);
 void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared, bool write, unsigned lane = 0);
+void look_at_end(Warp& w, const Op& op);  // of a warp: its copies out of shared memory have read it
 uint16_t new_agent(Block& block);
 
 // What orders them.
