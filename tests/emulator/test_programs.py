@@ -568,8 +568,9 @@ int main()
     CubDebugExit(allocator.DeviceAllocate(&room, bytes));
     CubDebugExit(cub::DeviceReduce::Sum(room, bytes, x, sum, 8));
     cublasHandle_t handle;
+    cublasFillMode_t fill = CUBLAS_FILL_MODE_LOWER;  // named, where no call takes it
     cublasCreate(&handle);
-    const float one = 1, two = 2;
+    const float one = fill + 1, two = 2;
     cublasSgeam(handle, CUBLAS_OP_T, CUBLAS_OP_N, 2, 4, &one, x, 4, &two, x, 2, c, 2);
     cublasDestroy(handle);
     cudaMemcpy(h, sum, 4, cudaMemcpyDeviceToHost), printf("%g\\n", h[0]);
