@@ -36,7 +36,7 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
                         compiled = True
                 except RungError as error:
                     unknown = error.missing if isinstance(error, CompileError) else rung.guessed
-                    return Report(rung.full_name, name, "", "not judged" if unknown else "failed", str(error))
+                    return Report(rung.full_name, name, "", "not judged" if unknown else "failed", str(error), error.kind)
                 break
     return None
 

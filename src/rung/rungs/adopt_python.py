@@ -43,8 +43,10 @@ def adopted(of: Operation, path: Path) -> Proposal | None:
 
     def found() -> Proposal:
         right, tried = adopt.try_proposals(of, path, tables)
-        if right is not None and not right["needs"]:
-            return Proposal(right["table"], right=right["right"])
+        if right is not None:
+            rules = " and ".join(right["needs"])
+            doubts = (f"the trials are only right where {rules}",) if rules else ()
+            return Proposal(right["table"], doubts, right["right"])
         why = f"none of the {tried} calls tried gave the right result on a small case"
         return Proposal(tables[0], (why, *dict.fromkeys(map(line, tables[: adopt.CANDIDATES]))))
 

@@ -148,19 +148,18 @@ def _multiples(of: Operation, rung: Rung, given: Values, dtype: Dtype, zeroed: l
             whole[dim] = int(given[dim])
     if not dims or completed(whole) is None or not right(whole):
         return []
-    rows = of.sizes[0]
-    needs = {}
+    rows, needs = of.sizes[0], dict[str, str]()
     for dim in dims:
-        steps = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= tile]
         product = dim in names_in(rows) and rows in map(str, rung.header.bind.values())
-        step = next((n for n in steps if right({**whole, dim: tile * 2 + n})), tile)
-        needs[rows if product else dim] = step
+        name = rows if product else dim
+        step = next((n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= tile and right({**whole, dim: tile * 2 + n})), 0)
         off = [whole | {dim: more * tile + step // 2} for more in (1, 3)]  # wrong there, right in another tile
         if step > 1 and any(completed(dims) is not None and right(dims) for dims in off):
             return []
-        if not right({**whole, dim: tile + step}):
+        if not right({**whole, dim: tile + step if step else tile * 4}):
             return []
-    return [f"{size} % {step} == 0" for size, step in needs.items() if step > 1]
+        needs[name] = f"{name} % {step} == 0" if step else f"next_pow2({name}) == {name}"
+    return [rule for name, rule in needs.items() if rule != f"{name} % 1 == 0"]
 
 
 def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
