@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rung.check.report import Report, admitted_by
+from rung.check.report import Report, Verdict, admitted_by
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
@@ -36,7 +36,8 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
                         compiled = True
                 except RungError as error:
                     unknown = error.missing if isinstance(error, CompileError) else rung.guessed
-                    return Report(rung.full_name, name, "", "not judged" if unknown else "failed", str(error), error.kind)
+                    verdict: Verdict = "not judged" if unknown else "failed"
+                    return Report(rung.full_name, name, "", verdict, str(error), error.kind)
                 break
     return None
 

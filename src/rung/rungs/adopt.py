@@ -57,6 +57,7 @@ OPERATIONS = 3  # of those that names speak of, whose headers are tried
 _end = math.inf  # of the present budget
 progress: list[Callable[[str], None]] = []  # whom trials that take longer are told
 OTHER_SHAPE = 4  # proposals with other bindings go before another grid than the one that the file writes
+DEEP = 8  # names that stand for other names
 BLOCK = 256  # threads, if the file does not say
 # Names of sizes, as kernels write them.
 _ROWS = {"n", "m", "rows", "num_rows", "n_rows", "nrows", "bt", "batch", "batch_size", "height", "r", "nr"}
@@ -84,6 +85,14 @@ _DECLARED = re.compile(
 )
 _COMMENT = re.compile(r"//([^\n]*)|/\*(.*?)\*/", re.DOTALL)
 _ASSIGNED = re.compile(r"(?:^|[;{}])\s*(\w+)\s*=(?!=)\s*([^;{}=]+);", re.MULTILINE)
+_SPELLED = {  # what C++ writes otherwise than a header
+    r"(?<!sizeof)\(\s*(?:int|unsigned|size_t|float|double|long|unsigned int)\s*\)": "",
+    r"\bsizeof\s*\(\s*(?:float|int)\s*\)": "4",
+    r"\bsizeof\s*\(\s*(?:half|__half|__nv_bfloat16)\s*\)": "2",
+    r"\bsizeof\s*\(\s*\w+\s*\)": "sizeof_real",
+    r"\bstd::": "",
+    r"\b(\d+)(?:[uU]|[lL])+\b": r"\1",
+}
 _NUMBER = re.compile(r"\s*,\s*(-?)(?:(INFINITY|[\w:<>]*infinity\(\))|([\d.]+(?:e[+-]?\d+)?))")
 _INDEX = re.compile(r"\b(\w+)\s*=\s*((?:blockIdx|threadIdx|blockDim)\.[xyz])\s*;")
 _ASSERTED = re.compile(r"\bassert\s*\(\s*([\w\s*()]+%\s*\w+)\s*==\s*0\s*\)")
@@ -967,58 +976,58 @@ def _three(text: str, scope: dict[str, str], known: set[str]) -> list[str] | Non
     return [s for s in sizes if s is not None] if None not in sizes and sizes else None
 
 
-def _over(text: str, scope: dict[str, str], known: set[str], depth: int = 0) -> str | None:
+def _over(text: str, scope: Mapping[str, str], known: set[str], depth: int = 0) -> str | None:
     """A C++ expression as an expression of a header over the operation's sizes; None if it is none."""
-    if depth > 8:
+    for pattern, meant in _SPELLED.items():
+        text = re.sub(pattern, meant, text)
+    try:
+        tree = _Sizes(scope, known, depth).visit(ast.parse(" ".join(text.split()), mode="eval"))
+        text = ast.unparse(tree)
+        return text if names_in(text) - {"min", "max", "ceil_div"} else str(evaluate(text, {}))
+    except (SyntaxError, ValueError, RungError):
         return None
-    text = re.sub(r"(?<!sizeof)\(\s*(?:int|unsigned|size_t|float|double|long|unsigned int)\s*\)", "", text.strip())
-    text = re.sub(r"\bsizeof\s*\(\s*(?:float|int)\s*\)", "4", text)
-    text = re.sub(r"\bsizeof\s*\(\s*(?:half|__half|__nv_bfloat16)\s*\)", "2", text)
-    text = re.sub(r"\bsizeof\s*\(\s*\w+\s*\)", "sizeof_real", text)
-    text = re.sub(r"\b(?:std::)?(min|max)\s*\(", r"\1(", text)
-    text = re.sub(r"\b(?:std::)?ceilf?\s*\(\s*([^()/]+)/([^()/]+)\)", r"ceil_div(\1, \2)", text)
-    text = re.sub(r"\b(\d+)(?:[uU]|[lL])+\b", r"\1", text)
-    text = re.sub(r"(?<!/)/(?!/)", "//", text)
-    if (mask := re.search(r"\)\s*&\s*~\s*(\d+)", text)) and not (of := int(mask[1]) + 1) & (of - 1):
-        text = text.replace(mask[0], f") // {of} * {of}")  # rounded down
-    for name in dict.fromkeys(re.findall(r"[A-Za-z_]\w*", text)):
-        called = re.search(rf"\b{name}\s*\(", text)
-        if called:
-            if _CEIL.search(name):
-                text = re.sub(rf"\b{name}\s*\(", "ceil_div(", text)
-            elif name not in ("min", "max", "ceil_div"):
-                return None
-        elif name == "sizeof_real":
-            continue
-        elif name in scope and scope[name].strip() != name:
-            if name in known and not scope[name].startswith("("):
-                continue
-            done = scope[name].startswith("(") and _valid(scope[name], known)
-            others = {n: v for n, v in scope.items() if n != name}
-            inner = scope[name] if done else _over(scope[name], others, known, depth + 1)
-            if inner is None:
-                return None
-            simple = re.fullmatch(r"[\w.]+|\([^()]*\)", inner)
-            text = re.sub(rf"\b{name}\b", inner if simple else f"({inner})", text)
-        elif name in known:
-            continue
-        elif re.search(r"block|thread", name, re.IGNORECASE):
-            text = re.sub(rf"\b{name}\b", scope.get("", str(BLOCK)), text)  # left to the caller
-        else:
-            return None
-    text = re.sub(r"^\((\w+)\)$|\((\w+)\)(?=\s*[,)+*/-]|$)", lambda m: m[1] or m[2], " ".join(text.split()))
-    if not _valid(text, known):
-        return None
-    if not names_in(text) - {"min", "max", "ceil_div"}:
-        return str(evaluate(text, {}))
-    return _bare(text)
+
+
+class _Sizes(ast.NodeTransformer):
+    """Puts what `scope` says in the place of names, and a header's operators in the place of C++'s."""
+
+    def __init__(self, scope: Mapping[str, str], known: set[str], depth: int) -> None:
+        self.scope, self.known, self.depth = scope, known, depth
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        name, value = node.id, self.scope.get(node.id, node.id).strip()
+        bound = value.startswith("(") and _parses(value) and names_in(value) <= self.known  # by a header's [bind]
+        if (name in self.known and not value.startswith("(")) or name == "sizeof_real":
+            return node
+        if value == name:
+            if not re.search(r"block|thread", name, re.IGNORECASE):
+                raise ValueError(name)
+            return ast.Constant(int(self.scope.get("", BLOCK)))  # left to the caller
+        others = {n: v for n, v in self.scope.items() if n != name and not bound}
+        inner = _over(value, others, self.known, self.depth + 1) if self.depth < DEEP else None
+        return ast.parse(inner or "?", mode="eval").body
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        name, given = getattr(node.func, "id", ""), node.args
+        if name in ("ceil", "ceilf") and isinstance(one := given[0], ast.BinOp) and isinstance(one.op, ast.Div):
+            given = [one.left, one.right]
+        function = "ceil_div" if _CEIL.search(name) and len(given) == 2 else name
+        if function not in ("min", "max", "ceil_div"):
+            raise ValueError(name)
+        return ast.Call(ast.Name(function), [self.visit(one) for one in given], [])
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        left, right = self.visit(node.left), node.right
+        if isinstance(node.op, ast.BitAnd) and isinstance(right, ast.UnaryOp) and isinstance(right.op, ast.Invert):
+            step = ast.Constant(int(ast.literal_eval(right.operand)) + 1)  # rounded down to a power of two
+            return ast.BinOp(ast.BinOp(left, ast.FloorDiv(), step), ast.Mult(), step)
+        if isinstance(node.op, ast.RShift):
+            return ast.BinOp(left, ast.FloorDiv(), ast.Constant(1 << int(ast.literal_eval(right))))
+        if not isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod):
+            raise ValueError("no header has it")
+        return ast.BinOp(left, ast.FloorDiv() if isinstance(node.op, ast.Div) else node.op, self.visit(right))
 
 
 def _bare(text: str) -> str:
     """Without brackets that change nothing."""
     return ast.unparse(ast.parse(text, mode="eval"))
-
-
-def _valid(text: str, known: set[str]) -> bool:
-    names = known | {"sizeof_real", "min", "max", "ceil_div"}
-    return _parses(text) and names_in(text) <= names and not re.search(r"[~^|&]", text)  # no header has these
