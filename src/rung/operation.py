@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -249,6 +249,14 @@ class Operation:
     def size_of(self, operand: Operand, values: Values, dtype: Dtype) -> int:
         """The bytes of an operand."""
         return math.prod(operand.size(values)) * element(operand.dtype, dtype).itemsize
+
+    def viewed(self, owned: Tensors, names: Iterable[str], values: Values) -> Tensors:
+        """The named operands, of which some are views of the tensors given."""
+        found: Tensors = {}
+        for operand in map(self.operand, names):
+            view, whole = operand.view, operand.view_of
+            found[operand.name] = view(found[whole], values) if view and whole else owned[operand.name]
+        return found
 
     def inputs(
         self,

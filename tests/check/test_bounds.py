@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rung.check.compare import Deviation, measure
+from rung.check.compare import Deviation, Measured
 from rung.dtypes import DTYPES
 from rung.rungs import catalogue
 
@@ -25,7 +25,7 @@ def test_new_keys_in_tf32_are_held_to_their_own_size(case: str) -> None:
     rounded = of.reference(exact | {n: tf32(given[n]) for n in ("x", "weight")}, values)
     for name in ("k_cache", "v_cache", "out"):
         apart = of.operand(name).apart
-        found = measure(name, rounded[name], right[name], dtype, of.tolerance(values, dtype), apart=apart).deviation()
+        found = Measured(name, rounded[name], right[name], dtype, of.tolerance(values, dtype), apart=apart).deviation()
         assert found.ok and found.element < 0.8
 
 
@@ -43,7 +43,7 @@ def test_attention_in_tf32_is_rounded_not_cut_off() -> None:
         position = torch.arange(q.shape[2])
         scores = (q @ k.transpose(2, 3) * values["scale"]).masked_fill(position > position[:, None], -torch.inf)
         out = (tf32(scores.softmax(3), cut_off) @ v).transpose(1, 2).flatten(2)
-        return measure("out", out, right, dtype, of.tolerance(values, dtype), apart=of.operand("out").apart).deviation()
+        return Measured("out", out, right, dtype, of.tolerance(values, dtype), apart=of.operand("out").apart).deviation()
 
     assert deviation(cut_off=False).element < 0.8
     assert not deviation(cut_off=True).ok
@@ -67,7 +67,7 @@ def test_sums_of_fourteen_bits_are_right_and_those_of_ten_are_not(bits: int, rig
     given = of.inputs(values, dtype, 3, names=names, empty=lambda n, shape, kind: torch.empty(shape, dtype=kind))
     x, w = (given[n].view(torch.float8_e4m3fn).float() for n in names)
     atol = of.tolerance(values, dtype, names)
-    found = measure("out", summed(x, w, bits).bfloat16(), x.double() @ w.double().T, dtype, atol).deviation()
+    found = Measured("out", summed(x, w, bits).bfloat16(), x.double() @ w.double().T, dtype, atol).deviation()
     assert found.ok == right, found
 
 
@@ -77,15 +77,15 @@ def test_what_long_sums_of_e4m3_lose_is_in_their_bound() -> None:
     values = of.complete(dict(M=1, OC=3, C=6400))
     right = torch.tensor([[-20.9404, 283.0, 400.0]], dtype=torch.float64)
     out = torch.tensor([[-25.875, 284.0, 400.0]], dtype=torch.bfloat16)
-    assert not measure("out", out, right, dtype, of.tolerance(values, dtype)).deviation().ok
-    assert measure("out", out, right, dtype, of.tolerance(values, dtype, ["x_f8", "w_f8"])).deviation().ok
+    assert not Measured("out", out, right, dtype, of.tolerance(values, dtype)).deviation().ok
+    assert Measured("out", out, right, dtype, of.tolerance(values, dtype, ["x_f8", "w_f8"])).deviation().ok
 
 
 @pytest.mark.parametrize(("count", "off"), [(7, 1.41e-3), (7000, 1.1e-3)])
 def test_few_results_may_be_off_by_more_than_many(count: int, off: float) -> None:
     """Seven logits of a correct step in f16 were off by 0.0014 of their size, where most steps are off by 0.0003."""
     right = torch.randn(count, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 3
-    found = measure("logits", right * (1 + off), right, DTYPES["f16"], 1e-2).deviation()
+    found = Measured("logits", right * (1 + off), right, DTYPES["f16"], 1e-2).deviation()
     assert found.ok == (count == 7)
 
 
@@ -107,6 +107,6 @@ def test_the_largest_error_of_millions_of_logits_is_chance_and_a_larger_one_is_n
     right /= right.square().mean().sqrt()
     errors = 0.0035 * torch.randn(right.shape, dtype=torch.float64, generator=draw)
     atol = of.tolerance(values, dtype)
-    assert measure("logits", right + errors, right, dtype, atol).deviation().ok
+    assert Measured("logits", right + errors, right, dtype, atol).deviation().ok
     errors[3, 0] = 0.0035 * 6.5
-    assert not measure("logits", right + errors, right, dtype, atol).deviation().ok
+    assert not Measured("logits", right + errors, right, dtype, atol).deviation().ok

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rung.check.compare import measure
+from rung.check.compare import Measured
 from rung.dtypes import dtype as dtype_named
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import catalogue
@@ -766,7 +766,7 @@ def distance(looked_at: str, dtype: str, mutant: Mutant) -> float:
                 continue
             right = truth[name]
             kind = torch.int64 if not right.is_floating_point() else torch.float64
-            found = measure(
+            found = Measured(
                 name, wrong[name].to(kind), right, real, of.tolerance(values, real), exact=kind == torch.int64
             ).deviation()
             far = max(found.element, found.norm / real.norm_cap)
@@ -812,15 +812,15 @@ def test_truncated_results_are_distinguished_from_rounded_ones(kind: torch.dtype
     rounded = truth.to(kind)
     nearer = (rounded.double().abs() > truth.abs()).to(torch.int16)
     cut = (rounded.view(torch.int16) - nearer).view(kind)  # one step nearer to zero
-    assert measure("out", rounded, truth, real, 1e-3).deviation().ok
-    assert "cut off" in measure("out", cut, truth, real, 1e-3).deviation().problem
+    assert Measured("out", rounded, truth, real, 1e-3).deviation().ok
+    assert "cut off" in Measured("out", cut, truth, real, 1e-3).deviation().problem
 
 
 def test_what_is_only_moved_has_to_arrive_bit_by_bit() -> None:
     real = dtype_named("f32")
     x = torch.tensor([1.0, float("nan"), float("inf"), 1e-42])
-    assert measure("out", x, x.double(), real, 1e-4, exact=True).deviation().ok
+    assert Measured("out", x, x.double(), real, 1e-4, exact=True).deviation().ok
     assert (
         "2 of 4"
-        in measure("out", x * torch.tensor([1 + 2e-7, 1, 1, 0]), x.double(), real, 1e-4, exact=True).deviation().problem
+        in Measured("out", x * torch.tensor([1 + 2e-7, 1, 1, 0]), x.double(), real, 1e-4, exact=True).deviation().problem
     )

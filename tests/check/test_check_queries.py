@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.check import sandbox
-from rung.check.compare import measure
+from rung.check.compare import Measured
 from rung.check.judge import check
 from rung.check.report import ALONE, LADDER, SLOW, CheckRequest, Effort, Failure, Report
 from rung.check.runner import LocalRunner
@@ -46,8 +46,8 @@ def test_a_comparison_waits_for_nothing(name: str) -> None:
     real = dtype(name)
     truth = torch.randn(1000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     with Queries() as queries:
-        measured = measure("out", truth.to(real.torch), truth.to(real.torch).double(), real, 1e-4)
-        moved = measure("out", truth, truth, real, 1e-4, exact=True)
+        measured = Measured("out", truth.to(real.torch), truth.to(real.torch).double(), real, 1e-4)
+        moved = Measured("out", truth, truth, real, 1e-4, exact=True)
     assert not queries.found
     assert measured.deviation(measured.facts.tolist()).ok and moved.deviation(moved.facts.tolist()).ok
 

@@ -13,7 +13,7 @@ import torch
 
 import rung
 from rung.check import judge
-from rung.check.compare import measure, pattern
+from rung.check.compare import Measured, pattern
 from rung.check.judge import check, report_on
 from rung.check.report import ALONE, CheckRequest, Report
 from rung.check.schedule import separating
@@ -27,12 +27,12 @@ def test_the_worst_place_comes_with_its_neighbours() -> None:
     truth = torch.arange(60, dtype=torch.float64).reshape(3, 4, 5) + 1
     out = truth.float()
     out[2, 1, 4] = -7.0
-    told = measure("out", out, truth, dtype("f32"), 1e-4).details()
+    told = Measured("out", out, truth, dtype("f32"), 1e-4).details()
     assert told["worst"] == [2, 1, 4] and told["wrong"] == 1
     assert len(told["pairs"]) == 5
     assert {"index": [2, 1, 4], "expected": 50.0, "got": -7.0} in told["pairs"]
     out[0, 0, 0] = torch.nan
-    assert measure("out", out, truth, dtype("f32"), 1e-4).details()["worst"] == [0, 0, 0]
+    assert Measured("out", out, truth, dtype("f32"), 1e-4).details()["worst"] == [0, 0, 0]
 
 
 def columns(*which: int) -> torch.Tensor:

@@ -123,10 +123,9 @@ def test_what_is_compiled_is_told_before_two_seconds_of_silence(tmp_path: Path) 
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as made:
         assert made.stderr
         first, seconds = made.stderr.readline(), time.monotonic() - begun
-        made.stderr.read()
-        whole = time.monotonic() - begun
-    assert made.returncode == 0
-    assert "compiling slow.cu" in first and seconds < min(whole, 4), (first, seconds, whole)
+        compiles = made.poll() is None
+        made.kill()
+    assert "compiling slow.cu" in first and seconds < 4 and compiles, (first, seconds)
 
 
 def test_programs_as_strangers_write_them_compile(tmp_path: Path) -> None:

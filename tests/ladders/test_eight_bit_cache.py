@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from rung.check.compare import measure
+from rung.check.compare import Measured
 from rung.check.judge import check
 from rung.check.report import LADDER
 from rung.cuda import limits, nvrtc
@@ -200,7 +200,7 @@ def test_numbers_rounded_to_units_are_right_and_those_beside_them_are_not(dtype:
     right = torch.where(changed, unrounded, unrounded.round())
 
     def problem(out: torch.Tensor) -> str:
-        return measure("q", out.to(torch.int8), right, real, 0.02, rounded=True, changed=changed).deviation().problem
+        return Measured("q", out.to(torch.int8), right, real, 0.02, rounded=True, changed=changed).deviation().problem
 
     assert problem(right.round()) == ""
     assert problem(right.trunc()) and problem(right.floor()) and problem(right.round().clamp(-120, 120))

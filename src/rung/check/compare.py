@@ -35,30 +35,84 @@ class Deviation:
         return not self.problem
 
 
-@dataclass(frozen=True)
+@dataclass
 class Measured:
-    """An output with its reference, and the figures of their comparison, still on the output's device."""
+    """An output with its reference (float64), and the figures of their comparison, still on the output's device: with
+    many processes on a GPU even a small query is slow.
+
+    The unit of `atol` is the size of all results or, where sizes differ along the dimension `apart`, of a larger slice.
+    `exact` is for integers and for numbers that are only moved, `rounded` for integers whose reference is not rounded;
+    outside the mask `changed` every number must equal the reference's.
+    """
 
     name: str
     out: torch.Tensor
     reference: torch.Tensor
     dtype: Dtype
     atol: float
-    exact: bool
-    apart: int | None
-    facts: torch.Tensor
+    exact: bool = False
+    apart: int | None = None
     rounded: bool = False
     changed: torch.Tensor | None = None
 
+    def __post_init__(self) -> None:
+        self.facts = _moved(self.out, self.reference) if self.exact else self._computed()
+        if self.changed is not None and not self.exact:
+            outside = (torch.where(self.changed, 0.0, one.double()) for one in (self.out, self.reference))
+            self.facts = torch.cat([_moved(*outside), self.facts])
+
+    def _of_interest(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both in float64, with NaN outside the mask: elements that are NaN on both sides are left out of all
+        figures."""
+        both = self.out.double(), self.reference
+        if self.changed is None:
+            return both
+        out, reference = (torch.where(self.changed, one.double(), torch.nan) for one in both)
+        return out, reference
+
+    def _computed(self) -> torch.Tensor:
+        out, reference = self._of_interest()
+        if not out.numel():
+            return out.new_empty(0)
+        whole = out
+        if self.rounded:
+            out = _unrounded(out, reference)
+        values, truth, finite = _finite(out, reference)
+        same = (torch.isnan(out) & torch.isnan(reference)) | (out == reference)
+        count = finite.sum()
+        size = truth.norm()
+        ratio = self._ratio(values, truth, count)
+        norm = (values - truth).norm() / torch.where(size == 0, 1.0, size)
+        special = (~torch.isfinite(out) & finite).any().double(), (~finite & ~same).any().double()
+        facts = [*special, count.double(), ratio.max(), norm]
+        if self.rounded:
+            low = torch.where(finite, truth - whole, 0.0)  # below the truth; times its sign: nearer to zero
+            facts += [off.sum() / torch.where(count == 0, 1, count) for off in (low, low * truth.sign())]
+        elif self.out.dtype in MANTISSA and out.numel() >= MANY:
+            facts += _shortfall(values, truth, self.out.dtype)
+        return torch.stack(facts)
+
+    def _ratio(self, values: torch.Tensor, truth: torch.Tensor, count: torch.Tensor | float) -> torch.Tensor:
+        """Each element's error in units of its bound.
+
+        Errors after several rounded operators are normally distributed: the largest of n grows as the square root of
+        ln n, so that it is larger for the millions of logits of a batch than for those of one text.
+        """
+        atol = self.atol * math.sqrt(max(1.0, math.log(max(truth.numel(), 2)) / math.log(FEW_EXTREMES)))
+        unit = (truth.square().sum() / count).sqrt()
+        if self.apart is not None:
+            others = [d for d in range(truth.dim()) if d != self.apart]
+            unit = torch.maximum(unit, truth.square().mean(others, keepdim=True).sqrt())
+        return (values - truth).abs() / (atol * torch.where(unit == 0, 1.0, unit) + self.dtype.rtol * truth.abs())
+
     def deviation(self, facts: Sequence[float] | None = None) -> Deviation:
         """The verdict from the figures; copies them to the host first if needed."""
-        if facts is None:
-            facts = self.facts.tolist()
+        infinite, facts = float("inf"), self.facts.tolist() if facts is None else facts
         if self.exact:
             moves = self.out.is_floating_point()
             of = "numbers that are only moved" if moves else "integers"
             problem = f"{self.name}: {facts[0]:.0f} of {self.out.numel()} {of} differ" if facts[0] else ""
-            return Deviation(float("inf") if moves and problem else facts[0], 0.0, 0.0, problem, not moves, self.name)
+            return Deviation(infinite if moves and problem else facts[0], 0.0, 0.0, problem, not moves, self.name)
         cap = self.dtype.norm_cap
         if not facts:
             return Deviation(0.0, 0.0, cap)
@@ -66,10 +120,10 @@ class Measured:
             moved, *facts = facts
             if moved:
                 problem = f"{self.name}: {moved:.0f} numbers differ where nothing is to be written"
-                return Deviation(float("inf"), float("inf"), cap, problem, name=self.name)
+                return Deviation(infinite, infinite, cap, problem, name=self.name)
         not_finite, invalid, counted, worst, relative, *cut_off = facts
         if not_finite or invalid:
-            return Deviation(float("inf"), float("inf"), cap, self._special(), name=self.name)
+            return Deviation(infinite, infinite, cap, self._special(), name=self.name)
         if not counted:
             return Deviation(0.0, 0.0, cap)
         # The root mean square of n errors has a relative deviation of 1 / sqrt(2 n): three deviations are allowed.
@@ -89,14 +143,14 @@ class Measured:
     def details(self, infinite: bool = False) -> dict[str, Any]:
         """Where the worst value is, five pairs around it, how many values are off, and the pattern that they form; the
         key of the header that would admit them, if one would. `infinite`: whether an input is."""
-        given, truth = _of_interest(self.out, self.reference, self.changed)
+        given, truth = self._of_interest()
         if self.exact:
             wrong = (given != truth) & ~(given.isnan() & truth.isnan())
             size = wrong.double()
         else:
             held = torch.where(given.isfinite(), given, torch.nan)
             values, right, finite = _finite(held, truth)
-            ratio = _ratio(values, right, finite.sum(), self.dtype, self.atol, self.apart)
+            ratio = self._ratio(values, right, finite.sum())
             size = torch.where(held.isnan() & ~truth.isnan(), torch.inf, ratio)
             wrong = size > 1
         if not wrong.numel() or not wrong.any():
@@ -116,11 +170,11 @@ class Measured:
         return {**found, "wrong": int(wrong.sum()), "pattern": pattern(given, truth, wrong), **key}
 
     def _far_off(self, counted: float, worst: float) -> str:
-        given, truth = _of_interest(self.out, self.reference, self.changed)
+        given, truth = self._of_interest()
         if self.rounded:
             given = _unrounded(given, truth)
         values, truth, _ = _finite(given, truth)
-        ratio = _ratio(values, truth, counted, self.dtype, self.atol, self.apart)
+        ratio = self._ratio(values, truth, counted)
         at = int(ratio.argmax())
         return (
             f"{self.name}: {float((ratio > 1).sum()) / counted:.1%} of the values are off; the worst is "
@@ -128,7 +182,7 @@ class Measured:
         )
 
     def _special(self) -> str:
-        out, reference = _of_interest(self.out, self.reference, self.changed)
+        out, reference = self._of_interest()
         not_finite = ~torch.isfinite(out) & torch.isfinite(reference)
         count, nan = int(not_finite.sum()), int((torch.isnan(out) & not_finite).sum())
         if not count:
@@ -184,40 +238,6 @@ def _relation(given: torch.Tensor, truth: torch.Tensor) -> str:
     return ""
 
 
-def measure(
-    name: str,
-    out: torch.Tensor,
-    reference: torch.Tensor,
-    dtype: Dtype,
-    atol: float,
-    *,
-    exact: bool = False,
-    apart: int | None = None,
-    rounded: bool = False,
-    changed: torch.Tensor | None = None,
-) -> Measured:
-    """Compare `out` with `reference` (float64); `exact` is for integers and for numbers that are only moved. The unit
-    of `atol` is the size of all results or, where sizes differ along the dimension `apart`, of a larger slice.
-    `rounded` is for integers whose reference is not rounded; outside the mask `changed` every number must equal the
-    reference's. Nothing waits for a GPU here: with many processes on it even a small query is slow.
-    """
-    facts = _moved(out, reference) if exact else _computed(out, reference, dtype, atol, apart, rounded, changed)
-    if changed is not None and not exact:
-        outside = torch.where(changed, 0.0, out.double()), torch.where(changed, 0.0, reference.double())
-        facts = torch.cat([_moved(*outside), facts])
-    return Measured(name, out, reference, dtype, atol, exact, apart, facts, rounded, changed)
-
-
-def _of_interest(
-    out: torch.Tensor, reference: torch.Tensor, changed: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both in float64, with NaN outside the mask: elements that are NaN on both sides are left out of all figures."""
-    out = out.to(torch.float64)
-    if changed is None:
-        return out, reference
-    return torch.where(changed, out, torch.nan), torch.where(changed, reference.double(), torch.nan)
-
-
 def _unrounded(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """The number nearest to the reference among all that round to these integers."""
     return torch.minimum(torch.maximum(reference, out - 0.5), out + 0.5)
@@ -228,57 +248,10 @@ def _moved(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     return ((out != right) & ~(torch.isnan(out) & torch.isnan(right))).sum().double().view(1)
 
 
-def _computed(
-    given: torch.Tensor,
-    reference: torch.Tensor,
-    dtype: Dtype,
-    atol: float,
-    apart: int | None,
-    rounded: bool,
-    changed: torch.Tensor | None,
-) -> torch.Tensor:
-    out, reference = _of_interest(given, reference, changed)
-    if not out.numel():
-        return out.new_empty(0)
-    whole = out
-    if rounded:
-        out = _unrounded(out, reference)
-    values, truth, finite = _finite(out, reference)
-    same = (torch.isnan(out) & torch.isnan(reference)) | (out == reference)
-    count = finite.sum()
-    size = truth.norm()
-    ratio = _ratio(values, truth, count, dtype, atol, apart)
-    norm = (values - truth).norm() / torch.where(size == 0, 1.0, size)
-    invalid = ~finite & ~same
-    facts = [(~torch.isfinite(out) & finite).any().double(), invalid.any().double(), count.double(), ratio.max(), norm]
-    if rounded:
-        low = torch.where(finite, truth - whole, 0.0)  # below the truth; times its sign: nearer to zero
-        facts += [off.sum() / torch.where(count == 0, 1, count) for off in (low, low * truth.sign())]
-    elif given.dtype in MANTISSA and out.numel() >= MANY:
-        facts += _shortfall(values, truth, given.dtype)
-    return torch.stack(facts)
-
-
 def _finite(out: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Both, with zeros in place of non-finite numbers, and a mask of the reference's finite ones."""
     finite = torch.isfinite(reference)
     return torch.where(finite & torch.isfinite(out), out, 0.0), torch.where(finite, reference, 0.0), finite
-
-
-def _ratio(
-    values: torch.Tensor, truth: torch.Tensor, count: torch.Tensor | float, dtype: Dtype, atol: float, apart: int | None
-) -> torch.Tensor:
-    """Each element's error in units of its bound.
-
-    Errors after several rounded operators are normally distributed: the largest of n grows as the square root of ln n,
-    so that it is larger for the millions of logits of a batch than for those of one text.
-    """
-    atol *= math.sqrt(max(1.0, math.log(max(truth.numel(), 2)) / math.log(FEW_EXTREMES)))
-    unit = (truth.square().sum() / count).sqrt()
-    if apart is not None:
-        others = [d for d in range(truth.dim()) if d != apart]
-        unit = torch.maximum(unit, truth.square().mean(others, keepdim=True).sqrt())
-    return (values - truth).abs() / (atol * torch.where(unit == 0, 1.0, unit) + dtype.rtol * truth.abs())
 
 
 def _shortfall(out: torch.Tensor, truth: torch.Tensor, kind: torch.dtype) -> list[torch.Tensor]:

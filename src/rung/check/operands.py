@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from rung.check.compare import Deviation, Measured, measure
+from rung.check.compare import Deviation, Measured
 from rung.check.guarded_memory import POISONS, Block, fill
 from rung.dtypes import Dtype
 from rung.errors import RungError
@@ -84,28 +84,22 @@ class Operands:
             return self.operation.inputs(
                 self.values, self.dtype, seed, empty=empty, names=self.names, device=self.device
             )
-        tensors: Tensors = {}
         usual = _inputs.get(self._key(), lambda: self._draw(case, seed))
         self._own = usual if self.device == "cpu" else {}
-        for name in self.names:
-            operand = self.operation.operand(name)
-            if operand.view is not None and operand.view_of is not None:
-                tensors[name] = operand.view(tensors[operand.view_of], self.values)
-                continue
-            tensors[name] = empty(name, tuple(usual[name].shape), usual[name].dtype)
-            if operand.role != "out":
-                tensors[name].copy_(usual[name])
-        return tensors
+        owned = {n: empty(n, tuple(usual[n].shape), usual[n].dtype) for n in self._owned()}
+        for name, tensor in owned.items():
+            if self.operation.operand(name).role != "out":
+                tensor.copy_(usual[name])
+        return self.operation.viewed(owned, self.names, self.values)
 
     def _draw(self, case: Case, seed: int) -> Tensors:
-        owned = [n for n in self.names if self.operation.operand(n).view_of is None]
         return self.operation.inputs(
             self.values,
             self.dtype,
             seed,
             magnitude=case.magnitude,
             change=case.change,
-            names=owned,
+            names=self._owned(),
             device=self.device,
             empty=lambda name, shape, kind: torch.empty(
                 shape, dtype=kind, device="meta" if self.operation.operand(name).role == "out" else self.device
@@ -129,31 +123,21 @@ class Operands:
         """New numbers behind the same pointers."""
         self._fill(seed, lambda name, shape, kind: self.tensors[name])
 
-    def viewed(self, owned: Tensors) -> Tensors:
-        """These tensors in place of those that own their memory, and the views of them."""
-        found: Tensors = {}
-        for name in self.names:
-            operand = self.operation.operand(name)
-            if operand.view is not None and operand.view_of is not None:
-                found[name] = operand.view(found[operand.view_of], self.values)
-            else:
-                found[name] = owned[name]
-        return found
+    def _owned(self) -> list[str]:
+        """Those that are no views."""
+        return [n for n in self.names if self.operation.operand(n).view_of is None]
 
     @property
     def outputs(self) -> list[str]:
-        operands = (self.operation.operand(n) for n in self.names)
-        return [o.name for o in operands if o.written and o.view_of is None]
+        return [n for n in self._owned() if self.operation.operand(n).written]
 
     @property
     def inputs(self) -> list[str]:
-        operands = (self.operation.operand(n) for n in self.names)
-        return [o.name for o in operands if not o.written and o.view_of is None]
+        return [n for n in self._owned() if not self.operation.operand(n).written]
 
     @property
     def bytes(self) -> int:
-        owned = [n for n in self.names if self.operation.operand(n).view_of is None]
-        return sum(self.tensors[n].numel() * self.tensors[n].element_size() for n in owned)
+        return _bytes({n: self.tensors[n] for n in self._owned()})
 
     def poison(self, number: int = 0) -> None:
         """Overwrite the last run's outputs with poison that depends on `number`."""
@@ -183,9 +167,13 @@ class Operands:
         floats = [(n, t) for n, t in self.reference().items() if n in held and t.is_floating_point()]
         return all(bool((t.abs() <= torch.finfo(self.tensors[n].dtype).max).all()) for n, t in floats)
 
+    def _originals(self) -> Tensors:
+        """The numbers as they were drawn, where they are kept."""
+        return self.operation.viewed(self._own, self.names, self.values) if self._own else self.tensors
+
     def _computed(self, calls: int) -> Tensors:
         exact = {}
-        tensors = self.viewed(self._own) if self._own else self.tensors
+        tensors = self._originals()
         for name in self.names:
             if self.operation.operand(name).role != "out":
                 tensor = tensors[name]
@@ -198,9 +186,9 @@ class Operands:
 
     def _rounded_at_each_step(self) -> Tensors:
         """The outputs as the formula gives them in the number format itself; empty if torch cannot."""
-        given = {n: t for n, t in (self.viewed(self._own) if self._own else self.tensors).items() if n in self.names}
+        given = {n: t for n, t in self._originals().items() if t.device.type != "meta"}
         try:
-            return self.operation.reference({n: t for n, t in given.items() if t.device.type != "meta"}, self.values)
+            return self.operation.reference(given, self.values)
         except (RuntimeError, KeyError):
             return {}
 
@@ -226,20 +214,9 @@ class Operands:
                 if off.numel():
                     tolerance = max(tolerance, 2 * float(off.abs().max() / size) * math.sqrt(off.numel()))
                     dtype = replace(dtype, norm_cap=max(dtype.norm_cap, 2 * float(off.norm() / size)))
-            changed = operand.changed(self.tensors, self.values) if operand.changed else None
-            found.append(
-                measure(
-                    name,
-                    out,
-                    right,
-                    dtype,
-                    tolerance,
-                    exact=exact,
-                    apart=operand.apart,
-                    rounded=operand.rounded,
-                    changed=changed,
-                )
-            )
+            kept = operand.changed(self.tensors, self.values) if operand.changed else None
+            kinds = operand.apart, operand.rounded, kept
+            found.append(Measured(name, out, right, dtype, tolerance, exact, *kinds))
         return found
 
     def _as_admitted(self, out: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

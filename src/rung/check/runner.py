@@ -10,6 +10,7 @@ import math
 import re
 import resource
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -17,14 +18,15 @@ from typing import Literal, Protocol
 
 import torch
 
+from rung import emulator
 from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
 from rung.check.operands import Operands
-from rung.check.report import Failure
+from rung.check.report import RAISED, Failure
 from rung.cuda.launch import occupy_stream
 from rung.cuda.source import without_comments
+from rung.dtypes import Dtype, element
 from rung.dtypes import dtype as dtype_named
-from rung.dtypes import element
-from rung.emulator import coverage, triton
+from rung.emulator import coverage, triton, without_launches
 from rung.errors import RungError, first_line
 from rung.operation import Tensors, Values
 from rung.rungs import base
@@ -73,6 +75,21 @@ class Call(Protocol):
         ...
 
 
+class Bound(Protocol):
+    """What binding and calls need to know of operands."""
+
+    tensors: Tensors
+    values: Values
+    dtype: Dtype
+
+    @property
+    def outputs(self) -> Sequence[str]: ...
+
+    def prefetch(self, seed: int) -> None: ...
+
+    def refill(self, seed: int) -> None: ...
+
+
 class Host(Protocol):
     """Where the rung's code runs."""
 
@@ -118,19 +135,19 @@ class LocalRunner:
         self.device = device
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()
-        self._atomics_before = atomics_ran(device)
+        self._atomics_before = emulator.atomics_ran()
 
     @property
     def atomics(self) -> bool:
-        return atomics_ran(self.device) != self._atomics_before
+        return emulator.atomics_ran() != self._atomics_before
 
     @property
     def steps(self) -> int:
-        return steps(self.device)
+        return emulator.steps()
 
     @property
     def unwritten(self) -> str:
-        return unwritten_read(self.device)
+        return emulator.unwritten_read() if self.device != "cuda" else ""
 
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
@@ -153,7 +170,7 @@ class LocalRunner:
         return LocalCall(prepared, operands, self.device, how, mirror, streams=not isinstance(rung, CudaRung))
 
 
-def prepare(rung: Rung, operands: Operands, how: Binding, device: Device, scratch: GuardedStorage) -> Prepared:
+def prepare(rung: Rung, operands: Bound, how: Binding, device: Device, scratch: GuardedStorage) -> Prepared:
     """The rung bound to these operands, with its buffers in guarded memory as well."""
     mirror = scratch.raw if isinstance(scratch.raw, Mirror) else None
 
@@ -164,7 +181,8 @@ def prepare(rung: Rung, operands: Operands, how: Binding, device: Device, scratc
     tensors = operands.tensors
     if mirror:
         mirror.arrive()
-        tensors = operands.viewed({n: mirror.there(t) for n, t in tensors.items() if n in scratch.blocks})
+        owned = {n: mirror.there(t) for n, t in tensors.items() if n in scratch.blocks}
+        tensors = rung.operation.viewed(owned, tensors, operands.values)
     if how.cap and isinstance(rung, CudaRung):
         rung = capped(rung, how.cap)
     with of_the_rung(), base.emulated_multiprocessors(how.sms), emulated(device, how):
@@ -189,8 +207,6 @@ class Probe:
 def probe(rung: Rung, asked: Probe) -> list[list[int]]:
     """Of the calls, which are in the order of their sizes, the smallest run and in turn others, in coarse and then in
     fine steps, but for those behind ENOUGH that reach each place. A call that is stopped reaches what it did before."""
-    from rung import emulator
-
     before, of, dtype, began = coverage.take(), rung.operation, dtype_named(asked.dtype), emulator.steps()
     reaching, found = [list[int]() for _ in asked.wanted], [list[int]() for _ in asked.calls]
     builds, calls = set[object](), 0
@@ -216,12 +232,9 @@ def probe(rung: Rung, asked: Probe) -> list[list[int]]:
         if isinstance(rung, CudaRung) and not admits(rung.build(values, dtype, asked.tuning)):
             continue
         with contextlib.suppress(RungError, Failure), of_the_rung(), triton.compiling(admits):
-            tensors: Tensors = {}
-            for operand in map(of.operand, asked.names):
-                if operand.view is not None and operand.view_of is not None:
-                    tensors[operand.name] = operand.view(tensors[operand.view_of], values)
-                else:
-                    tensors[operand.name] = empty("", operand.size(values), element(operand.dtype, dtype))
+            sizes = {o.name: o for o in map(of.operand, asked.names) if o.view_of is None}
+            owned = {n: empty("", o.size(values), element(o.dtype, dtype)) for n, o in sizes.items()}
+            tensors = of.viewed(owned, asked.names, values)
             with emulator.under(steps=MOST_STEPS, coverage=True, few=True):
                 rung.prepare(tensors, values, dtype, device="emulator", tuning=asked.tuning, empty=empty).run()
         found[number] = coverage.ran_among(coverage.take(), asked.wanted)
@@ -254,10 +267,6 @@ def capped(rung: CudaRung, cap: int) -> CudaRung:
 
 def _begun(prepared: Prepared) -> Prepared:
     """On the emulator; marks the start of each run, when unknown kernels may still be running."""
-    from rung import emulator
-
-    if emulator.available() is not None:
-        return prepared
     run = prepared.run
 
     def begun() -> None:
@@ -272,47 +281,37 @@ def emulated(device: Device, how: Binding, order: Order = "forward", took: float
     stopped early if its threads wait for each other in this order."""
     if device == "cuda":
         return nullcontext()
-    from rung import emulator
-
     seconds = min(UNKNOWN, max(LEAST_SECONDS, LONGER * took)) if took else UNKNOWN
-    settings = {"check_races": True, "coverage": how.coverage}
-    return emulator.under(order=order, seed=SEED, seconds=seconds, **settings)
+    return emulator.under(order=order, seed=SEED, seconds=seconds, check_races=True, coverage=how.coverage)
 
 
-def atomics_ran(device: Device) -> int:
-    """How many read-modify-writes emulated kernels have executed in this process."""
-    from rung import emulator
+class Copies(Protocol):
+    """Operands of which a device has copies."""
 
-    return emulator.atomics_ran() if device != "cuda" and emulator.available() is None else 0
+    def arrive(self) -> None:
+        """Queue the copy to the device."""
+        ...
 
-
-def unwritten_read(device: Device) -> str:
-    """The last read, by an emulated kernel of this process, of shared or local memory that nothing had written."""
-    from rung import emulator
-
-    return emulator.unwritten_read() if device != "cuda" and emulator.available() is None else ""
-
-
-def steps(device: Device) -> int:
-    """Instructions of emulated warps in this process."""
-    from rung import emulator
-
-    return int(emulator.steps()) if device != "cuda" and emulator.available() is None else 0
+    def leave(self) -> None:
+        """Queue the copy from the device."""
+        ...
 
 
 class LocalCall:
     def __init__(
         self,
         prepared: Prepared,
-        operands: Operands,
+        operands: Bound,
         device: Device,
         how: Binding,
-        mirror: Mirror | None = None,
+        mirror: Copies | None = None,
         *,
         streams: bool = False,
+        file: str = "",
     ) -> None:
         self._prepared, self._operands, self._device, self._how = prepared, operands, device, how
         self._mirror, self._streams = mirror, streams  # whether there may be work on other streams
+        self._file = file
         self._graph: torch.cuda.CUDAGraph | None = None
         self._took = 0.0
 
@@ -323,15 +322,15 @@ class LocalCall:
         # On the emulator, the run's CPU time: what is affordable should not depend on other load.
         clock = time.perf_counter if self._device == "cuda" else _cpu_time
         with emulated(self._device, self._how, order, self._took):
-            for _ in range(times):
+            if self._mirror:
+                self._mirror.arrive()
+            for left in reversed(range(times)):
                 start = clock()
-                if self._mirror:
-                    self._mirror.arrive()
-                with of_the_rung():
+                with of_the_rung(self._file):
                     self._prepared.run()
                 if self._mirror and self._streams:
                     wait(self._device)
-                wait(self._device, self._mirror)
+                wait(self._device, None if left else self._mirror)
                 self._took = clock() - start
                 best = min(best, self._took)
         return lambda: best
@@ -356,6 +355,8 @@ class LocalCall:
         )
         for name, tensor in seen.items():
             operands.tensors[name].copy_(tensor)
+        if self._mirror:
+            self._mirror.leave()
         return in_time
 
     def replayed(self) -> None:
@@ -364,10 +365,21 @@ class LocalCall:
             self._graph = _capture(self._prepared.run)
             for name, tensor in kept.items():
                 self._operands.tensors[name].copy_(tensor)
+        if self._mirror:
+            self._mirror.arrive()
         self._graph.replay()
+        if self._mirror:
+            wait(self._device, self._mirror)
 
     def unlaunched(self) -> bool:
-        return False
+        if not self._file:
+            return False
+        if self._mirror:
+            self._mirror.arrive()
+        with contextlib.suppress(Exception), without_launches(), emulated(self._device, self._how):
+            self._prepared.run()
+        wait(self._device, self._mirror)
+        return True
 
 
 def _cpu_time() -> float:
@@ -408,7 +420,7 @@ def run_late(
     return seen, in_time
 
 
-def wait(device: Device = "cuda", mirror: Mirror | None = None) -> None:
+def wait(device: Device = "cuda", mirror: Copies | None = None) -> None:
     """Waits for the GPU, and for its results in the host's memory."""
     with blamed(device):
         if mirror:
@@ -418,14 +430,15 @@ def wait(device: Device = "cuda", mirror: Mirror | None = None) -> None:
 
 
 @contextmanager
-def of_the_rung() -> Iterator[None]:
-    """The rung's own code: whatever it raises is its failure."""
+def of_the_rung(file: str = "") -> Iterator[None]:
+    """The rung's own code: whatever it raises is its failure, in the lines of `file` by its own decision."""
     try:
         yield
     except (Failure, RungError):
         raise
     except Exception as error:
-        raise Failure(first_line(f"{type(error).__name__}: {error}")) from error
+        own = traceback.extract_tb(error.__traceback__)[-1].filename == file
+        raise Failure(first_line(f"{type(error).__name__}: {error}"), RAISED if own else "") from error
 
 
 @contextmanager

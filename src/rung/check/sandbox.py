@@ -155,7 +155,7 @@ class Sandbox:
                 raise TooLarge(text)
             if kind == CompileError.kind:
                 raise CompileError(text, str(answer.get("missing", ""))[:200])
-            raise Failure(text, kind or "") if kind in (None, RAISED) else RungError(text)
+            raise Failure(text, kind or "") if kind in (None, "", RAISED) else RungError(text)
         return answer
 
 

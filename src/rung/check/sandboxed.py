@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import itertools
@@ -12,9 +11,7 @@ import resource
 import signal
 import socket
 import sys
-import time
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +19,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from rung import emulator
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
-from rung.check.report import RAISED
-from rung.check.runner import (
-    Binding,
-    Order,
-    Probe,
-    atomics_ran,
-    emulated,
-    prepare,
-    probe,
-    run_late,
-    steps,
-    unwritten_read,
-    wait,
-)
+from rung.check.report import Failure
+from rung.check.runner import Binding, LocalCall, Probe, prepare, probe
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import coverage, launches_ran, without_launches
+from rung.emulator import coverage, launches_ran
 from rung.errors import EmulatorFault, RungError, first_line
 from rung.operation import Operand, Tensors
 from rung.rungs import catalogue
-from rung.rungs.base import Device, Prepared, Rung
+from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
 
 MEMORY = 8 << 30  # bytes of private memory, on the emulator; a GPU's driver maps far more than it uses
@@ -52,17 +38,29 @@ FILE = 1 << 28  # bytes of any file that it writes
 
 
 @dataclasses.dataclass
-class _Bound:
-    prepared: Prepared
+class _Operands:
+    """The part of `Operands` that binding and calls need. The checker's view is the same memory as the kernel's,
+    unless it is mirrored."""
+
+    tensors: Tensors
+    values: Any
+    dtype: Any
+    outputs: list[str]
     raw: Tensors  # the kernel's view
-    shared: Tensors  # the checker's view: the same memory, unless it is mirrored
-    outputs: Tensors
-    scratch: GuardedStorage
-    listed: bool
-    exact: bool
-    how: Binding
-    graph: Any = None
-    took: float = 0.0  # seconds of its last run
+    shared: Tensors  # the checker's
+    fresh: Tensors = dataclasses.field(default_factory=dict)
+
+    def arrive(self) -> None:
+        _copy(self.shared, self.raw)
+
+    def leave(self) -> None:
+        _copy(self.raw, self.shared)
+
+    def prefetch(self, _: int) -> None:
+        self.fresh = {n: t.to(self.raw[n].device) for n, t in self.shared.items()}
+
+    def refill(self, _: int) -> None:
+        _copy(self.fresh, self.raw)
 
 
 def _copy(given: Tensors, to: Tensors) -> None:
@@ -113,7 +111,8 @@ class _Judged:
         self.mirrored, self.files = settings["mirrored"], socket.socket(fileno=settings["files"])
         self.operation, self.file = settings["operation"], Path(settings["file"])
         self.rung: Rung | None = None
-        self.calls: dict[int, _Bound] = {}
+        self.calls: dict[int, tuple[LocalCall, GuardedStorage]] = {}
+        self.elsewhere: set[str] = set()  # what the last call has computed besides its kernels
 
     def _find_rung(self, name: str) -> Rung:
         if self.rung is None or self.rung.name != name:
@@ -143,101 +142,43 @@ class _Judged:
             slab = Slab(placement, sum(sizes), len(sizes), "cuda" if self.device == "cuda" else "cpu")
             raw = {name: slab(block["start"], block["bytes"]) for name, block in what["blocks"].items()}
             _copy(shared, raw)
-        tensors: Tensors = {}
-        for name in what["names"]:
-            operand = operation.operand(name)
-            if operand.view is not None and operand.view_of is not None:
-                tensors[name] = operand.view(tensors[operand.view_of], what["values"])
-                continue
-            block = what["blocks"][name]
-            data = raw[name][block["start"] : block["end"]]
-            tensors[name] = data.view(getattr(torch, block["dtype"])).view(block["shape"])
+        data = {name: raw[name][block["start"] : block["end"]] for name, block in what["blocks"].items()}
+        shaped = {n: (getattr(torch, block["dtype"]), block["shape"]) for n, block in what["blocks"].items()}
+        owned = {name: data[name].view(kind).view(shape) for name, (kind, shape) in shaped.items()}
+        tensors = operation.viewed(owned, what["names"], what["values"])
         scratch = GuardedStorage(self.device, placement=placement, addresses=addresses)
-        bound = _Operands(tensors, what["values"], dtype)
-        how = Binding(**what["how"])
-        python = not isinstance(rung, CudaRung)
-        prepared = prepare(rung, bound, how, self.device, scratch)  # type: ignore[arg-type]
+        bound = _Operands(tensors, what["values"], dtype, what["outputs"], raw, shared)
+        how, python = Binding(**what["how"]), not isinstance(rung, CudaRung)
+        prepared = prepare(rung, bound, how, self.device, scratch)
         if scratch.blocks:
             scratch.repaint()
-        outputs = {n: tensors[n] for n in what["outputs"]}
-
+        if python:
+            prepared = dataclasses.replace(prepared, run=self._listing(prepared.run, exact=operation.exact))
+        mirror = bound if self.mirrored else None
+        call = LocalCall(prepared, bound, self.device, how, mirror, streams=True, file=str(self.file))
         self.calls = {k: c for k, c in self.calls.items() if k == what["call"] - 1}  # to return to
-        self.calls[what["call"]] = _Bound(prepared, raw, shared, outputs, scratch, python, operation.exact, how)
+        self.calls[what["call"]] = call, scratch
+
+    def _listing(self, run: Callable[[], None], *, exact: bool) -> Callable[[], None]:
+        """The run of a Python rung, which is told apart from its kernels."""
+
+        def listed() -> None:
+            launched = launches_ran()
+            with Operators(exact=exact) as operators:
+                run()
+            self.elsewhere |= operators.found
+            if not operators.found and self.device != "cuda" and launches_ran() == launched:
+                self.elsewhere.add("Python, without a kernel")
+
+        return listed
 
     def _map(self, block: dict[str, Any], file: int, operand: Operand, near: int) -> torch.Tensor:
-        if self.device == "emulator" and not self.mirrored:
-            from rung import emulator
-
-            if emulator.available() is None:
-                raw = emulator.guarded_file(file, block["bytes"], near)
-                written, constant = operand.written, operand.constant
-                emulator.mark_data(raw, block["start"], block["end"], written=written, constant=constant)
-                return raw
+        if self.device == "emulator" and not self.mirrored and emulator.available() is None:
+            raw = emulator.guarded_file(file, block["bytes"], near)
+            written, constant = operand.written, operand.constant
+            emulator.mark_data(raw, block["start"], block["end"], written=written, constant=constant)
+            return raw
         return torch.from_file(f"/dev/fd/{file}", shared=True, size=block["bytes"], dtype=torch.uint8)
-
-    def run(self, call: _Bound, times: int, order: Order) -> dict[str, Any]:
-        self._arrive(call)
-        launched, elsewhere, began = launches_ran(), set[str](), time.process_time()
-        with emulated(self.device, call.how, order, call.took):
-            for _ in range(times):
-                if not call.listed:
-                    call.prepared.run()
-                    continue
-                with Operators(exact=call.exact) as operators:
-                    call.prepared.run()
-                elsewhere |= operators.found
-        if self.device == "cuda":
-            wait()
-        call.took = (time.process_time() - began) / times
-        self._leave(call)
-        library = sorted(elsewhere)
-        if call.listed and not library and self.device != "cuda" and launches_ran() == launched:
-            library = ["Python, without a kernel"]
-        told = {"atomics": atomics_ran, "steps": steps, "unwritten": unwritten_read}
-        return {"library": library, **{name: of(self.device) for name, of in told.items()}}
-
-    def unlaunched(self, call: _Bound) -> dict[str, Any]:
-        """Run the rest of the rung while its kernels do nothing; its results do not matter."""
-        self._arrive(call)
-        with contextlib.suppress(Exception), without_launches(), emulated(self.device, call.how):
-            call.prepared.run()
-        self._leave(call)
-        return {}
-
-    def late(self, call: _Bound, cycles: int) -> dict[str, Any]:
-        fresh: Tensors = {}
-        seen, _ = run_late(
-            call.prepared.run,
-            lambda: _copy(fresh, call.raw),
-            call.outputs,
-            prefetch=lambda: fresh.update({n: t.to(call.raw[n].device) for n, t in call.shared.items()}),
-            cycles=cycles,
-        )
-        _copy(seen, call.outputs)
-        self._leave(call)
-        return {}
-
-    def replayed(self, call: _Bound) -> dict[str, Any]:
-        if call.graph is None:
-            call.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(call.graph, capture_error_mode="thread_local"):
-                call.prepared.run()
-        self._arrive(call)
-        call.graph.replay()
-        wait()
-        self._leave(call)
-        return {}
-
-    def _arrive(self, call: _Bound) -> None:
-        if self.mirrored:
-            _copy(call.shared, call.raw)
-
-    def _leave(self, call: _Bound) -> None:
-        if self.mirrored:
-            _copy(call.raw, call.shared)
-        damage = call.scratch.damaged()
-        if damage:
-            raise RungError(damage)
 
     def answer(self, what: dict[str, Any]) -> dict[str, Any]:
         if what["do"] == "bind":
@@ -252,21 +193,18 @@ class _Judged:
             wanted = [(file, line, name) for file, line, name in what["wanted"]]
             asked = Probe(**{n: v for n, v in what.items() if n in fields} | {"wanted": wanted})
             return {"reached": probe(rung, asked)}
-        call = self.calls[what["call"]]
+        call, scratch = self.calls[what["call"]]
+        self.elsewhere = set()
         if what["do"] == "run":
-            return self.run(call, what["times"], what["order"])
-        if what["do"] == "unlaunched":
-            return self.unlaunched(call)
-        return self.late(call, what["cycles"]) if what["do"] == "late" else self.replayed(call)
-
-
-@dataclasses.dataclass
-class _Operands:
-    """The part of `Operands` that binding needs."""
-
-    tensors: Tensors
-    values: Any
-    dtype: Any
+            call.run(what["times"], what["order"])
+        elif what["do"] == "late":
+            call.late(0, what["cycles"])
+        else:
+            call.replayed() if what["do"] == "replayed" else call.unlaunched()
+        if damage := scratch.damaged():
+            raise RungError(damage)
+        told = {"atomics": emulator.atomics_ran(), "unwritten": emulator.unwritten_read()}
+        return {**told, "library": sorted(self.elsewhere) if what["do"] == "run" else []}
 
 
 def _nowhere(*_: object) -> Any:
@@ -297,7 +235,7 @@ def main(settings: dict[str, Any]) -> None:
     for what in _requests(settings["ask"]):
         try:
             answer = judged.answer(what)
-        except RungError as error:
+        except (RungError, Failure) as error:
             answer = {"error": str(error), "kind": error.kind, "missing": getattr(error, "missing", "")}
             if isinstance(error, EmulatorFault):
                 answer |= {"place": error.place, "related": error.related}
@@ -305,9 +243,7 @@ def main(settings: dict[str, Any]) -> None:
             answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
         except BaseException as error:
             answer = {"error": first_line(f"{type(error).__name__}: {error}")}
-            if traceback.extract_tb(error.__traceback__)[-1].filename == str(judged.file):
-                answer["kind"] = RAISED
-        answer.setdefault("steps", steps(judged.device))
+        answer["steps"] = emulator.steps()
         try:
             os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
         except OSError:  # the rung has closed it: an end without an answer is a failure

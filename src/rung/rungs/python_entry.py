@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rung.errors import RungError
-from rung.expressions import names_in
+from rung.expressions import evaluate, names_in
 from rung.operation import Operand, Operation
 from rung.rungs.reached import reached_from
 from rung.rungs.words import SCALARS, SHAPES, names_of
@@ -32,29 +32,38 @@ class Entry:
 
 
 def entry_of(tree: ast.Module, operation: Operation) -> Entry | None:
-    """The last that fits; one that launches kernels has precedence."""
+    """The function that takes most of the operands, the last of several; one that launches kernels has precedence. None
+    if it leaves open what an operand or a scalar is that it does not take."""
     found = []
     for name, function, body in callables(tree):
-        meaning = _meaning_of(function, operation)
-        if meaning is None:
-            continue
-        operands = {o.name: o for o in operation.operands}
-        sizes = dict(_sizes(body, meaning, operands))
-        needs = [*filter(None, (_condition(n.test, sizes) for n in ast.walk(body) if isinstance(n, ast.Assert)))]
-        needs += [f"{s} == {v}" for s, v in operation.alone.items() if s not in meaning.values()]
-        flat = frozenset(meaning[p] for p, names in _unpacked(function) if p in meaning and len(names) == 2)
-        returns = _returns(function, meaning, operation)
-        found.append(Entry(name, function, meaning, returns, flat, tuple(dict.fromkeys(needs))))
-    return next((e for e in found if launches(reached_from(tree, e.root))), found[0] if found else None)
+        if meaning := _meaning_of(function, operation):
+            alone = [f"{s} == {v}" for s, v in operation.alone.items() if s not in meaning.values()]
+            found.append(_entry(name, function, body, meaning, operation, alone))
+    best = max(found, key=lambda e: (launches(reached_from(tree, e.root)), len(e.meaning)), default=None)
+    return None if best is None or _leaves_open(best, operation) else best
 
 
 def proposed(tree: ast.Module, operation: Operation, table: dict[str, Any]) -> Entry:
     """The function that a proposal names, with what its parameters are by that."""
-    function = next(f for name, f, _ in callables(tree) if name == table["entry"])
-    meaning = table["bind"]
+    function, body = next((f, body) for name, f, body in callables(tree) if name == table["entry"])
+    return _entry(table["entry"], function, body, table["bind"], operation, table["needs"])
+
+
+def _entry(
+    name: str, function: ast.FunctionDef, body: ast.AST, meaning: dict[str, str], of: Operation, needs: list[str]
+) -> Entry:
+    sizes = dict(_sizes(body, meaning, {o.name: o for o in of.operands}))
+    asserted = [_condition(n.test, sizes) for n in ast.walk(body) if isinstance(n, ast.Assert)]
     flat = frozenset(meaning[p] for p, names in _unpacked(function) if p in meaning and len(names) == 2)
-    returns = _returns(function, meaning, operation)
-    return Entry(table["entry"], function, meaning, returns, flat, tuple(table["needs"]))
+    every = tuple(dict.fromkeys([*filter(None, asserted), *needs]))
+    return Entry(name, function, meaning, _returns(function, meaning, of), flat, every)
+
+
+def _leaves_open(entry: Entry, of: Operation) -> bool:
+    """Whether it does not take a scalar, or an operand that others leave out, whose value nothing tells."""
+    taken = entry.meaning.values()
+    scalars = any(s not in taken and s not in of.alone for s in of.scalars)
+    return scalars or any(o.neutral is not None and o.name not in taken for o in of.operands)
 
 
 def callables(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef, ast.AST]]:
@@ -236,9 +245,11 @@ def _condition(test: ast.expr, sizes: dict[str, str]) -> str:
         def visit_Name(self, node: ast.Name) -> ast.expr:
             return ast.parse(f"({sizes[node.id]})", mode="eval").body
 
-    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In) and isinstance(test.comparators[0], ast.Set):
-        each: list[ast.expr] = [ast.Compare(test.left, [ast.Eq()], [value]) for value in test.comparators[0].elts]
-        test = ast.BoolOp(ast.Or(), each)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In):
+        among = test.comparators[0]
+        if isinstance(among, ast.Set | ast.List | ast.Tuple):
+            each: list[ast.expr] = [ast.Compare(test.left, [ast.Eq()], [value]) for value in among.elts]
+            test = ast.BoolOp(ast.Or(), each)
     sides = [(ast.unparse(n.left), ast.unparse(n.comparators[0])) for n in ast.walk(test) if isinstance(n, ast.Compare)]
     if any(isinstance(n, ast.Name) and not sizes.get(n.id) for n in ast.walk(test)):
         return ""
@@ -246,6 +257,8 @@ def _condition(test: ast.expr, sizes: dict[str, str]) -> str:
         return ""  # of two operands whose sizes are the same anyway
     text = ast.unparse(Sizes().visit(ast.parse(ast.unparse(test), mode="eval").body))
     try:
-        return text if names_in(text) else ""
+        names = dict.fromkeys(names_in(text), 1)
+        evaluate(text, names)  # what a header cannot say is none of its conditions
+        return text if names else ""
     except RungError:
         return ""

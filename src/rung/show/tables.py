@@ -91,6 +91,7 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     makers = makers_of(gpu, cpu) | mutation_tables.parts(rows) | counter_tables.parts(rows)
     makers |= prediction_tables.parts(rows)
     makers |= {f"reproduce:{name}": partial(reproduce_page.document, gpu, name, rows) for name in sources.documents()}
+    makers["bounds"] = mutation_tables.bounds
     makers["programs:seen"] = partial(mutation_tables.programs, rows)
     makers["judging:seconds"] = partial(mutation_tables.judging, rows)
     makers |= {f"corpus:{part}": partial(mutation_tables.corpus, rows, part) for part in ("classes", "kernels")}
