@@ -754,7 +754,7 @@ def _scalars_fixed(of: Operation, source: str, bound: set[str]) -> list[list[str
     if not fixed:
         return [[]]
     flags = [s for s in fixed if {of.complete(case.values)[s] for case in of.cases} == {0, 1}]
-    other = {"scale": 1, **{s: 1 - of.scalars[s] for s in flags}}
+    other = {"scale": 1, **{s: int(not of.scalars[s]) for s in flags}}
     usual = [f"{s} == {of.scalars[s]}" for s in fixed]
     plain = [f"{s} == {other.get(s, of.scalars[s])}" for s in fixed]
     mixed = [f"{s} == {(other if s in flags else of.scalars)[s]}" for s in fixed]
@@ -896,7 +896,7 @@ def _within_limits(of: Operation, shape: dict[str, Any]) -> list[str]:
 
 
 def _plain(sizes: list[str]) -> Any:
-    numbers = [int(s) if s.isdigit() else _bare(s) for s in sizes]
+    numbers = [int(size) if size.isdigit() else size for size in sizes]
     while len(numbers) > 1 and numbers[-1] == 1:
         numbers.pop()
     return numbers[0] if len(numbers) == 1 else numbers
@@ -1026,8 +1026,3 @@ class _Sizes(ast.NodeTransformer):
         if not isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod):
             raise ValueError("no header has it")
         return ast.BinOp(left, ast.FloorDiv() if isinstance(node.op, ast.Div) else node.op, self.visit(right))
-
-
-def _bare(text: str) -> str:
-    """Without brackets that change nothing."""
-    return ast.unparse(ast.parse(text, mode="eval"))
