@@ -369,6 +369,54 @@ def test_of_two_functions_that_fit_the_one_that_takes_more_operands_is_called(tm
     assert isinstance(rung, PythonRung) and rung.facts.entry and rung.facts.entry.name == "layer"
 
 
+def test_a_function_that_only_calls_torch_is_not_taken_in_place_of_one_with_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(SOLVE + "\n\ndef by_torch(a: torch.Tensor, b: torch.Tensor):\n    return a + b\n\n\ndef run():\n    by_torch(1, 2)\n")
+    rung = catalogue.rung_from_file(catalogue.operation("residual"), path)
+    assert isinstance(rung, PythonRung) and rung.facts.entry and rung.facts.entry.name == "solve" and not rung.doubts
+
+
+POWER = FIXED.replace("    assert N <= 512\n", "").replace("triton.next_power_of_2(N)", "N").replace("1e-4", "1e-5")
+
+
+@pytest.mark.parametrize(("written", "code"), [("", 3), ('NEEDS = ["next_pow2(C) == C"]\n', 0)])
+def test_a_kernel_for_powers_of_two_is_not_judged_until_its_file_says_so(tmp_path: Path, written: str, code: int) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(POWER + written)
+    rung = catalogue.rung_from_file(catalogue.operation("rmsnorm"), path)
+    assert bool(rung.doubts) == (code == 3)
+    if code == 3:
+        assert '"next_pow2(C) == C"' in rung.doubts[0]
+    else:
+        assert {*rung.needs} == {"next_pow2(C) == C", "eps == 1e-5"}
+
+
+ROWS = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def each(source, target, pitch, to, N, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(source + tl.program_id(0) * pitch + at, mask=at < N)
+    tl.store(target + tl.program_id(0) * to + at, tl.maximum(x, 0, tl.PropagateNan.ALL), mask=at < N)
+
+
+def solve(input, output):
+    rows, cols = input.shape
+    each[(rows,)](input, output, input.stride(0), output.stride(0), cols, BLOCK=triton.next_power_of_2(cols))
+"""
+
+
+def test_a_function_of_rows_is_given_every_operand_of_that_shape_as_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.py"
+    path.write_text(ROWS)
+    command = [sys.executable, "-m", "rung", "check", "relu", str(path), "--quick"]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 0 and "solve(input=x, output=out)" in told.stderr
+
+
 def test_a_file_that_cannot_be_imported_is_not_said_to_be_called_wrongly(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     imports = "import triton\n", "import triton\nfrom no_such_package import SIZE\n"

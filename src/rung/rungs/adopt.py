@@ -206,14 +206,20 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
     right, tried = try_proposals(of, path, proposals)
     if right is not None:
-        rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
-        why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line needs = "
-        doubts = (why + json.dumps(needs), *_lines([right["table"]])) if rules else ()
+        why = unsure(right, "needs")
+        doubts = (why, *_lines([right["table"]])) if why else ()
         return Proposal(right["table"], doubts, None if sure else right["right"])
     if sure:
         return Proposal(proposals[0])
     why = f"none of the {tried} headers tried gave the right result on a small case"
     return Proposal(proposals[0], doubts=(why, *_lines(proposals)))
+
+
+def unsure(right: dict[str, Any], key: str) -> str:
+    """Why a proposal that trials found right is only a guess; empty if it is none."""
+    rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
+    why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line {key} = "
+    return why + json.dumps(needs) if rules else ""
 
 
 def _lines(proposals: list[dict[str, Any]]) -> list[str]:

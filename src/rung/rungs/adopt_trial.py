@@ -148,18 +148,25 @@ def _multiples(of: Operation, rung: Rung, given: Values, dtype: Dtype, zeroed: l
             whole[dim] = int(given[dim])
     if not dims or completed(whole) is None or not right(whole):
         return []
-    rows, needs = of.sizes[0], dict[str, str]()
+    rows = of.sizes[0]
+    needs = {}
+    powers = list[str]()
     for dim in dims:
+        steps = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= tile]
         product = dim in names_in(rows) and rows in map(str, rung.header.bind.values())
-        name = rows if product else dim
-        step = next((n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= tile and right({**whole, dim: tile * 2 + n})), 0)
+        step = next((n for n in steps if right({**whole, dim: tile * 2 + n})), 0)
+        if not step:  # wrong at every other size, so also at three tiles
+            if not all(right({**whole, dim: tile * n}) for n in (1, 2, 4)) or right({**whole, dim: tile * 6}):
+                return []
+            powers.append(f"next_pow2({dim}) == {dim}")
+            continue
+        needs[rows if product else dim] = step
         off = [whole | {dim: more * tile + step // 2} for more in (1, 3)]  # wrong there, right in another tile
         if step > 1 and any(completed(dims) is not None and right(dims) for dims in off):
             return []
-        if not right({**whole, dim: tile + step if step else tile * 4}):
+        if not right({**whole, dim: tile + step}):
             return []
-        needs[name] = f"{name} % {step} == 0" if step else f"next_pow2({name}) == {name}"
-    return [rule for name, rule in needs.items() if rule != f"{name} % 1 == 0"]
+    return [*(f"{size} % {step} == 0" for size, step in needs.items() if step > 1), *powers]
 
 
 def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
