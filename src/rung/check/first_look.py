@@ -47,9 +47,10 @@ def doubted(report: Report, rung: Rung) -> Report:
     verdict. The loss of NaN is none either, of a file that was not written for rung."""
     if report.verdict == "failed" and rung.foreign and (key := report.failure.get("admitted_by")):
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
-    failed = report.verdict == "failed" and report.cause != "compile" and rung.guessed
-    dims = report.failure.get("dims", {})
-    if not failed or not (rung.doubts or (rung.right is not None and dims not in rung.right)):
+    elsewhere = rung.right is not None and report.failure.get("dims", {}) not in rung.right
+    if report.verdict != "failed" or not rung.guessed:
+        return report
+    if not rung.doubts and (report.cause == "compile" or not elsewhere):
         return report
     why, *likely = rung.doubts or (_elsewhere(report.failure, rung.right or []),)
     told = f"the header is a guess, and {why}; {rung.mend}"
