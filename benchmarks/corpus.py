@@ -134,7 +134,8 @@ def launch(name: str, file: str) -> None:
     kernel, place = Kernel(name, file, "emulator" if triton else "cuda"), "cpu" if triton else "cuda"
     if triton:  # its kernels are called as on a GPU
         facts = base.device_facts("emulator")
-        base.device_facts = python.device_facts = lambda _: facts
+        for module in (base, python):
+            setattr(module, "device_facts", lambda _: facts)  # noqa: B010
     for seed, values in kernel.calls("GPU MODE"):
         on_cpu = kernel.operation.inputs(
             values, kernel.f32, seed, names=kernel.names, empty=lambda _, shape, kind: torch.empty(shape, dtype=kind)
