@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -431,6 +432,29 @@ def test_a_single_number_that_nothing_has_written_is_told(tmp_path: Path, kind: 
     assert {(f["kind"], f["place"]["line"]) for f in document["findings"]} == {("unwritten", 3), ("unwritten", 5)}
 
 
+def test_a_byte_that_equals_what_was_there_is_written(tmp_path: Path) -> None:
+    source = tmp_path / "bytes.cu"
+    source.write_text("""#include <cstdio>
+__global__ void f(const char* in, char* out)
+{
+    __shared__ bool first;
+    if (threadIdx.x == 0) first = in[0] == 1;
+    out[4 * threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    if (first && in[4 * threadIdx.x] == 1) out[4 * threadIdx.x]++;
+}
+int main()
+{
+    char *in, *out;
+    cudaMalloc(&in, 4096), cudaMalloc(&out, 4096);
+    for (int i = 0; i < 1024; i++) cudaMemset(in + 4 * i, 1, 1);
+    f<<<1, 1024>>>(in, out);
+    cudaFree(in), cudaFree(out);
+}
+""")
+    assert json.loads(rung_run(source, "--json").stdout)["findings"] == []
+
+
 def test_fewer_blocks_than_results_are_told_where_the_results_are_copied(tmp_path: Path) -> None:
     source = tmp_path / "blocks.cu"
     source.write_text(
@@ -438,7 +462,7 @@ def test_fewer_blocks_than_results_are_told_where_the_results_are_copied(tmp_pat
 int main() {
     float *d, h[32];
     cudaMalloc(&d, sizeof h);
-    f<<<16, 64>>>(d);
+    f<<<7, 64>>>(d);
     cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost);
     return cudaFree(d) != cudaSuccess;
 }
@@ -493,6 +517,69 @@ int main()
     assert (result.returncode, result.stdout) == (0, "3\n")
     lacking = rung_run(source)
     assert lacking.returncode == 2 and "-Xcompiler -fopenmp" in lacking.stderr
+
+
+def test_register_variables_and_the_policies_of_thrusts_back_end_compile(tmp_path: Path) -> None:
+    source = tmp_path / "old.cu"
+    source.write_text("""#include <cstdio>
+#include <thrust/device_vector.h>
+#include <thrust/sequence.h>
+#include <type_traits>
+struct Sum
+{
+    template <class A, class B> __device__ typename std::common_type<A, B>::type operator()(A&& a, B&& b) const { return a + b; }
+};
+__global__ void f(int* x) { register int i = threadIdx.x; x[i] = Sum()(x[i], short(i)); }
+int main()
+{
+    cudaStream_t stream;
+    cudaStreamCreate(&stream);
+    thrust::device_vector<int> x(4);
+    thrust::sequence(thrust::cuda::par_nosync.on(stream), x.begin(), x.end());
+    f<<<1, 4, 0, stream>>>(x.data().get());
+    cudaStreamSynchronize(stream);
+    for (int v : x) printf("%d ", v);
+    return cudaStreamDestroy(stream);
+}
+""")
+    result = rung_run(source)
+    assert (result.returncode, result.stdout) == (0, "0 2 4 6 ")
+
+
+def test_headers_and_helpers_of_cub_and_cublas_are_there(tmp_path: Path) -> None:
+    source = tmp_path / "helpers.cu"
+    source.write_text("""#include <cub/util_allocator.cuh>
+#include <cub/util_debug.cuh>
+#include <cub/device/device_reduce.cuh>
+#include <cublas_api.h>
+#include <cstdio>
+cub::CachingDeviceAllocator allocator(true);
+__global__ void fill(float* x) { x[threadIdx.x] = threadIdx.x; }
+int main()
+{
+    float *x, *sum, *c, h[8];
+    void* room = nullptr;
+    size_t bytes = 0;
+    CubDebugExit(allocator.DeviceAllocate((void**)&x, 32));
+    CubDebugExit(allocator.DeviceAllocate((void**)&sum, 4));
+    CubDebugExit(allocator.DeviceAllocate((void**)&c, 32));
+    fill<<<1, 8>>>(x);
+    CubDebugExit(cub::DeviceReduce::Sum(room, bytes, x, sum, 8));
+    CubDebugExit(allocator.DeviceAllocate(&room, bytes));
+    CubDebugExit(cub::DeviceReduce::Sum(room, bytes, x, sum, 8));
+    cublasHandle_t handle;
+    cublasCreate(&handle);
+    const float one = 1, two = 2;
+    cublasSgeam(handle, CUBLAS_OP_T, CUBLAS_OP_N, 2, 4, &one, x, 4, &two, x, 2, c, 2);
+    cublasDestroy(handle);
+    cudaMemcpy(h, sum, 4, cudaMemcpyDeviceToHost), printf("%g\\n", h[0]);
+    cudaMemcpy(h, c, 32, cudaMemcpyDeviceToHost);
+    for (float v : h) printf("%g ", v);
+    for (void* p : {(void*)x, (void*)sum, (void*)c, room}) CubDebugExit(allocator.DeviceFree(p));
+}
+""")
+    result = rung_run(source)
+    assert (result.returncode, result.stdout) == (0, "28\n0 6 5 11 10 16 15 21 ")
 
 
 def test_a_pool_of_the_programs_own_gives_memory(tmp_path: Path) -> None:
@@ -701,10 +788,42 @@ int main()
     command = [sys.executable, "-m", "rung", "run", str(source), "--no-races"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None and process.stdout is not None
-        line = next(line for line in process.stderr if "compiling" not in line)
+        line = next(line for line in process.stderr if "blocks" in line)
         told = re.search(r"count.*: (\d+) of 4096 blocks", line)
         assert told and 0 < int(told[1]) < 4096
         process.kill()
+
+
+def test_a_run_that_is_ended_tells_how_far_it_came_and_leaves_no_process(tmp_path: Path) -> None:
+    source = tmp_path / "long.cu"
+    source.write_text("""
+#include <cstdio>
+#include <unistd.h>
+__global__ void count(float* out)
+{
+    float x = threadIdx.x;
+    for (int i = 0; i < 40000; i++) x = x * 0.999f + 1.0f;
+    out[blockIdx.x * blockDim.x + threadIdx.x] = x;
+}
+int main()
+{
+    float* out;
+    cudaMalloc(&out, 65536 * 32 * sizeof(float));
+    count<<<65536, 32>>>(out);
+    printf("%d\\n", getpid()), fflush(stdout);
+    return cudaDeviceSynchronize();
+}
+""")
+    command = [sys.executable, "-m", "rung", "run", str(source)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None and process.stdout is not None
+        program = int(process.stdout.readline())
+        time.sleep(2)
+        process.terminate()
+        assert process.wait(20) == 128 + signal.SIGTERM
+        assert re.search(r"count.*: \d+ of 65536 blocks after .* left", process.stderr.read())
+        with pytest.raises(ProcessLookupError):
+            os.kill(program, 0)
 
 
 def test_a_launch_that_ends_at_its_limit_tells_what_it_would_take(

@@ -217,10 +217,10 @@ def test_values_of_a_template_come_from_braces_and_types_of_the_hosts_template_a
     assert table["launch"][0]["kernel"] == "turn<float, 8>" and table["launch"][0]["block"] == [8, 8]
 
 
-def test_a_name_that_fits_nothing_shows_two_candidates(tmp_path: Path) -> None:
+def test_a_pointer_that_no_operand_is_left_for_is_told_without_advice(tmp_path: Path) -> None:
     path = tmp_path / "softmax.cu"
     path.write_text("__global__ void softmax(const float* x, const float* mask, float* out, int C) {}")
-    with pytest.raises(RungError, match=r"mask of softmax\(const float\* x, .*\[bind\] mask = "):
+    with pytest.raises(RungError, match=r"mask of softmax\(const float\* x, (?!.*\[bind\])"):
         adopt._chosen(catalogue.operation("softmax"), path.read_text(), path)
 
 
@@ -566,3 +566,40 @@ def test_strides_are_those_of_the_hosts_tensor_or_asked_for(tmp_path: Path) -> N
     assert result.returncode == 2 and "int stride_n" in result.stderr
     result = rung_line("check", str(_bare(path, kernel + host)))
     assert result.returncode == 0 and "stride_n = 1\n" in result.stderr, result.stdout + result.stderr
+
+
+@needs_compiler
+def test_neighbouring_pairs_of_rope_are_tried(tmp_path: Path) -> None:
+    body = "int half = HS / 2, idx = blockIdx.x * blockDim.x + threadIdx.x;\n    if (idx >= B * T * NH * half) return;\n"
+    body += "    int i = idx % half, t = idx / half / NH % T; float c = cosines[t * half + i], s = sines[t * half + i];\n"
+    body += "    float a = x[2 * idx], b = x[2 * idx + 1]; out[2 * idx] = a * c - b * s; out[2 * idx + 1] = b * c + a * s;"
+    taken = "const float* x, const float* cosines, const float* sines, float* out, int B, int T, int NH, int HS"
+    result = rung_line("check", str(_bare(tmp_path / "rope.cu", f"__global__ void rope({taken})\n{{\n    {body}\n}}\n")))
+    assert result.returncode == 0 and 'needs = ["interleaved == 1"]' in result.stderr, result.stdout + result.stderr
+
+
+@needs_compiler
+def test_a_parameter_with_a_concept_is_a_type(tmp_path: Path) -> None:
+    kernel = "#include <concepts>\ntemplate <typename T> concept Number = std::same_as<T, float> || std::same_as<T, int>;\n"
+    kernel += "template <unsigned SIDE, Number T> __global__ void relu_kernel(const T* x, T* out, int n)\n{\n"
+    kernel += "    int i = blockIdx.x * SIDE + threadIdx.x;\n    if (i < n) out[i] = x[i] < 0 ? 0 : x[i];\n}\n"
+    result = rung_line("check", str(_bare(tmp_path / "relu.cu", kernel)), "--quick")
+    assert result.returncode == 0 and 'kernel = "relu_kernel<256, float>"' in result.stderr, result.stdout + result.stderr
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [("#define PLAIN\n#ifndef PLAIN\n__global__\n#endif\n", "", 2), ("void f()\n{\n__global__ ", "}\n", 1)],
+    ids=["its macros leave no kernel", "a kernel within a function"],
+)
+def test_what_no_compiler_makes_a_kernel_of_is_told(before: str, after: str, code: int, tmp_path: Path) -> None:
+    kernel = "void relu_kernel(const float* x, float* out, int n) { int i = threadIdx.x; if (i < n) out[i] = x[i]; }\n"
+    result = rung_line("check", "relu", str(_bare(tmp_path / "relu.cu", before + kernel + after)))
+    assert result.returncode == code and "headers are tried" not in result.stderr, result.stdout + result.stderr
+
+
+def test_what_is_tried_of_a_file_that_two_operations_fit_is_told_before(tmp_path: Path) -> None:
+    kernel = "__global__ void gelu_then_softmax(const float* x, float* other, float* third, int n) {}\n"
+    result = rung_line("check", str(_bare(tmp_path / "gelu_softmax.cu", kernel)))
+    assert "may be gelu or softmax; gelu is tried" in result.stderr

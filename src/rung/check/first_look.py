@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rung.check.report import Report, admitted_by
+from rung.check.report import Report, Verdict, admitted_by
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
@@ -36,7 +36,8 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
                         compiled = True
                 except RungError as error:
                     unknown = error.missing if isinstance(error, CompileError) else rung.guessed
-                    return Report(rung.full_name, name, "", "not judged" if unknown else "failed", str(error))
+                    verdict: Verdict = "not judged" if unknown else "failed"
+                    return Report(rung.full_name, name, "", verdict, str(error), error.kind)
                 break
     return None
 
@@ -46,9 +47,10 @@ def doubted(report: Report, rung: Rung) -> Report:
     verdict. The loss of NaN is none either, of a file that was not written for rung."""
     if report.verdict == "failed" and rung.foreign and (key := report.failure.get("admitted_by")):
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
-    failed = report.verdict == "failed" and report.cause != "compile" and rung.guessed
-    dims = report.failure.get("dims", {})
-    if not failed or not (rung.doubts or (rung.right is not None and dims not in rung.right)):
+    elsewhere = rung.right is not None and report.failure.get("dims", {}) not in rung.right
+    if report.verdict != "failed" or not rung.guessed:
+        return report
+    if not rung.doubts and (report.cause == "compile" or not elsewhere):
         return report
     why, *likely = rung.doubts or (_elsewhere(report.failure, rung.right or []),)
     told = f"the header is a guess, and {why}; {rung.mend}"

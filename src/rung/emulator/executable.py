@@ -240,6 +240,8 @@ def _host_headers(cccl: Path) -> Path:
                 lines[1:1] = [f'#include "{cccl}/thrust/system_error.h"']  # as CUDA's back end brings it along
                 lines += ["#ifndef RUNG_AT_ONCE", "#define RUNG_AT_ONCE rung_host_at_once()"]
                 lines += ["static const bool rung_at_once = RUNG_AT_ONCE;", "#endif"]
+            if name in ("thrust/execution_policy.h", "thrust/device_vector.h"):  # which bring it along there
+                lines += ["#include <thrust/system/cuda/execution_policy.h>"]
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_text("#pragma once\n" + "\n".join(lines) + "\n")
         if (fp8 := cccl.parent / "cuda_fp8.h").is_file():

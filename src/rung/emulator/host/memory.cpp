@@ -139,7 +139,7 @@ bool staged(const void* address)  // host memory that a copy reads or writes bef
 }
 
 std::map<uint64_t, std::string> launched, launched_blocks;  // threads and blocks of a launch, and which it was
-constexpr uint64_t FEW = 8;                                 // blocks, as many as numbers are written by chance
+constexpr uint64_t FEW = 4;                                 // blocks, as many as numbers are written by chance
 
 // The launch whose threads or blocks wrote these bytes, one number each, if there is any.
 std::string written_by(size_t bytes)
@@ -210,7 +210,11 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
     if (refuse(function, site, objection(from, read, from_device), "reads") || refuse(function, site, objection(to, written, to_device), "writes"))
         return failed(cudaErrorInvalidValue);
     const auto rows = [](char* to, size_t to_pitch, const char* from, size_t from_pitch, size_t width, size_t height) {
-        for (size_t row = 0; row < height; row++) memmove(to + row * to_pitch, from + row * from_pitch, width);
+        const Allocation* const memory = find(to);
+        for (size_t row = 0; row < height; row++) {
+            memmove(to + row * to_pitch, from + row * from_pitch, width);
+            if (memory && memory->kind == Kind::Device) rung_machine::note_written(to + row * to_pitch, uint64_t(to + row * to_pitch), width);
+        }
     };
     char* const target = static_cast<char*>(to);
     const char* const source = static_cast<const char*>(from);
@@ -249,7 +253,8 @@ cudaError_t set(const char* function, void* to, size_t pitch, int value, size_t 
     if (refuse(function, site, objection(to, (height - 1) * pitch + width, 1), "writes")) return failed(cudaErrorInvalidValue);
     enqueue(stream, [=] {
         touch_bytes(function, site, to, pitch, width, height, true);
-        for (size_t row = 0; row < height; row++) memset(static_cast<char*>(to) + row * pitch, value, width);
+        for (char* row = static_cast<char*>(to); row < static_cast<char*>(to) + height * pitch; row += pitch)
+            memset(row, value, width), rung_machine::note_written(row, uint64_t(row), width);
     }, cudaGraphNodeTypeMemset);
     return cudaSuccess;
 }

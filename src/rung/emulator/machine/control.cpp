@@ -195,7 +195,7 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
         else if (op.has("OR")) barrier.sum |= yes ? ALL : 0;
         else barrier.sum = (barrier.arrived || barrier.sum ? barrier.sum : ALL) & (yes == lanes ? ALL : 1);
     }
-    release_to(w, barrier.clock);
+    acquire_ticket(w), release_to(w, barrier.clock);
     if (op.has("ARV")) barrier.arrived += WARP, step(w);
     else {
         barrier.of_warp[w.rank] |= lanes;
@@ -372,7 +372,7 @@ void invalidate(Warp& w, const Op& op, uint32_t)
 
 void nothing(Warp&, const Op&, uint32_t) {}
 void sleep(Warp& w, const Op&, uint32_t) { w.pauses = true; }
-void trap(Warp& w, const Op&, uint32_t) { fail(w, RUNG_TRAP, "the kernel traps"); }
+void trap(Warp& w, const Op&, uint32_t) { fail(w, RUNG_TRAP, "the kernel traps (__trap(), or what the compiler knows to be undefined, such as a write to a null pointer)"); }
 
 // ---- the order of execution ------------------------------------------------------------------------------------------------
 

@@ -426,25 +426,28 @@ void look_for_polling(Warp& w, const Op& op, const uint8_t* where)
     w.polled = &op, w.polled_value = value;
 }
 
+struct Unwritten { rung_space space; uint64_t address, counted; uint32_t upper; };  // the last two: of the words that it would hold
+
+Unwritten unwritten_at(const Warp& w, const uint8_t* at)  // the patterns of shared and local memory begin at 0
+{
+    const uint8_t *const shared = w.block->shared.data(), *const local = w.local.data();
+    if (at >= shared && at < shared + w.block->shared.size())
+        return {RUNG_SHARED_SPACE, uint64_t(at - shared), uint64_t(at - shared) - launch.reserved_shared, launch.poisoned_with};
+    if (at >= local && at < local + w.local.size()) return {RUNG_LOCAL_SPACE, uint64_t(at - local), uint64_t(at - local), launch.poisoned_with};
+    return {RUNG_GLOBAL_SPACE, uint64_t(at), uint64_t(at), NOT_A_NUMBER};
+}
+
 }  // namespace
 
 void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* const* where, unsigned bytes)
 {
-    const uint8_t *const shared = w.block->shared.data(), *const local = w.local.data();
     each(lanes, [&](unsigned l) {
-        const uint8_t* const at = where[l];
-        rung_space space = RUNG_GLOBAL_SPACE;
-        uint32_t upper = launch.poisoned_with;
-        uint64_t address = uint64_t(at), counted = address;  // the patterns of both begin at 0
-        if (at >= shared && at < shared + w.block->shared.size()) {
-            space = RUNG_SHARED_SPACE, address = uint64_t(at - shared), counted = address - launch.reserved_shared;
-        } else if (at >= local && at < local + w.local.size()) space = RUNG_LOCAL_SPACE, address = counted = uint64_t(at - local);
-        else upper = NOT_A_NUMBER;
-        if (!upper || launch.unwritten[space].kind != RUNG_NO_FAULT || unwritten_bytes(at, counted, bytes, upper) < bytes) return;
+        const Unwritten of = unwritten_at(w, where[l]);
+        if (!of.upper || launch.unwritten[of.space].kind != RUNG_NO_FAULT || unwritten_bytes(where[l], of.counted, bytes, of.upper) < bytes) return;
         Fault fault(RUNG_UNWRITTEN);
-        fault.space = space, fault.address = address, fault.bytes = bytes, fault.at = rung_machine::where(w, op, l);
+        fault.space = of.space, fault.address = of.address, fault.bytes = bytes, fault.at = rung_machine::where(w, op, l);
         snprintf(fault.text, sizeof fault.text, "reads what nothing has written");
-        launch.unwritten[space] = fault;
+        launch.unwritten[of.space] = fault;
     });
 }
 
@@ -505,7 +508,10 @@ void store(Warp& w, const Op& op, uint32_t lanes)
             memcpy(where[l], v, op.bytes);
         });
     } else
-        each(lanes, [&](unsigned l) { memcpy(where[l], &a[l], op.bytes); });
+        each(lanes, [&](unsigned l) {
+            memcpy(where[l], &a[l], op.bytes);
+            if (const Unwritten of = unwritten_at(w, where[l]); of.upper) note_written(where[l], of.counted, op.bytes, of.upper);
+        });
 }
 
 // ---- atomics -----------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 // Looks for accesses of the same bytes, one of them a write, that nothing orders. Barriers order their threads, __syncwarp its
 // lanes; shuffles and votes order nothing. A fence releases what came before it through the atomics and strong stores behind it,
-// and acquires what those before it have read, within the scopes of both (a barrier acquires within its block). A byte barrier
+// and acquires what those before it have read, within the scopes of both (a barrier: within its block, and what read-modify-writes have read). A byte barrier
 // releases what came before its arrivals. Asynchronous work is an agent's: it is ordered before those that have waited for it.
 #include "races.h"
 
@@ -538,6 +538,13 @@ void acquire_pending(Warp& w, Scope widest)
         if (o.pending[s].any) join(o.known, o.pending[s]), o.pending[s] = Clock();
 }
 
+void acquire_ticket(Warp& w)
+{
+    if (!launch.races) return;
+    Order& o = order_of(w);
+    if (o.ticket.any) join(o.known, o.ticket), o.ticket = Clock();
+}
+
 void fence(Warp& w, Scope scope)
 {
     if (!launch.races) return;
@@ -559,7 +566,10 @@ void publish(Warp& w, uint64_t address, unsigned strong, bool reads, bool writes
         // A clock at a location is kept as seen by no cluster: all of it stands in `others`.
         if (reads && place)
             for (auto& [of, clock] : *place)
-                if (of == domain && clock.any) join_foreign(o.pending[s], unit, clock, ~0u);
+                if (of == domain && clock.any) {
+                    join_foreign(o.pending[s], unit, clock, ~0u);
+                    if (writes) join_foreign(o.ticket, unit, clock, ~0u);
+                }
         if (writes && o.released[s].any) {
             if (!place) place = &locations[address];
             auto entry = std::find_if(place->begin(), place->end(), [&](const auto& one) { return one.first == domain; });

@@ -29,6 +29,7 @@ enum class Agent { Copy, Out, Product };
 struct Order  // of a warp
 {
     Clock known, released[SCOPES], pending[SCOPES];  // what a fence covers; what atomics have read, and a fence acquires
+    Clock ticket;  // of `pending`, what read-modify-writes have read, which a barrier of the block acquires
     uint32_t tick = 1, met = 0;      // counts the meetings of its lanes; the last at which all were
     std::vector<uint32_t> meetings;  // [lane][lane]: the last one of both, if some met apart
     uint32_t copies = 1, out = 1, products = 1;  // groups that are being filled
@@ -72,6 +73,7 @@ void acquire_from(Warp& w, const Clock& clock);
 void step(Warp& w);  // what follows is not part of what was released
 void fence(Warp& w, Scope scope);
 void acquire_pending(Warp& w, Scope widest);
+void acquire_ticket(Warp& w);  // where it arrives at a barrier
 void publish(Warp& w, uint64_t address, unsigned strong, bool reads, bool writes);  // a strong access or an atomic
 void fence_proxy(Warp& w);
 void close_group_of(Warp& w, Agent agent);

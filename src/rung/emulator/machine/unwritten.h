@@ -37,4 +37,18 @@ inline size_t unwritten_bytes(const void* memory, uint64_t at, size_t bytes, uin
     return found;
 }
 
+// After a write of these bytes: the first and the last word, of which other bytes may be unwritten, hold another number than their
+// address's even where the bytes that were written are equal to its.
+inline void note_written(void* memory, uint64_t at, size_t bytes, uint32_t upper = NOT_A_NUMBER)
+{
+    char* const to = static_cast<char*>(memory);
+    const auto change = [&](uint64_t word, uint64_t other) {
+        const uint32_t unwritten = unwritten_word(word, upper);
+        if (!memcmp(to + int64_t(word - at), &unwritten, sizeof unwritten)) to[int64_t(other - at)] ^= 1;
+    };
+    const uint64_t end = at + bytes;
+    if (at % 4) change(at / 4 * 4, at / 4 * 4);
+    if (end % 4) change(end / 4 * 4, end / 4 * 4 + 3);
+}
+
 }  // namespace rung_machine
