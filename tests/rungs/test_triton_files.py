@@ -361,6 +361,14 @@ def test_a_number_that_a_function_does_not_take_is_found_by_trials(tmp_path: Pat
     assert isinstance(rung, PythonRung) and {*rung.needs} == {"C <= 512", "eps == 1e-4"} and not rung.doubts
 
 
+def test_a_call_whose_operands_are_told_fails_where_its_kernel_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(FIXED.replace("    assert N <= 512\n", "").replace("triton.next_power_of_2(N)", "512"))
+    command = [sys.executable, "-m", "rung", "check", "rmsnorm", str(path)]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 1 and "C > " in told.stdout
+
+
 def test_of_two_functions_that_fit_the_one_that_takes_more_operands_is_called(tmp_path: Path) -> None:
     path = tmp_path / "norms.py"
     functions = "def layer(x, weight, bias, eps=1e-5):\n    return x\n\n\ndef rms(x, weight, eps=1e-6):\n    return x\n"

@@ -44,7 +44,10 @@ def adopted(of: Operation, path: Path) -> Proposal | None:
         right, tried = adopt.try_proposals(of, path, tables)
         if right is not None:
             why = adopt.unsure(right, "NEEDS")
-            return Proposal(right["table"], (why, *_lines([right["table"]])) if why else (), right["right"])
+            operands = {*of.scalars, *(o.name for o in of.operands)}
+            sizes = {*right["table"]["bind"].values()} - operands  # which are told apart at some shapes only
+            shapes = right["right"] if sizes or not right["right"] else None
+            return Proposal(right["table"], (why, *_lines([right["table"]])) if why else (), shapes)
         why = f"none of the {tried} calls tried gave the right result on a small case"
         return Proposal(tables[0], (why, *_lines(tables[: adopt.CANDIDATES])))
 
