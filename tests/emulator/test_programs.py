@@ -529,7 +529,7 @@ struct Sum
 {
     template <class A, class B> __device__ typename std::common_type<A, B>::type operator()(A&& a, B&& b) const { return a + b; }
 };
-__global__ void f(int* x) { register int i = threadIdx.x; x[i] = Sum()(x[i], short(i)); }
+__global__ void f(int* x) { register int i = threadIdx.x; __const__ int none = 0; i += none; x[i] = Sum()(x[i], short(i)); }
 int main()
 {
     cudaStream_t stream;
@@ -897,3 +897,13 @@ def test_cudas_complex_numbers_and_headers_that_only_the_host_uses(tmp_path: Pat
     )
     ended = rung_run(source)
     assert (ended.returncode, ended.stdout) == (0, "-4 5\n"), ended.stderr
+
+
+def test_a_stream_that_has_been_destroyed_is_named(tmp_path: Path) -> None:
+    source = tmp_path / "gone.cu"
+    source.write_text(
+        "__global__ void k(int* x) { *x = 1; }\nint main() {\n    int* x; cudaMalloc(&x, 4);\n    cudaStream_t s; cudaStreamCreate(&s);\n"
+        "    cudaStreamDestroy(s);\n    k<<<1, 1, 0, s>>>(x);\n    cudaStreamSynchronize(s);\n    cudaFree(x);\n}\n"
+    )
+    ended = rung_run(source)
+    assert ended.returncode == 103 and ended.stderr.count("rung: stream: ") == 1, ended.stderr

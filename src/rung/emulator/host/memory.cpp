@@ -147,7 +147,7 @@ std::string written_by(size_t bytes)
     for (const auto& [launches, units, least] : {std::tuple(&launched, " threads", uint64_t(1)), std::tuple(&launched_blocks, " blocks", FEW)})
         for (size_t each = 1; each <= 16; each *= 2)
             if (const auto found = launches->find(bytes / each); bytes % each == 0 && bytes / each >= least && found != launches->end())
-                return "; " + found->second + " has " + number(bytes / each) + units + ", as many as numbers of " + number(each) + " bytes are written: its grid may be too small";
+                return "; " + found->second + " has " + number(bytes / each) + units + ", as many as numbers of " + number(each) + " bytes are written: the grid is too small, or the copy too long";
     return "";
 }
 

@@ -73,7 +73,11 @@ constexpr size_t MOST_PENDING = 4096;
 RungStream& stream_of(cudaStream_t stream)
 {
     if (!stream || stream == cudaStreamLegacy) return legacy;
-    return stream == cudaStreamPerThread ? per_thread : *stream;
+    if (stream == cudaStreamPerThread) return per_thread;
+    if (streams.count(stream)) return *stream;
+    static auto& told = *new std::set<RungStream*>;
+    if (told.insert(stream).second) tell(MISUSED, {"stream", "a call is given a stream that has been destroyed, or that none has made", {}});
+    return legacy;
 }
 
 bool done(unsigned long number) { return !pending.count(number); }
