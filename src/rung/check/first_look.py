@@ -45,6 +45,10 @@ def doubted(report: Report, rung: Rung) -> Report:
     loss of NaN is none either, of a file that was not written for rung."""
     if report.verdict == "failed" and rung.foreign and (key := report.failure.get("admitted_by")):
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
+    if report.verdict == "failed" and rung.foreign and (needs := report.failure.get("needs")):
+        key = "NEEDS" if rung.path and rung.path.suffix == ".py" else "needs"
+        reason = f'of the calls tried, right at those with {needs} only; if that is meant, add {key} = "{needs}"'
+        return replace(report, verdict="not judged", reason=reason)
     if report.verdict != "failed" or not rung.guessed or not rung.doubts:
         return report
     why, *likely = rung.doubts
