@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from rung.check.report import Failure
@@ -14,7 +13,7 @@ from rung.errors import RungError
 from rung.expressions import Number, evaluate, names_in
 from rung.operation import Case, Values
 
-SECONDS = 15.0  # of all calls, with their compilation
+CALLS, SECONDS = 80, 4.0  # of their runs
 LARGER = 4  # times the work of a further shape, that a call here may have
 MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
 BATCH = 4  # a dimension up to this size may be a batch's or the heads'
@@ -28,7 +27,7 @@ class Advice:
 
     def __init__(self, trials: Trials, seed: int, wrong: Values) -> None:
         self.trials, self.seed, self.of, self.wrong = trials, seed, trials.operation, wrong
-        self.until = time.monotonic() + SECONDS
+        self.calls, self.left = CALLS, SECONDS
         self.known: dict[tuple[tuple[str, Number], ...], bool | None] = {self._key(wrong): False}
 
     def needs(self, right: Sequence[Values]) -> str:
@@ -107,10 +106,13 @@ class Advice:
         """None where the rung refuses the call, it costs too much, or it fails in another way, as by a race."""
         if (key := self._key(values)) in self.known:
             return self.known[key]
-        if self._work(values) > 1 or self.trials.refuses(values) or time.monotonic() > self.until:
+        if self._work(values) > 1 or self.trials.refuses(values) or not self.calls or self.left < 0:
             return None
+        self.calls -= 1
         try:
-            self.trials.at(Case(name, values), values, self.seed, only_run=True).once()
+            trial = self.trials.at(Case(name, values), values, self.seed, only_run=True)
+            trial.once()
+            self.left -= trial.seconds
             self.known[key] = True
         except (Failure, RungError) as failure:
             self.known[key] = False if failure.kind in WRONG else None
