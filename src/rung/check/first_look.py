@@ -47,8 +47,8 @@ def doubted(report: Report, rung: Rung) -> Report:
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
     if report.verdict == "failed" and rung.foreign and (needs := report.failure.get("needs")):
         key = "NEEDS" if rung.path and rung.path.suffix == ".py" else "needs"
-        reason = f'of the calls tried, right at those with {needs} only; if that is meant, add {key} = "{needs}"'
-        return replace(report, verdict="not judged", reason=reason)
+        told = f'of the calls tried, right at those with {needs} only; if that is meant, add {key} = "{needs}"'
+        return replace(report, verdict="not judged", reason=f"{told}, else: {report.reason}")
     if report.verdict != "failed" or not rung.guessed or not rung.doubts:
         return report
     why, *likely = rung.doubts
