@@ -6,8 +6,8 @@ The kernels are those of tests/broken/classes.toml. A twin is the file before it
 that is wrong as a whole, the operation's first rung. Two other ways are written anew, and run on the emulator without
 what it looks for (poison, bounds, races), as a GPU would run them:
 KernelBench's (one shape of powers of two, five seeds, allclose at 1e-4) and that of GPU MODE's problems (sizes 127,
-128, 129, 256 and 512, one seed each, allclose at 1e-3). With --sanitizer, on a GPU, compute-sanitizer's tools judge
-them at the sizes of the latter.
+128, 129, 256 and 512, one seed each, allclose at 1e-3). With --by compute-sanitizer its tools judge them on a GPU at
+the sizes of the latter; with --by triton-sanitizer that of triton-viz judges the Triton files, on tensors of the CPU.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ ROOT = TESTS.parent
 USUAL = {"B": 2, "T": 64, "C": 128, "OC": 256, "NH": 4, "S": 128, "R": 128, "N": 1024, "V": 512}
 SIZES = (127, 128, 129, 256, 512)
 WAYS = {"KernelBench": 1e-4, "GPU MODE": 1e-3}
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+TOOLS = {
+    "compute-sanitizer": ("memcheck", "racecheck", "initcheck", "synccheck"),
+    "triton-sanitizer": ("symbolic bounds",),
+}
+BELOW = "from triton_viz.wrapper import apply_sanitizer; apply_sanitizer()"  # the script that the next words name
 PAD = 1 << 20  # bytes around each tensor, which kernels may touch unseen, as on a GPU
 
 
@@ -121,33 +125,47 @@ def by_another_way(way: str, name: str, file: str) -> bool:
 
 
 def launch(name: str, file: str) -> None:
-    """Under a tool of compute-sanitizer: on the GPU, at the sizes of GPU MODE's way, each tensor an allocation."""
+    """Under a sanitizer, at the sizes of GPU MODE's way, each tensor an allocation; Triton's works without a GPU."""
     import torch
 
-    kernel = Kernel(name, file, "cuda")
+    from rung.rungs import base, python
+
+    triton = file.endswith(".py")
+    kernel, place = Kernel(name, file, "emulator" if triton else "cuda"), "cpu" if triton else "cuda"
+    if triton:  # its kernels are called as on a GPU
+        facts = base.device_facts("emulator")
+        for module in (base, python):
+            setattr(module, "device_facts", lambda _: facts)  # noqa: B010
     for seed, values in kernel.calls("GPU MODE"):
         on_cpu = kernel.operation.inputs(
             values, kernel.f32, seed, names=kernel.names, empty=lambda _, shape, kind: torch.empty(shape, dtype=kind)
         )
         written = {o.name for o in kernel.operation.operands if o.role == "out"}
-        tensors = {n: torch.empty_like(t, device="cuda") if n in written else t.cuda() for n, t in on_cpu.items()}
+        tensors = {n: torch.empty_like(t, device=place) if n in written else t.to(place) for n, t in on_cpu.items()}
         kernel.rung.prepare(tensors, values, kernel.f32, device="cuda").run()
-        torch.cuda.synchronize()
+        if not triton:
+            torch.cuda.synchronize()
         print("launched", flush=True)
 
 
-def sanitized(tool: str, operation: str, file: Path) -> bool | None:
+def sanitized(by: str, tool: str, operation: str, file: Path) -> bool | None:
     """Whether the tool reports an error, or the kernel ends otherwise than by returning; None if it never ran."""
-    command = [sanitize.find(), "--tool", tool, "--error-exitcode", "99", "--report-api-errors", "no"]
-    command += [sys.executable, __file__, "--launch", operation, str(file)]
+    command = [sys.executable]
+    if by == "triton-sanitizer":
+        command += ["-c", BELOW]
+    else:
+        command[:0] = [sanitize.find(), "--tool", tool, "--error-exitcode", "99", "--report-api-errors", "no"]
+    command += [__file__, "--launch", operation, str(file)]
     alone = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    alone["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), alone.get("PYTHONPATH", "")]))
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=alone)
     except subprocess.TimeoutExpired:
         return True
-    if done.returncode and done.returncode != 99 and "launched" not in done.stdout:
+    reported = done.returncode == 99 or "ILLEGAL MEMORY ACCESS" in done.stdout
+    if done.returncode and not reported and "launched" not in done.stdout:
         print(f"{file.stem}, {tool}: {(done.stdout + done.stderr).strip().splitlines()[-3:]}", flush=True)
-    return bool(done.returncode) if done.returncode == 99 or "launched" in done.stdout else None
+    return bool(done.returncode) if reported or "launched" in done.stdout else None
 
 
 def kernels(classes: list[str]) -> Iterator[tuple[str, dict[str, str], str, Path]]:
@@ -171,7 +189,7 @@ def main() -> None:
     parser.add_argument("words", nargs="*", metavar="CLASS")
     parser.add_argument("--others", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--sanitizer", action="store_true", help="judged by compute-sanitizer, on a GPU")
+    parser.add_argument("--by", choices=TOOLS, help="judged by this tool instead")
     parser.add_argument("--kept", type=Path, help="judged before, one JSON line each; what is judged is appended")
     parser.add_argument("--known", action="store_true", help="only what was judged before")
     parser.add_argument("--jobs", type=int, default=2, help="kernels judged at a time")
@@ -196,10 +214,11 @@ def main() -> None:
             file = Path(work) / path.name
             file.write_text(text, encoding="utf-8")
             copy_headers(path, file.parent)
-            if not asked.sanitizer:
+            if not asked.by:
                 found = refused(operation, file, kind, wrong=wrong)
-            elif path.suffix == ".cu" and kind == "f32":
-                found = {tool: told for tool in TOOLS if (told := sanitized(tool, operation, file)) is not None}
+            elif kind == "f32" and (path.suffix == ".cu" if asked.by == "compute-sanitizer" else "@triton" in text):
+                told = {tool: sanitized(asked.by, tool, operation, file) for tool in TOOLS[asked.by]}
+                found = {tool: answer for tool, answer in told.items() if answer is not None}
             else:
                 found = {}
         with lock:
@@ -228,10 +247,11 @@ def main() -> None:
         change = entry.get("after", "") and f"{entry['before']} -> {entry['after']}"
         rows.append([name, file, change, key, known[key], twin.relative_to(ROOT).as_posix(), other, known[other]])
         print(*rows[-1], flush=True)
-    if asked.output and asked.sanitizer:
-        detail = {"title": "Hash, and which tool reports an error", "columns": ["hash", *TOOLS]}
-        detail["rows"] = [[key, *map(found.get, TOOLS)] for key, found in known.items() if found]
-        row = Row(kind="study", what="corpus", part="compute-sanitizer", machine=machine.facts(), detail=detail)
+    if asked.output and asked.by:
+        tools = TOOLS[asked.by]
+        detail = {"title": "Hash, and which tool reports an error", "columns": ["hash", *tools]}
+        detail["rows"] = [[key, *map(found.get, tools)] for key, found in known.items() if found]
+        row = Row(kind="study", what="corpus", part=asked.by, machine=machine.facts(), detail=detail)
         store.append(row, asked.output)
     elif asked.output:
         columns = ["class", "file", "change", "hash", "refused", "twin", "hash of the twin", "twin refused"]

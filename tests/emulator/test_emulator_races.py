@@ -234,6 +234,29 @@ def test_what_two_blocks_do_to_a_number_is_a_race_though_each_has_barriers(chang
     assert f"line {line}" in race_of(BLOCKS, parts, count, out, **on_blocks(**changed))
 
 
+TICKET = """
+extern "C" __global__ void k(float* parts, int* count, float* out) {
+    __shared__ bool last;
+    if (threadIdx.x == 0) parts[blockIdx.x] = 1.0f;
+    FENCE;
+    if (threadIdx.x == 0) last = TICKET == gridDim.x - 1;
+    __syncthreads();
+    if (last && threadIdx.x == 32) for (int b = 0; b < gridDim.x; b++) *out += parts[b];
+}"""
+
+
+def test_the_last_block_reads_behind_a_barrier_what_the_others_have_written() -> None:
+    def given(fence: str, ticket: str = "atomicAdd(count, 1)") -> dict[str, Any]:
+        return {"grid": 4, "block": 64, "defines": [("FENCE", fence), ("TICKET", ticket)]}
+
+    parts, count, out = torch.zeros(4), torch.zeros(1, dtype=torch.int32), torch.zeros(1)
+    check(TICKET, parts, count, out, **given("__threadfence()"))
+    assert out.item() == 4
+    for wrong in (given(""), given("__threadfence_block()"), given("__threadfence()", "atomicAdd_block(count, 1)")):
+        count.zero_()
+        assert "line" in race_of(TICKET, parts, count, out, **wrong)
+
+
 @pytest.mark.parametrize("fence", ["__threadfence()", "__threadfence_block()", 'asm volatile("membar.gl;":::"memory")'])
 @pytest.mark.parametrize("count", ["atomicAdd(count, 1)", "atomicAdd_block(count, 1)"])
 def test_within_a_block_its_own_scope_is_enough(fence: str, count: str) -> None:

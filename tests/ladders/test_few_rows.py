@@ -45,21 +45,21 @@ def test_tokens_of_one_text_in_one_step_are_those_of_single_steps(name: str, dty
     t["lengths"].copy_(torch.tensor([5, 2, 99, 99, 11]))  # of a text's first row alone
     rung = catalogue.find(f"decode/{name}")
     alone = wide({n: tensor.clone() for n, tensor in t.items() if n not in ("texts", "caches")})
-    cache = {name: alone[name].clone() for name in ("k_cache", "v_cache")}
+    caches = {key: alone[key].clone() for key in ("k_cache", "v_cache")}
     expected = {}
     for row, at, length in ((0, 3, 5), (1, 0, 2), (2, 0, 3), (3, 0, 4), (4, 1, 11)):
         one = {**alone, "tokens": alone["tokens"][row : row + 1], "lengths": torch.tensor([length])}
-        one |= {name: cached[:, at : at + 1] for name, cached in cache.items()}
+        one |= {key: cached[:, at : at + 1] for key, cached in caches.items()}
         found = rung.operation.reference(one, {**values, "B": 1})
-        for name, cached in cache.items():
-            cached[:, at] = found[name][:, 0]
+        for key, cached in caches.items():
+            cached[:, at] = found[key][:, 0]
         expected[row] = found["logits"][0]
     run.run()
     bound = BOUNDS[name, dtype]
     for row, logits in expected.items():
         assert float((t["logits"][row].double() - logits).norm() / logits.norm()) < bound, row
-    for name, cached in cache.items():
-        assert float((t[name].double() - cached).norm() / cached.norm()) < bound
+    for key, cached in caches.items():
+        assert float((t[key].double() - cached).norm() / cached.norm()) < bound
     assert t["next"].tolist() == t["logits"].argmax(1).tolist()
 
 

@@ -132,3 +132,11 @@ def test_rungs_are_found_by_number_name_and_library() -> None:
         catalogue.find("residual/01_naiv")
     with pytest.raises(RungError, match="did you mean residual"):
         catalogue.find("residul/1")
+
+
+@pytest.mark.parametrize("operation", catalogue.operations())
+def test_libraries_give_every_output_that_an_operation_requires(operation: str) -> None:
+    of = catalogue.operation(operation)
+    outputs = {o.name for o in of.operands if o.written and o.name in of.required}
+    for library in catalogue.rungs(operation):
+        assert library.kind != "library" or outputs <= library.binds, library.name

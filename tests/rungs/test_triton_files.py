@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -200,7 +201,7 @@ def test_what_a_function_asserts_and_does_not_take_are_needs(tmp_path: Path) -> 
     path = tmp_path / "heads.py"
     path.write_text(
         "import torch\n\n\ndef attention(q, k, v, causal, sm_scale):\n    Z, H, LENGTH = q.shape[:3]\n    TILE = 64\n"
-        "    assert LENGTH % TILE == 0\n    assert q.shape[-1] in {32, 64}\n    D = k.shape[-1]\n    assert D in {32, 64}\n"
+        "    assert LENGTH % TILE == 0\n    assert q.shape[-1] in {32, 64}\n    D = k.shape[-1]\n    assert D in [32, 64]\n    assert D not in (7, 8)\n"
         "    o = torch.empty_like(q)\n    return o\n"
     )
     rung = catalogue.rung_from_file(catalogue.operation("attention"), path)
@@ -327,6 +328,93 @@ def test_a_module_is_made_with_its_sizes_and_is_given_its_parameters(tmp_path: P
     rung = catalogue.rung_from_file(catalogue.operation("rmsnorm"), path)
     assert isinstance(rung, PythonRung) and rung.facts.entry and not rung.doubts and rung.needs == ("eps == 1e-5",)
     assert rung.facts.entry.meaning == {"num_features": "C", "weight": "weight", "x": "x"}
+
+
+FIXED = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row(source, gain, target, N, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(source + tl.program_id(0) * N + at, mask=at < N, other=0.0)
+    y = x / tl.sqrt(tl.sum(x * x, 0) / N + 1e-4) * tl.load(gain + at, mask=at < N)
+    tl.store(target + tl.program_id(0) * N + at, y, mask=at < N)
+
+
+def normalised(x, weight):
+    y, N = torch.empty_like(x), x.shape[-1]
+    assert N <= 512
+    row[(x.numel() // N,)](x, weight, y, N, BLOCK=triton.next_power_of_2(N))
+    return y
+"""
+
+
+def test_a_number_that_a_function_does_not_take_is_found_by_trials(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(FIXED)
+    command = [sys.executable, "-m", "rung", "check", "rmsnorm", str(path), "--quick", "--json"]
+    told = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+    assert told["verdict"] == "ok"
+    rung = catalogue.rung_from_file(catalogue.operation("rmsnorm"), path)
+    assert isinstance(rung, PythonRung) and {*rung.needs} == {"C <= 512", "eps == 1e-4"} and not rung.doubts
+
+
+def test_of_two_functions_that_fit_the_one_that_takes_more_operands_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "norms.py"
+    functions = "def layer(x, weight, bias, eps=1e-5):\n    return x\n\n\ndef rms(x, weight, eps=1e-6):\n    return x\n"
+    path.write_text(functions)
+    rung = catalogue.rung_from_file(catalogue.operation("layernorm"), path)
+    assert isinstance(rung, PythonRung) and rung.facts.entry and rung.facts.entry.name == "layer"
+
+
+def test_a_function_that_only_calls_torch_is_not_taken_in_place_of_one_with_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(SOLVE + "\n\ndef by_torch(a: torch.Tensor, b: torch.Tensor):\n    return a + b\n\n\ndef run():\n    by_torch(1, 2)\n")
+    rung = catalogue.rung_from_file(catalogue.operation("residual"), path)
+    assert isinstance(rung, PythonRung) and rung.facts.entry and rung.facts.entry.name == "solve" and not rung.doubts
+
+
+POWER = FIXED.replace("    assert N <= 512\n", "").replace("triton.next_power_of_2(N)", "N").replace("1e-4", "1e-5")
+
+
+@pytest.mark.parametrize(("written", "code"), [("", 3), ('NEEDS = ["next_pow2(C) == C"]\n', 0)])
+def test_a_kernel_for_powers_of_two_is_not_judged_until_its_file_says_so(tmp_path: Path, written: str, code: int) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(POWER + written)
+    rung = catalogue.rung_from_file(catalogue.operation("rmsnorm"), path)
+    assert bool(rung.doubts) == (code == 3)
+    if code == 3:
+        assert '"next_pow2(C) == C"' in rung.doubts[0]
+    else:
+        assert {*rung.needs} == {"next_pow2(C) == C", "eps == 1e-5"}
+
+
+ROWS = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def each(source, target, pitch, to, N, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(source + tl.program_id(0) * pitch + at, mask=at < N)
+    tl.store(target + tl.program_id(0) * to + at, tl.maximum(x, 0, tl.PropagateNan.ALL), mask=at < N)
+
+
+def solve(input, output):
+    rows, cols = input.shape
+    each[(rows,)](input, output, input.stride(0), output.stride(0), cols, BLOCK=triton.next_power_of_2(cols))
+"""
+
+
+def test_a_function_of_rows_is_given_every_operand_of_that_shape_as_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.py"
+    path.write_text(ROWS)
+    command = [sys.executable, "-m", "rung", "check", "relu", str(path), "--quick"]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 0 and "solve(input=x, output=out)" in told.stderr
 
 
 def test_a_file_that_cannot_be_imported_is_not_said_to_be_called_wrongly(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from rung.check.report import Report, admitted_by
+from rung.check.report import Report, Verdict, admitted_by
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
@@ -35,23 +36,37 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
                         compiled = True
                 except RungError as error:
                     unknown = error.missing if isinstance(error, CompileError) else rung.guessed
-                    return Report(rung.full_name, name, "", "not judged" if unknown else "failed", str(error))
+                    verdict: Verdict = "not judged" if unknown else "failed"
+                    return Report(rung.full_name, name, "", verdict, str(error), error.kind)
                 break
     return None
 
 
 def doubted(report: Report, rung: Rung) -> Report:
-    """A failure by a header that is guessed, and that neither the file's text nor a trial confirms, is no verdict. The
-    loss of NaN is none either, of a file that was not written for rung."""
+    """A failure by a header that is guessed, at a shape at which neither the file's text nor a trial confirms it, is no
+    verdict. The loss of NaN is none either, of a file that was not written for rung."""
     if report.verdict == "failed" and rung.foreign and (key := report.failure.get("admitted_by")):
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
-    if report.verdict == "failed" and rung.foreign and (needs := report.failure.get("needs")):
+    needs = "" if rung.doubts else report.failure.get("needs", "")
+    if report.verdict == "failed" and rung.foreign and needs:
         key = "NEEDS" if rung.path and rung.path.suffix == ".py" else "needs"
         told = f'of the calls tried, right at those with {needs} only; if that is meant, add {key} = "{needs}"'
         return replace(report, verdict="not judged", reason=f"{told}, else: {report.reason}")
-    if report.verdict != "failed" or not rung.guessed or not rung.doubts:
+    elsewhere = rung.right is not None and report.failure.get("dims", {}) not in rung.right
+    if report.verdict != "failed" or not rung.guessed:
         return report
-    why, *likely = rung.doubts
+    if not rung.doubts and (report.cause == "compile" or not elsewhere):
+        return report
+    why, *likely = rung.doubts or (_elsewhere(report.failure, rung.right or []),)
     told = f"the header is a guess, and {why}; {rung.mend}"
     notes = [*report.notes, *(f"perhaps {line}" for line in likely), *filter(None, [report.reason])]
     return replace(report, verdict="not judged", reason=told, notes=notes)
+
+
+def _elsewhere(failure: Mapping[str, Any], right: Sequence[Mapping[str, int]]) -> str:
+    """Where a guessed header is right, and where not: the kernel may have another grid there, or no such sizes."""
+    if not right or "dims" not in failure:
+        return "no trial has shown that it is right"
+    at = [" ".join(f"{dim}={size}" for dim, size in one.items()) for one in (right[-1], failure["dims"])]
+    rule = f", where {failure['condition']}" if "condition" in failure else ""
+    return f"right at {len(right)} shapes such as {at[0]}, but not at {at[1]}{rule}"

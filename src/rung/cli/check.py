@@ -101,6 +101,7 @@ def check(
     from rung.rungs import adopt, catalogue
     from rung.rungs.cuda import CudaRung
     from rung.rungs.header import has_header
+    from rung.rungs.python import PythonRung
 
     for name in dtype or []:
         dtype_named(name)
@@ -143,6 +144,8 @@ def check(
             raise RungError("--goal needs a file whose kernels the emulator runs, as in `rung check gelu mine.cu`.")
         if isinstance(own, CudaRung) and own.guessed:
             console.note(options.proposed(own, write=write))
+        if isinstance(own, PythonRung) and own.facts.entry:
+            console.note(f"rung: of {path} this is called: {own.facts.entry}")
         if own.kind == "launcher":
             console.note(f"rung: no kernel of {path} can be judged by itself; its host function {own.name} is.")
         if path is not None and (failed := first_look(own, dtype or [], arch or [])):

@@ -26,6 +26,9 @@ def run(
     define: Annotated[list[str] | None, typer.Option("-D", help="A macro, NAME or NAME=VALUE (repeatable).")] = None,
     standard: Annotated[str, typer.Option("-std", "--std", help="The language: c++14, c++17 or c++20.")] = "c++17",
     library: Annotated[list[str] | None, typer.Option("-l", help="A host library to link (repeatable).")] = None,
+    compiler: Annotated[
+        list[str] | None, typer.Option("-Xcompiler", help="An option of g++, such as -fopenmp (repeatable).")
+    ] = None,
     device: Annotated[
         str, typer.Option(help="emulator, or cuda: the same program on this machine's GPU.")
     ] = "emulator",
@@ -72,7 +75,8 @@ def run(
     on_gpu = device == "cuda"
     if on_gpu and (order == "all" or races):
         raise RungError("--order all and --races need the emulator, which looks for races.")
-    linked = [f"-l{name}" for name in library or ()]
+    of_host = tuple(word for words in compiler or () for word in words.split(","))
+    linked = [*of_host, *(f"-l{name}" for name in library or ())]
     if count:
         from rung.cli.count import of_program
 
@@ -90,7 +94,7 @@ def run(
         "cuda" if on_gpu else "emulator",
     )
     arch = gpu_runtime.architecture() if on_gpu else machine.ARCH
-    built = executable.Options(tuple(include or ()), tuple(define or ()), standard, arch=arch)
+    built = executable.Options(tuple(include or ()), tuple(define or ()), standard, more=of_host, arch=arch)
     with running.built(files, built, linked, console.step) as program:
         used = how
         ended = running.run(program, arguments, how, keep=as_json)
@@ -106,7 +110,7 @@ def run(
             else:
                 print("rung: the same exit code under eight orders.", file=sys.stderr)
     if as_json:
-        settings = ("-I", include), ("-D", define), ("-l", library), ("--std=", [standard])
+        settings = ("-I", include), ("-D", define), ("-l", library), ("--std=", [standard]), ("-Xcompiler=", compiler)
         repeat = ["run", *files, *(name + word for name, words in settings for word in words or ())]
         repeat += ["--order", used.order, "--seed", used.seed, *_RACES[checked]]
         repeat += ["--", *arguments] if arguments else []

@@ -21,7 +21,7 @@ _HOST_HEADER = re.compile(
     r"(?:vector|string|string_view|map|set|unordered_map|unordered_set|deque|list|queue|stack|memory|tuple|optional|variant"
     r"|any|functional|numeric|iterator|iostream|fstream|sstream|iomanip|ostream|istream|chrono|random|thread|mutex|atomic"
     r"|future|stdexcept|exception|cassert\.h|complex|filesystem|ctime|cerrno|bitset|cstdarg|initializer_list|numbers"
-    r"|concepts|execution|ranges|span|format|regex|locale|charconv|system_error|typeinfo|typeindex|ratio|valarray"
+    r"|execution|ranges|span|format|regex|locale|charconv|system_error|typeinfo|typeindex|ratio|valarray"
     r"|time\.h|stdarg\.h|sched\.h|malloc\.h|strings\.h|errno\.h|unistd\.h|omp\.h|signal\.h|fcntl\.h|dirent\.h|getopt\.h|sys/.*|arpa/.*|netinet/.*|bits/.*"
     r"|cublas.*|cudnn.*|cusparse.*|cusolver.*|curand\.h|cufft.*|nvtx3?/.*|nvToolsExt\.h|nccl\.h|mpi\.h|nvml\.h"
     r"|cudaProfiler\.h|cuda_profiler_api\.h|nvrtc\.h|cudaTypedefs\.h|pthread\.h|helper_(?!math)\w+\.h|torch/.*|ATen/.*|c10/.*|pybind11/.*"
@@ -155,7 +155,12 @@ def _items_of_kernels(
     always = {"using namespace", "static_assert", "namespace", "extern template"}
     kept: set[int] = set()
     items = [item for item in items if not _hosts_variable(item, macros)]
-    roots = (i for i in items if _device(i, macros) or i.names & named or {i.words[0], " ".join(i.words[:2])} & always)
+
+    def stays(i: _Item) -> bool:  # a kernel within a function as well, which the compiler tells
+        marked = _device(i, macros) or "__global__" in i.words
+        return marked or bool(i.names & named or {i.words[0], " ".join(i.words[:2])} & always)
+
+    roots = filter(stays, items)
     of_device = {name for item in items if item.function and _device(item, macros) for name in item.names}
     hosts = (item for item in items if item.function and not _device(item, macros))
     classes = (item for item in items if not item.function and _DEVICE & _expand(item.words, macros))

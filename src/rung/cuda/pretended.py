@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import os
 import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -223,6 +224,7 @@ class _Driver:
 
 
 TRIED_AT_ONCE = 4  # configurations of a tuner that are run in a call of new sizes
+TRIED_SECONDS = 1.0  # of CPU time in such a call, after which no other is run: a call may only take so long
 
 
 class _Trials:
@@ -232,7 +234,7 @@ class _Trials:
     def __init__(self) -> None:
         self._tried: list[Any] = []
         self._call: Any = None
-        self._rounds, self._ran = -1, 0
+        self._rounds, self._ran, self._began = -1, 0, 0.0
 
     def __call__(self, call: Callable[[], object], quantiles: Any = None, **_: object) -> list[float]:
         known: dict[str, Any] = dict(inspect.getclosurevars(call).nonlocals)
@@ -243,8 +245,10 @@ class _Trials:
             return [1.0, 1.0, 1.0]
         if tuner.nargs is not self._call:
             self._call, self._rounds, self._ran = tuner.nargs, self._rounds + 1, 0
+            self._began = time.process_time()
         turn = self._rounds % len(tuner.configs)
-        fresh = config not in self._tried and self._ran < TRIED_AT_ONCE
+        more = self._ran < TRIED_AT_ONCE and time.process_time() < self._began + TRIED_SECONDS
+        fresh = config not in self._tried and (more or not self._ran)
         if not fresh and (self._ran or tuner.configs.index(config) < turn):
             return [1e3, 1e3, 1e3]
         call()

@@ -79,6 +79,7 @@ _TYPEDEF = re.compile(r"\btypedef\s+((?:[\w:]+(?:<[^;<>]*>)?\s+)+)(\w+)\s*;")
 _USING = re.compile(r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?([^;{}]+);")
 _NAMED_TYPE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]*\w)[ \t]*$", re.MULTILINE)
 _NUMBERS = {"float", "double", "int", "half", "__half", "nv_bfloat16", "__nv_bfloat16", "Real", "int32_t", "int64_t"}
+_VALUES = {"size_t", "uint", "uint32_t", "uint64_t", "int32_t", "int64_t", "uint8_t", "short", "dim3"}  # not concepts
 _CLASS = re.compile(
     r"\b(?:struct|class|union)\s+(?:(?:alignas|__align__|__builtin_align__)\s*\((?:[^()]|\([^()]*\))*\)\s*)*"
     r"(\w+)\s*[:{]"
@@ -148,6 +149,12 @@ def _own_classes(source: str) -> frozenset[str]:
 def kernels_in(source: str) -> tuple[str, ...]:
     """Names of the `__global__` functions that have a body, in the order of the file."""
     return tuple(dict.fromkeys(s.kernel for s in _signatures(source) if s.body))
+
+
+def kernels_left(source: str) -> tuple[str, ...]:
+    """Those that are left where the text's own macros decide what is compiled."""
+    text = _BLANKED.sub(lambda match: _blank(match.group()), source)
+    return kernels_in(_drop_disabled(text, {"__CUDACC__", "__NVCC__", "__CUDA_ARCH__", "__cplusplus"}))
 
 
 def template_of(source: str, kernel: str) -> tuple[tuple[str, str, bool], ...]:
@@ -303,7 +310,7 @@ def _template(before: str) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]
         declared, _, default = text.partition("=")
         words = re.findall(r"[A-Za-z_]\w*", declared)
         names.append((words[-1] if words else "", default.strip()))
-        if words[:1] in (["typename"], ["class"]):
+        if words[:1] in (["typename"], ["class"]) or (len(words) == 2 and words[0] not in {*_BASIC, *_VALUES}):
             types.add(words[-1])
     return tuple(names), frozenset(types)
 

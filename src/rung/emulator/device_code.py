@@ -207,6 +207,7 @@ def _compile(
     # an overload has its mangled name
     needed = frozenset(word for name in names for word in re.findall(r"[A-Za-z_]\w*", name))
     defines = tuple((name, value or "1") for name, _, value in (word.partition("=") for word in how.defines))
+    defines += (("register", ""),)  # nvcc only warns of it
     options = (f"--std={how.standard}", "--lineinfo", *how.more)
     options += ("--relocatable-device-code=true", "--dlink-time-opt") if how.relocatable else ()
 

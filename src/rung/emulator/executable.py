@@ -194,7 +194,8 @@ def compile_file(source: Path, output: Path, options: Options) -> None:
         found = ("-isystem", str(_host_headers(folder)), "-isystem", str(folder))
         expanded = _run([*expand, *found])
     _check(source, expanded)
-    command = [*flags, "-fpreprocessed", "-x", "c++", "-S", "-", "-o"]
+    generating = (o for o in options.more if o.startswith(("-f", "-m", "-p")))  # -fopenmp
+    command = [*flags, *generating, "-fpreprocessed", "-x", "c++", "-S", "-", "-o"]
     how = device_code.KernelOptions(
         options.arch, options.include, options.defines, options.standard, options.kernels, options.relocatable
     )
@@ -239,6 +240,8 @@ def _host_headers(cccl: Path) -> Path:
                 lines[1:1] = [f'#include "{cccl}/thrust/system_error.h"']  # as CUDA's back end brings it along
                 lines += ["#ifndef RUNG_AT_ONCE", "#define RUNG_AT_ONCE rung_host_at_once()"]
                 lines += ["static const bool rung_at_once = RUNG_AT_ONCE;", "#endif"]
+            if name in ("thrust/execution_policy.h", "thrust/device_vector.h"):  # which bring it along there
+                lines += ["#include <thrust/system/cuda/execution_policy.h>"]
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_text("#pragma once\n" + "\n".join(lines) + "\n")
         if (fp8 := cccl.parent / "cuda_fp8.h").is_file():
@@ -273,6 +276,8 @@ def link(
     if result.returncode:
         missing = sorted(set(re.findall(r"undefined reference to `([^']+)'", result.stderr)))
         detail = f"these are defined nowhere: {', '.join(missing[:8])}" if missing else result.stderr.strip()[:600]
+        if any(name.startswith(("omp_", "GOMP_")) for name in missing):
+            detail += " (OpenMP: give -Xcompiler -fopenmp)"
         raise CompileError(f"The program does not link: {detail}.")
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -102,6 +103,19 @@ def built(
         yield program
 
 
+@contextmanager
+def _ending_with(process: subprocess.Popen[str]) -> Iterator[None]:
+    """A SIGTERM that this process gets goes to that one, which tells how far it came."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def run(
     program: Path, arguments: Sequence[str], how: Execution, *, keep: bool = False, seconds: float | None = None
 ) -> Ended:
@@ -109,27 +123,29 @@ def run(
     with tempfile.TemporaryDirectory(prefix="rung-report-") as folder:
         report = Path(folder) / "report.json"
         sys.stdout.flush()
-        try:
-            done = subprocess.run(
-                [str(program), *arguments],
-                env=how.environment(report),
-                capture_output=keep,
-                text=True,
-                errors="replace",
-                timeout=seconds,
-            )
-        except subprocess.TimeoutExpired:
-            raise RungError(f"{program.name} has not ended within {seconds:g} seconds.") from None
+        streams = subprocess.PIPE if keep else None
+        command, environment = [str(program), *arguments], how.environment(report)
+        with (
+            subprocess.Popen(
+                command, env=environment, stdout=streams, stderr=streams, text=True, errors="replace"
+            ) as process,
+            _ending_with(process),
+        ):
+            try:
+                output, errors = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise RungError(f"{program.name} has not ended within {seconds:g} seconds.") from None
         found = {}
         if report.is_file():
             with contextlib.suppress(json.JSONDecodeError):  # the program died while it wrote
                 found = json.loads(report.read_text())
-    code = done.returncode
+    code = process.returncode
     if code < 0:
         text = f"the program's host code was ended by {signal.Signals(-code).name}"
         found = {**found, "findings": [*found.get("findings", []), {"kind": "signal", "text": text}]}
         code = 128 - code
-    return Ended(code, found, done.stdout or "", done.stderr or "")
+    return Ended(code, found, output or "", errors or "")
 
 
 def orders(how: Execution) -> list[Execution]:

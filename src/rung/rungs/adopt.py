@@ -12,11 +12,12 @@ import itertools
 import json
 import math
 import multiprocessing
+import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,17 @@ from typing import Any
 from rung.cuda import kept
 from rung.cuda.host_code import host_part
 from rung.cuda.limits import GRID, THREADS_BLOCK
-from rung.cuda.source import Parameter, aliases, body_of, code_only, kernel_parameters, kernels_in, template_of, until
+from rung.cuda.source import (
+    Parameter,
+    aliases,
+    body_of,
+    code_only,
+    kernel_parameters,
+    kernels_in,
+    kernels_left,
+    template_of,
+    until,
+)
 from rung.dtypes import dtype
 from rung.errors import CompileError, RungError
 from rung.expressions import evaluate, names_in, product
@@ -43,8 +54,10 @@ SECONDS, IDLE = 20.0, 4  # of CPU time; times that, for processes that wait
 SILENCE = 1.0  # seconds
 WHOLE = 4  # letters: a shorter word is found as a part of a name only
 OPERATIONS = 3  # of those that names speak of, whose headers are tried
+_end = math.inf  # of the present budget
 progress: list[Callable[[str], None]] = []  # whom trials that take longer are told
-OTHER_SHAPE = 8  # proposals with other bindings go before another grid than the one that the file writes
+OTHER_SHAPE = 4  # proposals with other bindings go before another grid than the one that the file writes
+DEEP = 8  # names that stand for other names
 BLOCK = 256  # threads, if the file does not say
 # Names of sizes, as kernels write them.
 _ROWS = {"n", "m", "rows", "num_rows", "n_rows", "nrows", "bt", "batch", "batch_size", "height", "r", "nr"}
@@ -72,6 +85,14 @@ _DECLARED = re.compile(
 )
 _COMMENT = re.compile(r"//([^\n]*)|/\*(.*?)\*/", re.DOTALL)
 _ASSIGNED = re.compile(r"(?:^|[;{}])\s*(\w+)\s*=(?!=)\s*([^;{}=]+);", re.MULTILINE)
+_SPELLED = {  # what C++ writes otherwise than a header
+    r"(?<!sizeof)\(\s*(?:int|unsigned|size_t|float|double|long|unsigned int)\s*\)": "",
+    r"\bsizeof\s*\(\s*(?:float|int)\s*\)": "4",
+    r"\bsizeof\s*\(\s*(?:half|__half|__nv_bfloat16)\s*\)": "2",
+    r"\bsizeof\s*\(\s*\w+\s*\)": "sizeof_real",
+    r"\bstd::": "",
+    r"\b(\d+)(?:[uU]|[lL])+\b": r"\1",
+}
 _NUMBER = re.compile(r"\s*,\s*(-?)(?:(INFINITY|[\w:<>]*infinity\(\))|([\d.]+(?:e[+-]?\d+)?))")
 _INDEX = re.compile(r"\b(\w+)\s*=\s*((?:blockIdx|threadIdx|blockDim)\.[xyz])\s*;")
 _ASSERTED = re.compile(r"\bassert\s*\(\s*([\w\s*()]+%\s*\w+)\s*==\s*0\s*\)")
@@ -84,6 +105,7 @@ class Proposal:
 
     table: dict[str, Any]
     doubts: tuple[str, ...] = ()  # why it is only a guess, and the likeliest headers; empty if text or trial confirm it
+    right: list[dict[str, Any]] | None = None  # the shapes at which trials confirm it; None if the text does
 
 
 @dataclass
@@ -127,11 +149,16 @@ def taken_for(path: Path, known: list[str]) -> str:
     """The first of these operations that has a header for the file, if none is written there."""
     source = read_text(path)
     names = spoken_of(source, path, known)
-    for name in names[:OPERATIONS] if path.suffix != ".py" and not has_header(source) else ():
-        with suppress(RungError):
-            found = adopted(operation(name), path)
-            if found is None or not found.doubts:
-                return name
+    if path.suffix == ".py" or has_header(source):
+        return names[0]
+    with budget():
+        for n, name in enumerate(names[:OPERATIONS]):
+            for say in progress if names[1:] else ():
+                say(f"rung: {path} may be {' or '.join(names[n:OPERATIONS])}; {name} is tried")
+            with suppress(RungError):
+                found = adopted(operation(name), path)
+                if found is None or not found.doubts:
+                    return name
     return names[0]
 
 
@@ -152,14 +179,15 @@ def kept_proposal(of: Operation, source: str, find: Callable[[], Proposal]) -> P
     def make(work: Path) -> tuple[Path, Any]:
         (work / "header.txt").write_text(of.name)
         found = find()
-        return work / "header.txt", [found.table, found.doubts]
+        return work / "header.txt", [found.table, found.doubts, found.right]
 
-    table, doubts = kept.kept("header", key, make).note
-    return Proposal(table, tuple(doubts))
+    table, doubts, right = kept.kept("header", key, make).note
+    return Proposal(table, tuple(doubts), right)
 
 
 def _chosen(of: Operation, source: str, path: Path) -> Proposal:
-    found = list(itertools.islice(_proposals(of, source, path), MOST))
+    every = list(itertools.islice(_proposals(of, source, path), MOST))
+    found = [one for one in every if _compiles(of, path, one[0], only_bound=True)] or every
     sure = found[0][1]
     proposals = [table for table, _ in (found[:1] if sure else found)]
     instances = {table["launch"][0]["kernel"]: table for table in reversed(proposals)}
@@ -172,22 +200,26 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
     if not proposals:
         kernel, _, values = found[0][0]["launch"][0]["kernel"].partition("<")
         if not values or re.search(rf"\b{kernel.rpartition('::')[2]}\s*<", code_only(source)):
-            return Proposal(found[0][0])
+            return Proposal(found[0][0], right=[])
         names = ", ".join(name for name, *_ in template_of(source, kernel.rpartition("::")[2]) or ())
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
     right, tried = try_proposals(of, path, proposals)
-    if right is not None and right["held"] and not sure:
-        why = "the only headers that gave the right result on a small case did not in longer rows"
-        return Proposal(right["table"], doubts=(why, *_lines([right["table"], *proposals])))
-    if right is not None and right["confirmed"]:
-        rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
-        why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line needs = "
-        return Proposal(right["table"], doubts=(why + json.dumps(needs), *_lines([right["table"]])) if rules else ())
+    if right is not None:
+        why = unsure(right, "needs")
+        doubts = (why, *_lines([right["table"]])) if why else ()
+        return Proposal(right["table"], doubts, None if sure else right["right"])
     if sure:
         return Proposal(proposals[0])
     why = f"none of the {tried} headers tried gave the right result on a small case"
     return Proposal(proposals[0], doubts=(why, *_lines(proposals)))
+
+
+def unsure(right: dict[str, Any], key: str) -> str:
+    """Why a proposal that trials found right is only a guess; empty if it is none."""
+    rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
+    why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line {key} = "
+    return why + json.dumps(needs) if rules else ""
 
 
 def _lines(proposals: list[dict[str, Any]]) -> list[str]:
@@ -199,14 +231,27 @@ def _lines(proposals: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(told))[:CANDIDATES]
 
 
-def _compiles(of: Operation, path: Path, table: dict[str, Any]) -> bool:
-    """Whether compilers take the file; what they refuse is told by whoever compiles it next. torch is not imported."""
+def _compiles(of: Operation, path: Path, table: dict[str, Any], *, only_bound: bool = False) -> bool:
+    """Whether compilers take the file; what they refuse is told by whoever compiles it next. torch is not imported. Or
+    only whether names and types of the parameters can be bound."""
     try:
         rung = CudaRung(of, path, table)
-        rung.require_compiled(of.complete(of.cases[0].values), dtype(rung.dtypes[0]), ("sm_90",))
+        given = of.complete(of.cases[0].values), dtype(rung.dtypes[0])
+        rung.require_bindable(*given) if only_bound else rung.require_compiled(*given, ("sm_90",))
     except RungError as error:
-        return not isinstance(error, CompileError)  # else the proposal does not suit the file
+        return not only_bound and not isinstance(error, CompileError)  # else the proposal does not suit the file
     return True
+
+
+@contextmanager
+def budget(seconds: float = SECONDS) -> Iterator[Callable[[], float]]:
+    """What is left of so many CPU seconds, which all trials within share: what they find does not depend on load."""
+    global _end
+    outer, _end = _end, min(_end, sum(os.times()[:4]) + seconds)
+    try:
+        yield lambda: _end - sum(os.times()[:4])
+    finally:
+        _end = outer
 
 
 def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
@@ -216,48 +261,46 @@ def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) ->
         say(f"rung: {len(proposals)} headers are tried")
     from rung.rungs.adopt_trial import PASSES, tried  # it imports torch: a copy of this process has it
 
-    first = 0
+    first = begun = 0
     began = said = time.monotonic()
-    used = 0.0  # CPU seconds of processes that have ended: what is found does not depend on other load
-    held: dict[str, Any] | None = None  # right where a row is short: another may be right everywhere
+    held: dict[str, Any] | None = None  # right at some shapes: another may be right everywhere
     context: Any = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
-    while first < PASSES * len(proposals):
-        answers, end = context.Pipe(duplex=False)
-        asked = (of.name, str(path), proposals, first, end)
-        process = context.Process(target=tried, args=asked, daemon=True)
-        process.start()
-        end.close()
-        begun, own = -1, 0.0
-        try:
-            while used + own < SECONDS and (now := time.monotonic()) < began + IDLE * SECONDS:
-                if now - said > SILENCE:
-                    said, number = now, max(begun, first) % len(proposals) + 1
-                    for say in progress:
-                        say(f"rung: header {number} of {len(proposals)} is tried ({now - began:.1f} s)")
-                with suppress(OSError):
-                    own = cpu_seconds(process.pid)
-                if not answers.poll(SILENCE / 2):
-                    continue
-                answer = json.loads(answers.recv_bytes())
-                if isinstance(answer, int):
-                    begun = answer
-                    if held is not None and begun >= len(proposals):
-                        return held, len(proposals)
-                elif answer is not None and answer["held"]:
-                    held = held or answer
-                else:
-                    return answer or held, len(proposals)
-            return held, min(len(proposals), max(begun, 0))
-        except EOFError:  # the proposal has ended its process
-            if begun < 0:
-                return held, first
-            first = begun + 1
-        finally:
-            used += own
-            process.kill()
-            process.join()
-            answers.close()
-    return held, len(proposals)
+    with budget() as left:
+        while first < PASSES * len(proposals):
+            answers, end = context.Pipe(duplex=False)
+            process = context.Process(target=tried, args=(of.name, str(path), proposals, first, end), daemon=True)
+            process.start()
+            end.close()
+            own, begun = 0.0, first - 1
+            try:
+                while left() > own and (now := time.monotonic()) < began + IDLE * SECONDS:
+                    if now - said > SILENCE:
+                        said, number = now, max(begun, first) % len(proposals) + 1
+                        for say in progress:
+                            say(f"rung: header {number} of {len(proposals)} is tried ({now - began:.1f} s)")
+                    with suppress(OSError):
+                        own = cpu_seconds(process.pid)
+                    if not answers.poll(SILENCE / 2):
+                        continue
+                    answer = json.loads(answers.recv_bytes())
+                    if isinstance(answer, int):
+                        begun = answer
+                        if held is not None and begun >= len(proposals):
+                            return held, len(proposals)
+                    elif answer is not None and answer["wrong"]:
+                        held = max(answer, held or answer, key=lambda one: len(one["right"]))
+                    else:
+                        return answer or held, len(proposals)
+                break
+            except EOFError:  # the proposal has ended its process
+                if begun < first:
+                    break
+                first = begun + 1
+            finally:
+                process.kill()
+                process.join()
+                answers.close()
+    return held, min(len(proposals), max(begun, 0))
 
 
 # ---- proposals, the most plausible first ----------------------------------------------------------------------------
@@ -272,6 +315,8 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
     defined = kernels_in(source)
     if not defined:
         raise RungError(f"{path} has no header, and no __global__ function that one could be proposed for.")
+    if not kernels_left(source):
+        raise RungError(f"{path}: its own macros (#define, #if) leave no __global__ function to compile.")
     for some in written:  # of a function that is given the kernel, each that takes as much
         for w in [w for w in some if w.kernel not in defined]:
             names = [n for n in defined if len(kernel_parameters(source, n, str(path))) == len(w.arguments)]
@@ -318,7 +363,9 @@ def _for_launch(
     body = body_of(source, written.kernel)
     for instance in _instances(source, written, constants):
         every = kernel_parameters(source, instance, str(path))
-        launch = replace(written, passed=dict(zip([p.name for p in every], written.arguments, strict=False)))
+        passed = list(zip(every, written.arguments, strict=False))
+        astray = any(p.pointer and written.scope.get(argument, "").isdigit() for p, argument in passed)
+        launch = replace(written, passed={} if astray else {p.name: argument for p, argument in passed})
         scratch = _scratch(launch, every)
         parameters = tuple(p for p in every if p.name not in scratch)
         ranked: list[tuple[int, _Found]] = []
@@ -334,27 +381,27 @@ def _for_launch(
                 needs = [*needs, *alone(of, bind, shape.values()), *whole, *_within_limits(of, shape)]
                 changed = {name: target for name, target in bind.items() if name != target}
                 table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes(parameters)}
-                more = {"needs": needs, "bind": changed, "buffers": sized}
+                standard = ["--std=c++20"] if re.search(r"\bconcept\s+\w+\s*=", source) else []
+                more = {"needs": needs, "bind": changed, "buffers": sized, "options": standard}
                 table |= {key: entry for key, entry in more.items() if entry}
                 table["launch"] = [{"kernel": instance, **shape}]
-                sure = not sized and len(rules) == 1 and _sure(of, parameters, meant, bind, needs)
+                fixes = any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
+                sure = bool(launch.grid) and not (sized or fixes or rules[1:]) and told(of, parameters, meant, bind)
                 # A launch that the file writes is hardly wrong: what the parameters are varies before it does.
                 ranked.append((nth + 2 * i + (OTHER_SHAPE if launch.grid else 1) * j, (table, sure)))
         yield from (found for _, found in sorted(ranked, key=lambda one: one[0]))
 
 
-def _sure(
-    of: Operation, parameters: tuple[Parameter, ...], launch: Written, bind: dict[str, str | float], needs: list[str]
-) -> bool:
-    """Whether the host's launch and the names say everything: there is nothing to try."""
+def told(of: Operation, parameters: Iterable[Parameter], launch: Written, bind: Mapping[str, str | float]) -> bool:
+    """Whether names and the host's launch say what every parameter is."""
     known = {*of.dims, *of.derived, *of.scalars}
     for p in parameters:
         target = str(bind[p.name])
         named = p.name.lower() == target or any(o.name == target and p.name.lower() in names_of(o) for o in of.operands)
         given = None if p.pointer else _over(launch.passed.get(p.name, ""), launch.scope, known)
-        if not (named or (given is not None and given == target and not given.isdigit())):
+        if not (named or p.name == target or (given is not None and given == target and not given.isdigit())):
             return False
-    return bool(launch.grid) and not any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
+    return True
 
 
 def _multiples(
@@ -470,13 +517,14 @@ def _buffer(made: str, scope: dict[str, str], of: Operation) -> dict[str, Any] |
 
 
 def _sized(of: Operation, launch: Written, bind: dict[str, str]) -> Written:
-    """The launch, where sizes of tensors (`q.size(1)`) are the operation's."""
+    """The launch, where sizes and strides of tensors (`q.size(1)`) are the operation's."""
     scope = dict(launch.scope)
     operands = {_variable(launch.passed.get(name, "")): of.operand(target) for name, target in bind.items()}
     for name, value in launch.scope.items():
-        asked = re.fullmatch(r"(\w+)\.size\(\s*(\d+)\s*\)", value.strip())
-        if asked and asked[1] in operands and int(asked[2]) < len(shape := operands[asked[1]].shape):
-            scope[name] = f"({shape[int(asked[2])]})"
+        asked = re.fullmatch(r"(\w+)\.(size|stride)\(\s*(\d+)\s*\)", value.strip())
+        if asked and asked[1] in operands and (n := int(asked[3])) < len(shape := operands[asked[1]].shape):
+            sizes = shape[n : n + 1] if asked[2] == "size" else shape[n + 1 :]
+            scope[name] = f"({product([str(size) for size in sizes]) or 1})"
     return replace(launch, scope=scope)
 
 
@@ -587,11 +635,11 @@ def _fitted(
         fitting = [o for o in free if o.role in role and suits(p, o)]
         fitting = [o for o in fitting if not o.optional] or fitting
         if not fitting:
-            near = difflib.get_close_matches(p.name, [o.name for o in operands if suits(p, o)], n=2, cutoff=0.0)
+            near = difflib.get_close_matches(p.name, [o.name for o in free if suits(p, o)], n=2, cutoff=0.0)
             mend = f"write a header with [bind] {p.name} = {' or '.join(json.dumps(name) for name in near)}."
             raise RungError(
                 f"{path}: {p.name} of {kernel}({_signature(pointers)}, ...) is none of {of.name}'s operands "
-                f"({', '.join(o.name for o in operands)}); {mend if near else f'none is of {p.ctype}.'}"
+                f"({', '.join(o.name for o in operands)}); {mend if near else 'none is left for it.'}"
             )
         chosen[p.name] = fitting[0].name
         free.remove(fitting[0])
@@ -646,7 +694,9 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     given = _over(argument, launch.scope, known) if argument else None
     if given is None and name not in known and _BLOCKS.search(lower):
         return [BLOCK]
-    if given is not None and given.isdigit() and re.search(r"block|tile|^(?!bt$)[bt][a-z]$", lower):
+    if given is None and "stride" in lower:  # no size is as likely as another
+        return []
+    if given is not None and given.isdigit() and re.search(r"block|tile|stride|^(?!bt$)[bt][a-z]$", lower):
         return [int(given)]
     if given is not None and not given.isdigit():
         options.append(given)
@@ -676,7 +726,8 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     if attends or any(q.name.lower() in _DIMS["T"] for q in whole):
         heads = attends and not any(q.name.lower() in _DIMS["NH"] for q in whole)
         queries = ["T"] if attends and lower in ("m", "n") else []  # and keys
-        options = [*queries, *(["B * NH"] if heads and "B" in usual else []), *usual, *options]
+        first = [*options[: given is not None], *queries, *(["B * NH"] if heads and "B" in usual else [])]
+        options = [*first, *usual, *options]
     return list(dict.fromkeys(options))[:4]
 
 
@@ -708,10 +759,11 @@ def _scalars_fixed(of: Operation, source: str, bound: set[str]) -> list[list[str
     fixed = [s for s in of.scalars if not any(s in names_in(b) for b in bound if _parses(b))]
     if not fixed:
         return [[]]
+    flags = [s for s in fixed if {of.complete(case.values)[s] for case in of.cases} == {0, 1}]
+    other = {"scale": 1, **{s: int(not of.scalars[s]) for s in flags}}
     usual = [f"{s} == {of.scalars[s]}" for s in fixed]
-    neutral = {"scale": "scale == 1", "causal": "causal == 0"}
-    plain = [neutral.get(s, f"{s} == {of.scalars[s]}") for s in fixed]
-    mixed = [neutral[s] if s == "causal" else f"{s} == {of.scalars[s]}" for s in fixed]
+    plain = [f"{s} == {other.get(s, of.scalars[s])}" for s in fixed]
+    mixed = [f"{s} == {(other if s in flags else of.scalars)[s]}" for s in fixed]
     found = [plain, usual, mixed] if of.name == "softmax" else [usual, mixed, plain]
     if "eps" in fixed and (given := re.search(r"\b1e-0?([4-8])f?\b", source)):
         found = [[f"eps == 1e-{given[1]}" if n.startswith("eps") else n for n in needs] for needs in found]
@@ -749,7 +801,8 @@ def _shapes(
     for name, argument in launch.passed.items():
         if name in means and re.fullmatch(r"\w+", argument):
             scope[argument] = means[name]
-    scope |= {name: value for name, value in means.items() if name not in scope}
+    # A number of main's is one call's size.
+    scope |= {name: value for name, value in means.items() if scope.get(name, "0").isdigit()}
     if launch.grid:
         grid, block = _three(launch.grid, scope, known), _three(launch.block, scope, known)
         shared = _over(launch.shared, scope, known) if launch.shared else None
@@ -849,7 +902,7 @@ def _within_limits(of: Operation, shape: dict[str, Any]) -> list[str]:
 
 
 def _plain(sizes: list[str]) -> Any:
-    numbers = [int(s) if s.isdigit() else _bare(s) for s in sizes]
+    numbers = [int(size) if size.isdigit() else size for size in sizes]
     while len(numbers) > 1 and numbers[-1] == 1:
         numbers.pop()
     return numbers[0] if len(numbers) == 1 else numbers
@@ -929,58 +982,53 @@ def _three(text: str, scope: dict[str, str], known: set[str]) -> list[str] | Non
     return [s for s in sizes if s is not None] if None not in sizes and sizes else None
 
 
-def _over(text: str, scope: dict[str, str], known: set[str], depth: int = 0) -> str | None:
+def _over(text: str, scope: Mapping[str, str], known: set[str], depth: int = 0) -> str | None:
     """A C++ expression as an expression of a header over the operation's sizes; None if it is none."""
-    if depth > 8:
+    for pattern, meant in _SPELLED.items():
+        text = re.sub(pattern, meant, text)
+    try:
+        tree = _Sizes(scope, known, depth).visit(ast.parse(" ".join(text.split()), mode="eval"))
+        text = ast.unparse(tree)
+        return text if names_in(text) - {"min", "max", "ceil_div"} else str(evaluate(text, {}))
+    except (SyntaxError, ValueError, RungError):
         return None
-    text = re.sub(r"(?<!sizeof)\(\s*(?:int|unsigned|size_t|float|double|long|unsigned int)\s*\)", "", text.strip())
-    text = re.sub(r"\bsizeof\s*\(\s*(?:float|int)\s*\)", "4", text)
-    text = re.sub(r"\bsizeof\s*\(\s*(?:half|__half|__nv_bfloat16)\s*\)", "2", text)
-    text = re.sub(r"\bsizeof\s*\(\s*\w+\s*\)", "sizeof_real", text)
-    text = re.sub(r"\b(?:std::)?(min|max)\s*\(", r"\1(", text)
-    text = re.sub(r"\b(?:std::)?ceilf?\s*\(\s*([^()/]+)/([^()/]+)\)", r"ceil_div(\1, \2)", text)
-    text = re.sub(r"\b(\d+)(?:[uU]|[lL])+\b", r"\1", text)
-    text = re.sub(r"(?<!/)/(?!/)", "//", text)
-    if (mask := re.search(r"\)\s*&\s*~\s*(\d+)", text)) and not (of := int(mask[1]) + 1) & (of - 1):
-        text = text.replace(mask[0], f") // {of} * {of}")  # rounded down
-    for name in dict.fromkeys(re.findall(r"[A-Za-z_]\w*", text)):
-        called = re.search(rf"\b{name}\s*\(", text)
-        if called:
-            if _CEIL.search(name):
-                text = re.sub(rf"\b{name}\s*\(", "ceil_div(", text)
-            elif name not in ("min", "max", "ceil_div"):
-                return None
-        elif name == "sizeof_real":
-            continue
-        elif name in scope and scope[name].strip() != name:
-            if name in known and not scope[name].startswith("("):
-                continue
-            done = scope[name].startswith("(") and _valid(scope[name], known)
-            others = {n: v for n, v in scope.items() if n != name}
-            inner = scope[name] if done else _over(scope[name], others, known, depth + 1)
-            if inner is None:
-                return None
-            simple = re.fullmatch(r"[\w.]+|\([^()]*\)", inner)
-            text = re.sub(rf"\b{name}\b", inner if simple else f"({inner})", text)
-        elif name in known:
-            continue
-        elif re.search(r"block|thread", name, re.IGNORECASE):
-            text = re.sub(rf"\b{name}\b", scope.get("", str(BLOCK)), text)  # left to the caller
-        else:
-            return None
-    text = re.sub(r"^\((\w+)\)$|\((\w+)\)(?=\s*[,)+*/-]|$)", lambda m: m[1] or m[2], " ".join(text.split()))
-    if not _valid(text, known):
-        return None
-    if not names_in(text) - {"min", "max", "ceil_div"}:
-        return str(evaluate(text, {}))
-    return _bare(text)
 
 
-def _bare(text: str) -> str:
-    """Without brackets that change nothing."""
-    return ast.unparse(ast.parse(text, mode="eval"))
+class _Sizes(ast.NodeTransformer):
+    """Puts what `scope` says in the place of names, and a header's operators in the place of C++'s."""
 
+    def __init__(self, scope: Mapping[str, str], known: set[str], depth: int) -> None:
+        self.scope, self.known, self.depth = scope, known, depth
 
-def _valid(text: str, known: set[str]) -> bool:
-    names = known | {"sizeof_real", "min", "max", "ceil_div"}
-    return _parses(text) and names_in(text) <= names and not re.search(r"[~^|&]", text)  # no header has these
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        name, value = node.id, self.scope.get(node.id, node.id).strip()
+        bound = value.startswith("(") and _parses(value) and names_in(value) <= self.known  # by a header's [bind]
+        if (name in self.known and not value.startswith("(")) or name == "sizeof_real":
+            return node
+        if value == name:
+            if not re.search(r"block|thread", name, re.IGNORECASE):
+                raise ValueError(name)
+            return ast.Constant(int(self.scope.get("", BLOCK)))  # left to the caller
+        others = {n: v for n, v in self.scope.items() if n != name and not bound}
+        inner = _over(value, others, self.known, self.depth + 1) if self.depth < DEEP else None
+        return ast.parse(inner or "?", mode="eval").body
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        name, given = getattr(node.func, "id", ""), node.args
+        if name in ("ceil", "ceilf") and isinstance(one := given[0], ast.BinOp) and isinstance(one.op, ast.Div):
+            given = [one.left, one.right]
+        function = "ceil_div" if _CEIL.search(name) and len(given) == 2 else name
+        if function not in ("min", "max", "ceil_div"):
+            raise ValueError(name)
+        return ast.Call(ast.Name(function), [self.visit(one) for one in given], [])
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        left, right = self.visit(node.left), node.right
+        if isinstance(node.op, ast.BitAnd) and isinstance(right, ast.UnaryOp) and isinstance(right.op, ast.Invert):
+            step = ast.Constant(int(ast.literal_eval(right.operand)) + 1)  # rounded down to a power of two
+            return ast.BinOp(ast.BinOp(left, ast.FloorDiv(), step), ast.Mult(), step)
+        if isinstance(node.op, ast.RShift):
+            return ast.BinOp(left, ast.FloorDiv(), ast.Constant(1 << int(ast.literal_eval(right))))
+        if not isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod):
+            raise ValueError("no header has it")
+        return ast.BinOp(left, ast.FloorDiv() if isinstance(node.op, ast.Div) else node.op, self.visit(right))

@@ -17,8 +17,7 @@ from rung.files import read_text
 from rung.operation import Operation
 from rung.rungs import adopt, python_module
 from rung.rungs.adopt import Proposal
-from rung.rungs.python_entry import callables, launches, parameters, tensors_of
-from rung.rungs.reached import reached_from
+from rung.rungs.python_entry import callables, called, has_kernel, parameters, tensors_of
 from rung.rungs.words import SCALARS, SHAPES, names_of
 
 MOST = 12  # proposals that are tried
@@ -43,28 +42,23 @@ def adopted(of: Operation, path: Path) -> Proposal | None:
 
     def found() -> Proposal:
         right, tried = adopt.try_proposals(of, path, tables)
-        if right is not None and right["confirmed"] and not right["needs"]:
-            return Proposal(right["table"])
+        if right is not None:
+            why = adopt.unsure(right, "NEEDS")
+            return Proposal(right["table"], (why, *_lines([right["table"]])) if why else (), right["right"])
         why = f"none of the {tried} calls tried gave the right result on a small case"
-        return Proposal(tables[0], (why, *dict.fromkeys(map(line, tables[: adopt.CANDIDATES]))))
+        return Proposal(tables[0], (why, *_lines(tables[: adopt.CANDIDATES])))
 
     return adopt.kept_proposal(of, source, found)
 
 
-def line(table: dict[str, Any]) -> str:
-    """A proposal in one line."""
-    given = ", ".join(f"{name}={meaning}" for name, meaning in table["bind"].items())
-    return f"{table['entry']}({given})" + "".join(f", where {' and '.join(table['needs'])}" for _ in table["needs"][:1])
+def _lines(tables: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(called(t["entry"], t["bind"], t["needs"]) for t in tables))
 
 
 def _proposals(of: Operation, tree: ast.Module, source: str, path: Path) -> Iterator[dict[str, Any]]:
-    every = [_of_function(of, f, name, source, path) for name, f, _ in callables(tree) if _has_kernel(tree, name)]
+    every = [_of_function(of, f, name, source, path) for name, f, _ in callables(tree) if has_kernel(tree, name)]
     for row in itertools.zip_longest(*every):  # in turn, so that each function has its best proposal tried early
         yield from filter(None, row)
-
-
-def _has_kernel(tree: ast.Module, name: str) -> bool:
-    return launches(reached_from(tree, name.partition(".")[0]))
 
 
 def _of_function(

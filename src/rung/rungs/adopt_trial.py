@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -16,7 +17,7 @@ import torch
 from rung import emulator
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.errors import CompileError, EmulatorFault, RungError
+from rung.errors import EmulatorFault, RungError
 from rung.expressions import names_in
 from rung.operation import Operation, Values
 from rung.rungs.base import Rung
@@ -26,6 +27,7 @@ from rung.rungs.python import PythonRung
 
 WARP, LARGE = 32, 1 << 17
 PASSES = 4  # small cases, then sizes that are whole tiles of 32, 64 and 128
+CONFIRMING = 4.0  # CPU seconds for further cases
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other header is tried
 
 
@@ -46,57 +48,80 @@ def _try(
     of: Operation, path: Path, tables: list[dict[str, Any]], first: int, begin: Callable[[int], None],
     hold: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """The first table with which the file computes the operation on small cases, with the outputs that must be zero
-    before; a table that is right for short rows only is given to `hold`. If there is none, sizes are tried that are
-    whole tiles, and `needs` says which."""
+    """The first table with which the file computes the operation in all cases tried, with the outputs that must be zero
+    before; a table that is right in the smallest ones only is given to `hold`. If there is none, sizes are tried that
+    are whole tiles, and `needs` says which. `right` are the shapes that were right, None if no header changes what is
+    told next."""
     endless = 0
-    held = False
-    if path.suffix == ".py":
+    python = path.suffix == ".py"
+    if python:
         try:
             PythonRung(of, path, tables[0]).load("emulator")
         except RungError:  # whatever the call; it is told by whoever imports the file next
-            return {"table": tables[0], "needs": [], "confirmed": True, "held": False}
+            return {"table": tables[0], "needs": [], "right": None, "wrong": None}
     for number in range(first, PASSES * len(tables)):
         begin(number)
         tile, at = divmod(number, len(tables))
         table, zeroed = tables[at], list[str]()
         try:
-            rung = (PythonRung if path.suffix == ".py" else CudaRung)(of, path, table)
+            rung = (PythonRung if python else CudaRung)(of, path, table)
             rung.guessed = True
             dtype = dtype_named(rung.dtypes[0])
-            small = _small(of, rung, dtype)
-            needs = _multiples(of, rung, small[0], dtype, zeroed, 16 << tile) if tile else []
-            if needs or (not tile and all(_right(of, rung, values, dtype, zeroed) for values in small)):
+            found = cases_right(of, rung, dtype, zeroed) if not tile else None
+            needs = _multiples(of, rung, _small(of, rung, dtype)[0], dtype, zeroed, 16 << tile) if tile else []
+            if found or needs:
+                right, wrong = found or ([], None)
                 made = table | ({"zeroed": zeroed} if zeroed else {})
-                answer = {"table": made, "needs": needs, "confirmed": True, "held": False}
-                if needs or _right_in_long_rows(of, rung, dtype, zeroed):
+                answer = {"table": made, "needs": needs, "right": right, "wrong": wrong}
+                if wrong is None:
                     return answer
-                if not held:
-                    hold({**answer, "held": True})
-                    held = True
-        except CompileError:  # it is told by whoever compiles the file next; Triton compiles for the sizes it is given
-            if path.suffix == ".py":
-                continue
-            return {"table": tables[0], "needs": [], "confirmed": True, "held": False}
+                hold(answer)
         except EmulatorFault as fault:
             endless += fault.kind == "deadlock"
-            if fault.kind == "unsupported" or endless == ENDLESS:  # whatever the header
-                confirmed = fault.kind == "unsupported"
-                return {"table": tables[0], "needs": [], "confirmed": confirmed, "held": False}
-        except Exception:  # a RungError, or one of the file's own Python
+            if fault.kind == "unsupported":  # whatever the header
+                return {"table": tables[0], "needs": [], "right": [], "wrong": None}
+            if endless == ENDLESS:
+                return None
+        except Exception:  # a RungError, or one of the file's own Python; a compiler's, of another kernel
             continue
     return None
 
 
-def right_in_small(of: Operation, rung: Rung, dtype: Dtype) -> list[str] | None:
-    """The outputs that must be zero before, if a host's function, which runs in a process of its own, is right in small
-    cases and in long rows."""
-    zeroed: list[str] = []
-    try:
-        right = all(_right(of, rung, values, dtype, zeroed) for values in _small(of, rung, dtype))
-        return zeroed if right and _right_in_long_rows(of, rung, dtype, zeroed) else None
-    except (RungError, EmulatorFault):
+def cases_right(
+    of: Operation, rung: Rung, dtype: Dtype, zeroed: list[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None] | None:
+    """The shapes of the operation's cases at which a run is right, up to the first at which it is not; None if one of
+    the two smallest is. Afterwards the smallest of rows longer than a warp and the longest rows go first: there a block
+    with too many threads and a grid with a block for each row differ from others."""
+    small, inner = _small(of, rung, dtype), list(of.dims)[-1]
+    if not all(_right(of, rung, values, dtype, zeroed) for values in small):
         return None
+    fitted = filter(None, (rung.fitted(of.complete(c.values), dtype) for c in of.cases if dtype.name in c.dtypes))
+    others = sorted((v for v in fitted if _elements(of, v) <= LARGE), key=lambda v: _elements(of, v))
+    longer = [v for v in others if v[inner] > WARP]
+    right = [{dim: values[dim] for dim in of.dims} for values in small]
+    began = time.process_time()
+    for values in [*longer[:1], *sorted(longer, key=lambda v: -v[inner])[:1], *others]:
+        shape = {dim: values[dim] for dim in of.dims}
+        if shape in right:
+            continue
+        if time.process_time() - began > CONFIRMING:
+            break
+        try:
+            if not _right(of, rung, values, dtype, list(zeroed)):
+                return right, shape
+        except EmulatorFault as fault:
+            if fault.kind != "unfinished":
+                return right, shape
+        except RungError:
+            return right, shape
+        else:
+            right.append(shape)
+    return right, None
+
+
+def _elements(of: Operation, values: Values) -> int:
+    return math.prod(int(values[dim]) for dim in of.dims)
 
 
 def _multiples(of: Operation, rung: Rung, given: Values, dtype: Dtype, zeroed: list[str], tile: int) -> list[str]:
@@ -125,17 +150,23 @@ def _multiples(of: Operation, rung: Rung, given: Values, dtype: Dtype, zeroed: l
         return []
     rows = of.sizes[0]
     needs = {}
+    powers = list[str]()
     for dim in dims:
         steps = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= tile]
         product = dim in names_in(rows) and rows in map(str, rung.header.bind.values())
-        step = next((n for n in steps if right({**whole, dim: tile * 2 + n})), tile)
+        step = next((n for n in steps if right({**whole, dim: tile * 2 + n})), 0)
+        if not step:  # wrong at every other size, so also at three tiles
+            if not all(right({**whole, dim: tile * n}) for n in (1, 2, 4)) or right({**whole, dim: tile * 6}):
+                return []
+            powers.append(f"next_pow2({dim}) == {dim}")
+            continue
         needs[rows if product else dim] = step
         off = [whole | {dim: more * tile + step // 2} for more in (1, 3)]  # wrong there, right in another tile
         if step > 1 and any(completed(dims) is not None and right(dims) for dims in off):
             return []
         if not right({**whole, dim: tile + step}):
             return []
-    return [f"{size} % {step} == 0" for size, step in needs.items() if step > 1]
+    return [*(f"{size} % {step} == 0" for size, step in needs.items() if step > 1), *powers]
 
 
 def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
@@ -152,27 +183,6 @@ def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
     varied = [v for v in legal if len({v[d] for d in of.dims}) == len(of.dims)]
     first, odd = (varied or legal)[0], [v for v in legal if v[list(of.dims)[-1]] % 2 and v is not legal[0]]
     return [first, next(iter([*odd, *legal[:1], *legal[1:2]]))]
-
-
-def _right_in_long_rows(of: Operation, rung: Rung, dtype: Dtype, zeroed: list[str]) -> bool:
-    """Whether a run is right in the smallest case whose rows are longer than a warp, and in the longest rows that are
-    no more than LARGE numbers: a block that has too many threads for the kernel is often right before, and a grid
-    that has a block for each row until rows are longer than what a block does."""
-    inner = list(of.dims)[-1]
-    completed = [of.complete(c.values) for c in of.cases if dtype.name in c.dtypes]
-    longer = [v for v in completed if v[inner] > WARP and rung.refusal(v, dtype) is None]
-    sized = sorted(longer, key=lambda v: math.prod(v[d] for d in of.dims))
-    few = [v for v in sized if math.prod(v[d] for d in of.dims) <= LARGE]
-    for values in [*sized[:1], *sorted(few, key=lambda v: -v[inner])[:1]]:
-        try:
-            if not _right(of, rung, values, dtype, list(zeroed)):
-                return False
-        except EmulatorFault as fault:
-            if fault.kind != "unfinished":
-                return False
-        except RungError:
-            return False
-    return True
 
 
 def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype, zeroed: list[str]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rung.dtypes import Dtype, element
 from rung.errors import RungError
@@ -90,6 +90,7 @@ class Rung(ABC):
         self.siblings: Callable[[], Sequence[Rung]] = tuple  # the rungs of its ladder, libraries left out
         self.guessed = False  # whether the header is not the file's own
         self.doubts: tuple[str, ...] = ()  # why that header is no ground for a verdict, and the likeliest ones
+        self.right: list[dict[str, Any]] | None = None  # the shapes at which trials confirm it; None: at all
 
     @property
     def full_name(self) -> str:

@@ -77,9 +77,9 @@ def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
     try:
         guess = None if by_host else adopted(of, path)
     except RungError:  # no kernel does it alone
-        if not (by_host := launcher.found_right(of, path)):
+        if not (by_host := launcher.found_right(of, path, in_a_row=False)):
             raise
-    if by_host or (guess and guess.doubts and (by_host := launcher.found_right(of, path))):
+    if by_host or (guess and guess.doubts and (by_host := launcher.found_right(of, path, in_a_row=False))):
         return (_of_its_ladder(by_host),)
     first = CudaRung(of, path, guess.table if guess else None)
     _guessed(first, guess)
@@ -88,7 +88,7 @@ def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
 
 def _guessed(rung: Rung, guess: Proposal | None) -> Rung:
     if guess:
-        rung.guessed, rung.doubts = True, guess.doubts
+        rung.guessed, rung.doubts, rung.right = True, guess.doubts, guess.right
     return rung
 
 

@@ -8,8 +8,7 @@ import functools
 import itertools
 import re
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,7 +30,7 @@ from rung.rungs.base import Call, Prepared, Rung
 from rung.rungs.header import Header
 
 SECONDS, PROGRAM = 60.0, "made"  # of one call; its file
-MOST, MOST_SECONDS = 24, 20.0  # bindings of a file's host functions that are tried, and how long
+MOST, MOST_SECONDS = 24, 10.0  # bindings of a file's host functions that are tried; of CPU time
 # Operands lie in files named 0, 1, ... of the folder that the program is given, and numbers follow it.
 _DRIVER = """#define main rung_main_of_the_program
 #include "{path}"
@@ -115,7 +114,9 @@ def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]
             one = defined[name]
             own = {word: value for word, value in given.items() if word in {p.name for p in one.parameters}}
             called = call if name == plain else name
-            if (rung := _right(of, path, called, one, own, needs, time.monotonic() + MOST_SECONDS)) is None:
+            with adopt.budget(MOST_SECONDS) as left:
+                rung = _right(of, path, called, one, own, needs, left)
+            if rung is None:
                 bound, fixed = next(_ways(of, source, path, call, one, own))
                 told = {o.name for o in of.operands} | {*own.values()}
                 if p := next((p for p in one.parameters if adopt.unknown(of, p) and bound[p.name] not in told), None):
@@ -128,20 +129,17 @@ def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]
     return found
 
 
-def found_right(of: Operation, path: Path, *, in_a_row: bool = False) -> LauncherRung | None:
+def found_right(of: Operation, path: Path, *, in_a_row: bool) -> LauncherRung | None:
     """The host function that computes the operation by its launches, if a trial on small cases is right; the function
-    that launches most is tried first. Only those, if asked, whose kernels do it together."""
+    that launches most is tried first. Either those whose kernels do it together, or the others."""
     source = read_text(path)
     defined = {name: one for name, one in _defined(source, path).items() if name != "main" and "<<<" in one.text}
-    if in_a_row:
-        defined = {n: f for n, f in defined.items() if adopt.in_a_row(source, adopt.launches_in(f.text, {}))}
-    if not defined:
-        return None
-    deadline = time.monotonic() + MOST_SECONDS
-    for name, one in sorted(defined.items(), key=lambda item: -item[1].text.count("<<<")):
-        with suppress(RungError):
-            if rung := _right(of, path, name, one, {}, (), deadline):
-                return rung
+    asked = [n for n, f in defined.items() if adopt.in_a_row(source, adopt.launches_in(f.text, {})) == in_a_row]
+    with adopt.budget(MOST_SECONDS) as left:
+        for name in sorted(asked, key=lambda name: -defined[name].text.count("<<<")):
+            with suppress(RungError):
+                if rung := _right(of, path, name, defined[name], {}, (), left):
+                    return rung
     return None
 
 
@@ -152,21 +150,27 @@ def _right(
     function: _Function,
     given: Mapping[str, str],
     needs: Sequence[str],
-    deadline: float,
+    left: Callable[[], float],
 ) -> LauncherRung | None:
     """A host function with what its parameters are, if a trial on small cases is right."""
     from rung.rungs import adopt_trial  # it imports torch
 
+    held: LauncherRung | None = None
     for bound, fixed in itertools.islice(_ways(of, read_text(path), path, call, function, given), MOST):
-        if time.monotonic() > deadline:
-            return None
+        if left() <= 0:
+            break
         rung = LauncherRung(of, path, call, function, bound, [*fixed, *needs])
         rung.guessed = True
-        zeroed = adopt_trial.right_in_small(of, rung, dtype_named(rung.dtypes[0]))
-        if zeroed is not None:
-            rung.header = replace(rung.header, zeroed=tuple(zeroed))
-            return rung
-    return None
+        zeroed: list[str] = []
+        with suppress(RungError):
+            found = adopt_trial.cases_right(of, rung, dtype_named(rung.dtypes[0]), zeroed)
+            if found:
+                rung.header = replace(rung.header, zeroed=tuple(zeroed))
+                rung.right = None if adopt.told(of, function.parameters, adopt.Written(call), bound) else found[0]
+            if found and (found[1] is None or rung.right is None):
+                return rung
+            held = held or (rung if found else None)
+    return held
 
 
 def _ways(

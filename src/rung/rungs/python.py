@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections import ChainMap
 from contextlib import AbstractContextManager, nullcontext
@@ -85,7 +86,7 @@ class PythonRung(Rung):
     def arguments(self, call: Call) -> dict[str, Any]:
         """The arguments of `run`, by name."""
         entry = self.facts.entry
-        flat = {n: call.tensors[n].flatten(0, -2) for n in entry.flat if n in call.tensors} if entry else {}
+        flat = {n: _rows_of(call.tensors[n]) for n in entry.flat if n in call.tensors} if entry else {}
         shapes = {name: call.tensors[of].shape for name, of in SHAPES.items() if of in call.tensors}
         known = ChainMap[str, Any](flat, call.tensors, call.buffers, {"dtype": call.dtype.name}, shapes, call.names)
         nullable = {o.name: None for o in self.operation.operands if o.nullable}
@@ -100,6 +101,14 @@ class PythonRung(Rung):
                 available = ", ".join([*call.tensors, *call.buffers, *(n for n in call.names if "_stride_" not in n)])
                 raise RungError(f"{self.path}: run() takes {name!r}, which is not known; there are {available}.")
         return arguments
+
+
+def _rows_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as rows and columns; numbers in a line make several rows, as many as their least factor."""
+    if tensor.ndim > 1:
+        return tensor.flatten(0, -2)
+    numbers = tensor.numel()
+    return tensor.view(next((n for n in range(2, math.isqrt(numbers) + 1) if numbers % n == 0), numbers), -1)
 
 
 def _of_a_module(kind: type, **arguments: Any) -> Any:

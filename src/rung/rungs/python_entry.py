@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rung.errors import RungError
-from rung.expressions import names_in
+from rung.expressions import evaluate, names_in
 from rung.operation import Operand, Operation
 from rung.rungs.reached import reached_from
-from rung.rungs.words import SCALARS, SHAPES, names_of
+from rung.rungs.words import SCALARS, SHAPES, names_of, plain_name
 
 
 @dataclass(frozen=True)
@@ -30,31 +30,53 @@ class Entry:
         """The name at the top of the file."""
         return self.name.partition(".")[0]
 
+    def __str__(self) -> str:
+        return called(self.name, self.meaning, self.needs)
+
+
+def called(name: str, meaning: dict[str, str], needs: Sequence[str]) -> str:
+    """A call in one line."""
+    given = ", ".join(f"{parameter}={what}" for parameter, what in meaning.items())
+    return f"{name}({given})" + (f", where {' and '.join(needs)}" if needs else "")
+
 
 def entry_of(tree: ast.Module, operation: Operation) -> Entry | None:
-    """The last that fits; one that launches kernels has precedence."""
+    """The function that takes most of the operands, the last of several; if some launch kernels, one of those. None if
+    it leaves open what an operand or a scalar is that it does not take."""
+    every = [*callables(tree)]
+    launching = {name for name, *_ in every if has_kernel(tree, name)}
     found = []
-    for name, function, body in callables(tree):
-        meaning = _meaning_of(function, operation)
-        if meaning is None:
-            continue
-        operands = {o.name: o for o in operation.operands}
-        sizes = dict(_sizes(body, meaning, operands))
-        needs = [*filter(None, (_condition(n.test, sizes) for n in ast.walk(body) if isinstance(n, ast.Assert)))]
-        needs += [f"{s} == {v}" for s, v in operation.alone.items() if s not in meaning.values()]
-        flat = frozenset(meaning[p] for p, names in _unpacked(function) if p in meaning and len(names) == 2)
-        returns = _returns(function, meaning, operation)
-        found.append(Entry(name, function, meaning, returns, flat, tuple(dict.fromkeys(needs))))
-    return next((e for e in found if launches(reached_from(tree, e.root))), found[0] if found else None)
+    for name, function, body in every:
+        if (name in launching or not launching) and (meaning := _meaning_of(function, operation)):
+            alone = [f"{s} == {v}" for s, v in operation.alone.items() if s not in meaning.values()]
+            found.append(_entry(name, function, body, meaning, operation, alone))
+    best = max(found, key=lambda e: len(e.meaning), default=None)
+    return None if best is None or _leaves_open(best, operation) else best
 
 
 def proposed(tree: ast.Module, operation: Operation, table: dict[str, Any]) -> Entry:
     """The function that a proposal names, with what its parameters are by that."""
-    function = next(f for name, f, _ in callables(tree) if name == table["entry"])
-    meaning = table["bind"]
-    flat = frozenset(meaning[p] for p, names in _unpacked(function) if p in meaning and len(names) == 2)
-    returns = _returns(function, meaning, operation)
-    return Entry(table["entry"], function, meaning, returns, flat, tuple(table["needs"]))
+    function, body = next((f, body) for name, f, body in callables(tree) if name == table["entry"])
+    return _entry(table["entry"], function, body, table["bind"], operation, table["needs"])
+
+
+def _entry(
+    name: str, function: ast.FunctionDef, body: ast.AST, meaning: dict[str, str], of: Operation, needs: list[str]
+) -> Entry:
+    sizes = dict(_sizes(body, meaning, {o.name: o for o in of.operands}))
+    asserted = [_condition(n.test, sizes) for n in ast.walk(body) if isinstance(n, ast.Assert)]
+    shape = {o.name: o.shape for o in of.operands}
+    rows = {shape.get(meaning[p]) for p, names in _unpacked(function) if p in meaning and len(names) == 2}
+    flat = frozenset(o for o in meaning.values() if shape.get(o) in rows - {None})
+    every = tuple(dict.fromkeys([*filter(None, asserted), *needs]))
+    return Entry(name, function, meaning, _returns(function, meaning, of), flat, every)
+
+
+def _leaves_open(entry: Entry, of: Operation) -> bool:
+    """Whether it does not take a scalar, or an operand that others leave out, whose value nothing tells."""
+    taken = entry.meaning.values()
+    scalars = any(s not in taken and s not in of.alone for s in of.scalars)
+    return scalars or any(o.neutral is not None and o.name not in taken for o in of.operands)
 
 
 def callables(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef, ast.AST]]:
@@ -102,7 +124,9 @@ def _parameters_of(module: ast.ClassDef) -> Iterator[ast.Attribute]:
             yield n.targets[0]
 
 
-def launches(module: ast.Module) -> bool:
+def has_kernel(tree: ast.Module, name: str) -> bool:
+    """Whether what the function reads of the file has kernels of Triton."""
+    module = reached_from(tree, name.partition(".")[0])
     decorators = [d for n in module.body if isinstance(n, ast.FunctionDef) for d in n.decorator_list]
     return any("jit" in ast.unparse(d) for d in decorators)
 
@@ -144,14 +168,13 @@ def _meaning_of(function: ast.FunctionDef, operation: Operation) -> dict[str, st
     shape = {o: operand.shape for o, operand in operands.items()}
     if not ways or any(shape.get(other[p]) != shape.get(o) for other in ways[1:] for p, o in ways[0].items()):
         return None
-    return _in_one_piece(function, ways[0], operation)
+    return _in_one_piece(ways[0], operation)
 
 
-def _in_one_piece(function: ast.FunctionDef, meaning: dict[str, str], operation: Operation) -> dict[str, str]:
-    """A view whose strides the function does not read is given as a copy in one piece, if the operation has one."""
-    strided = {ast.unparse(n.value) for n in ast.walk(function) if isinstance(n, ast.Attribute) and n.attr == "stride"}
-    whole = {o.name.rpartition("_")[0]: o.name for o in operation.operands if o.copy_of and o.role == "in"}
-    return {p: o if p in strided else whole.get(o, o) for p, o in meaning.items()}
+def _in_one_piece(meaning: dict[str, str], operation: Operation) -> dict[str, str]:
+    """A view is given as a copy in one piece, if the operation has one: callers of such functions have such tensors."""
+    whole = {plain_name(o): o.name for o in operation.operands if o.copy_of and o.role == "in"}
+    return {p: whole.get(o, o) for p, o in meaning.items()}
 
 
 def _returns(function: ast.FunctionDef, meaning: dict[str, str], operation: Operation) -> tuple[str, ...]:
@@ -177,6 +200,8 @@ def _agrees(function: ast.FunctionDef, way: dict[str, str], operands: dict[str, 
         if (operand := operands.get(way.get(parameter, ""))) is None:
             continue
         shape = _shape(operand, len(names))
+        if len(names) == 2 and all(len(o.shape) == 1 for o in operands.values()):
+            continue  # numbers in a line, as some rows and columns
         if len(names) != len(shape) or any(size.setdefault(n, s) != s for n, s in zip(names, shape, strict=True)):
             return False
     return len(set(size.values())) == len(size)
@@ -211,7 +236,7 @@ def _sizes(body: ast.AST, meaning: dict[str, str], operands: dict[str, Operand])
     for parameter, names in _unpacked(body):
         if parameter in meaning and meaning[parameter] in operands:
             shape = _shape(operands[meaning[parameter]], len(names))
-            yield from zip(names, shape, strict=False)
+            yield from zip(names, shape, strict=True) if len(names) == len(shape) else ()
     for n in ast.walk(body):  # BATCH, HEADS, LENGTH = q.shape[:3]
         if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Tuple) and isinstance(n.value, ast.Subscript):
             of, part = ast.unparse(n.value.value).removesuffix(".shape"), n.value.slice
@@ -236,9 +261,11 @@ def _condition(test: ast.expr, sizes: dict[str, str]) -> str:
         def visit_Name(self, node: ast.Name) -> ast.expr:
             return ast.parse(f"({sizes[node.id]})", mode="eval").body
 
-    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In) and isinstance(test.comparators[0], ast.Set):
-        each: list[ast.expr] = [ast.Compare(test.left, [ast.Eq()], [value]) for value in test.comparators[0].elts]
-        test = ast.BoolOp(ast.Or(), each)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In):
+        among = test.comparators[0]
+        if isinstance(among, ast.Set | ast.List | ast.Tuple):
+            each: list[ast.expr] = [ast.Compare(test.left, [ast.Eq()], [value]) for value in among.elts]
+            test = ast.BoolOp(ast.Or(), each)
     sides = [(ast.unparse(n.left), ast.unparse(n.comparators[0])) for n in ast.walk(test) if isinstance(n, ast.Compare)]
     if any(isinstance(n, ast.Name) and not sizes.get(n.id) for n in ast.walk(test)):
         return ""
@@ -246,6 +273,8 @@ def _condition(test: ast.expr, sizes: dict[str, str]) -> str:
         return ""  # of two operands whose sizes are the same anyway
     text = ast.unparse(Sizes().visit(ast.parse(ast.unparse(test), mode="eval").body))
     try:
-        return text if names_in(text) else ""
+        names = dict.fromkeys(names_in(text), 1)
+        evaluate(text, names)  # what a header cannot say is none of its conditions
+        return text if names else ""
     except RungError:
         return ""

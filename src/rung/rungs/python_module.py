@@ -51,6 +51,8 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
     except (RecursionError, MemoryError):
         raise RungError(f"{path} nests too deeply for Python; write it in shorter expressions.") from None
     run = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "run"), None)
+    if run is not None and operation and not run.args.kwarg:  # a script's own function takes no operands
+        run = run if {o.name for o in operation.operands} & {*parameters(run)} else None
     constants = _constants(tree)
     triton = any("triton" in _import(n) for n in tree.body)
     if run is not None:
@@ -61,7 +63,8 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
         operands = operation.operands if operation else ()
         every, least = (", ".join(o.name for o in some) for some in (operands, _least(operands)))
         raise RungError(
-            f"{path} has no function run, and none that takes only operands by name ({every}); define run({least})."
+            f"{path} has no function run of operands, and none that takes only operands by name ({every}); define "
+            f"run({least})."
         )
     text = text_of(source, reached_from(tree, found.root))
     formats = [dtype for word, dtype in _FORMATS.items() if word in text][:1]

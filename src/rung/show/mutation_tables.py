@@ -96,12 +96,15 @@ def corpus(rows: Iterable[Row], part: str) -> str:
     newest = {r.part: r.detail["rows"] for r in rows if r.what == "corpus"}
     if "kernels" not in newest:
         return "\nNot measured yet.\n\n"
-    sanitizer = "compute-sanitizer"  # whose row names kernels by their hashes
-    reported = {one[0]: {sanitizer: any(one[1:])} for one in newest.get(sanitizer, [])}
+    sanitizers = ("compute-sanitizer", "triton-sanitizer")  # whose rows name kernels by their hashes
+    reported: dict[str, dict[str, bool]] = {}
+    for by in sanitizers:
+        for key, *found in newest.get(by, []):
+            reported.setdefault(key, {})[by] = any(found)
     kernels = [
         [*k[:4], k[4] | reported.get(k[3], {}), *k[5:7], k[7] | reported.get(k[6], {})] for k in newest["kernels"]
     ]
-    ways = ("rung", THOROUGH, "KernelBench", "GPU MODE", sanitizer)
+    ways = ("rung", THOROUGH, "KernelBench", "GPU MODE", *sanitizers)
     if part == "kernels":
         texts = [markdown.plain(" ".join(k[2].split())).replace("](", "]\\(") for k in kernels]  # a lambda is no link
         cells = [(k[0], k[1], text, k[3], k[5], k[6]) for k, text in zip(kernels, texts, strict=True)]

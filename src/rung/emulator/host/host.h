@@ -66,7 +66,7 @@ size_t device_bytes();
 std::string kept_allocations();  // in a sentence; nothing if there are none
 void each_allocation(const std::function<void(const Allocation&)>& work);  // that kernels may touch
 
-void ran(uint64_t threads, const Call& call);  // a kernel, which ended
+void ran(uint64_t blocks, uint64_t threads, const Call& call);  // a kernel, which ended; threads of a block
 void tell_shorts();  // copies to the host that left out most of a result
 
 // ---- heap.cpp -------------------------------------------------------------------------------------------------------

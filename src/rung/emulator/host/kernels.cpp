@@ -294,12 +294,13 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
     free(bank);
     if (failed) {
         Told told = {KINDS[fault.kind], sentence_of(code, fault, launch.block), call.site, place_of(code, fault.at, how.block, call.name)};
+        if (fault.kind == RUNG_UNFINISHED) told.text += " (RUNG_SECONDS is the limit of a launch)";
         if (fault.kind == RUNG_RACE) told.other = place_of(code, fault.other, how.block, call.name);
         tell(fault.kind == RUNG_RACE ? RACED : FAULTED, told);
         return stick(error_of(fault));
     }
     tell_unwritten(code, call, how, launch.block);
-    ran(uint64_t(how.grid.x) * how.grid.y * how.grid.z * how.block.x * how.block.y * how.block.z, call);
+    ran(uint64_t(how.grid.x) * how.grid.y * how.grid.z, uint64_t(how.block.x) * how.block.y * how.block.z, call);
     if (host_accessed(present_work())) {
         const auto take = [](void*, uint64_t line, uint32_t read, uint32_t written, uint32_t plain) { touched_beside_host(present_work(), line, read, written, plain); };
         rung_machine_touched(take, nullptr);

@@ -10,7 +10,7 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
+#include <tuple>
 
 namespace rung_host {
 namespace {
@@ -138,14 +138,16 @@ bool staged(const void* address)  // host memory that a copy reads or writes bef
     return !find(address) && !device_may_touch(address);
 }
 
-std::map<uint64_t, std::string> launched;  // threads of a launch, and which it was
+std::map<uint64_t, std::string> launched, launched_blocks;  // threads and blocks of a launch, and which it was
+constexpr uint64_t FEW = 4;                                 // blocks, as many as numbers are written by chance
 
-// The launch whose threads wrote these bytes, one number each, if there is any.
+// The launch whose threads or blocks wrote these bytes, one number each, if there is any.
 std::string written_by(size_t bytes)
 {
-    for (size_t each = 1; each <= 16; each *= 2)
-        if (const auto found = launched.find(bytes / each); bytes && bytes % each == 0 && found != launched.end())
-            return "; " + found->second + " has " + number(bytes / each) + " threads, as many as numbers of " + number(each) + " bytes are written: its grid may be too small";
+    for (const auto& [launches, units, least] : {std::tuple(&launched, " threads", uint64_t(1)), std::tuple(&launched_blocks, " blocks", FEW)})
+        for (size_t each = 1; each <= 16; each *= 2)
+            if (const auto found = launches->find(bytes / each); bytes % each == 0 && bytes / each >= least && found != launches->end())
+                return "; " + found->second + " has " + number(bytes / each) + units + ", as many as numbers of " + number(each) + " bytes are written: its grid may be too small";
     return "";
 }
 
@@ -208,7 +210,11 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
     if (refuse(function, site, objection(from, read, from_device), "reads") || refuse(function, site, objection(to, written, to_device), "writes"))
         return failed(cudaErrorInvalidValue);
     const auto rows = [](char* to, size_t to_pitch, const char* from, size_t from_pitch, size_t width, size_t height) {
-        for (size_t row = 0; row < height; row++) memmove(to + row * to_pitch, from + row * from_pitch, width);
+        const Allocation* const memory = find(to);
+        for (size_t row = 0; row < height; row++) {
+            memmove(to + row * to_pitch, from + row * from_pitch, width);
+            if (memory && memory->kind == Kind::Device) rung_machine::note_written(to + row * to_pitch, uint64_t(to + row * to_pitch), width);
+        }
     };
     char* const target = static_cast<char*>(to);
     const char* const source = static_cast<const char*>(from);
@@ -247,7 +253,8 @@ cudaError_t set(const char* function, void* to, size_t pitch, int value, size_t 
     if (refuse(function, site, objection(to, (height - 1) * pitch + width, 1), "writes")) return failed(cudaErrorInvalidValue);
     enqueue(stream, [=] {
         touch_bytes(function, site, to, pitch, width, height, true);
-        for (size_t row = 0; row < height; row++) memset(static_cast<char*>(to) + row * pitch, value, width);
+        for (char* row = static_cast<char*>(to); row < static_cast<char*>(to) + height * pitch; row += pitch)
+            memset(row, value, width), rung_machine::note_written(row, uint64_t(row), width);
     }, cudaGraphNodeTypeMemset);
     return cudaSuccess;
 }
@@ -266,9 +273,9 @@ cudaError_t copy_3d(const char* function, const cudaMemcpy3DParms& c, cudaStream
 
 }  // namespace
 
-void ran(uint64_t threads, const Call& call)
+void ran(uint64_t blocks, uint64_t threads, const Call& call)
 {
-    launched[threads] = "kernel '" + std::string(call.name) + "' (" + place_of_call(call.site) + ")";
+    launched[blocks * threads] = launched_blocks[blocks] = "kernel '" + std::string(call.name) + "' (" + place_of_call(call.site) + ")";
     shorts.clear();  // it may read the rest
 }
 
@@ -469,5 +476,8 @@ cudaError_t cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned,
 cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int) { return stuck(); }
 cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) { return stuck(); }
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) { return *pool = reinterpret_cast<cudaMemPool_t>(1), cudaSuccess; }
+cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { return cudaDeviceGetDefaultMemPool(pool, 0); }
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }

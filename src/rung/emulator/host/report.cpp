@@ -18,6 +18,7 @@ namespace {
 struct Tally { unsigned long launches, checked, blocks, threads; double seconds; };
 
 pid_t owner;
+volatile sig_atomic_t launching, asked_to_end;  // a kernel runs; the signal that came meanwhile
 int worst;
 auto& told = *new std::vector<Told>;
 auto &names = *new std::vector<std::string>, &notes = *new std::vector<std::string>, &of_failure = *new std::vector<std::string>;
@@ -80,7 +81,7 @@ void at_end(int status, void*)
     static bool ended;
     if (getpid() != owner || ended) return;
     ended = true;
-    wait_for_all();
+    if (!asked_to_end) wait_for_all();
     if (!status) tell_unasked(), tell_shorts();  // else it noticed
     if (const std::string kept = kept_allocations(); !kept.empty()) note_once(kept);
     if (worst || status)
@@ -120,13 +121,24 @@ std::string shown(const char* path)
 
 std::string place_of_call(RungSite site) { return shown(site.file) + ":" + std::to_string(site.line); }
 
+// A terminal's line is replaced; elsewhere lines follow each other, further apart.
+constexpr double SILENCE = 2, IN_PLACE = 0.5, APART = 10, KNOWN = 1;  // the last: a launch before its end is guessed
+struct Progress { std::string kernel; double began = 0, due = 0; bool shown = false; };
+static auto& progress = *new Progress;
+
+static void clear_line()
+{
+    if (progress.shown) fprintf(stderr, "\r\033[K");
+    progress.shown = false;
+}
+
 void tell(ExitCode kind, const Told& what)
 {
     if (!worst || kind < worst) worst = kind;
     told.push_back(what);
     if (what.place.kernel.empty() && what.launched.file) told.back().place.file = shown(what.launched.file), told.back().place.line = what.launched.line;
     fflush(stdout);
-    end_progress();
+    clear_line();
     fprintf(stderr, "rung: %s: %s.\n", what.kind.c_str(), what.text.c_str());
     if (what.launched.file && !what.place.kernel.empty()) fprintf(stderr, "rung:   launched at %s\n", place_of_call(what.launched).c_str());
 }
@@ -150,11 +162,6 @@ void note_launch(const Ran& ran)
     t.launches++, t.checked += ran.checked, t.blocks += ran.blocks, t.threads += ran.threads, t.seconds += ran.seconds;
 }
 
-// A terminal's line is replaced; elsewhere lines follow each other, further apart.
-constexpr double SILENCE = 2, IN_PLACE = 0.5, APART = 10;
-struct Progress { std::string kernel; double began = 0, due = 0; bool shown = false; };
-static auto& progress = *new Progress;
-
 double seconds_now()
 {
     timespec now;
@@ -164,6 +171,7 @@ double seconds_now()
 
 void begin_progress(const char* kernel, RungSite launched)
 {
+    launching = 1;
     progress.began = seconds_now();
     progress.kernel = std::string(kernel) + (launched.file ? ", launched at " + place_of_call(launched) : "");
     if (progress.due == 0) progress.due = progress.began + SILENCE;
@@ -172,22 +180,25 @@ void begin_progress(const char* kernel, RungSite launched)
 void tell_progress(uint64_t ended, uint64_t all)
 {
     const double now = seconds_now();
-    if (settings().quiet || now < progress.due) return;
+    if (!asked_to_end && (settings().quiet || now < progress.due)) return;
     static const bool in_place = isatty(2);
+    char count[200], left[60] = "";
+    snprintf(count, sizeof count, ": %llu of %llu blocks after %.0f s", (unsigned long long)ended, (unsigned long long)all, now - progress.began);
+    if (ended && now - progress.began > KNOWN) snprintf(left, sizeof left, ", some %.0f s left", (now - progress.began) / double(ended) * double(all - ended));
+    const std::string text = progress.kernel + count + left;
+    if (asked_to_end) {
+        clear_line();
+        note_once("the program was ended by a signal in " + text);
+        at_end(128 + asked_to_end, nullptr);
+        _exit(128 + asked_to_end);
+    }
     progress.due = now + (in_place ? IN_PLACE : APART), progress.shown = in_place;
-    char left[60] = "";
-    if (ended) snprintf(left, sizeof left, ", some %.0f s left", (now - progress.began) / double(ended) * double(all - ended));
     fflush(stdout);
-    fprintf(stderr, "%srung: %s: %llu of %llu blocks after %.0f s%s%s", in_place ? "\r\033[K" : "", progress.kernel.c_str(), (unsigned long long)ended,
-            (unsigned long long)all, now - progress.began, left, in_place ? "" : "\n");
+    fprintf(stderr, "%srung: %s%s", in_place ? "\r\033[K" : "", text.c_str(), in_place ? "" : "\n");
     fflush(stderr);
 }
 
-void end_progress()
-{
-    if (progress.shown) fprintf(stderr, "\r\033[K");
-    progress.shown = false;
-}
+void end_progress() { launching = 0, clear_line(); }
 
 void note_once(const std::string& text)
 {
@@ -210,6 +221,11 @@ __attribute__((constructor)) static void begin()
         signal(SIGABRT, SIG_DFL);
         at_end(128 + SIGABRT, nullptr);
     });
+    for (int number : {SIGINT, SIGTERM})
+        if (signal(number, [](int number) {
+                if (launching && !asked_to_end) asked_to_end = number;
+                else signal(number, SIG_DFL), raise(number);
+            }) == SIG_IGN) signal(number, SIG_IGN);
 }
 
 }  // namespace rung_host

@@ -7,14 +7,17 @@
 #include <semaphore.h>
 #include <time.h>
 
+#include <algorithm>
+
 using namespace rung_host;
 
-static timespec soon()
+constexpr long FIRST = 1'000'000, MOST = 50'000'000;  // nanoseconds between two looks for work
+
+static timespec soon(long& apart)
 {
-    constexpr long APART = 50'000'000;
     timespec at;
     clock_gettime(CLOCK_REALTIME, &at);
-    at.tv_nsec += APART, at.tv_sec += at.tv_nsec / 1'000'000'000, at.tv_nsec %= 1'000'000'000;
+    at.tv_nsec += apart, apart = std::min(2 * apart, MOST), at.tv_sec += at.tv_nsec / 1'000'000'000, at.tv_nsec %= 1'000'000'000;
     return at;
 }
 
@@ -22,8 +25,8 @@ extern "C" {
 
 RUNG_HOST int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex)
 {
-    for (;;) {
-        const timespec until = soon();
+    for (long apart = FIRST;;) {
+        const timespec until = soon(apart);
         const int result = pthread_cond_timedwait(condition, mutex, &until);
         if (result != ETIMEDOUT) return result;
         pthread_mutex_unlock(mutex);
@@ -35,8 +38,8 @@ RUNG_HOST int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mute
 
 RUNG_HOST int pthread_join(pthread_t thread, void** result)
 {
-    for (;;) {
-        const timespec until = soon();
+    for (long apart = FIRST;;) {
+        const timespec until = soon(apart);
         if (const int error = pthread_timedjoin_np(thread, result, &until); error != ETIMEDOUT) return error;
         while (run_pending()) {}
     }
@@ -44,8 +47,8 @@ RUNG_HOST int pthread_join(pthread_t thread, void** result)
 
 RUNG_HOST int sem_wait(sem_t* semaphore)
 {
-    for (;;) {
-        const timespec until = soon();
+    for (long apart = FIRST;;) {
+        const timespec until = soon(apart);
         if (!sem_timedwait(semaphore, &until)) return 0;
         if (errno != ETIMEDOUT) return -1;
         while (run_pending()) {}

@@ -195,7 +195,7 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
         else if (op.has("OR")) barrier.sum |= yes ? ALL : 0;
         else barrier.sum = (barrier.arrived || barrier.sum ? barrier.sum : ALL) & (yes == lanes ? ALL : 1);
     }
-    release_to(w, barrier.clock);
+    acquire_ticket(w), release_to(w, barrier.clock);
     if (op.has("ARV")) barrier.arrived += WARP, step(w);
     else {
         barrier.of_warp[w.rank] |= lanes;
@@ -286,6 +286,7 @@ void exit_lanes(Warp& w, const Op& op, uint32_t lanes)
     lanes = narrowed(w, op, lanes);
     if (!lanes) return;
     w.alive &= ~lanes;
+    if (!w.alive) look_at_end(w, op);
     remove_lanes(w, lanes);
     ended(w);
 }
@@ -371,7 +372,7 @@ void invalidate(Warp& w, const Op& op, uint32_t)
 
 void nothing(Warp&, const Op&, uint32_t) {}
 void sleep(Warp& w, const Op&, uint32_t) { w.pauses = true; }
-void trap(Warp& w, const Op&, uint32_t) { fail(w, RUNG_TRAP, "the kernel traps"); }
+void trap(Warp& w, const Op&, uint32_t) { fail(w, RUNG_TRAP, "the kernel traps (__trap(), or what the compiler knows to be undefined, such as a write to a null pointer)"); }
 
 // ---- the order of execution ------------------------------------------------------------------------------------------------
 
@@ -585,8 +586,9 @@ void require_time(double began, const std::vector<std::unique_ptr<Unit>>& reside
             for (const auto& warp : block->warps) endless |= !launch.interleaved && warp->clock > MUCH_LONGER * progress.longest;
     executing = nullptr;  // it is no instruction's fault
     if (!endless)
-        fail(*nobody(), RUNG_UNFINISHED, "after %.0f s of CPU time %llu of %llu %s have ended", launch.seconds, (unsigned long long)progress.ended,
-             (unsigned long long)progress.all, launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > 1 ? "clusters" : "blocks");
+        fail(*nobody(), RUNG_UNFINISHED, "after %.0f s of CPU time %llu of %llu %s have ended: all of them would take some %.0f s", launch.seconds,
+             (unsigned long long)progress.ended, (unsigned long long)progress.all, launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > 1 ? "clusters" : "blocks",
+             (seconds_now() - began) / double(progress.ended) * double(progress.all));
     char text[100];
     snprintf(text, sizeof text, "the kernel does not end: it ran for %.0f s of CPU time", launch.seconds);
     if (!resident.empty()) tell_deadlock(*resident.front(), text);

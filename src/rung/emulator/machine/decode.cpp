@@ -133,6 +133,7 @@ bool operand(std::string text, Operand& o)
         if (!number_of(inside(text, text.find('['), after), bank)) return false;
         o.kind = Kind::Constant, o.index = uint16_t(bank.value);
         const bool known = place_of(inside(text, after, after), o);
+        if (o.base == ZERO && o.uniform == ZERO) o.offset &= 0xffff;  // nvdisasm takes its 16 bits for a signed number
         if (after < text.size()) o.parts = text.substr(after + 1);
         return known && o.index < 8;
     }

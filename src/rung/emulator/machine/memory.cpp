@@ -84,6 +84,13 @@ void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t*
     });
 }
 
+// Of a constant: of 16 bits, which nvdisasm takes for a signed number.
+static uint64_t constant_address(const Warp& w, const Operand& o, unsigned lane)
+{
+    const uint64_t at = address(w, o, lane);
+    return o.offset < 0 && at >> 16 == 0xffff ? at & 0xffff : at;
+}
+
 const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made)
 {
     if (o.kind != Kind::Constant) return w.r[ZERO];
@@ -95,7 +102,7 @@ const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made)
         return made;
     }
     for (unsigned l = 0; l < WARP; l++) {
-        const uint64_t at = address(w, o, l);
+        const uint64_t at = constant_address(w, o, l);
         made[l] = 0;
         if (at + 4 <= bank.size()) memcpy(&made[l], bank.data() + at, 4);
     }
@@ -419,34 +426,37 @@ void look_for_polling(Warp& w, const Op& op, const uint8_t* where)
     w.polled = &op, w.polled_value = value;
 }
 
+struct Unwritten { rung_space space; uint64_t address, counted; uint32_t upper; };  // the last two: of the words that it would hold
+
+Unwritten unwritten_at(const Warp& w, const uint8_t* at)  // the patterns of shared and local memory begin at 0
+{
+    const uint8_t *const shared = w.block->shared.data(), *const local = w.local.data();
+    if (at >= shared && at < shared + w.block->shared.size())
+        return {RUNG_SHARED_SPACE, uint64_t(at - shared), uint64_t(at - shared) - launch.reserved_shared, launch.poisoned_with};
+    if (at >= local && at < local + w.local.size()) return {RUNG_LOCAL_SPACE, uint64_t(at - local), uint64_t(at - local), launch.poisoned_with};
+    return {RUNG_GLOBAL_SPACE, uint64_t(at), uint64_t(at), NOT_A_NUMBER};
+}
+
 }  // namespace
 
 void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* const* where, unsigned bytes)
 {
-    const uint8_t *const shared = w.block->shared.data(), *const local = w.local.data();
     each(lanes, [&](unsigned l) {
-        const uint8_t* const at = where[l];
-        rung_space space = RUNG_GLOBAL_SPACE;
-        uint32_t upper = launch.poisoned_with;
-        uint64_t address = uint64_t(at), counted = address;  // the patterns of both begin at 0
-        if (at >= shared && at < shared + w.block->shared.size()) {
-            space = RUNG_SHARED_SPACE, address = uint64_t(at - shared), counted = address - launch.reserved_shared;
-        } else if (at >= local && at < local + w.local.size()) space = RUNG_LOCAL_SPACE, address = counted = uint64_t(at - local);
-        else upper = NOT_A_NUMBER;
-        if (!upper || launch.unwritten[space].kind != RUNG_NO_FAULT || unwritten_bytes(at, counted, bytes, upper) < bytes) return;
+        const Unwritten of = unwritten_at(w, where[l]);
+        if (!of.upper || launch.unwritten[of.space].kind != RUNG_NO_FAULT || unwritten_bytes(where[l], of.counted, bytes, of.upper) < bytes) return;
         Fault fault(RUNG_UNWRITTEN);
-        fault.space = space, fault.address = address, fault.bytes = bytes, fault.at = rung_machine::where(w, op, l);
+        fault.space = of.space, fault.address = of.address, fault.bytes = bytes, fault.at = rung_machine::where(w, op, l);
         snprintf(fault.text, sizeof fault.text, "reads what nothing has written");
-        launch.unwritten[space] = fault;
+        launch.unwritten[of.space] = fault;
     });
 }
 
 namespace {
 
-uint32_t may_be_unwritten(const uint32_t* d)
+bool may_be_unwritten(uint32_t word)
 {
-    const uint32_t known = launch.poisoned_with;
-    return rung_machine::where([&](unsigned l) { return (d[l] & NOT_A_NUMBER) == NOT_A_NUMBER || (d[l] & NOT_A_NUMBER) == known; });
+    const uint32_t upper = word & 0xffff0000u;
+    return upper == NOT_A_NUMBER || upper == launch.poisoned_with;
 }
 
 void load(Warp& w, const Op& op, uint32_t lanes)
@@ -459,14 +469,14 @@ void load(Warp& w, const Op& op, uint32_t lanes)
     if (op.bytes == 4) {
         if (contiguous(where, lanes, 4)) memcpy(d, where[0], sizeof(Row));
         else each(lanes, [&](unsigned l) { memcpy(&d[l], where[l], 4); });
-        suspects = may_be_unwritten(d);
+        suspects = rung_machine::where([&](unsigned l) { return may_be_unwritten(d[l]); });
     } else if (op.bytes > 4) {
         const unsigned words = d == w.r[SINK] ? 0 : op.bytes / 4;
         each(lanes, [&](unsigned l) {
             uint32_t v[4];
             memcpy(v, where[l], op.bytes);
             for (unsigned i = 0; i < words; i++) d[i * WARP + l] = v[i];
-            suspects |= uint32_t((v[0] & NOT_A_NUMBER) == NOT_A_NUMBER || (v[0] & NOT_A_NUMBER) == launch.poisoned_with) << l;
+            suspects |= uint32_t(may_be_unwritten(v[0])) << l;
         });
     } else {
         suspects = lanes;
@@ -498,7 +508,10 @@ void store(Warp& w, const Op& op, uint32_t lanes)
             memcpy(where[l], v, op.bytes);
         });
     } else
-        each(lanes, [&](unsigned l) { memcpy(where[l], &a[l], op.bytes); });
+        each(lanes, [&](unsigned l) {
+            memcpy(where[l], &a[l], op.bytes);
+            if (const Unwritten of = unwritten_at(w, where[l]); of.upper) note_written(where[l], of.counted, op.bytes, of.upper);
+        });
 }
 
 // ---- atomics -----------------------------------------------------------------------------------------------------------------
@@ -649,7 +662,7 @@ void load_constant(Warp& w, const Op& op, uint32_t lanes)
         const std::vector<uint8_t>& bank = launch.bank[o.index];
         return map(d, lanes, [&](unsigned l) {
             uint32_t v = 0;
-            const uint64_t at = address(w, o, l);
+            const uint64_t at = constant_address(w, o, l);
             if (at + op.bytes <= bank.size()) memcpy(&v, bank.data() + at, op.bytes);
             return is_signed ? op.bytes == 1 ? uint32_t(int8_t(v)) : uint32_t(int16_t(v)) : v;
         });

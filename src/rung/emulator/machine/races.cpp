@@ -1,6 +1,6 @@
 // Looks for accesses of the same bytes, one of them a write, that nothing orders. Barriers order their threads, __syncwarp its
 // lanes; shuffles and votes order nothing. A fence releases what came before it through the atomics and strong stores behind it,
-// and acquires what those before it have read, within the scopes of both (a barrier acquires within its block). A byte barrier
+// and acquires what those before it have read, within the scopes of both (a barrier: within its block, and what read-modify-writes have read). A byte barrier
 // releases what came before its arrivals. Asynchronous work is an agent's: it is ordered before those that have waited for it.
 #include "races.h"
 
@@ -158,7 +158,10 @@ rung_where where_of(const Access& was, const Warp& w)
     fault.at = where(who.w, who.op, lane), fault.other = where_of(other, who.w);
     const unsigned all = all_warps(*who.w.block);
     const bool was_agent = was.index >= all, elsewhere = memcmp(fault.at.block, fault.other.block, sizeof fault.at.block);
-    if (was_agent) {
+    if (was_agent && was_write && ordered(who, lane, was, shared)) {
+        snprintf(fault.text, sizeof fault.text, "reads asynchronously what a copy has written");
+        snprintf(fault.lacks, sizeof fault.lacks, "%s", lacks);
+    } else if (was_agent) {
         snprintf(fault.text, sizeof fault.text, "%s%s what a copy or product under way %s", write ? "writes" : "reads",
                  who.agent ? " asynchronously" : "", was_write ? "writes" : "reads");
         snprintf(fault.lacks, sizeof fault.lacks, "%s, or the wait is for another one (wait_group, byte barrier)", lacks);
@@ -302,7 +305,7 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
                 race(who, lane, at, shared, write, last, true, repeats ? "by the same instruction, with another value" : "with no barrier between");
         } else if (!write && who.op.flags & READ_ONLY_CACHE && !shared && last.index < all_warps(*who.w.block))
             race(who, lane, at, shared, write, last, true, "which the cache of constants may not see");
-        else if (!write && who.by_proxy && last.index < all_warps(*who.w.block) && last.unit == who.unit && !knows(who.order.known.proxied, last))
+        else if (!write && who.by_proxy && last.index < 2 * all_warps(*who.w.block) && last.unit == who.unit && !knows(who.order.known.proxied, last))
             race(who, lane, at, shared, write, last, true, "with no fence.proxy.async between");
     }
     if (!write) return remember_read(who, lane, cell, mine, shared);
@@ -448,6 +451,8 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
     });
 }
 
+static unsigned index_of(const Warp& w, const Order& o, Agent agent) { return o.index + all_warps(*w.block) * (1 + unsigned(agent)); }
+
 static void look_as_index(Warp& w, const Op& op, uint16_t index, uint32_t clock, bool by_proxy, uint64_t at, unsigned bytes, Block* shared, bool write,
                           unsigned lane)
 {
@@ -466,8 +471,22 @@ void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Bl
     if (!launch.races) return;
     Order& o = order_of(w);
     const uint32_t clock = agent == Agent::Copy ? o.copies : agent == Agent::Out ? o.out : o.products;
-    const unsigned index = o.index + all_warps(*w.block) * (1 + unsigned(agent));
-    look_as_index(w, op, uint16_t(index), clock, agent != Agent::Copy, at, bytes, shared, write, lane);
+    look_as_index(w, op, uint16_t(index_of(w, o, agent)), clock, agent != Agent::Copy, at, bytes, shared, write, lane);
+    if (agent == Agent::Out && shared && !write) o.reading = clock, o.reader = op.number;
+}
+
+void look_at_end(Warp& w, const Op& op)
+{
+    if (!launch.races) return;
+    const Order& o = order_of(w);
+    const unsigned index = index_of(w, o, Agent::Out);
+    if (o.reading <= (index < o.known.own.size() ? o.known.own[index] : 0)) return;
+    Fault fault(RUNG_RACE);
+    fault.space = RUNG_SHARED_SPACE, fault.at = fault.other = where(w, op, WARP);
+    fault.other.instruction = int32_t(o.reader);
+    snprintf(fault.text, sizeof fault.text, "ends while a copy may be reading that began");
+    snprintf(fault.lacks, sizeof fault.lacks, "with no wait_group between");
+    throw fault;
 }
 
 void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared, bool write, unsigned lane)
@@ -519,6 +538,13 @@ void acquire_pending(Warp& w, Scope widest)
         if (o.pending[s].any) join(o.known, o.pending[s]), o.pending[s] = Clock();
 }
 
+void acquire_ticket(Warp& w)
+{
+    if (!launch.races) return;
+    Order& o = order_of(w);
+    if (o.ticket.any) join(o.known, o.ticket), o.ticket = Clock();
+}
+
 void fence(Warp& w, Scope scope)
 {
     if (!launch.races) return;
@@ -540,7 +566,10 @@ void publish(Warp& w, uint64_t address, unsigned strong, bool reads, bool writes
         // A clock at a location is kept as seen by no cluster: all of it stands in `others`.
         if (reads && place)
             for (auto& [of, clock] : *place)
-                if (of == domain && clock.any) join_foreign(o.pending[s], unit, clock, ~0u);
+                if (of == domain && clock.any) {
+                    join_foreign(o.pending[s], unit, clock, ~0u);
+                    if (writes) join_foreign(o.ticket, unit, clock, ~0u);
+                }
         if (writes && o.released[s].any) {
             if (!place) place = &locations[address];
             auto entry = std::find_if(place->begin(), place->end(), [&](const auto& one) { return one.first == domain; });
@@ -561,7 +590,7 @@ void fence_proxy(Warp& w)
 static void wait_for(Warp& w, Agent agent, uint32_t filling, unsigned left)
 {
     Order& o = order_of(w);
-    const unsigned index = o.index + all_warps(*w.block) * (1 + unsigned(agent));
+    const unsigned index = index_of(w, o, agent);
     begin_agent(o, index);
     const uint32_t done = filling - 1 > left ? filling - 1 - left : 0;
     o.known.own[index] = std::max(o.known.own[index], done);

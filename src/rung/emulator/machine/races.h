@@ -29,9 +29,11 @@ enum class Agent { Copy, Out, Product };
 struct Order  // of a warp
 {
     Clock known, released[SCOPES], pending[SCOPES];  // what a fence covers; what atomics have read, and a fence acquires
+    Clock ticket;  // of `pending`, what read-modify-writes have read, which a barrier of the block acquires
     uint32_t tick = 1, met = 0;      // counts the meetings of its lanes; the last at which all were
     std::vector<uint32_t> meetings;  // [lane][lane]: the last one of both, if some met apart
     uint32_t copies = 1, out = 1, products = 1;  // groups that are being filled
+    uint32_t reading = 0, reader = 0;            // the newest group of copies out of shared memory, and its instruction
     uint16_t index = 0;
 };
 
@@ -61,6 +63,7 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
           const uint32_t* data = nullptr, unsigned step = 0);
 void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Block* shared, bool write, unsigned lane = 0);
 void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared, bool write, unsigned lane = 0);
+void look_at_end(Warp& w, const Op& op);  // of a warp: its copies out of shared memory have read it
 uint16_t new_agent(Block& block);
 
 // What orders them.
@@ -70,6 +73,7 @@ void acquire_from(Warp& w, const Clock& clock);
 void step(Warp& w);  // what follows is not part of what was released
 void fence(Warp& w, Scope scope);
 void acquire_pending(Warp& w, Scope widest);
+void acquire_ticket(Warp& w);  // where it arrives at a barrier
 void publish(Warp& w, uint64_t address, unsigned strong, bool reads, bool writes);  // a strong access or an atomic
 void fence_proxy(Warp& w);
 void close_group_of(Warp& w, Agent agent);

@@ -113,14 +113,17 @@ def cached(tokens: int) -> Change:
 
 
 def torch_decode(
-    tokens: torch.Tensor, lengths: torch.Tensor, L: int, B: int, NH: int, NKV: int, HS: int, S: int, eps: float,
-    scale: float, window: int, **t: torch.Tensor,
+    tokens: torch.Tensor, lengths: torch.Tensor, wte: torch.Tensor, ln_1_w: torch.Tensor, qkv_w: torch.Tensor,
+    qkv_b: torch.Tensor | None, q_norm_w: torch.Tensor | None, k_norm_w: torch.Tensor | None,
+    attn_proj_w: torch.Tensor, attn_proj_b: torch.Tensor | None, ln_2_w: torch.Tensor, fc_w: torch.Tensor,
+    fc_b: torch.Tensor | None, mlp_proj_w: torch.Tensor, mlp_proj_b: torch.Tensor | None, ln_f_w: torch.Tensor,
+    head_w: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor,
+    B: int, L: int, NH: int, NKV: int, HS: int, S: int, eps: float, scale: float, window: int,
 ) -> Tensors:  # fmt: skip
-    v: Values = {"B": B, "L": L, "NH": NH, "NKV": NKV, "HS": HS, "S": S, "eps": eps, "scale": scale, "window": window}
-    given = {n: x for n, x in t.items() if isinstance(x, torch.Tensor)}
-    found = reference({"tokens": tokens, "lengths": lengths, **given}, v)
-    t["k_cache"].copy_(found["k_cache"])
-    t["v_cache"].copy_(found["v_cache"])
+    given: dict[str, Any] = {name: x for name, x in locals().items() if x is not None}
+    found = reference({n: x for n, x in given.items() if isinstance(x, torch.Tensor)}, given)
+    k_cache.copy_(found["k_cache"])
+    v_cache.copy_(found["v_cache"])
     logits = found["logits"].float()
     return {"logits": logits, "next": logits.argmax(1).int()}
 

@@ -56,5 +56,5 @@ OPERATION = Operation(
     },
     libraries=(Library("torch", torch_sum, dtypes=("f32", "f16", "bf16")),),
     races=(Race("b65536n1024", ("f32",)), Race("b16n1m", ("f32",))),
-    words=("sum_rows", "row_sum", "reduction"),
+    words=("sum", "sum_rows", "row_sum", "reduction"),
 )

@@ -70,5 +70,5 @@ OPERATION = Operation(
     libraries=(Library("torch", torch_rms_norm),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "f16", "bf16")), Race("heads", ("bf16",))),
     roles=(Role("rmsnorm"),),
-    words=("rms_norm", "rms_layernorm"),
+    words=("rms", "rms_norm", "rms_layernorm"),
 )

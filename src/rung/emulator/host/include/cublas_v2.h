@@ -208,6 +208,16 @@ inline cublasStatus_t gemv(cublasHandle_t handle, cublasOperation_t ta, int m, i
     inline cublasStatus_t cublas##L##gemv(cublasHandle_t handle, cublasOperation_t ta, int m, int n, const T* alpha, const T* A, int lda, const T* x, \
                                           int incx, const T* beta, T* y, int incy) \
     { return rung_host::gemv(handle, ta, m, n, alpha, A, lda, x, incx, beta, y, incy); } \
+    inline cublasStatus_t cublas##L##geam(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, const T* alpha, const T* A, \
+                                          int lda, const T* beta, const T* B, int ldb, T* C, int ldc) \
+    { \
+        return rung_host::later(handle->stream, [=, a = rung_host::scalar(handle, alpha), b = rung_host::scalar(handle, beta)] { \
+            const T x = a(), y = b(); \
+            for (int j = 0; j < n; j++) \
+                for (int i = 0; i < m; i++) \
+                    C[size_t(j) * ldc + i] = (x ? x * A[ta ? size_t(i) * lda + j : size_t(j) * lda + i] : 0) + (y ? y * B[tb ? size_t(i) * ldb + j : size_t(j) * ldb + i] : 0); \
+        }); \
+    } \
     inline cublasStatus_t cublas##L##ger(cublasHandle_t handle, int m, int n, const T* alpha, const T* x, int incx, const T* y, int incy, T* A, int lda) \
     { \
         return rung_host::later(handle->stream, [=, a = rung_host::scalar(handle, alpha)] { \

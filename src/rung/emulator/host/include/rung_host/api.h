@@ -84,6 +84,9 @@ RUNG_HOST cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t bytes, cu
 RUNG_HOST cudaError_t cudaMemAdvise(const void* pointer, size_t bytes, cudaMemoryAdvise advice, int device);
 RUNG_HOST cudaError_t cudaMemAdvise(const void* pointer, size_t bytes, cudaMemoryAdvise advice, cudaMemLocation place);
 RUNG_HOST cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device);
+RUNG_HOST cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device);
+RUNG_HOST cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties);
+RUNG_HOST cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool);
 RUNG_HOST cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value);
 RUNG_HOST cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep);
 
@@ -193,6 +196,11 @@ template <class T>
 cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t stream, RungSite site = here())
 {
     return cudaMallocAsync((void**)pointer, bytes, stream, site);
+}
+template <class T>
+cudaError_t cudaMallocFromPoolAsync(T** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream, RungSite site = here())
+{
+    return cudaMallocFromPoolAsync((void**)pointer, bytes, pool, stream, site);
 }
 template <class T>
 cudaError_t cudaHostGetDevicePointer(T** device, void* host, unsigned flags, RungSite site = here())

@@ -11,7 +11,24 @@
 
 #define RUNG_TEMPORARY void *temporary, size_t &bytes
 #define RUNG_LATER(...) return rung_detail::later(temporary, bytes, stream, [=]() mutable { __VA_ARGS__ })
+#define CubDebug(error) cub::Debug((error), __FILE__, __LINE__)
+#define CubDebugExit(error) \
+    if (cub::Debug((error), __FILE__, __LINE__)) exit(1)
 namespace cub {
+inline cudaError_t Debug(cudaError_t error, const char* file, int line)
+{
+    if (error) fprintf(stderr, "CUDA error %d [%s, %d]: %s\n", int(error), file, line, cudaGetErrorString(error));
+    return error;
+}
+
+struct CachingDeviceAllocator  // without a cache
+{
+    template <class... How> explicit CachingDeviceAllocator(How...) {}
+    cudaError_t DeviceAllocate(void** pointer, size_t bytes, cudaStream_t = nullptr, RungSite site = here()) { return cudaMalloc(pointer, bytes, site); }
+    cudaError_t DeviceFree(void* pointer, RungSite site = here()) { return cudaFree(pointer, site); }
+    cudaError_t FreeAllCached() { return cudaSuccess; }
+};
+
 namespace rung_detail {
 
 constexpr size_t TEMPORARY = 256;

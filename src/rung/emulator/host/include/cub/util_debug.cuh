@@ -1,0 +1,2 @@
+#pragma once
+#include "rung_host/cub_device.h"
