@@ -13,15 +13,12 @@ import re
 import shutil
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rung.cli.ending import discard_output, exit_code_of, interrupted
 from rung.errors import RungError
-
-BEGAN = time.monotonic()  # before most modules are imported
 
 # group -> verb -> (module, what it does), in the order in which `rung --help` shows them.
 # A verb's function has the verb's name, or its module's (with a trailing underscore where Python has the name).

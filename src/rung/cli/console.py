@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from rung.cli import BEGAN
+from rung.cli.ending import BEGAN
 from rung.show.verb_tables import Table, aligned
 
 F = TypeVar("F", bound=Callable[..., Any])
