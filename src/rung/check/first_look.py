@@ -47,6 +47,11 @@ def doubted(report: Report, rung: Rung) -> Report:
     verdict. The loss of NaN is none either, of a file that was not written for rung."""
     if report.verdict == "failed" and rung.foreign and (key := report.failure.get("admitted_by")):
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
+    needs = "" if rung.doubts else report.failure.get("needs", "")
+    if report.verdict == "failed" and rung.foreign and needs:
+        key = "NEEDS" if rung.path and rung.path.suffix == ".py" else "needs"
+        told = f'of the calls tried, right at those with {needs} only; if that is meant, add {key} = "{needs}"'
+        return replace(report, verdict="not judged", reason=f"{told}, else: {report.reason}")
     elsewhere = rung.right is not None and report.failure.get("dims", {}) not in rung.right
     if report.verdict != "failed" or not rung.guessed:
         return report

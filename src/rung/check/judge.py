@@ -205,12 +205,12 @@ def judge(
         with ahead:
             if isinstance(ahead, _CompiledForAGpu):
                 trials.before_first_run = ahead.wait
-            beside = functools.partial(_in_a_copy, procedure, cases) if at_once else afterwards
+            beside = functools.partial(_in_a_copy, procedure) if at_once else afterwards
             procedure.follow(cases[:1] if asked.quick else cases, beside)
             if asked.case is None and report.verdict == "ok":
                 procedure.at_branches()
     except (Failure, RungError) as failure:
-        _failed(failure, procedure, cases)
+        _failed(failure, procedure)
         return report
     except KeyboardInterrupt:
         report.verdict, report.case = "stopped", ""
@@ -222,7 +222,7 @@ def judge(
     return report
 
 
-def _failed(failure: Failure | RungError, procedure: Procedure, cases: Sequence[tuple[Case, Values]]) -> None:
+def _failed(failure: Failure | RungError, procedure: Procedure) -> None:
     report = procedure.report
     report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
     if isinstance(failure, EmulatorFault):
@@ -232,14 +232,12 @@ def _failed(failure: Failure | RungError, procedure: Procedure, cases: Sequence[
     if isinstance(failure, CompileError) and failure.missing:
         report.verdict = "not judged"
     if failure.kind in WRONG:
-        procedure.separate(cases)
+        procedure.advise()
     report.failure = report.failure or procedure.trials.last_call()
 
 
 @contextmanager
-def _in_a_copy(
-    procedure: Procedure, cases: Sequence[tuple[Case, Values]], work: Callable[[], None]
-) -> Iterator[None]:
+def _in_a_copy(procedure: Procedure, work: Callable[[], None]) -> Iterator[None]:
     """`work` runs meanwhile in a copy of this process, which starts another one for the kernel."""
     trials, report = procedure.trials, procedure.report
     before = copy.deepcopy(report)
@@ -256,7 +254,7 @@ def _in_a_copy(
                     work()
                     trials.ran = trials.host.coverage() if trials.coverage else {}
                 except (Failure, RungError) as failure:
-                    _failed(failure, procedure, cases)
+                    _failed(failure, procedure)
             found = report, trials.ran
         except BaseException as error:
             found = f"{type(error).__name__}: {error}"

@@ -109,7 +109,8 @@ class Operands:
     def _key(self) -> tuple[Hashable, ...]:
         case = self.case.name if self.case else ""
         drawn = self.operation.operands  # a file may take some as numbers
-        return (self.operation.name, drawn, case, self.dtype.name, self.seed, self.names, self.device)
+        call = tuple(sorted(self.values.items()))
+        return (self.operation.name, drawn, case, call, self.dtype.name, self.seed, self.names, self.device)
 
     def prefetch(self, seed: int) -> None:
         """Generate the numbers of a seed, for `refill` to copy."""

@@ -17,14 +17,7 @@ if TYPE_CHECKING:
     from rung.results.row import Row
 
 Verdict = Literal["ok", "failed", "few cases", "calls the library", "compiled", "skipped", "stopped", "not judged"]
-NOT_JUDGED: tuple[Verdict, ...] = (
-    "few cases",
-    "calls the library",
-    "compiled",
-    "skipped",
-    "stopped",
-    "not judged",
-)
+NOT_JUDGED: tuple[Verdict, ...] = ("few cases", "calls the library", "compiled", "skipped", "stopped", "not judged")
 SHARE_REFUSED = 0.5  # a rung whose `needs` refuses a larger share of the cases is not called right
 
 
@@ -33,19 +26,17 @@ class Effort:
     """What a check may cost, in seconds per run, and what it adds for a rung that is checked alone."""
 
     affordable: float  # seconds of a run, for the case with all checks
-    watched: float  # ... and for those with the race check, if they have most blocks
     alone: bool  # tries every pair of values of two tunables, and runs the usual checks of one case at all
     later_runs: int  # at the smallest case, before its outputs are compared again
     shapes: float = 1.0  # share of the work of `THOROUGH` on shapes that no case has
     slow: float = math.inf  # seconds of a kernel's run on a GPU from which one run of a case is enough
-    always_watched: float = 0.3  # seconds per run, for those with the race check in any case
     patience: float = 5.0  # seconds: a case whose run on a GPU is forecast to take longer is left out and reported
 
 
-LADDER = Effort(0.02, 0.004, alone=False, later_runs=0, slow=0.25, patience=1.5)
-THOROUGH = Effort(0.3, 0.3, alone=True, later_runs=2100)
-ALONE = Effort(0.1, 0.03, alone=True, later_runs=2100, shapes=0.06, always_watched=0.02)
-QUICK = Effort(0.0, 0.0, alone=False, later_runs=0)
+LADDER = Effort(0.02, alone=False, later_runs=0, slow=0.25, patience=1.5)
+THOROUGH = Effort(0.3, alone=True, later_runs=2100)
+ALONE = Effort(0.1, alone=True, later_runs=2100, shapes=0.06)
+QUICK = Effort(0.0, alone=False, later_runs=0)
 _MEANT = "If that is meant, the header has the line {} = true, and a Python file {} = True"
 ADMITS = {  # what a key of the header admits, and how it is told where the key is missing
     "loses_nan": "NaN is lost: fmaxf and fminf return their other number; x < 0 ? 0 : x keeps it",

@@ -23,15 +23,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rung.check.advice import Advice
 from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding, capped
-from rung.check.shapes import MOST_BYTES, MOST_FLOPS, Shapes
-from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
+from rung.check.shapes import MOST_BYTES, Shapes
+from rung.check.trial import ORDERS, SEEDS, Ran, Trial, Trials, largest, quick, widest
 from rung.cuda import gpus
 from rung.emulator.coverage import merged, missed
 from rung.errors import RungError, TooLarge
-from rung.expressions import Number, names_in
 from rung.operation import Case, Operation, Values
 from rung.processors import available_memory
 from rung.rungs import catalogue
@@ -39,10 +39,7 @@ from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
 
-SEPARATING = 2.0  # seconds of runs that look for what separates a failure from right cases
-FAILED_RUN = 0.1  # what such a run counts that fails
 FIRST_CASES = 3
-STEPS = (128, 64, 32, 16, 8, 4, 2)
 FEW_BLOCKS = 2
 LATER_PYTHON = 150  # later runs of a Python file: its own code takes time, too
 SLOW_EMULATED = 0.4  # seconds of a run from which one run of a case is enough
@@ -81,116 +78,21 @@ class Procedure:
             for one in _each(self.ran[0], most):  # last, since it may discard what a rung keeps between calls
                 self._at(one).unlaunched()
 
-    def separate(self, cases: Sequence[tuple[Case, Values]]) -> None:
-        """Adds to a failure what separates it from the cases that are right."""
+    def advise(self) -> None:
+        """Adds to a failure what the rung needs to be right, if further calls confirm that."""
         report, trials = self.report, self.trials
-        if not report.failure:
-            report.failure = trials.last_call()
-        facts = {**report.failure.get("dims", {}), **report.failure.get("scalars", {})}
+        failure = report.failure = report.failure or trials.last_call()
+        facts = {**failure.get("dims", {}), **failure.get("scalars", {})}
         if not self.effort.alone or not facts or trials.operation.custom_check is not None:
             return
-        reason, case, failure = report.reason, report.case, report.failure
-        right = [dict(one.values) for one in self.ran if one.case.name != case]
-        wrong = [trials.operation.complete(facts)]
-        left = SEPARATING
-
-        def is_right(other: Case, values: Values) -> bool:
-            nonlocal left
-            try:
-                trial = trials.at(other, values, self.seed, only_run=True)
-                trial.once()
-                left -= trial.seconds
-                return True
-            except (Failure, RungError) as also:
-                left -= FAILED_RUN
-                if also.kind in WRONG:
-                    wrong.append(dict(values))
-                return False
-
-        for other, values in cases:
-            if values not in right and other.name != case and left > 0 and is_right(other, values):
-                right.append(dict(values))
-        def confirmed(name: str, good: Sequence[float], bad: Sequence[float]) -> bool:
-            """Whether shapes that no case has, two on each side, obey the condition."""
-            for value, asked in [*((v, True) for v in good), *((v, False) for v in bad)]:
-                given, before = self._with(wrong[0], name, value), len(wrong)
-                if given is None or is_right(Case(f"{name} = {value:g}", given), given) != asked:
-                    return False
-                if not asked and len(wrong) == before:  # refused, or ended otherwise
-                    return False
-            return True
-
-        multiple = 0 if right else self._multiple(cases, is_right)
-        condition = "" if multiple else self._separating(right, wrong)
-        name, operator, value = [*condition.split(" ", 2), "", "", ""][:3]
-        advice = ""
-        if multiple:
-            condition = f"sizes are no multiples of {multiple}"
-            advice = f'is there no test for the end of a row or tile? If not, add needs = "... % {multiple} == 0"'
-        elif _in_one_row(failure) or "NaN" in reason or "race" in reason:
-            pass  # a size explains that by chance only
-        elif operator == "!=" and name in self.operation.scalars:
-            if confirmed(name, [], [float(value) * 4, float(value) * 16] if re.search(r"[.e]", value) else []):
-                advice = f'is {value} hard-coded? Use {name}, or add needs = "{name} == {value}"'
-        elif operator in ("%", ">"):
-            n, beyond = int(value.split()[0]), min(int(one[name]) for one in wrong)
-            while operator == ">" and beyond - n > 1 and (given := self._with(wrong[0], name, (n + beyond) // 2)):
-                if is_right(Case(f"{name} = {given[name]:g}", given), given):
-                    n = (n + beyond) // 2
-                else:
-                    beyond = (n + beyond) // 2
-            condition = f"{name} > {n}" if operator == ">" else condition
-            good = [3 * n, 5 * n] if operator == "%" else [n - 1, n // 2 + 1]
-            bad = [3 * n + 1, 5 * n + 1] if operator == "%" else [n + 1, 2 * n + 1]
-            if confirmed(name, good, bad):
-                rule = f"{name} % {n} == 0" if operator == "%" else f"{name} <= {n}"
-                advice = f'if the kernel is for such sizes only, add needs = "{rule}"'
-        report.reason, report.case, report.failure = reason, case, failure
-        if condition:
-            report.failure |= {"condition": condition, **({"advice": advice} if advice else {})}
-
-    def _with(self, values: Values, name: str, value: float) -> Values | None:
-        """The call with another size or scalar; of a derived one, by a size that gives it. None if none is legal."""
-        of = self.operation
-        dims, scalars = ({n: values[n] for n in some} for some in (of.dims, of.scalars))
-        times = itertools.product(of.dims, {1, *map(int, dims.values())})
-        by_dims: list[dict[str, float]] = [{dim: int(value) * factor} for dim, factor in times]
-        changes = [{name: value}] if name in {**dims, **scalars} else by_dims
-        for change in changes:
-            try:
-                given = of.complete({**dims, **scalars, **change})
-            except RungError:
-                continue
-            work = of.cost(given, self.trials.dtype.size)
-            small = work.flops <= MOST_FLOPS and work.bytes <= MOST_BYTES
-            if given[name] == value and small and not self.trials.refuses(given):
-                return given
-        return None
-
-    def _separating(self, right: Sequence[Values], wrong: Sequence[Values]) -> str:
-        """Scalars of a fixed usual value tell most; others follow from sizes."""
-        of = self.operation
-        fixed = [s for s, usual in of.scalars.items() if not names_in(str(usual))]
-        sizes = (*of.derived, *of.dims)
-        return separating(right, wrong, fixed, sizes) or separating(right, wrong, list(of.scalars), ())
-
-    def _multiple(self, cases: Sequence[tuple[Case, Values]], is_right: Callable[[Case, Values], bool]) -> int:
-        """The least power of two such that sizes that are its multiples give the right result; 0 if there is none."""
-        dims, cost = self.operation.dims, self.operation.cost
-        ordinary = [(c, v) for c, v in cases if sum(v[dim] > 1 for dim in dims) >= len(dims) - 1] or cases
-        case, values = min(ordinary, key=lambda one: cost(one[1], self.trials.dtype.size).bytes)
-        for multiple in STEPS[::-1]:
-            try:  # sizes of one, of the batch mostly, stay
-                sizes = {d: -(-int(values[d]) // multiple) * multiple if values[d] > 1 else 1 for d in dims}
-                given = self.operation.complete({**sizes, **{s: values[s] for s in self.operation.scalars}})
-            except RungError:
-                continue
-            work = cost(given, self.trials.dtype.size)
-            if work.flops > MOST_FLOPS or work.bytes > MOST_BYTES:
-                return 0
-            if not self.trials.refuses(given) and is_right(replace(case, name=f"multiples of {multiple}"), given):
-                return multiple
-        return 0
+        if "NaN" in report.reason or _in_one_row(failure):  # a size explains that by chance only
+            return
+        self.tell("wrong; now calls that show which sizes are right")
+        before = {name: getattr(report, name) for name in ("reason", "case", "element", "norm", "runs")}
+        right = [one.values for one in self.ran if one.case.name != report.case and not one.case.change]
+        needs = Advice(trials, self.seed, trials.operation.complete(facts)).needs(right)
+        report.__dict__.update(before)
+        report.failure = failure | ({"needs": needs} if needs else {})
 
     def _every_case(self, cases: Sequence[tuple[Case, Values]]) -> None:
         effort, trials, slow = self.effort, self.trials, self._slow()
@@ -477,33 +379,6 @@ def grid_depends_on_gpu(rung: Rung) -> bool:
 
 def _each(*some: Ran) -> list[Ran]:
     return list({one.index: one for one in some}.values())
-
-
-def separating(
-    right: Sequence[Mapping[str, Number]],
-    wrong: Sequence[Mapping[str, Number]],
-    scalars: Sequence[str],
-    dims: Sequence[str],
-) -> str:
-    """A simple condition that holds at all wrong calls and at no right one; empty if there is none."""
-    if not right or not wrong:
-        return ""
-    for name in (*scalars, *dims):
-        bad, good = {one[name] for one in wrong}, {one[name] for one in right}
-        if len(good) == 1 and not good & bad:
-            return f"{name} != {next(iter(good)):g}"
-        if len(bad) == 1 and not good & bad and (len(wrong) > 1 or name in scalars or bad == {1}):
-            return f"{name} == {next(iter(bad)):g}"
-    for name in dims:
-        bad, good = {int(one[name]) for one in wrong}, {int(one[name]) for one in right}
-        for step in STEPS:
-            if all(n % step for n in bad) and not any(n % step for n in good):
-                return f"{name} % {step} != 0"
-        if min(bad) > max(good) and len(good) > 1:
-            return f"{name} > {max(good)}"
-        if max(bad) < min(good) and len(good) > 1:
-            return f"{name} < {min(good)}"
-    return ""
 
 
 # ---- other values of tunables: every pair of values, and more, each at the cases that reveal most ----

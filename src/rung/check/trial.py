@@ -263,7 +263,7 @@ class Trial:
             self._once()
         except Failure:
             return failure
-        return Failure(f"a race: right in one order of threads, not in another ({order}): {failure}", failure.kind)
+        return Failure(f"a race: right in one order of threads, not in another ({order}): {failure}", "race")
 
     def _once(self, how: str = "run", order: Order = "forward", before: Tensors | None = None) -> Tensors:
         """One run on poisoned outputs, with inputs and state restored; returns the outputs, and records which have

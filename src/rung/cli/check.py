@@ -246,7 +246,9 @@ def _report(
         nonlocal remarks
         if code or goals is None:
             return code
+        console.doing("counting what the kernels do to memory")
         remarks = counted(chosen[0], work[0].dtype, goals)
+        console.doing("printing the remarks")
         return int(bool(remarks.missed))
 
     say = _progress if len(work) < FEW else None

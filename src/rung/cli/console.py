@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from rung.cli.ending import BEGAN
 from rung.show.verb_tables import Table, aligned
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -154,18 +155,21 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-# Seconds without a line until one says what is done; of a pipe, from there to the next; between two looks at the clock.
-SILENCE, APART, TICK = 1.0, 10.0, 0.25
+# Seconds without a line until one says what is done, the first time and later; of a pipe, from there to the next;
+# between two looks at the clock.
+FIRST, SILENCE, APART, TICK = 0.6, 1.0, 10.0, 0.25
 _doing, _since, _due, _shown = "", 0.0, math.inf, False
+_told = False  # whether a command of this process has begun to tell
 
 
 def doing(what: str) -> None:
-    """What is done from here on, for `telling`."""
-    global _doing, _since, _due, _shown
+    """What is done from here on, for `telling`: of the first command since the process began."""
+    global _doing, _since, _due, _shown, _told
     if _shown:
         status("")
-    _doing, _since, _shown = what, time.monotonic(), False
-    _due = _since + SILENCE
+    _doing, _since, _shown = what, time.monotonic() if _told else BEGAN, False
+    _due = _since + (SILENCE if _told else FIRST)
+    _told = True
 
 
 def step(what: str) -> None:

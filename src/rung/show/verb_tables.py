@@ -113,9 +113,9 @@ def failure_lines(report: Report) -> list[str]:
             lines.append(f"  {where}  expected {pair['expected']:<12.6g} got {pair['got']:.6g}")
     if failure.get("pattern"):
         lines.append(f"pattern: {failure['pattern']}")
-    if failure.get("condition"):
-        advice = f": {failure['advice']}" if "advice" in failure else ""
-        lines.append(f"of the cases tried, it fails where {failure['condition']}{advice}")
+    if needs := failure.get("needs"):
+        told = f'if the kernel is for those only, add needs = "{needs}"'
+        lines.append(f"of the calls tried, it is right at those with {needs}, and wrong at all others: {told}")
     return lines
 
 
