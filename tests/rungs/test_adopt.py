@@ -603,3 +603,35 @@ def test_what_is_tried_of_a_file_that_two_operations_fit_is_told_before(tmp_path
     kernel = "__global__ void gelu_then_softmax(const float* x, float* other, float* third, int n) {}\n"
     result = rung_line("check", str(_bare(tmp_path / "gelu_softmax.cu", kernel)))
     assert "may be gelu or softmax; gelu is tried" in result.stderr
+
+
+OF_A_TEMPLATE = """template <TAKES>
+__global__ void residual(const float* a, const float* b, float* out, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = VALUE;
+}
+MAKES
+"""
+
+
+@pytest.mark.parametrize(
+    ("takes", "value", "makes", "code"),
+    [
+        (
+            "bool TWICE", "TWICE ? 0 : a[i] + b[i]",
+            "void add(const float* a, const float* b, float* out, int n) { const bool TWICE = false; residual<TWICE><<<(n + 255) / 256, 256>>>(a, b, out, n); }",
+            0,
+        ),
+        (
+            "class Traits", "a[i] + Traits::scale * b[i]",
+            "template <class Traits> void add(const float* a, const float* b, float* out, int n) { residual<Traits><<<(n + 255) / 256, 256>>>(a, b, out, n); }",
+            3,
+        ),
+    ],
+    ids=["a local bool", "a class that nobody names"],
+)  # fmt: skip
+def test_values_of_a_template_are_the_files_or_no_verdict(takes: str, value: str, makes: str, code: int, tmp_path: Path) -> None:
+    path = tmp_path / "residual.cu"
+    path.write_text(OF_A_TEMPLATE.replace("TAKES", takes).replace("VALUE", value).replace("MAKES", makes))
+    assert rung_line("check", str(path), "--quick").returncode == code

@@ -80,7 +80,7 @@ _BLOCKS = re.compile(r"block_?size|block_?dim|block$|threads")
 _CEIL = re.compile(r"ceil|cdiv|div_?up|up_?div|divide_?up|div_?round_?up", re.IGNORECASE)
 _LAUNCH = re.compile(r"([A-Za-z_][\w:]*)\s*(<(?!<)[^;{}]*?>)?\s*<<<", re.DOTALL)
 _DECLARED = re.compile(
-    r"\b((?:(?:const|constexpr|static|unsigned)\s+)*)(dim3|int|auto|unsigned|size_t|long|uint|u?int\d+_t|(?:torch|at)::Tensor)"
+    r"\b((?:(?:const|constexpr|static|unsigned)\s+)*)(dim3|bool|int|auto|unsigned|size_t|long|uint|u?int\d+_t|(?:torch|at)::Tensor)"
     r"\s+(?=\w+\s*[=({])"
 )
 _COMMENT = re.compile(r"//([^\n]*)|/\*(.*?)\*/", re.DOTALL)
@@ -199,9 +199,10 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         proposals = [one for one in proposals if one["launch"][0]["kernel"] != instance]
     if not proposals:
         kernel, _, values = found[0][0]["launch"][0]["kernel"].partition("<")
-        if not values or re.search(rf"\b{kernel.rpartition('::')[2]}\s*<", code_only(source)):
+        kernel = kernel.rpartition("::")[2]
+        if not values or _says_values(source, kernel):
             return Proposal(found[0][0], right=[])
-        names = ", ".join(name for name, *_ in template_of(source, kernel.rpartition("::")[2]) or ())
+        names = ", ".join(name for name, *_ in template_of(source, kernel) or ())
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
     right, tried = try_proposals(of, path, proposals)
@@ -213,6 +214,14 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         return Proposal(proposals[0])
     why = f"none of the {tried} headers tried gave the right result on a small case"
     return Proposal(proposals[0], doubts=(why, *_lines(proposals)))
+
+
+def _says_values(source: str, kernel: str) -> bool:
+    """Whether the file instantiates the kernel's template with values, and with types of numbers."""
+    parameters, types = template_of(source, kernel) or (), aliases(source)
+    written = re.findall(rf"\b{kernel}\s*<([^;{{}}]*?)>\s*(?:<<<|\()", code_only(source))
+    given = [[types.get(a.strip(), a.strip()) for a in _split(text)] for text in written]
+    return any(all(not t or a in POINTEES for a, (_, _, t) in zip(one, parameters, strict=False)) for one in given)
 
 
 def unsure(right: dict[str, Any], key: str) -> str:

@@ -3,8 +3,9 @@ idea   = "Warp specialisation: a producer that only issues copies and gives up i
 expect = "Rung 30 stops all warps at each block of keys, and one of its threads issues copies between two products. With 160 or 240 registers a consumer holds S and P of 128 keys without spilling: a gain of a tenth."
 found  = "No gain at b8t1024: 43.6 us in bf16 on an H200 with two blocks of 64 keys, like rung 30, and 50 to 56 us with blocks of 128. With many keys 3 %: 290 us for 16 heads of 8192 against 298, with three consumers. At head size 128, for which rung 30 was not tuned, 79.9 us (b4, T 2048), 1.06x cuDNN's speed."
 from   = "attention/30"
-inherit = ["arch_specific", "needs", "options", "define", "tune", "maps", "launch"]
+inherit = ["arch_specific", "options", "define", "tune", "maps", "launch"]
 dtypes = ["bf16", "f16"]
+needs  = ["sm >= 90 and sm < 100", "HS % 16 == 0", "HS <= 128", "scale > 0", "q_stride_T % 8 == 0", "BC % 64 == 0", "GROUPS * BLOCKS * (5 * BC + 4 * HS + 300) <= 4096", "BC // 2 + 26 <= 512 // (BLOCKS * (GROUPS + 1)) // 8 * 8"]  # registers: of a block, and of one product
 
 [tune]
 GROUPS = [2, 3, 1]  # consumer warpgroups of a block: 64 queries each
