@@ -312,7 +312,10 @@ static cudaError_t captured(cudaGraphNode_t* node, cudaGraph_t graph, const cuda
     RungStream stream;
     stream.capture = graph, stream.captured.assign(needs, needs + count);
     const size_t before = graph->nodes.size();
-    if (cudaError_t error = call(&stream)) return error;
+    streams.insert(&stream);
+    const cudaError_t error = call(&stream);
+    streams.erase(&stream);
+    if (error) return error;
     if (graph->nodes.size() == before) return add_node(node, graph, needs, count, nullptr, cudaGraphNodeTypeEmpty);  // of no bytes
     return *node = graph->nodes.back(), cudaSuccess;
 }
