@@ -60,7 +60,7 @@ MISTAKES = {
         ["with no barrier between", "values are"],
     ),
     "the block ends before its stores have read": (
-        "23_tensor_stores.cu", "        tensor_store_wait<0>();\n", "", ["with no wait_group between"],
+        "23_tensor_stores.cu", "        tensor_store_wait<0>();\n", "", ["wait_group"],
     ),
 }  # fmt: skip
 

@@ -142,7 +142,7 @@ def test_a_bulk_store_reads_late(settings: dict[str, Any]) -> None:
     assert fault.value.kind == "race"
     with pytest.raises(EmulatorFault, match=r"with no fence\.proxy\.async between"):
         result(races=True, FENCE="")
-    with pytest.raises(EmulatorFault, match=r"ends .* with no wait_group between"):
+    with pytest.raises(EmulatorFault, match=r"ends without .*wait_group"):
         result(races=True, last="1")
 
 

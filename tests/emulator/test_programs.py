@@ -767,25 +767,33 @@ int main()
         assert not {found["kind"] for found in document["findings"]} & {"signal"}
 
 
-def test_a_long_launch_tells_how_many_of_its_blocks_have_ended(tmp_path: Path) -> None:
-    source = tmp_path / "long.cu"
-    source.write_text("""
+LONG = """
 #include <cstdio>
+#include <unistd.h>
 __global__ void count(float* out)
 {
     float x = threadIdx.x;
-    for (int i = 0; i < 400000; i++) x = x * 0.999f + 1.0f;
+    for (int i = 0; i < LOOPS; i++) x = x * 0.999f + 1.0f;
     out[blockIdx.x * blockDim.x + threadIdx.x] = x;
 }
 int main()
 {
     float* out;
-    cudaMalloc(&out, 4096 * 32 * sizeof(float));
-    count<<<4096, 32>>>(out);
-    cudaFree(out);
-    puts("done");
+    cudaMalloc(&out, BLOCKS * 32 * sizeof(float));
+    count<<<BLOCKS, 32>>>(out);
+    printf("%d\\n", getpid()), fflush(stdout);
+    return cudaFree(out) != cudaSuccess;
 }
-""")
+"""
+
+
+def long_program(folder: Path, loops: int, blocks: int) -> Path:
+    (folder / "long.cu").write_text(LONG.replace("LOOPS", str(loops)).replace("BLOCKS", str(blocks)))
+    return folder / "long.cu"
+
+
+def test_a_long_launch_tells_how_many_of_its_blocks_have_ended(tmp_path: Path) -> None:
+    source = long_program(tmp_path, 400000, 4096)
     command = [sys.executable, "-m", "rung", "run", str(source), "--no-races"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None and process.stdout is not None
@@ -796,25 +804,7 @@ int main()
 
 
 def test_a_run_that_is_ended_tells_how_far_it_came_and_leaves_no_process(tmp_path: Path) -> None:
-    source = tmp_path / "long.cu"
-    source.write_text("""
-#include <cstdio>
-#include <unistd.h>
-__global__ void count(float* out)
-{
-    float x = threadIdx.x;
-    for (int i = 0; i < 40000; i++) x = x * 0.999f + 1.0f;
-    out[blockIdx.x * blockDim.x + threadIdx.x] = x;
-}
-int main()
-{
-    float* out;
-    cudaMalloc(&out, 65536 * 32 * sizeof(float));
-    count<<<65536, 32>>>(out);
-    printf("%d\\n", getpid()), fflush(stdout);
-    return cudaDeviceSynchronize();
-}
-""")
+    source = long_program(tmp_path, 40000, 65536)
     command = [sys.executable, "-m", "rung", "run", str(source)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None and process.stdout is not None
@@ -830,22 +820,7 @@ int main()
 def test_a_launch_that_ends_at_its_limit_tells_what_it_would_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = tmp_path / "long.cu"
-    source.write_text("""
-__global__ void count(float* out)
-{
-    float x = threadIdx.x;
-    for (int i = 0; i < 40000; i++) x = x * 0.999f + 1.0f;
-    out[blockIdx.x * blockDim.x + threadIdx.x] = x;
-}
-int main()
-{
-    float* out;
-    cudaMalloc(&out, 65536 * 32 * sizeof(float));
-    count<<<65536, 32>>>(out);
-    return cudaFree(out) != cudaSuccess;
-}
-""")
+    source = long_program(tmp_path, 40000, 65536)
     monkeypatch.setenv("RUNG_SECONDS", "1")
     document = json.loads(rung_run(source, "--json").stdout)
     assert [found["kind"] for found in document["findings"]] == ["unfinished"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rung.check.report import Report, Verdict, admitted_by
+from rung.check.report import Report, Verdict, admitted_by, right_where
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
@@ -49,9 +49,7 @@ def doubted(report: Report, rung: Rung) -> Report:
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
     needs = "" if rung.doubts else report.failure.get("needs", "")
     if report.verdict == "failed" and rung.foreign and needs:
-        key = "NEEDS" if rung.path and rung.path.suffix == ".py" else "needs"
-        told = f'of the calls tried, right at those with {needs} only; if that is meant, add {key} = "{needs}"'
-        return replace(report, verdict="not judged", reason=f"{told}, else: {report.reason}")
+        return replace(report, verdict="not judged", reason=f"{right_where(needs)} Else: {report.reason}")
     elsewhere = rung.right is not None and report.failure.get("dims", {}) not in rung.right
     if report.verdict != "failed" or not rung.guessed:
         return report
@@ -68,5 +66,4 @@ def _elsewhere(failure: Mapping[str, Any], right: Sequence[Mapping[str, int]]) -
     if not right or "dims" not in failure:
         return "no trial has shown that it is right"
     at = [" ".join(f"{dim}={size}" for dim, size in one.items()) for one in (right[-1], failure["dims"])]
-    rule = f", where {failure['condition']}" if "condition" in failure else ""
-    return f"right at {len(right)} shapes such as {at[0]}, but not at {at[1]}{rule}"
+    return f"right at {len(right)} shapes such as {at[0]}, but not at {at[1]}"

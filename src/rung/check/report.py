@@ -37,7 +37,7 @@ LADDER = Effort(0.02, alone=False, later_runs=0, slow=0.25, patience=1.5)
 THOROUGH = Effort(0.3, alone=True, later_runs=2100)
 ALONE = Effort(0.1, alone=True, later_runs=2100, shapes=0.06)
 QUICK = Effort(0.0, alone=False, later_runs=0)
-_MEANT = "If that is meant, the header has the line {} = true, and a Python file {} = True"
+_MEANT = "If that is meant, the header has the line {} = {}, and a Python file {} = {}"
 ADMITS = {  # what a key of the header admits, and how it is told where the key is missing
     "loses_nan": "NaN is lost: fmaxf and fminf return their other number; x < 0 ? 0 : x keeps it",
     "only_finite": "NaN is given where an input is infinite: exp(m - m) is NaN for m = -INFINITY, as in a masked row",
@@ -46,7 +46,14 @@ ADMITS = {  # what a key of the header admits, and how it is told where the key 
 
 def admitted_by(key: str) -> str:
     """Why a result is refused that this key of the header admits, and how to write it."""
-    return f"{ADMITS[key]}. {_MEANT.format(key, key.upper())}"
+    return f"{ADMITS[key]}. {_MEANT.format(key, 'true', key.upper(), True)}"
+
+
+def right_where(needs: str) -> str:
+    """What the calls tried have shown of a condition, and how to write it."""
+    rule = f'"{needs}"'
+    meant = _MEANT.format("needs", rule, "NEEDS", rule)
+    return f"Of the calls tried, those with {needs} are right, and no other. {meant}."
 
 
 SLOW = "slow"  # the kind of a failure by the limit on time

@@ -171,8 +171,8 @@ def adopted(of: Operation, path: Path) -> Proposal | None:
 
 def kept_proposal(of: Operation, source: str, find: Callable[[], Proposal]) -> Proposal:
     """What `find` proposes; the same text gets the same from the cache."""
-    files = ("adopt.py", "adopt_python.py", "adopt_trial.py")
-    code = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in files]
+    here = Path(__file__).parent
+    code = [p.read_text(encoding="utf-8") for p in sorted([*here.glob("*.py"), *here.parent.glob("cuda/*.py")])]
     text = json.dumps([of.name, source, *code])
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
 

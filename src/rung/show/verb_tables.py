@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from rung.check.report import admitted_by
+from rung.check.report import admitted_by, right_where
 
 if TYPE_CHECKING:
     from rung.bench.race import Timed
@@ -114,8 +114,7 @@ def failure_lines(report: Report) -> list[str]:
     if failure.get("pattern"):
         lines.append(f"pattern: {failure['pattern']}")
     if needs := failure.get("needs"):
-        told = f'if the kernel is for those only, add needs = "{needs}"'
-        lines.append(f"of the calls tried, it is right at those with {needs}, and wrong at all others: {told}")
+        lines.append(right_where(needs))
     return lines
 
 

@@ -484,8 +484,8 @@ void look_at_end(Warp& w, const Op& op)
     Fault fault(RUNG_RACE);
     fault.space = RUNG_SHARED_SPACE, fault.at = fault.other = where(w, op, WARP);
     fault.other.instruction = int32_t(o.reader);
-    snprintf(fault.text, sizeof fault.text, "ends while a copy may be reading that began");
-    snprintf(fault.lacks, sizeof fault.lacks, "with no wait_group between");
+    snprintf(fault.text, sizeof fault.text, "ends without waiting for the bulk copy");
+    snprintf(fault.lacks, sizeof fault.lacks, "which may still read it (cp.async.bulk.wait_group)");
     throw fault;
 }
 
