@@ -388,7 +388,7 @@ def test_a_function_that_only_calls_torch_is_not_taken_in_place_of_one_with_kern
 POWER = FIXED.replace("    assert N <= 512\n", "").replace("triton.next_power_of_2(N)", "N").replace("1e-4", "1e-5")
 
 
-@pytest.mark.parametrize(("written", "code"), [("", 3), ('NEEDS = ["next_pow2(C) == C"]\n', 0)])
+@pytest.mark.parametrize(("written", "code"), [("", 3), ('NEEDS = "next_pow2(C) == C"\n', 0)])
 def test_a_kernel_for_powers_of_two_is_not_judged_until_its_file_says_so(tmp_path: Path, written: str, code: int) -> None:
     path = tmp_path / "own.py"
     path.write_text(POWER + written)

@@ -120,9 +120,9 @@ def _judge_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Report
     at_once = several and copies(asked.device, str(rung.path))
     with Sandbox(asked.device, rung) as host:
         report = judge(rung, asked, host, say=say, at_once=at_once)
-    if asked.device != "cuda" or report.verdict != "ok" or rung.kind != "cuda" or rung.emulate:
+    if asked.device != "cuda" or report.verdict != "ok" or rung.kind not in ("cuda", "triton") or rung.emulate:
         return report
-    effort = ALONE if asked.quick else asked.effort
+    effort = QUICK if rung.kind == "triton" else ALONE if asked.quick else asked.effort
     with Sandbox("emulator", rung) as host:
         emulated = judge(rung, replace(asked, device="emulator", effort=effort), host, say=say)
     if emulated.verdict == "failed":

@@ -22,7 +22,7 @@ from typing import Any
 from rung.errors import CompileError, RungError
 from rung.files import read_text
 from rung.operation import Operand, Operation
-from rung.rungs.header import Header, of_constants
+from rung.rungs.header import Header, all_needs, of_constants
 from rung.rungs.python_entry import Entry, entry_of, parameters, proposed
 from rung.rungs.reached import Imported, Project, reached_from, text_of
 
@@ -78,7 +78,7 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
     formats = [dtype for word, dtype in _FORMATS.items() if word in text][:1]
     if "tl.dot(" in text and not formats and not _WHOLE.search(text):
         formats = ["tf32"] if operation and any("tf32" in c.dtypes for c in operation.cases) else []  # by default
-    needs = [*constants.get("NEEDS", ()), *found.needs]
+    needs = all_needs(constants.get("NEEDS", ()), found.needs)
     constants = {**({"DTYPES": formats} if formats else {}), **constants, "NEEDS": needs}
     if table and "zeroed" in table:
         constants["ZEROED"] = table["zeroed"]
