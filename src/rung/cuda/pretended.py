@@ -190,7 +190,8 @@ class _Driver:
                 "multiprocessor_count": row.multiprocessors, "sm_clock_rate": row.clock_mhz * 1000,
                 "mem_clock_rate": row.memory_clock_mhz * 1000, "mem_bus_width": row.bus_bits,
             }),
-            load_binary=_loaded, fill_tma_descriptor_tiled=_map, set_printf_fifo_size=_Constant(),
+            load_binary=_loaded, fill_tma_descriptor=_map, fill_tma_descriptor_tiled=_map,
+            set_printf_fifo_size=_Constant(),
             cuOccupancyMaxActiveClusters=_Constant(row.multiprocessors // 2),
         )  # fmt: skip
         self.launcher_cls = lambda source, metadata: _Launcher(source, metadata, launch)
@@ -322,11 +323,15 @@ def _laid_out(name: str, kind: Any, value: Any, maps: Iterator[Any]) -> Iterator
     elif kind == "constexpr":
         return
     elif kind.startswith("tensordesc"):
-        from triton.backends.nvidia.driver import expand_signature, make_tensordesc_arg
+        from triton.backends.nvidia.driver import make_tensordesc_arg
 
         about = next(maps, None)
-        kinds = expand_signature([kind], None if about is None else [about])
-        for number, (inner, part) in enumerate(zip(kinds, make_tensordesc_arg(value, about), strict=True)):
+        parts, ndim = make_tensordesc_arg(value, about), len(value.shape)
+        sizes = ["i32"] * ndim + ["i64"] * ndim
+        if about is None:  # the kernel computes addresses itself: sizes, strides, and as many flags as this Triton has
+            flags = len(parts) - 1 - 2 * len(sizes)
+            sizes = ["i64"] * len(sizes) + ["i1"] * flags + sizes
+        for number, (inner, part) in enumerate(zip(["*i8", *sizes], parts, strict=True)):
             if isinstance(part, bytes):
                 yield Parameter(name, part, value.base)
             else:
