@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -24,12 +24,13 @@ from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure, Verdict
-from rung.check.runner import STALLS, Binding, Order, Probe, Seconds
+from rung.check.runner import STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
 from rung.emulator import coverage
 from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
 from rung.rungs import identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.python import PythonRung
+from rung.rungs.reached import WHOLE, imports
 
 BIND_SECONDS, RUN_SECONDS = 180.0, 10.0  # of CPU time of the process
 
@@ -39,17 +40,18 @@ def _places(given: object) -> list[dict[str, Any]]:
     return [one for one in given[:4] if isinstance(one, dict)] if isinstance(given, list) else []
 
 
-class Sandbox:
-    """A process for one rung; use it as a context."""
+class Sandbox(LocalRunner):
+    """In a process for one rung."""
+
+    atomics = False
+    steps = 0
+    unwritten = ""
 
     def __init__(self, device: Device, rung: Rung, *, mirrored: bool | None = None) -> None:
         self._rung = rung
         self.device: Device = device
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()
-        self.atomics = False
-        self.steps = 0
-        self.unwritten = ""
         self._slow = False
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
         if device == "emulator" and emulator.available() is None:
@@ -66,8 +68,6 @@ class Sandbox:
         for file in self._files_at.values():
             os.close(file)
         spare(self._child)
-
-    # ---- the host ---------------------------------------------------------------------------------------------
 
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
@@ -159,7 +159,7 @@ class Sandbox:
         return answer
 
 
-class RemoteCall:
+class RemoteCall(LocalCall):
     def __init__(self, host: Sandbox, number: int, operands: Operands) -> None:
         self._host, self._number, self._operands = host, number, operands
 
@@ -213,22 +213,26 @@ def computes_beside(rung: Rung) -> tuple[Verdict, str] | None:
         return None
     of_a_problem = rung.operation.custom_check is not None
     texts = [rung.source] if of_a_problem else identity.texts(rung, lambda path: path.suffix == ".py")
-    other = next(filter(None, (beyond_its_kernels(text, of_a_problem=of_a_problem) for text in texts)), "")
+    every = [*((text, rung.facts.package) for text in texts), *((one.text, one.package) for one in rung.imported)]
+    own = rung.facts.modules
+    found = (beyond_its_kernels(text, package, own, of_a_problem=of_a_problem) for text, package in every)
+    other = next(filter(None, found), "")
     if not other:
         return None
     package = other.partition(".")[0]
     if of_a_problem or other in NAMES or package in {*IMPORTS, *ELSEWHERE, *sys.stdlib_module_names}:
         why = "a rung's Python allocates, chooses sizes and launches"
         return "calls the library", f"it uses {other} besides its kernels; {why}"
-    return "not judged", f"it imports {other}: what it needs besides torch and triton has to stand in the file itself"
+    return "not judged", f"it imports {other}, which its project does not have; it may need torch and triton besides"
 
 
-def beyond_its_kernels(source: str, *, of_a_problem: bool = False) -> str:
-    """The first thing that a Python text imports or names to compute with besides its kernels; empty if none."""
-    nodes = list(ast.walk(ast.parse(source)))
-    imported = [alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names]
-    froms = [n for n in nodes if isinstance(n, ast.ImportFrom)]
-    imported += [f"{n.module or ''}.{alias.name}" for n in froms for alias in n.names]
+def beyond_its_kernels(source: str, package: str = "", own: Collection[str] = (), *, of_a_problem: bool = False) -> str:
+    """The first thing that a Python text imports or names to compute with besides its kernels; empty if none. It may
+    import its project's `own` modules."""
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    every = [(module, name) for module, name in imports(tree, package) if not {module, f"{module}.{name}"} & {*own}]
+    imported = [module if name == WHOLE else f"{module}.{name}" for module, name in every]
     names = {n.id for n in nodes if isinstance(n, ast.Name)} | {n.attr for n in nodes if isinstance(n, ast.Attribute)}
     packages = [name.partition(".")[0] for name in imported]
     if of_a_problem:
