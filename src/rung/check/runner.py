@@ -23,6 +23,7 @@ from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
 from rung.check.operands import Operands
 from rung.check.report import RAISED, Failure
 from rung.cuda.launch import occupy_stream
+from rung.cuda.pretended import Tuned
 from rung.cuda.source import without_comments
 from rung.dtypes import Dtype, element
 from rung.dtypes import dtype as dtype_named
@@ -94,6 +95,7 @@ class Host(Protocol):
     """Where the rung's code runs."""
 
     library_calls: set[str]  # computation outside its own kernels
+    tuned: Sequence[Tuned]  # with what the autotuned kernels of a file ran
 
     @property
     def atomics(self) -> bool:
@@ -135,6 +137,7 @@ class LocalRunner:
         self.device = device
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()
+        self.tuned: Sequence[Tuned] = ()
         self._atomics_before = emulator.atomics_ran()
 
     @property
