@@ -249,6 +249,10 @@ def _parameters(config: Any) -> dict[str, Any]:
     return {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
 
 
+def _sizes(config: Any) -> dict[str, int]:
+    return {n: v for n, v in _parameters(config).items() if isinstance(v, int) and n != "num_warps"}
+
+
 class _Trials:
     """In place of an autotuned kernel's measurements, which would decide nothing here: each call of other sizes runs
     some configurations that have not run yet, else the next in turn, and takes the first of these. Of many
@@ -260,7 +264,7 @@ class _Trials:
         self.configs: list[Any] = []
         self.tried: list[Any] = []
         self._offered: list[Any] = []
-        self._refused: list[Any] = []
+        self._refused: dict[Any, bool] = {}  # whether for its size
         self._call: Any = None
         self._rounds, self._ran, self._began = -1, 0, 0.0
 
@@ -278,24 +282,51 @@ class _Trials:
                 _tuners.append(self)
             self.tuner, self.configs = tuner, [*self._offered] or list(tuner.configs)  # a tuner may leave some out
         self._offered += [config] * (config not in self._offered)
-        chosen = _chosen([one for one in self.configs if one not in self._refused])
-        turn = chosen[self._rounds % len(chosen) if self._rounds < ROUNDS * len(chosen) else 0]
+        chosen = _chosen([one for one in self.configs if not self._is_refused(one)])
+        left = [one for one in chosen if one not in self.tried]
+        turn = left[0] if left else chosen[self._rounds % len(chosen) if self._rounds < ROUNDS * len(chosen) else 0]
         more = self._ran < TRIED_AT_ONCE and time.monotonic() < self._began + TRIED_SECONDS
-        fresh = config in chosen and config not in self.tried and (more or not self._ran)
-        if not fresh and (self._ran or config != turn):
-            return [1e3, 1e3, 1e3]
+        if config != turn or (self._ran and not (left and more)):
+            return [1e2 if config in self.tried else 1e4 if self._is_refused(config) else 1e3] * 3
         self.running = config
         try:
-            call()
+            with _fitting():
+                call()
         except RungError:
             raise
-        except Exception:  # Triton leaves the configuration out
-            self._refused.append(config)
+        except Exception as problem:  # Triton leaves the configuration out
+            self._refused[config] = type(problem).__name__ == "OutOfResources"
+            self._ran += bool(self.tried)  # one of these is taken
             raise
         self.running = None
-        self.tried += [config] * fresh
+        self.tried += [config] * bool(left)
         self._ran += 1
         return [float(self._ran)] * 3
+
+    def _is_refused(self, config: Any) -> bool:
+        """Whether it did not compile, or has no smaller tiles and no fewer stages than one that did not fit."""
+        sizes = _sizes(config)
+        larger = [_sizes(of) for of, too_large in self._refused.items() if too_large]
+        return config in self._refused or any(all(sizes.get(n, 0) >= v for n, v in of.items()) for of in larger)
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """What has more shared memory than the GPU is refused before its registers are allocated, which takes longest."""
+    from triton.backends.nvidia import compiler
+    from triton.runtime import driver
+    from triton.runtime.errors import OutOfResources
+
+    make = compiler.CUDABackend.make_ptx
+    most = driver.active.utils.get_device_properties(0)["max_shared_mem"]
+
+    def made(self: Any, source: Any, metadata: Any, *how: Any) -> Any:
+        if metadata["shared"] > most:
+            raise OutOfResources(metadata["shared"], most, "shared memory")
+        return make(self, source, metadata, *how)
+
+    with mock.patch.object(compiler.CUDABackend, "make_ptx", made):
+        yield
 
 
 _tuners: list[_Trials] = []
@@ -303,7 +334,7 @@ _tuners: list[_Trials] = []
 
 def _chosen(configs: Sequence[Any]) -> list[Any]:
     """As few as have the least and the largest value of every parameter, the first among them; small tiles first."""
-    values = {config: {n: v for n, v in _parameters(config).items() if isinstance(v, int)} for config in configs}
+    values = {config: _sizes(config) | {"num_warps": config.num_warps} for config in configs}
     names = {name for given in values.values() for name in given}
     some = {name: [given[name] for given in values.values() if name in given] for name in names}
     left = {(name, extreme(numbers)) for name, numbers in some.items() for extreme in (min, max)}
