@@ -46,7 +46,6 @@ Result = TypeVar("Result")
 def report_on_all(
     work: Sequence[CheckRequest],
     jobs: int | None = None,
-    say: Callable[[str], None] | None = None,
     rungs: Mapping[str, Rung] | None = None,
 ) -> Iterator[Report]:
     """Reports in the order of completion; a process that dies fails only its own rung. `rungs` are those that the
@@ -60,7 +59,7 @@ def report_on_all(
     rungs = rungs or {}
     if len(work) < 4 or jobs <= 1 or any(rung.kind == "launcher" for rung in rungs.values()):
         with reused():
-            yield from _check_in_turn(work, say, rungs)
+            yield from _check_in_turn(work, rungs)
         return
     portions = _portions(work, jobs)
     ahead = (
@@ -70,13 +69,11 @@ def report_on_all(
         yield from work_through(portions, report_on, _lost, jobs=jobs, seconds=SECONDS)
 
 
-def _check_in_turn(
-    work: Sequence[CheckRequest], say: Callable[[str], None] | None, rungs: Mapping[str, Rung]
-) -> Iterator[Report]:
+def _check_in_turn(work: Sequence[CheckRequest], rungs: Mapping[str, Rung]) -> Iterator[Report]:
     for asked in work:
         # Emulated operands are small, and threads on a busy machine would mostly wait for each other.
         with _printing_to_stderr(), one_thread() if asked.device == "emulator" else nullcontext():
-            report = report_on(asked, say, rungs.get(asked.rung))
+            report = report_on(asked, rungs.get(asked.rung))
         yield report
         if report.verdict == "stopped":
             return
@@ -95,14 +92,9 @@ def _compiling(work: Sequence[CheckRequest], cores: int) -> Iterator[None]:
                 if not isinstance(rung, CudaRung):
                     continue
                 real = dtype_named(task.dtype)
-                for case in rung.operation.cases:
-                    values = rung.operation.complete(case.values)
-                    if case.where == "file" or task.dtype not in case.dtypes:
-                        continue
-                    if rung.refusal(values, real, device="cuda") is not None:
-                        continue
+                for case, values in rung.cases(real, device="cuda"):
                     build = rung.build(values, real)
-                    if build not in submitted and not stopped.is_set():
+                    if case.where != "file" and build not in submitted and not stopped.is_set():
                         submitted.add(build)
                         compilers.submit(task.rung, values, task.dtype, None)
 
