@@ -30,7 +30,7 @@ from rung.check.trial import WRONG, Trials
 from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.emulator.coverage import Coverage, merged, unreached
+from rung.emulator.coverage import OF_TRITON, SPACES, Coverage, merged, unreached
 from rung.errors import CompileError, EmulatorFault, RungError, first_line
 from rung.lazy import torch
 from rung.operation import Case, Values
@@ -224,6 +224,8 @@ def judge(
 def _failed(failure: Failure | RungError, procedure: Procedure) -> None:
     report = procedure.report
     report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
+    if of := " and ".join(one.configuration for one in procedure.trials.host.tuned):
+        report.reason += f"; with the tuner's configuration {of}"
     if isinstance(failure, EmulatorFault):
         report.place, report.related = failure.place, failure.related
     if failure.kind == "unsupported":  # says nothing about the kernel
@@ -278,7 +280,9 @@ def _conclude(
     if trials.coverage:
         trials.ran = merged(trials.ran, host.coverage())
         of_triton = None if trials.cuda else rung.path and rung.path.resolve()  # whose functions have lines, too
-        report.unreached = [p for p in unreached(trials.ran) if of_triton in (None, Path(p.file).resolve())]
+        every = unreached(trials.ran, SPACES if trials.cuda else OF_TRITON)
+        report.unreached = [p for p in every if of_triton in (None, Path(p.file).resolve())]
+    report.notes += [f"{n} of its tuner's {of} configurations ran" for _, n, of in host.tuned if n < of]
     if host.library_calls:
         report.verdict = "calls the library"
         report.reason = f"right, but not by a kernel of its own: {', '.join(sorted(host.library_calls)[:6])}"
