@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
+
+
+@contextlib.contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Apart:
@@ -16,7 +30,8 @@ class Apart:
         context: Any = multiprocessing.get_context(method)
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=work, args=(other, *given), daemon=daemon)
-        self.process.start()
+        with interrupts_ignored():  # by what is started here, which this process ends
+            self.process.start()
         other.close()
 
     def __enter__(self) -> Apart:

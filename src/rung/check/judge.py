@@ -6,7 +6,6 @@ import copy
 import functools
 import multiprocessing
 import re
-import signal
 import threading
 import time
 import traceback
@@ -244,7 +243,6 @@ def _in_a_copy(procedure: Procedure, work: Callable[[], None]) -> Iterator[None]
     before = copy.deepcopy(report)
 
     def judged(pipe: Connection) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the original ends this process
         torch.set_num_threads(1)  # a copy has no other threads, and would wait for them
         copied()
         try:

@@ -20,7 +20,7 @@ from functools import cache
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
-from rung.apart import Apart
+from rung.apart import Apart, interrupts_ignored
 from rung.check.child import reused
 from rung.check.judge import report_on
 from rung.check.report import CheckRequest, Report
@@ -178,8 +178,7 @@ def work_through(
     second_try: set[int] = set()  # ids of items that a process ended before it had begun with
 
     def start() -> None:
-        with _interrupts_ignored():  # the process started here is ended by this one, too
-            workers.append(_Worker(_serve, work, niceness, method="forkserver", daemon=True))
+        workers.append(_Worker(_serve, work, niceness, method="forkserver", daemon=True))
         workers[-1].group = deque()
 
     def give(worker: _Worker[Item]) -> None:
@@ -247,18 +246,6 @@ def _serve(pipe: Connection, work: Callable[[Any], Any], niceness: int) -> None:
         pipe.send((work(item),))
 
 
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def completed(work: Callable[[], int], what: str) -> int:
     """The exit code that `work` returns in a child process. It calls functions of the user, which may end their
     process: that is an error, never a verdict."""
@@ -266,13 +253,14 @@ def completed(work: Callable[[], int], what: str) -> int:
     sys.stderr.flush()
 
     def run(pipe: Connection) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         atexit._clear()  # what the parent does at its end
         code = work()
         sys.stdout.flush()
         atexit._run_exitfuncs()
         pipe.send_bytes(bytes([code]))
 
-    with Apart(run) as child, _interrupts_ignored():  # the child is interrupted as well
+    with Apart(run) as child, interrupts_ignored():  # the child gets them
         try:
             return int(child.pipe.recv_bytes()[0])
         except EOFError:
