@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
-import signal
+import ctypes
+import os
+import pty
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from rung.cli import console
+from rung import progress
 
 
-def test_a_command_that_is_silent_for_a_while_tells_what_it_does(
+def test_what_is_done_is_told_after_a_while_even_if_a_call_holds_pythons_lock(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(console, "SILENCE", 0.6)
+    monkeypatch.setattr(progress, "APART", 0.6)
+    asleep = ctypes.PyDLL(None).usleep  # unlike CDLL's, its calls hold the lock
+    with progress.telling("reading"):
+        asleep(900_000)
+        progress.doing("computing\x1b[2J")
+        asleep(900_000)
+        progress.doing("")
+        asleep(900_000)
+    told = re.findall(r"(\S+), for \d s so far", capfd.readouterr().err)
+    assert told[:1] == ["reading"] and told[-1] == "computing?[2J"
+    with progress.telling("short"):
+        progress.stage("a stage")
+    progress.stage("after the end")
+    assert capfd.readouterr().err == "  a stage\n"
 
-    @console.telling("reading")
-    def command(seconds: float) -> float:
-        time.sleep(seconds)
-        console.doing("computing")
-        for _ in range(2):
-            subprocess.run([sys.executable, "-c", "pass"], check=True)  # a call that a signal interrupts
-        time.sleep(seconds)
-        return seconds
 
-    before = signal.getsignal(signal.SIGALRM)
-    assert command(1.3) == 1.3
-    lines = capfd.readouterr().err.splitlines()
-    assert [line.split(",")[0].strip() for line in lines] == ["reading", "computing"]
-    assert command(0.01) == 0.01 and not capfd.readouterr().err
-    assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+def test_a_check_on_a_terminal_is_never_silent(tmp_path: Path) -> None:
+    kernel = tmp_path / "scale.cu"
+    kernel.write_text(
+        'extern "C" __global__ void gelu(const float* x, float* out, int n) {\n'
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  if (i < n) out[i] = 0.5f * x[i] * (1.0f + tanhf(0.7978845608f * (x[i] + 0.044715f * x[i] * x[i] * x[i])));\n}\n"
+    )
+    near, far = pty.openpty()
+    command = [sys.executable, "-m", "rung", "check", "gelu", str(kernel), "--device", "emulator", "--quick"]
+    with subprocess.Popen(command, stdin=far, stdout=far, stderr=far, env={**os.environ, "TERM": "xterm"}) as process:
+        os.close(far)
+        last, silences, text = time.monotonic(), [], b""
+        while True:
+            try:
+                data = os.read(near, 1 << 16)
+            except OSError:  # the other end is closed
+                break
+            silences.append(time.monotonic() - last)
+            last, text = time.monotonic(), text + data
+    os.close(near)
+    assert process.returncode == 0 and max(silences) < 2.0
+    assert b"gelu/scale  f32" in text
+    assert text.rfind(b"\x1b[K") > text.rfind(b"so far") or b"so far" not in text

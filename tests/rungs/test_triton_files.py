@@ -12,8 +12,9 @@ import torch
 
 from rung.check.judge import report_on
 from rung.check.report import QUICK, CheckRequest
+from rung.cuda import pretended
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
+from rung.errors import RungError, TooLarge
 from rung.expressions import evaluate
 from rung.profile import inspect_triton
 from rung.rungs import catalogue
@@ -387,7 +388,7 @@ def test_a_function_that_only_calls_torch_is_not_taken_in_place_of_one_with_kern
 POWER = FIXED.replace("    assert N <= 512\n", "").replace("triton.next_power_of_2(N)", "N").replace("1e-4", "1e-5")
 
 
-@pytest.mark.parametrize(("written", "code"), [("", 3), ('NEEDS = ["next_pow2(C) == C"]\n', 0)])
+@pytest.mark.parametrize(("written", "code"), [("", 3), ('NEEDS = "next_pow2(C) == C"\n', 0)])
 def test_a_kernel_for_powers_of_two_is_not_judged_until_its_file_says_so(tmp_path: Path, written: str, code: int) -> None:
     path = tmp_path / "own.py"
     path.write_text(POWER + written)
@@ -467,3 +468,46 @@ def test_a_file_of_others_that_loses_nan_is_not_judged_or_says_so(constant: str,
     told = subprocess.run(command, capture_output=True, text=True)
     assert told.returncode == code, told.stdout
     assert ("LOSES_NAN" in told.stdout) == (code == 3)
+
+
+PROJECT = {
+    "pyproject.toml": "",
+    "src/ours/__init__.py": "from .checks import same\nfrom no_such_package import drawn\n",
+    "src/ours/checks.py": "import os\n\n\ndef same(a, b):\n    assert a.shape == b.shape\n\n\nos.system('false')\n",
+    "src/ours/sizes.py": "BLOCK = 64\n",
+    "helpers/grids.py": "import triton\n\nfrom ours.sizes import BLOCK\n\n\ndef blocks(n):\n    return (triton.cdiv(n, BLOCK),)\n",
+}
+OF_PROJECT = RESIDUAL.replace("import torch\n", "import torch\nfrom helpers import grids\n", 1)
+OF_PROJECT = OF_PROJECT.replace("tl\n", "tl\nfrom .. import same\nfrom ..sizes import BLOCK\n", 1)
+OF_PROJECT = OF_PROJECT.replace("calls.append(1)", "same(a, b)").replace("LAST", "a.numel()")
+OF_PROJECT = OF_PROJECT.replace("(triton.cdiv(a.numel(), 64),)", "grids.blocks(a.numel())").replace("=64", "=BLOCK")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "verdict"),
+    [
+        ("src/ours/sizes.py", "BLOCK = 64\n", "ok"),
+        ("helpers/grids.py", "def blocks(n):\n    return (n // 64,)\n", "failed"),
+        ("src/ours/checks.py", "import numpy\n\n\ndef same(a, b):\n    numpy.add(a, b)\n", "calls the library"),
+        ("src/ours/checks.py", "from no_such_package import same\n", "not judged"),
+    ],
+)
+def test_a_file_imports_what_it_needs_of_its_own_project(file: str, text: str, verdict: str, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    path = tmp_path / "src/ours/ops/add.py"
+    for name, content in {**PROJECT, file: text, "src/ours/ops/add.py": OF_PROJECT}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    command = [sys.executable, "-m", "rung", "check", "residual", str(path), "--quick", "--device", "emulator", "--json"]
+    told = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+    assert [one["verdict"] for one in told["results"]] == [verdict], told
+
+
+def test_a_kernel_that_a_gpu_has_no_room_for_is_no_mistake_on_a_gpu_either() -> None:
+    pytest.importorskip("triton")
+    of = catalogue.operation("softmax")
+    rung = catalogue.rung_from_file(of, FOREIGN / "tutorial_softmax.py")
+    values = of.complete({"B": 1, "NH": 1, "T": 2, "S": 1 << 17, "causal": 0, "scale": 1.0})
+    x = torch.zeros(1, 1, 2, 1 << 17)
+    with pretended.gpu(lambda kernel: None), pytest.raises(TooLarge):
+        rung.prepare({"x": x, "out": x.clone()}, values, dtype_named("f32"), device="cuda").run()

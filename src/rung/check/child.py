@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rung import progress
 from rung.check.report import SLOW, Failure, how_it_ended
 from rung.processors import cpu_seconds
 from rung.rungs.base import Device
@@ -45,6 +46,7 @@ class _Forked:
     def _run(settings: dict[str, Any], needed: Sequence[int], end: int) -> None:
         from rung.check import sandboxed
 
+        progress.silent()
         os.setsid()
         for standard, file in enumerate((os.open(os.devnull, os.O_RDONLY), end, end)):
             os.dup2(file, standard)
@@ -134,6 +136,7 @@ class Child:
         while data := os.read(self._process.stdout.fileno(), 1 << 14):
             text = data[:remaining].decode(errors="replace")
             remaining -= min(remaining, len(data))
+            progress.clear()
             sys.stderr.write("".join(c if c.isprintable() or c in "\n\t" else "?" for c in text))
             sys.stderr.flush()
 

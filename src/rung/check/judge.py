@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rung import progress
 from rung.check.child import copied, copies
 from rung.check.gpu_limits import unfit, unlaunchable
 from rung.check.report import ALONE, LADDER, QUICK, SHARE_REFUSED, CheckRequest, Effort, Failure, Report
@@ -42,7 +43,6 @@ SQUARE = 96  # sizes of a case that would be too dear as it is fitted
 FEW_LEGAL = 4  # with fewer cases that a rung takes, the others get sizes and scalars that it takes
 KEPT = 3 << 30  # bytes of GPU memory that a process keeps for its next rung; other processes need some, too
 _WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
-Progress = Callable[[str], None]
 
 
 def device_named(name: str | None) -> Device:
@@ -88,14 +88,14 @@ def _with_case(chosen: Sequence[Rung], case: str | None) -> Sequence[Rung]:
     return having
 
 
-def report_on(asked: CheckRequest, say: Progress | None = None, rung: Rung | None = None) -> Report:
+def report_on(asked: CheckRequest, rung: Rung | None = None) -> Report:
     """The verdict on one rung and dtype. Every error of a rung becomes a report. In another process than the one that
     chose the rung it is found again."""
     try:
         rung = rung or _find_rung(asked)
         if asked.file and rung.kind != "launcher":  # which runs in a process of its own anyway
-            return _judge_file(rung, asked, say)
-        return judge(rung, asked, say=say)
+            return _judge_file(rung, asked)
+        return judge(rung, asked)
     except RungError as error:
         return Report(asked.rung, asked.dtype, asked.device, "failed", str(error), error.kind)
     except Exception as error:
@@ -112,19 +112,19 @@ def _find_rung(asked: CheckRequest) -> Rung:
     return catalogue.rung_from_file(catalogue.operation(asked.operation), Path(asked.file), name)
 
 
-def _judge_file(rung: Rung, asked: CheckRequest, say: Progress | None) -> Report:
+def _judge_file(rung: Rung, asked: CheckRequest) -> Report:
     """A rung of unknown origin, in a process of its own; on a GPU the emulator checks for races as well."""
     if told := computes_beside(rung):
         return Report(rung.full_name, asked.dtype, asked.device, *told)
     several = processors() > 1 and multiprocessing.parent_process() is None
     at_once = several and copies(asked.device, str(rung.path))
     with Sandbox(asked.device, rung) as host:
-        report = judge(rung, asked, host, say=say, at_once=at_once)
-    if asked.device != "cuda" or report.verdict != "ok" or rung.kind != "cuda" or rung.emulate:
+        report = judge(rung, asked, host, at_once=at_once)
+    if asked.device != "cuda" or report.verdict != "ok" or rung.kind not in ("cuda", "triton") or rung.emulate:
         return report
-    effort = ALONE if asked.quick else asked.effort
+    effort = QUICK if rung.kind == "triton" else ALONE if asked.quick else asked.effort
     with Sandbox("emulator", rung) as host:
-        emulated = judge(rung, replace(asked, device="emulator", effort=effort), host, say=say)
+        emulated = judge(rung, replace(asked, device="emulator", effort=effort), host)
     if emulated.verdict == "failed":
         report.verdict, report.case = "failed", emulated.case
         report.reason = f"right on the GPU, but on the emulator: {emulated.reason}"
@@ -155,7 +155,6 @@ def judge(
     host: Host | None = None,
     *,
     compiled: bool = True,
-    say: Progress | None = None,
     at_once: bool = False,
 ) -> Report:
     """The report on one rung: names and types, launches and compilation for a GPU, the cases, and the rest; `at_once`
@@ -168,8 +167,8 @@ def judge(
     began = time.monotonic()
 
     def tell(stage: str) -> None:
-        if say:
-            say(f"{rung.full_name} {asked.dtype}: {stage} ({time.monotonic() - began:.1f} s)")
+        say = progress.stage if asked.effort.alone or asked.quick else progress.doing
+        say(f"{rung.full_name} {asked.dtype}: {stage} ({time.monotonic() - began:.1f} s)")
 
     lacking = [n for n, _ in asked.tuning if n not in rung.tune]
     if lacking:

@@ -46,7 +46,6 @@ Result = TypeVar("Result")
 def report_on_all(
     work: Sequence[CheckRequest],
     jobs: int | None = None,
-    say: Callable[[str], None] | None = None,
     rungs: Mapping[str, Rung] | None = None,
 ) -> Iterator[Report]:
     """Reports in the order of completion; a process that dies fails only its own rung. `rungs` are those that the
@@ -60,7 +59,7 @@ def report_on_all(
     rungs = rungs or {}
     if len(work) < 4 or jobs <= 1 or any(rung.kind == "launcher" for rung in rungs.values()):
         with reused():
-            yield from _check_in_turn(work, say, rungs)
+            yield from _check_in_turn(work, rungs)
         return
     portions = _portions(work, jobs)
     ahead = (
@@ -70,13 +69,11 @@ def report_on_all(
         yield from work_through(portions, report_on, _lost, jobs=jobs, seconds=SECONDS)
 
 
-def _check_in_turn(
-    work: Sequence[CheckRequest], say: Callable[[str], None] | None, rungs: Mapping[str, Rung]
-) -> Iterator[Report]:
+def _check_in_turn(work: Sequence[CheckRequest], rungs: Mapping[str, Rung]) -> Iterator[Report]:
     for asked in work:
         # Emulated operands are small, and threads on a busy machine would mostly wait for each other.
         with _printing_to_stderr(), one_thread() if asked.device == "emulator" else nullcontext():
-            report = report_on(asked, say, rungs.get(asked.rung))
+            report = report_on(asked, rungs.get(asked.rung))
         yield report
         if report.verdict == "stopped":
             return

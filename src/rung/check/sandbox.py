@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
 from rung.rungs import identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.python import PythonRung
+from rung.rungs.reached import WHOLE, imports
 
 BIND_SECONDS, RUN_SECONDS = 180.0, 10.0  # of CPU time of the process
 
@@ -213,22 +214,26 @@ def computes_beside(rung: Rung) -> tuple[Verdict, str] | None:
         return None
     of_a_problem = rung.operation.custom_check is not None
     texts = [rung.source] if of_a_problem else identity.texts(rung, lambda path: path.suffix == ".py")
-    other = next(filter(None, (beyond_its_kernels(text, of_a_problem=of_a_problem) for text in texts)), "")
+    every = [*((text, rung.facts.package) for text in texts), *((one.text, one.package) for one in rung.imported)]
+    own = rung.facts.modules
+    found = (beyond_its_kernels(text, package, own, of_a_problem=of_a_problem) for text, package in every)
+    other = next(filter(None, found), "")
     if not other:
         return None
     package = other.partition(".")[0]
     if of_a_problem or other in NAMES or package in {*IMPORTS, *ELSEWHERE, *sys.stdlib_module_names}:
         why = "a rung's Python allocates, chooses sizes and launches"
         return "calls the library", f"it uses {other} besides its kernels; {why}"
-    return "not judged", f"it imports {other}: what it needs besides torch and triton has to stand in the file itself"
+    return "not judged", f"it imports {other}, which its project does not have; it may need torch and triton besides"
 
 
-def beyond_its_kernels(source: str, *, of_a_problem: bool = False) -> str:
-    """The first thing that a Python text imports or names to compute with besides its kernels; empty if none."""
-    nodes = list(ast.walk(ast.parse(source)))
-    imported = [alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names]
-    froms = [n for n in nodes if isinstance(n, ast.ImportFrom)]
-    imported += [f"{n.module or ''}.{alias.name}" for n in froms for alias in n.names]
+def beyond_its_kernels(source: str, package: str = "", own: Collection[str] = (), *, of_a_problem: bool = False) -> str:
+    """The first thing that a Python text imports or names to compute with besides its kernels; empty if none. It may
+    import its project's `own` modules."""
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    every = [(module, name) for module, name in imports(tree, package) if not {module, f"{module}.{name}"} & {*own}]
+    imported = [module if name == WHOLE else f"{module}.{name}" for module, name in every]
     names = {n.id for n in nodes if isinstance(n, ast.Name)} | {n.attr for n in nodes if isinstance(n, ast.Attribute)}
     packages = [name.partition(".")[0] for name in imported]
     if of_a_problem:

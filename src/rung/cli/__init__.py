@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import functools
 import importlib
@@ -14,9 +15,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rung import progress
 from rung.cli.ending import discard_output, exit_code_of, interrupted
 from rung.errors import RungError
 
@@ -75,6 +78,9 @@ VERBS = {verb: row for group in GROUPS.values() for verb, row in group.items()}
 COMPILING = (
     "adopt", "climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count", "draw", "calibrate",
 )  # fmt: skip
+TELLING = {  # verbs that tell what they do from the first second, and their first step
+    "check": "reading the file and the operation", "run": "reading the options", "adopt": "reading the file",
+}  # fmt: skip
 DOCUMENTED = ("check", "run", "inspect", "count")  # verbs with one JSON document (show/document.py)
 
 
@@ -82,7 +88,23 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; foreseeable mistakes end in one sentence and exit code 2."""
     words = sys.argv[1:] if arguments is None else arguments
     _prepare_streams()
-    sys.exit(exit_code_of(functools.partial(_dispatch, words)))
+    work = functools.partial(_dispatch, words)
+    if arguments is None and words and words[0] in TELLING:
+        _end_at_once(work)
+    sys.exit(exit_code_of(work))
+
+
+def _end_at_once(work: Callable[[], int]) -> NoReturn:
+    """Ends the process with the code of `work`, without the time, up to seconds, in which Python takes torch apart."""
+    try:
+        code = exit_code_of(work)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # it is closed
+            stream.flush()
+    os._exit(code)
 
 
 def _prepare_streams() -> None:
@@ -119,7 +141,8 @@ def _dispatch(words: list[str]) -> int:
     if verb == "cc":  # whose options are nvcc's
         code: int = importlib.import_module("rung.cli.cc").cc(words[1:])
         return code
-    return _run(verb, _whole(words[1:]))
+    with progress.telling(TELLING[verb], progress.BEGAN) if verb in TELLING else nullcontext():
+        return _run(verb, _whole(words[1:]))
 
 
 def _whole(words: list[str]) -> list[str]:

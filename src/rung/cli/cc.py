@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from rung.cli import console
+from rung import progress
 from rung.cli.ending import exit_code_of
 from rung.emulator import nvcc
 
 
-@console.telling("reading the options")
 def cc(words: list[str]) -> int:
-    return nvcc.cc(words, console.step)
+    with progress.telling("reading the options"):
+        return nvcc.cc(words, progress.doing)
 
 
 def main() -> None:

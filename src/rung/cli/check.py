@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from rung import progress
 from rung.cli import console, cubins, options
 from rung.cli.ending import exit_code_of
 from rung.errors import RungError
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
     from rung.rungs.base import Rung
 
 INTERRUPTED = 130  # exit code
-FEW = 4  # requests whose progress is shown
 
 
-@console.telling("reading the file and the operation")
 def check(
     rung: Annotated[
         str | None, typer.Argument(metavar="[OP[/RUNG]]", help="A ladder or one rung; all when left out.")
@@ -98,7 +97,7 @@ def check(
     from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, exit_code
     from rung.cuda.source import kernels_in
     from rung.dtypes import dtype as dtype_named
-    from rung.rungs import adopt, catalogue
+    from rung.rungs import catalogue
     from rung.rungs.cuda import CudaRung
     from rung.rungs.header import has_header
     from rung.rungs.python import PythonRung
@@ -136,7 +135,6 @@ def check(
                 text = read_text(path)
                 if kernels_in(text) and not has_header(text):
                     console.note(f"rung: {path} has no header; those that fit it are tried.")
-                    adopt.progress[:] = [console.note]
             chosen = [r for r in catalogue.select(operation, path) if libraries or r.kind != "library"]
         own = chosen[0]
         again = ["check", "--problem", problem, rung] if problem else ["check", operation, path] if path else []
@@ -202,6 +200,7 @@ def _again_at_each_save(once: Callable[[], int], file: Path) -> int:
                 return code
             try:
                 console.note(f"rung: waiting for {file.name} to be saved; ^C ends.")
+                progress.doing("")
                 child.started_ahead()
                 while not file.is_file() or file.stat().st_mtime_ns == saved:
                     time.sleep(0.1)
@@ -246,17 +245,16 @@ def _report(
         nonlocal remarks
         if code or goals is None:
             return code
-        console.doing("counting what the kernels do to memory")
+        progress.doing("counting what the kernels do to memory")
         remarks = counted(chosen[0], work[0].dtype, goals)
-        console.doing("printing the remarks")
+        progress.doing("printing the remarks")
         return int(bool(remarks.missed))
 
-    say = _progress if len(work) < FEW else None
-    console.doing("compiling the kernels" if say else f"0 of {len(work)} are judged")
+    progress.doing(f"0 of {len(work)} are judged")
     try:
-        for report in (doubted(r, by_name[r.rung]) for r in report_on_all(work, jobs, say, by_name)):
+        for report in (doubted(r, by_name[r.rung]) for r in report_on_all(work, jobs, by_name)):
             known.append(report)
-            console.doing(f"{len(known)} of {len(work)} are judged")
+            progress.doing(f"{len(known)} of {len(work)} are judged")
             if output is not None:
                 store.append(as_result(report, by_name[report.rung]), output)
             _say(report, work, file=sys.stderr if json else sys.stdout)
@@ -277,12 +275,6 @@ def _report(
         code = count()
         print("".join(f"{line}\n" for line in (*remarks.others, *remarks.missed)), end="")
     return code
-
-
-def _progress(stage: str) -> None:
-    """A line for each stage of a check, apart from the verdicts."""
-    console.doing(stage)
-    print(f"  {stage}", file=sys.stderr, flush=True)
 
 
 def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> int:

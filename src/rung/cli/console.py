@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
-import os
 import shutil
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from rung.cli.ending import BEGAN
+from rung.progress import clear, telling
 from rung.show.verb_tables import Table, aligned
 
-F = TypeVar("F", bound=Callable[..., Any])
 STYLES = {
     "ok": "green",
     "failed": "bold red",
@@ -152,70 +147,8 @@ def show(pieces: Iterable[str | Table]) -> None:
 
 def note(text: str) -> None:
     """A note on standard error."""
+    clear()
     print(text, file=sys.stderr)
-
-
-# Seconds without a line until one says what is done, the first time and later; of a pipe, from there to the next;
-# between two looks at the clock.
-FIRST, SILENCE, APART, TICK = 0.6, 1.0, 10.0, 0.25
-_doing, _since, _due, _shown = "", 0.0, math.inf, False
-_told = False  # whether a command of this process has begun to tell
-
-
-def doing(what: str) -> None:
-    """What is done from here on, for `telling`: of the first command since the process began."""
-    global _doing, _since, _due, _shown, _told
-    if _shown:
-        status("")
-    _doing, _since, _shown = what, time.monotonic() if _told else BEGAN, False
-    _due = _since + (SILENCE if _told else FIRST)
-    _told = True
-
-
-def step(what: str) -> None:
-    """As `doing`, where nothing was printed since the last step; nothing is told from here on if `what` is empty."""
-    global _due
-    due = _due
-    doing(what)
-    _due = min(due, _due) if what else math.inf
-
-
-def _tell(*_: object) -> None:
-    global _due, _shown
-    now = time.monotonic()
-    if now < _due:
-        return
-    _shown = sys.stderr.isatty()
-    _due = now + (SILENCE if _shown else APART)
-    line = f"  {_doing}, for {now - _since:.0f} s so far"
-    if _shown:
-        line = f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}"
-    with contextlib.suppress(OSError):  # standard error may be closed; not by print, which may be under way
-        os.write(2, f"{line}{'' if _shown else chr(10)}".encode())
-
-
-def telling(first: str) -> Callable[[F], F]:
-    """A command that tells on standard error what it does when it has printed nothing for a while; no thread does it,
-    since a process with threads is not forked."""
-
-    def decorated(command: F) -> F:
-        @functools.wraps(command)
-        def told(*given: Any, **named: Any) -> Any:
-            if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
-                return command(*given, **named)
-            doing(first)
-            before = signal.signal(signal.SIGALRM, _tell)
-            signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
-            try:
-                return command(*given, **named)
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, before)
-                doing("")
-
-        return told  # type: ignore[return-value]
-
-    return decorated
 
 
 def status(text: str) -> None:
@@ -225,14 +158,9 @@ def status(text: str) -> None:
         print(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
 
 
-@contextlib.contextmanager
-def counting(what: str) -> Iterator[None]:
-    """Says on a terminal what is counted, as long as it is."""
-    status(f"counting {what}; the first time ever takes half a minute")
-    try:
-        yield
-    finally:
-        status("")
+def counting(what: str) -> AbstractContextManager[None]:
+    """Says what is counted, as long as it is."""
+    return telling(f"counting {what}; the first time ever takes half a minute")
 
 
 @contextlib.contextmanager

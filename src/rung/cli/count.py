@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rung import progress
 from rung.cli import console, options
 from rung.errors import RungError
 from rung.profile import cubins
@@ -219,7 +220,7 @@ def of_program(
     if not any(re.search(r"\bmain\s*\(", file.read_text(errors="replace")) for file in files if file.is_file()):
         raise RungError(f"{files[0]} has no main: name a kernel's operation, as in `rung count gelu {files[0]}`.")
     built = executable.Options(tuple(include), tuple(define), standard)
-    with running.built(files, built, libraries, console.step) as program:
+    with running.built(files, built, libraries, progress.doing) as program:
         how = running.Execution(races="no", gpu=seen_gpu, quiet=True, counts=program.with_name("counts"))
         ended = running.run(program, arguments, how, keep=json)
         counted = Counted(str(files[0]), "", "", counting.counted(program.with_name("counts")), {})

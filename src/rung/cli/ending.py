@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 
 from rung.errors import RungError
-
-BEGAN = time.monotonic()  # before most modules are imported
 
 
 def exit_code_of(work: Callable[[], int]) -> int:

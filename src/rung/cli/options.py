@@ -137,7 +137,6 @@ def operation_and_file(operation: str | None, file: Path | None) -> tuple[str | 
     from rung.rungs import adopt
 
     path = Path(operation)
-    adopt.progress[:] = [console.note]
     found = adopt.taken_for(path, list(folders()))
     console.note(f"rung: {path} is taken for {found}; to say otherwise: rung check OP {path}")
     return found, path

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from rung import progress
 from rung.cli import console, options
 from rung.errors import RungError
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 _RACES = {"auto": [], "yes": ["--races"], "no": ["--no-races"]}
 
 
-@console.telling("reading the options")
 def run(
     words: Annotated[
         list[str],
@@ -95,7 +95,7 @@ def run(
     )
     arch = gpu_runtime.architecture() if on_gpu else machine.ARCH
     built = executable.Options(tuple(include or ()), tuple(define or ()), standard, more=of_host, arch=arch)
-    with running.built(files, built, linked, console.step) as program:
+    with running.built(files, built, linked, progress.doing) as program:
         used = how
         ended = running.run(program, arguments, how, keep=as_json)
         if order == "all" and not ended.code:

@@ -25,15 +25,21 @@ def enabled(multiprocessors: int = MULTIPROCESSORS) -> Iterator[None]:
         yield
         return
     capability = int(re.sub(r"\D", "", module.ambient().arch))
-    with pretended.gpu(_launch, multiprocessors=multiprocessors, capability=capability):
-        try:
-            yield
-        except RungError:
-            raise
-        except Exception as problem:
-            if told := _of_the_compiler(problem):
-                raise (TooLarge if type(problem).__name__ == "OutOfResources" else CompileError)(told) from problem
-            raise
+    with pretended.gpu(_launch, multiprocessors=multiprocessors, capability=capability), explained():
+        yield
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Inside, what Triton's compiler refuses is an error of rung's, with its place."""
+    try:
+        yield
+    except RungError:
+        raise
+    except Exception as problem:
+        if told := _of_the_compiler(problem):
+            raise (TooLarge if type(problem).__name__ == "OutOfResources" else CompileError)(told) from problem
+        raise
 
 
 @contextmanager
@@ -53,7 +59,8 @@ def _of_the_compiler(problem: BaseException) -> str:
 
     package = str(Path(triton.__file__).parent)
     frames = traceback.extract_tb(problem.__traceback__)
-    if not any(frame.filename.startswith(package) for frame in frames) or "allocator" in str(problem):
+    others = "allocator" in str(problem) or str(problem).startswith("Triton Error")  # those of a GPU's driver
+    if others or not any(frame.filename.startswith(package) for frame in frames):
         return ""
     chain = [problem]
     while chain[-1].__cause__ is not None:
@@ -62,8 +69,8 @@ def _of_the_compiler(problem: BaseException) -> str:
     text = [words for part in str(chain[-1]).splitlines() if (words := part.strip(" ^"))]
     caller = next((f for f in reversed(frames) if not f.filename.startswith((package, *_HERE))), None)
     where = line or (f"{Path(caller.filename).name}, line {caller.lineno}" if caller else "")
-    arch = module.ambient().arch.rstrip("a")
-    return f"{where}: does not compile for {arch}: {text[-1] if text else type(problem).__name__}"
+    arch = triton.runtime.driver.active.get_current_target().arch
+    return f"{where}: does not compile for sm_{arch}: {text[-1] if text else type(problem).__name__}"
 
 
 def _line(problem: BaseException) -> str:

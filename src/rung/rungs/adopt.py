@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rung import progress
 from rung.cuda import kept
 from rung.cuda.host_code import host_part
 from rung.cuda.limits import GRID, THREADS_BLOCK
@@ -51,11 +52,10 @@ from rung.rungs.words import SCALARS, names_of, plain_name
 MOST = 48  # proposals that are tried
 CANDIDATES = 3  # that are shown, where none is right
 SECONDS, IDLE = 20.0, 4  # of CPU time; times that, for processes that wait
-SILENCE = 1.0  # seconds
+TICK = 0.5  # seconds between two looks at the clock
 WHOLE = 4  # letters: a shorter word is found as a part of a name only
 OPERATIONS = 3  # of those that names speak of, whose headers are tried
 _end = math.inf  # of the present budget
-progress: list[Callable[[str], None]] = []  # whom trials that take longer are told
 OTHER_SHAPE = 4  # proposals with other bindings go before another grid than the one that the file writes
 DEEP = 8  # names that stand for other names
 BLOCK = 256  # threads, if the file does not say
@@ -153,8 +153,7 @@ def taken_for(path: Path, known: list[str]) -> str:
         return names[0]
     with budget():
         for n, name in enumerate(names[:OPERATIONS]):
-            for say in progress if names[1:] else ():
-                say(f"rung: {path} may be {' or '.join(names[n:OPERATIONS])}; {name} is tried")
+            progress.stage(f"{path} may be {' or '.join(names[n:OPERATIONS])}; {name} is tried")
             with suppress(RungError):
                 found = adopted(operation(name), path)
                 if found is None or not found.doubts:
@@ -192,8 +191,7 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
     proposals = [table for table, _ in (found[:1] if sure else found)]
     instances = {table["launch"][0]["kernel"]: table for table in reversed(proposals)}
     for instance, table in reversed(instances.items()):
-        for say in progress:
-            say(f"rung: {instance} is compiled")
+        progress.doing(f"{instance} is compiled")
         if _compiles(of, path, table):
             break
         proposals = [one for one in proposals if one["launch"][0]["kernel"] != instance]
@@ -266,12 +264,11 @@ def budget(seconds: float = SECONDS) -> Iterator[Callable[[], float]]:
 def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
     """The first right proposal, with what its trial adds, and how many were tried; a wrong one may end its process, and
     the next goes on."""
-    for say in progress:
-        say(f"rung: {len(proposals)} headers are tried")
+    progress.doing(f"{len(proposals)} headers are tried")
     from rung.rungs.adopt_trial import PASSES, tried  # it imports torch: a copy of this process has it
 
     first = begun = 0
-    began = said = time.monotonic()
+    began = time.monotonic()
     held: dict[str, Any] | None = None  # right at some shapes: another may be right everywhere
     context: Any = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
     with budget() as left:
@@ -282,18 +279,15 @@ def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) ->
             end.close()
             own, begun = 0.0, first - 1
             try:
-                while left() > own and (now := time.monotonic()) < began + IDLE * SECONDS:
-                    if now - said > SILENCE:
-                        said, number = now, max(begun, first) % len(proposals) + 1
-                        for say in progress:
-                            say(f"rung: header {number} of {len(proposals)} is tried ({now - began:.1f} s)")
+                while left() > own and time.monotonic() < began + IDLE * SECONDS:
                     with suppress(OSError):
                         own = cpu_seconds(process.pid)
-                    if not answers.poll(SILENCE / 2):
+                    if not answers.poll(TICK):
                         continue
                     answer = json.loads(answers.recv_bytes())
                     if isinstance(answer, int):
                         begun = answer
+                        progress.doing(f"header {begun % len(proposals) + 1} of {len(proposals)} is tried")
                         if held is not None and begun >= len(proposals):
                             return held, len(proposals)
                     elif answer is not None and answer["wrong"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from rung.expressions import Names, evaluate, evaluate_int
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import alignment, header
+from rung.rungs.reached import Imported
 
 if TYPE_CHECKING:
     from rung.cuda.launch import LaunchConfig, Module
@@ -95,6 +96,11 @@ class Rung(ABC):
     @property
     def full_name(self) -> str:
         return f"{self.operation.name}/{self.name}"
+
+    @property
+    def imported(self) -> Collection[Imported]:
+        """The modules of its own project that it imports."""
+        return ()
 
     @property
     def foreign(self) -> bool:

@@ -238,10 +238,15 @@ def _merge(key: str, inherited: Any, own: Any, origin: str) -> Any:
     if isinstance(inherited, dict) and isinstance(own, dict):
         return inherited | own
     if key == "needs":
-        return [n for part in (inherited, own) for n in (part if isinstance(part, list) else [part])]
+        return all_needs(inherited, own)
     if key == "launch" and isinstance(own, list) and len(own) == len(inherited):
         return [_merge("", *pair, origin) for pair in zip(inherited, own, strict=True)]
     raise RungError(f"{origin}: {key} is in the header and in inherit, and the two cannot be merged; drop one.")
+
+
+def all_needs(*parts: Any) -> list[Any]:
+    """Conditions as a list; each part is a condition or several."""
+    return [n for part in parts for n in (part if isinstance(part, list | tuple) else [part])]
 
 
 def _file_of(rung: str, origin: str) -> Path:

@@ -35,7 +35,7 @@ _SPACE = re.compile(r"(?<=\w) (?!\w)|(?<!\w) (?=\w)|(?<![\w+&<>-]) (?!\w)")  # w
 
 def text(rung: Rung) -> str:
     """The digest of a rung's text and of every file that it includes or names."""
-    parts = [own_text(rung)]
+    parts = [own_text(rung), *(_digest(_python(one.text)) for one in rung.imported)]
     if rung.path is not None:
         parts += sorted(_digest_of(path, path.stat().st_mtime_ns) for path in files(rung))
     return _digest("\n".join(parts))

@@ -6,6 +6,7 @@ import inspect
 import math
 import sys
 from collections import ChainMap
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial, reduce
 from pathlib import Path
@@ -18,6 +19,7 @@ from rung.lazy import torch
 from rung.operation import Operation
 from rung.rungs import python_module
 from rung.rungs.base import Call, Device, Prepared, Rung, device_facts
+from rung.rungs.reached import Imported
 from rung.rungs.words import SHAPES
 
 
@@ -38,6 +40,10 @@ class PythonRung(Rung):
         return self.facts.source
 
     @property
+    def imported(self) -> Collection[Imported]:
+        return self.facts.modules.values()
+
+    @property
     def foreign(self) -> bool:
         return self.guessed or self.facts.entry is not None
 
@@ -51,8 +57,7 @@ class PythonRung(Rung):
     def load(self, device: Device) -> ModuleType:
         """The module itself, as Triton compiles it for a GPU that is not there, if there is none."""
         assert self.path is not None
-        chosen = self.facts.source if self.facts.entry else None
-        return python_module.load(self.path, emulated=device != "cuda", chosen=chosen)
+        return python_module.load(self.path, self.facts, emulated=device != "cuda")
 
     def bound(self, call: Call) -> Prepared:
         entry = self.facts.entry
@@ -77,11 +82,11 @@ class PythonRung(Rung):
 
     def _gpu(self, device: Device) -> AbstractContextManager[None]:
         """What the file's own code sees: a GPU, whose kernels are Triton's, where there is none."""
-        if device == "cuda" or not (self.facts.triton or "triton" in sys.modules):  # a file that it imports may use it
+        if not (self.facts.triton or "triton" in sys.modules):  # a file that it imports may use it
             return nullcontext()
         from rung.emulator import triton
 
-        return triton.enabled(device_facts(device)[1])
+        return triton.explained() if device == "cuda" else triton.enabled(device_facts(device)[1])
 
     def arguments(self, call: Call) -> dict[str, Any]:
         """The arguments of `run`, by name."""

@@ -10,18 +10,21 @@ import os
 import re
 import sys
 import tokenize
-from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 from rung.errors import CompileError, RungError
-from rung.files import read_bytes, read_text
+from rung.files import read_text
 from rung.operation import Operand, Operation
-from rung.rungs.header import Header, of_constants
+from rung.rungs.header import Header, all_needs, of_constants
 from rung.rungs.python_entry import Entry, entry_of, parameters, proposed
-from rung.rungs.reached import reached_from, text_of
+from rung.rungs.reached import Imported, Project, reached_from, text_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Facts:
     parameters: dict[str, bool]  # of run(): name -> required
     triton: bool
     entry: Entry | None = None  # what is called in place of a function run
+    package: str = ""  # to which its relative imports belong
+    modules: Mapping[str, Imported] = field(default_factory=dict)  # of its own project that it imports
 
 
 def read_facts(path: Path, operation: Operation | None = None, table: dict[str, Any] | None = None) -> Facts:
@@ -57,7 +62,9 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
     triton = any("triton" in _import(n) for n in tree.body)
     if run is not None:
         doc = " ".join((ast.get_docstring(tree) or f"run of {path.name}.").split())
-        return Facts(source, of_constants(constants, doc, str(path)), parameters(run), triton)
+        project = Project(path, tree)
+        header = of_constants(constants, doc, str(path))
+        return Facts(source, header, parameters(run), triton, None, project.package, project.modules)
     found = (proposed(tree, operation, table) if table else entry_of(tree, operation)) if operation else None
     if found is None:
         operands = operation.operands if operation else ()
@@ -66,16 +73,18 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
             f"{path} has no function run of operands, and none that takes only operands by name ({every}); define "
             f"run({least})."
         )
-    text = text_of(source, reached_from(tree, found.root))
+    chosen = reached_from(tree, found.root)
+    text, project = text_of(source, chosen), Project(path, chosen)
     formats = [dtype for word, dtype in _FORMATS.items() if word in text][:1]
     if "tl.dot(" in text and not formats and not _WHOLE.search(text):
         formats = ["tf32"] if operation and any("tf32" in c.dtypes for c in operation.cases) else []  # by default
-    needs = [*constants.get("NEEDS", ()), *found.needs]
+    needs = all_needs(constants.get("NEEDS", ()), found.needs)
     constants = {**({"DTYPES": formats} if formats else {}), **constants, "NEEDS": needs}
     if table and "zeroed" in table:
         constants["ZEROED"] = table["zeroed"]
     idea = " ".join((ast.get_docstring(tree) or f"{found.name} of {path.name}.").split())
-    return Facts(text, of_constants(constants, idea, str(path)), parameters(found.function), triton, found)
+    header = of_constants(constants, idea, str(path))
+    return Facts(text, header, parameters(found.function), triton, found, project.package, project.modules)
 
 
 def _least(operands: tuple[Operand, ...]) -> list[Operand]:
@@ -118,46 +127,66 @@ def beside(path: str, name: str) -> ModuleType:
     return load(Path(path).with_name(name), emulated=_emulated)
 
 
-def load(path: Path, *, emulated: bool = False, chosen: str | None = None) -> ModuleType:
-    """The module at `path`, or what is chosen of its text; with `emulated`, its kernels are compiled for a GPU that is
-    not there."""
-    try:
-        text = read_bytes(path) if chosen is None else chosen.encode()
-    except OSError as error:
-        raise RungError(f"{path} cannot be read: {error.strerror}.") from None
-    digest = hashlib.sha256(text).hexdigest()[:12]
+def load(path: Path, facts: Facts | None = None, *, emulated: bool = False) -> ModuleType:
+    """The module at `path`, or what the facts say of its text; with `emulated`, its kernels are compiled for a GPU that
+    is not there."""
+    package, modules = (facts.package, facts.modules) if facts else ("", {})
+    texts = [facts.source if facts else read_text(path), *(one.text for one in modules.values())]
+    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
     key = (str(path.resolve()), digest, emulated)
     if key not in _loaded:
         global _emulated
         before, _emulated = _emulated, emulated
+        sys.meta_path[:] = [_OfProject(modules), *(f for f in sys.meta_path if not isinstance(f, _OfProject))]
+        for name in modules:
+            sys.modules.pop(name, None)
+        name = ".".join(filter(None, [package, f"rung_file_{digest}" + ("_emulated" if emulated else "")]))
         try:
-            if emulated and b"triton" in text:
-                from rung.emulator import triton
-
-                with triton.enabled():
-                    _loaded[key] = _execute(path, f"rung_file_{digest}_emulated", text)
-            else:
-                name = f"rung_file_{digest}" + ("_emulated" if emulated else "")
-                _loaded[key] = _execute(path, name, text)
+            with _gpu_that_is_not_there() if emulated and any("triton" in text for text in texts) else nullcontext():
+                _loaded[key] = _execute(path, name, texts[0])
         finally:
             _emulated = before
     return _loaded[key]
 
 
+def _gpu_that_is_not_there() -> AbstractContextManager[None]:
+    from rung.emulator import triton
+
+    return triton.enabled()
+
+
 class _FromText(SourceFileLoader):
     """Compiles a text, whatever compiled code lies beside its file."""
 
-    def __init__(self, name: str, path: str, text: bytes) -> None:
+    def __init__(self, name: str, path: str, text: str) -> None:
         super().__init__(name, path)
         self.text = text
 
     def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.text, self.path)
+        return self.source_to_code(self.text.encode(), self.path)
 
 
-def _execute(path: Path, name: str, text: bytes) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path, loader=_FromText(name, str(path), text))
-    assert spec is not None and spec.loader is not None
+def _spec(name: str, path: Path, text: str, inner: list[str] | None = None) -> ModuleSpec:
+    loader = _FromText(name, str(path), text)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader, submodule_search_locations=inner)
+    assert spec is not None
+    return spec
+
+
+class _OfProject(MetaPathFinder):
+    """Finds the modules of the project to which the file belongs that was loaded last."""
+
+    def __init__(self, modules: Mapping[str, Imported]) -> None:
+        self.modules = modules
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        of = self.modules.get(name)
+        return None if of is None else _spec(name, of.path, of.text, [] if of.package == name else None)
+
+
+def _execute(path: Path, name: str, text: str) -> ModuleType:
+    spec = _spec(name, path, text)
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
