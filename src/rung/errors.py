@@ -23,6 +23,12 @@ class CompileError(RungError):
         self.reason = reason  # the first error alone, in one line
 
 
+class Unjudged(RungError):
+    """A file that rung cannot judge as it is, with what would help: no verdict, and no wrong argument either."""
+
+    kind = "not judged"
+
+
 class TooLarge(RungError):
     """A launch that needs more than a GPU has."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pty
@@ -42,19 +43,35 @@ def test_a_check_on_a_terminal_is_never_silent(tmp_path: Path) -> None:
         "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
         "  if (i < n) out[i] = 0.5f * x[i] * (1.0f + tanhf(0.7978845608f * (x[i] + 0.044715f * x[i] * x[i] * x[i])));\n}\n"
     )
-    near, far = pty.openpty()
-    command = [sys.executable, "-m", "rung", "check", "gelu", str(kernel), "--device", "emulator", "--quick"]
-    with subprocess.Popen(command, stdin=far, stdout=far, stderr=far, env={**os.environ, "TERM": "xterm"}) as process:
-        os.close(far)
-        last, silences, text = time.monotonic(), [], b""
-        while True:
-            try:
-                data = os.read(near, 1 << 16)
-            except OSError:  # the other end is closed
-                break
-            silences.append(time.monotonic() - last)
-            last, text = time.monotonic(), text + data
-    os.close(near)
-    assert process.returncode == 0 and max(silences) < 2.0
-    assert b"gelu/scale  f32" in text
+    code, text, silence = _on_a_terminal("check", "gelu", str(kernel), "--device", "emulator", "--quick")
+    assert code == 0 and silence < 2.0 and b"gelu/scale  f32" in text
     assert text.rfind(b"\x1b[K") > text.rfind(b"so far") or b"so far" not in text
+
+
+def test_a_program_on_a_terminal_is_told_of_while_it_computes_and_writes_nothing(tmp_path: Path) -> None:
+    program = tmp_path / "computes.cu"
+    program.write_text(
+        "#include <cstdio>\n#include <ctime>\n#include <unistd.h>\n__global__ void one() {}\n"
+        "int main() {\n  one<<<1, 1>>>(); one<<<1, 1>>>(); cudaDeviceSynchronize();\n"
+        "  for (clock_t begun = clock(); clock() - begun < 2.5 * CLOCKS_PER_SEC;);\n"
+        '  printf("%d of 2 are terminals\\n", isatty(1) + isatty(2));\n  return 7;\n}\n'
+    )
+    code, text, silence = _on_a_terminal("run", str(program), "--quiet")
+    assert code == 7 and silence < 2.5
+    assert re.search(rb"\r\x1b\[K  host code runs, \d s, 2 launches so far\r\x1b\[K", text)
+    assert text.endswith(b"\r\x1b[K2 of 2 are terminals\r\n")
+
+
+def _on_a_terminal(*words: str) -> tuple[int, bytes, float]:
+    """The exit code, what the terminal gets, and the longest silence in seconds."""
+    near, far = pty.openpty()
+    command, environment = [sys.executable, "-m", "rung", *words], {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, stdin=far, stdout=far, stderr=far, env=environment) as process:
+        os.close(far)
+        last, silences, text = time.monotonic(), [0.0], b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while data := os.read(near, 1 << 16):
+                silences.append(time.monotonic() - last)
+                last, text = time.monotonic(), text + data
+    os.close(near)
+    return process.returncode, text, max(silences)

@@ -45,7 +45,7 @@ SURE = {
 @pytest.mark.parametrize("name", SURE)
 def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     operation, bind, grid, block = SURE[name]
-    monkeypatch.setattr(adopt, "try_proposals", lambda *_: (None, 1))  # as if it were wrong: the text is certain
+    monkeypatch.setattr(adopt, "try_proposals", lambda *_: (None, "wrong"))  # as if it were wrong: the text is certain
     path = FOREIGN / f"{name}.cu"
     source = read_text(path)
     assert adopt.spoken_of(source, path, list(catalogue.folders()))[0] == operation
@@ -181,7 +181,7 @@ ADDS += "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < N) out[i] = (flo
 def test_the_hosts_code_of_headers_is_no_kernels_and_their_types_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adopt, "try_proposals", lambda of, path, tables: ({"table": tables[0], "needs": [], "right": [], "wrong": None}, 1))
+    monkeypatch.setattr(adopt, "try_proposals", lambda of, path, tables: ({"table": tables[0], "needs": [], "right": [], "wrong": None}, ""))
     (tmp_path / "include").mkdir()
     (tmp_path / "include/common.h").write_text(HEADER_OF_HOST)
     path = tmp_path / "residual.cuh"
@@ -405,8 +405,9 @@ def test_a_trial_ends_at_what_no_header_changes(statement: str, tried: int, tmp_
     of, path = catalogue.operation("softmax"), tmp_path / "own.cu"
     path.write_text((FOREIGN / "softmax_forward.cu").read_text().replace("int laneId", f"{statement} int laneId"))
     tables = [table for table, _ in itertools.islice(adopt._proposals(of, path.read_text(), path), 8)]
-    begun: list[int] = []
-    found = adopt_trial._try(of, path, tables, 0, begun.append)
+    told: list[object] = []
+    found = adopt_trial._try(of, path, tables, 0, told.append)
+    begun = [number for number in told if isinstance(number, int)]
     assert found is None and len({number % len(tables) for number in begun}) == tried <= len(tables)
 
 
@@ -563,7 +564,7 @@ def test_strides_are_those_of_the_hosts_tensor_or_asked_for(tmp_path: Path) -> N
     host += "relu_kernel<<<(n + 255) / 256, 256>>>(x.data_ptr<float>(), out.data_ptr<float>(), stride_n, n); }\n"
     path = _bare(tmp_path / "relu.cu", kernel)
     result = rung_line("check", str(path))
-    assert result.returncode == 2 and "int stride_n" in result.stderr
+    assert result.returncode == 3 and "int stride_n" in result.stderr
     result = rung_line("check", str(_bare(path, kernel + host)))
     assert result.returncode == 0 and "stride_n = 1\n" in result.stderr, result.stdout + result.stderr
 
@@ -635,3 +636,74 @@ def test_values_of_a_template_are_the_files_or_no_verdict(takes: str, value: str
     path = tmp_path / "residual.cu"
     path.write_text(OF_A_TEMPLATE.replace("TAKES", takes).replace("VALUE", value).replace("MAKES", makes))
     assert rung_line("check", str(path), "--quick").returncode == code
+
+
+@needs_compiler
+def test_a_header_beside_the_authors_folder_says_what_pointers_are(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "common/include").mkdir(parents=True)
+    (tmp_path / "common/include/short.h").write_text("using In = const float* __restrict__;\ntypedef float *Out;\n")
+    (tmp_path / "ops").mkdir()
+    path = tmp_path / "ops/relu.cu"
+    body = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) out[i] = x[i] < 0 ? 0 : x[i];"
+    path.write_text(f"#include <short.h>\n__global__ void relu(In x, Out out, int n) {{ {body} }}\n")
+    result = rung_line("check", str(path), "--quick")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("defined", ["struct Row { float* x; int n; };\n", ""])
+def test_a_class_by_value_is_no_verdict(defined: str, tmp_path: Path) -> None:
+    path = _bare(tmp_path / "relu.cu", f"{defined}__global__ void relu(Row x, float* out) {{ }}\n")
+    result = rung_line("check", str(path))
+    assert result.returncode == 3 and "Row x of relu" in result.stderr, result.stdout + result.stderr
+
+
+def test_template_values_that_nothing_tells_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "matmul.cu"
+    path.write_text(
+        "template <int BM, int BN, int BK, int TM, int TN>\n__global__ void matmul(const float* a, const float* b, "
+        "float* c, int M, int N, int K) { c[0] = a[BM] * b[BN * BK * TM * TN]; }\n"
+    )
+    result = rung_line("check", str(path))
+    assert result.returncode == 3 and "BM, BN, BK, TM, TN" in result.stderr, result.stdout + result.stderr
+
+
+@needs_compiler
+def test_rows_by_batch_and_seq_len_and_a_thread_for_each_column(tmp_path: Path) -> None:
+    """A kernel given to a host function; an embedding without positions, whose table is not const."""
+    table = "__global__ void embedding(const int* idx, float* weight, float* output, int n, int emb_size) {\n"
+    table += "    output[blockIdx.x * emb_size + threadIdx.x] = weight[idx[blockIdx.x] * emb_size + threadIdx.x];\n}\n"
+    result = rung_line("check", str(_bare(tmp_path / "embedding.cu", table)), "--quick")
+    assert result.returncode == 0, result.stdout + result.stderr
+    row = "__global__ void softmax(const float* input, float* output, int batch, int seq_len) { }\n"
+    path = _bare(tmp_path / "softmax.cu", row + "void run(const float* x, float* y, int batch, int seq_len) {\n"
+                 "    softmax<<<batch, 256>>>(x, y, batch, seq_len);\n}\n")
+    first, _ = next(adopt._proposals(catalogue.operation("softmax"), path.read_text(), path))
+    assert (first["bind"]["batch"], first["bind"]["seq_len"]) == ("B * NH * T", "S")
+
+
+@needs_compiler
+def test_a_race_of_the_likeliest_header_is_told(tmp_path: Path) -> None:
+    text = """
+__global__ void softmax(const float* x, float* out, int n) {
+    __shared__ float part[8];
+    float most = -1e30f;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) most = fmaxf(most, x[blockIdx.x * n + i]);
+    for (int o = 16; o; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
+    part[threadIdx.x / 32] = most;
+    __syncthreads();
+    for (int i = 0; i < 8; i++) most = fmaxf(most, part[i]);
+    float sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += expf(x[blockIdx.x * n + i] - most);
+    for (int o = 16; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+    part[threadIdx.x / 32] = sum;  // others may still read the maxima
+    __syncthreads();
+    sum = 0;
+    for (int i = 0; i < 8; i++) sum += part[i];
+    for (int i = threadIdx.x; i < n; i += blockDim.x) out[blockIdx.x * n + i] = expf(x[blockIdx.x * n + i] - most) / sum;
+}
+void run(const float* x, float* out, int rows, int n) { softmax<<<rows, 256>>>(x, out, n); }
+"""
+    result = rung_line("check", str(_bare(tmp_path / "softmax.cu", text)))
+    assert result.returncode in (1, 3) and "part" in result.stdout, result.stdout + result.stderr
+    assert "line 13" in result.stdout or "line 14" in result.stdout

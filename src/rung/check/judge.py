@@ -22,7 +22,7 @@ from rung import progress
 from rung.check.child import copied, copies
 from rung.check.gpu_limits import unfit, unlaunchable
 from rung.check.report import ALONE, LADDER, QUICK, SHARE_REFUSED, CheckRequest, Effort, Failure, Report
-from rung.check.runner import Host, LocalRunner
+from rung.check.runner import LocalRunner
 from rung.check.sandbox import Sandbox, computes_beside
 from rung.check.schedule import Procedure, afterwards, shape_text
 from rung.check.shapes import MOST_FLOPS
@@ -138,7 +138,7 @@ def check(
     dtype: str,
     *,
     device: Device,
-    host: Host | None = None,
+    host: LocalRunner | None = None,
     quick: bool = False,
     effort: Effort = ALONE,
     tuning: dict[str, int] | None = None,
@@ -152,7 +152,7 @@ def check(
 def judge(
     rung: Rung,
     asked: CheckRequest,
-    host: Host | None = None,
+    host: LocalRunner | None = None,
     *,
     compiled: bool = True,
     at_once: bool = False,
@@ -368,29 +368,16 @@ def _cannot_run(rung: Rung, device: Device) -> str | None:
 
 def _only_compiled(rung: Rung, dtype: Dtype, report: Report, reason: str, tuning: dict[str, int] | None) -> Report:
     report.verdict, report.reason = "skipped", reason
-    if not isinstance(rung, CudaRung):
-        return report
-    from rung.cuda import nvrtc
-
-    for case in rung.operation.cases:
-        values = rung.operation.complete(case.values)
-        if dtype.name in case.dtypes and rung.refusal(values, dtype, tuning) is None:
-            try:
-                nvrtc.compile_cubin(rung.build(values, dtype, tuning), "sm_90")
-            except RungError as error:
-                report.verdict, report.reason, report.case = "failed", str(error), case.name
-            else:
-                report.verdict = "compiled"
-            return report
-    report.verdict, report.reason = "failed", "no case of the operation fits the rung's needs"
+    if isinstance(rung, CudaRung):
+        wrong, planned = unlaunchable(rung, dtype, tuning)
+        wrong = wrong or ("" if planned else "no case of the operation fits the rung's needs") or unfit(rung, planned)
+        report.verdict, report.reason = ("failed", wrong) if wrong else ("compiled", reason)
     return report
 
 
 def _legal_cases(rung: Rung, dtype: Dtype, asked: CheckRequest, report: Report) -> Iterator[tuple[Case, Values]]:
     operation, device = rung.operation, asked.device
-    if asked.case is not None and asked.case not in [c.name for c in operation.cases]:
-        names = ", ".join(repr(c.name) for c in operation.cases)
-        raise RungError(f"{operation.name} has no case {asked.case!r}; it has {names}.")
+    _with_case([rung], asked.case)
     for case in operation.cases:
         if asked.case is not None and case.name != asked.case:
             continue

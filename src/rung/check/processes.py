@@ -92,14 +92,9 @@ def _compiling(work: Sequence[CheckRequest], cores: int) -> Iterator[None]:
                 if not isinstance(rung, CudaRung):
                     continue
                 real = dtype_named(task.dtype)
-                for case in rung.operation.cases:
-                    values = rung.operation.complete(case.values)
-                    if case.where == "file" or task.dtype not in case.dtypes:
-                        continue
-                    if rung.refusal(values, real, device="cuda") is not None:
-                        continue
+                for case, values in rung.cases(real, device="cuda"):
                     build = rung.build(values, real)
-                    if build not in submitted and not stopped.is_set():
+                    if case.where != "file" and build not in submitted and not stopped.is_set():
                         submitted.add(build)
                         compilers.submit(task.rung, values, task.dtype, None)
 

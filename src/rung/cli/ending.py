@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Callable
 
-from rung.errors import RungError
+from rung.errors import RungError, Unjudged
 
 
 def exit_code_of(work: Callable[[], int]) -> int:
-    """The exit code of `work`; a foreseeable mistake is one sentence on standard error, and code 2."""
+    """The exit code of `work`; a foreseeable mistake is one sentence on standard error, and code 2;
+    code 3 if it says why a file is not judged."""
     try:
         code = work()
         sys.stdout.flush()
@@ -20,7 +21,7 @@ def exit_code_of(work: Callable[[], int]) -> int:
             c if c.isprintable() or c in "\n\t" else "?" for c in str(error)
         )  # no terminal escapes from untrusted text
         print(f"rung: {message}", file=sys.stderr)
-        return 2
+        return 3 if isinstance(error, Unjudged) else 2
     except MemoryError:
         print("rung: this needs more memory than the machine has; give less at once.", file=sys.stderr)
         return 2

@@ -75,7 +75,7 @@ _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
 _DEFINED = re.compile(r"([A-Za-z_]\w*)\s*\(([^{};]*)\)\s*(?:noexcept\s*)?\{")
 _MOST_KERNELS, _LONGEST_LIST = 1_000, 10_000  # tokens of a list in brackets
 _ALIASING = re.compile(r"\btypedef\b|\busing\b|^[ \t]*#[ \t]*define[ \t]+\w+[ \t]+\w+[ \t]*$", re.MULTILINE)
-_TYPEDEF = re.compile(r"\btypedef\s+((?:[\w:]+(?:<[^;<>]*>)?\s+)+)(\w+)\s*;")
+_TYPEDEF = re.compile(r"\btypedef\s+((?:[\w:]+(?:<[^;<>]*>)?[\s*]+)+)(\w+)\s*;")
 _USING = re.compile(r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?([^;{}]+);")
 _NAMED_TYPE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w ]*\w)[ \t]*$", re.MULTILINE)
 _NUMBERS = {"float", "double", "int", "half", "__half", "nv_bfloat16", "__nv_bfloat16", "Real", "int32_t", "int64_t"}
@@ -107,7 +107,7 @@ def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter,
         return ()
     where = f"parameter {{}} of kernel '{name}' in {origin}"
     parameters = (_parameter(text, types, where.format(i + 1)) for i, text in enumerate(texts))
-    own = _own_classes(source)  # a pointer to such a class may point to any element type
+    own = classes_in(source)  # a pointer to such a class may point to any element type
     return tuple(replace(p, ctype="void") if p.pointer and p.ctype.partition("<")[0] in own else p for p in parameters)
 
 
@@ -136,12 +136,14 @@ def aliases(source: str) -> dict[str, str]:
         while (meant := found[name].strip()) in found and meant not in seen:
             seen.add(meant)
             found[name] = found[meant]
-        found[name] = _spelling([word for word in _TOKEN.findall(found[name]) if word not in _QUALIFIERS])
+        words = [word for word in _TOKEN.findall(found[name]) if word == "const" or word not in _QUALIFIERS]
+        found[name] = _spelling([word for word in words if word != "const" or "*" in words])
     return found
 
 
 @functools.lru_cache(maxsize=512)
-def _own_classes(source: str) -> frozenset[str]:
+def classes_in(source: str) -> frozenset[str]:
+    """The classes that a text defines, and its names for instances of templates."""
     return frozenset(_CLASS.findall(code_only(source))) | {n for n, m in aliases(source).items() if "<" in m}
 
 
@@ -340,6 +342,7 @@ def _parameter(text: str, types: dict[str, str], where: str) -> Parameter:
     text = re.sub(r"\[\[.*?\]\]|\b(?:__align__|alignas|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)", " ", text)
     array = len(re.findall(r"\[[^\]]*\]", text))
     text = re.sub(r"\[[^\]]*\]", " ", text)
+    text = re.sub(r"\w+", lambda found: meant if "*" in (meant := types.get(found[0], "")) else found[0], text, count=2)
     head, star, tail = text.partition("*")
     pointers = text.count("*") + array
     words = [w.group() for w in _TOKEN.finditer(head)]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import pty
+import select
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +27,8 @@ from rung.emulator import executable, gpu_runtime, machine
 from rung.errors import CompileError, RungError
 
 ORDERS = ("forward", "reverse", "shuffled")
+SILENCE, TICK = 1.5, 0.5  # seconds until a line says what runs; between two looks
+CLEARED = b"\r\x1b[K"  # a terminal's line
 SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
 
 
@@ -36,7 +45,7 @@ class Execution:
     counts: Path | None = None  # what is counted is written there
     constants: Sequence[float] = ()  # of the model of time: then only blocks that stand for a grid are executed
 
-    def environment(self, report: Path | None = None) -> dict[str, str]:
+    def environment(self, report: Path | None = None, launched: Path | None = None) -> dict[str, str]:
         """What the program's process reads (host/report.cpp, gpu_runtime.cpp)."""
         if self.device == "cuda":
             return os.environ | {"RUNG_CUDART": gpu_runtime.cuda_runtime()}
@@ -48,7 +57,7 @@ class Execution:
             "RUNG_QUIET": str(int(self.quiet)),
             "RUNG_CONSTANTS": " ".join(map(repr, self.constants)),
         }
-        for name, path in (("RUNG_REPORT", report), ("RUNG_COUNTS", self.counts)):
+        for name, path in (("RUNG_REPORT", report), ("RUNG_COUNTS", self.counts), ("RUNG_LAUNCHED", launched)):
             if path is not None:
                 chosen[name] = str(path)
         return os.environ | chosen
@@ -116,21 +125,71 @@ def _ending_with(process: subprocess.Popen[str]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _relay(process: subprocess.Popen[str], near: int, launched: Path) -> None:
+    """Passes on what a program writes on its terminal; where it writes nothing for a while, a line says what runs. The
+    program gets ^C as well, and tells how far it came."""
+    began = last = time.monotonic()
+    shown, whole, interrupted = False, True, False  # whether a line stands there, the program's last is whole
+
+    def put(data: bytes) -> None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+
+    while True:
+        try:
+            now, data = time.monotonic(), b""
+            if select.select([near], [], [], TICK)[0]:
+                with contextlib.suppress(OSError):  # all that had it have closed it
+                    data = os.read(near, 1 << 16)
+                if not data:
+                    break
+                put(CLEARED * shown + data)
+                shown, whole, last = False, data.endswith((b"\n", CLEARED)), now
+            elif process.poll() is not None:
+                break
+            elif whole and now - last > SILENCE:
+                count, running = struct.unpack("QQ", launched.read_bytes())
+                told = f"  {'a kernel' if running else 'host code'} runs, {now - began:.0f} s, {count} launches so far"
+                put(CLEARED + told[: shutil.get_terminal_size().columns - 1].encode())
+                shown = True
+        except KeyboardInterrupt:
+            interrupted = True
+    put(CLEARED * shown)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _terminal() -> tuple[int, int]:
+    """Both ends of a terminal like this process's, which changes nothing of what is written."""
+    near, far = pty.openpty()
+    mode = termios.tcgetattr(far)
+    mode[1] &= ~termios.OPOST
+    termios.tcsetattr(far, termios.TCSANOW, mode)
+    fcntl.ioctl(far, termios.TIOCSWINSZ, fcntl.ioctl(1, termios.TIOCGWINSZ, bytes(8)))
+    return near, far
+
+
 def run(
     program: Path, arguments: Sequence[str], how: Execution, *, keep: bool = False, seconds: float | None = None
 ) -> Ended:
     """Runs it here, in the present folder; with `keep`, its output is returned instead of shown."""
     with tempfile.TemporaryDirectory(prefix="rung-report-") as folder:
-        report = Path(folder) / "report.json"
+        report, launched = Path(folder) / "report.json", Path(folder) / "launched"
+        launched.write_bytes(bytes(16))
         sys.stdout.flush()
-        streams = subprocess.PIPE if keep else None
-        command, environment = [str(program), *arguments], how.environment(report)
+        near, far = _terminal() if not keep and seconds is None and os.isatty(1) and os.isatty(2) else (-1, -1)
+        streams = subprocess.PIPE if keep else far if far >= 0 else None
+        command, environment = [str(program), *arguments], how.environment(report, launched)
         with (
             subprocess.Popen(
                 command, env=environment, stdout=streams, stderr=streams, text=True, errors="replace"
             ) as process,
             _ending_with(process),
         ):
+            if far >= 0:
+                os.close(far)
+                _relay(process, near, launched)
+                os.close(near)
             try:
                 output, errors = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:

@@ -30,6 +30,7 @@ from rung.cuda.source import (
     Parameter,
     aliases,
     body_of,
+    classes_in,
     code_only,
     kernel_parameters,
     kernels_in,
@@ -38,7 +39,7 @@ from rung.cuda.source import (
     until,
 )
 from rung.dtypes import dtype
-from rung.errors import CompileError, RungError
+from rung.errors import CompileError, RungError, Unjudged
 from rung.expressions import evaluate, names_in, product
 from rung.files import read_text
 from rung.operation import Operand, Operation
@@ -54,9 +55,11 @@ CANDIDATES = 3  # that are shown, where none is right
 SECONDS, IDLE = 20.0, 4  # of CPU time; times that, for processes that wait
 TICK = 0.5  # seconds between two looks at the clock
 WHOLE = 4  # letters: a shorter word is found as a part of a name only
+FOLDERS = 3  # above a file, whose names may say what it is
 OPERATIONS = 3  # of those that names speak of, whose headers are tried
 _end = math.inf  # of the present budget
 OTHER_SHAPE = 4  # proposals with other bindings go before another grid than the one that the file writes
+UNSAID = 3  # template parameters without a value in the file, for which usual ones are tried
 DEEP = 8  # names that stand for other names
 BLOCK = 256  # threads, if the file does not say
 # Names of sizes, as kernels write them.
@@ -69,6 +72,8 @@ _SCALARS = {"nh", "hs", "num_heads", "head_size", "eps", "epsilon", "alpha", "be
 _GEMM = {"m": "rows", "n": "OC", "k": "C", "rows": "rows", "wa": "C", "wb": "OC", "ha": "rows", "hb": "C"}
 _GEMM |= {"numarows": "rows", "numacolumns": "C", "numbrows": "C", "numbcolumns": "OC"}
 _GEMM |= {"numcrows": "rows", "numccolumns": "OC", "lda": "C", "ldb": "OC", "ldc": "OC"}
+_GEMM |= {f"in{name}": "C" for name in ("put_size", "put_dim", "_features", "_dim", "_size", "_channels")}
+_GEMM |= {f"out{name}": "OC" for name in ("put_size", "put_dim", "_features", "_dim", "_size", "_channels")}
 _DIMS = {
     "B": ("batch", "batch_size", "bs", "bsz"),
     "T": ("seq_len", "seq", "seqlen", "seq_length", "sequence_length"),
@@ -128,8 +133,8 @@ def spoken_of(source: str, path: Path, known: list[str]) -> list[str]:
     """The operations that a file's name, its kernels' names or its folder's name speak of, the likeliest first."""
     functions = re.findall(r"^def (\w+)", source, re.M) if path.suffix == ".py" else kernels_in(source)
     found: dict[str, None] = {}
-    for text in (path.stem, *functions, path.absolute().parent.name):
-        parts = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).lower())
+    for text in (path.stem, *functions, *(folder.name for folder in path.absolute().parents[:FOLDERS])):
+        parts = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", text).lower())
         at = {
             (len(word) < WHOLE, text.lower().find(word), -len(word)): name
             for name in known
@@ -151,6 +156,7 @@ def taken_for(path: Path, known: list[str]) -> str:
     names = spoken_of(source, path, known)
     if path.suffix == ".py" or has_header(source):
         return names[0]
+    doubted: list[str] = []
     with budget():
         for n, name in enumerate(names[:OPERATIONS]):
             progress.stage(f"{path} may be {' or '.join(names[n:OPERATIONS])}; {name} is tried")
@@ -158,7 +164,8 @@ def taken_for(path: Path, known: list[str]) -> str:
                 found = adopted(operation(name), path)
                 if found is None or not found.doubts:
                     return name
-    return names[0]
+                doubted.append(name)
+    return (doubted or names)[0]
 
 
 def adopted(of: Operation, path: Path) -> Proposal | None:
@@ -203,14 +210,13 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         names = ", ".join(name for name, *_ in template_of(source, kernel) or ())
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
-    right, tried = try_proposals(of, path, proposals)
+    right, why = try_proposals(of, path, proposals)
     if right is not None:
-        why = unsure(right, "needs")
-        doubts = (why, *_lines([right["table"]])) if why else ()
+        rule = unsure(right, "needs")
+        doubts = (rule, *_lines([right["table"]])) if rule else ()
         return Proposal(right["table"], doubts, None if sure else right["right"])
     if sure:
         return Proposal(proposals[0])
-    why = f"none of the {tried} headers tried gave the right result on a small case"
     return Proposal(proposals[0], doubts=(why, *_lines(proposals)))
 
 
@@ -261,10 +267,11 @@ def budget(seconds: float = SECONDS) -> Iterator[Callable[[], float]]:
         _end = outer
 
 
-def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, int]:
-    """The first right proposal, with what its trial adds, and how many were tried; a wrong one may end its process, and
-    the next goes on."""
-    progress.doing(f"{len(proposals)} headers are tried")
+def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
+    """The first right proposal, with what its trial adds, and else why there is none; a wrong one may end its process,
+    and the next goes on."""
+    kind, fault = "calls" if path.suffix == ".py" else "headers", ""
+    progress.doing(f"{len(proposals)} {kind} are tried")
     from rung.rungs.adopt_trial import PASSES, tried  # it imports torch: a copy of this process has it
 
     first = begun = 0
@@ -289,11 +296,14 @@ def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) ->
                         begun = answer
                         progress.doing(f"header {begun % len(proposals) + 1} of {len(proposals)} is tried")
                         if held is not None and begun >= len(proposals):
-                            return held, len(proposals)
+                            return held, ""
+                    elif answer is not None and "fault" in answer:
+                        fault = answer["fault"]
                     elif answer is not None and answer["wrong"]:
                         held = max(answer, held or answer, key=lambda one: len(one["right"]))
                     else:
-                        return answer or held, len(proposals)
+                        begun = PASSES * len(proposals)
+                        return answer or held, _none_of(kind, proposals, begun, fault)
                 break
             except EOFError:  # the proposal has ended its process
                 if begun < first:
@@ -303,7 +313,15 @@ def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) ->
                 process.kill()
                 process.join()
                 answers.close()
-    return held, min(len(proposals), max(begun, 0))
+    return held, _none_of(kind, proposals, begun, fault)
+
+
+def _none_of(kind: str, proposals: list[dict[str, Any]], begun: int, fault: str) -> str:
+    """Why trials found no header or call."""
+    if begun < len(proposals):
+        return f"the time for trials ended at number {max(begun, 0) + 1} of {len(proposals)} {kind}; none was right"
+    ends = f"; the likeliest ends with: {fault}" if fault else ""
+    return f"none of the {len(proposals)} {kind} tried gave the right result on a small case{ends}"
 
 
 # ---- proposals, the most plausible first ----------------------------------------------------------------------------
@@ -340,10 +358,10 @@ def _proposals(of: Operation, source: str, path: Path) -> Iterator[_Found]:
     if not alternatives:
         if several := next((some for some in written if len({w.kernel for w in some}) > 1), None):
             row = ", ".join(dict.fromkeys(w.kernel for w in several))
-            raise RungError(
+            raise Unjudged(
                 f"{failures[0]} If {row} do it in a row, the header has a [[launch]] for each (docs/header.md)."
             )
-        raise failures[0] if failures else RungError(f"{path}: no kernel has the operands of {of.name}.")
+        raise failures[0] if failures else Unjudged(f"{path}: no kernel has the operands of {of.name}.")
     for turn in itertools.zip_longest(*alternatives):  # so that each kernel has its best proposal tried early
         for table, sure in filter(None, turn):
             kernel = table["launch"][0]["kernel"].partition("<")[0].rpartition("::")[2]
@@ -366,33 +384,41 @@ def _for_launch(
     body = body_of(source, written.kernel)
     for instance in _instances(source, written, constants):
         every = kernel_parameters(source, instance, str(path))
+        if odd := next((p for p in every if not (p.pointer or p.ctype in (*SCALAR_KINDS, "Real", "TensorMap"))), None):
+            what = "a class" if odd.ctype in classes_in(source) else "defined by no file that was found"
+            raise Unjudged(
+                f"{path}: the type of {odd.ctype} {odd.name} of {written.kernel} is {what}; a header binds pointers "
+                "and numbers only: have the kernel take these."
+            )
         passed = list(zip(every, written.arguments, strict=False))
         astray = any(p.pointer and written.scope.get(argument, "").isdigit() for p, argument in passed)
         launch = replace(written, passed={} if astray else {p.name: argument for p, argument in passed})
         scratch = _scratch(launch, every)
         parameters = tuple(p for p in every if p.name not in scratch)
-        ranked: list[tuple[int, _Found]] = []
+        ranked: list[tuple[int, tuple[dict[str, str | float], Written, dict[str, Any], list[str], Any, bool]]] = []
         for nth, (bind, meant) in enumerate(binds(of, parameters, launch, path, instance, body=body)):
-            whole = [*_multiples(of, parameters, bind, meant), *_demanded(of, parameters, bind, body)]
             sized = {name: _buffer(entry, meant.scope, of) for name, entry in scratch.items()}
             if unknown := [name for name, entry in sized.items() if entry is None]:
                 made, name = scratch[unknown[0]], unknown[0]
-                raise RungError(f"{path}: what is {made}? Write a header with [buffers.{name}] shape = [...].")
+                raise Unjudged(f"{path}: what is {made}? Write a header with [buffers.{name}] shape = [...].")
             shapes = enumerate(_shapes(of, source, body, instance, meant, bind, every, constants))
             rules = fixed(of, source, bind)
             for (i, needs), (j, shape) in itertools.product(enumerate(rules), shapes):
-                needs = [*needs, *alone(of, bind, shape.values()), *whole, *_within_limits(of, shape)]
-                changed = {name: target for name, target in bind.items() if name != target}
-                table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes(parameters)}
-                standard = ["--std=c++20"] if re.search(r"\bconcept\s+\w+\s*=", source) else []
-                more = {"needs": needs, "bind": changed, "buffers": sized, "options": standard}
-                table |= {key: entry for key, entry in more.items() if entry}
-                table["launch"] = [{"kernel": instance, **shape}]
-                fixes = any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
-                sure = bool(launch.grid) and not (sized or fixes or rules[1:]) and told(of, parameters, meant, bind)
                 # A launch that the file writes is hardly wrong: what the parameters are varies before it does.
-                ranked.append((nth + 2 * i + (OTHER_SHAPE if launch.grid else 1) * j, (table, sure)))
-        yield from (found for _, found in sorted(ranked, key=lambda one: one[0]))
+                rank = nth + 2 * i + (OTHER_SHAPE if launch.grid else 1) * j
+                ranked.append((rank, (bind, meant, sized, needs, shape, bool(rules[1:]))))
+        for _, (bind, meant, sized, needs, shape, several) in sorted(ranked, key=lambda one: one[0]):
+            whole = [*_multiples(of, parameters, bind, meant), *_demanded(of, parameters, bind, body)]
+            needs = [*needs, *alone(of, bind, shape.values()), *whole, *_within_limits(of, shape)]
+            changed = {name: target for name, target in bind.items() if name != target}
+            table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes(parameters)}
+            standard = ["--std=c++20"] if re.search(r"\bconcept\s+\w+\s*=", source) else []
+            more = {"needs": needs, "bind": changed, "buffers": sized, "options": standard}
+            table |= {key: entry for key, entry in more.items() if entry}
+            table["launch"] = [{"kernel": instance, **shape}]
+            fixes = any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
+            sure = bool(launch.grid) and not (sized or fixes or several) and told(of, parameters, meant, bind)
+            yield table, sure
 
 
 def told(of: Operation, parameters: Iterable[Parameter], launch: Written, bind: Mapping[str, str | float]) -> bool:
@@ -457,6 +483,12 @@ def _instances(source: str, launch: Written, constants: dict[str, str]) -> Itera
             elif not is_type and (number := _over(a, {**constants, **launch.scope}, set())):
                 given[i] = number
         rest = []
+        unsaid = [n for n, default, is_type in parameters[len(given) :] if not (default or is_type or n in constants)]
+        if len(unsaid) > UNSAID:
+            raise Unjudged(
+                f"the file says no values for {launch.kernel}'s template parameters {', '.join(unsaid)}: write a "
+                f'header with kernel = "{named}<...>".'
+            )
         for name, default, is_type in parameters[len(given) :]:
             tile = re.search("tile|size|width", name.lower())
             usual = [constants[name]] if name in constants else ["16", "32"] if tile else [str(BLOCK), "32"]
@@ -550,7 +582,7 @@ def binds(
         choices = [_values(of, p, sized, scalars) for p in scalars]
         if None in choices or [] in choices:
             p = next(p for p, options in zip(scalars, choices, strict=True) if not options)
-            raise RungError(
+            raise Unjudged(
                 f"{path}: what is {p.ctype} {p.name} of {function}({_signature(parameters)})? {of.name} has the sizes "
                 f'{", ".join([*of.dims, *of.scalars])}; write a header with [bind] {p.name} = "...".'
             )
@@ -635,12 +667,12 @@ def _fitted(
         if p.name in chosen:
             continue
         role = ("in",) if p.const else ("out", "inout") if consts else ("in", "out", "inout")
-        fitting = [o for o in free if o.role in role and suits(p, o)]
+        fitting = [o for o in free if o.role in role and suits(p, o)] or [o for o in free if suits(p, o)]
         fitting = [o for o in fitting if not o.optional] or fitting
         if not fitting:
             near = difflib.get_close_matches(p.name, [o.name for o in free if suits(p, o)], n=2, cutoff=0.0)
             mend = f"write a header with [bind] {p.name} = {' or '.join(json.dumps(name) for name in near)}."
-            raise RungError(
+            raise Unjudged(
                 f"{path}: {p.name} of {kernel}({_signature(pointers)}, ...) is none of {of.name}'s operands "
                 f"({', '.join(o.name for o in operands)}); {mend if near else 'none is left for it.'}"
             )
@@ -656,7 +688,7 @@ def _fitted(
         if number is None and o.neutral is not None:
             continue
         if number is None:
-            raise RungError(
+            raise Unjudged(
                 f"{path} has no header, and none can be proposed: {kernel} takes neither a pointer nor a number for "
                 f"{of.name}'s {o.name}; `rung new` writes a file to start from."
             )
@@ -708,8 +740,11 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     if name in known:
         options.append(name)
     rows, inner, total = of.sizes
-    whole = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
+    kinds = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
+    whole = [q for q in kinds if not _BLOCKS.search(q.name.lower())]
     others = {q.name.lower() for q in whole} - {"n"}
+    attends = {"NH", "T", "C"} <= {*of.dims}
+    pair = () if len(whole) != 2 or p not in whole or attends or "OC" in of.dims else _pair(rows, inner, p, whole)
     if "OC" in of.dims and (lower in _GEMM or len(whole) >= 3):
         options += [_GEMM[lower].replace("rows", rows)] if lower in _GEMM else []
         options += [rows, "OC", "C"]
@@ -717,6 +752,8 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
         options += ["C"]
     elif len(whole) == 1:
         options += [total, inner, rows] if lower in _TOTAL else [inner, total, rows]
+    elif pair:
+        options += [*pair, total]
     elif (lower in _ROWS and lower != "n") or (lower == "n" and others & (_COLUMNS - {"n", "k"})):
         options += [rows, inner, total]
     elif lower in _COLUMNS:
@@ -725,13 +762,20 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
         nearest = [d for d in known if d.lower() == lower or d.lower() == lower.replace("num_", "")]
         options += [*nearest, *of.dims, rows, total]
     usual = {dim: words for dim, words in _DIMS.items() if names_in(dim) <= {*of.dims} and lower in words}
-    attends = {"NH", "T", "C"} <= {*of.dims}
     if attends or any(q.name.lower() in _DIMS["T"] for q in whole):
         heads = attends and not any(q.name.lower() in _DIMS["NH"] for q in whole)
         queries = ["T"] if attends and lower in ("m", "n") else []  # and keys
-        first = [*options[: given is not None], *queries, *(["B * NH"] if heads and "B" in usual else [])]
+        first = [*options[: given is not None], *pair[:1], *queries, *(["B * NH"] if heads and "B" in usual else [])]
         options = [*first, *usual, *options]
     return list(dict.fromkeys(options))[:4]
+
+
+def _pair(rows: str, inner: str, p: Parameter, both: list[Parameter]) -> tuple[str, str]:
+    """Rows and their length, in the order in which this one of two numbers is likely them: by names, else by place."""
+    sides = [(q.name.lower() in _COLUMNS) - (q.name.lower() in _ROWS) for q in both]
+    place = both.index(p)
+    side = sides[place] or -sides[1 - place] or (1 if place else -1)
+    return (rows, inner) if side < 0 else (inner, rows)
 
 
 def fixed(of: Operation, source: str, bind: Mapping[str, str | float]) -> list[list[str]]:
@@ -858,7 +902,7 @@ def _by_style(
     per_element = {"grid": f"ceil_div({total}, {block})", "block": block, **shared}
     row_threads = {"grid": f"ceil_div({rows}, {block})", "block": block, **shared}
     if not together:
-        yield from (per_element, row_threads, per_row)
+        yield from (per_element, row_threads, per_row, {**per_row, "block": columns})
     elif warps and re.search(r"blockIdx\.x\s*\*", body):
         yield from (per_warp, per_row, {**per_row, "block": 32})
     else:

@@ -41,15 +41,14 @@ def adopted(of: Operation, path: Path) -> Proposal | None:
             raise
 
     def found() -> Proposal:
-        right, tried = adopt.try_proposals(of, path, tables)
+        right, none = adopt.try_proposals(of, path, tables)
         if right is not None:
             why = adopt.unsure(right, "NEEDS")
             operands = {*of.scalars, *(o.name for o in of.operands)}
             sizes = {*right["table"]["bind"].values()} - operands  # which are told apart at some shapes only
             shapes = right["right"] if sizes or not right["right"] else None
             return Proposal(right["table"], (why, *_lines([right["table"]])) if why else (), shapes)
-        why = f"none of the {tried} calls tried gave the right result on a small case"
-        return Proposal(tables[0], (why, *_lines(tables[: adopt.CANDIDATES])))
+        return Proposal(tables[0], (none, *_lines(tables[: adopt.CANDIDATES])))
 
     return adopt.kept_proposal(of, source, found)
 

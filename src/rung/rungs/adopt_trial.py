@@ -26,6 +26,9 @@ from rung.rungs.operations import operation as operation_named
 from rung.rungs.python import PythonRung
 
 WARP, LARGE = 32, 1 << 17
+HEADERLESS = ("barrier", "race", "shared", "trap")  # faults that seldom come from a wrong header
+LIKELIEST = 3  # headers that are run again with races, where none is right
+TILED = 16  # of the likeliest, which are tried at whole tiles
 PASSES = 4  # small cases, then sizes that are whole tiles of 32, 64 and 128
 CONFIRMING = 4.0  # CPU seconds for further cases
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other header is tried
@@ -41,17 +44,16 @@ def tried(operation: str, file: str, tables: list[dict[str, Any]], first: int, a
     def tell(what: object) -> None:  # as JSON: a Python file's own code may write there as well
         answer.send_bytes(json.dumps(what).encode())
 
-    tell(_try(operation_named(operation), Path(file), tables, first, tell, tell))
+    tell(_try(operation_named(operation), Path(file), tables, first, tell))
 
 
 def _try(
-    of: Operation, path: Path, tables: list[dict[str, Any]], first: int, begin: Callable[[int], None],
-    hold: Callable[[dict[str, Any]], None] = lambda _: None,
-) -> dict[str, Any] | None:  # fmt: skip
+    of: Operation, path: Path, tables: list[dict[str, Any]], first: int, tell: Callable[[object], object]
+) -> dict[str, Any] | None:
     """The first table with which the file computes the operation in all cases tried, with the outputs that must be zero
-    before; a table that is right in the smallest ones only is given to `hold`. If there is none, sizes are tried that
-    are whole tiles, and `needs` says which. `right` are the shapes that were right, None if no header changes what is
-    told next."""
+    before; `tell` gets the number of each that is tried, a table that is right in the smallest cases only, and what
+    ends the likeliest one if none is right. If there is none, sizes are tried that are whole tiles, and `needs` says
+    which. `right` are the shapes that were right, None if no header changes what is told next."""
     endless = 0
     python = path.suffix == ".py"
     if python:
@@ -60,8 +62,12 @@ def _try(
         except RungError:  # whatever the call; it is told by whoever imports the file next
             return {"table": tables[0], "needs": [], "right": None, "wrong": None}
     for number in range(first, PASSES * len(tables)):
-        begin(number)
         tile, at = divmod(number, len(tables))
+        if tile and at >= TILED:
+            continue
+        tell(number)
+        if number == len(tables):  # none is right at plain sizes
+            tell({"fault": _fault(of, path, tables[:LIKELIEST])})
         table, zeroed = tables[at], list[str]()
         try:
             rung = (PythonRung if python else CudaRung)(of, path, table)
@@ -75,16 +81,33 @@ def _try(
                 answer = {"table": made, "needs": needs, "right": right, "wrong": wrong}
                 if wrong is None:
                     return answer
-                hold(answer)
+                tell(answer)
         except EmulatorFault as fault:
             endless += fault.kind == "deadlock"
             if fault.kind == "unsupported":  # whatever the header
                 return {"table": tables[0], "needs": [], "right": [], "wrong": None}
             if endless == ENDLESS:
+                tell({"fault": str(fault)})
                 return None
         except Exception:  # a RungError, or one of the file's own Python; a compiler's, of another kernel
             continue
     return None
+
+
+def _fault(of: Operation, path: Path, tables: list[dict[str, Any]]) -> str:
+    """What ends the likeliest headers' runs, if it is hardly the header's fault; races are looked for."""
+    for table in tables:
+        try:
+            rung = (PythonRung if path.suffix == ".py" else CudaRung)(of, path, table)
+            dtype = dtype_named(rung.dtypes[0])
+            with emulator.under(check_races=True):
+                _right(of, rung, _small(of, rung, dtype)[0], dtype, [])
+        except EmulatorFault as fault:
+            if fault.kind in HEADERLESS:
+                return str(fault).rstrip(".")
+        except Exception:  # of a file's own Python as well
+            continue
+    return ""
 
 
 def cases_right(

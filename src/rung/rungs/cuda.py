@@ -60,8 +60,10 @@ def whole_text(path: Path) -> str:
     if _of_a_ladder(path):
         return read_text(path)
     above = path.resolve().parents[:ABOVE]
-    end = next((n + 1 for n, folder in enumerate(above) if (folder / ".git").exists()), len(above))
-    return with_headers(path, [place for folder in above[:end] for place in (folder / "include", folder)])
+    root = next((n for n, folder in enumerate(above) if (folder / ".git").exists()), None)
+    own = above if root is None else above[: root + 1]
+    beside = [] if root is None else [place for folder in own for place in sorted(folder.glob("*/include"))]
+    return with_headers(path, [*(place for folder in own for place in (folder / "include", folder)), *beside])
 
 
 class CudaRung(Rung):

@@ -1,10 +1,12 @@
 // What a program's kernels did wrong, as it happens, and a summary at the end; as a JSON document too (show/document.schema.json).
 #include "host.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -126,6 +128,7 @@ std::string place_of_call(RungSite site) { return shown(site.file) + ":" + std::
 constexpr double SILENCE = 2, IN_PLACE = 0.5, APART = 10, KNOWN = 1;  // the last: a launch before its end is guessed
 struct Progress { std::string kernel; double began = 0, due = 0; bool shown = false; };
 static auto& progress = *new Progress;
+static uint64_t apart[2], *watched = apart;  // how many launches have begun, and whether one runs: running.py reads it meanwhile
 
 static void clear_line()
 {
@@ -173,6 +176,7 @@ double seconds_now()
 void begin_progress(const char* kernel, RungSite launched)
 {
     launching = 1;
+    watched[0]++, watched[1] = 1;
     progress.began = seconds_now();
     progress.kernel = std::string(kernel) + (launched.file ? ", launched at " + place_of_call(launched) : "");
     if (progress.due == 0) progress.due = progress.began + SILENCE;
@@ -199,7 +203,7 @@ void tell_progress(uint64_t ended, uint64_t all)
     fflush(stderr);
 }
 
-void end_progress() { launching = 0, clear_line(); }
+void end_progress() { launching = 0, watched[1] = 0, clear_line(); }
 
 void note_once(const std::string& text)
 {
@@ -217,6 +221,11 @@ void begin_program()
 __attribute__((constructor)) static void begin()
 {
     owner = getpid();
+    if (const int file = getenv("RUNG_LAUNCHED") ? open(getenv("RUNG_LAUNCHED"), O_RDWR | O_CLOEXEC) : -1; file >= 0) {
+        void* const mapped = mmap(nullptr, sizeof apart, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        if (mapped != MAP_FAILED) watched = static_cast<uint64_t*>(mapped);
+        close(file);
+    }
     on_exit(at_end, nullptr);  // of a program without kernels
     signal(SIGABRT, [](int) {  // of an uncaught exception, or a failed assert of the host
         signal(SIGABRT, SIG_DFL);

@@ -33,8 +33,8 @@ OPERATION = Operation(
     rules=("start + T <= MAXT",),
     operands=(
         Operand("tokens", ("B", "T"), dtype="i32", below="V"),
-        Operand("wte", ("V", "C"), constant=True),
-        Operand("wpe", ("MAXT", "C"), constant=True),
+        Operand("wte", ("V", "C"), constant=True, aliases=("weight", "table")),
+        Operand("wpe", ("MAXT", "C"), constant=True, neutral=0.0),
         Operand("out", ("B", "T", "C"), role="out"),
     ),
     reference=reference,

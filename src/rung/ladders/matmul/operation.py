@@ -129,5 +129,5 @@ OPERATION = Operation(
         Race("lm head", ("f32", "tf32", "f16", "bf16")),
     ),
     roles=(Role("matmul", sizes={"OC": "QKV"}),),
-    words=("gemm", "mm_kernel", "linear", "matrixmul", "matrix_mul"),
+    words=("gemm", "mm_kernel", "linear", "matrixmul", "matrix_mul", "blocktiling"),
 )

@@ -64,5 +64,5 @@ OPERATION = Operation(
     libraries=(Library("torch", torch_silu),),
     races=(Race("b4t64", ("f32", "bf16")), Race("b8t1024", ("f32", "bf16"))),
     roles=(Role("swiglu", sizes={"C": "F"}),),
-    words=("silu_and_mul", "silu_mul"),
+    words=("swish", "silu_and_mul", "silu_mul"),
 )  # fmt: skip
