@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,19 +27,17 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
 def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
     compiled = False
     for name in [d for d in rung.dtypes if not dtypes or d in dtypes]:
-        for case in rung.operation.cases:
-            values = rung.operation.complete(case.values)
-            if name in case.dtypes and rung.refused_by_needs(values, dtype_named(name)) is None:
-                try:
-                    rung.require_bindable(values, dtype_named(name))
-                    if not compiled:
-                        rung.require_compiled(values, dtype_named(name), tuple(archs) or ("sm_90",))
-                        compiled = True
-                except RungError as error:
-                    unknown = error.missing if isinstance(error, CompileError) else rung.guessed
-                    verdict: Verdict = "not judged" if unknown else "failed"
-                    return Report(rung.full_name, name, "", verdict, str(error), error.kind)
-                break
+        dtype = dtype_named(name)
+        for _, values in itertools.islice(rung.cases(dtype), 1):
+            try:
+                rung.require_bindable(values, dtype)
+                if not compiled:
+                    rung.require_compiled(values, dtype, tuple(archs) or ("sm_90",))
+                    compiled = True
+            except RungError as error:
+                unknown = error.missing if isinstance(error, CompileError) else rung.guessed
+                verdict: Verdict = "not judged" if unknown else "failed"
+                return Report(rung.full_name, name, "", verdict, str(error), error.kind)
     return None
 
 

@@ -49,12 +49,10 @@ def unfit(rung: CudaRung, planned: Sequence[Planned]) -> str:
 def _admitted(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None) -> Iterator[tuple[str, Values]]:
     """Cases and shapes of the model that the rung's own rules admit. Cases that need too much shared memory are left
     out, as they are on a GPU, and the verdict lists them; at a shape of the model this is an error."""
-    for case in rung.operation.cases:
-        values = rung.operation.complete(case.values)
-        if dtype.name in case.dtypes and rung.refused_by_needs(values, dtype, tuning) is None:
-            launches = rung.launches(values, dtype, tuning, emulated=False)
-            if all(config.shared <= limits.limits(ARCH).shared_block for _, config in launches):
-                yield f"case {case.name!r}", values
+    for case, values in rung.cases(dtype, tuning):
+        launches = rung.launches(values, dtype, tuning, emulated=False)
+        if all(config.shared <= limits.limits(ARCH).shared_block for _, config in launches):
+            yield f"case {case.name!r}", values
     for name, given in rung.operation.shapes.items():
         values = rung.operation.complete(given)
         if rung.refused_by_needs(values, dtype, tuning) is None:

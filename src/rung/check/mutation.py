@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import random
@@ -146,8 +145,8 @@ def _machine_code(rung: Rung) -> list[dict[str, tuple[bytes, int]]]:
     tunings = [None, *({name: choice} for name, choices in rung.tune.items() for choice in choices[1:])]
     builds = {
         rung.build(values, kind, tuning): None
-        for kind, tuning, case in itertools.product(map(dtype_named, rung.dtypes), tunings, rung.operation.cases)
-        if rung.refusal(values := rung.operation.complete(case.values), kind, tuning) is None
+        for kind, tuning in itertools.product(map(dtype_named, rung.dtypes), tunings)
+        for _, values in rung.cases(kind, tuning, "emulator")
     }
     loaded = (elf.sections(nvrtc.compile_cubin(build, "sm_90").path.read_bytes()) for build in builds)
     return [{s.name: (s.data, s.size) for s in sections if s.name.startswith(LOADED)} for sections in loaded]
@@ -159,7 +158,7 @@ def _first_failure(rung: Rung, device: Device, effort: Effort) -> Report:
     for dtype in rung.dtypes:
         # On a GPU in a process of its own: a wrong kernel may destroy the context.
         host = Sandbox(device, rung) if device == "cuda" else LocalRunner(device)
-        with host if isinstance(host, Sandbox) else contextlib.nullcontext():
+        with host:
             report = check(rung, dtype, device=device, effort=effort, host=host)
         if report.verdict == "ok" and device == "cuda" and isinstance(rung, CudaRung) and not rung.emulate:
             report = check(rung, dtype, device="emulator", effort=effort)

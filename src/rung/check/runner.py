@@ -23,6 +23,7 @@ from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
 from rung.check.operands import Operands
 from rung.check.report import RAISED, Failure
 from rung.cuda.launch import occupy_stream
+from rung.cuda.pretended import Tuned
 from rung.cuda.source import without_comments
 from rung.dtypes import Dtype, element
 from rung.dtypes import dtype as dtype_named
@@ -53,28 +54,6 @@ class Binding:
 Seconds = Callable[[], float]  # known once the work is complete
 
 
-class Call(Protocol):
-    """A bound rung."""
-
-    def run(self, times: int = 1, order: Order = "forward") -> Seconds:
-        """Run this many times; returns the seconds of the fastest. Emulated threads run in this order. A GPU may still
-        be working: reading the results waits for it."""
-        ...
-
-    def late(self, seed: int, cycles: int) -> bool:
-        """Run while the inputs of `seed` arrive late by this many cycles; returns whether all work was queued before
-        that."""
-        ...
-
-    def replayed(self) -> None:
-        """Run from a CUDA graph, captured at the first call; as after `run`, a GPU may still be working."""
-        ...
-
-    def unlaunched(self) -> bool:
-        """Run with launches that do nothing; false if the rung is trusted, and nothing was run."""
-        ...
-
-
 class Bound(Protocol):
     """What binding and calls need to know of operands."""
 
@@ -90,68 +69,43 @@ class Bound(Protocol):
     def refill(self, seed: int) -> None: ...
 
 
-class Host(Protocol):
-    """Where the rung's code runs."""
+class LocalRunner:
+    """Where a rung's code runs: in this process, as the ladders' do. Use it as a context."""
 
-    library_calls: set[str]  # computation outside its own kernels
+    tuned: Sequence[Tuned] = ()  # with what the autotuned kernels of a file ran
+
+    def __init__(self, device: Device, *, mirrored: bool | None = None) -> None:
+        self.device = device
+        self.mirrored = device == "cuda" if mirrored is None else mirrored
+        self.library_calls: set[str] = set()  # computation outside its own kernels
+        self._atomics_before = emulator.atomics_ran()
+
+    def __enter__(self) -> LocalRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     @property
     def atomics(self) -> bool:
         """Whether emulated kernels have used any atomics so far."""
-        ...
+        return emulator.atomics_ran() != self._atomics_before
 
     @property
     def steps(self) -> int:
         """Instructions of emulated warps so far."""
-        ...
+        return emulator.steps()
 
     @property
     def unwritten(self) -> str:
         """The last read of shared or local memory that nothing had written, as a sentence; empty if there was none."""
-        ...
+        return emulator.unwritten_read() if self.device != "cuda" else ""
 
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
     ) -> GuardedStorage:
         """Memory for operands; small ones that are only run, not replayed or late, may be on the host. On a GPU
         the placement is used only if sizes are given: operands are then cut from one allocation, which costs time."""
-        ...
-
-    def coverage(self) -> coverage.Coverage:
-        """What emulated launches have run since the last call, and what they have not, if that was counted."""
-        ...
-
-    def probe(self, rung: Rung, asked: Probe) -> list[list[int]]:
-        """For each of some calls, which of the wanted places three of its blocks reach."""
-        ...
-
-    def bind(self, rung: Rung, operands: Operands, how: Binding, scratch: GuardedStorage) -> Call: ...
-
-
-class LocalRunner:
-    """In this process: for the rungs of our own ladders."""
-
-    def __init__(self, device: Device, *, mirrored: bool | None = None) -> None:
-        self.device = device
-        self.mirrored = device == "cuda" if mirrored is None else mirrored
-        self.library_calls: set[str] = set()
-        self._atomics_before = emulator.atomics_ran()
-
-    @property
-    def atomics(self) -> bool:
-        return emulator.atomics_ran() != self._atomics_before
-
-    @property
-    def steps(self) -> int:
-        return emulator.steps()
-
-    @property
-    def unwritten(self) -> str:
-        return emulator.unwritten_read() if self.device != "cuda" else ""
-
-    def storage(
-        self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
-    ) -> GuardedStorage:
         if small and self.mirrored:  # only bands guard it, as on a GPU
             mirror = Mirror("cuda" if self.device == "cuda" else "cpu")
             return GuardedStorage("cuda", alignment=alignment, raw=mirror, placement=placement)
@@ -159,12 +113,14 @@ class LocalRunner:
         return GuardedStorage(self.device, alignment=alignment, placement=placement, addresses=slab)
 
     def coverage(self) -> coverage.Coverage:
+        """What emulated launches have run since the last call, and what they have not, if that was counted."""
         return coverage.take()
 
     def probe(self, rung: Rung, asked: Probe) -> list[list[int]]:
+        """For each of some calls, which of the wanted places three of its blocks reach."""
         return probe(rung, asked)
 
-    def bind(self, rung: Rung, operands: Operands, how: Binding, scratch: GuardedStorage) -> Call:
+    def bind(self, rung: Rung, operands: Operands, how: Binding, scratch: GuardedStorage) -> LocalCall:
         prepared = prepare(rung, operands, how, self.device, scratch)
         mirror = scratch.raw if isinstance(scratch.raw, Mirror) else None
         return LocalCall(prepared, operands, self.device, how, mirror, streams=not isinstance(rung, CudaRung))
@@ -298,6 +254,8 @@ class Copies(Protocol):
 
 
 class LocalCall:
+    """A bound rung."""
+
     def __init__(
         self,
         prepared: Prepared,
@@ -316,6 +274,8 @@ class LocalCall:
         self._took = 0.0
 
     def run(self, times: int = 1, order: Order = "forward") -> Seconds:
+        """Run this many times; returns the seconds of the fastest. Emulated threads run in this order. A GPU may still
+        be working: reading the results waits for it."""
         if self._device == "cuda" and not self._mirror and not self._streams:
             return self._queue(times)
         best = float("inf")
@@ -345,6 +305,8 @@ class LocalCall:
         return lambda: float(begin.elapsed_time(end)) / 1000 / times
 
     def late(self, seed: int, cycles: int) -> bool:
+        """Run while the inputs of `seed` arrive late by this many cycles; returns whether all work was queued before
+        that."""
         operands = self._operands
         seen, in_time = run_late(
             self._prepared.run,
@@ -360,6 +322,7 @@ class LocalCall:
         return in_time
 
     def replayed(self) -> None:
+        """Run from a CUDA graph, captured at the first call; as after `run`, a GPU may still be working."""
         if self._graph is None:
             kept = {n: self._operands.tensors[n].clone() for n in self._operands.outputs}
             self._graph = _capture(self._prepared.run)
@@ -372,6 +335,7 @@ class LocalCall:
             wait(self._device, self._mirror)
 
     def unlaunched(self) -> bool:
+        """Run with launches that do nothing; false if the rung is trusted, and nothing was run."""
         if not self._file:
             return False
         if self._mirror:

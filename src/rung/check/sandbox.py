@@ -24,7 +24,8 @@ from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure, Verdict
-from rung.check.runner import STALLS, Binding, Order, Probe, Seconds
+from rung.check.runner import STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
+from rung.cuda.pretended import Tuned
 from rung.emulator import coverage
 from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
 from rung.rungs import identity
@@ -40,17 +41,18 @@ def _places(given: object) -> list[dict[str, Any]]:
     return [one for one in given[:4] if isinstance(one, dict)] if isinstance(given, list) else []
 
 
-class Sandbox:
-    """A process for one rung; use it as a context."""
+class Sandbox(LocalRunner):
+    """In a process for one rung."""
+
+    atomics = False
+    steps = 0
+    unwritten = ""
 
     def __init__(self, device: Device, rung: Rung, *, mirrored: bool | None = None) -> None:
         self._rung = rung
         self.device: Device = device
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()
-        self.atomics = False
-        self.steps = 0
-        self.unwritten = ""
         self._slow = False
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
         if device == "emulator" and emulator.available() is None:
@@ -67,8 +69,6 @@ class Sandbox:
         for file in self._files_at.values():
             os.close(file)
         spare(self._child)
-
-    # ---- the host ---------------------------------------------------------------------------------------------
 
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
@@ -147,6 +147,7 @@ class Sandbox:
         self.atomics = self.atomics or bool(answer.get("atomics"))
         self.steps = max(self.steps, int(answer.get("steps", 0)))
         self.unwritten = str(answer.get("unwritten", ""))[:500] or self.unwritten
+        self.tuned = [Tuned(str(c)[:200], int(n), int(of)) for c, n, of in answer.get("tuned", [])[:4]]
         if answer.get("error"):
             text, kind = str(answer["error"])[:2000], answer.get("kind")
             if kind in FAULTS:
@@ -160,7 +161,7 @@ class Sandbox:
         return answer
 
 
-class RemoteCall:
+class RemoteCall(LocalCall):
     def __init__(self, host: Sandbox, number: int, operands: Operands) -> None:
         self._host, self._number, self._operands = host, number, operands
 

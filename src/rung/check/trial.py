@@ -15,7 +15,7 @@ from rung.check.compare import Deviation
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
 from rung.check.operands import Operands
 from rung.check.report import ADMITS, SLOW, CheckRequest, Failure, Report, admitted_by
-from rung.check.runner import STALLS, Binding, Host, Order, blamed
+from rung.check.runner import STALLS, Binding, LocalRunner, Order, blamed
 from rung.dtypes import Dtype
 from rung.emulator import EmulatorFault
 from rung.emulator.coverage import Coverage
@@ -39,7 +39,7 @@ class Trials:
     """Makes the trials of one rung in one dtype, each with different addresses and a different thread order."""
 
     def __init__(
-        self, rung: Rung, dtype: Dtype, device: Device, report: Report, host: Host, asked: CheckRequest
+        self, rung: Rung, dtype: Dtype, device: Device, report: Report, host: LocalRunner, asked: CheckRequest
     ) -> None:
         self.rung, self.dtype, self.device, self.tuning = rung, dtype, device, asked.tuned
         self.report, self.host = report, host

@@ -56,8 +56,7 @@ def figure(what: str, name: str, *, kernel: str = "", dtype: str | None = None, 
 def small(subject: Subject) -> Subject:
     """The same at the largest case of its operation that is counted in about a second."""
     operation, dtype = subject.rung.operation, subject.dtype
-    every = [operation.complete(case.values) for case in operation.cases if dtype.name in case.dtypes]
-    legal = [v for v in every if subject.rung.refused_by_needs(v, dtype) is None]
+    legal = [values for _, values in subject.rung.cases(dtype)]
     sizes = sorted((work(subject, values), i) for i, values in enumerate(legal))
     chosen = max((one for one in sizes if one[0] <= LITTLE_WORK), default=sizes[0] if sizes else None)
     if chosen is None:
@@ -74,10 +73,9 @@ def count_small_case(subject: Subject) -> list[Launched]:
 def to_draw(subject: Subject) -> Subject:
     """The same at a case of its operation that is small and shows much: with several rows, columns and blocks."""
     operation, dtype = subject.rung.operation, subject.dtype
-    every = [operation.complete(case.values) for case in operation.cases if dtype.name in case.dtypes]
     fitting: list[tuple[int, float, int, Values]] = []
-    for values in every:
-        if subject.rung.refused_by_needs(values, dtype) is None and (much := work(subject, values)) <= DRAWN_WORK:
+    for _, values in subject.rung.cases(dtype):
+        if (much := work(subject, values)) <= DRAWN_WORK:
             most = 64 if len(operation.dims) > 1 else 4096
             shown = math.prod(min(int(values[d]), 2 if operation.shrinks.get(d) == 1 else most) for d in operation.dims)
             fitting.append((-shown, much, len(fitting), values))

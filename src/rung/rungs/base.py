@@ -18,7 +18,7 @@ from rung.dtypes import Dtype, element
 from rung.errors import RungError
 from rung.expressions import Names, evaluate, evaluate_int
 from rung.lazy import torch
-from rung.operation import Operation, Tensors, Values
+from rung.operation import Case, Operation, Tensors, Values
 from rung.rungs import alignment, header
 from rung.rungs.reached import Imported
 
@@ -230,6 +230,16 @@ class Rung(ABC):
     def refused_by_needs(self, values: Values, dtype: Dtype, tuning: Tuning = None) -> str | None:
         """Why its dtypes or its `needs` do not admit these values, or None if they do."""
         return self._unmet(dtype, self.names(values, dtype, tuning))
+
+    def cases(
+        self, dtype: Dtype, tuning: Tuning = None, device: Device | None = None
+    ) -> Iterator[tuple[Case, Values]]:
+        """The operation's cases in this dtype that `needs` admits, with all values; of a device, those that fit it."""
+        for case in (case for case in self.operation.cases if dtype.name in case.dtypes):
+            values = self.operation.complete(case.values)
+            call = values, dtype, tuning
+            if (self.refusal(*call, device=device) if device else self.refused_by_needs(*call)) is None:
+                yield case, values
 
     def fitted(self, values: Values, dtype: Dtype, device: Device = "emulator") -> Values | None:
         """The values with the scalars that `needs` fixes, and dimensions rounded up to multiples of a power of two, as

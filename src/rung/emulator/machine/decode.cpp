@@ -229,6 +229,7 @@ bool decode(const std::string& text, Op& op)
     op.modifiers = split_at(rest.substr(0, space), '.');
     op.name = op.modifiers[0];
     op.modifiers.erase(op.modifiers.begin());
+    for (const std::string& m : op.modifiers) op.names.emplace_back(m.c_str());
     op.uniform = op.name[0] == 'U';
     auto found = table().find(op.name);
     if (found == table().end() && op.uniform) found = table().find(op.name.substr(1));

@@ -229,7 +229,8 @@ bool prepare_comparison(Op& op)
 template <class T>
 bool related(uint32_t flags, T x, T y)
 {
-    return x != x || y != y ? flags & UNORDERED : x < y ? flags & LESS : x > y ? flags & GREATER : flags & EQUAL;
+    const auto holds = [&](uint32_t flag, bool one) { return bool(flags & flag) & one; };  // without branches, for vectors
+    return holds(LESS, x < y) | holds(GREATER, x > y) | holds(EQUAL, x == y) | holds(UNORDERED, (x != x) | (y != y));
 }
 
 uint32_t combined(uint32_t flags, uint32_t a, uint32_t b) { return flags & OR ? a | b : flags & XOR ? a ^ b : a & b; }
@@ -350,9 +351,7 @@ struct Double
     {
         if (o.kind == Kind::Register && o.index != ZERO) at = w.r[o.index];
         else if (o.kind == Kind::Constant) {
-            Operand next = o;
-            next.lanes = nullptr;
-            for (unsigned i = 0; i < 2; i++, next.offset += 4) w.row(next, pair[i]);
+            for (int32_t i = 0; i < 2; i++) indexed_constant(w, o, pair[i], 4 * i);
         } else {
             uint64_t bits = 0;
             const double x = o.kind == Kind::Number ? o.exact : 0;
@@ -432,21 +431,28 @@ bool prepare_dsetp(Op& op)
 }
 
 enum : uint32_t {
-    OF_DOUBLE = 1 << 8, OF_HALF = 1 << 9, OF_BF16 = 1 << 10, TO_DOUBLE = 1 << 11, TO_HALF = 1 << 12, TO_BF16 = 1 << 13, TO_WHOLE = 1 << 14
+    OF_DOUBLE = 1 << 8, OF_HALF = 1 << 9, OF_BF16 = 1 << 10, TO_DOUBLE = 1 << 11, TO_HALF = 1 << 12, TO_BF16 = 1 << 13, TO_WHOLE = 1 << 14,
+    NATURAL = 1 << 15, ZERO_OF_NAN = 1 << 16
 };
 double rounded(double x, uint32_t how) { return how & TO_ZERO ? trunc(x) : how & DOWN ? floor(x) : how & UP ? ceil(x) : nearbyint(x); }
 
 // A source of the type that the flags name, as a double.
-double real_source(const Warp& w, const Op& op, unsigned l)
+struct Real
 {
-    const Operand& o = op.s[0];
-    if (op.flags & OF_DOUBLE) return Double(w, o)(l);
-    const Source a(w, o);
-    if (!(op.flags & (OF_HALF | OF_BF16))) return op.flags & FLUSHES ? flushed(a(l)) : a(l);
-    const uint32_t v = a.at[l] >> (o.parts.find("H1") == 0 ? 16 : 0);
-    const uint16_t bits = uint16_t((v & (o.absolute ? 0x7fff : 0xffff)) ^ (o.negative ? 0x8000 : 0));
-    return op.flags & OF_HALF ? half_to_float(bits) : bf16_to_float(bits);
-}
+    const Operand& o;
+    const uint32_t flags;
+    const Source single;
+    const Double wide;
+    const unsigned by;
+    Real(const Warp& w, const Op& op) : o(op.s[0]), flags(op.flags), single(w, o), wide(w, o), by(!o.parts.compare(0, 2, "H1") ? 16 : 0) {}
+    double operator()(unsigned l) const
+    {
+        if (flags & OF_DOUBLE) return wide(l);
+        if (!(flags & (OF_HALF | OF_BF16))) return flags & FLUSHES ? flushed(single(l)) : single(l);
+        const uint16_t bits = uint16_t((single.at[l] >> by & (o.absolute ? 0x7fff : 0xffff)) ^ (o.negative ? 0x8000 : 0));
+        return flags & OF_HALF ? half_to_float(bits) : bf16_to_float(bits);
+    }
+};
 
 // The modifiers name the result, then the source; what is not named is a float32.
 bool prepare_conversion(Op& op)
@@ -460,7 +466,9 @@ bool prepare_conversion(Op& op)
     op.flags = (op.has("TRUNC") || op.has("RZ") ? TO_ZERO : 0) | (op.has("FLOOR") || op.has("RM") ? DOWN : 0) | (op.has("CEIL") || op.has("RP") ? UP : 0) |
                (op.has("FTZ") ? FLUSHES : 0) | (op.has("SAT") ? SATURATES : 0) | (from == "F64" ? OF_DOUBLE : 0) | (from == "F16" ? OF_HALF : 0) |
                (from == "BF16" ? OF_BF16 : 0) | (to == "F64" ? TO_DOUBLE : 0) | (to == "F16" ? TO_HALF : 0) | (to == "BF16" ? TO_BF16 : 0) |
-               (op.has("TRUNC") || op.has("FLOOR") || op.has("CEIL") || op.has("RNI") || op.name == "FRND" || op.name == "F2I" ? TO_WHOLE : 0);
+               (op.has("TRUNC") || op.has("FLOOR") || op.has("CEIL") || op.has("RNI") || op.name == "FRND" || op.name == "F2I" ? TO_WHOLE : 0) |
+               (op.has("U64") || op.has("U32") || op.has("U16") || op.has("U8") ? +NATURAL : 0) | (op.has("NTZ") ? +ZERO_OF_NAN : 0);
+    op.bytes = op.has("U64") || op.has("S64") ? 8 : op.has("U16") || op.has("S16") ? 2 : op.has("U8") || op.has("S8") ? 1 : 4;
     return true;
 }
 
@@ -475,14 +483,27 @@ void put_result(const Op& op, uint32_t* d, unsigned l, T v)
 
 void f2i(Warp& w, const Op& op, uint32_t lanes)
 {
-    const bool wide = op.has("U64") || op.has("S64"), natural = op.has("U64") || op.has("U32") || op.has("U16") || op.has("U8");
-    const unsigned bits = wide ? 64 : op.has("U16") || op.has("S16") ? 16 : op.has("U8") || op.has("S8") ? 8 : 32;
+    const bool wide = op.bytes == 8, natural = op.flags & NATURAL;
+    const unsigned bits = op.bytes * 8;
     uint32_t* const d = w.target(op.out);
+    const Real source(w, op);
+    const double most = ldexp(1.0, int(bits - !natural)), least = natural ? 0 : -most;
+    const uint64_t of_nan = op.flags & ZERO_OF_NAN ? 0 : 1ull << (bits - 1);
+    if (bits == 32 && !natural && !(op.flags & (OF_DOUBLE | OF_HALF | OF_BF16 | FLUSHES))) {
+        const auto by = [&](auto whole) {
+            map(d, lanes, [&](unsigned l) {
+                const float x = whole(source.single(l));
+                const uint32_t in_range = uint32_t(int32_t(x >= -0x1p31f && x < 0x1p31f ? x : 0));
+                return x != x ? uint32_t(of_nan) : x >= 0x1p31f ? 0x7fffffffu : x < -0x1p31f ? 0x80000000u : in_range;
+            });
+        };
+        if (op.flags & TO_ZERO) return by(truncf);
+        if (!(op.flags & (DOWN | UP))) return by(nearbyintf);
+    }
     uint64_t made[WARP] = {};
     each(lanes, [&](unsigned l) {
-        const double x = rounded(real_source(w, op, l), op.flags);
-        const double most = ldexp(1.0, int(bits - !natural)), least = natural ? 0 : -most;
-        if (x != x) made[l] = op.has("NTZ") ? 0 : 1ull << (bits - 1);
+        const double x = rounded(source(l), op.flags);
+        if (x != x) made[l] = of_nan;
         else if (x >= most) made[l] = natural ? ~0ull >> (64 - bits) : (1ull << (bits - 1)) - 1;
         else if (x <= least) made[l] = natural ? 0 : uint64_t(-(1ll << (bits - 1)));
         else made[l] = natural ? uint64_t(x) : uint64_t(int64_t(x));
@@ -522,19 +543,21 @@ void narrow(Warp& w, const Op& op, uint32_t lanes)
 void i2f(Warp& w, const Op& op, uint32_t lanes)
 {
     const Operand& o = op.s[0];
-    const bool wide = op.has("U64") || op.has("S64"), natural = op.has("U64") || op.has("U32") || op.has("U16") || op.has("U8");
-    const unsigned bits = wide ? 64 : op.has("U16") || op.has("S16") ? 16 : op.has("U8") || op.has("S8") ? 8 : 32;
+    const bool wide = op.bytes == 8, natural = op.flags & NATURAL;
+    const unsigned bits = op.bytes * 8;
     Row scratch;
     const uint32_t* a = w.row(o, scratch);
     const unsigned by = o.parts == "H1" || o.parts == "B2" ? 16 : o.parts == "B1" ? 8 : o.parts == "B3" ? 24 : 0;
     uint32_t* const d = w.target(op.out);
+    const Rounding rounding(op.flags & (TO_HALF | TO_BF16) ? 0 : op.flags);
+    if (bits == 32 && !natural && !by && !o.negative && !(op.flags & (TO_HALF | TO_BF16 | TO_DOUBLE | SATURATES)))
+        return map(d, lanes, [&](unsigned l) { return as_bits(float(int32_t(a[l]))); });
     uint64_t source[WARP] = {};
     each(lanes, [&](unsigned l) {
         uint64_t v = wide ? a[l] | uint64_t(a == w.r[ZERO] ? 0 : a[WARP + l]) << 32 : a[l] >> by;
         if (bits < 64) v = natural ? v & ~(~0ull << bits) : uint64_t(int64_t(v << (64 - bits)) >> (64 - bits));
         source[l] = o.negative ? -v : v;
     });
-    const Rounding rounding(op.flags & (TO_HALF | TO_BF16) ? 0 : op.flags);
     each(lanes, [&](unsigned l) {
         const uint64_t v = source[l];
         if (op.flags & (TO_HALF | TO_BF16)) put_result(op, d, l, natural ? (long double)(v) : (long double)(int64_t(v)));
@@ -545,9 +568,10 @@ void i2f(Warp& w, const Op& op, uint32_t lanes)
 void f2f(Warp& w, const Op& op, uint32_t lanes)
 {
     uint32_t* const d = w.target(op.out);
+    const Real source(w, op);
     double made[WARP] = {};
     each(lanes, [&](unsigned l) {
-        made[l] = real_source(w, op, l);
+        made[l] = source(l);
         if (op.flags & TO_WHOLE) made[l] = rounded(made[l], op.flags);
     });
     const Rounding rounding(op.flags & (TO_HALF | TO_BF16) ? 0 : op.flags);

@@ -30,16 +30,13 @@ struct Pair
     Pair(const Warp& w, const Operand& o) : low(w.row(o, low_scratch)), high(high_scratch), negative(o.negative)
     {
         if (o.kind == Kind::Register) high = w.r[o.index == ZERO ? ZERO : o.index + 1];
-        else if (o.kind == Kind::Constant) {
-            Operand next = o;
-            next.offset += 4, next.lanes = nullptr;
-            w.row(next, high_scratch);
-        } else std::fill(high_scratch, high_scratch + WARP, o.value >> 31 ? ALL : 0);
+        else if (o.kind == Kind::Constant) indexed_constant(w, o, high_scratch, 4);
+        else std::fill(high_scratch, high_scratch + WARP, o.value >> 31 ? ALL : 0);
     }
     uint64_t operator()(unsigned l) const
     {
         const uint64_t v = low[l] | uint64_t(high[l]) << 32;
-        return negative ? -v : v;
+        return (v ^ -uint64_t(negative)) + negative;
     }
 };
 
@@ -88,13 +85,17 @@ void wide_product(Warp& w, const Op& op, uint32_t lanes)
     const Source a(w, op.s[0]), b(w, op.s[1]);
     const Pair c(w, op.s[2]);
     const uint32_t in = carried_in(w, op, 0);
+    const auto product = [&](unsigned l) { return UNSIGNED_PRODUCT ? uint64_t(a(l)) * b(l) : uint64_t(int64_t(int32_t(a(l))) * int32_t(b(l))); };
     Row low, high, over;
-    for (unsigned l = 0; l < WARP; l++) {
-        const uint64_t product = UNSIGNED_PRODUCT ? uint64_t(a(l)) * b(l) : uint64_t(int64_t(int32_t(a(l))) * int32_t(b(l)));
-        uint64_t sum;
-        over[l] = __builtin_add_overflow(product, c(l), &sum) | __builtin_add_overflow(sum, uint64_t(in >> l & 1), &sum);
-        low[l] = uint32_t(sum), high[l] = uint32_t(sum >> 32);
-    }
+    const auto put_sum = [&](unsigned l, uint64_t sum) { low[l] = uint32_t(sum), high[l] = uint32_t(sum >> 32); };
+    if (!in && !op.outs)
+        for (unsigned l = 0; l < WARP; l++) put_sum(l, product(l) + c(l));
+    else
+        for (unsigned l = 0; l < WARP; l++) {
+            uint64_t sum;
+            over[l] = __builtin_add_overflow(product(l), c(l), &sum) | __builtin_add_overflow(sum, uint64_t(in >> l & 1), &sum);
+            put_sum(l, sum);
+        }
     uint32_t* d = w.target(op.out);
     if (op.flags & WIDE) {
         put(d, lanes, low);

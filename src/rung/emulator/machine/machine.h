@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string>
@@ -77,6 +78,13 @@ constexpr uint32_t READ_ONLY_CACHE = 1 << 20, VERIFIED = 1 << 21;  // of the fla
 
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
 
+// A modifier: asking for one is a comparison of numbers.
+struct Name
+{
+    uint64_t word[2] = {};
+    __attribute__((always_inline)) Name(const char* text) { memcpy(word, text, std::min<size_t>(__builtin_strlen(text), sizeof word)); }
+};
+
 // Operands by their part: `out` and `p` are written, `s` are read, `in` are predicates that are read behind them.
 struct Op
 {
@@ -84,6 +92,7 @@ struct Op
     Handler run = nullptr;
     std::string name, text;             // the opcode before its first dot; the whole instruction
     std::vector<std::string> modifiers;
+    std::vector<Name> names;            // of the modifiers
     Operand out, p[2], s[5], in[3];
     unsigned sources = 0, outs = 0, ins = 0;
     std::vector<Operand> every;         // in the order of the text
@@ -91,7 +100,7 @@ struct Op
     bool guard_inverted = false;
     bool uniform = false;               // of the uniform datapath: works once for the warp
     bool store = false;
-    uint8_t bytes = 4;                  // memory: of a lane
+    uint8_t bytes = 4;                  // memory: of a lane; conversions: of the integer
     uint32_t flags = 0;                 // the handler's own
     uint32_t target = 0;                // the index of the instruction that a branch goes to
     uint32_t number = 0;                // its own index
@@ -101,10 +110,10 @@ struct Op
     bool copies = false;    // cp.async
     bool meets = false;     // an atomic, or a fence: where blocks take turns, another may run right after it
 
-    bool has(const char* modifier) const
+    __attribute__((always_inline)) bool has(Name wanted) const
     {
-        for (const std::string& m : modifiers)
-            if (m == modifier) return true;
+        for (const Name& n : names)
+            if (n.word[0] == wanted.word[0] && n.word[1] == wanted.word[1]) return true;
         return false;
     }
     bool is_in(const char* space) const;
@@ -232,6 +241,7 @@ struct Launch
     void* (*allocate)(size_t bytes);
     const char* (*release)(void* memory);
     void (*progress)(uint64_t ended, uint64_t all);
+    double race_seconds;
     bool interleaved;  // blocks take turns
 };
 extern Launch launch;
@@ -277,12 +287,13 @@ inline uint32_t as_bits(float f)
     return b;
 }
 
+const uint32_t* indexed_constant(const Warp& warp, const Operand& o, Row& made, int32_t beyond);
+
 inline const uint32_t* Warp::row(const Operand& o, Row& scratch) const
 {
     if (o.kind == Kind::Register) return r[o.index];
     if (o.lanes) return o.lanes;
-    extern const uint32_t* indexed_constant(const Warp&, const Operand&, Row&);
-    return indexed_constant(*this, o, scratch);
+    return indexed_constant(*this, o, scratch, 0);
 }
 
 // ---- counting and tracing -----------------------------------------------------------------------------------------

@@ -66,13 +66,16 @@ const Region& region_of(uint64_t address)
 void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool write)
 {
     if (launch.regions.empty()) return;
-    uint64_t low = ~0ull, high = 0;
-    for (unsigned l = 0; l < WARP; l++) {
-        const uint64_t active = -uint64_t(lanes >> l & 1);
-        low = std::min(low, at[l] | ~active), high = std::max(high, at[l] & active);
+    const Region& all = region_of(at[__builtin_ctz(lanes)]);
+    if (all.to - all.from >= bytes && !(write && all.flags & INPUT_REGION)) {
+        const uint64_t last = all.to - bytes - all.from;
+        uint64_t outside = 0;  // in its upper bit: vectors have no comparison of such numbers
+        for (unsigned l = 0; l < WARP; l++) {
+            const uint64_t offset = at[l] - all.from;
+            outside |= (offset | (last - offset)) & -uint64_t(lanes >> l & 1);
+        }
+        if (!(outside >> 63)) return;
     }
-    const Region& all = region_of(low);
-    if (low >= all.from && high + bytes <= all.to && high + bytes > high && !(write && all.flags & INPUT_REGION)) return;
     each(lanes, [&](unsigned l) {
         const Region& one = region_of(at[l]);
         const bool inside = at[l] >= one.from && at[l] + bytes <= one.to && at[l] + bytes > at[l];
@@ -91,21 +94,19 @@ static uint64_t constant_address(const Warp& w, const Operand& o, unsigned lane)
     return o.offset < 0 && at >> 16 == 0xffff ? at & 0xffff : at;
 }
 
-const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made)
+// `beyond`: bytes, to the upper half of a pair.
+const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made, int32_t beyond)
 {
     if (o.kind != Kind::Constant) return w.r[ZERO];
     const std::vector<uint8_t>& bank = launch.bank[o.index];
-    if (o.base == ZERO && o.uniform == ZERO) {
+    const auto word = [&](uint64_t at) {
         uint32_t value = 0;
-        if (size_t(o.offset) + 4 <= bank.size()) memcpy(&value, bank.data() + o.offset, 4);
-        std::fill(made, made + WARP, value);
-        return made;
-    }
-    for (unsigned l = 0; l < WARP; l++) {
-        const uint64_t at = constant_address(w, o, l);
-        made[l] = 0;
-        if (at + 4 <= bank.size()) memcpy(&made[l], bank.data() + at, 4);
-    }
+        if (at + 4 <= bank.size()) memcpy(&value, bank.data() + at, 4);
+        return value;
+    };
+    if (o.base == ZERO && o.uniform == ZERO) std::fill(made, made + WARP, word(uint64_t(int64_t(o.offset) + beyond)));
+    else
+        for (unsigned l = 0; l < WARP; l++) made[l] = word(constant_address(w, o, l) + uint64_t(beyond));
     return made;
 }
 
@@ -468,8 +469,13 @@ void load(Warp& w, const Op& op, uint32_t lanes)
     uint32_t suspects = 0;
     if (op.bytes == 4) {
         if (contiguous(where, lanes, 4)) memcpy(d, where[0], sizeof(Row));
+        else if (lanes == ALL)
+            for (unsigned l = 0; l < WARP; l++) memcpy(&d[l], where[l], 4);
         else each(lanes, [&](unsigned l) { memcpy(&d[l], where[l], 4); });
-        suspects = rung_machine::where([&](unsigned l) { return may_be_unwritten(d[l]); });
+        const uint32_t poison = launch.poisoned_with;
+        uint32_t any = 0;
+        for (unsigned l = 0; l < WARP; l++) any |= uint32_t((d[l] & 0xffff0000u) == NOT_A_NUMBER) | uint32_t((d[l] & 0xffff0000u) == poison);
+        if (any) suspects = rung_machine::where([&](unsigned l) { return may_be_unwritten(d[l]); });
     } else if (op.bytes > 4) {
         const unsigned words = d == w.r[SINK] ? 0 : op.bytes / 4;
         each(lanes, [&](unsigned l) {
@@ -653,7 +659,7 @@ bool prepare_query(Op& op)
 
 void load_constant(Warp& w, const Op& op, uint32_t lanes)
 {
-    Operand o = op.s[0];
+    const Operand& o = op.s[0];
     uint32_t* const d = w.target(op.out);
     Row first, second;
     const uint32_t* a = w.row(o, first);
@@ -670,8 +676,7 @@ void load_constant(Warp& w, const Op& op, uint32_t lanes)
     Row kept;
     memcpy(kept, a, sizeof kept);  // the target may be the address
     if (op.bytes == 8) {
-        o.offset += 4, o.lanes = nullptr;
-        a = w.row(o, second);
+        a = indexed_constant(w, o, second, 4);
         if (d != w.r[SINK]) map(d + WARP, lanes, [&](unsigned l) { return a[l]; });
     }
     map(d, lanes, [&](unsigned l) { return kept[l]; });
