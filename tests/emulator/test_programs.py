@@ -205,6 +205,32 @@ def test_atomics_of_the_whole_system_are_no_race_with_the_hosts(tmp_path: Path) 
     assert rung_run(source).returncode == 102
 
 
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("x[blockIdx.x % 2048 * 64 + threadIdx.x] = blockIdx.x + s;", 102),
+        ("x[blockIdx.x * 64 + threadIdx.x] = s; __threadfence(); __syncthreads(); __shared__ int last;\n"
+         "if (!threadIdx.x) last = atomicAdd(n, 1) == 4095; __syncthreads();\n"
+         "if (last) { for (int i = threadIdx.x; i < 4096 * 64; i += 64) s += x[i]; x[threadIdx.x] = s; }", 0),
+    ],
+    ids=["blocks far apart", "the last block"],
+)  # fmt: skip
+def test_beyond_its_time_the_race_check_looks_at_some_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, code: int
+) -> None:
+    """Where fences order blocks, at none: half a history would tell of races that there are none."""
+    source = tmp_path / "long.cu"
+    source.write_text(
+        f"__global__ void k(int* x, int* n, int m) {{ int s = 0; for (int i = 0; i < m; i++) s += i * i; {body} }}\n"
+        "int main()\n{\n    int *x, *n, one;\n    cudaMalloc(&x, 4096 * 64 * 4);\n    cudaMalloc(&n, 4);\n    cudaMemset(n, 0, 4);\n"
+        "    k<<<4096, 64>>>(x, n, 50);\n    cudaMemcpy(&one, x, 4, cudaMemcpyDeviceToHost);\n    cudaFree(x);\n    cudaFree(n);\n}\n"
+    )
+    monkeypatch.setenv("RUNG_RACE_SECONDS", "0.02")
+    document = json.loads(rung_run(source, "--json").stdout)
+    assert document["exit"] == code, document
+    assert any(note.startswith("races:") for note in document["notes"])
+
+
 def test_nodes_of_a_graph_copy_in_three_dimensions_and_are_checked(tmp_path: Path) -> None:
     text = (
         "int main()\n{{\n    int h[32], back[32], *x;\n    for (int i = 0; i < 32; i++) h[i] = i, back[i] = 0;\n    cudaMalloc(&x, {});\n"

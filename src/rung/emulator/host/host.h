@@ -16,6 +16,7 @@ struct Settings
     int order;  // 0 forward, 1 reverse, 2 shuffled
     unsigned seed;
     int races;  // 0 no, 1 where the work allows, 2 always
+    double race_seconds;  // of a kernel's launches of one shape, and a tenth of all launches'
     double seconds;
     bool quiet;
 };
@@ -111,7 +112,7 @@ bool call_of(const void* kernel, void** arguments, Call& call);
 // ---- kernels.cpp ----------------------------------------------------------------------------------------------------
 struct Record;
 void begin_modules(const Record* first, const Record* last);
-void run_machine_code(const Call& call, const Configuration& how, bool races);
+void run_machine_code(const Call& call, const Configuration& how, double race_seconds);
 bool is_variable(const void* address);
 struct KernelFacts { unsigned registers, shared, local; };
 const KernelFacts* facts_of(const void* kernel);

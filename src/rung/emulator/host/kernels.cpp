@@ -54,7 +54,7 @@ struct Sum  // over the launches of one kernel in one form
     std::vector<std::array<double, 12>> stalls;  // of each instruction
 };
 constexpr unsigned RESERVED_SHARED = 1024;  // before a block's own, in sm_90's code, which programs are
-struct Pending { const Call* call; const Configuration* how; bool races; };
+struct Pending { const Call* call; const Configuration* how; double race_seconds; };
 
 auto& modules = *new std::vector<Module*>;
 auto& codes = *new std::map<const char*, Code>;  // by the address of the stub
@@ -264,7 +264,7 @@ void tell_unwritten(const Code& code, const Call& call, const Configuration& how
     }
 }
 
-void execute(Code& code, const Call& call, const Configuration& how, bool races, void** parameters)
+void execute(Code& code, const Call& call, const Configuration& how, double race_seconds, void** parameters)
 {
     if (!begin_code(code, call)) return;
     Module& module = *code.module;
@@ -283,11 +283,11 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
     launch.allocate = rung_heap_malloc, launch.release = rung_heap_release, launch.progress = tell_progress;
     const std::vector<rung_machine_region> touched = regions();
     launch.regions = touched.data(), launch.region_count = unsigned(touched.size());
-    launch.order = unsigned(settings().order), launch.seed = settings().seed, launch.races = races, launch.registers = code.registers;
+    launch.order = unsigned(settings().order), launch.seed = settings().seed, launch.races = race_seconds > 0, launch.race_seconds = race_seconds, launch.registers = code.registers;
     launch.multiprocessors = unsigned(device().multiProcessorCount);
     launch.poison = 1 + settings().seed % 5;  // the first: what reads it is known
     static unsigned long last_moment;
-    launch.dependent = how.dependent && moment() == last_moment + 1, launch.followed = code.starts_next || beside() || host_accessed(present_work());  // else all before it has ended
+    launch.dependent = how.dependent && moment() == last_moment + 1, launch.followed = settings().races && (code.starts_next || beside() || host_accessed(present_work()));  // else all before it has ended
     last_moment = moment();
     rung_machine_fault fault = {};
     const int failed = predicting() ? predicted(code, call, how, launch, fault) : rung_machine_run(code.program, &launch, &fault);
@@ -305,7 +305,7 @@ void execute(Code& code, const Call& call, const Configuration& how, bool races,
         const auto take = [](void*, uint64_t line, uint32_t read, uint32_t written, uint32_t plain) { touched_beside_host(present_work(), line, read, written, plain); };
         rung_machine_touched(take, nullptr);
     }
-    if (races && beside()) {
+    if (settings().races && beside()) {
         const auto take = [](void* of, uint64_t line, uint32_t read, uint32_t written, uint32_t plain) {
             const Call& call = *static_cast<const Call*>(of);
             if (!in_heap(reinterpret_cast<void*>(line * 128))) touch("kernel '" + std::string(call.name) + "'", call.site, line, read, written, plain);
@@ -334,9 +334,9 @@ void begin_modules(const Record* first, const Record* last)
     for (; first < last; first++) read_module(*first);
 }
 
-void run_machine_code(const Call& call, const Configuration& how, bool races)
+void run_machine_code(const Call& call, const Configuration& how, double race_seconds)
 {
-    pending = {&call, &how, races};
+    pending = {&call, &how, race_seconds};
     call.enter(call.values);
 }
 
@@ -396,5 +396,5 @@ RUNG_HOST __attribute__((noinline)) void rung_stub(void** parameters)
         fprintf(stderr, "rung: no machine code has the kernel '%s'\n", pending.call->name);
         exit(2);
     }
-    execute(*code, *pending.call, *pending.how, pending.races, parameters);
+    execute(*code, *pending.call, *pending.how, pending.race_seconds, parameters);
 }

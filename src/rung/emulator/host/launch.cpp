@@ -6,8 +6,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include <math.h>
+
 #include <algorithm>
+#include <array>
 #include <map>
+#include <set>
 
 namespace rung_host {
 namespace {
@@ -28,29 +32,32 @@ std::map<const void*, Known>& kernels()
     return all;
 }
 
-constexpr double RACE_SECONDS = 30;  // of all launches, where the work decides
-double seconds_of_all;
-
-bool checks_races()
+// How long races are looked for in this launch: in a kernel's launches of one shape until they have taken RUNG_RACE_SECONDS, in all
+// launches ten times as long, and in any kernel's first launch.
+struct Raced { double of_all = 0; std::map<std::array<size_t, 8>, double> of_shape; std::set<const void*> kernels; };
+double race_seconds(const Call& call, const Configuration& how, Raced& raced, double& of_shape)
 {
-    if (settings().races != 1) return settings().races;
-    if (seconds_of_all < RACE_SECONDS) return true;
-    note_once("races: only looked for in the first 30 seconds of launches (--races looks in all)");
-    return false;
+    if (settings().races != 1) return settings().races ? HUGE_VAL : 0;
+    const double most = settings().race_seconds, left = std::min(most - of_shape, 10 * most - raced.of_all);
+    return raced.kernels.insert(call.kernel).second ? std::max(left, most / 3) : std::max(left, 0.0);
 }
 
 void run(const Call& call, const Configuration& how)
 {
     const unsigned long blocks = (unsigned long)how.grid.x * how.grid.y * how.grid.z, threads = blocks * how.block.x * how.block.y * how.block.z;
-    const bool races = checks_races();
+    static auto& raced = *new Raced;
+    double& of_shape = raced.of_shape[{size_t(call.kernel), how.grid.x, how.grid.y, how.grid.z, how.block.x, how.block.y, how.block.z, how.shared}];
+    const double races = race_seconds(call, how, raced, of_shape);
     const double begun = seconds_now();
     begin_heap();
     begin_progress(call.name, call.site);
     run_machine_code(call, how, races);
     end_progress();
     const double seconds = seconds_now() - begun;
-    seconds_of_all += seconds;
-    note_launch({call.name, blocks, threads, seconds, races});
+    of_shape += std::min(seconds, races), raced.of_all += std::min(seconds, races);
+    if (settings().races == 1 && seconds > races)
+        note_once("races: only looked for while a kernel's launches of one shape have not taken long, and in some blocks beyond (--races looks in all)");
+    note_launch({call.name, blocks, threads, seconds, races > 0});
 }
 
 const Known* known(const void* kernel)

@@ -50,6 +50,7 @@ std::string json_of(const Place& place)
 }
 
 int number_from(const char* name, int otherwise) { return getenv(name) ? atoi(getenv(name)) : otherwise; }
+double seconds_from(const char* name, double otherwise) { return getenv(name) ? atof(getenv(name)) : otherwise; }
 
 void write_json(const char* path, int status)
 {
@@ -109,7 +110,7 @@ void at_end(int status, void*)
 const Settings& settings()
 {
     static const Settings chosen = {number_from("RUNG_ORDER", 0), unsigned(number_from("RUNG_SEED", 0)),
-        number_from("RUNG_RACES", 1), double(number_from("RUNG_SECONDS", 60)), number_from("RUNG_QUIET", 0) != 0};
+        number_from("RUNG_RACES", 1), seconds_from("RUNG_RACE_SECONDS", 3), seconds_from("RUNG_SECONDS", 60), number_from("RUNG_QUIET", 0) != 0};
     return chosen;
 }
 

@@ -405,11 +405,11 @@ void begin_order(Warp& w, unsigned index)
 void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, Block* shared, bool write, unsigned strong,
           const uint32_t* data, unsigned step)
 {
+    if (!shared && launch.followed) each(lanes, [&](unsigned l) { note_touched(at[l], bytes, write, strong); });
     if (!launch.races) return;
     Order& o = order_of(w);
     need_cells(shared);
     const Who who = {w, op, o, w.block->unit, count_of(o), o.index, false, false};
-    if (!shared && launch.followed) each(lanes, [&](unsigned l) { note_touched(at[l], bytes, write, strong); });
     if (!write && bytes % 4 == 0 && !launch.tiles && (shared || !(launch.dependent || launch.inputs || op.flags & READ_ONLY_CACHE))) {
         // Mostly of what nothing has written, or another warp before a barrier.
         Access mine = {who.clock, who.unit, o.tick, op.number, 0, who.index, 15, uint8_t(strong)};
