@@ -206,6 +206,29 @@ def test_atomics_of_the_whole_system_are_no_race_with_the_hosts(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("touches", "launches", "copied", "kinds"),
+    [
+        ("h[0] = 1;", "k<<<1, 32>>>(x);", "x, h, 128, cudaMemcpyHostToDevice", []),
+        ("", "k<<<1, 32>>>(x);", "x, h, 128, cudaMemcpyHostToDevice", ["unwritten"]),
+        ("", "", "x, h, 128, cudaMemcpyHostToDevice", []),
+        ("", "k<<<1, 32>>>(x);", "h, x, 128, cudaMemcpyDeviceToHost", []),
+    ],
+    ids=["written", "the wrong direction", "measures copies", "the right direction"],
+)  # fmt: skip
+def test_pinned_memory_that_nobody_has_touched_does_not_take_the_place_of_a_kernels_result(
+    tmp_path: Path, touches: str, launches: str, copied: str, kinds: list[str]
+) -> None:
+    source = tmp_path / "pinned.cu"
+    source.write_text(
+        "__global__ void k(int* x) { x[threadIdx.x] = 2; }\nint main()\n{\n    int *x, *h;\n    cudaMalloc(&x, 128);\n    cudaMallocHost(&h, 128);\n"
+        f"    {touches}\n    {launches}\n    cudaMemcpyAsync({copied}, 0);\n    cudaDeviceSynchronize();\n    cudaFree(x);\n    cudaFreeHost(h);\n}}\n"
+    )
+    document = json.loads(rung_run(source, "--json").stdout)
+    assert [one["kind"] for one in document["findings"]] == kinds, document
+    assert document["exit"] == (101 if kinds else 0)
+
+
+@pytest.mark.parametrize(
     ("body", "code"),
     [
         ("x[blockIdx.x % 2048 * 64 + threadIdx.x] = blockIdx.x + s;", 102),
