@@ -58,3 +58,12 @@ def test_a_limit_on_instructions_stops_a_launch_at_the_same_place_each_time() ->
 
 def test_without_the_setting_nothing_is_counted() -> None:
     assert lines(20, counted=False) == []
+
+
+def test_what_triton_moves_through_shared_memory_is_no_access_of_its_file() -> None:
+    line = ("own.py", 7)
+    ran = {(*line, "LDGSTS"): True, (*line, "LDG"): False, (*line, "LDS"): False, (*line, "STG"): False}
+    assert coverage.missed(ran, coverage.OF_TRITON) == [(*line, "STG")]
+    assert coverage.missed({**ran, (*line, "LDGSTS"): False, (*line, "BAR"): True}) == [
+        (*line, n) for n in ("LDG", "LDS", "STG")
+    ]

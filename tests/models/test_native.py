@@ -180,6 +180,24 @@ def test_every_level_of_vectors_computes_the_same(dtype: str, fields: dict[str, 
     assert float((native.rate([ids[:9], ids], False)[1][:, 0] - own).abs().max()) < 10 * tolerance
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_the_compiler_decides_changes_no_bit(dtype: str) -> None:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("g++ only")
+    flags = [f.replace("-O3", "-O1") for f in build.FLAGS]
+    steps, passes = (build.compilation(compiler, flags, dtype, source) for source in (build.DECODE, build.PASSES))
+    bound = engine._bind(steps.wait()) if steps else None
+    usual = engine.available(dtype)
+    assert bound is not None and usual is not None
+    config, weights, plan = loaded(dtype, **ODD)
+    transformer = Transformer(config, weights, plan)
+    ids = models.some_ids(40)
+    one, other = (CpuSteps(code, config, weights, 1) for code in (usual, engine.Code(bound, lambda: passes)))
+    assert torch.equal(*(torch.cat(stepped(found, transformer, [ids[:5], ids[5:9]])) for found in (one, other)))
+    assert torch.equal(*(passed(found, transformer, [ids, ids[:7]], 21) for found in (one, other)))
+
+
 @pytest.mark.parametrize("width", [9001, 9024])
 def test_integer_sums_do_not_overflow(width: int) -> None:
     # Every input at its largest, every weight at 127, and a row longer than 32 bits can take at once.

@@ -511,3 +511,30 @@ def test_a_kernel_that_a_gpu_has_no_room_for_is_no_mistake_on_a_gpu_either() -> 
     x = torch.zeros(1, 1, 2, 1 << 17)
     with pretended.gpu(lambda kernel: None), pytest.raises(TooLarge):
         rung.prepare({"x": x, "out": x.clone()}, values, dtype_named("f32"), device="cuda").run()
+
+
+TUNED = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.autotune([triton.Config({"BLOCK": b}, num_warps=w) for b in (64, 128, 256) for w in (1, 2, 4)], key=["n"])
+@triton.jit
+def add(a, b, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(a + at, mask=at < n) + tl.load(b + at, mask=at < n), mask=at < n - BLOCK // 256)
+
+
+def residual(a, b):
+    out = torch.empty_like(a)
+    add[lambda meta: (triton.cdiv(a.numel(), meta["BLOCK"]),)](a, b, out, a.numel())
+    return out
+"""
+
+
+@pytest.mark.parametrize(("most", "code", "told"), [("512", 0, "2 of its tuner's 9 configurations"), ("256", 1, "BLOCK=256 ")])
+def test_few_configurations_of_a_tuner_run_and_the_wrong_one_is_named(
+    most: str, code: int, told: str, tmp_path: Path
+) -> None:
+    ended = checked(TUNED.replace("// 256", f"// {most}"), tmp_path)
+    assert ended.returncode == code and told in ended.stdout, ended.stdout

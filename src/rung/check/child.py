@@ -19,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rung import progress
-from rung.check.report import SLOW, Failure, how_it_ended
+from rung.apart import how_it_ended
+from rung.check.report import SLOW, Failure
 from rung.processors import cpu_seconds
 from rung.rungs.base import Device
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import copy
 import functools
 import multiprocessing
-import os
-import pickle
 import re
-import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from rung import progress
+from rung.apart import Apart
 from rung.check.child import copied, copies
 from rung.check.gpu_limits import unfit, unlaunchable
 from rung.check.report import ALONE, LADDER, QUICK, SHARE_REFUSED, CheckRequest, Effort, Failure, Report
@@ -30,7 +29,7 @@ from rung.check.trial import WRONG, Trials
 from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.emulator.coverage import Coverage, merged, unreached
+from rung.emulator.coverage import OF_TRITON, SPACES, Coverage, merged, unreached
 from rung.errors import CompileError, EmulatorFault, RungError, first_line
 from rung.lazy import torch
 from rung.operation import Case, Values
@@ -116,7 +115,7 @@ def _judge_file(rung: Rung, asked: CheckRequest) -> Report:
     """A rung of unknown origin, in a process of its own; on a GPU the emulator checks for races as well."""
     if told := computes_beside(rung):
         return Report(rung.full_name, asked.dtype, asked.device, *told)
-    several = processors() > 1 and multiprocessing.parent_process() is None
+    several = processors() > 1 and not multiprocessing.current_process().daemon
     at_once = several and copies(asked.device, str(rung.path))
     with Sandbox(asked.device, rung) as host:
         report = judge(rung, asked, host, at_once=at_once)
@@ -224,6 +223,8 @@ def judge(
 def _failed(failure: Failure | RungError, procedure: Procedure) -> None:
     report = procedure.report
     report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
+    if of := " and ".join(one.configuration for one in procedure.trials.host.tuned):
+        report.reason += f"; with the tuner's configuration {of}"
     if isinstance(failure, EmulatorFault):
         report.place, report.related = failure.place, failure.related
     if failure.kind == "unsupported":  # says nothing about the kernel
@@ -240,42 +241,31 @@ def _in_a_copy(procedure: Procedure, work: Callable[[], None]) -> Iterator[None]
     """`work` runs meanwhile in a copy of this process, which starts another one for the kernel."""
     trials, report = procedure.trials, procedure.report
     before = copy.deepcopy(report)
-    answer, end = os.pipe()
-    pid = os.fork()
-    if not pid:
-        found: tuple[Report, Coverage] | str = "the copy of the judge was ended"
+
+    def judged(pipe: Connection) -> None:
+        torch.set_num_threads(1)  # a copy has no other threads, and would wait for them
+        copied()
         try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the original ends this process
-            torch.set_num_threads(1)  # a copy has no other threads, and would wait for them
-            copied()
             with Sandbox(trials.device, trials.rung) as trials.host:
                 try:
                     work()
                     trials.ran = trials.host.coverage() if trials.coverage else {}
                 except (Failure, RungError) as failure:
                     _failed(failure, procedure)
-            found = report, trials.ran
-        except BaseException as error:
-            found = f"{type(error).__name__}: {error}"
-        finally:
-            with os.fdopen(end, "wb") as file:
-                pickle.dump(found, file)
-            os._exit(0)
-    os.close(end)
-    try:
-        with os.fdopen(answer, "rb") as file:
-            yield
-            text = file.read()
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    if not text:
-        raise Failure("its process ended before a verdict")
-    other = pickle.loads(text)
-    if isinstance(other, str):
-        raise RuntimeError(other)
-    report.add(other[0], before)
-    trials.ran = other[1]
+            pipe.send((report, trials.ran))
+        except Exception as error:
+            pipe.send(f"{type(error).__name__}: {error}")
+
+    with Apart(judged) as other:
+        yield
+        try:
+            found: tuple[Report, Coverage] | str = other.pipe.recv()
+        except EOFError:
+            raise Failure(other.ended()) from None
+    if isinstance(found, str):
+        raise RuntimeError(found)
+    report.add(found[0], before)
+    trials.ran = found[1]
 
 
 def _conclude(
@@ -288,7 +278,9 @@ def _conclude(
     if trials.coverage:
         trials.ran = merged(trials.ran, host.coverage())
         of_triton = None if trials.cuda else rung.path and rung.path.resolve()  # whose functions have lines, too
-        report.unreached = [p for p in unreached(trials.ran) if of_triton in (None, Path(p.file).resolve())]
+        every = unreached(trials.ran, SPACES if trials.cuda else OF_TRITON)
+        report.unreached = [p for p in every if of_triton in (None, Path(p.file).resolve())]
+    report.notes += [f"{n} of its tuner's {of} configurations ran" for _, n, of in host.tuned if n < of]
     if host.library_calls:
         report.verdict = "calls the library"
         report.reason = f"right, but not by a kernel of its own: {', '.join(sorted(host.library_calls)[:6])}"

@@ -16,15 +16,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
+from rung.apart import Apart, interrupts_ignored
 from rung.check.child import reused
 from rung.check.judge import report_on
-from rung.check.report import CheckRequest, Report, how_it_ended
+from rung.check.report import CheckRequest, Report
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.precision import one_thread
@@ -153,13 +152,10 @@ def _lost(task: CheckRequest, why: str) -> Report:
     return Report(task.rung, task.dtype, task.device, "failed", f"{why}.")
 
 
-@dataclass
-class _Worker(Generic[Item]):
-    process: BaseProcess
-    pipe: Connection
-    group: deque[Item] = field(default_factory=deque)
-    since: float = 0.0
-    begun: bool = False  # its process has begun with the first item of the group
+class _Worker(Apart, Generic[Item]):
+    group: deque[Item]
+    since: float
+    begun: bool  # its process has begun with the first item of the group
 
 
 def work_through(
@@ -177,18 +173,13 @@ def work_through(
     early at `until`, a time of time.monotonic.
     """
     waiting = deque(deque(group) for group in groups if group)
-    context = multiprocessing.get_context("forkserver")  # torch is imported once
-    context.set_forkserver_preload(PRELOADED)
+    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)  # torch is imported once
     workers: list[_Worker[Item]] = []
     second_try: set[int] = set()  # ids of items that a process ended before it had begun with
 
     def start() -> None:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, work, niceness), daemon=True)
-        with _interrupts_ignored():  # the process started here is ended by this one, too
-            process.start()
-        theirs.close()
-        workers.append(_Worker(process, ours))
+        workers.append(_Worker(_serve, work, niceness, method="forkserver", daemon=True))
+        workers[-1].group = deque()
 
     def give(worker: _Worker[Item]) -> None:
         worker.since, worker.begun = time.monotonic(), False
@@ -198,7 +189,7 @@ def work_through(
             worker.pipe.send(worker.group[0] if worker.group else None)
 
     def replace(worker: _Worker[Item]) -> None:
-        _end(worker)
+        worker.__exit__()
         workers.remove(worker)
         if worker.group:
             waiting.appendleft(worker.group)
@@ -226,7 +217,7 @@ def work_through(
                         second_try.add(id(item))  # an earlier item ended it
                         replace(worker)
                         continue
-                    why = f"did not end within {seconds:.0f} s" if isinstance(end, TimeoutError) else _death(worker)
+                    why = f"did not end within {seconds:.0f} s" if isinstance(end, TimeoutError) else worker.ended()
                     worker.group.popleft()
                     result = lost(item, why)
                     replace(worker)
@@ -240,7 +231,7 @@ def work_through(
                 yield result
     finally:
         for worker in workers:
-            _end(worker)
+            worker.__exit__()
 
 
 def _serve(pipe: Connection, work: Callable[[Any], Any], niceness: int) -> None:
@@ -255,58 +246,22 @@ def _serve(pipe: Connection, work: Callable[[Any], Any], niceness: int) -> None:
         pipe.send((work(item),))
 
 
-def _death(worker: _Worker[Item]) -> str:
-    worker.process.join(5)
-    return how_it_ended(worker.process.exitcode)
-
-
-def _end(worker: _Worker[Item]) -> None:
-    worker.pipe.close()
-    if worker.group or worker.process.exitcode is None:
-        worker.process.terminate()
-    worker.process.join(5)
-    if worker.process.exitcode is None:
-        worker.process.kill()
-
-
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def completed(work: Callable[[], int], what: str) -> int:
     """The exit code that `work` returns in a child process. It calls functions of the user, which may end their
     process: that is an error, never a verdict."""
     sys.stdout.flush()
     sys.stderr.flush()
-    ended, say = os.pipe()
-    child = os.fork()
-    if not child:
-        code = 1
+
+    def run(pipe: Connection) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        atexit._clear()  # what the parent does at its end
+        code = work()
+        sys.stdout.flush()
+        atexit._run_exitfuncs()
+        pipe.send_bytes(bytes([code]))
+
+    with Apart(run) as child, interrupts_ignored():  # the child gets them
         try:
-            os.close(ended)
-            atexit._clear()  # what the parent does at its end
-            code = work()
-            sys.stdout.flush()
-            atexit._run_exitfuncs()
-            os.write(say, b".")
-        finally:
-            os._exit(code)
-    os.close(say)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child is interrupted as well
-    try:
-        complete, code = os.read(ended, 1), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    finally:
-        signal.signal(signal.SIGINT, before)
-        os.close(ended)
-    if complete:
-        return code
-    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    raise RungError(f"{what} ended the process {how} before a verdict; it must return.")
+            return int(child.pipe.recv_bytes()[0])
+        except EOFError:
+            raise RungError(f"{what} must return; {child.ended()}.") from None

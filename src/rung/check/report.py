@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -147,13 +146,6 @@ class Failure(Exception):
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
         self.kind = kind
-
-
-def how_it_ended(code: int | None) -> str:
-    """An exit code in words; a negative one is a signal's number."""
-    if code is not None and code < 0:
-        return f"its process was ended by {signal.Signals(-code).name}"
-    return f"its process ended by itself (exit code {code}) before a verdict"
 
 
 def as_result(report: Report, rung: Rung) -> Row:

@@ -23,6 +23,7 @@ from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
 from rung.check.operands import Operands
 from rung.check.report import RAISED, Failure
 from rung.cuda.launch import occupy_stream
+from rung.cuda.pretended import Tuned
 from rung.cuda.source import without_comments
 from rung.dtypes import Dtype, element
 from rung.dtypes import dtype as dtype_named
@@ -70,6 +71,8 @@ class Bound(Protocol):
 
 class LocalRunner:
     """Where a rung's code runs: in this process, as the ladders' do. Use it as a context."""
+
+    tuned: Sequence[Tuned] = ()  # with what the autotuned kernels of a file ran
 
     def __init__(self, device: Device, *, mirrored: bool | None = None) -> None:
         self.device = device

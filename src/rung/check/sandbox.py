@@ -25,6 +25,7 @@ from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure, Verdict
 from rung.check.runner import STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
+from rung.cuda.pretended import Tuned
 from rung.emulator import coverage
 from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
 from rung.rungs import identity
@@ -146,6 +147,7 @@ class Sandbox(LocalRunner):
         self.atomics = self.atomics or bool(answer.get("atomics"))
         self.steps = max(self.steps, int(answer.get("steps", 0)))
         self.unwritten = str(answer.get("unwritten", ""))[:500] or self.unwritten
+        self.tuned = [Tuned(str(c)[:200], int(n), int(of)) for c, n, of in answer.get("tuned", [])[:4]]
         if answer.get("error"):
             text, kind = str(answer["error"])[:2000], answer.get("kind")
             if kind in FAULTS:

@@ -23,6 +23,7 @@ from rung import emulator
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
 from rung.check.report import Failure
 from rung.check.runner import Binding, LocalCall, Probe, prepare, probe
+from rung.cuda import pretended
 from rung.dtypes import dtype as dtype_named
 from rung.emulator import coverage, launches_ran
 from rung.errors import EmulatorFault, RungError, first_line
@@ -243,7 +244,7 @@ def main(settings: dict[str, Any]) -> None:
             answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
         except BaseException as error:
             answer = {"error": first_line(f"{type(error).__name__}: {error}")}
-        answer["steps"] = emulator.steps()
+        answer |= {"steps": emulator.steps(), "tuned": pretended.tuned()}
         try:
             os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
         except OSError:  # the rung has closed it: an end without an answer is a failure

@@ -30,7 +30,7 @@ from rung.check.runner import Binding, capped
 from rung.check.shapes import MOST_BYTES, Shapes
 from rung.check.trial import ORDERS, SEEDS, Ran, Trial, Trials, largest, quick, widest
 from rung.cuda import gpus
-from rung.emulator.coverage import merged, missed
+from rung.emulator.coverage import OF_TRITON, SPACES, merged, missed
 from rung.errors import RungError, TooLarge
 from rung.operation import Case, Operation, Values
 from rung.processors import available_memory
@@ -181,7 +181,8 @@ class Procedure:
             return
         trials.ran = merged(trials.ran, trials.host.coverage())
         own = rung.path and rung.path.resolve()
-        if wanted := [place for place in missed(trials.ran) if Path(place[0]).resolve() == own]:
+        spaces = SPACES if trials.cuda else OF_TRITON
+        if wanted := [place for place in missed(trials.ran, spaces) if Path(place[0]).resolve() == own]:
             self.tell(f"now shapes for {len({line for _, line, _ in wanted})} lines that no run has reached")
             figures = self.report.element, self.report.norm
             Shapes(trials, self.ran, self.seed, self.effort).reach(wanted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import os
 import struct
 import time
@@ -190,7 +191,8 @@ class _Driver:
                 "multiprocessor_count": row.multiprocessors, "sm_clock_rate": row.clock_mhz * 1000,
                 "mem_clock_rate": row.memory_clock_mhz * 1000, "mem_bus_width": row.bus_bits,
             }),
-            load_binary=_loaded, fill_tma_descriptor_tiled=_map, set_printf_fifo_size=_Constant(),
+            load_binary=_loaded, fill_tma_descriptor=_map, fill_tma_descriptor_tiled=_map,
+            set_printf_fifo_size=_Constant(),
             cuOccupancyMaxActiveClusters=_Constant(row.multiprocessors // 2),
         )  # fmt: skip
         self.launcher_cls = lambda source, metadata: _Launcher(source, metadata, launch)
@@ -224,15 +226,46 @@ class _Driver:
 
 
 TRIED_AT_ONCE = 4  # configurations of a tuner that are run in a call of new sizes
-TRIED_SECONDS = 1.0  # of CPU time in such a call, after which no other is run: a call may only take so long
+TRIED_SECONDS = 1.0  # in such a call, after which no other is run: a call may only take so long
+ROUNDS = 2  # calls of new sizes for each configuration; later ones get that with the smallest tiles
+
+
+class Tuned(NamedTuple):
+    """What an autotuned kernel ran with: its last configuration, or that which failed, and how many of all were run."""
+
+    configuration: str
+    tried: int
+    of: int
+
+
+def tuned() -> list[Tuned]:
+    return [Tuned(_told(one.running or one.tuner.best_config), len(one.tried), len(one.configs)) for one in _tuners]
+
+
+def _told(config: Any) -> str:
+    return " ".join(f"{name}={value}" for name, value in _parameters(config).items())
+
+
+def _parameters(config: Any) -> dict[str, Any]:
+    return {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+
+
+def _sizes(config: Any) -> dict[str, int]:
+    return {n: v for n, v in _parameters(config).items() if isinstance(v, int) and n != "num_warps"}
 
 
 class _Trials:
     """In place of an autotuned kernel's measurements, which would decide nothing here: each call of other sizes runs
-    some configurations that have not run yet, else the next in turn, and takes the first of these."""
+    some configurations that have not run yet, else the next in turn, and takes the first of these. Of many
+    configurations few are chosen."""
 
     def __init__(self) -> None:
-        self._tried: list[Any] = []
+        self.tuner: Any = None
+        self.running: Any = None
+        self.configs: list[Any] = []
+        self.tried: list[Any] = []
+        self._offered: list[Any] = []
+        self._refused: dict[Any, bool] = {}  # whether for its size
         self._call: Any = None
         self._rounds, self._ran, self._began = -1, 0, 0.0
 
@@ -245,16 +278,73 @@ class _Trials:
             return [1.0, 1.0, 1.0]
         if tuner.nargs is not self._call:
             self._call, self._rounds, self._ran = tuner.nargs, self._rounds + 1, 0
-            self._began = time.process_time()
-        turn = self._rounds % len(tuner.configs)
-        more = self._ran < TRIED_AT_ONCE and time.process_time() < self._began + TRIED_SECONDS
-        fresh = config not in self._tried and (more or not self._ran)
-        if not fresh and (self._ran or tuner.configs.index(config) < turn):
-            return [1e3, 1e3, 1e3]
-        call()
-        self._tried.append(config)
+            self._began = time.monotonic()
+            if not self._rounds:
+                _tuners.append(self)
+            self.tuner, self.configs = tuner, [*self._offered] or list(tuner.configs)  # a tuner may leave some out
+        self._offered += [config] * (config not in self._offered)
+        chosen = _chosen([one for one in self.configs if not self._is_refused(one)])
+        left = [one for one in chosen if one not in self.tried]
+        turn = left[0] if left else chosen[self._rounds % len(chosen) if self._rounds < ROUNDS * len(chosen) else 0]
+        more = self._ran < TRIED_AT_ONCE and time.monotonic() < self._began + TRIED_SECONDS
+        if config != turn or (self._ran and not (left and more)):
+            return [1e2 if config in self.tried else 1e4 if self._is_refused(config) else 1e3] * 3
+        self.running = config
+        try:
+            with _fitting():
+                call()
+        except RungError:
+            raise
+        except Exception as problem:  # Triton leaves the configuration out
+            self._refused[config] = type(problem).__name__ == "OutOfResources"
+            self._ran += bool(self.tried)  # one of these is taken
+            raise
+        self.running = None
+        self.tried += [config] * bool(left)
         self._ran += 1
         return [float(self._ran)] * 3
+
+    def _is_refused(self, config: Any) -> bool:
+        """Whether it did not compile, or has no smaller tiles and no fewer stages than one that did not fit."""
+        sizes = _sizes(config)
+        larger = [_sizes(of) for of, too_large in self._refused.items() if too_large]
+        return config in self._refused or any(all(sizes.get(n, 0) >= v for n, v in of.items()) for of in larger)
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """What has more shared memory than the GPU is refused before its registers are allocated, which takes longest."""
+    from triton.backends.nvidia import compiler
+    from triton.runtime import driver
+    from triton.runtime.errors import OutOfResources
+
+    make = compiler.CUDABackend.make_ptx
+    most = driver.active.utils.get_device_properties(0)["max_shared_mem"]
+
+    def made(self: Any, source: Any, metadata: Any, *how: Any) -> Any:
+        if metadata["shared"] > most:
+            raise OutOfResources(metadata["shared"], most, "shared memory")
+        return make(self, source, metadata, *how)
+
+    with mock.patch.object(compiler.CUDABackend, "make_ptx", made):
+        yield
+
+
+_tuners: list[_Trials] = []
+
+
+def _chosen(configs: Sequence[Any]) -> list[Any]:
+    """As few as have the least and the largest value of every parameter, the first among them; small tiles first."""
+    values = {config: _sizes(config) | {"num_warps": config.num_warps} for config in configs}
+    names = {name for given in values.values() for name in given}
+    some = {name: [given[name] for given in values.values() if name in given] for name in names}
+    left = {(name, extreme(numbers)) for name, numbers in some.items() for extreme in (min, max)}
+    chosen: list[Any] = []
+    while left or not chosen:
+        best = max(configs, key=lambda c: len(left & values[c].items())) if chosen else configs[0]
+        chosen.append(best)
+        left -= values[best].items()
+    return sorted(chosen, key=lambda config: math.prod(values[config].values()))
 
 
 def _loaded(name: str, cubin: bytes, shared: int, device: int) -> tuple[None, bytes, int, int, int]:
@@ -322,11 +412,15 @@ def _laid_out(name: str, kind: Any, value: Any, maps: Iterator[Any]) -> Iterator
     elif kind == "constexpr":
         return
     elif kind.startswith("tensordesc"):
-        from triton.backends.nvidia.driver import expand_signature, make_tensordesc_arg
+        from triton.backends.nvidia.driver import make_tensordesc_arg
 
         about = next(maps, None)
-        kinds = expand_signature([kind], None if about is None else [about])
-        for number, (inner, part) in enumerate(zip(kinds, make_tensordesc_arg(value, about), strict=True)):
+        parts, ndim = make_tensordesc_arg(value, about), len(value.shape)
+        sizes = ["i32"] * ndim + ["i64"] * ndim
+        if about is None:  # the kernel computes addresses itself: sizes, strides, and as many flags as this Triton has
+            flags = len(parts) - 1 - 2 * len(sizes)
+            sizes = ["i64"] * len(sizes) + ["i1"] * flags + sizes
+        for number, (inner, part) in enumerate(zip(["*i8", *sizes], parts, strict=True)):
             if isinstance(part, bytes):
                 yield Parameter(name, part, value.base)
             else:

@@ -19,6 +19,8 @@ from rung.emulator import machine
 
 NEVER = "never runs"
 ACCESS = {"read": "its load never runs", "write": "its store never runs"}
+SPACES = ("global", "any", "shared")
+OF_TRITON = SPACES[:2]  # shared memory is its compiler's
 Place = tuple[str, int, str]  # a file, its line, and an instruction of it
 Coverage = dict[Place, bool]
 _ran: Coverage = {}
@@ -67,12 +69,15 @@ def merged(*some: Mapping[Place, bool]) -> Coverage:
     return found
 
 
-def missed(ran: Mapping[Place, bool]) -> list[Place]:
-    """Whole lines (without an instruction's name), and accesses to memory on others."""
+def missed(ran: Mapping[Place, bool], spaces: Sequence[str] = SPACES) -> list[Place]:
+    """Whole lines (without an instruction's name), and accesses to memory of these spaces on others. Where copies to
+    shared memory have run, as of a pipelined loop, loads of other builds are not missed."""
     reached = {place[:2] for place, here in ran.items() if here}
+    copied = {place[:2] for place, here in ran.items() if here and place[2] == "LDGSTS"}
     left = [place for place, here in ran.items() if not here]
     whole: dict[Place, None] = {(*place[:2], ""): None for place in left if place[:2] not in reached}
-    return [*whole, *(place for place in left if place[:2] in reached and _access(place[2]))]
+    told = [(place, _access(place[2], spaces)) for place in left if place[:2] in reached]
+    return [*whole, *(p for p, access in told if access and not (access == ACCESS["read"] and p[:2] in copied))]
 
 
 def ran_among(ran: Mapping[Place, bool], wanted: Sequence[Place]) -> list[int]:
@@ -81,14 +86,15 @@ def ran_among(ran: Mapping[Place, bool], wanted: Sequence[Place]) -> list[int]:
     return [n for n, p in enumerate(wanted) if (ran.get(p) if p[2] else p[:2] in reached)]
 
 
-def unreached(ran: Mapping[Place, bool]) -> list[Unreached]:
+def unreached(ran: Mapping[Place, bool], spaces: Sequence[str] = SPACES) -> list[Unreached]:
     """The same in the order of files and lines, as a verdict names it."""
-    return sorted({Unreached(f, n, _text(f, n), _access(name) or NEVER) for f, n, name in missed(ran)})
+    every = missed(ran, spaces)
+    return sorted({Unreached(f, n, _text(f, n), _access(name) or NEVER) for f, n, name in every})
 
 
-def _access(name: str) -> str | None:
+def _access(name: str, spaces: Sequence[str] = SPACES) -> str | None:
     row = opcodes.row(name)
-    return ACCESS.get(row.direction) if row and row.space in ("global", "shared", "any") else None
+    return ACCESS.get(row.direction) if row and row.space in spaces else None
 
 
 def _text(file: str, line: int) -> str:

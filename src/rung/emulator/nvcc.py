@@ -164,7 +164,8 @@ def _take(asked: _Asked, word: str, value: str) -> None:
     if word == "-o":
         asked.output = Path(value)
     elif word in ("-I", "-isystem"):
-        asked.include.append(value)
+        if not Path(value).resolve().is_relative_to(executable.HOST):  # those are for plain C++
+            asked.include.append(value)
     elif word == "-D":
         asked.defines.append(value)
     elif word == "-U":

@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import json
 import math
-import multiprocessing
 import os
 import re
 import threading
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rung import progress
+from rung.apart import Apart
 from rung.cuda import kept
 from rung.cuda.host_code import host_part
 from rung.cuda.limits import GRID, THREADS_BLOCK
@@ -277,24 +277,20 @@ def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) ->
     first = begun = 0
     began = time.monotonic()
     held: dict[str, Any] | None = None  # right at some shapes: another may be right everywhere
-    context: Any = multiprocessing.get_context("fork" if threading.active_count() == 1 else "spawn")
+    method = "fork" if threading.active_count() == 1 else "spawn"
     with budget() as left:
         while first < PASSES * len(proposals):
-            answers, end = context.Pipe(duplex=False)
-            process = context.Process(target=tried, args=(of.name, str(path), proposals, first, end), daemon=True)
-            process.start()
-            end.close()
             own, begun = 0.0, first - 1
-            try:
+            with suppress(EOFError), Apart(tried, of.name, str(path), proposals, first, method=method) as trial:
                 while left() > own and time.monotonic() < began + IDLE * SECONDS:
                     with suppress(OSError):
-                        own = cpu_seconds(process.pid)
-                    if not answers.poll(TICK):
+                        own = cpu_seconds(trial.process.pid)
+                    if not trial.pipe.poll(TICK):
                         continue
-                    answer = json.loads(answers.recv_bytes())
+                    answer = json.loads(trial.pipe.recv_bytes())
                     if isinstance(answer, int):
                         begun = answer
-                        progress.doing(f"header {begun % len(proposals) + 1} of {len(proposals)} is tried")
+                        progress.doing(f"{kind[:-1]} {begun % len(proposals) + 1} of {len(proposals)} is tried")
                         if held is not None and begun >= len(proposals):
                             return held, ""
                     elif answer is not None and "fault" in answer:
@@ -305,14 +301,9 @@ def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) ->
                         begun = PASSES * len(proposals)
                         return answer or held, _none_of(kind, proposals, begun, fault)
                 break
-            except EOFError:  # the proposal has ended its process
-                if begun < first:
-                    break
-                first = begun + 1
-            finally:
-                process.kill()
-                process.join()
-                answers.close()
+            if begun < first:
+                break
+            first = begun + 1  # the proposal has ended its process
     return held, _none_of(kind, proposals, begun, fault)
 
 

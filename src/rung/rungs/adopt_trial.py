@@ -34,7 +34,7 @@ CONFIRMING = 4.0  # CPU seconds for further cases
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other header is tried
 
 
-def tried(operation: str, file: str, tables: list[dict[str, Any]], first: int, answer: Connection) -> None:
+def tried(answer: Connection, operation: str, file: str, tables: list[dict[str, Any]], first: int) -> None:
     """In a process of its own: sends the number of each proposal before it is tried, and what `_try` finds."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     for standard in (1, 2):

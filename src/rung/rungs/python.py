@@ -74,6 +74,8 @@ class PythonRung(Rung):
             with self._gpu(call.device):
                 returned = run(*arguments.values()) if by_place else run(**arguments)
             made = returned if isinstance(returned, tuple) else (returned,)
+            if len(made) > len(results):  # what it was given is no result
+                made = tuple(value for value in made if not _is_given(value, arguments))
             for name, value in zip(results, made, strict=False):
                 if value is not None:
                     _deliver(value, call.tensors[name], arguments)
@@ -125,10 +127,17 @@ def _of_a_module(kind: type, **arguments: Any) -> Any:
     return module(**arguments)
 
 
+def _is_given(value: object, arguments: dict[str, Any]) -> bool:
+    """Whether it is a tensor in an argument's memory."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    given = [a.untyped_storage().data_ptr() for a in arguments.values() if isinstance(a, torch.Tensor)]
+    return value.untyped_storage().data_ptr() in given
+
+
 def _deliver(value: torch.Tensor, to: torch.Tensor, arguments: dict[str, Any]) -> None:
     """Copies a result; of memory that the function itself has filled, this is none of its computation."""
-    given = [a.untyped_storage().data_ptr() for a in arguments.values() if isinstance(a, torch.Tensor)]
-    own = value.is_contiguous() and value.untyped_storage().data_ptr() not in given
+    own = value.is_contiguous() and not _is_given(value, arguments)
     from torch.utils._python_dispatch import _disable_current_modes
 
     with _disable_current_modes() if own else nullcontext():

@@ -23,7 +23,8 @@ from rung.cuda import kept
 from rung.errors import RungError
 
 DECODE, PASSES = (Path(__file__).with_name(name) for name in ("decode.cpp", "passes.cpp"))
-# Sums may be reordered, as vectorising float loops requires it; infinities keep their meaning.
+# Bits do not depend on what a compiler decides loop by loop: nothing is reordered, and a product and a sum are rounded
+# together only where the code says so.
 FLAGS = [
     "-O3",
     "-march=native",
@@ -32,12 +33,9 @@ FLAGS = [
     "-fPIC",
     "-pthread",
     "-w",
-    "-ffp-contract=fast",
+    "-ffp-contract=off",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-fno-signed-zeros",
-    "-fassociative-math",
-    "-freciprocal-math",
 ]
 # Compilers avoid 512-bit vectors by default, because they lowered the clock of older processors.
 WIDE = "-mprefer-vector-width=512"

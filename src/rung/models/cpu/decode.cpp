@@ -34,17 +34,6 @@ using X = std::conditional_t<std::is_same_v<Weight, int8_t>, int16_t, float>;
 
 constexpr int MAX_COLUMNS = 32;
 
-__attribute__((noinline)) float total(Floats f) {
-  float v[LANES];
-  std::memcpy(v, &f, sizeof v);
-  for (int half = LANES / 2; half; half /= 2)
-    for (int i = 0; i < half; ++i) v[i] += v[i + half];
-  return v[0];
-}
-
-// Not inlined: the compiler may round each inlined copy differently.
-__attribute__((noinline)) float scaled(float y, float scale, float bias) { return y * scale + bias; }
-
 // Prefetches weights AHEAD bytes further on, also across rows: the hardware prefetcher's distance is shorter.
 constexpr int AHEAD = 2048;
 inline void ahead(const void* w, int bytes) {
@@ -66,21 +55,15 @@ __attribute__((noinline)) void dots(const W* w, const float* x, int K, float (*s
     }
     for (int c = 0; c < N; ++c) {
       const Floats x0 = load(x + size_t(c) * K + k), x1 = load(x + size_t(c) * K + k + LANES);
-      for (int r = 0; r < R; ++r) s[r][c][0] += f[r][0] * x0, s[r][c][1] += f[r][1] * x1;
+      for (int r = 0; r < R; ++r)
+        s[r][c][0] = fma(f[r][0], x0, s[r][c][0]), s[r][c][1] = fma(f[r][1], x1, s[r][c][1]);
     }
   }
-  for (; k < K; k += LANES) {
-    const int rest = std::min(LANES, K - k);
+  for (; k < K; k += LANES)
     for (int c = 0; c < N; ++c) {
-      float column[LANES] = {};
-      std::memcpy(column, x + size_t(c) * K + k, rest * sizeof(float));
-      for (int r = 0; r < R; ++r) {
-        W weights[LANES] = {};
-        std::memcpy(weights, w + size_t(r) * K + k, rest * sizeof(W));
-        s[r][c][0] += load(weights) * load(column);
-      }
+      const Floats column = part(x + size_t(c) * K + k, K - k);
+      for (int r = 0; r < R; ++r) s[r][c][0] = fma(part(w + size_t(r) * K + k, K - k), column, s[r][c][0]);
     }
-  }
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < N; ++c) sum[r][c] = total(s[r][c][0] + s[r][c][1]);
 }
@@ -138,12 +121,15 @@ inline void put(Inputs<float>& in, int c, int K, const float* x) {
 }
 
 inline void put(Inputs<int16_t>& in, int c, int K, const float* x) {
-  float largest = 1e-30f;
-  for (int k = 0; k < K; ++k) largest = std::max(largest, std::fabs(x[k]));
-  const float quantum = QUANTA / largest;
+  Floats most = Floats{} + 1e-30f;
+  for (int k = 0; k < K; k += LANES) {
+    const Floats f = part(x + k, K - k);
+    most = larger(most, larger(f, -f));
+  }
+  const float widest = largest(most), quantum = QUANTA / widest;
   int16_t* q = &in.x[size_t(c) * K];
   for (int k = 0; k < K; ++k) q[k] = int16_t(std::nearbyint(x[k] * quantum));
-  in.scale[c] = largest / QUANTA;
+  in.scale[c] = widest / QUANTA;
 }
 
 // One step's arguments, shared by all threads.
@@ -168,7 +154,7 @@ class Forward final : public Model {
     x_.resize(n * s_.C), q_.resize(n * net_.turned), attn_.resize(n * net_.Q), hidden_.resize(n * net_.FC);
     for (Scratch& scratch : scratch_) {
       scratch.in.x.resize(n * widest), scratch.in.scale.resize(n);
-      scratch.row.resize(widest);
+      scratch.row.resize(widest + LANES);
     }
   }
 
@@ -232,12 +218,15 @@ class Forward final : public Model {
 
   void normalize(Scratch& my, int c, const float* x, const Norm& norm) const {
     const int C = s_.C;
-    float sum = 0, squares = 0;
+    Floats sum{}, squares{};
     if (norm.bias)
-      for (int k = 0; k < C; ++k) sum += x[k];
-    const float mean = sum / C;
-    for (int k = 0; k < C; ++k) squares += (x[k] - mean) * (x[k] - mean);
-    const float rstd = 1.0f / std::sqrt(squares / C + s_.eps);
+      for (int k = 0; k < C; k += LANES) sum += part(x + k, C - k);
+    const float mean = total(sum) / C;
+    for (int k = 0; k < C; k += LANES) {
+      const Floats d = part(part(x + k, C - k) - mean, C - k);
+      squares = fma(d, d, squares);
+    }
+    const float rstd = 1.0f / std::sqrt(total(squares) / C + s_.eps);
     float* row = my.row.data();
     for (int k = 0; k < C; ++k) row[k] = (x[k] - mean) * rstd * norm.weight[k] + (norm.bias ? norm.bias[k] : 0.0f);
     put(my.in, c, C, row);
@@ -248,9 +237,9 @@ class Forward final : public Model {
     const int HS = s_.HS, half = HS / 2;
     float* x = &q_[size_t(c) * net_.turned + h * HS];
     if (const float* weight = (h < s_.NH ? layer.q_norm : layer.k_norm).weight) {
-      float squares = 0;
-      for (int j = 0; j < HS; ++j) squares += x[j] * x[j];
-      const float rstd = 1.0f / std::sqrt(squares / HS + s_.eps);
+      Floats squares{};
+      for (int j = 0; j < HS; j += LANES) squares = fma(part(x + j, HS - j), part(x + j, HS - j), squares);
+      const float rstd = 1.0f / std::sqrt(total(squares) / HS + s_.eps);
       for (int j = 0; j < HS; ++j) x[j] *= rstd * weight[j];
     }
     const float *cosine = net_.cosines + step_.columns[c].position * half, *sine = cosine - net_.cosines + net_.sines;
@@ -267,17 +256,15 @@ class Forward final : public Model {
     const int F = s_.F;
     const float* x = &hidden_[size_t(c) * net_.FC];
     float* row = my.row.data();
-    if (s_.activation == GELU_TANH) {
-      // x/2 (1 + tanh u) = x / (1 + exp(-2u)), which does not cancel for negative x
-      for (int k = 0; k < F; ++k)
-        row[k] = x[k] / (1.0f + fast_exp(-1.5957691216f * (x[k] + 0.044715f * x[k] * x[k] * x[k])));
-    } else if (s_.activation == GELU_ERF) {
-      for (int k = 0; k < F; ++k) row[k] = 0.5f * x[k] * std::erfc(-0.70710678f * x[k]);
-    } else if (s_.activation == SWIGLU) {
-      for (int k = 0; k < F; ++k) row[k] = x[2 * k] / (1.0f + fast_exp(-x[2 * k])) * x[2 * k + 1];
-    } else {
-      for (int k = 0; k < F; ++k) row[k] = std::max(x[k], 0.0f);
-    }
+    for (int k = 0; k < F; k += LANES)
+      if (s_.activation == SWIGLU) {  // a gate before each value
+        float pairs[2 * LANES] = {}, gate[LANES], value[LANES];
+        std::memcpy(pairs, x + 2 * k, 2 * std::min(LANES, F - k) * sizeof(float));
+        for (int i = 0; i < LANES; ++i) gate[i] = pairs[2 * i], value[i] = pairs[2 * i + 1];
+        save(row + k, activated(load(gate), SWIGLU) * load(value));
+      } else {
+        save(row + k, activated(part(x + k, F - k), s_.activation));
+      }
     put(my.in, c, F, row);
   }
 
@@ -290,25 +277,31 @@ class Forward final : public Model {
       each_page(step_.memory, step_.columns[c].row, before - T, T, HS,
                 [&](int64_t place, int first, int count) { some(from + place, my.scores.data() + first, count); });
     };
-    if (int(my.scores.size()) < T) my.scores.resize(T);
+    if (int(my.scores.size()) < T + LANES) my.scores.resize(T + LANES);
     float* p = my.scores.data();
     const float scale = net_.scale[layer];
     each(step_.memory.k, [=](const Cached* k, float* p, int count) {
       for (int t = 0; t < count; ++t) {
-        float s = 0;
-        for (int j = 0; j < HS; ++j) s += q[j] * to_float(k[size_t(t) * HS + j]);
-        p[t] = s * scale;
+        Floats s{};
+        for (int j = 0; j < HS; j += LANES) s = fma(part(q + j, HS - j), part(k + size_t(t) * HS + j, HS - j), s);
+        p[t] = total(s) * scale;
       }
     });
-    float largest = -INFINITY, sum = 0;
-    for (int t = 0; t < T; ++t) largest = std::max(largest, p[t]);
-    for (int t = 0; t < T; ++t) sum += p[t] = fast_exp(p[t] - largest);
+    std::fill(p + T, p + T + LANES, -INFINITY);
+    Floats most = load(p), sums{};
+    for (int t = LANES; t < T; t += LANES) most = larger(most, load(p + t));
+    const float highest = largest(most);
+    for (int t = 0; t < T; t += LANES) {
+      const Floats e = part(exp(load(p + t) - highest), T - t);
+      sums += e, save(p + t, e);
+    }
+    const float sum = total(sums);
     float* out = &attn_[size_t(c) * net_.Q + h * HS];
     std::fill(out, out + HS, 0.0f);
     each(step_.memory.v, [=](const Cached* v, const float* p, int count) {
       for (int t = 0; t < count; ++t) {
         const float share = p[t] / sum;
-        for (int j = 0; j < HS; ++j) out[j] += share * to_float(v[size_t(t) * HS + j]);
+        for (int j = 0; j < HS; ++j) out[j] = fma(share, to_float(v[size_t(t) * HS + j]), out[j]);
       }
     });
   }
@@ -350,7 +343,7 @@ class Forward final : public Model {
       for (int r = 0; r < R; ++r) {
         y[j][r] = sum[r][j];
         if constexpr (std::is_same_v<Weight, int8_t>)
-          y[j][r] = scaled(sum[r][j], in.scale[c + j] * linear.scale[o + r], linear.bias ? linear.bias[o + r] : 0);
+          y[j][r] = sum[r][j] * (in.scale[c + j] * linear.scale[o + r]) + (linear.bias ? linear.bias[o + r] : 0);
         else if (linear.bias) y[j][r] += linear.bias[o + r];
       }
     return N;

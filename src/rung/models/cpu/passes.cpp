@@ -26,7 +26,7 @@ struct Pair { uint32_t bits; };  // two numbers in bfloat16, the first below
 
 constexpr int tile_rows(int strips) { return strips == STRIPS ? 6 : strips == 3 ? 8 : 12; }
 
-inline Floats add_product(Floats sum, float w, Floats x) { return sum + w * x; }
+inline Floats add_product(Floats sum, float w, Floats x) { return fma(Floats{} + w, x, sum); }
 
 // Both hold pairs of 16-bit integers.
 inline Ints add_product(Ints sum, int32_t w, Ints x) {
@@ -215,31 +215,6 @@ inline bool tiles_allowed() { return false; }
 struct TilesInUse { explicit TilesInUse(bool) {} };
 #endif
 
-// 2^n * 2^f with f in [-1/2, 1/2], below 2e-7 relative.
-inline Floats exp(Floats x) {
-  Floats y = x * 1.44269504088896f;
-  y = y < -126.0f ? Floats{} - 126.0f : y;
-  y = y > 126.0f ? Floats{} + 126.0f : y;
-  const Ints exponent = __builtin_convertvector(y + 127.5f, Ints);  // rounds down, being positive: n + 127
-  const Floats f = y - __builtin_convertvector(exponent - 127, Floats);
-  Floats p = Floats{} + 1.5252734e-5f;
-  for (float c : {1.5403531e-4f, 1.3333558e-3f, 9.6181291e-3f, 5.5504109e-2f, 2.4022651e-1f, 6.9314718e-1f, 1.0f})
-    p = p * f + c;
-  return p * (Floats)(exponent << 23);
-}
-
-inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
-
-inline Floats activated(Floats x, int kind) {
-  if (kind == RELU) return larger(x, Floats{});
-  if (kind == SWIGLU) return x / (1.0f + exp(-x));  // of a gate
-  if (kind == GELU_TANH) return x / (1.0f + exp(-1.5957691216f * (x + 0.044715f * x * x * x)));
-  float y[LANES];
-  save(y, x);
-  for (float& f : y) f = 0.5f * f * std::erfc(-0.70710678f * f);
-  return load(y);
-}
-
 // A row of weights, or keys and values, as products read them.
 inline void unpack(const float* from, size_t count, float* to) { std::memcpy(to, from, count * sizeof *to); }
 inline void unpack(const BFloat16* from, size_t count, float* to) {
@@ -409,7 +384,7 @@ class Lanes final : public Many {
     const auto x = [&](int j) { return at(q_, net_.turned, h * HS + j, t); };
     if (const float* weight = (h < s_.NH ? layer.q_norm : layer.k_norm).weight) {
       Floats squares{};
-      for (int j = 0; j < HS; ++j) squares += load(x(j)) * load(x(j));
+      for (int j = 0; j < HS; ++j) squares = fma(load(x(j)), load(x(j)), squares);
       const Floats rstd = inverse_root(squares / float(HS));
       for (int j = 0; j < HS; ++j) save(x(j), load(x(j)) * rstd * weight[j]);
     }
@@ -429,7 +404,7 @@ class Lanes final : public Many {
     const Floats mean = sum / float(C);
     for (int k = 0; k < C; ++k) {
       const Floats d = load(at(in, C, k, t)) - mean;
-      squares += d * d;
+      squares = fma(d, d, squares);
     }
     const Floats rstd = inverse_root(squares / float(C));
     for (int k = 0; k < C; ++k) {

@@ -93,23 +93,79 @@ inline Floats load(const BFloat16* p) {
 template <typename To, typename Vector>
 inline void save(To* p, Vector v) { std::memcpy(p, &v, sizeof v); }
 
-// 2^n * 2^f with f in [-1/2, 1/2]: below 2e-7 relative, and a loop over it becomes vector code.
-inline float fast_exp(float x) {
-  float y = x * 1.44269504088896f;
-  y = y < -126.0f ? -126.0f : (y > 126.0f ? 126.0f : y);
-  float n = std::nearbyint(y), f = y - n;
-  float p = 1.5252734e-5f;
-  p = p * f + 1.5403531e-4f;
-  p = p * f + 1.3333558e-3f;
-  p = p * f + 9.6181291e-3f;
-  p = p * f + 5.5504109e-2f;
-  p = p * f + 2.4022651e-1f;
-  p = p * f + 6.9314718e-1f;
-  p = p * f + 1.0f;
-  int32_t scale = (int32_t(n) + 127) << 23;
-  float s;
-  std::memcpy(&s, &scale, sizeof s);
-  return p * s;
+// The first n numbers, then zeros.
+template <typename T>
+inline Floats part(const T* p, int n) {
+  if (n >= LANES) return load(p);
+  T some[LANES] = {};
+  std::memcpy(some, p, n * sizeof(T));
+  return load(some);
+}
+inline Floats part(Floats f, int n) { return n >= LANES ? f : part((const float*)&f, n); }
+
+// a * b + c: rounded once if the processor has an instruction for it, else twice.
+inline float fma(float a, float b, float c) {
+#if defined(__FP_FAST_FMAF) || defined(__FMA__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+inline Floats fma(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  for (int i = 0; i < LANES; ++i) c[i] = fma(a[i], b[i], c[i]);
+  return c;
+#endif
+}
+
+inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+inline float largest(Floats f) {
+  float most = f[0];
+  for (int i = 1; i < LANES; ++i) most = std::max(most, float(f[i]));
+  return most;
+}
+
+// The sum of a vector's numbers: halves are added until one is left.
+template <int N = LANES, typename Vector>
+inline float total(Vector f) {
+  if constexpr (N == 1) {
+    float sum;
+    std::memcpy(&sum, &f, sizeof sum);
+    return sum;
+  } else {
+    typedef float Half __attribute__((vector_size(2 * N)));
+    Half low, high;
+    std::memcpy(&low, &f, sizeof low), std::memcpy(&high, (const char*)&f + sizeof low, sizeof high);
+    return total<N / 2>(low + high);
+  }
+}
+
+// 2^n * 2^f with f in [-1/2, 1/2], below 2e-7 relative.
+inline Floats exp(Floats x) {
+  Floats y = x * 1.44269504088896f;
+  y = y < -126.0f ? Floats{} - 126.0f : y;
+  y = y > 126.0f ? Floats{} + 126.0f : y;
+  const Ints exponent = __builtin_convertvector(y + 127.5f, Ints);  // rounds down, being positive: n + 127
+  const Floats f = y - __builtin_convertvector(exponent - 127, Floats);
+  Floats p = Floats{} + 1.5252734e-5f;
+  for (float c : {1.5403531e-4f, 1.3333558e-3f, 9.6181291e-3f, 5.5504109e-2f, 2.4022651e-1f, 6.9314718e-1f, 1.0f})
+    p = fma(p, f, Floats{} + c);
+  return p * (Floats)(exponent << 23);
+}
+
+inline Floats activated(Floats x, int kind) {
+  if (kind == RELU) return larger(Floats{}, x);
+  if (kind == SWIGLU) return x / (1.0f + exp(-x));  // of a gate
+  // x/2 (1 + tanh u) = x / (1 + exp(-2u)), which does not cancel for negative x
+  if (kind == GELU_TANH) return x / (1.0f + exp(-1.5957691216f * fma(0.044715f * x * x, x, x)));
+  float y[LANES];
+  std::memcpy(y, &x, sizeof y);
+  for (float& f : y) f = 0.5f * f * std::erfc(-0.70710678f * f);
+  return load(y);
 }
 
 // Moves existing memory to pages of 2 MB where Linux can do that (since 6.1): otherwise reading the weights once per token
