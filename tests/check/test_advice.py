@@ -91,6 +91,17 @@ KERNELS = [
         "",
     ),
     (
+        "not a number beyond a size", "reduce", '"B"', "1", "", SUM,
+        "float sum = 0; for (int i = 0; i < N; ++i) sum += x[blockIdx.x * N + i];"
+        " out[blockIdx.x] = N > 100 ? __int_as_float(0x7fffffff) : sum;",
+        "N <= 100",
+    ),
+    (
+        "whole blocks of all elements", "residual", '"ceil_div(B * T * C, 64)"', "64", "", ADD,
+        "int i = blockIdx.x * 64 + threadIdx.x; if (blockIdx.x < B * T * C / 64) out[i] = a[i] + b[i];",
+        "B * T * C % 64 == 0",
+    ),
+    (
         "a race", "reduce", '"B"', '"N"', 'needs = "N <= 1024 and next_pow2(N) == N"', SUM,
         f"__shared__ float s[1024]; {ROW} s[i] = x[row * N + i];"
         " for (int h = N / 2; h; h /= 2) { if (i < h) s[i] += s[i + h]; __syncthreads(); } if (!i) out[row] = s[0];",
@@ -135,12 +146,28 @@ def relu(x: torch.Tensor) -> torch.Tensor:
 '''
 
 
+LIMITED = WHOLE_TILES.replace("BLOCK)\n    tl.store(", "BLOCK)\n    tl.static_assert(N <= 3000)\n    tl.store(")
+LIMITED = LIMITED.replace("(x_ptr + at), 0.0)", "(x_ptr + at, mask=at < N), 0, tl.PropagateNan.ALL), mask=at < N")
+LIMITED = LIMITED.replace("out_ptr, BLOCK", "out_ptr, N: tl.constexpr, BLOCK").replace("(x, out, ", "(x, out, x.numel(), ")
+RAISES = "    if x.numel() > 3000:\n        raise ValueError('too long')\n    out ="
+
+
 @needs_compiler
-def test_a_strangers_kernel_of_whole_tiles_is_told_its_condition_and_not_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        (WHOLE_TILES, "N % 128 == 0"),
+        (LIMITED, "N <= 3000"),
+        (LIMITED.replace("    tl.static_assert(N <= 3000)\n", "").replace("    out =", RAISES), "N <= 3000"),
+    ],
+)
+def test_a_strangers_kernel_for_some_sizes_is_told_its_condition_and_not_refused(
+    text: str, needs: str, tmp_path: Path
+) -> None:
     pytest.importorskip("triton")
-    (tmp_path / "own.py").write_text(WHOLE_TILES)
+    (tmp_path / "own.py").write_text(text)
     words = [sys.executable, "-m", "rung", "check", "relu", str(tmp_path / "own.py"), "--device", "emulator", "--json"]
     ended = subprocess.run(words, capture_output=True, text=True)
     (found,) = json.loads(ended.stdout)["findings"]
-    assert ended.returncode == 3 and found["evidence"]["needs"] == "N % 128 == 0", ended
-    assert 'NEEDS = "N % 128 == 0"' in found["text"], found
+    assert ended.returncode == 3 and found["evidence"]["needs"] == needs, ended
+    assert f'NEEDS = "{needs}"' in found["text"], found

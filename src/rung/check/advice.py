@@ -25,8 +25,12 @@ Rule = tuple[str, list[int], list[int]]  # a condition, and sizes on its right a
 class Advice:
     """Calls that differ from a right one in one size or scalar only, and what those that are right have in common."""
 
-    def __init__(self, trials: Trials, seed: int, wrong: Values) -> None:
+    def __init__(
+        self, trials: Trials, seed: int, wrong: Values, kinds: Sequence[str] = WRONG, *, bounds: bool = False
+    ) -> None:
+        """Calls that fail in one of these ways are wrong; with `bounds`, only what a size may be at most is told."""
         self.trials, self.seed, self.of, self.wrong = trials, seed, trials.operation, wrong
+        self.kinds, self.bounds = kinds, bounds
         self.calls, self.left = CALLS, SECONDS
         self.known: dict[tuple[tuple[str, Number], ...], bool | None] = {self._key(wrong): False}
 
@@ -36,6 +40,8 @@ class Advice:
         base = self._ordinary(right) if right else self._whole()
         if base is None:
             return ""
+        if rule := self._of_products(base):
+            return rule
         rules = list[str]()
         fixed = [name for name, usual in self.of.scalars.items() if not names_in(str(usual))]
         for name in dict.fromkeys([*fixed, *self.of.derived, *self.of.dims]):
@@ -50,8 +56,32 @@ class Advice:
                 return ""
             rules.append(rule)
         told = " and ".join(rules)
-        agrees = bool(told) and all(bool(evaluate(told, dict(key))) == bool(ok) for key, ok in self.known.items())
-        return told if agrees else ""
+        return told if told and self._agrees(told) else ""
+
+    def _agrees(self, rule: str) -> bool:
+        """Whether it tells the right calls so far from the others."""
+        return all(ok is None or bool(evaluate(rule, dict(key))) == ok for key, ok in self.known.items())
+
+    def _of_products(self, base: Values) -> str:
+        """A number of elements or rows that is a multiple, however its dimensions share the factors."""
+        products = {text: names_in(text) for text in (self.of.sizes[2], self.of.sizes[0])} if not self.bounds else {}
+        for (text, names), n in itertools.product(products.items(), MULTIPLES):
+            rule, odd = f"{text} % {n} == 0", dict(zip(names, (3, 5, 7, 9), strict=False))
+            if len(names) < 2 or not self._agrees(rule):
+                continue
+            first, *_, last = names
+            right = [{first: 3 * n}, {first: n // 2, last: 10}] if n > 2 else [{first: 6}, {first: 10}]
+            wrong = [{first: 3 * n // 2}, {last: 5 * n // 2}] if n > 2 else [{first: 5}, {last: 9}]
+            calls = [(asked, {**odd, **one}) for asked, some in ((True, right), (False, wrong)) for one in some]
+            given = {name: base[name] for name in (*self.of.dims, *self.of.scalars)}
+            if all(self._completed({**given, **sizes}, rule) is asked for asked, sizes in calls):
+                return rule
+        return ""
+
+    def _completed(self, sizes: Values, name: str) -> bool | None:
+        with contextlib.suppress(RungError):
+            return self._is_right(self.of.complete(sizes), name)
+        return None
 
     def _scalar(self, base: Values, name: str) -> str:
         """Right at one value only, whatever the sizes are."""
@@ -79,11 +109,12 @@ class Advice:
 
     def _rules(self, base: Values, name: str, tried: Tried) -> Iterator[Rule]:
         """What sizes may need, the weakest first."""
-        for n in MULTIPLES:
+        for n in MULTIPLES if not self.bounds else ():
             odd = [3 * n + 1, 5 * n + n // 2, 2 * n - 1, n + n // 2]
             yield f"{name} % {n} == 0", [k * n for k in (3, 2, 5, 7)], odd
-        yield f"next_pow2({name}) == {name}", [16, 32, 64, 128, 8, 256], [48, 96, 24, 40]
-        for sign, more in (("<=", 1), (">=", -1)):
+        if not self.bounds:
+            yield f"next_pow2({name}) == {name}", [16, 32, 64, 128, 8, 256], [48, 96, 24, 40]
+        for sign, more in (("<=", 1), (">=", -1))[: 1 if self.bounds else 2]:
             right = max((int(n) for n, ok in tried.items() if ok), key=lambda n: n * more)
             beyond = [int(n) for n, ok in tried.items() if ok is False and (n - right) * more > 0]
             wrong = min(beyond, key=lambda n: n * more, default=right)
@@ -115,7 +146,7 @@ class Advice:
             self.left -= trial.seconds
             self.known[key] = True
         except (Failure, RungError) as failure:
-            self.known[key] = False if failure.kind in WRONG else None
+            self.known[key] = False if failure.kind in self.kinds else None
         return self.known[key]
 
     def _key(self, values: Values) -> tuple[tuple[str, Number], ...]:
@@ -148,11 +179,8 @@ class Advice:
         return None
 
     def _right_at(self, start: Values, sizes: Mapping[str, int]) -> Values | None:
-        given = {name: start[name] for name in (*self.of.dims, *self.of.scalars)}
-        with contextlib.suppress(RungError):
-            values = self.of.complete({**given, **sizes})
-            return values if self._is_right(values, "whole tiles") else None
-        return None
+        given = {name: start[name] for name in (*self.of.dims, *self.of.scalars)} | dict(sizes)
+        return self.of.complete(given) if self._completed(given, "whole tiles") else None
 
     def _with(self, values: Values, name: str, value: Number) -> Values | None:
         """The call with another size or scalar; of a derived one, by a size that gives it. None if none is legal."""

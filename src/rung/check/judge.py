@@ -20,7 +20,7 @@ from rung import progress
 from rung.apart import Apart
 from rung.check.child import copied, copies
 from rung.check.gpu_limits import unfit, unlaunchable
-from rung.check.report import ALONE, LADDER, QUICK, SHARE_REFUSED, CheckRequest, Effort, Failure, Report
+from rung.check.report import ALONE, LADDER, QUICK, RAISED, SHARE_REFUSED, CheckRequest, Effort, Failure, Report
 from rung.check.runner import LocalRunner
 from rung.check.sandbox import Sandbox, computes_beside
 from rung.check.schedule import Procedure, afterwards, shape_text
@@ -231,7 +231,7 @@ def _failed(failure: Failure | RungError, procedure: Procedure) -> None:
         report.verdict = "skipped"
     if isinstance(failure, CompileError) and failure.missing:
         report.verdict = "not judged"
-    if failure.kind in WRONG:
+    if failure.kind in WRONG or (failure.kind in (CompileError.kind, RAISED) and procedure.ran):
         procedure.advise()
     report.failure = report.failure or procedure.trials.last_call()
 

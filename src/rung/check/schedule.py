@@ -28,7 +28,7 @@ from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding, capped
 from rung.check.shapes import MOST_BYTES, Shapes
-from rung.check.trial import ORDERS, SEEDS, Ran, Trial, Trials, largest, quick, widest
+from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
 from rung.cuda import gpus
 from rung.emulator.coverage import OF_TRITON, SPACES, merged, missed
 from rung.errors import RungError, TooLarge
@@ -85,12 +85,15 @@ class Procedure:
         facts = {**failure.get("dims", {}), **failure.get("scalars", {})}
         if not self.effort.alone or not facts or trials.operation.custom_check is not None:
             return
-        if "NaN" in report.reason or _in_one_row(failure):  # a size explains that by chance only
+        values = report.cause in WRONG
+        if values and _in_one_row(failure):  # a size explains that by chance only
             return
         self.tell("wrong; now calls that show which sizes are right")
         before = {name: getattr(report, name) for name in ("reason", "case", "element", "norm", "runs")}
         right = [one.values for one in self.ran if one.case.name != report.case and not one.case.change]
-        needs = Advice(trials, self.seed, trials.operation.complete(facts)).needs(right)
+        kinds = WRONG if values else (report.cause,)
+        of = Advice(trials, self.seed, trials.operation.complete(facts), kinds, bounds="NaN" in report.reason)
+        needs = of.needs(right)
         report.__dict__.update(before)
         report.failure = failure | ({"needs": needs} if needs else {})
 

@@ -20,7 +20,7 @@ from rung.check.runner import Binding, Probe
 from rung.check.trial import SEEDS, Ran, Trial, Trials
 from rung.cuda.source import without_comments
 from rung.emulator.coverage import Place
-from rung.errors import EmulatorFault, TooLarge
+from rung.errors import CompileError, EmulatorFault, TooLarge
 from rung.operation import Case, Values
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
@@ -221,8 +221,8 @@ class Shapes:
         before = host.steps
         try:
             trial.once(self.trials.next_order())
-        except (Failure, EmulatorFault, TooLarge) as failure:
-            if failure.kind in (RAISED, TooLarge.kind):
+        except (Failure, EmulatorFault, TooLarge, CompileError) as failure:
+            if failure.kind in (RAISED, TooLarge.kind, CompileError.kind):
                 self.raised.append(f"{trial.report.case} ({failure})")
             elif failure.kind == SLOW:
                 self.spent += TOO_SLOW

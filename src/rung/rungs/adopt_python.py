@@ -22,6 +22,7 @@ from rung.rungs.words import SCALARS, SHAPES, names_of
 
 MOST = 12  # proposals that are tried
 _WORDS = r"[A-Z]|n|rows|cols|columns|size|dim|d|numel|hidden|features"
+_ONE_BLOCK, _SHAPE = re.compile(r"\w\[\(?1,\)?\]\("), re.compile(r"\.(?:shape|size|numel)\b")
 _SIZE = re.compile(rf"{_WORDS}|num_\w+|n_\w+|\w+_(?:size|dim|len|rows|cols)")
 
 
@@ -80,8 +81,10 @@ def _of_function(
         shapes = {name: name for name in parameters(function) if name in SHAPES}
         meant = {**{p.name: str(bind[p.name]) for p in taken}, **shapes}
         fixed = adopt.fixed(of, source, meant)
-        if re.search(r"\w\[\(?1,\)?\]\(", text):  # one block, for one row
-            fixed = [*([*needs, *adopt.alone(of, {})] for needs in fixed), *fixed]
+        counted = {} if _ONE_BLOCK.search(text) else meant  # which is for one row
+        if not counted or not _SHAPE.search(text):  # what neither a size nor a shape counts is there once
+            alone = adopt.alone(of, counted)
+            fixed = [*([*needs, *alone] for needs in fixed if alone), *fixed]
         yield from ({"entry": name, "bind": meant, "needs": needs} for needs in fixed)
 
 

@@ -66,7 +66,8 @@ def _entry(
     sizes = dict(_sizes(body, meaning, {o.name: o for o in of.operands}))
     asserted = [_condition(n.test, sizes) for n in ast.walk(body) if isinstance(n, ast.Assert)]
     shape = {o.name: o.shape for o in of.operands}
-    rows = {shape.get(meaning[p]) for p, names in _unpacked(function) if p in meaning and len(names) == 2}
+    of_rows = {p for p, names in _unpacked(function) if len(names) == 2} | _indexed_as_rows(function)
+    rows = {shape.get(meaning[p]) for p in of_rows & meaning.keys()}
     flat = frozenset(o for o in meaning.values() if shape.get(o) in rows - {None})
     every = tuple(dict.fromkeys([*filter(None, asserted), *needs]))
     return Entry(name, function, meaning, _returns(function, meaning, of), flat, every)
@@ -229,6 +230,19 @@ def _unpacked(node: ast.AST) -> Iterator[tuple[str, list[str]]]:
             of = n.value
             if isinstance(of, ast.Attribute) and of.attr == "shape" and isinstance(of.value, ast.Name):
                 yield of.value.id, [ast.unparse(name) for name in n.targets[0].elts]
+
+
+def _indexed_as_rows(node: ast.AST) -> set[str]:
+    """The variables of which sizes or strides along the first two axes are read, and of no other."""
+    read: dict[str, set[int]] = {}
+    for n in ast.walk(node):
+        of, at = (n.func, n.args[0]) if isinstance(n, ast.Call) and n.args else (None, None)
+        if isinstance(n, ast.Subscript):
+            of, at = n.value, n.slice
+        if isinstance(of, ast.Attribute) and of.attr in ("shape", "size", "stride") and isinstance(of.value, ast.Name):
+            axis = at.value if isinstance(at, ast.Constant) and isinstance(at.value, int) else -1
+            read.setdefault(of.value.id, set()).add(axis)
+    return {name for name, axes in read.items() if axes == {0, 1}}
 
 
 def _sizes(body: ast.AST, meaning: dict[str, str], operands: dict[str, Operand]) -> Iterator[tuple[str, str]]:
