@@ -746,3 +746,23 @@ int main() {
     table = _first("attention", tmp_path / "flash.cu", text)
     assert table["bind"]["N"] == "T" and "C == 64 * NH" in table["needs"]
     assert table["launch"][0]["grid"] == ["(T + 127) // 128", "B * NH"] and table["launch"][0]["block"] == 128
+
+
+@needs_compiler
+def test_a_launch_by_a_constant_number_of_elements_is_no_ground_for_a_failure(tmp_path: Path) -> None:
+    text = """
+const int N = 1 << 25;
+__global__ void add_v2(float* a, float* b, float* result) {
+    int i = (blockIdx.x * blockDim.x + threadIdx.x) * 2;
+    result[i] = a[i] + b[i], result[i + 1] = a[i + 1] + b[i + 1];
+}
+int main() {
+    int block_size = 256;
+    int grid_size = (N - 1) / block_size + 1;
+    dim3 Grid(grid_size / 2);
+    dim3 Block(block_size);
+    add_v2<<<Grid, Block>>>(a, b, result);
+}
+"""
+    result = rung_line("check", str(_bare(tmp_path / "add.cu", text)))
+    assert result.returncode == 3 and "the header is a guess" in result.stdout, result.stdout + result.stderr

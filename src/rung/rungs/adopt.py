@@ -61,6 +61,7 @@ OPERATIONS = 3  # of those that names speak of, whose headers are tried
 _end = math.inf  # of the present budget
 OTHER_SHAPE = 4  # proposals with other bindings go before another grid than the one that the file writes
 LONGEST_ROW = 8192  # that a file's constant may fix
+BLAMED = "; the likeliest ends with: "
 UNSAID = 3  # template parameters without a value in the file, for which usual ones are tried
 DEEP = 8  # names that stand for other names
 BLOCK = 256  # threads, if the file does not say
@@ -213,6 +214,8 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
     right, why = try_proposals(of, path, proposals)
+    if not any(w.grid for some in _written(source, _constants(source)) for w in some):
+        why = why.partition(BLAMED)[0]  # with another launch it may not happen
     if right is not None:
         rule = unsure(right, "needs")
         doubts = (rule, *_lines([right["table"]])) if rule else ()
@@ -313,7 +316,7 @@ def _none_of(kind: str, proposals: list[dict[str, Any]], begun: int, fault: str)
     """Why trials found no header or call."""
     if begun < len(proposals):
         return f"the time for trials ended at number {max(begun, 0) + 1} of {len(proposals)} {kind}; none was right"
-    ends = f"; the likeliest ends with: {fault}" if fault else ""
+    ends = f"{BLAMED}{fault}" if fault else ""
     return f"none of the {len(proposals)} {kind} tried gave the right result on a small case{ends}"
 
 
@@ -389,6 +392,7 @@ def _for_launch(
         scratch = _scratch(launch, every)
         parameters = tuple(p for p in every if p.name not in scratch)
         ranked: list[tuple[int, tuple[dict[str, str | float], Written, dict[str, Any], list[str], Any, bool]]] = []
+        # The last says whether the text leaves nothing open but the parameters' names.
         for nth, (bind, meant) in enumerate(binds(of, parameters, launch, path, instance, body=body)):
             sized = {name: _buffer(entry, meant.scope, of) for name, entry in scratch.items()}
             if unknown := [name for name, entry in sized.items() if entry is None]:
@@ -396,13 +400,13 @@ def _for_launch(
                 raise Unjudged(f"{path}: what is {made}? Write a header with [buffers.{name}] shape = [...].")
             shapes = enumerate(_shapes(of, source, body, instance, meant, bind, every, constants))
             rules = fixed(of, source, bind)
-            for (i, needs), (j, shape) in itertools.product(enumerate(rules), shapes):
+            for (i, needs), (j, (shape, said)) in itertools.product(enumerate(rules), shapes):
                 # A launch that the file writes is hardly wrong: what the parameters are varies before it does.
                 rank = nth + 2 * i + (OTHER_SHAPE if launch.grid else 1) * j
                 for k, lengths in enumerate(_row_fixed(of, body, constants, [*bind.values(), *shape.values()])):
                     every_need = [*needs, *lengths]
-                    ranked.append((rank + k, (bind, meant, sized, every_need, shape, bool(rules[1:]))))
-        for _, (bind, meant, sized, needs, shape, several) in sorted(ranked, key=lambda one: one[0]):
+                    ranked.append((rank + k, (bind, meant, sized, every_need, shape, said and not rules[1:])))
+        for _, (bind, meant, sized, needs, shape, said) in sorted(ranked, key=lambda one: one[0]):
             whole = [*_multiples(of, parameters, bind, meant), *_demanded(of, parameters, bind, body)]
             limits = [*_within_limits(of, shape), *_whole_warps(source, shape)]
             needs = [*needs, *alone(of, bind, shape.values()), *whole, *limits]
@@ -421,7 +425,7 @@ def _for_launch(
                 named = f"{instance.partition('<')[0]}<{', '.join(arguments)}>"
             table["launch"] = [{"kernel": named, **shape}]
             fixes = any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
-            sure = bool(launch.grid) and not (sized or fixes or several) and told(of, parameters, meant, bind)
+            sure = said and not (sized or fixes) and told(of, parameters, meant, bind)
             yield table, sure
 
 
@@ -881,7 +885,8 @@ def _shapes(
     bind: dict[str, str | float],
     parameters: tuple[Parameter, ...],
     constants: dict[str, str],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Grids and blocks, the likeliest first, and whether the host's code says them by the call's sizes."""
     known = {*of.dims, *of.derived, *of.scalars}
     names = [name for name, *_ in template_of(source, launch.kernel)]
     constants = constants | dict(zip(names, _split(kernel.partition("<")[2].rstrip(">")), strict=False))
@@ -907,8 +912,9 @@ def _shapes(
         if small and (shared or not launch.shared):
             dynamic = {"shared": shared} if shared not in (None, "0") else {}
             for one, threads in itertools.product(grids, blocks):
-                yield {"grid": _plain(one), "block": _plain(threads), **dynamic}
-    yield from _by_style(of, body, constants, means)
+                said = one is grid and threads is block and not all(map(str.isdigit, one))
+                yield {"grid": _plain(one), "block": _plain(threads), **dynamic}, said
+    yield from ((shape, False) for shape in _by_style(of, body, constants, means))
 
 
 def _sizes_of(parameters: tuple[Parameter, ...], bind: dict[str, str | float]) -> dict[str, str]:
@@ -1130,6 +1136,8 @@ class _Sizes(ast.NodeTransformer):
         if isinstance(node.op, ast.BitAnd) and isinstance(right, ast.UnaryOp) and isinstance(right.op, ast.Invert):
             step = ast.Constant(int(ast.literal_eval(right.operand)) + 1)  # rounded down to a power of two
             return ast.BinOp(ast.BinOp(left, ast.FloorDiv(), step), ast.Mult(), step)
+        if isinstance(node.op, ast.LShift):
+            return ast.BinOp(left, ast.Mult(), ast.Constant(1 << int(ast.literal_eval(right))))
         if isinstance(node.op, ast.RShift):
             return ast.BinOp(left, ast.FloorDiv(), ast.Constant(1 << int(ast.literal_eval(right))))
         if not isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod):

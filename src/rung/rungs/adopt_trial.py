@@ -103,7 +103,7 @@ def _fault(of: Operation, path: Path, tables: list[dict[str, Any]]) -> str:
             with emulator.under(check_races=True):
                 _right(of, rung, _small(of, rung, dtype)[0], dtype, [])
         except EmulatorFault as fault:
-            if fault.kind in HEADERLESS:
+            if fault.kind in HEADERLESS and (fault.kind != "race" or fault.record.get("memory") == "shared"):
                 return str(fault).rstrip(".")
         except Exception:  # of a file's own Python as well
             continue
