@@ -206,6 +206,29 @@ def test_atomics_of_the_whole_system_are_no_race_with_the_hosts(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("touches", "launches", "copied", "kinds"),
+    [
+        ("h[0] = 1;", "k<<<1, 32>>>(x);", "x, h, 128, cudaMemcpyHostToDevice", []),
+        ("", "k<<<1, 32>>>(x);", "x, h, 128, cudaMemcpyHostToDevice", ["unwritten"]),
+        ("", "", "x, h, 128, cudaMemcpyHostToDevice", []),
+        ("", "k<<<1, 32>>>(x);", "h, x, 128, cudaMemcpyDeviceToHost", []),
+    ],
+    ids=["written", "the wrong direction", "measures copies", "the right direction"],
+)  # fmt: skip
+def test_pinned_memory_that_nobody_has_touched_does_not_take_the_place_of_a_kernels_result(
+    tmp_path: Path, touches: str, launches: str, copied: str, kinds: list[str]
+) -> None:
+    source = tmp_path / "pinned.cu"
+    source.write_text(
+        "__global__ void k(int* x) { x[threadIdx.x] = 2; }\nint main()\n{\n    int *x, *h;\n    cudaMalloc(&x, 128);\n    cudaMallocHost(&h, 128);\n"
+        f"    {touches}\n    {launches}\n    cudaMemcpyAsync({copied}, 0);\n    cudaDeviceSynchronize();\n    cudaFree(x);\n    cudaFreeHost(h);\n}}\n"
+    )
+    document = json.loads(rung_run(source, "--json").stdout)
+    assert [one["kind"] for one in document["findings"]] == kinds, document
+    assert document["exit"] == (101 if kinds else 0)
+
+
+@pytest.mark.parametrize(
     ("body", "code"),
     [
         ("x[blockIdx.x % 2048 * 64 + threadIdx.x] = blockIdx.x + s;", 102),
@@ -248,6 +271,20 @@ def test_nodes_of_a_graph_copy_in_three_dimensions_and_are_checked(tmp_path: Pat
     assert ended.returncode == 0, ended.stderr
     source.write_text(text.format("64"))
     assert rung_run(source).returncode == 103
+
+
+def test_macros_of_one_letter_do_not_reach_into_the_standard_library(tmp_path: Path) -> None:
+    source = tmp_path / "letters.cu"
+    source.write_text(
+        "#define A 1\n#define B 2\n#define C 3\n#define N 32\n#define S 4\n#define T float\n#define V 5\n"
+        "#include <algorithm>\n#include <array>\n#include <cmath>\n#include <limits>\n#include <type_traits>\n#include <utility>\n"
+        "__global__ void k(T* x) { x[threadIdx.x] = std::max(isless(x[0], T(A)) ? T(B) : T(C), std::numeric_limits<T>::min()); }\n"
+        "int main()\n{\n    T h[N] = {}, *x;\n    int number;\n    cudaDeviceProp wanted = {};\n    cudaChooseDevice(&number, &wanted);\n"
+        "    cudaMalloc(&x, sizeof h);\n    cudaMemcpy(x, h, sizeof h, cudaMemcpyHostToDevice);\n    k<<<1, 1>>>(x);\n"
+        "    cudaMemcpy(h, x, 4, cudaMemcpyDeviceToHost);\n    cudaFree(x);\n    return h[0] == B && !number ? 0 : 7;\n}\n"
+    )
+    ended = rung_run(source)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_what_nvcc_accepts_of_both_sides_compiles(tmp_path: Path) -> None:

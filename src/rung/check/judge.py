@@ -6,10 +6,10 @@ import copy
 import functools
 import multiprocessing
 import re
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -197,12 +197,12 @@ def judge(
     if trials.coverage:
         host.coverage()  # of the rungs before it
     procedure = Procedure(trials, asked.seed, asked.effort, tell)
-    for_a_gpu = compiled and asked.effort.alone and device == "emulator" and isinstance(rung, CudaRung)
-    ahead = _CompiledForAGpu(rung, dtype, asked.tuned, report) if for_a_gpu else nullcontext()
+    ahead: AbstractContextManager[Callable[[], None] | None] = nullcontext()
+    if compiled and asked.effort.alone and device == "emulator" and isinstance(rung, CudaRung):
+        ahead = _compiled_for_a_gpu(rung, dtype, asked.tuned, report)
     try:
-        with ahead:
-            if isinstance(ahead, _CompiledForAGpu):
-                trials.before_first_run = ahead.wait
+        with ahead as wait:
+            trials.before_first_run = wait
             beside = functools.partial(_in_a_copy, procedure) if at_once else afterwards
             procedure.follow(cases[:1] if asked.quick else cases, beside)
             if asked.case is None and report.verdict == "ok":
@@ -292,41 +292,36 @@ def _conclude(
         report.reason = f"right at {report.cases}, but refuses {refused} of the operation's cases ({rules})"
 
 
-class _CompiledForAGpu(AbstractContextManager["_CompiledForAGpu"]):
-    """Compiles a rung for a GPU while its first case is compiled for the emulator; launches beyond a GPU's limits are
-    found before that."""
+@contextmanager
+def _compiled_for_a_gpu(
+    rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None, report: Report
+) -> Iterator[Callable[[], None]]:
+    """Compiles a rung for a GPU while its first case is compiled for the emulator, and gives what waits for that;
+    launches beyond a GPU's limits are found before."""
+    reason, planned = unlaunchable(rung, dtype, tuning)
+    if reason:
+        raise Failure(reason, "launch")
 
-    def __init__(self, rung: Rung, dtype: Dtype, tuning: dict[str, int] | None, report: Report) -> None:
-        assert isinstance(rung, CudaRung)
-        self._rung, self._dtype, self._tuning, self._report = rung, dtype, tuning, report
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._reason = ""
-
-    def __enter__(self) -> _CompiledForAGpu:
-        reason, self._planned = unlaunchable(self._rung, self._dtype, self._tuning)
-        if reason:
-            raise Failure(reason, "launch")
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
-
-    def _work(self) -> None:
+    def compiled() -> str:
         from rung.cuda import nvrtc
 
         try:
             nvrtc.version()
         except RungError as error:
-            self._report.notes.append(f"not compiled for a GPU: {error}")
-            return
-        self._reason = unfit(self._rung, self._planned)
+            report.notes.append(f"not compiled for a GPU: {error}")
+            return ""
+        return unfit(rung, planned)
 
-    def wait(self) -> None:
-        with self._report.phase("compile_for_a_gpu"):
-            self._thread.join()
-        if self._reason:
-            raise Failure(self._reason, "launch")
+    def wait() -> None:
+        with report.phase("compile_for_a_gpu"):
+            reason = found.result()
+        if reason:
+            raise Failure(reason, "launch")
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(compiled)
+        pool.shutdown(wait=False)  # its thread ends with that: a process without threads can be copied
+        yield wait
 
 
 def _never_waits(rung: Rung) -> bool:

@@ -18,9 +18,10 @@ from rung.check.report import ALONE, THOROUGH, Effort, Report
 from rung.check.runner import LocalRunner
 from rung.check.sandbox import Sandbox
 from rung.cuda import elf, nvrtc
-from rung.cuda.source import included
+from rung.cuda.source import code_only
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
+from rung.files import read_text
 from rung.results import machine
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
@@ -65,7 +66,7 @@ def trials(
         if not isinstance(rung, CudaRung) or (rung.emulate and device != "cuda"):
             continue
         assert rung.path is not None
-        for file, source in _files(rung.path).items():
+        for file, source in _files(rung).items():
             sources[path := rung.path.parent / file] = source
             for mutant in mutants(source):
                 groups.setdefault((rung.operation.name, mutant.kind), []).append((rung, path, mutant))
@@ -101,23 +102,18 @@ def _row(trial: MutantTask, reason: str, verdict: str = "failed") -> Row:
     )
 
 
-def _files(path: Path) -> dict[str, str]:
+def _files(rung: Rung) -> dict[str, str]:
     """A rung's source and those of the headers beside it that it includes, by name."""
-    found, waiting = {}, [path]
-    while waiting:
-        file = waiting.pop()
-        if file.name in found or not file.is_file():
-            continue
-        found[file.name] = file.read_text(encoding="utf-8")
-        waiting += [file.parent / name for name in included(found[file.name]) if "/" not in name]
-    return found
+    assert rung.path is not None
+    paths = [rung.path, *(path for path in identity.files(rung) if path.parent == rung.path.parent)]
+    return {path.name: read_text(path) for path in paths}
 
 
 def judge(trial: MutantTask) -> Row:
     """Check one mutant up to its first failure, in all of its rung's number formats, as `rung check FILE` does."""
     with tempfile.TemporaryDirectory(prefix="rung-mutant-") as folder:
         original = Path(trial.path)
-        for name in _files(original):
+        for name in _files(catalogue.find(trial.rung)):
             (Path(folder) / name).symlink_to(original.parent / name)
         changed, path = Path(folder) / trial.place["file"], Path(folder) / original.name
         changed.unlink()
@@ -194,10 +190,6 @@ class Mutant:
         return f"{self.before.strip() or 'nothing'} -> {self.after.strip() or 'nothing'}"
 
 
-_HEADER = re.compile(r"/\*---.*?---\*/", re.DOTALL)
-_HIDDEN = re.compile(
-    r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|^[ \t]*#[^\n]*(?:\\\n[^\n]*)*", re.DOTALL | re.MULTILINE
-)
 _NUMBER = r"(?<![\w.])"
 
 
@@ -241,20 +233,16 @@ RULES = (
 
 def mutants(source: str) -> Iterator[Mutant]:
     """Every mutant of a source, in the order of its lines; comments, strings and the header are left alone."""
-    code = _HIDDEN.sub(_blank, _HEADER.sub(_blank, source))
+    code = code_only(source)
     found = []
     for kind, pattern, choices in RULES:
         for match in pattern.finditer(code):
-            if "\0" in match.group() or (kind in DROPPED and _declares(code, match.start())):
+            if kind in DROPPED and _declares(code, match.start()):
                 continue
             start = match.start()
             line, column = code.count("\n", 0, start) + 1, start - code.rfind("\n", 0, start)
             found += [Mutant(kind, line, column, match.group(), match.expand(by), start) for by in choices]
     yield from sorted(found, key=lambda m: (m.start, m.kind))
-
-
-def _blank(match: re.Match[str]) -> str:
-    return re.sub(r"[^\n]", "\0", match.group())
 
 
 def _declares(code: str, start: int) -> bool:

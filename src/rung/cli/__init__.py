@@ -100,6 +100,8 @@ def _end_at_once(work: Callable[[], int]) -> NoReturn:
         code = exit_code_of(work)
     except SystemExit as end:
         code = int(end.code or 0)
+    if "torch" not in sys.modules:
+        sys.exit(code)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # it is closed

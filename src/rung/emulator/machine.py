@@ -107,6 +107,7 @@ class Launch(ctypes.Structure):
         ("sampled_only", ctypes.c_uint),
         ("multiprocessors", ctypes.c_uint),
         ("progress", ctypes.c_void_p),
+        ("uncounted", ctypes.c_uint),
         ("race_seconds", ctypes.c_double),
     )
 

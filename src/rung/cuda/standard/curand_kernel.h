@@ -131,32 +131,32 @@ __host__ __device__ inline float2 rung_normal(unsigned x, unsigned y)  // Box an
     const float radius = sqrtf(-2.0f * logf(rung_uniform(x))), angle = float(y) * 1.46291807e-09f + 1.46291807e-09f / 2;
     return {radius * sinf(angle), radius * cosf(angle)};
 }
-template <class S> __host__ __device__ float curand_uniform(S* state) { return rung_uniform(curand(state)); }
+template <class _S> __host__ __device__ float curand_uniform(_S* state) { return rung_uniform(curand(state)); }
 __host__ __device__ inline double curand_uniform_double(curandStateXORWOW* state)
 {
     const unsigned x = curand(state);
     return rung_uniform(x, curand(state));
 }
 __host__ __device__ inline double curand_uniform_double(curandStatePhilox4_32_10* state) { return curand(state) * 2.3283064365386963e-10 + 2.3283064365386963e-10; }
-template <class S> __host__ __device__ float2 curand_normal2(S* state)
+template <class _S> __host__ __device__ float2 curand_normal2(_S* state)
 {
     const unsigned x = curand(state);
     return rung_normal(x, curand(state));
 }
-template <class S> __host__ __device__ float curand_normal(S* state)
+template <class _S> __host__ __device__ float curand_normal(_S* state)
 {
     if (!(state->has_normal = !state->has_normal)) return state->normal;
     const float2 two = curand_normal2(state);
     state->normal = two.y;
     return two.x;
 }
-template <class S> __host__ __device__ double curand_normal_double(S* state)
+template <class _S> __host__ __device__ double curand_normal_double(_S* state)
 {
     const double u = curand_uniform_double(state), v = curand_uniform_double(state);
     return sqrt(-2 * log(u)) * sin(2 * 3.14159265358979323846 * v);
 }
-template <class S> __host__ __device__ float curand_log_normal(S* state, float mean, float deviation) { return expf(mean + deviation * curand_normal(state)); }
-template <class S> __host__ __device__ unsigned curand_poisson(S* state, double lambda)
+template <class _S> __host__ __device__ float curand_log_normal(_S* state, float mean, float deviation) { return expf(mean + deviation * curand_normal(state)); }
+template <class _S> __host__ __device__ unsigned curand_poisson(_S* state, double lambda)
 {
     unsigned count = 0;
     if (lambda > 64) return unsigned(fmax(0.0, lambda + sqrt(lambda) * curand_normal_double(state) + 0.5));

@@ -26,10 +26,10 @@
 #define M_SQRT1_2 0.70710678118654752440
 #endif
 #ifndef isless
-template <class A, class B> __host__ __device__ constexpr bool isless(A a, B b) { return a < b; }
-template <class A, class B> __host__ __device__ constexpr bool islessequal(A a, B b) { return a <= b; }
-template <class A, class B> __host__ __device__ constexpr bool isgreater(A a, B b) { return a > b; }
-template <class A, class B> __host__ __device__ constexpr bool isgreaterequal(A a, B b) { return a >= b; }
-template <class A, class B> __host__ __device__ constexpr bool islessgreater(A a, B b) { return a < b || a > b; }
-template <class A, class B> __host__ __device__ constexpr bool isunordered(A a, B b) { return a != a || b != b; }
+template <class _A, class _B> __host__ __device__ constexpr bool isless(_A a, _B b) { return a < b; }
+template <class _A, class _B> __host__ __device__ constexpr bool islessequal(_A a, _B b) { return a <= b; }
+template <class _A, class _B> __host__ __device__ constexpr bool isgreater(_A a, _B b) { return a > b; }
+template <class _A, class _B> __host__ __device__ constexpr bool isgreaterequal(_A a, _B b) { return a >= b; }
+template <class _A, class _B> __host__ __device__ constexpr bool islessgreater(_A a, _B b) { return a < b || a > b; }
+template <class _A, class _B> __host__ __device__ constexpr bool isunordered(_A a, _B b) { return a != a || b != b; }
 #endif

@@ -98,6 +98,7 @@ cudaError_t cudaDeviceReset() { return cudaDeviceSynchronize(); }
 cudaError_t cudaSetDevice(int device) { return device ? failed(cudaErrorInvalidDevice) : stuck(); }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number)
 {

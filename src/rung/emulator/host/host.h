@@ -59,6 +59,7 @@ struct Allocation
     Kind kind;
     bool freed;
     std::string made, ended;  // places of the calls
+    bool used_by_kernel = false;  // since memory was last copied to it
 };
 const Allocation* allocation_at(const void* address);  // guards included, freed ones too
 bool device_may_touch(const void* address);

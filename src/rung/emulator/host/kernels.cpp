@@ -284,6 +284,7 @@ void execute(Code& code, const Call& call, const Configuration& how, double race
     const std::vector<rung_machine_region> touched = regions();
     launch.regions = touched.data(), launch.region_count = unsigned(touched.size());
     launch.order = unsigned(settings().order), launch.seed = settings().seed, launch.races = race_seconds > 0, launch.race_seconds = race_seconds, launch.registers = code.registers;
+    launch.uncounted = !counting();
     launch.multiprocessors = unsigned(device().multiProcessorCount);
     launch.poison = 1 + settings().seed % 5;  // the first: what reads it is known
     static unsigned long last_moment;

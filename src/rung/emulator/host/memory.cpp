@@ -166,6 +166,30 @@ void look_for_unwritten(const std::string& call, const void* to, const char* fro
     else if (found) note_once(call + " copies " + number(width * height) + out_of + ": " + number(found) + " of them nothing has written");
 }
 
+// Whether nobody has touched these bytes of pinned memory: none of their pages has been made.
+bool untouched(const char* from, size_t bytes)
+{
+    const Allocation* const memory = find(from);
+    if (!memory || memory->kind != Kind::Pinned) return false;
+    const uintptr_t first = uintptr_t(from) / PAGE * PAGE, end = (uintptr_t(from) + bytes + PAGE - 1) / PAGE * PAGE;
+    std::vector<unsigned char> made((end - first) / PAGE);
+    if (mincore(reinterpret_cast<void*>(first), end - first, made.data())) return false;
+    return std::none_of(made.begin(), made.end(), [](unsigned char one) { return one & 1; });
+}
+
+// What a copy brings to the device that the host has not written: a fault where it takes the place of what a kernel has used.
+void look_for_untouched(const std::string& call, const void* to, const char* from, size_t bytes, RungSite site)
+{
+    Allocation* const target = find(to);
+    if (!target || target->kind != Kind::Device) return;
+    const bool used = target->used_by_kernel;
+    target->used_by_kernel = false;
+    if (!untouched(from, bytes)) return;
+    const std::string text = call + " copies " + number(bytes) + " bytes of memory from " + name_of(find(from)->kind) + " (" + find(from)->made + "), that nothing has written, to the device";
+    if (used) tell(FAULTED, {"unwritten", text + ", over what a kernel has used: is it the wrong direction?", site});
+    else note_once(text);
+}
+
 // Copies to the host of as many bytes as a launch had threads, of an allocation of 2, 4 or 8 times as many that are all written:
 // elements may have been counted for bytes. They are told if nothing reads the rest afterwards.
 constexpr size_t BLOCK = 1024;
@@ -238,6 +262,7 @@ cudaError_t copy(const char* function, void* to, size_t to_pitch, const void* fr
             }
         look_for_unwritten(call, to, source, from_pitch, width, height, site);
         look_for_short(call, to, source, read, site);
+        look_for_untouched(call, to, source, read, site);
         touch_bytes(function, site, source, from_pitch, width, height, false);
         touch_bytes(function, site, target, to_pitch, width, height, true);
         rows(target, to_pitch, source, from_pitch, width, height);
@@ -277,6 +302,8 @@ void ran(uint64_t blocks, uint64_t threads, const Call& call)
 {
     launched[blocks * threads] = launched_blocks[blocks] = "kernel '" + std::string(call.name) + "' (" + place_of_call(call.site) + ")";
     shorts.clear();  // it may read the rest
+    for (unsigned i = 0; i < call.count; i++)
+        if (Allocation* const memory = call.pointers[i] ? find(*static_cast<void**>(call.values[i + 1])) : nullptr) memory->used_by_kernel = true;
 }
 
 void tell_shorts()

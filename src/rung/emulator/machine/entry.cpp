@@ -49,7 +49,7 @@ void prepare(const rung_machine_launch& l)
     launch.registers = l.registers, launch.multiprocessors = l.multiprocessors;
     launch.strict = l.strict, launch.tiles = l.tiles, launch.dependent = l.dependent, launch.ahead = l.ahead, launch.followed = l.followed;
     launch.prints = l.prints, launch.allocate = l.allocate, launch.release = l.release, launch.progress = l.progress;
-    launch.race_seconds = l.race_seconds;
+    launch.uncounted = l.uncounted && !l.trace_room && !l.sampled_count, launch.race_seconds = l.race_seconds;
     for (unsigned i = 0; i < 8; i++) {
         const uint8_t* const bytes = static_cast<const uint8_t*>(l.bank[i]);
         launch.bank[i].assign(bytes, bytes + l.bank_bytes[i]);

@@ -38,6 +38,7 @@ struct rung_machine_launch
     uint32_t sampled_count, sampled_only;  // 1: no others run; 2: and nothing is recorded
     uint32_t multiprocessors;  // that the kernel sees
     void (*progress)(uint64_t ended, uint64_t all);  // told now and then how many blocks, or clusters, have ended; may be null
+    uint32_t uncounted;        // nobody asks what its requests to memory cost
     double race_seconds;       // of CPU time, until races are looked for in every 16th block alone (with fences: in none); 0: no limit
 };
 

@@ -241,6 +241,7 @@ struct Launch
     void* (*allocate)(size_t bytes);
     const char* (*release)(void* memory);
     void (*progress)(uint64_t ended, uint64_t all);
+    bool uncounted;
     double race_seconds;
     bool interleaved;  // blocks take turns
 };

@@ -213,6 +213,8 @@ void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsi
 // Requests of one instruction mostly have the same pattern, which is then not counted anew.
 const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared)
 {
+    static const Cost UNCOUNTED = {};
+    if (launch.uncounted) return UNCOUNTED;
     Memory& memory = *op.memory;
     if (trace_room) trace(w, op, lanes, at, bytes, shared, op.stores(shared), 0);
     const unsigned first = unsigned(__builtin_ctz(lanes));

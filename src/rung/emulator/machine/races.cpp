@@ -14,7 +14,7 @@
 namespace rung_machine {
 namespace {
 
-constexpr size_t MOST_PAGES = 1 << 14, MOST_READERS = 256, PAGE_CELLS = 1024;
+constexpr size_t MOST_PAGES = 1 << 16, MOST_READERS = 256, PAGE_CELLS = 256;
 
 struct Page { Cell cells[PAGE_CELLS]; };
 std::unordered_map<uint64_t, std::unique_ptr<Page>> pages;
@@ -383,7 +383,7 @@ void begin_agent(Order& o, unsigned index)
 void begin_races()
 {
     for (auto& [_, page] : pages)
-        if (spare_pages.size() < 4096) spare_pages.push_back(std::move(page));
+        if (spare_pages.size() < MOST_PAGES / 4) spare_pages.push_back(std::move(page));
     pages.clear(), locations.clear(), crowds.resize(1), loads.clear();
     last_number = ~0ull;
     if (!launch.dependent || !lets_start_early) ahead.clear();
@@ -414,6 +414,7 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
         // Mostly of what nothing has written, or another warp before a barrier.
         Access mine = {who.clock, who.unit, o.tick, op.number, 0, who.index, 15, uint8_t(strong)};
         uint32_t left = 0;
+        const bool ordered_blocks = launch.program->orders_blocks;
         const auto read = [&](unsigned l, uint64_t word) {  // whether that was all
             Cell* const page = shared ? shared->cells.data() : page_cells(word);
             if (!page) return true;
@@ -422,7 +423,9 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
             if (shared && cell.read.unit != who.unit) cell.read.clock = cell.apart.clock = 0, cell.others = 0, cell.crowd = 0;
             const Access& was = cell.write;
             if (was.clock && (was.unit != who.unit || was.index == o.index || !knows(o.known.own, was))) return false;
-            if (!cell.read.clock) cell.read = mine;
+            const Access &first = cell.read, &apart = cell.apart;
+            if (!first.clock) cell.read = mine;
+            else if (!ordered_blocks && first.unit != who.unit && apart.clock && apart.unit != who.unit) return true;  // two other blocks are enough
             else if (!together(cell.read, mine)) remember_read(who, l, cell, mine, shared);
             return true;
         };

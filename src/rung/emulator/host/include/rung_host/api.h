@@ -96,6 +96,7 @@ RUNG_HOST cudaError_t cudaDeviceReset();
 RUNG_HOST cudaError_t cudaSetDevice(int device);
 RUNG_HOST cudaError_t cudaGetDevice(int* device);
 RUNG_HOST cudaError_t cudaGetDeviceCount(int* count);
+RUNG_HOST cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp* wanted);
 RUNG_HOST cudaError_t cudaSetDeviceFlags(unsigned flags);
 RUNG_HOST cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 RUNG_HOST cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
