@@ -56,6 +56,33 @@ def test_its_twin_is_right(path: Path, tmp_path: Path) -> None:
     assert told["verdict"] == "ok", told
 
 
+SHORT = """/*---
+idea = "Rows of a table."
+needs = ["wpe == 0", "start == 0"]
+bind = { ids = "tokens", table = "wte", N = "B * T" }
+[[launch]]
+kernel = "embedding_kernel"
+grid = "ceil_div(B * T * C, 256)"
+block = 256
+---*/
+__global__ void embedding_kernel(float* out, const int* ids, const float* table, int N, int C) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= N * C) return;
+  INDEX id = ids[i / C];
+  out[i] = table[id * C + i % C];
+}
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(("index", "kinds"), [("short", ["bounds"]), ("int", [])])
+def test_numbers_of_a_case_that_a_kernel_refuses_are_given_to_it_with_scalars_that_it_takes(
+    index: str, kinds: list[str], tmp_path: Path
+) -> None:  # no positions: the cases with many tokens begin late, which it refuses
+    told = checked("embedding", SHORT.replace("INDEX", index), tmp_path, tmp_path)
+    assert [finding["kind"] for finding in told["findings"]] == kinds, told
+
+
 ONLINE = (TESTS / "foreign" / "softmax_online.cu").read_text()
 HEADER = """/*---
 idea = "The maximum and the sum in one pass, without a thought of -inf."

@@ -27,7 +27,7 @@ from rung.check.advice import Advice
 from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding, capped
-from rung.check.shapes import MOST_BYTES, Shapes
+from rung.check.shapes import MOST_BYTES, MOST_FLOPS, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
 from rung.cuda import gpus
 from rung.emulator.coverage import OF_TRITON, SPACES, merged, missed
@@ -192,8 +192,8 @@ class Procedure:
             self.report.element, self.report.norm = figures
 
     def _numbers(self) -> None:
-        """The formula's edges at shapes that the rung takes, a small and a large one; and the numbers of cases whose
-        shapes it refuses, with their scale or eps."""
+        """The formula's edges at shapes that the rung takes, a small and a large one; and the numbers of cases that it
+        refuses: with scalars and sizes made to fit it, else at such a shape with their scale or eps."""
         operation, alone = self.operation, self.effort.alone
         plain = [one for one in quick(self.ran, OFTEN) if not one.case.change and one.index]
         shapes = [one.values for one in plain or self.ran[-1:]]
@@ -207,9 +207,11 @@ class Procedure:
             asked = operation.complete(case.values)
             depth = operation.depth(asked)
             real = {n: v for n, v in asked.items() if n in operation.scalars and isinstance(v, float)}
-            for values in sorted(shapes, key=lambda v: abs(math.log(operation.depth(v) / depth))):
-                given = {**values, **real}
-                if not self.trials.refuses(given):
+            near = sorted(shapes, key=lambda v: abs(math.log(operation.depth(v) / depth)))
+            fitted = self.trials.rung.fitted(asked, self.trials.dtype, self.trials.device)
+            for given in [fitted or asked, *({**values, **real} for values in near)]:
+                cheap = operation.cost(given, self.trials.dtype.size).flops <= MOST_FLOPS
+                if cheap and not self.trials.refuses(given):
                     self._with_numbers(case, given)
                     break
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rung.cuda.source import code_only
+from rung.cuda.source import code_only, without_comments
 
 # Headers that only host code uses. The standard ones that kernels use are in cuda/standard.
 _HOST_HEADER = re.compile(
@@ -36,6 +36,7 @@ _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma\b(.*)", re.MULTILINE)
 _DIRECTIVE = re.compile(r"[ \t]*#")
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+MACROS = 3  # that use each other before a host function uses one
 _DEVICE = {"__global__", "__device__", "__constant__", "__shared__", "__managed__"}
 _CONSTANT = {"constexpr", "consteval"}
 _CLASS = {"struct", "class", "union", "enum"}
@@ -138,7 +139,23 @@ def host_part(source: str) -> str:
     code = code_only(source)
     items = list(items_of(code))
     kept = _items_of_kernels(items, source)
-    return "\0".join(code[item.start : item.end] for item in items if item.function and id(item) not in kept)
+    text = "\0".join(code[item.start : item.end] for item in items if item.function and id(item) not in kept)
+    return re.sub(r"<<\s+<", "<<<", re.sub(r">>\s+>", ">>>", text))  # as some editors write a launch
+
+
+def launching_macros(source: str) -> Iterator[str]:
+    """The bodies of macros that launch, each with the texts that use it: what its names mean is there."""
+    macros = {name: text.replace("\\\n", "\n") for name, text in _DEFINE.findall(without_comments(source))}
+    hosts = host_part(source).split("\0") if any("<<<" in text for text in macros.values()) else []
+    for name, body in macros.items():
+        names, texts = {name}, [body]
+        for _ in range(MACROS if "<<<" in body else 0):
+            for other, text in [*macros.items(), *(("", text) for text in hosts)]:
+                if text not in texts and names & {*_NAME.findall(text)}:
+                    names.add(other)
+                    texts.append(text)
+        if names - {name} or "<<<" in body:
+            yield "\n".join(texts)
 
 
 def _items_of_kernels(

@@ -24,7 +24,7 @@ from typing import Any
 from rung import progress
 from rung.apart import Apart
 from rung.cuda import kept
-from rung.cuda.host_code import host_part
+from rung.cuda.host_code import host_part, launching_macros
 from rung.cuda.limits import GRID, THREADS_BLOCK
 from rung.cuda.source import (
     Parameter,
@@ -37,6 +37,7 @@ from rung.cuda.source import (
     kernels_left,
     template_of,
     until,
+    without_comments,
 )
 from rung.dtypes import dtype
 from rung.errors import CompileError, RungError, Unjudged
@@ -59,6 +60,7 @@ FOLDERS = 3  # above a file, whose names may say what it is
 OPERATIONS = 3  # of those that names speak of, whose headers are tried
 _end = math.inf  # of the present budget
 OTHER_SHAPE = 4  # proposals with other bindings go before another grid than the one that the file writes
+LONGEST_ROW = 8192  # that a file's constant may fix
 UNSAID = 3  # template parameters without a value in the file, for which usual ones are tried
 DEEP = 8  # names that stand for other names
 BLOCK = 256  # threads, if the file does not say
@@ -78,7 +80,7 @@ _DIMS = {
     "B": ("batch", "batch_size", "bs", "bsz"),
     "T": ("seq_len", "seq", "seqlen", "seq_length", "sequence_length"),
     "NH": ("nh", "heads", "num_heads", "n_heads", "n_head", "h"),
-    "C // NH": ("hs", "head_size", "head_dim", "d", "dk", "d_k"),
+    "HS": ("hs", "head_size", "head_dim", "d", "dk", "d_k"),
 }
 _NEUTRAL = {"alpha": 1.0, "beta": 0.0}
 _BLOCKS = re.compile(r"block_?size|block_?dim|block$|threads")
@@ -101,7 +103,7 @@ _SPELLED = {  # what C++ writes otherwise than a header
 _NUMBER = re.compile(r"\s*,\s*(-?)(?:(INFINITY|[\w:<>]*infinity\(\))|([\d.]+(?:e[+-]?\d+)?))")
 _INDEX = re.compile(r"\b(\w+)\s*=\s*((?:blockIdx|threadIdx|blockDim)\.[xyz])\s*;")
 _ASSERTED = re.compile(r"\bassert\s*\(\s*([\w\s*()]+%\s*\w+)\s*==\s*0\s*\)")
-_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\(?[\w+*/ \t()-]+\)?)[ \t]*(?://.*)?$", re.MULTILINE)
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\(?[\w+*/ \t()-]+\)?)[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -365,7 +367,7 @@ def in_a_row(source: str, launches: list[Written]) -> bool:
     for w in launches:
         with suppress(RungError):
             pairs = zip(kernel_parameters(source, w.kernel, ""), w.arguments, strict=False)
-            given[w.kernel] = {_variable(argument.lstrip("&( ")) for p, argument in pairs if p.pointer}
+            given[w.kernel] = {_variable(argument) for p, argument in pairs if p.pointer}
     return any(one & other and one != other for one, other in itertools.combinations(given.values(), 2))
 
 
@@ -397,16 +399,27 @@ def _for_launch(
             for (i, needs), (j, shape) in itertools.product(enumerate(rules), shapes):
                 # A launch that the file writes is hardly wrong: what the parameters are varies before it does.
                 rank = nth + 2 * i + (OTHER_SHAPE if launch.grid else 1) * j
-                ranked.append((rank, (bind, meant, sized, needs, shape, bool(rules[1:]))))
+                for k, lengths in enumerate(_row_fixed(of, body, constants, [*bind.values(), *shape.values()])):
+                    every_need = [*needs, *lengths]
+                    ranked.append((rank + k, (bind, meant, sized, every_need, shape, bool(rules[1:]))))
         for _, (bind, meant, sized, needs, shape, several) in sorted(ranked, key=lambda one: one[0]):
             whole = [*_multiples(of, parameters, bind, meant), *_demanded(of, parameters, bind, body)]
-            needs = [*needs, *alone(of, bind, shape.values()), *whole, *_within_limits(of, shape)]
+            limits = [*_within_limits(of, shape), *_whole_warps(source, shape)]
+            needs = [*needs, *alone(of, bind, shape.values()), *whole, *limits]
             changed = {name: target for name, target in bind.items() if name != target}
             table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": dtypes(parameters)}
             standard = ["--std=c++20"] if re.search(r"\bconcept\s+\w+\s*=", source) else []
             more = {"needs": needs, "bind": changed, "buffers": sized, "options": standard}
             table |= {key: entry for key, entry in more.items() if entry}
-            table["launch"] = [{"kernel": instance, **shape}]
+            named = instance
+            if "<(" in instance or ", (" in instance:
+                if (values := _of_sizes(of, instance, meant, parameters, bind)) is None:
+                    continue
+                table["define"] = {name: value for name, value in values.items() if not value.isidentifier()}
+                table["define"] |= {name: value for name, value in values.items() if value in (*of.dims, *of.derived)}
+                arguments = (name if name in table["define"] else value for name, value in values.items())
+                named = f"{instance.partition('<')[0]}<{', '.join(arguments)}>"
+            table["launch"] = [{"kernel": named, **shape}]
             fixes = any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
             sure = bool(launch.grid) and not (sized or fixes or several) and told(of, parameters, meant, bind)
             yield table, sure
@@ -467,26 +480,41 @@ def _instances(source: str, launch: Written, constants: dict[str, str]) -> Itera
     written = [launch.template.strip()[1:-1]] if launch.template else []
     written += re.findall(rf"\btemplate\s+__global__\s+[^;<]*\b{launch.kernel}\s*<([^;]*?)>\s*\(", code_only(source))
     for text in dict.fromkeys(written or [""]):
-        given = [types.get(a, launch.scope.get(a, constants.get(a, a))) for a in map(str.strip, _split(text))]
-        for i, (a, (_, _, is_type)) in enumerate(zip(given, parameters, strict=False)):
-            if is_type and a not in POINTEES:  # of the host's template, or of a macro
-                given[i] = "float"
-            elif not is_type and (number := _over(a, {**constants, **launch.scope}, set())):
-                given[i] = number
-        rest = []
+        given = [*map(str.strip, _split(text))]
         unsaid = [n for n, default, is_type in parameters[len(given) :] if not (default or is_type or n in constants)]
         if len(unsaid) > UNSAID:
             raise Unjudged(
                 f"the file says no values for {launch.kernel}'s template parameters {', '.join(unsaid)}: write a "
                 f'header with kernel = "{named}<...>".'
             )
-        for name, default, is_type in parameters[len(given) :]:
+        choices: list[list[str]] = []
+        for n, (name, default, is_type) in enumerate(parameters):
+            a = given[n] if n < len(given) else default
+            if is_type:
+                meant = types.get(a, launch.scope.get(a, a))
+                default_type = n >= len(given) and bool(default)
+                choices.append([meant if default_type or meant in POINTEES else "float"])  # of the host's template
+                continue
             tile = re.search("tile|size|width", name.lower())
-            usual = [constants[name]] if name in constants else ["16", "32"] if tile else [str(BLOCK), "32"]
             switch = re.search(rf"\btemplate\s*<[^>]*\bbool\s+{name}\b", source)
-            rest.append([default] if default else ["float"] if is_type else ["true", "false"] if switch else usual)
-        for picked in itertools.product(*rest):
-            yield f"{named}<{', '.join([*given, *picked])}>"
+            usual = ["true", "false"] if switch else ["16", "32"] if tile else [str(BLOCK), "32"]
+            number = _over(a, {**constants, **launch.scope}, set()) if a else constants.get(name)
+            plain = bool(a) and (n >= len(given) or a in ("true", "false") or "::" in a)
+            # Else one of the call's sizes, in brackets, or what only the caller knows.
+            choices.append([number] if number else [a] if plain else [f"({a})", *usual[:1]] if a else usual)
+        for picked in itertools.product(*choices):
+            yield f"{named}<{', '.join(picked)}>"
+
+
+def _of_sizes(
+    of: Operation, instance: str, launch: Written, parameters: tuple[Parameter, ...], bind: dict[str, str | float]
+) -> dict[str, str] | None:
+    """Macros for the arguments of an instance of which one is in brackets, given by the call's sizes; None if not."""
+    given = _split(instance.partition("<")[2].removesuffix(">"))
+    means = _sizes_of(parameters, bind).items()
+    scope = launch.scope | {passed.strip("()"): meant for n, meant in means if (passed := launch.passed.get(n))}
+    sized = [_over(g, scope, {*of.dims, *of.derived}) if g.startswith("(") else g for g in given]
+    return None if None in sized else {f"VALUE_{n}": str(value) for n, value in enumerate(sized)}
 
 
 def _qualified(source: str, kernel: str) -> str:
@@ -522,7 +550,9 @@ def _scratch(launch: Written, parameters: tuple[Parameter, ...]) -> dict[str, st
 
 
 def _variable(argument: str) -> str:
-    return re.match(r"\w*", argument)[0]  # type: ignore[index]
+    """The variable that an argument is made of, without casts."""
+    plain = re.sub(r"\b\w+_cast\s*<[^>]*>|^\s*\(\s*(?:\w+\s+)*\w+\s*\*\s*\)|[&(\s]", "", argument)
+    return re.match(r"\w*", plain)[0]  # type: ignore[index]
 
 
 def _buffer(made: str, scope: dict[str, str], of: Operation) -> dict[str, Any] | None:
@@ -546,11 +576,19 @@ def _sized(of: Operation, launch: Written, bind: dict[str, str]) -> Written:
     """The launch, where sizes and strides of tensors (`q.size(1)`) are the operation's."""
     scope = dict(launch.scope)
     operands = {_variable(launch.passed.get(name, "")): of.operand(target) for name, target in bind.items()}
-    for name, value in launch.scope.items():
-        asked = re.fullmatch(r"(\w+)\.(size|stride)\(\s*(\d+)\s*\)", value.strip())
-        if asked and asked[1] in operands and (n := int(asked[3])) < len(shape := operands[asked[1]].shape):
-            sizes = shape[n : n + 1] if asked[2] == "size" else shape[n + 1 :]
-            scope[name] = f"({product([str(size) for size in sizes]) or 1})"
+    sizes_of = re.compile(r"\s*(\w+)\.(size|stride)\(\s*(\d+)\s*\)\s*")
+    asked = {name: found for name, value in launch.scope.items() if (found := sizes_of.fullmatch(value))}
+    for name, found in asked.items():
+        if not (operand := operands.get(found[1])):
+            continue
+        most, n = max(int(one[3]) for one in asked.values() if one[1] == found[1]), int(found[3])
+        shape = [str(size) for size in operand.shape]
+        if len(shape) > most + 1 and (most or operand.dtype != "real"):  # fewer dimensions: the outer ones are one
+            inner = shape[len(shape) - most :]
+            shape = [product(shape[: len(shape) - most]), *inner]
+        if n < len(shape):
+            sizes = shape[n : n + 1] if found[2] == "size" else shape[n + 1 :]
+            scope[name] = f"({product(sizes) or 1})"
     return replace(launch, scope=scope)
 
 
@@ -731,16 +769,18 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     if name in known:
         options.append(name)
     rows, inner, total = of.sizes
+    attends = {"NH", "T", "HS"} <= known
     kinds = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
     whole = [q for q in kinds if not _BLOCKS.search(q.name.lower())]
     others = {q.name.lower() for q in whole} - {"n"}
-    attends = {"NH", "T", "C"} <= {*of.dims}
     pair = () if len(whole) != 2 or p not in whole or attends or "OC" in of.dims else _pair(rows, inner, p, whole)
     if "OC" in of.dims and (lower in _GEMM or len(whole) >= 3):
         options += [_GEMM[lower].replace("rows", rows)] if lower in _GEMM else []
         options += [rows, "OC", "C"]
     elif len(whole) == 1 and "OC" in of.dims:
         options += ["C"]
+    elif attends:
+        options += [*(d for d in known if d.lower() == lower), "T", "HS", "B * NH", "NH"]
     elif len(whole) == 1:
         options += [total, inner, rows] if lower in _TOTAL else [inner, total, rows]
     elif pair:
@@ -752,11 +792,10 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     else:
         nearest = [d for d in known if d.lower() == lower or d.lower() == lower.replace("num_", "")]
         options += [*nearest, *of.dims, rows, total]
-    usual = {dim: words for dim, words in _DIMS.items() if names_in(dim) <= {*of.dims} and lower in words}
+    usual = {dim: words for dim, words in _DIMS.items() if dim in known and lower in words}
     if attends or any(q.name.lower() in _DIMS["T"] for q in whole):
         heads = attends and not any(q.name.lower() in _DIMS["NH"] for q in whole)
-        queries = ["T"] if attends and lower in ("m", "n") else []  # and keys
-        first = [*options[: given is not None], *pair[:1], *queries, *(["B * NH"] if heads and "B" in usual else [])]
+        first = [*options[: given is not None], *pair[:1], *(["B * NH"] if heads and "B" in usual else [])]
         options = [*first, *usual, *options]
     return list(dict.fromkeys(options))[:4]
 
@@ -776,21 +815,35 @@ def fixed(of: Operation, source: str, bind: Mapping[str, str | float]) -> list[l
     return [[*without, *needs] for needs in _scalars_fixed(of, source, taken)]
 
 
+def _named(of: Operation, texts: Iterable[object]) -> set[str]:
+    """The sizes that expressions name, but for divisors, which alone say nothing."""
+    found = set(re.findall(r"[A-Za-z_]\w*", re.sub(r"//\s*\w+", "", " ".join(map(str, texts)))))
+    return found.union(*(_named(of, [of.derived[name]]) for name in found & {*of.derived}))
+
+
 def alone(of: Operation, bind: Mapping[str, str | float], shape: Iterable[object] = ()) -> list[str]:
     """What holds for rows that neither the parameters nor the launch count: there is one. A product that is given one
     size is square."""
 
-    def named(texts: Iterable[object]) -> set[str]:
-        whole = re.sub(r"//\s*\w+", "", " ".join(map(str, texts)))  # a divisor alone says nothing
-        found = set(re.findall(r"[A-Za-z_]\w*", whole))
-        return found.union(*(named([of.derived[name]]) for name in found & {*of.derived}))
-
     results = [of.operand(str(target)) for target in bind.values() if target in {o.name for o in of.operands}]
-    rows = named([of.sizes[0], *(size for o in results if o.role == "out" for size in o.shape[:-1])])
-    if "OC" in of.dims and named(bind.values()) & {*of.dims} == {"C"}:
+    rows = _named(of, [of.sizes[0], *(size for o in results if o.role == "out" for size in o.shape[:-1])])
+    if "OC" in of.dims and _named(of, bind.values()) & {*of.dims} == {"C"}:
         return [f"{dim} == {'1' if dim == 'B' else 'C'}" for dim in of.dims if dim != "C"]
-    counted = named([*bind.values(), *shape])
+    counted = _named(of, [*bind.values(), *shape])
     return [f"{dim} == 1" for dim in of.dims if dim in rows - counted] if not rows >= {*of.dims} else []
+
+
+def _row_fixed(of: Operation, body: str, constants: dict[str, str], told: Iterable[object]) -> list[list[str]]:
+    """Conditions for a row's length that neither the parameters nor the launch say: the constants that the kernel
+    names, the likeliest first."""
+    heads = "HS" in of.derived
+    inner = "HS" if heads else of.sizes[1]
+    if inner not in (*of.dims, "HS") or {inner, *names_in(of.derived.get(inner, inner))} - {"NH"} & _named(of, told):
+        return [[]]
+    used = [n for n in constants if 2 <= int(constants[n]) <= LONGEST_ROW and re.search(rf"\b{n}\b", body)]
+    used.sort(key=lambda name: not re.search(r"dim|head|hidden|col|^[cd]$|^hs$", name.lower()))
+    values = list(dict.fromkeys(constants[n] for n in used))[:CANDIDATES]
+    return [[f"C == {value} * NH" if heads else f"{inner} == {value}"] for value in values] or [[]]
 
 
 def _scalars_fixed(of: Operation, source: str, bound: set[str]) -> list[list[str]]:
@@ -837,8 +890,8 @@ def _shapes(
     means = _sizes_of(parameters, bind)
     scope = {**launch.scope}
     for name, argument in launch.passed.items():
-        if name in means and re.fullmatch(r"\w+", argument):
-            scope[argument] = means[name]
+        if name in means and re.fullmatch(r"\(?\w+\)?", argument):
+            scope[argument.strip("()")] = means[name]
     # A number of main's is one call's size.
     scope |= {name: value for name, value in means.items() if scope.get(name, "0").isdigit()}
     if launch.grid:
@@ -847,9 +900,14 @@ def _shapes(
         small = not block or not all(map(str.isdigit, block)) or math.prod(map(int, block)) <= THREADS_BLOCK
         alone = re.fullmatch(r"[A-Za-z_]\w*", launch.grid)  # a size that only the host has
         grids = [grid] if grid else [[of.sizes[0]], [of.sizes[2]]] if alone else []
-        if block and small and (shared or not launch.shared):
+        if grid and any(size.isdigit() and size != "1" for size in grid[1:]):  # one call's number of heads or rows
+            several = "B * NH" if {"B", "NH"} <= known else of.sizes[0]
+            grids.insert(0, [grid[0], *(several if size.isdigit() and size != "1" else size for size in grid[1:])])
+        blocks = [block] if block else [[of.sizes[1]], [str(BLOCK)]] if launch.block else []
+        if small and (shared or not launch.shared):
             dynamic = {"shared": shared} if shared not in (None, "0") else {}
-            yield from ({"grid": _plain(one), "block": _plain(block), **dynamic} for one in grids)
+            for one, threads in itertools.product(grids, blocks):
+                yield {"grid": _plain(one), "block": _plain(threads), **dynamic}
     yield from _by_style(of, body, constants, means)
 
 
@@ -939,6 +997,13 @@ def _within_limits(of: Operation, shape: dict[str, Any]) -> list[str]:
     ]
 
 
+def _whole_warps(source: str, shape: dict[str, Any]) -> list[str]:
+    """A condition for blocks of a size of the call: what a shuffle reads from a lane that is not there is undefined."""
+    sizes = shape["block"] if isinstance(shape["block"], list) else [shape["block"]]
+    sized = any(isinstance(size, str) and not size.isdigit() for size in sizes)
+    return [f"{product([str(size) for size in sizes])} % 32 == 0"] if sized and "__shfl" in source else []
+
+
 def _plain(sizes: list[str]) -> Any:
     numbers = [int(size) if size.isdigit() else size for size in sizes]
     while len(numbers) > 1 and numbers[-1] == 1:
@@ -950,7 +1015,7 @@ def _plain(sizes: list[str]) -> Any:
 
 
 def _constants(source: str) -> dict[str, str]:
-    found = dict(_MACRO.findall(source))
+    found = dict(_MACRO.findall(without_comments(source)))
     found |= dict(_declared(code_only(source), "const"))
     solved = {}
     for name, value in found.items():
@@ -970,7 +1035,7 @@ def _declared(text: str, having: str = "") -> Iterator[tuple[str, str]]:
 
 def _written(source: str, constants: dict[str, str]) -> list[list[Written]]:
     """The launches, by the host's function that makes them."""
-    texts = host_part(source).split("\0")
+    texts = [*host_part(source).split("\0"), *launching_macros(source)]
     if not any("<<<" in text for text in texts):  # a comment may show the launch
         texts = ["\n".join(line or block for line, block in _COMMENT.findall(source))]
     return [found for text in texts if (found := launches_in(text, constants))]

@@ -25,7 +25,7 @@ from rung.rungs.cuda import CudaRung
 from rung.rungs.operations import operation as operation_named
 from rung.rungs.python import PythonRung
 
-WARP, LARGE = 32, 1 << 17
+WARP, SMALL, LARGE = 32, 1 << 14, 1 << 17
 HEADERLESS = ("barrier", "race", "shared", "trap")  # faults that seldom come from a wrong header
 LIKELIEST = 3  # headers that are run again with races, where none is right
 TILED = 16  # of the likeliest, which are tried at whole tiles
@@ -197,7 +197,8 @@ def _small(of: Operation, rung: Rung, dtype: Dtype) -> list[Values]:
     completed = [of.complete(c.values) for c in of.cases]
     every = [v for v, c in zip(completed, of.cases, strict=True) if dtype.name in c.dtypes]
     fitted = list(filter(None, (rung.fitted(v, dtype) for v in every)))
-    legal = [v for v in fitted if any(all(v[d] == one[d] for d in of.dims) for one in every)]
+    small = [v for v in fitted if _elements(of, v) <= SMALL]
+    legal = [v for v in small if any(all(v[d] == one[d] for d in of.dims) for one in every)]
     if len([v for v in legal if max(v[d] for d in of.dims) > 1]) < 2:  # one number is right by any launch
         legal = fitted
     legal.sort(key=lambda v: (sum(v[d] == 1 for d in of.dims), sum(v[d] for d in of.dims)))
