@@ -766,3 +766,11 @@ int main() {
 """
     result = rung_line("check", str(_bare(tmp_path / "add.cu", text)))
     assert result.returncode == 3 and "the header is a guess" in result.stdout, result.stdout + result.stderr
+
+
+def test_operands_of_their_own_names_are_never_swapped(tmp_path: Path) -> None:
+    text = "__global__ void swiglu(float* out, const float* gate, const float* up, int N) { out[0] = gate[0] * up[0]; }\n"
+    text += "void run(float* o, float* g, float* u, int N) { swiglu<<<(N + 255) / 256, 256>>>(o, g, u, N); }\n"
+    of = catalogue.operation("swiglu")
+    tables = [table for table, _ in adopt._proposals(of, text, _bare(tmp_path / "swiglu.cu", text))]
+    assert tables and all({"gate", "up"}.isdisjoint(table.get("bind", {})) for table in tables)

@@ -728,7 +728,7 @@ def _fitted(
         chosen[number] = o.name
     yield chosen
     bound = {p.name: of.operand(chosen[p.name]) for p in pointers}
-    inputs = [name for name, o in bound.items() if o.role == "in" and not o.optional]
+    inputs = [n for n, o in bound.items() if o.role == "in" and not o.optional and n.lower() != plain_name(o)]
     if 1 < len(inputs) <= 3:
         for order in itertools.permutations(inputs):
             swapped = dict(chosen) | {name: chosen[other] for name, other in zip(inputs, order, strict=True)}
