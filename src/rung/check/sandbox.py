@@ -13,7 +13,6 @@ import fcntl
 import os
 import socket
 import sys
-import tempfile
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -86,14 +85,9 @@ class Sandbox(LocalRunner):
 
     def _memory(self, name: str, size: int) -> torch.Tensor:
         """Memory for both processes; it cannot be truncated, which would end this process at its next access."""
-        if hasattr(os, "memfd_create"):
-            file = os.memfd_create("operand", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(file, size)
-            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        else:
-            with tempfile.TemporaryFile() as unnamed:
-                unnamed.truncate(size)
-                file = os.dup(unnamed.fileno())
+        file = os.memfd_create("operand", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(file, size)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         raw = torch.from_file(f"/dev/fd/{file}", shared=True, size=size, dtype=torch.uint8)
         self._files_at[raw.data_ptr()] = file
         return raw

@@ -219,8 +219,7 @@ def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
 
 
 def _limit(device: str) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))
     if device != "cuda":
