@@ -774,3 +774,8 @@ def test_operands_of_their_own_names_are_never_swapped(tmp_path: Path) -> None:
     of = catalogue.operation("swiglu")
     tables = [table for table, _ in adopt._proposals(of, text, _bare(tmp_path / "swiglu.cu", text))]
     assert tables and all({"gate", "up"}.isdisjoint(table.get("bind", {})) for table in tables)
+
+
+def test_a_uint_is_a_number(tmp_path: Path) -> None:
+    text = "__global__ void relu(const float* x, float* out, uint n) { out[n] = x[0]; }\n"
+    assert _first("relu", tmp_path / "relu.cu", text)["bind"] == {"n": "N"}

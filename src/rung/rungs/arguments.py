@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SCALAR_KINDS = {
     "int": "i32", "int32_t": "i32", "signed int": "i32", "unsigned int": "u32", "unsigned": "u32",
-    "uint32_t": "u32", "long": "i64", "long long": "i64", "int64_t": "i64", "ptrdiff_t": "i64",
+    "uint32_t": "u32", "uint": "u32", "long": "i64", "long long": "i64", "int64_t": "i64", "ptrdiff_t": "i64",
     "unsigned long": "u64", "unsigned long long": "u64", "uint64_t": "u64", "size_t": "u64",
     "float": "f32", "double": "f64", "bool": "bool", "__half": "f16", "half": "f16",
     "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16",
