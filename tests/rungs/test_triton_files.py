@@ -45,6 +45,19 @@ def test_without_a_fitting_function_the_operands_are_told(tmp_path: Path) -> Non
         catalogue.rung_from_file(catalogue.operation("attention"), path)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("from numba import cuda\n\n\n@cuda.jit\ndef softmax(a, b):\n    b[0] = a[0]\n", "is of numba"),
+        ("import triton\n\n\n@triton.jit\ndef softmax_kernel(a, b):\n    pass\n", "no function that launches its kernels"),
+    ],
+)
+def test_what_a_file_without_a_function_to_call_has_is_told(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(text)
+    with pytest.raises(RungError, match=told):
+        catalogue.rung_from_file(catalogue.operation("softmax"), tmp_path / "own.py")
+
+
 def test_a_function_of_another_name_than_run_is_compiled_for_a_gpu() -> None:
     rung = catalogue.rung_from_file(catalogue.operation("softmax"), FOREIGN / "tutorial_softmax.py")
     values = rung.operation.complete(dict(B=1, NH=1, T=4, S=32, causal=0, scale=1))
@@ -360,6 +373,16 @@ def test_a_number_that_a_function_does_not_take_is_found_by_trials(tmp_path: Pat
     assert told["verdict"] == "ok"
     rung = catalogue.rung_from_file(catalogue.operation("rmsnorm"), path)
     assert isinstance(rung, PythonRung) and {*rung.needs} == {"C <= 512", "eps == 1e-4"} and not rung.doubts
+
+
+def test_sizes_of_more_axes_than_an_operation_has_are_one(tmp_path: Path) -> None:
+    text = FIXED.replace("normalised(x, weight)", "normalised(X, weight, Y, B: int, F: int, D1: int, D2: int)")
+    text = text.replace("y, N = torch.empty_like(x), x.shape[-1]", "N = F * D1 * D2 * X.element_size() // Y.element_size()").replace("    return y\n", "")
+    text = text.replace("[(x.numel() // N,)](x, weight, y,", "[(B,)](X, weight, Y,").replace("    assert N <= 512\n", "")
+    (tmp_path / "own.py").write_text(text)
+    rung = catalogue.rung_from_file(catalogue.operation("rmsnorm"), tmp_path / "own.py")
+    assert isinstance(rung, PythonRung) and not rung.doubts and "T == 1" in rung.needs
+    assert rung.facts.entry and [rung.facts.entry.meaning[n] for n in ("B", "F", "D1", "D2")] == ["B", "C", "1", "1"]
 
 
 def test_a_call_whose_operands_are_told_is_said_to_be_right_up_to_a_size(tmp_path: Path) -> None:

@@ -398,11 +398,12 @@ def _for_launch(
             if unknown := [name for name, entry in sized.items() if entry is None]:
                 made, name = scratch[unknown[0]], unknown[0]
                 raise Unjudged(f"{path}: what is {made}? Write a header with [buffers.{name}] shape = [...].")
-            shapes = enumerate(_shapes(of, source, body, instance, meant, bind, every, constants))
+            shapes = list(_shapes(of, source, body, instance, meant, bind, every, constants))
+            step = OTHER_SHAPE if any(said for _, said in shapes) else 1
             rules = fixed(of, source, bind)
-            for (i, needs), (j, (shape, said)) in itertools.product(enumerate(rules), shapes):
+            for (i, needs), (j, (shape, said)) in itertools.product(enumerate(rules), enumerate(shapes)):
                 # A launch that the file writes is hardly wrong: what the parameters are varies before it does.
-                rank = nth + 2 * i + (OTHER_SHAPE if launch.grid else 1) * j
+                rank = nth + 2 * i + step * j
                 for k, lengths in enumerate(_row_fixed(of, body, constants, [*bind.values(), *shape.values()])):
                     every_need = [*needs, *lengths]
                     ranked.append((rank + k, (bind, meant, sized, every_need, shape, said and not rules[1:])))

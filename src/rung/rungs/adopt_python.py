@@ -77,6 +77,10 @@ def _of_function(
         binds = list(adopt.binds(of, (*taken, *with_results), adopt.Written(name), path, name, body=text))
     except RungError:
         return
+    sizes = [p.name for p in taken if not p.pointer and p.ctype == "int"]
+    if binds and len(sizes) > len(of.dims):  # of more axes than there are: these are one
+        of_axes = itertools.chain((of.dims[0], of.dims[-1]), itertools.repeat("1"))
+        binds.insert(0, (binds[0][0] | dict(zip(sizes, of_axes, strict=False)), binds[0][1]))
     for bind, _ in binds:
         shapes = {name: name for name in parameters(function) if name in SHAPES}
         meant = {**{p.name: str(bind[p.name]) for p in taken}, **shapes}

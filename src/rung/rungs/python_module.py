@@ -23,7 +23,7 @@ from rung.errors import CompileError, RungError
 from rung.files import read_text
 from rung.operation import Operand, Operation
 from rung.rungs.header import Header, all_needs, of_constants
-from rung.rungs.python_entry import Entry, entry_of, parameters, proposed
+from rung.rungs.python_entry import Entry, callables, entry_of, parameters, proposed
 from rung.rungs.reached import Imported, Project, reached_from, text_of
 
 
@@ -69,10 +69,13 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
     if found is None:
         operands = operation.operands if operation else ()
         every, least = (", ".join(o.name for o in some) for some in (operands, _least(operands)))
-        raise RungError(
-            f"{path} has no function run of operands, and none that takes only operands by name ({every}); define "
-            f"run({least})."
-        )
+        others = sorted(OTHERS & set().union(*map(_import, tree.body)))
+        why = f"has no function run of operands, and none that takes only operands by name ({every})"
+        if others and not triton:
+            why = f"is of {others[0]}; of Python rung judges Triton's kernels, and what launches them"
+        elif any(isinstance(n, ast.FunctionDef) for n in tree.body) and not [*callables(tree)]:
+            why = "has no function that launches its kernels"
+        raise RungError(f"{path} {why}; define run({least}).")
     chosen = reached_from(tree, found.root)
     text, project = text_of(source, chosen), Project(path, chosen)
     formats = [dtype for word, dtype in _FORMATS.items() if word in text][:1]
@@ -85,6 +88,9 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
     idea = " ".join((ast.get_docstring(tree) or f"{found.name} of {path.name}.").split())
     header = of_constants(constants, idea, str(path))
     return Facts(text, header, parameters(found.function), triton, found, project.package, project.modules)
+
+
+OTHERS = {"numba", "cupy", "pycuda", "jax", "tilelang", "cutlass", "cuda", "warp"}  # that write kernels
 
 
 def _least(operands: tuple[Operand, ...]) -> list[Operand]:
