@@ -27,7 +27,7 @@ from rung.emulator import executable, gpu_runtime, machine
 from rung.errors import CompileError, RungError
 
 ORDERS = ("forward", "reverse", "shuffled")
-SILENCE, TICK = 1.5, 0.5  # seconds until a line says what runs; between two looks
+SILENCE, TICK = 1.0, 0.5  # seconds until a line says what runs; between two looks
 CLEARED = b"\r\x1b[K"  # a terminal's line
 SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
 
@@ -128,7 +128,8 @@ def _ending_with(process: subprocess.Popen[str]) -> Iterator[None]:
 def _relay(process: subprocess.Popen[str], near: int, launched: Path) -> None:
     """Passes on what a program writes on its terminal; where it writes nothing for a while, a line says what runs. The
     program gets ^C as well, and tells how far it came."""
-    began = last = time.monotonic()
+    began = time.monotonic()
+    last = began - SILENCE  # whatever was told before it began
     shown, whole, interrupted = False, True, False  # whether a line stands there, the program's last is whole
 
     def put(data: bytes) -> None:
