@@ -235,9 +235,9 @@ def _says_values(source: str, kernel: str) -> bool:
 
 def unsure(right: dict[str, Any], key: str) -> str:
     """Why a proposal that trials found right is only a guess; empty if it is none."""
-    rules, needs = " and ".join(right["needs"]), [*right["table"].get("needs", []), *right["needs"]]
+    rules, needs = " and ".join(right["needs"]), dict.fromkeys([*right["table"].get("needs", []), *right["needs"]])
     why = f"the trials are only right where {rules}: if the kernel is for such sizes, it needs the line {key} = "
-    return why + json.dumps(needs) if rules else ""
+    return why + json.dumps([*needs]) if rules else ""
 
 
 def _lines(proposals: list[dict[str, Any]]) -> list[str]:

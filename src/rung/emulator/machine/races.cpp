@@ -305,7 +305,7 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
                 race(who, lane, at, shared, write, last, true, repeats ? "by the same instruction, with another value" : "with no barrier between");
         } else if (!write && who.op.flags & READ_ONLY_CACHE && !shared && last.index < all_warps(*who.w.block))
             race(who, lane, at, shared, write, last, true, "which the cache of constants may not see");
-        else if (!write && who.by_proxy && last.index < 2 * all_warps(*who.w.block) && last.unit == who.unit && !knows(who.order.known.proxied, last))
+        else if (!launch.tiles && !write && who.by_proxy && last.index < 2 * all_warps(*who.w.block) && last.unit == who.unit && !knows(who.order.known.proxied, last))
             race(who, lane, at, shared, write, last, true, "with no fence.proxy.async between");
     }
     if (!write) return remember_read(who, lane, cell, mine, shared);
