@@ -121,7 +121,8 @@ def _judge_file(rung: Rung, asked: CheckRequest) -> Report:
         report = judge(rung, asked, host, at_once=at_once)
     if asked.device != "cuda" or report.verdict != "ok" or rung.kind not in ("cuda", "triton") or rung.emulate:
         return report
-    effort = QUICK if rung.kind == "triton" else ALONE if asked.quick else asked.effort
+    lesser = {"triton": asked.effort if asked.quick else LADDER}  # each call compiles
+    effort = lesser.get(rung.kind, ALONE if asked.quick else asked.effort)
     with Sandbox("emulator", rung) as host:
         emulated = judge(rung, replace(asked, device="emulator", effort=effort), host)
     if emulated.verdict == "failed":
