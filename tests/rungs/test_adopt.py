@@ -368,6 +368,18 @@ def proposed(text: str, operation: str, tmp_path: Path) -> adopt.Proposal:
     return adopt._chosen(catalogue.operation(operation), text, path)
 
 
+def test_a_size_that_has_the_operations_name_is_no_other(tmp_path: Path) -> None:
+    text = """__global__ void attention(const float* q, const float* k, const float* v, float* out, int B, int NH, int T, int HS) {
+  for (int t = 0; t < T; t++) out[blockIdx.x * T * HS + t * HS + threadIdx.x] = 0;
+}
+void run(const float* q, const float* k, const float* v, float* out, int B, int NH, int T, int HS) {
+  attention<<<B * NH, HS>>>(q, k, v, out, B, NH, T, HS);
+}
+"""
+    found = proposed(text, "attention", tmp_path)  # with T = "B" and one token it would only seem right, or wrong
+    assert found.doubts and not {*found.table["bind"]} & {"NH", "T", "HS"}, found
+
+
 def test_vectors_asserts_and_assignments_of_the_host_become_the_header(tmp_path: Path) -> None:
     kernel = "__global__ void copy(const float4* x, float4* out, int n) { out[threadIdx.x] = x[threadIdx.x]; }\n"
     table = proposed(kernel + WHOLE, "gelu", tmp_path).table

@@ -773,8 +773,10 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
             return options
     if name in known:
         options.append(name)
-    rows, inner, total = of.sizes
     attends = {"NH", "T", "HS"} <= known
+    if attends and name in ("NH", "T", "HS"):  # a name of its own
+        return options
+    rows, inner, total = of.sizes
     kinds = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
     whole = [q for q in kinds if not _BLOCKS.search(q.name.lower())]
     others = {q.name.lower() for q in whole} - {"n"}
