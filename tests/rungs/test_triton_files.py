@@ -36,6 +36,16 @@ def test_a_tutorials_softmax_is_called_with_rows_and_columns() -> None:
     assert rung.binds == {"x", "out"}
 
 
+def test_what_no_configuration_of_a_tuner_has_room_for_is_too_large() -> None:
+    pytest.importorskip("triton")
+    of = catalogue.operation("softmax")
+    rung = catalogue.rung_from_file(of, FOREIGN / "tutorial_softmax.py")
+    values = of.complete({"B": 1, "NH": 1, "T": 1, "S": 50257, "causal": 0, "scale": 1.0})
+    x = torch.zeros(1, 1, 1, 50257)
+    with pytest.raises(TooLarge):
+        rung.prepare({"x": x, "out": x.clone()}, values, dtype_named("f32"), device="emulator").run()
+
+
 def test_without_a_fitting_function_the_operands_are_told(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def other(a, b):\n    return a\n")

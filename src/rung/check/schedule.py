@@ -208,18 +208,25 @@ class Procedure:
             depth = operation.depth(asked)
             real = {n: v for n, v in asked.items() if n in operation.scalars and isinstance(v, float)}
             near = sorted(shapes, key=lambda v: abs(math.log(operation.depth(v) / depth)))
-            fitted = self.trials.rung.fitted(asked, self.trials.dtype, self.trials.device)
-            for given in [fitted or asked, *({**values, **real} for values in near)]:
+            refused = self.trials.refuses(asked)  # else it was too slow
+            fitted = self.trials.rung.fitted(asked, self.trials.dtype, self.trials.device) if refused else None
+            for given in [*filter(None, [fitted]), *({**values, **real} for values in near)]:
                 cheap = operation.cost(given, self.trials.dtype.size).flops <= MOST_FLOPS
-                if cheap and not self.trials.refuses(given):
-                    self._with_numbers(case, given)
+                if cheap and not self.trials.refuses(given) and self._with_numbers(case, given):
                     break
 
-    def _with_numbers(self, case: Case, values: Values) -> None:
+    def _with_numbers(self, case: Case, values: Values) -> bool:
+        """Whether it took no longer than a run may."""
         name = f"{case.name}, at {shape_text(self.operation, values)}"
         trial = self.trials.at(replace(case, name=name), values, self.seed)
         if trial.operands.representable():
-            trial.once()
+            try:
+                trial.once()
+            except Failure as failure:
+                if failure.kind != SLOW:
+                    raise
+                return False
+        return True
 
     def _elsewhere(self, one: Ran) -> None:
         """The same numbers at other addresses: in each order, and aligned as little and as much as can be."""

@@ -247,7 +247,7 @@ def _told(config: Any) -> str:
 
 
 def _parameters(config: Any) -> dict[str, Any]:
-    return {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+    return {"num_warps": config.num_warps, "num_stages": config.num_stages, **config.kwargs}  # of the kernel's own name
 
 
 def _sizes(config: Any) -> dict[str, int]:
@@ -283,7 +283,7 @@ class _Trials:
                 _tuners.append(self)
             self.tuner, self.configs = tuner, [*self._offered] or list(tuner.configs)  # a tuner may leave some out
         self._offered += [config] * (config not in self._offered)
-        chosen = _chosen([one for one in self.configs if not self._is_refused(one)])
+        chosen = _chosen([one for one in self.configs if not self._is_refused(one)] or self.configs)
         left = [one for one in chosen if one not in self.tried]
         turn = left[0] if left else chosen[self._rounds % len(chosen) if self._rounds < ROUNDS * len(chosen) else 0]
         more = self._ran < TRIED_AT_ONCE and time.monotonic() < self._began + TRIED_SECONDS
