@@ -247,7 +247,8 @@ def _told(config: Any) -> str:
 
 
 def _parameters(config: Any) -> dict[str, Any]:
-    return {"num_warps": config.num_warps, "num_stages": config.num_stages, **config.kwargs}  # of the kernel's own name
+    usual = {name: getattr(config, name) for name in ("num_warps", "num_stages")}
+    return config.kwargs | {name: value for name, value in usual.items() if name not in config.kwargs}
 
 
 def _sizes(config: Any) -> dict[str, int]:
