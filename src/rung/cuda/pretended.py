@@ -248,7 +248,7 @@ def _told(config: Any) -> str:
 
 def _parameters(config: Any) -> dict[str, Any]:
     usual = {name: getattr(config, name) for name in ("num_warps", "num_stages")}
-    return config.kwargs | {name: value for name, value in usual.items() if name not in config.kwargs}
+    return {**config.kwargs, **{name: value for name, value in usual.items() if name not in config.kwargs}}
 
 
 def _sizes(config: Any) -> dict[str, int]:
