@@ -45,7 +45,7 @@ SURE = {
 @pytest.mark.parametrize("name", SURE)
 def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     operation, bind, grid, block = SURE[name]
-    monkeypatch.setattr(adopt, "try_proposals", lambda *_: (None, "wrong"))  # as if it were wrong: the text is certain
+    monkeypatch.setattr(adopt, "try_proposals", lambda *_: (None, "wrong", ""))  # as if it were wrong: the text is certain
     path = FOREIGN / f"{name}.cu"
     source = read_text(path)
     assert adopt.spoken_of(source, path, list(catalogue.folders()))[0] == operation
@@ -181,7 +181,7 @@ ADDS += "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < N) out[i] = (flo
 def test_the_hosts_code_of_headers_is_no_kernels_and_their_types_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adopt, "try_proposals", lambda of, path, tables: ({"table": tables[0], "needs": [], "right": [], "wrong": None}, ""))
+    monkeypatch.setattr(adopt, "try_proposals", lambda of, path, tables: ({"table": tables[0], "needs": [], "right": [], "wrong": None}, "", ""))
     (tmp_path / "include").mkdir()
     (tmp_path / "include/common.h").write_text(HEADER_OF_HOST)
     path = tmp_path / "residual.cuh"

@@ -61,7 +61,6 @@ OPERATIONS = 3  # of those that names speak of, whose headers are tried
 _end = math.inf  # of the present budget
 OTHER_SHAPE = 4  # proposals with other bindings go before another grid than the one that the file writes
 LONGEST_ROW = 8192  # that a file's constant may fix
-BLAMED = "; the likeliest ends with: "
 UNSAID = 3  # template parameters without a value in the file, for which usual ones are tried
 DEEP = 8  # names that stand for other names
 BLOCK = 256  # threads, if the file does not say
@@ -213,15 +212,16 @@ def _chosen(of: Operation, source: str, path: Path) -> Proposal:
         names = ", ".join(name for name, *_ in template_of(source, kernel) or ())
         why = f"the file says no values for {kernel}'s template parameters {names}, and the usual ones do not compile"
         return Proposal(found[0][0], doubts=(why, *_lines([table for table, _ in found])))
-    right, why = try_proposals(of, path, proposals)
-    if not any(w.grid for some in _written(source, _constants(source)) for w in some):
-        why = why.partition(BLAMED)[0]  # with another launch it may not happen
+    right, why, fault = try_proposals(of, path, proposals)
     if right is not None:
         rule = unsure(right, "needs")
         doubts = (rule, *_lines([right["table"]])) if rule else ()
         return Proposal(right["table"], doubts, None if sure else right["right"])
     if sure:
         return Proposal(proposals[0])
+    launched = any(w.grid for some in _written(source, _constants(source)) for w in some)
+    if fault and launched:  # with another launch it may not happen
+        why += f"; the likeliest ends with: {fault}"
     return Proposal(proposals[0], doubts=(why, *_lines(proposals)))
 
 
@@ -272,9 +272,9 @@ def budget(seconds: float = SECONDS) -> Iterator[Callable[[], float]]:
         _end = outer
 
 
-def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
-    """The first right proposal, with what its trial adds, and else why there is none; a wrong one may end its process,
-    and the next goes on."""
+def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, str, str]:
+    """The first right proposal, with what its trial adds; else why there is none, and a fault of the likeliest. A wrong
+    one may end its process, and the next goes on."""
     kind, fault = "calls" if path.suffix == ".py" else "headers", ""
     progress.doing(f"{len(proposals)} {kind} are tried")
     from rung.rungs.adopt_trial import PASSES, tried  # it imports torch: a copy of this process has it
@@ -297,27 +297,26 @@ def try_proposals(of: Operation, path: Path, proposals: list[dict[str, Any]]) ->
                         begun = answer
                         progress.doing(f"{kind[:-1]} {begun % len(proposals) + 1} of {len(proposals)} is tried")
                         if held is not None and begun >= len(proposals):
-                            return held, ""
+                            return held, "", ""
                     elif answer is not None and "fault" in answer:
                         fault = answer["fault"]
                     elif answer is not None and answer["wrong"]:
                         held = max(answer, held or answer, key=lambda one: len(one["right"]))
                     else:
                         begun = PASSES * len(proposals)
-                        return answer or held, _none_of(kind, proposals, begun, fault)
+                        return answer or held, _none_of(kind, proposals, begun), fault
                 break
             if begun < first:
                 break
             first = begun + 1  # the proposal has ended its process
-    return held, _none_of(kind, proposals, begun, fault)
+    return held, _none_of(kind, proposals, begun), fault
 
 
-def _none_of(kind: str, proposals: list[dict[str, Any]], begun: int, fault: str) -> str:
+def _none_of(kind: str, proposals: list[dict[str, Any]], begun: int) -> str:
     """Why trials found no header or call."""
     if begun < len(proposals):
         return f"the time for trials ended at number {max(begun, 0) + 1} of {len(proposals)} {kind}; none was right"
-    ends = f"{BLAMED}{fault}" if fault else ""
-    return f"none of the {len(proposals)} {kind} tried gave the right result on a small case{ends}"
+    return f"none of the {len(proposals)} {kind} tried gave the right result on a small case"
 
 
 # ---- proposals, the most plausible first ----------------------------------------------------------------------------

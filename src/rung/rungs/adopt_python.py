@@ -42,7 +42,7 @@ def adopted(of: Operation, path: Path) -> Proposal | None:
             raise
 
     def found() -> Proposal:
-        right, none = adopt.try_proposals(of, path, tables)
+        right, none, _ = adopt.try_proposals(of, path, tables)
         if right is not None:
             why = adopt.unsure(right, "NEEDS")
             operands = {*of.scalars, *(o.name for o in of.operands)}
