@@ -44,9 +44,12 @@ cudaDeviceProp properties()
     p.persistingL2CacheMaxSize = m.major >= 8 ? int(size_t(m.l2_mib) * MIB * 5 / 8) : 0;
     p.maxThreadsPerMultiProcessor = m.threads, p.globalL1CacheSupported = p.localL1CacheSupported = 1;
     p.reservedSharedMemPerBlock = size_t(m.reserved_kib) * KIB;
-    p.sharedMemPerMultiprocessor = size_t(m.shared_kib) * KIB, p.sharedMemPerBlockOptin = p.sharedMemPerMultiprocessor - p.reservedSharedMemPerBlock;
-    p.regsPerMultiprocessor = 65536, p.managedMemory = p.concurrentManagedAccess = p.computePreemptionSupported = p.cooperativeLaunch = 1;
-    p.maxBlocksPerMultiProcessor = m.blocks, p.hostRegisterSupported = p.memoryPoolsSupported = 1, p.clusterLaunch = m.major >= 9;
+    p.sharedMemPerMultiprocessor = size_t(m.shared_kib) * KIB,
+    p.sharedMemPerBlockOptin = p.sharedMemPerMultiprocessor - p.reservedSharedMemPerBlock;
+    p.regsPerMultiprocessor = 65536,
+    p.managedMemory = p.concurrentManagedAccess = p.computePreemptionSupported = p.cooperativeLaunch = 1;
+    p.maxBlocksPerMultiProcessor = m.blocks, p.hostRegisterSupported = p.memoryPoolsSupported = 1,
+    p.clusterLaunch = m.major >= 9;
     p.singleToDoublePrecisionPerfRatio = m.minor == 0 && m.major >= 8 ? 2 : m.major == 7 ? 32 : 64;
     return p;
 }
@@ -61,7 +64,8 @@ const cudaDeviceProp& device()
 
 size_t warps_of(unsigned registers, size_t threads)
 {
-    const size_t warps = (threads + 31) / 32, each = (std::max(registers, 1u) * 32 + 255) / 256 * 256, all = 4 * (size_t(device().regsPerMultiprocessor) / 4 / each);
+    const size_t warps = (threads + 31) / 32, each = (std::max(registers, 1u) * 32 + 255) / 256 * 256,
+                 all = 4 * (size_t(device().regsPerMultiprocessor) / 4 / each);
     return all / warps * warps;
 }
 
@@ -71,21 +75,24 @@ cudaError_t active_blocks(int* blocks, const void* kernel, int threads, size_t s
     if (threads <= 0 || threads > 1024) return *blocks = 0, failed(cudaErrorInvalidValue);
     if (cudaError_t error = get_attributes(&attributes, kernel)) return error;
     const cudaDeviceProp& p = device();
-    const size_t warps = size_t(threads + 31) / 32, bytes = (shared + attributes.sharedSizeBytes + p.reservedSharedMemPerBlock + 127) / 128 * 128;
+    const size_t warps = size_t(threads + 31) / 32,
+                 bytes = (shared + attributes.sharedSizeBytes + p.reservedSharedMemPerBlock + 127) / 128 * 128;
     size_t count = std::min(size_t(p.maxBlocksPerMultiProcessor), size_t(p.maxThreadsPerMultiProcessor) / 32 / warps);
     if (bytes) count = std::min(count, p.sharedMemPerMultiprocessor / bytes);
     count = std::min(count, warps_of(unsigned(attributes.numRegs), size_t(threads)) / warps);
     return *blocks = int(count), cudaSuccess;
 }
 
-cudaError_t best_block(int* grid, int* block, const void* kernel, size_t (*shared)(void*, int), void* context, int limit)
+cudaError_t best_block(int* grid, int* block, const void* kernel, size_t (*shared)(void*, int), void* context,
+                       int limit)
 {
     int best = 0;
     *block = *grid = 0;
     for (int threads = limit > 0 ? std::min(limit, 1024) / 32 * 32 : 1024; threads >= 32; threads -= 32) {
         int blocks;
         if (cudaError_t error = active_blocks(&blocks, kernel, threads, shared(context, threads))) return error;
-        if (blocks * threads > best) best = blocks * threads, *block = threads, *grid = blocks * device().multiProcessorCount;
+        if (blocks * threads > best)
+            best = blocks * threads, *block = threads, *grid = blocks * device().multiProcessorCount;
     }
     return cudaSuccess;
 }
@@ -101,61 +108,65 @@ cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number)
-{
-    return number ? failed(cudaErrorInvalidDevice) : (*properties = device(), cudaSuccess);
-}
+{ return number ? failed(cudaErrorInvalidDevice) : (*properties = device(), cudaSuccess); }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int number)
 {
     if (number) return failed(cudaErrorInvalidDevice);
     if (attribute < 1 || attribute >= cudaDevAttrMax) return failed(cudaErrorInvalidValue);
     const cudaDeviceProp& p = device();
     switch (attribute) {
-        default: *value = 0; break;  // of what the emulator lacks
-        case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
-        case cudaDevAttrMaxBlockDimX: case cudaDevAttrMaxBlockDimY: case cudaDevAttrMaxBlockDimZ:
-            *value = p.maxThreadsDim[attribute - cudaDevAttrMaxBlockDimX]; break;
-        case cudaDevAttrMaxGridDimX: case cudaDevAttrMaxGridDimY: case cudaDevAttrMaxGridDimZ:
-            *value = p.maxGridSize[attribute - cudaDevAttrMaxGridDimX]; break;
-        case cudaDevAttrMaxSharedMemoryPerBlock: *value = int(p.sharedMemPerBlock); break;
-        case cudaDevAttrTotalConstantMemory: *value = int(p.totalConstMem); break;
-        case cudaDevAttrWarpSize: *value = 32; break;
-        case cudaDevAttrMaxPitch: *value = int(p.memPitch); break;
-        case cudaDevAttrMaxRegistersPerBlock: *value = p.regsPerBlock; break;
-        case cudaDevAttrClockRate: *value = p.clockRate; break;
-        case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
-        case cudaDevAttrMemoryClockRate: *value = p.memoryClockRate; break;
-        case cudaDevAttrGlobalMemoryBusWidth: *value = p.memoryBusWidth; break;
-        case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
-        case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
-        case cudaDevAttrAsyncEngineCount: *value = p.asyncEngineCount; break;
-        case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
-        case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
-        case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = int(p.sharedMemPerMultiprocessor); break;
-        case cudaDevAttrMaxRegistersPerMultiprocessor: *value = p.regsPerMultiprocessor; break;
-        case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = int(p.sharedMemPerBlockOptin); break;
-        case cudaDevAttrMaxBlocksPerMultiprocessor: *value = p.maxBlocksPerMultiProcessor; break;
-        case cudaDevAttrMaxPersistingL2CacheSize: *value = p.persistingL2CacheMaxSize; break;
-        case cudaDevAttrClusterLaunch: *value = p.clusterLaunch; break;
-        case cudaDevAttrGpuOverlap: case cudaDevAttrCanMapHostMemory: case cudaDevAttrConcurrentKernels: case cudaDevAttrUnifiedAddressing: case cudaDevAttrStreamPrioritiesSupported:
-        case cudaDevAttrManagedMemory: case cudaDevAttrConcurrentManagedAccess: case cudaDevAttrCooperativeLaunch: case cudaDevAttrMemoryPoolsSupported:
-            *value = 1; break;
+    default: *value = 0; break;  // of what the emulator lacks
+    case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
+    case cudaDevAttrMaxBlockDimX:
+    case cudaDevAttrMaxBlockDimY:
+    case cudaDevAttrMaxBlockDimZ: *value = p.maxThreadsDim[attribute - cudaDevAttrMaxBlockDimX]; break;
+    case cudaDevAttrMaxGridDimX:
+    case cudaDevAttrMaxGridDimY:
+    case cudaDevAttrMaxGridDimZ: *value = p.maxGridSize[attribute - cudaDevAttrMaxGridDimX]; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = int(p.sharedMemPerBlock); break;
+    case cudaDevAttrTotalConstantMemory: *value = int(p.totalConstMem); break;
+    case cudaDevAttrWarpSize: *value = 32; break;
+    case cudaDevAttrMaxPitch: *value = int(p.memPitch); break;
+    case cudaDevAttrMaxRegistersPerBlock: *value = p.regsPerBlock; break;
+    case cudaDevAttrClockRate: *value = p.clockRate; break;
+    case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+    case cudaDevAttrMemoryClockRate: *value = p.memoryClockRate; break;
+    case cudaDevAttrGlobalMemoryBusWidth: *value = p.memoryBusWidth; break;
+    case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
+    case cudaDevAttrAsyncEngineCount: *value = p.asyncEngineCount; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = int(p.sharedMemPerMultiprocessor); break;
+    case cudaDevAttrMaxRegistersPerMultiprocessor: *value = p.regsPerMultiprocessor; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = int(p.sharedMemPerBlockOptin); break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor: *value = p.maxBlocksPerMultiProcessor; break;
+    case cudaDevAttrMaxPersistingL2CacheSize: *value = p.persistingL2CacheMaxSize; break;
+    case cudaDevAttrClusterLaunch: *value = p.clusterLaunch; break;
+    case cudaDevAttrGpuOverlap:
+    case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrStreamPrioritiesSupported:
+    case cudaDevAttrManagedMemory:
+    case cudaDevAttrConcurrentManagedAccess:
+    case cudaDevAttrCooperativeLaunch:
+    case cudaDevAttrMemoryPoolsSupported: *value = 1; break;
     }
     return cudaSuccess;
 }
 static size_t limits[] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0};
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value)
-{
-    return unsigned(limit) < 7 ? (limits[limit] = value, cudaSuccess) : failed(cudaErrorInvalidValue);
-}
+{ return unsigned(limit) < 7 ? (limits[limit] = value, cudaSuccess) : failed(cudaErrorInvalidValue); }
 cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit)
-{
-    return unsigned(limit) < 7 ? (*value = limits[limit], cudaSuccess) : failed(cudaErrorInvalidValue);
-}
+{ return unsigned(limit) < 7 ? (*value = limits[limit], cudaSuccess) : failed(cudaErrorInvalidValue); }
 cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
 cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
-cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* config) { return *config = cudaSharedMemBankSizeFourByte, cudaSuccess; }
+cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* config)
+{ return *config = cudaSharedMemBankSizeFourByte, cudaSuccess; }
 cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) { return *config = cudaFuncCachePreferNone, cudaSuccess; }
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, *greatest = -5, cudaSuccess; }
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest)
+{ return *least = 0, *greatest = -5, cudaSuccess; }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return failed(cudaErrorInvalidDevice); }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }

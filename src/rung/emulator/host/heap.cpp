@@ -13,8 +13,10 @@ namespace rung_host {
 namespace {
 
 constexpr size_t ROOM = size_t(1) << 30;  // of addresses
-struct State { std::atomic<size_t> next, live; };
-struct Header { size_t bytes, mark; };
+struct State
+{ std::atomic<size_t> next, live; };
+struct Header
+{ size_t bytes, mark; };
 constexpr size_t HELD = 0x68656c64, ENDED = 0x656e6465;
 
 char* heap;  // a page of its state, then the blocks
@@ -25,7 +27,8 @@ State& state() { return *reinterpret_cast<State*>(heap); }
 void begin_heap()
 {
     if (!heap) {
-        void* const memory = mmap(nullptr, ROOM, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void* const memory =
+            mmap(nullptr, ROOM, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED) return;
         heap = static_cast<char*>(memory);
         new (heap) State{{PAGE}, {0}};

@@ -1,5 +1,6 @@
-// The host's own loads and stores of memory that pending work uses: pinned memory of asynchronous copies, and managed memory of
-// kernels. While the work is pending its pages are protected; an access raises a signal, whose handler records it and opens the page.
+// The host's own loads and stores of memory that pending work uses: pinned memory of asynchronous copies, and managed
+// memory of kernels. While the work is pending its pages are protected; an access raises a signal, whose handler
+// records it and opens the page.
 #include "host.h"
 
 #include <dlfcn.h>
@@ -15,15 +16,27 @@
 namespace rung_host {
 namespace {
 
-struct Watched { unsigned long number; Watch what; uintptr_t first, last; };  // pages
-struct Access { unsigned long number; uintptr_t at; bool write, atomic; const void* instruction; };
+struct Watched
+{
+    unsigned long number;
+    Watch what;
+    uintptr_t first, last;
+};  // pages
+struct Access
+{
+    unsigned long number;
+    uintptr_t at;
+    bool write, atomic;
+    const void* instruction;
+};
 
 auto& watched = *new std::vector<Watched>;
 auto& accesses = *new std::vector<Access>;
 struct sigaction before;
 bool closed;
 
-bool holds(const Watch& what, uintptr_t at) { return at >= uintptr_t(what.from) && at < uintptr_t(what.from) + what.bytes; }
+bool holds(const Watch& what, uintptr_t at)
+{ return at >= uintptr_t(what.from) && at < uintptr_t(what.from) + what.bytes; }
 
 bool is_atomic(const uint8_t* instruction)  // a lock prefix, or an exchange with memory
 {
@@ -44,14 +57,18 @@ void accessed(int, siginfo_t* info, void* context)
     const bool write = registers[REG_ERR] & 2;
     for (const Watched& one : watched)
         if (holds(one.what, at) && (write || one.what.reads))
-            accesses.push_back({one.number, at, write, is_atomic(reinterpret_cast<const uint8_t*>(registers[REG_RIP])), reinterpret_cast<const void*>(registers[REG_RIP])});
+            accesses.push_back({one.number, at, write, is_atomic(reinterpret_cast<const uint8_t*>(registers[REG_RIP])),
+                                reinterpret_cast<const void*>(registers[REG_RIP])});
     mprotect(reinterpret_cast<void*>(page), PAGE, PROT_READ | PROT_WRITE);
 }
 
 void protect(const Watched& one, bool close)
 {
     if (const Allocation* const memory = allocation_at(one.what.from); !memory || memory->freed) return;
-    mprotect(reinterpret_cast<void*>(one.first), one.last - one.first, !close ? PROT_READ | PROT_WRITE : one.what.reads ? PROT_NONE : PROT_READ);
+    mprotect(reinterpret_cast<void*>(one.first), one.last - one.first,
+             !close           ? PROT_READ | PROT_WRITE
+             : one.what.reads ? PROT_NONE
+                              : PROT_READ);
 }
 
 // The line of an instruction of the program, by its debug information; empty if that is not known.
@@ -80,8 +97,11 @@ void tell_access(const Access& access, const Watch& what, const std::string& doe
     if (!told.emplace(access.instruction, place_of_call(what.site)).second) return;
     const Place place = place_of_instruction(access.instruction);
     const std::string where = place.line ? " (" + place.file + ":" + std::to_string(place.line) + ")" : "";
-    Told conflict = {"race", "the host" + where + (access.write ? " writes " : " reads ") + describe(reinterpret_cast<void*>(access.at)) + ", which " + what.name +
-                     " (" + place_of_call(what.site) + ") " + does + ", with no wait between", what.site};
+    Told conflict = {"race",
+                     "the host" + where + (access.write ? " writes " : " reads ") +
+                         describe(reinterpret_cast<void*>(access.at)) + ", which " + what.name + " (" +
+                         place_of_call(what.site) + ") " + does + ", with no wait between",
+                     what.site};
     conflict.other = place;
     tell(RACED, conflict);
 }
@@ -100,7 +120,8 @@ void watch(unsigned long number, const std::vector<Watch>& every)
             sigaction(SIGSEGV, nullptr, &before);
             if (before.sa_sigaction != accessed) sigaction(SIGSEGV, &now, &before);
         }
-        watched.push_back({number, one, uintptr_t(one.from) / PAGE * PAGE, (uintptr_t(one.from) + one.bytes + PAGE - 1) / PAGE * PAGE});
+        watched.push_back({number, one, uintptr_t(one.from) / PAGE * PAGE,
+                           (uintptr_t(one.from) + one.bytes + PAGE - 1) / PAGE * PAGE});
     }
     close_watched();
 }
@@ -114,7 +135,8 @@ void open_watched()
 
 void close_watched()
 {
-    std::stable_partition(watched.begin(), watched.end(), [](const Watched& one) { return !one.what.reads; });  // the stricter last
+    std::stable_partition(watched.begin(), watched.end(),
+                          [](const Watched& one) { return !one.what.reads; });  // the stricter last
     for (const Watched& one : watched) protect(one, true);
     closed = !watched.empty();
 }
@@ -127,8 +149,12 @@ void end_watch(unsigned long number)
                 tell_access(access, one.what, one.what.reads ? "writes" : "reads");
                 break;
             }
-    accesses.erase(std::remove_if(accesses.begin(), accesses.end(), [&](const Access& one) { return one.number == number; }), accesses.end());
-    watched.erase(std::remove_if(watched.begin(), watched.end(), [&](const Watched& one) { return one.number == number; }), watched.end());
+    accesses.erase(
+        std::remove_if(accesses.begin(), accesses.end(), [&](const Access& one) { return one.number == number; }),
+        accesses.end());
+    watched.erase(
+        std::remove_if(watched.begin(), watched.end(), [&](const Watched& one) { return one.number == number; }),
+        watched.end());
 }
 
 bool host_accessed(unsigned long number)
@@ -141,7 +167,8 @@ void touched_beside_host(unsigned long number, uint64_t line, uint32_t read, uin
     for (const Access& access : accesses) {
         const uint32_t word = uint32_t(1) << access.at / 4 % 32;
         if (access.atomic && !(word & plain)) continue;
-        if (access.number != number || access.at / 128 != line || !(word & (access.write ? read | written : written))) continue;
+        if (access.number != number || access.at / 128 != line || !(word & (access.write ? read | written : written)))
+            continue;
         for (const Watched& one : watched)
             if (one.number == number && holds(one.what, access.at))
                 return tell_access(access, one.what, word & written ? "writes" : "reads");

@@ -1,5 +1,6 @@
-// A launch executes the kernel's machine code: the body of each kernel in the host's part is a stub. Device memory is the program's
-// own, and so are the kernels' variables. For `rung count` what is counted is written at the end (emulator/counting.py).
+// A launch executes the kernel's machine code: the body of each kernel in the host's part is a stub. Device memory is
+// the program's own, and so are the kernels' variables. For `rung count` what is counted is written at the end
+// (emulator/counting.py).
 #include "host.h"
 #include "modules.h"
 
@@ -21,7 +22,11 @@ extern "C" const char* rung_heap_release(void* pointer);
 namespace rung_host {
 namespace {
 
-struct Constant { size_t offset, size; const char* value; };  // a __constant__ variable, and where the program has it
+struct Constant
+{
+    size_t offset, size;
+    const char* value;
+};  // a __constant__ variable, and where the program has it
 struct Module
 {
     char* sections[4];
@@ -35,14 +40,18 @@ struct Code
     Module* module;
     std::string cubin, source, name, refused, text, lines, table;
     unsigned start, constants, shared, local, registers;
-    std::vector<std::pair<unsigned, unsigned>> parameters;      // offset and size
+    std::vector<std::pair<unsigned, unsigned>> parameters;       // offset and size
     std::vector<std::pair<unsigned, std::string>> shared_names;  // offset and name
     std::vector<std::string> places;
     bool starts_next = false;  // before it ends
     void* program = nullptr;
     size_t instructions = 0;
 };
-struct Request { std::array<uint64_t, 12> figures = {}; std::array<int64_t, 36> sample = {}; };
+struct Request
+{
+    std::array<uint64_t, 12> figures = {};
+    std::array<int64_t, 36> sample = {};
+};
 struct Sum  // over the launches of one kernel in one form
 {
     const Code* code;
@@ -54,34 +63,40 @@ struct Sum  // over the launches of one kernel in one form
     std::vector<std::array<double, 12>> stalls;  // of each instruction
 };
 constexpr unsigned RESERVED_SHARED = 1024;  // before a block's own, in sm_90's code, which programs are
-struct Pending { const Call* call; const Configuration* how; double race_seconds; };
+struct Pending
+{
+    const Call* call;
+    const Configuration* how;
+    double race_seconds;
+};
 
 auto& modules = *new std::vector<Module*>;
 auto& codes = *new std::map<const char*, Code>;  // by the address of the stub
 auto& sums = *new std::vector<Sum>;
 thread_local Pending pending;
 
-const char* const KINDS[] = {"", "barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten", "unfinished"};
+const char* const KINDS[] = {"",     "barrier", "deadlock", "bounds",    "shared",    "unsupported",
+                             "trap", "race",    "async",    "unwritten", "unfinished"};
 
 cudaError_t error_of(const rung_machine_fault& fault)
 {
     switch (fault.kind) {
-        case RUNG_BOUNDS: return fault.misaligned ? cudaErrorMisalignedAddress : cudaErrorIllegalAddress;
-        case RUNG_DEADLOCK: case RUNG_BARRIER: return cudaErrorLaunchTimeout;
-        case RUNG_TRAP: return fault.asserts ? cudaErrorAssert : cudaErrorLaunchFailure;
-        default: return cudaErrorLaunchFailure;
+    case RUNG_BOUNDS: return fault.misaligned ? cudaErrorMisalignedAddress : cudaErrorIllegalAddress;
+    case RUNG_DEADLOCK:
+    case RUNG_BARRIER: return cudaErrorLaunchTimeout;
+    case RUNG_TRAP: return fault.asserts ? cudaErrorAssert : cudaErrorLaunchFailure;
+    default: return cudaErrorLaunchFailure;
     }
 }
 
 char* aligned(const std::string& data)
-{
-    return static_cast<char*>(memcpy(aligned_alloc(512, (data.size() / 512 + 1) * 512), data.data(), data.size()));
-}
+{ return static_cast<char*>(memcpy(aligned_alloc(512, (data.size() / 512 + 1) * 512), data.data(), data.size())); }
 
 std::vector<std::string> lines_of(const std::string& text)
 {
     std::vector<std::string> found;
-    for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) found.push_back(shown(text.substr(at, end - at).c_str()));
+    for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1)
+        found.push_back(shown(text.substr(at, end - at).c_str()));
     return found;
 }
 
@@ -108,7 +123,9 @@ void read_module(const Record& record)
             const size_t offset = read.number();
             const std::string where = read.word();
             size_t value = read.number();
-            value += where == "program" ? size_t(record.addresses[read.number()]) : where == "section" ? size_t(module->sections[read.number()]) : 0;
+            value += where == "program"   ? size_t(record.addresses[read.number()])
+                     : where == "section" ? size_t(module->sections[read.number()])
+                                          : 0;
             memcpy(to + offset, &value, sizeof value);
         } else if (kind == "constant") {
             const size_t offset = read.number(), size = read.number();
@@ -120,13 +137,19 @@ void read_module(const Record& record)
         } else if (kind == "kernel") {
             const char* const address = record.addresses[read.number()];
             Code code = {};
-            code.module = module, code.cubin = cubin, code.source = source, code.size = read.number(), code.name = read.word(), code.refused = read.line();
+            code.module = module, code.cubin = cubin, code.source = source, code.size = read.number(),
+            code.name = read.word(), code.refused = read.line();
             if (code.refused == "-") {
                 code.refused.clear();
-                code.start = unsigned(read.number()), code.constants = unsigned(read.number()), code.shared = unsigned(read.number());
+                code.start = unsigned(read.number()), code.constants = unsigned(read.number()),
+                code.shared = unsigned(read.number());
                 code.local = unsigned(read.number()), code.registers = unsigned(read.number());
-                for (size_t i = read.number(); i; i--) code.parameters.emplace_back(unsigned(read.number()), 0), code.parameters.back().second = unsigned(read.number());
-                for (size_t i = read.number(); i; i--) code.shared_names.emplace_back(unsigned(read.number()), ""), code.shared_names.back().second = read.word();
+                for (size_t i = read.number(); i; i--)
+                    code.parameters.emplace_back(unsigned(read.number()), 0),
+                        code.parameters.back().second = unsigned(read.number());
+                for (size_t i = read.number(); i; i--)
+                    code.shared_names.emplace_back(unsigned(read.number()), ""),
+                        code.shared_names.back().second = read.word();
                 code.text = read.piece(), code.lines = read.piece(), code.table = read.piece();
             }
             codes.emplace(address, std::move(code));
@@ -137,26 +160,30 @@ void read_module(const Record& record)
 void add_counts(const Code& code, Sum& sum)
 {
     std::vector<std::array<uint64_t, 2>> tally(code.instructions);
-    rung_machine_tally(code.program, reinterpret_cast<uint64_t(*)[2]>(tally.data()));
+    rung_machine_tally(code.program, reinterpret_cast<uint64_t (*)[2]>(tally.data()));
     sum.tally.resize(tally.size());
     for (size_t i = 0; i < tally.size(); i++) sum.tally[i][0] += tally[i][0], sum.tally[i][1] += tally[i][1];
     std::vector<std::array<uint64_t, 12>> figures(2 * tally.size());
     std::vector<std::array<int64_t, 36>> samples(figures.size());
-    const unsigned count = rung_machine_memory(code.program, reinterpret_cast<uint64_t(*)[12]>(figures.data()),
-                                               reinterpret_cast<int64_t(*)[36]>(samples.data()), unsigned(figures.size()));
+    const unsigned count =
+        rung_machine_memory(code.program, reinterpret_cast<uint64_t (*)[12]>(figures.data()),
+                            reinterpret_cast<int64_t (*)[36]>(samples.data()), unsigned(figures.size()));
     for (unsigned i = 0; i < count; i++) {
         Request& one = sum.requests[{figures[i][0], figures[i][1], figures[i][2]}];
         std::copy_n(figures[i].begin(), 3, one.figures.begin());
         for (size_t k = 3; k < 12; k++) one.figures[k] += figures[i][k];
-        if (samples[i][0] && (!one.sample[0] || samples[i][3] > one.sample[3])) one.sample = samples[i];  // the worse one
+        if (samples[i][0] && (!one.sample[0] || samples[i][3] > one.sample[3]))
+            one.sample = samples[i];  // the worse one
     }
 }
 
 Sum& sum_of(const Code& code, const Configuration& how)
 {
     const dim3 &g = how.grid, &b = how.block, &c = how.cluster;
-    const std::array<unsigned, 11> form = {g.x, g.y, g.z, b.x, b.y, b.z, c.x, c.y, c.z, unsigned(how.shared), how.cooperative};
-    auto found = std::find_if(sums.begin(), sums.end(), [&](const Sum& one) { return one.code == &code && one.form == form; });
+    const std::array<unsigned, 11> form = {
+        g.x, g.y, g.z, b.x, b.y, b.z, c.x, c.y, c.z, unsigned(how.shared), how.cooperative};
+    auto found =
+        std::find_if(sums.begin(), sums.end(), [&](const Sum& one) { return one.code == &code && one.form == form; });
     if (found == sums.end()) found = sums.insert(found, Sum{&code, form});
     return *found;
 }
@@ -172,22 +199,26 @@ const std::vector<double>& constants()
 }
 bool predicting() { return !constants().empty(); }
 
-int predicted(const Code& code, const Call& call, const Configuration& how, const rung_machine_launch& launch, rung_machine_fault& fault)
+int predicted(const Code& code, const Call& call, const Configuration& how, const rung_machine_launch& launch,
+              rung_machine_fault& fault)
 {
     Sum& sum = sum_of(code, how);
     if (sum.launches++) return 0;  // it takes as long as the first
     int resident = 0;
     active_blocks(&resident, call.kernel, int(how.block.x * how.block.y * how.block.z), how.shared);
     sum.stalls.resize(code.instructions);
-    return rung_machine_predict(code.program, &launch, constants().data(), unsigned(std::max(1, resident)), launch.shared_bytes + device().reservedSharedMemPerBlock,
-                                HUGE_VAL, &sum.made, reinterpret_cast<double(*)[12]>(sum.stalls.data()), &fault);
+    return rung_machine_predict(code.program, &launch, constants().data(), unsigned(std::max(1, resident)),
+                                launch.shared_bytes + device().reservedSharedMemPerBlock, HUGE_VAL, &sum.made,
+                                reinterpret_cast<double (*)[12]>(sum.stalls.data()), &fault);
 }
 
 // What kernels may touch.
 std::vector<rung_machine_region> regions()
 {
     std::vector<rung_machine_region> found;
-    const auto add = [&](const void* from, size_t bytes) { if (bytes) found.push_back({uint64_t(from), uint64_t(from) + bytes, 0}); };
+    const auto add = [&](const void* from, size_t bytes) {
+        if (bytes) found.push_back({uint64_t(from), uint64_t(from) + bytes, 0});
+    };
     each_allocation([&](const Allocation& one) { add(one.start, one.bytes); });
     for (const Module* module : modules) {
         for (const auto& [from, bytes] : module->variables) add(from, bytes);
@@ -202,14 +233,17 @@ std::string operand_of(const Code& code, const rung_machine_fault& fault)
 {
     if (fault.space == RUNG_GLOBAL_SPACE) {
         const std::string what = describe(reinterpret_cast<void*>(fault.address));
-        return fault.kind == RUNG_RACE || fault.kind == RUNG_UNWRITTEN || fault.misaligned || fault.address < 1 << 16 ? what : "touches " + what;
+        return fault.kind == RUNG_RACE || fault.kind == RUNG_UNWRITTEN || fault.misaligned || fault.address < 1 << 16
+                   ? what
+                   : "touches " + what;
     }
     if (fault.space != RUNG_SHARED_SPACE) return "";
     const std::pair<unsigned, std::string>* nearest = nullptr;
     const uint64_t at = fault.address - 1024;  // behind what the system takes
     for (const auto& one : code.shared_names)
         if (one.first <= at && (!nearest || one.first >= nearest->first)) nearest = &one;
-    return nearest ? "shared variable '" + nearest->second + "', byte " + std::to_string(at - nearest->first) : "shared memory";
+    return nearest ? "shared variable '" + nearest->second + "', byte " + std::to_string(at - nearest->first)
+                   : "shared memory";
 }
 
 Place place_of(const Code& code, const rung_where& where, const dim3& block, const char* kernel)
@@ -223,7 +257,8 @@ Place place_of(const Code& code, const rung_where& where, const dim3& block, con
         if (colon != std::string::npos) place.file = line.substr(0, colon), place.line = atoi(line.c_str() + colon + 1);
     }
     place.block = {where.block[0], where.block[1], where.block[2]};
-    if (where.lane < 32) place.thread = {where.thread % block.x, where.thread / block.x % block.y, where.thread / (block.x * block.y)};
+    if (where.lane < 32)
+        place.thread = {where.thread % block.x, where.thread / block.x % block.y, where.thread / (block.x * block.y)};
     return place;
 }
 
@@ -235,7 +270,8 @@ bool begin_code(Code& code, const Call& call)
         return false;
     }
     if (code.program) return true;
-    code.program = rung_machine_load(code.text.c_str()), code.instructions = size_t(std::count(code.text.begin(), code.text.end(), '\n'));
+    code.program = rung_machine_load(code.text.c_str()),
+    code.instructions = size_t(std::count(code.text.begin(), code.text.end(), '\n'));
     code.places = lines_of(code.lines), code.starts_next = code.text.find("PREEXIT") != std::string::npos;
     std::string places;
     for (const std::string& place : code.places) places += place + "\n";
@@ -250,8 +286,8 @@ std::string sentence_of(const Code& code, const rung_machine_fault& fault, const
     return said;
 }
 
-// A kernel goes on behind its reads of what nothing has written. In local memory they may be the compiler's, such as of an array
-// that is copied whole: they are told only if the program fails.
+// A kernel goes on behind its reads of what nothing has written. In local memory they may be the compiler's, such as of
+// an array that is copied whole: they are told only if the program fails.
 void tell_unwritten(const Code& code, const Call& call, const Configuration& how, const uint32_t* block)
 {
     static auto& told = *new std::set<std::pair<const Code*, int>>;
@@ -259,8 +295,10 @@ void tell_unwritten(const Code& code, const Call& call, const Configuration& how
     for (uint32_t space = RUNG_GLOBAL_SPACE; space <= RUNG_LOCAL_SPACE; space++) {
         if (!rung_machine_unwritten(space, &fault) || !told.emplace(&code, fault.at.instruction).second) continue;
         const std::string said = sentence_of(code, fault, block);
-        if (space != RUNG_LOCAL_SPACE) tell(FAULTED, {"unwritten", said, call.site, place_of(code, fault.at, how.block, call.name)});
-        else note_if_failed(said);
+        if (space != RUNG_LOCAL_SPACE)
+            tell(FAULTED, {"unwritten", said, call.site, place_of(code, fault.at, how.block, call.name)});
+        else
+            note_if_failed(said);
     }
 }
 
@@ -273,28 +311,38 @@ void execute(Code& code, const Call& call, const Configuration& how, double race
     for (size_t i = 0; i < code.parameters.size(); i++)
         memcpy(&first[code.start + code.parameters[i].first], parameters[i], code.parameters[i].second);
     char* const bank = aligned(first);
-    rung_machine_launch launch = {{how.grid.x, how.grid.y, how.grid.z}, {how.block.x, how.block.y, how.block.z},
+    rung_machine_launch launch = {{how.grid.x, how.grid.y, how.grid.z},
+                                  {how.block.x, how.block.y, how.block.z},
                                   {how.cluster.x, how.cluster.y, how.cluster.z}};
-    launch.shared_bytes = code.shared + unsigned(how.shared), launch.reserved_shared = RESERVED_SHARED, launch.local_bytes = code.local, launch.cooperative = how.cooperative;
-    const std::pair<const void*, size_t> banks[] = {
-        {bank, first.size()}, {}, {code.table.data(), code.table.size()}, {module.sections[0], module.sizes[0]}, {module.sections[1], module.sizes[1]}};
+    launch.shared_bytes = code.shared + unsigned(how.shared), launch.reserved_shared = RESERVED_SHARED,
+    launch.local_bytes = code.local, launch.cooperative = how.cooperative;
+    const std::pair<const void*, size_t> banks[] = {{bank, first.size()},
+                                                    {},
+                                                    {code.table.data(), code.table.size()},
+                                                    {module.sections[0], module.sizes[0]},
+                                                    {module.sections[1], module.sizes[1]}};
     for (size_t i = 0; i < 5; i++) launch.bank[i] = banks[i].first, launch.bank_bytes[i] = unsigned(banks[i].second);
     launch.parameters = code.start, launch.seconds = settings().seconds, launch.prints = true;
     launch.allocate = rung_heap_malloc, launch.release = rung_heap_release, launch.progress = tell_progress;
     const std::vector<rung_machine_region> touched = regions();
     launch.regions = touched.data(), launch.region_count = unsigned(touched.size());
-    launch.order = unsigned(settings().order), launch.seed = settings().seed, launch.races = race_seconds > 0, launch.race_seconds = race_seconds, launch.registers = code.registers;
+    launch.order = unsigned(settings().order), launch.seed = settings().seed, launch.races = race_seconds > 0,
+    launch.race_seconds = race_seconds, launch.registers = code.registers;
     launch.uncounted = !counting();
     launch.multiprocessors = unsigned(device().multiProcessorCount);
     launch.poison = 1 + settings().seed % 5;  // the first: what reads it is known
     static unsigned long last_moment;
-    launch.dependent = how.dependent && moment() == last_moment + 1, launch.followed = settings().races && (code.starts_next || beside() || host_accessed(present_work()));  // else all before it has ended
+    launch.dependent = how.dependent && moment() == last_moment + 1,
+    launch.followed = settings().races &&
+                      (code.starts_next || beside() || host_accessed(present_work()));  // else all before it has ended
     last_moment = moment();
     rung_machine_fault fault = {};
-    const int failed = predicting() ? predicted(code, call, how, launch, fault) : rung_machine_run(code.program, &launch, &fault);
+    const int failed =
+        predicting() ? predicted(code, call, how, launch, fault) : rung_machine_run(code.program, &launch, &fault);
     free(bank);
     if (failed) {
-        Told told = {KINDS[fault.kind], sentence_of(code, fault, launch.block), call.site, place_of(code, fault.at, how.block, call.name)};
+        Told told = {KINDS[fault.kind], sentence_of(code, fault, launch.block), call.site,
+                     place_of(code, fault.at, how.block, call.name)};
         if (fault.kind == RUNG_UNFINISHED) told.text += " (RUNG_SECONDS is the limit of a launch)";
         if (fault.kind == RUNG_RACE) told.other = place_of(code, fault.other, how.block, call.name);
         tell(fault.kind == RUNG_RACE ? RACED : FAULTED, told);
@@ -303,13 +351,16 @@ void execute(Code& code, const Call& call, const Configuration& how, double race
     tell_unwritten(code, call, how, launch.block);
     ran(uint64_t(how.grid.x) * how.grid.y * how.grid.z, uint64_t(how.block.x) * how.block.y * how.block.z, call);
     if (host_accessed(present_work())) {
-        const auto take = [](void*, uint64_t line, uint32_t read, uint32_t written, uint32_t plain) { touched_beside_host(present_work(), line, read, written, plain); };
+        const auto take = [](void*, uint64_t line, uint32_t read, uint32_t written, uint32_t plain) {
+            touched_beside_host(present_work(), line, read, written, plain);
+        };
         rung_machine_touched(take, nullptr);
     }
     if (settings().races && beside()) {
         const auto take = [](void* of, uint64_t line, uint32_t read, uint32_t written, uint32_t plain) {
             const Call& call = *static_cast<const Call*>(of);
-            if (!in_heap(reinterpret_cast<void*>(line * 128))) touch("kernel '" + std::string(call.name) + "'", call.site, line, read, written, plain);
+            if (!in_heap(reinterpret_cast<void*>(line * 128)))
+                touch("kernel '" + std::string(call.name) + "'", call.site, line, read, written, plain);
         };
         rung_machine_touched(take, const_cast<Call*>(&call));
     }

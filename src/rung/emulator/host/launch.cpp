@@ -32,9 +32,14 @@ std::map<const void*, Known>& kernels()
     return all;
 }
 
-// How long races are looked for in this launch: in a kernel's launches of one shape until they have taken RUNG_RACE_SECONDS, in all
-// launches ten times as long, and in any kernel's first launch.
-struct Raced { double of_all = 0; std::map<std::array<size_t, 8>, double> of_shape; std::set<const void*> kernels; };
+// How long races are looked for in this launch: in a kernel's launches of one shape until they have taken
+// RUNG_RACE_SECONDS, in all launches ten times as long, and in any kernel's first launch.
+struct Raced
+{
+    double of_all = 0;
+    std::map<std::array<size_t, 8>, double> of_shape;
+    std::set<const void*> kernels;
+};
 double race_seconds(const Call& call, const Configuration& how, Raced& raced, double& of_shape)
 {
     if (settings().races != 1) return settings().races ? HUGE_VAL : 0;
@@ -44,9 +49,11 @@ double race_seconds(const Call& call, const Configuration& how, Raced& raced, do
 
 void run(const Call& call, const Configuration& how)
 {
-    const unsigned long blocks = (unsigned long)how.grid.x * how.grid.y * how.grid.z, threads = blocks * how.block.x * how.block.y * how.block.z;
+    const unsigned long blocks = (unsigned long)how.grid.x * how.grid.y * how.grid.z,
+                        threads = blocks * how.block.x * how.block.y * how.block.z;
     static auto& raced = *new Raced;
-    double& of_shape = raced.of_shape[{size_t(call.kernel), how.grid.x, how.grid.y, how.grid.z, how.block.x, how.block.y, how.block.z, how.shared}];
+    double& of_shape = raced.of_shape[{size_t(call.kernel), how.grid.x, how.grid.y, how.grid.z, how.block.x,
+                                       how.block.y, how.block.z, how.shared}];
     const double races = race_seconds(call, how, raced, of_shape);
     const double begun = seconds_now();
     begin_heap();
@@ -56,7 +63,8 @@ void run(const Call& call, const Configuration& how)
     const double seconds = seconds_now() - begun;
     of_shape += std::min(seconds, races), raced.of_all += std::min(seconds, races);
     if (settings().races == 1 && seconds > races)
-        note_once("races: only looked for while a kernel's launches of one shape have not taken long, and in some blocks beyond (--races looks in all)");
+        note_once("races: only looked for while a kernel's launches of one shape have not taken long, and in some "
+                  "blocks beyond (--races looks in all)");
     note_launch({call.name, blocks, threads, seconds, races > 0});
 }
 
@@ -66,7 +74,8 @@ const Known* known(const void* kernel)
     return found == kernels().end() ? nullptr : &found->second;
 }
 
-std::string sizes_of(const dim3& d) { return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")"; }
+std::string sizes_of(const dim3& d)
+{ return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")"; }
 
 cudaError_t refusal(const Call& call, const Configuration& how)
 {
@@ -81,12 +90,14 @@ cudaError_t refusal(const Call& call, const Configuration& how)
     if (how.shared > (k ? k->dynamic_limit : p.sharedMemPerBlockOptin)) return cudaErrorInvalidValue;
     if (c.x * c.y * c.z > 1) {
         if (!p.clusterLaunch) return cudaErrorInvalidConfiguration;
-        if (g.x % c.x || g.y % c.y || g.z % c.z || c.x * c.y * c.z > (k && k->any_cluster ? 16u : 8u)) return cudaErrorInvalidConfiguration;
+        if (g.x % c.x || g.y % c.y || g.z % c.z || c.x * c.y * c.z > (k && k->any_cluster ? 16u : 8u))
+            return cudaErrorInvalidConfiguration;
     }
     if (how.cooperative) {
         int blocks = 0;
         if (k && !active_blocks(&blocks, call.kernel, int(b.x * b.y * b.z), how.shared) &&
-            size_t(g.x) * g.y * g.z > size_t(blocks) * size_t(p.multiProcessorCount)) return cudaErrorCooperativeLaunchTooLarge;
+            size_t(g.x) * g.y * g.z > size_t(blocks) * size_t(p.multiProcessorCount))
+            return cudaErrorCooperativeLaunchTooLarge;
     }
     return cudaSuccess;
 }
@@ -99,8 +110,8 @@ bool device_may_touch(const void* address)
     return is_variable(address) || in_heap(address);
 }
 
-void register_kernel(const void* kernel, const char* name, void (*enter)(void**), const unsigned* sizes, const unsigned* alignments,
-                     const unsigned* pointers, unsigned count, dim3 cluster)
+void register_kernel(const void* kernel, const char* name, void (*enter)(void**), const unsigned* sizes,
+                     const unsigned* alignments, const unsigned* pointers, unsigned count, dim3 cluster)
 {
     const Alone alone;
     Known& one = kernels()[kernel];
@@ -132,13 +143,16 @@ cudaError_t submit(Call call, const Configuration& configuration)
     const std::string name = call.name ? call.name : "kernel";
     std::vector<Watch> watches;
     for (unsigned i = 0; i < call.count; i++) {
-        const Allocation* const memory = call.pointers[i] ? allocation_at(*static_cast<void**>(call.values[i + 1])) : nullptr;
-        if (memory && memory->kind == Kind::Managed) watches.push_back({memory->start, memory->bytes, true, false, "kernel '" + name + "'", site});
+        const Allocation* const memory =
+            call.pointers[i] ? allocation_at(*static_cast<void**>(call.values[i + 1])) : nullptr;
+        if (memory && memory->kind == Kind::Managed)
+            watches.push_back({memory->start, memory->bytes, true, false, "kernel '" + name + "'", site});
     }
     if (cudaError_t error = prepare(std::move(call), configuration, work)) {
         const Configuration& how = configuration;
-        unasked("the launch of '" + name + "' with a grid of " + sizes_of(how.grid) + ", a block of " + sizes_of(how.block) + " and " +
-                std::to_string(how.shared) + " bytes of dynamic shared memory", error, site);
+        unasked("the launch of '" + name + "' with a grid of " + sizes_of(how.grid) + ", a block of " +
+                    sizes_of(how.block) + " and " + std::to_string(how.shared) + " bytes of dynamic shared memory",
+                error, site);
         return failed(error);
     }
     enqueue(configuration.stream, std::move(work), cudaGraphNodeTypeKernel, watches);
@@ -174,8 +188,8 @@ static cudaError_t launch_known(const void* kernel, const Configuration& how, vo
     return submit(std::move(call), how);
 }
 
-cudaError_t launch_by_address(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream, bool cooperative,
-                              RungSite site)
+cudaError_t launch_by_address(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared,
+                              cudaStream_t stream, bool cooperative, RungSite site)
 {
     Configuration how(grid, block, shared, stream);
     how.cooperative = cooperative;
@@ -216,7 +230,8 @@ cudaError_t get_attributes(cudaFuncAttributes* attributes, const void* kernel)
     attributes->ptxVersion = attributes->binaryVersion = device().major * 10 + device().minor;
     attributes->maxDynamicSharedSizeBytes = int(k->dynamic_limit);
     if (const KernelFacts* facts = facts_of(kernel))
-        attributes->numRegs = int(facts->registers), attributes->sharedSizeBytes = facts->shared, attributes->localSizeBytes = facts->local;
+        attributes->numRegs = int(facts->registers), attributes->sharedSizeBytes = facts->shared,
+        attributes->localSizeBytes = facts->local;
     return cudaSuccess;
 }
 
@@ -225,9 +240,7 @@ cudaError_t get_attributes(cudaFuncAttributes* attributes, const void* kernel)
 using namespace rung_host;
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments, RungSite site)
-{
-    return launch_known(kernel, configuration_of(config), arguments, site);
-}
+{ return launch_known(kernel, configuration_of(config), arguments, site); }
 
 cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,
                                    const cudaKernelNodeParams* kernel, RungSite site)
@@ -236,10 +249,11 @@ cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, con
     if (!call_of(kernel->func, kernel->kernelParams, call)) return failed(cudaErrorInvalidDeviceFunction);
     call.site = site;
     std::function<void()> work;
-    if (cudaError_t error = prepare(std::move(call), Configuration(kernel->gridDim, kernel->blockDim, kernel->sharedMemBytes), work)) return failed(error);
+    if (cudaError_t error =
+            prepare(std::move(call), Configuration(kernel->gridDim, kernel->blockDim, kernel->sharedMemBytes), work))
+        return failed(error);
     return add_node(node, graph, needs, count, std::move(work), cudaGraphNodeTypeKernel);
 }
 
 // Called by the program before main.
 extern "C" RUNG_HOST void rung_program_begins(const Record* first, const Record* last) { begin_modules(first, last); }
-

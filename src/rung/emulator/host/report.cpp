@@ -1,4 +1,5 @@
-// What a program's kernels did wrong, as it happens, and a summary at the end; as a JSON document too (show/document.schema.json).
+// What a program's kernels did wrong, as it happens, and a summary at the end; as a JSON document too
+// (show/document.schema.json).
 #include "host.h"
 
 #include <fcntl.h>
@@ -17,13 +18,18 @@
 namespace rung_host {
 namespace {
 
-struct Tally { unsigned long launches, checked, blocks, threads; double seconds; };
+struct Tally
+{
+    unsigned long launches, checked, blocks, threads;
+    double seconds;
+};
 
 pid_t owner;
 volatile sig_atomic_t launching, asked_to_end;  // a kernel runs; the signal that came meanwhile
 int worst;
 auto& told = *new std::vector<Told>;
-auto &names = *new std::vector<std::string>, &notes = *new std::vector<std::string>, &of_failure = *new std::vector<std::string>;
+auto &names = *new std::vector<std::string>, &notes = *new std::vector<std::string>,
+     &of_failure = *new std::vector<std::string>;
 auto& tallies = *new std::map<std::string, Tally>;
 auto& noted = *new std::set<std::string>;
 
@@ -31,9 +37,14 @@ std::string quoted(const std::string& text)
 {
     std::string out = "\"";
     for (unsigned char c : text) {
-        if (c == '"' || c == '\\') out += '\\', out += char(c);
-        else if (c < 32) { char code[8]; snprintf(code, sizeof code, "\\u%04x", c); out += code; }
-        else out += char(c);
+        if (c == '"' || c == '\\')
+            out += '\\', out += char(c);
+        else if (c < 32) {
+            char code[8];
+            snprintf(code, sizeof code, "\\u%04x", c);
+            out += code;
+        } else
+            out += char(c);
     }
     return out + "\"";
 }
@@ -41,11 +52,15 @@ std::string quoted(const std::string& text)
 std::string json_of(const Place& place)
 {
     std::string out;
-    const auto add = [&](const char* name, const std::string& value) { out += (out.empty() ? "{" : ", ") + quoted(name) + ": " + value; };
+    const auto add = [&](const char* name, const std::string& value) {
+        out += (out.empty() ? "{" : ", ") + quoted(name) + ": " + value;
+    };
     if (!place.file.empty()) add("file", quoted(place.file)), add("line", std::to_string(place.line));
     if (!place.kernel.empty()) add("kernel", quoted(place.kernel));
     for (const auto& [name, index] : {std::pair("block", &place.block), std::pair("thread", &place.thread)})
-        if (index->size() == 3) add(name, "[" + std::to_string((*index)[0]) + ", " + std::to_string((*index)[1]) + ", " + std::to_string((*index)[2]) + "]");
+        if (index->size() == 3)
+            add(name, "[" + std::to_string((*index)[0]) + ", " + std::to_string((*index)[1]) + ", " +
+                          std::to_string((*index)[2]) + "]");
     return out.empty() ? out : out + "}";
 }
 
@@ -58,11 +73,17 @@ void write_json(const char* path, int status)
     if (!file) return;
     const char *const orders[] = {"forward", "reverse", "shuffled"}, *const races[] = {"no", "auto", "yes"};
     if (told.empty() && status) told.push_back({"exit", "the program ends with exit code " + std::to_string(status)});
-    fprintf(file, "{\"schema\": \"rung/1\", \"verb\": \"run\", \"verdict\": \"%s\", \"exit\": %d,\n \"how\": {\"order\": \"%s\", \"seed\": %u, "
-            "\"races\": \"%s\"},\n \"findings\": [", status ? "failed" : "ok", status, orders[settings().order % 3], settings().seed, races[settings().races % 3]);
+    fprintf(file,
+            "{\"schema\": \"rung/1\", \"verb\": \"run\", \"verdict\": \"%s\", \"exit\": %d,\n \"how\": {\"order\": "
+            "\"%s\", \"seed\": %u, "
+            "\"races\": \"%s\"},\n \"findings\": [",
+            status ? "failed" : "ok", status, orders[settings().order % 3], settings().seed,
+            races[settings().races % 3]);
     for (size_t i = 0; i < told.size(); i++) {
-        fprintf(file, "%s\n  {\"kind\": %s, \"text\": %s", i ? "," : "", quoted(told[i].kind).c_str(), quoted(told[i].text).c_str());
-        if (const std::string place = json_of(told[i].place); !place.empty()) fprintf(file, ", \"place\": %s", place.c_str());
+        fprintf(file, "%s\n  {\"kind\": %s, \"text\": %s", i ? "," : "", quoted(told[i].kind).c_str(),
+                quoted(told[i].text).c_str());
+        if (const std::string place = json_of(told[i].place); !place.empty())
+            fprintf(file, ", \"place\": %s", place.c_str());
         if (told[i].other.line) fprintf(file, ", \"related\": [%s]", json_of(told[i].other).c_str());
         if (told[i].launched.file) fprintf(file, ", \"launched\": %s", quoted(place_of_call(told[i].launched)).c_str());
         fprintf(file, "}");
@@ -70,8 +91,10 @@ void write_json(const char* path, int status)
     fprintf(file, "],\n \"results\": [");
     for (size_t i = 0; i < names.size(); i++) {
         const Tally& t = tallies[names[i]];
-        fprintf(file, "%s\n  {\"kernel\": %s, \"launches\": %lu, \"race_checked\": %lu, \"blocks\": %lu, \"threads\": %lu, \"seconds\": %.6f}", i ? "," : "",
-                quoted(names[i]).c_str(), t.launches, t.checked, t.blocks, t.threads, t.seconds);
+        fprintf(file,
+                "%s\n  {\"kernel\": %s, \"launches\": %lu, \"race_checked\": %lu, \"blocks\": %lu, \"threads\": %lu, "
+                "\"seconds\": %.6f}",
+                i ? "," : "", quoted(names[i]).c_str(), t.launches, t.checked, t.blocks, t.threads, t.seconds);
     }
     fprintf(file, "],\n \"notes\": [");
     for (size_t i = 0; i < notes.size(); i++) fprintf(file, "%s%s", i ? ", " : "", quoted(notes[i]).c_str());
@@ -93,12 +116,16 @@ void at_end(int status, void*)
     if (counting()) write_counts();
     if (!settings().quiet) {
         Tally all = {};
-        for (const auto& [_, t] : tallies) all.launches += t.launches, all.checked += t.checked, all.blocks += t.blocks, all.seconds += t.seconds;
+        for (const auto& [_, t] : tallies)
+            all.launches += t.launches, all.checked += t.checked, all.blocks += t.blocks, all.seconds += t.seconds;
         if (!names.empty())
-            fprintf(stderr, "rung: %zu kernel%s, %lu launch%s, %lu blocks in %.2f s; races looked for in %lu launch%s; %zu fault%s\n", names.size(),
-                    names.size() == 1 ? "" : "s", all.launches, all.launches == 1 ? "" : "es", all.blocks, all.seconds, all.checked,
-                    all.checked == 1 ? "" : "es", told.size(), told.size() == 1 ? "" : "s");
-        else fprintf(stderr, "rung: no kernel has run; %zu fault%s\n", told.size(), told.size() == 1 ? "" : "s");
+            fprintf(stderr,
+                    "rung: %zu kernel%s, %lu launch%s, %lu blocks in %.2f s; races looked for in %lu launch%s; %zu "
+                    "fault%s\n",
+                    names.size(), names.size() == 1 ? "" : "s", all.launches, all.launches == 1 ? "" : "es", all.blocks,
+                    all.seconds, all.checked, all.checked == 1 ? "" : "es", told.size(), told.size() == 1 ? "" : "s");
+        else
+            fprintf(stderr, "rung: no kernel has run; %zu fault%s\n", told.size(), told.size() == 1 ? "" : "s");
         for (const std::string& note : notes) fprintf(stderr, "rung: note: %s\n", note.c_str());
     }
     if (const char* path = getenv("RUNG_REPORT")) write_json(path, worst ? worst : status);
@@ -109,8 +136,9 @@ void at_end(int status, void*)
 
 const Settings& settings()
 {
-    static const Settings chosen = {number_from("RUNG_ORDER", 0), unsigned(number_from("RUNG_SEED", 0)),
-        number_from("RUNG_RACES", 1), seconds_from("RUNG_RACE_SECONDS", 3), seconds_from("RUNG_SECONDS", 60), number_from("RUNG_QUIET", 0) != 0};
+    static const Settings chosen = {number_from("RUNG_ORDER", 0),     unsigned(number_from("RUNG_SEED", 0)),
+                                    number_from("RUNG_RACES", 1),     seconds_from("RUNG_RACE_SECONDS", 3),
+                                    seconds_from("RUNG_SECONDS", 60), number_from("RUNG_QUIET", 0) != 0};
     return chosen;
 }
 
@@ -126,9 +154,15 @@ std::string place_of_call(RungSite site) { return shown(site.file) + ":" + std::
 
 // A terminal's line is replaced; elsewhere lines follow each other, further apart.
 constexpr double SILENCE = 2, IN_PLACE = 0.5, APART = 10, KNOWN = 1;  // the last: a launch before its end is guessed
-struct Progress { std::string kernel; double began = 0, due = 0; bool shown = false; };
+struct Progress
+{
+    std::string kernel;
+    double began = 0, due = 0;
+    bool shown = false;
+};
 static auto& progress = *new Progress;
-static uint64_t apart[2], *watched = apart;  // how many launches have begun, and whether one runs: running.py reads it meanwhile
+static uint64_t apart[2],
+    *watched = apart;  // how many launches have begun, and whether one runs: running.py reads it meanwhile
 
 static void clear_line()
 {
@@ -140,16 +174,20 @@ void tell(ExitCode kind, const Told& what)
 {
     if (!worst || kind < worst) worst = kind;
     told.push_back(what);
-    if (what.place.kernel.empty() && what.launched.file) told.back().place.file = shown(what.launched.file), told.back().place.line = what.launched.line;
+    if (what.place.kernel.empty() && what.launched.file)
+        told.back().place.file = shown(what.launched.file), told.back().place.line = what.launched.line;
     fflush(stdout);
     clear_line();
     fprintf(stderr, "rung: %s: %s.\n", what.kind.c_str(), what.text.c_str());
-    if (what.launched.file && !what.place.kernel.empty()) fprintf(stderr, "rung:   launched at %s\n", place_of_call(what.launched).c_str());
+    if (what.launched.file && !what.place.kernel.empty())
+        fprintf(stderr, "rung:   launched at %s\n", place_of_call(what.launched).c_str());
 }
 
 bool told_at(RungSite site)
 {
-    return std::any_of(told.begin(), told.end(), [&](const Told& one) { return one.launched.file == site.file && one.launched.line == site.line; });
+    return std::any_of(told.begin(), told.end(), [&](const Told& one) {
+        return one.launched.file == site.file && one.launched.line == site.line;
+    });
 }
 
 void not_modelled(const char* function, const char* place)
@@ -188,8 +226,10 @@ void tell_progress(uint64_t ended, uint64_t all)
     if (!asked_to_end && (settings().quiet || now < progress.due)) return;
     static const bool in_place = isatty(2);
     char count[200], left[60] = "";
-    snprintf(count, sizeof count, ": %llu of %llu blocks after %.0f s", (unsigned long long)ended, (unsigned long long)all, now - progress.began);
-    if (ended && now - progress.began > KNOWN) snprintf(left, sizeof left, ", some %.0f s left", (now - progress.began) / double(ended) * double(all - ended));
+    snprintf(count, sizeof count, ": %llu of %llu blocks after %.0f s", (unsigned long long)ended,
+             (unsigned long long)all, now - progress.began);
+    if (ended && now - progress.began > KNOWN)
+        snprintf(left, sizeof left, ", some %.0f s left", (now - progress.began) / double(ended) * double(all - ended));
     const std::string text = progress.kernel + count + left;
     if (asked_to_end) {
         clear_line();
@@ -233,9 +273,12 @@ __attribute__((constructor)) static void begin()
     });
     for (int number : {SIGINT, SIGTERM})
         if (signal(number, [](int number) {
-                if (launching && !asked_to_end) asked_to_end = number;
-                else signal(number, SIG_DFL), raise(number);
-            }) == SIG_IGN) signal(number, SIG_IGN);
+                if (launching && !asked_to_end)
+                    asked_to_end = number;
+                else
+                    signal(number, SIG_DFL), raise(number);
+            }) == SIG_IGN)
+            signal(number, SIG_IGN);
 }
 
 }  // namespace rung_host

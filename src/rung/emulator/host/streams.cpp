@@ -1,5 +1,5 @@
-// Streams, events and graphs. Asynchronous work is kept until something waits for it, and then runs in an order that the
-// streams and events allow: as issued, or, to find a missing event, latest first or at random.
+// Streams, events and graphs. Asynchronous work is kept until something waits for it, and then runs in an order that
+// the streams and events allow: as issued, or, to find a missing event, latest first or at random.
 #include "host.h"
 
 #include <string.h>
@@ -21,10 +21,20 @@ struct RungNode
 struct RungGraph
 {
     std::vector<RungNode*> nodes;
-    ~RungGraph() { for (RungNode* node : nodes) delete node; }
+    ~RungGraph()
+    {
+        for (RungNode* node : nodes) delete node;
+    }
 };
-using Clock = std::map<unsigned, unsigned long>;  // of each agent, a stream or a node, the last of its work that is known to end before
-struct RungGraphExec { std::vector<RungNode*> nodes; std::vector<std::vector<size_t>> needs; std::vector<unsigned> agents; };
+using Clock =
+    std::map<unsigned,
+             unsigned long>;  // of each agent, a stream or a node, the last of its work that is known to end before
+struct RungGraphExec
+{
+    std::vector<RungNode*> nodes;
+    std::vector<std::vector<size_t>> needs;
+    std::vector<unsigned> agents;
+};
 static unsigned agents;
 struct RungStream
 {
@@ -32,10 +42,10 @@ struct RungStream
     Clock known;
     bool blocking = true;
     int priority = 0;
-    std::vector<unsigned long> last;   // what its next work must wait for
+    std::vector<unsigned long> last;  // what its next work must wait for
     RungGraph* capture = nullptr;
-    bool origin = false;               // of the capture
-    std::vector<RungNode*> captured;   // what its next node must wait for
+    bool origin = false;              // of the capture
+    std::vector<RungNode*> captured;  // what its next node must wait for
 };
 struct RungEvent
 {
@@ -50,9 +60,28 @@ struct RungEvent
 namespace rung_host {
 namespace {
 
-struct Work { std::function<void()> run; std::vector<unsigned long> needs; unsigned agent; unsigned long number; Clock known; };
-struct Past { unsigned agent; unsigned long number; uint32_t read, written, plain; const std::string* what; RungSite site; };
-struct Unasked { std::string what; cudaError_t error; RungSite site; };
+struct Work
+{
+    std::function<void()> run;
+    std::vector<unsigned long> needs;
+    unsigned agent;
+    unsigned long number;
+    Clock known;
+};
+struct Past
+{
+    unsigned agent;
+    unsigned long number;
+    uint32_t read, written, plain;
+    const std::string* what;
+    RungSite site;
+};
+struct Unasked
+{
+    std::string what;
+    cudaError_t error;
+    RungSite site;
+};
 
 auto& pending = *new std::map<unsigned long, Work>;  // by number, from 1
 unsigned long issued;
@@ -76,7 +105,8 @@ RungStream& stream_of(cudaStream_t stream)
     if (stream == cudaStreamPerThread) return per_thread;
     if (streams.count(stream)) return *stream;
     static auto& told = *new std::set<RungStream*>;
-    if (told.insert(stream).second) tell(MISUSED, {"stream", "a call is given a stream that has been destroyed, or that none has made", {}});
+    if (told.insert(stream).second)
+        tell(MISUSED, {"stream", "a call is given a stream that has been destroyed, or that none has made", {}});
     return legacy;
 }
 
@@ -158,7 +188,8 @@ Clock known_by(const RungStream& stream)
         for (const RungStream* other : streams)
             if (other->blocking) join(known, other->known);
         join(known, per_thread.known);
-    } else if (stream.blocking) join(known, legacy.known);
+    } else if (stream.blocking)
+        join(known, legacy.known);
     return known;
 }
 
@@ -217,8 +248,10 @@ void enqueue(cudaStream_t stream, std::function<void()> work, cudaGraphNodeType 
 {
     const Alone alone;
     RungStream& to = stream_of(stream);
-    if (to.capture) capture(to, std::move(work), type);
-    else if (const unsigned long number = append(to, std::move(work)); !watches.empty() && pending.count(number)) watch(number, watches);
+    if (to.capture)
+        capture(to, std::move(work), type);
+    else if (const unsigned long number = append(to, std::move(work)); !watches.empty() && pending.count(number))
+        watch(number, watches);
     if (at_once && !at_work && !to.capture) wait_for_all();
 }
 
@@ -266,26 +299,32 @@ void touch(const std::string& what, RungSite site, uint64_t line, uint32_t read,
     for (Past& was : here) {
         const auto known = present->known.find(was.agent);
         if (was.agent == present->agent || (known != present->known.end() && known->second >= was.number)) {
-            was.written &= ~(written & plain), was.read &= ~((read | written) & plain);  // what is unordered with it is so with this
+            was.written &= ~(written & plain),
+                was.read &= ~((read | written) & plain);  // what is unordered with it is so with this
             continue;
         }
         const uint32_t both = ((was.written & (read | written)) | (was.read & written)) & (was.plain | plain);
         if (!both || !told.emplace(place_of_call(was.site), place_of_call(site)).second) continue;
         const uint32_t word = both & -both;
-        Told conflict = {"race", what + " (" + place_of_call(site) + ") " + (written & word ? "writes" : "reads") + " what " + *was.what + " (" +
-                         place_of_call(was.site) + ") " + (was.written & word ? "writes" : "reads") + ", with no event or wait between: " +
-                         describe(reinterpret_cast<void*>(line * 128 + 4 * unsigned(__builtin_ctz(word)))), site};
+        Told conflict = {"race",
+                         what + " (" + place_of_call(site) + ") " + (written & word ? "writes" : "reads") + " what " +
+                             *was.what + " (" + place_of_call(was.site) + ") " +
+                             (was.written & word ? "writes" : "reads") + ", with no event or wait between: " +
+                             describe(reinterpret_cast<void*>(line * 128 + 4 * unsigned(__builtin_ctz(word)))),
+                         site};
         conflict.other.file = shown(was.site.file), conflict.other.line = was.site.line;
         tell(RACED, conflict);
     }
-    here.erase(std::remove_if(here.begin(), here.end(), [](const Past& was) { return !(was.read | was.written); }), here.end());
+    here.erase(std::remove_if(here.begin(), here.end(), [](const Past& was) { return !(was.read | was.written); }),
+               here.end());
     here.push_back({present->agent, present->number, read, written, plain, &*whats.insert(what).first, site});
 }
 
 void unasked(const std::string& what, cudaError_t error, RungSite site)
 {
     const Alone alone;
-    if (error && error != cudaErrorNotReady && error != sticky && !told_at(site)) not_asked.push_back({what, error, site});
+    if (error && error != cudaErrorNotReady && error != sticky && !told_at(site))
+        not_asked.push_back({what, error, site});
 }
 
 void ignored_error(const char* function, cudaError_t error, RungSite site) { unasked(function, error, site); }
@@ -293,12 +332,15 @@ void ignored_error(const char* function, cudaError_t error, RungSite site) { una
 void tell_unasked()
 {
     for (const Unasked& one : not_asked)
-        tell(MISUSED, {"unasked", one.what + " (" + place_of_call(one.site) + ") fails, and the program never asks: " + cudaGetErrorString(one.error), one.site});
+        tell(MISUSED, {"unasked",
+                       one.what + " (" + place_of_call(one.site) +
+                           ") fails, and the program never asks: " + cudaGetErrorString(one.error),
+                       one.site});
     not_asked.clear();
 }
 
-cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, std::function<void()> work,
-                     cudaGraphNodeType type)
+cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,
+                     std::function<void()> work, cudaGraphNodeType type)
 {
     *node = new RungNode{std::move(work), std::vector<RungNode*>(needs, needs + count), type};
     graph->nodes.push_back(*node);
@@ -316,7 +358,8 @@ static cudaError_t captured(cudaGraphNode_t* node, cudaGraph_t graph, const cuda
     const cudaError_t error = call(&stream);
     streams.erase(&stream);
     if (error) return error;
-    if (graph->nodes.size() == before) return add_node(node, graph, needs, count, nullptr, cudaGraphNodeTypeEmpty);  // of no bytes
+    if (graph->nodes.size() == before)
+        return add_node(node, graph, needs, count, nullptr, cudaGraphNodeTypeEmpty);  // of no bytes
     return *node = graph->nodes.back(), cudaSuccess;
 }
 
@@ -337,7 +380,8 @@ cudaError_t cudaPeekAtLastError() { return not_asked.clear(), sticky ? sticky : 
 const char* cudaGetErrorString(cudaError_t error)
 {
     switch (error) {
-#define RUNG_ERROR(NAME, NUMBER, TEXT) case NAME: return TEXT;
+#define RUNG_ERROR(NAME, NUMBER, TEXT)                                                                                 \
+    case NAME: return TEXT;
         RUNG_ERRORS(RUNG_ERROR)
 #undef RUNG_ERROR
     }
@@ -346,7 +390,8 @@ const char* cudaGetErrorString(cudaError_t error)
 const char* cudaGetErrorName(cudaError_t error)
 {
     switch (error) {
-#define RUNG_ERROR(NAME, NUMBER, TEXT) case NAME: return #NAME;
+#define RUNG_ERROR(NAME, NUMBER, TEXT)                                                                                 \
+    case NAME: return #NAME;
         RUNG_ERRORS(RUNG_ERROR)
 #undef RUNG_ERROR
     }
@@ -361,7 +406,8 @@ cudaError_t cudaDeviceSynchronize()
     return failed(sticky);
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, 0); }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags)
+{ return cudaStreamCreateWithPriority(stream, flags, 0); }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority)
 {
     const Alone alone;
@@ -409,8 +455,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     one.last = {issue(nullptr, needs, one.agent, one.known)};
     return failed(sticky);
 }
-cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) { return *priority = stream_of(stream).priority, cudaSuccess; }
-cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) { return *flags = !stream_of(stream).blocking, cudaSuccess; }
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority)
+{ return *priority = stream_of(stream).priority, cudaSuccess; }
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags)
+{ return *flags = !stream_of(stream).blocking, cudaSuccess; }
 cudaError_t cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue*) { return cudaSuccess; }
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data, unsigned)
@@ -449,7 +497,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     if (!one.capture) event->recorded = append(one, [event] { event->time = seconds_now(); }), event->known = one.known;
     return failed(sticky);
 }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned)
+{ return cudaEventRecord(event, stream); }
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     if (event->recorded) wait_for_number(event->recorded);
@@ -494,7 +543,9 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph)
     for (RungStream* other : streams)
         if (other->capture == *graph && other != &one) {
             for (RungNode* node : other->captured) {
-                const auto needed = [&](const RungNode* by) { return std::count(by->needs.begin(), by->needs.end(), node); };
+                const auto needed = [&](const RungNode* by) {
+                    return std::count(by->needs.begin(), by->needs.end(), node);
+                };
                 joined &= std::count(one.captured.begin(), one.captured.end(), node) ||
                           std::any_of((*graph)->nodes.begin(), (*graph)->nodes.end(), needed);
             }
@@ -512,13 +563,15 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
     return cudaSuccess;
 }
 cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) { return *graph = new RungGraph, cudaSuccess; }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) { return *exec = instantiated(*graph), failed(sticky); }
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long)
+{ return *exec = instantiated(*graph), failed(sticky); }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, cudaGraphNode_t* error, char*, size_t)
 {
     if (error) *error = nullptr;
     return *exec = instantiated(*graph), failed(sticky);
 }
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) { return *exec = instantiated(*graph), failed(sticky); }
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long)
+{ return *exec = instantiated(*graph), failed(sticky); }
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, void*)
 {
     if (exec->nodes.size() != graph->nodes.size()) return failed(cudaErrorGraphExecUpdateFailure);
@@ -562,19 +615,24 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 }
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count)
 {
-    if (nodes) std::copy_n(graph->nodes.begin(), std::min(*count, graph->nodes.size()), nodes);
-    else *count = graph->nodes.size();
+    if (nodes)
+        std::copy_n(graph->nodes.begin(), std::min(*count, graph->nodes.size()), nodes);
+    else
+        *count = graph->nodes.size();
     return cudaSuccess;
 }
-cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, void* to, const void* from,
-                                     size_t bytes, cudaMemcpyKind kind, RungSite site)
+cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
+                                     size_t count, void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                                     RungSite site)
 {
-    return captured(node, graph, needs, count, [=](cudaStream_t stream) { return cudaMemcpyAsync(to, from, bytes, kind, stream, site); });
+    return captured(node, graph, needs, count,
+                    [=](cudaStream_t stream) { return cudaMemcpyAsync(to, from, bytes, kind, stream, site); });
 }
-cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const cudaMemcpy3DParms* copy,
-                                   RungSite site)
+cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,
+                                   const cudaMemcpy3DParms* copy, RungSite site)
 {
-    return captured(node, graph, needs, count, [=](cudaStream_t stream) { return cudaMemcpy3DAsync(copy, stream, site); });
+    return captured(node, graph, needs, count,
+                    [=](cudaStream_t stream) { return cudaMemcpy3DAsync(copy, stream, site); });
 }
 cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph)
 {
@@ -588,25 +646,31 @@ cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph)
 cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count)
 {
     std::vector<RungNode*> roots;
-    std::copy_if(graph->nodes.begin(), graph->nodes.end(), std::back_inserter(roots), [](const RungNode* node) { return node->needs.empty(); });
-    if (nodes) std::copy_n(roots.begin(), std::min(*count, roots.size()), nodes);
-    else *count = roots.size();
+    std::copy_if(graph->nodes.begin(), graph->nodes.end(), std::back_inserter(roots),
+                 [](const RungNode* node) { return node->needs.empty(); });
+    if (nodes)
+        std::copy_n(roots.begin(), std::min(*count, roots.size()), nodes);
+    else
+        *count = roots.size();
     return cudaSuccess;
 }
-cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const cudaMemsetParams* set,
-                                   RungSite)
+cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,
+                                   const cudaMemsetParams* set, RungSite)
 {
-    return add_node(node, graph, needs, count, [set = *set] {
-        for (size_t row = 0; row < set.height; row++)
-            for (size_t i = 0; i < set.width; i++)
-                memcpy(static_cast<char*>(set.dst) + row * set.pitch + i * set.elementSize, &set.value, set.elementSize);
-    }, cudaGraphNodeTypeMemset);
+    return add_node(
+        node, graph, needs, count,
+        [set = *set] {
+            for (size_t row = 0; row < set.height; row++)
+                for (size_t i = 0; i < set.width; i++)
+                    memcpy(static_cast<char*>(set.dst) + row * set.pitch + i * set.elementSize, &set.value,
+                           set.elementSize);
+        },
+        cudaGraphNodeTypeMemset);
 }
-cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const cudaHostNodeParams* host)
+cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,
+                                 const cudaHostNodeParams* host)
 {
     return add_node(node, graph, needs, count, [host = *host] { host.fn(host.userData); }, cudaGraphNodeTypeHost);
 }
 cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count)
-{
-    return add_node(node, graph, needs, count, nullptr, cudaGraphNodeTypeEmpty);
-}
+{ return add_node(node, graph, needs, count, nullptr, cudaGraphNodeTypeEmpty); }

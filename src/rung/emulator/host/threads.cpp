@@ -1,5 +1,6 @@
-// A thread of the host that waits for another one: pending work runs meanwhile, as a GPU's would, since the other one may be waiting
-// for a callback, or nobody may be left who waits for the work. These functions take the C library's places.
+// A thread of the host that waits for another one: pending work runs meanwhile, as a GPU's would, since the other one
+// may be waiting for a callback, or nobody may be left who waits for the work. These functions take the C library's
+// places.
 #include "host.h"
 
 #include <errno.h>
@@ -17,7 +18,8 @@ static timespec soon(long& apart)
 {
     timespec at;
     clock_gettime(CLOCK_REALTIME, &at);
-    at.tv_nsec += apart, apart = std::min(2 * apart, MOST), at.tv_sec += at.tv_nsec / 1'000'000'000, at.tv_nsec %= 1'000'000'000;
+    at.tv_nsec += apart, apart = std::min(2 * apart, MOST), at.tv_sec += at.tv_nsec / 1'000'000'000,
+                         at.tv_nsec %= 1'000'000'000;
     return at;
 }
 

@@ -18,13 +18,17 @@ namespace {
 
 struct UnderWay
 {
-    const Warp* warp;            // that began it
-    const BytesBarrier* barrier;  // null: a copy out of shared memory
+    const Warp* warp;               // that began it
+    const BytesBarrier* barrier;    // null: a copy out of shared memory
     unsigned phase, bytes, serial;  // the barrier's phase, or the group of copies
 };
 std::vector<UnderWay> under_way;
 unsigned serials, groups[WARP];
-struct Waited { const BytesBarrier* barrier; unsigned phase; };
+struct Waited
+{
+    const BytesBarrier* barrier;
+    unsigned phase;
+};
 Waited waited[WARP];  // what a warp is known to wait for
 
 void begin_copy(const Warp& warp, const BytesBarrier* barrier, unsigned bytes)
@@ -39,18 +43,21 @@ void arrived(F known)
 {
     const auto last =
         std::stable_partition(under_way.begin(), under_way.end(), [&](const UnderWay& copy) { return !known(copy); });
-    for (auto copy = last; copy != under_way.end(); ++copy) note(Event::Arrived, *copy->warp, copy->bytes, copy->serial);
+    for (auto copy = last; copy != under_way.end(); ++copy)
+        note(Event::Arrived, *copy->warp, copy->bytes, copy->serial);
     under_way.erase(last, under_way.end());
 }
 
-// ---- barriers ---------------------------------------------------------------------------------------------------------
+// ---- barriers
+// ---------------------------------------------------------------------------------------------------------
 
 Block& block_of(Warp& warp, uint32_t at)
 {
     Block& own = *warp.block;
     const uint32_t rank = at >> 24;
     if (rank == own.in_cluster) return own;
-    if (!own.cluster || rank >= own.cluster->size()) fail(warp, RUNG_BOUNDS, "there is no block %u in the cluster", rank);
+    if (!own.cluster || rank >= own.cluster->size())
+        fail(warp, RUNG_BOUNDS, "there is no block %u in the cluster", rank);
     return *(*own.cluster)[rank];
 }
 
@@ -58,7 +65,8 @@ BytesBarrier& barrier_at(Warp& warp, Block& block, uint32_t at)
 {
     const auto found = block.bytes_barriers.find(at & 0xffffff);
     if (found == block.bytes_barriers.end())
-        fail(warp, RUNG_ASYNC, "there is no barrier at byte %d of shared memory", int(at & 0xffffff) - int(launch.reserved_shared));
+        fail(warp, RUNG_ASYNC, "there is no barrier at byte %d of shared memory",
+             int(at & 0xffffff) - int(launch.reserved_shared));
     return found->second;
 }
 
@@ -67,13 +75,14 @@ constexpr uint32_t MOST_ARRIVALS = 1 << 20;
 // Counts are kept as what lacks to 2^20; the upper word's sign is the phase's parity.
 uint64_t state_of(const BytesBarrier& b)
 {
-    return uint64_t(b.phase & 1) << 63 | uint64_t((MOST_ARRIVALS - uint32_t(b.pending)) & (MOST_ARRIVALS - 1)) << 43
-         | uint64_t((MOST_ARRIVALS - uint32_t(b.expected)) & (MOST_ARRIVALS - 1)) << 1;
+    return uint64_t(b.phase & 1) << 63 | uint64_t((MOST_ARRIVALS - uint32_t(b.pending)) & (MOST_ARRIVALS - 1)) << 43 |
+           uint64_t((MOST_ARRIVALS - uint32_t(b.expected)) & (MOST_ARRIVALS - 1)) << 1;
 }
 
 void finish_phase(Warp& warp, BytesBarrier& b)
 {
-    if (b.pending < 0) fail(warp, RUNG_ASYNC, "a barrier of %d arrivals has one too many in phase %u", b.expected, b.phase);
+    if (b.pending < 0)
+        fail(warp, RUNG_ASYNC, "a barrier of %d arrivals has one too many in phase %u", b.expected, b.phase);
     if (b.pending || b.bytes) return;
     b.phase++;
     b.pending = b.expected;
@@ -81,10 +90,20 @@ void finish_phase(Warp& warp, BytesBarrier& b)
 }
 
 // What SYNCS does; of an arrival how many, and how many bytes are expected or complete.
-enum : uint32_t
-{
-    EXCHANGE = 1, ARRIVE, CHECK, INVALIDATE, WHAT = 7, ARRIVALS = 8, ARRIVALS_OF_REGISTER = 16, EXPECTS = 32, COMPLETES = 64,
-    EXPECTS_ONE = 128, REMOTE = 256, DROPS = 512, TRIES = 1024
+enum : uint32_t {
+    EXCHANGE = 1,
+    ARRIVE,
+    CHECK,
+    INVALIDATE,
+    WHAT = 7,
+    ARRIVALS = 8,
+    ARRIVALS_OF_REGISTER = 16,
+    EXPECTS = 32,
+    COMPLETES = 64,
+    EXPECTS_ONE = 128,
+    REMOTE = 256,
+    DROPS = 512,
+    TRIES = 1024
 };
 
 bool prepare_barrier(Op& op)
@@ -93,19 +112,26 @@ bool prepare_barrier(Op& op)
     {
         const char* name;
         uint32_t flags;
-    } WAYS[] = {
-        {"A1T0", ARRIVALS}, {"ART0", ARRIVALS_OF_REGISTER}, {"A0TR", EXPECTS}, {"A0TX", COMPLETES}, {"A0T1", EXPECTS_ONE}};
+    } WAYS[] = {{"A1T0", ARRIVALS},
+                {"ART0", ARRIVALS_OF_REGISTER},
+                {"A0TR", EXPECTS},
+                {"A0TX", COMPLETES},
+                {"A0T1", EXPECTS_ONE}};
     op.bytes = 8;
-    if (op.has("EXCH")) op.flags = EXCHANGE;
-    else if (op.has("PHASECHK")) op.flags = CHECK | uint32_t(op.has("TRYWAIT")) * TRIES;
-    else if (op.has("CCTL")) op.flags = INVALIDATE;
+    if (op.has("EXCH"))
+        op.flags = EXCHANGE;
+    else if (op.has("PHASECHK"))
+        op.flags = CHECK | uint32_t(op.has("TRYWAIT")) * TRIES;
+    else if (op.has("CCTL"))
+        op.flags = INVALIDATE;
     else if (op.has("ARRIVE")) {
         op.flags = 0;
         for (const auto& way : WAYS)
             if (op.has(way.name)) op.flags = way.flags;
         if (!op.flags) op.flags = ARRIVALS | EXPECTS;
         op.flags |= ARRIVE | uint32_t(op.has("RED")) * REMOTE | uint32_t(op.has("OPTOUT")) * DROPS;
-    } else return false;
+    } else
+        return false;
     return true;
 }
 
@@ -115,7 +141,8 @@ uint32_t value(const Warp& warp, const Operand& o, unsigned lane)
     return warp.row(o, scratch)[lane];
 }
 
-// Initialising a byte barrier is a write, and each use a read: without a barrier of threads between them, that is a race.
+// Initialising a byte barrier is a write, and each use a read: without a barrier of threads between them, that is a
+// race.
 void look_at_barrier(Warp& warp, const Op& op, Block& block, uint32_t at, unsigned lane, bool write)
 {
     uint64_t places[WARP];
@@ -125,7 +152,8 @@ void look_at_barrier(Warp& warp, const Op& op, Block& block, uint32_t at, unsign
 
 void exchange(Warp& warp, const Op& op, unsigned lane)
 {
-    const uint32_t at = uint32_t(address(warp, op.s[1], lane)), low = op.s[2].index == ZERO ? 0 : warp.r[op.s[2].index][lane];
+    const uint32_t at = uint32_t(address(warp, op.s[1], lane)),
+                   low = op.s[2].index == ZERO ? 0 : warp.r[op.s[2].index][lane];
     const int count = int(MOST_ARRIVALS - (low >> 1 & (MOST_ARRIVALS - 1)));
     if (at % 8) fail(warp, RUNG_BOUNDS, "a barrier is at no multiple of 8 bytes");
     shared_place(warp, (at & 0xffffff) | warp.block->in_cluster << 24, 8);
@@ -149,11 +177,14 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
         b.pending -= arrivals;
         if (arrivals) release_to(warp, b.collecting);
         if (op.flags & DROPS) b.expected -= arrivals;
-        const long expects = op.flags & EXPECTS ? long(given) : op.flags & COMPLETES ? -long(given) : long(bool(op.flags & EXPECTS_ONE));
+        const long expects = op.flags & EXPECTS     ? long(given)
+                             : op.flags & COMPLETES ? -long(given)
+                                                    : long(bool(op.flags & EXPECTS_ONE));
         b.bytes += expects;
         if (warp.recorded) {
             const uint32_t place = op.flags & REMOTE ? at : (at & 0xffffff) | warp.block->in_cluster << 24;
-            if (expects) record_bytes(warp, expects > 0 ? Bytes::EXPECTS : Bytes::COMPLETES, place, uint32_t(labs(expects)));
+            if (expects)
+                record_bytes(warp, expects > 0 ? Bytes::EXPECTS : Bytes::COMPLETES, place, uint32_t(labs(expects)));
             if (arrivals) record_bytes(warp, Bytes::ARRIVES, place, uint32_t(arrivals));
         }
         finish_phase(warp, b);
@@ -172,13 +203,15 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
         const bool done = (b.phase & 1) != parity;
         complete |= uint32_t(done) << l;
         if (done) acquire_from(warp, b.complete_clock);
-        if (done && warp.recorded) record_bytes(warp, Bytes::WAITED, (at & 0xffffff) | warp.block->in_cluster << 24, parity);
+        if (done && warp.recorded)
+            record_bytes(warp, Bytes::WAITED, (at & 0xffffff) | warp.block->in_cluster << 24, parity);
         if (warp.block->number) return;
         Waited& before = waited[warp.rank % WARP];
         const unsigned phase = done ? b.phase - 1 : b.phase;
         const auto comes = [&](const UnderWay& copy) { return copy.barrier == &b && copy.phase < b.phase; };
         const bool learns = done && std::any_of(under_way.begin(), under_way.end(), comes);
-        if ((!done || b.phase) && (before.barrier != &b || before.phase != phase)) {  // not of a stage that was never full
+        if ((!done || b.phase) &&
+            (before.barrier != &b || before.phase != phase)) {  // not of a stage that was never full
             before = {&b, phase};
             note(Event::WaitBytes, warp, phase);
         }
@@ -186,18 +219,26 @@ void check(Warp& warp, const Op& op, uint32_t lanes)
     });
     warp.set(op.p[0], complete, lanes);
     if (complete == lanes) return;
-    if (!complete && op.flags & TRIES && launch.races && !warp.timed_out) warp.timed_out = warp.pauses = true;
-    else if (!complete && op.flags & TRIES) warp.gives_way = true;
-    else warp.pauses = true;
+    if (!complete && op.flags & TRIES && launch.races && !warp.timed_out)
+        warp.timed_out = warp.pauses = true;
+    else if (!complete && op.flags & TRIES)
+        warp.gives_way = true;
+    else
+        warp.pauses = true;
 }
 
 void barrier(Warp& warp, const Op& op, uint32_t lanes)
 {
     const uint32_t what = op.flags & WHAT;
-    if (what == EXCHANGE) exchange(warp, op, unsigned(__builtin_ctz(lanes)));
-    else if (what == ARRIVE) arrive(warp, op, lanes);
-    else if (what == CHECK) check(warp, op, lanes);
-    else each(lanes, [&](unsigned l) { warp.block->bytes_barriers.erase(uint32_t(address(warp, op.s[0], l)) & 0xffffff); });
+    if (what == EXCHANGE)
+        exchange(warp, op, unsigned(__builtin_ctz(lanes)));
+    else if (what == ARRIVE)
+        arrive(warp, op, lanes);
+    else if (what == CHECK)
+        check(warp, op, lanes);
+    else
+        each(lanes,
+             [&](unsigned l) { warp.block->bytes_barriers.erase(uint32_t(address(warp, op.s[0], l)) & 0xffffff); });
 }
 
 // cp.async.mbarrier.arrive: an arrival, or of a counted byte, when the lane's copies have been made, as they have.
@@ -206,16 +247,20 @@ void arrive_after_copies(Warp& warp, const Op& op, uint32_t lanes)
     each(lanes, [&](unsigned l) {
         BytesBarrier& b = barrier_at(warp, *warp.block, uint32_t(address(warp, op.s[0], l)));
         const bool arrives = op.has("ARVCNT");
-        if (arrives) b.pending--;
-        else b.bytes--;
-        if (warp.recorded) record_bytes(warp, arrives ? Bytes::ARRIVES : Bytes::COMPLETES, (uint32_t(address(warp, op.s[0], l)) & 0xffffff) | warp.block->in_cluster << 24, 1);
+        if (arrives)
+            b.pending--;
+        else
+            b.bytes--;
+        if (warp.recorded)
+            record_bytes(warp, arrives ? Bytes::ARRIVES : Bytes::COMPLETES,
+                         (uint32_t(address(warp, op.s[0], l)) & 0xffffff) | warp.block->in_cluster << 24, 1);
         release_copies_to(warp, b.collecting);
         finish_phase(warp, b);
     });
 }
 
-
-// ---- copies of lanes ------------------------------------------------------------------------------------------------------
+// ---- copies of lanes
+// ------------------------------------------------------------------------------------------------------
 
 // With ZFILL there are zeros behind what is read: the address says in its lowest bits how much is not.
 bool prepare_lanes_copy(Op& op)
@@ -250,7 +295,8 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
     each(lanes, [&](unsigned l) {
         const uint32_t offset = uint32_t(address(warp, op.s[0], l)) & 0xffffff;
         to[l] = offset - launch.reserved_shared;
-        if (offset % op.bytes) fail(warp, RUNG_BOUNDS, "an address in shared memory is no multiple of %u bytes", op.bytes);
+        if (offset % op.bytes)
+            fail(warp, RUNG_BOUNDS, "an address in shared memory is no multiple of %u bytes", op.bytes);
         uint8_t* const target = shared_place(warp, offset | mine, op.bytes);
         unsigned taken = read >> l & 1 ? op.bytes : 0;
         from[l] = address(warp, op.s[1], l);
@@ -260,7 +306,9 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
             from[l] -= left, taken -= left;
             bool shared;
             const uint8_t* const source = place(warp, from[l], l, taken, shared);
-            if (!shared && taken) require_inside(warp, op, 1u << l, from, taken, false), look_as(warp, op, Agent::Copy, from[l], taken, nullptr, false, l);
+            if (!shared && taken)
+                require_inside(warp, op, 1u << l, from, taken, false),
+                    look_as(warp, op, Agent::Copy, from[l], taken, nullptr, false, l);
             sources[l] = source, whole |= uint32_t(taken == op.bytes) << l;
             memcpy(target, source, taken);
         }
@@ -306,7 +354,8 @@ bool prepare_wait_for_group(Op& op)
     return true;
 }
 
-// ---- reductions -------------------------------------------------------------------------------------------------------------
+// ---- reductions
+// -------------------------------------------------------------------------------------------------------------
 
 enum class Reduction : uint32_t { None, Add, Min, Max, Inc, Dec, And, Or, Xor };
 enum class Type : uint32_t { U32, S32, U64, S64, F16, BF16, F32, F64 };
@@ -336,9 +385,7 @@ void reduce_each(uint8_t* to, const uint8_t* from, unsigned bytes, F f)
 
 template <class T>
 T extreme_or_sum(Reduction how, T a, T b)
-{
-    return how == Reduction::Min ? (b < a ? b : a) : how == Reduction::Max ? (a < b ? b : a) : T(a + b);
-}
+{ return how == Reduction::Min ? (b < a ? b : a) : how == Reduction::Max ? (a < b ? b : a) : T(a + b); }
 
 template <class T>
 void reduce_integers(Reduction how, uint8_t* to, const uint8_t* from, unsigned bytes)
@@ -363,8 +410,10 @@ void reduce(Reduction how, Type type, uint8_t* to, const uint8_t* from, unsigned
     case Type::S32: return reduce_integers<int32_t>(how, to, from, bytes);
     case Type::U64: return reduce_integers<uint64_t>(how, to, from, bytes);
     case Type::S64: return reduce_integers<int64_t>(how, to, from, bytes);
-    case Type::F32: return reduce_each<float>(to, from, bytes, [&](float a, float b) { return extreme_or_sum(how, a, b); });
-    case Type::F64: return reduce_each<double>(to, from, bytes, [&](double a, double b) { return extreme_or_sum(how, a, b); });
+    case Type::F32:
+        return reduce_each<float>(to, from, bytes, [&](float a, float b) { return extreme_or_sum(how, a, b); });
+    case Type::F64:
+        return reduce_each<double>(to, from, bytes, [&](double a, double b) { return extreme_or_sum(how, a, b); });
     case Type::F16:
         return reduce_each<uint16_t>(to, from, bytes, [&](uint16_t a, uint16_t b) {
             return float_to_half(extreme_or_sum(how, half_to_float(a), half_to_float(b)));
@@ -376,13 +425,13 @@ void reduce(Reduction how, Type type, uint8_t* to, const uint8_t* from, unsigned
     }
 }
 
-// ---- copies of the copy engine -----------------------------------------------------------------------------------------------
+// ---- copies of the copy engine
+// -----------------------------------------------------------------------------------------------
 
 uint32_t uniform(const Warp& warp, const Operand& o, unsigned k)
-{
-    return warp.r[(o.uniform == ZERO ? o.base : o.uniform) + k][0];
-}
-uint64_t uniform64(const Warp& warp, const Operand& o) { return uniform(warp, o, 0) | uint64_t(uniform(warp, o, 1)) << 32; }
+{ return warp.r[(o.uniform == ZERO ? o.base : o.uniform) + k][0]; }
+uint64_t uniform64(const Warp& warp, const Operand& o)
+{ return uniform(warp, o, 0) | uint64_t(uniform(warp, o, 1)) << 32; }
 
 void require_inside_of_copy(Warp& warp, const Op& op, uint64_t at, unsigned bytes, bool write)
 {
@@ -401,8 +450,10 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
         if (mask && !(mask >> rank & 1)) continue;
         const uint32_t start = (to & 0xffffff) | rank << 24;
         uint8_t* const target = shared_place(warp, start, bytes);
-        if (how != Reduction::None) reduce(how, type, target, data, bytes);
-        else if (!swizzle) memcpy(target, data, bytes);
+        if (how != Reduction::None)
+            reduce(how, type, target, data, bytes);
+        else if (!swizzle)
+            memcpy(target, data, bytes);
         else
             for (unsigned i = 0; i < bytes; i += 16) {
                 const uint32_t at = start + i, swizzled = at ^ (at >> 7 & ((1u << swizzle) - 1)) << 4;
@@ -414,8 +465,10 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
         look_as_barrier(warp, op, b, start & 0xffffff, bytes, &block_of(warp, start), true);
         if (rank == (mask ? unsigned(__builtin_ctz(mask)) : to >> 24))
             for (const Piece& piece : pieces)
-                if (!piece.store && !piece.shared) look_as_barrier(warp, op, b, piece.at, piece.bytes, nullptr, false);
-                else if (!piece.store) look_as_barrier(warp, op, b, piece.at + launch.reserved_shared, piece.bytes, warp.block, false);
+                if (!piece.store && !piece.shared)
+                    look_as_barrier(warp, op, b, piece.at, piece.bytes, nullptr, false);
+                else if (!piece.store)
+                    look_as_barrier(warp, op, b, piece.at + launch.reserved_shared, piece.bytes, warp.block, false);
         b.bytes -= bytes;
         finish_phase(warp, b);
         if (!mask) break;
@@ -425,7 +478,8 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
     if (warp.recorded) record_copy(warp, op, pieces, at_barrier, true, mask);
 }
 
-// UBLKCP, UBLKRED: to S (shared) or G (global memory) from S or G; the third operand has the size, and the mask above it.
+// UBLKCP, UBLKRED: to S (shared) or G (global memory) from S or G; the third operand has the size, and the mask above
+// it.
 void bulk(Warp& warp, const Op& op, uint32_t)
 {
     const uint32_t amount = value(warp, op.s[2], 0), bytes = (amount & 0xffff) * 16;
@@ -436,21 +490,26 @@ void bulk(Warp& warp, const Op& op, uint32_t)
     Type type;
     reduction_of(op, how, type);
     if (!bytes || to % 16 || from % 16)
-        fail(warp, RUNG_BOUNDS, "a copy of %u bytes, from 0x%llx to 0x%llx: all must be multiples of 16", bytes, (unsigned long long)from,
-             (unsigned long long)to);
+        fail(warp, RUNG_BOUNDS, "a copy of %u bytes, from 0x%llx to 0x%llx: all must be multiples of 16", bytes,
+             (unsigned long long)from, (unsigned long long)to);
     bool shared = from_shared;
-    const uint8_t* const data = from_shared ? shared_place(warp, (from & 0xffffff) | warp.block->in_cluster << 24, bytes)
-                                            : place(warp, from, 0, bytes, shared);
+    const uint8_t* const data = from_shared
+                                    ? shared_place(warp, (from & 0xffffff) | warp.block->in_cluster << 24, bytes)
+                                    : place(warp, from, 0, bytes, shared);
     if (!shared) require_inside_of_copy(warp, op, from, bytes, false);
-    std::vector<Piece> pieces = {{from_shared ? (from & 0xffffff) - launch.reserved_shared : from, bytes, from_shared, false, 0}};
+    std::vector<Piece> pieces = {
+        {from_shared ? (from & 0xffffff) - launch.reserved_shared : from, bytes, from_shared, false, 0}};
     if (!out)
         return deliver(warp, op, pieces, data, bytes, bytes, 0, uint32_t(to), uniform(warp, op.s[0], 1),
                        op.has("MULTICAST") ? amount >> 16 : 0, how, type);
     uint8_t* const target = place(warp, to, 0, bytes, shared);
     require_inside_of_copy(warp, op, to, bytes, true);
-    look_as(warp, op, Agent::Out, from & 0xffffff, bytes, warp.block, false), look_as(warp, op, Agent::Out, to, bytes, nullptr, true);
-    if (how == Reduction::None) memcpy(target, data, bytes);
-    else reduce(how, type, target, data, bytes);
+    look_as(warp, op, Agent::Out, from & 0xffffff, bytes, warp.block, false),
+        look_as(warp, op, Agent::Out, to, bytes, nullptr, true);
+    if (how == Reduction::None)
+        memcpy(target, data, bytes);
+    else
+        reduce(how, type, target, data, bytes);
     pieces.push_back({to, bytes, false, true, 0});
     begin_copy(warp, nullptr, bytes);
     count_copy(warp, op, pieces);
@@ -469,7 +528,12 @@ bool prepare_bulk(Op& op)
 
 struct Box  // rows of a tile, piece by piece in its order: in the tensor, or outside of it
 {
-    struct Row { uint64_t at; unsigned bytes; bool inside; };
+    struct Row
+    {
+        uint64_t at;
+        unsigned bytes;
+        bool inside;
+    };
     std::vector<Row> rows;
     unsigned bytes = 0, inside = 0;
 
@@ -478,8 +542,10 @@ struct Box  // rows of a tile, piece by piece in its order: in the tensor, or ou
         if (count <= 0) return;
         const unsigned size = unsigned(count) * element;
         Row* const last = rows.empty() ? nullptr : &rows.back();
-        if (last && last->inside == in_tensor && (!in_tensor || last->at + last->bytes == at)) last->bytes += size;
-        else rows.push_back({at, size, in_tensor});
+        if (last && last->inside == in_tensor && (!in_tensor || last->at + last->bytes == at))
+            last->bytes += size;
+        else
+            rows.push_back({at, size, in_tensor});
         bytes += size, inside += in_tensor ? size : 0;
     }
 };
@@ -488,7 +554,8 @@ Box box_of(const TensorMapFields& map, const int64_t* first)
 {
     Box box;
     int64_t count[5] = {1, 1, 1, 1, 1}, step[5] = {1, 1, 1, 1, 1}, k[5] = {};
-    for (unsigned d = 0; d < map.rank; d++) step[d] = map.element_strides[d], count[d] = (map.box[d] + step[d] - 1) / step[d];
+    for (unsigned d = 0; d < map.rank; d++)
+        step[d] = map.element_strides[d], count[d] = (map.box[d] + step[d] - 1) / step[d];
     for (k[4] = 0; k[4] < count[4]; k[4]++)
         for (k[3] = 0; k[3] < count[3]; k[3]++)
             for (k[2] = 0; k[2] < count[2]; k[2]++)
@@ -503,7 +570,8 @@ Box box_of(const TensorMapFields& map, const int64_t* first)
                     const auto at = [&](int64_t c) { return uint64_t(row + c * map.element_bytes); };
                     if (step[0] == 1) {
                         const int64_t from = std::clamp<int64_t>(-first[0], 0, count[0]);
-                        const int64_t to = inside ? std::clamp<int64_t>(int64_t(map.dims[0]) - first[0], from, count[0]) : from;
+                        const int64_t to =
+                            inside ? std::clamp<int64_t>(int64_t(map.dims[0]) - first[0], from, count[0]) : from;
                         box.add(false, 0, from, map.element_bytes);
                         box.add(true, at(first[0] + from), to - from, map.element_bytes);
                         box.add(false, 0, count[0] - to, map.element_bytes);
@@ -519,14 +587,18 @@ Box box_of(const TensorMapFields& map, const int64_t* first)
 // A map that a kernel has made: the instructions of tensormap.replace write these bits.
 TensorMapFields map_of(const uint8_t* bits)
 {
-    const auto word = [&](unsigned at) { uint32_t found; return memcpy(&found, bits + at, 4), found; };
+    const auto word = [&](unsigned at) {
+        uint32_t found;
+        return memcpy(&found, bits + at, 4), found;
+    };
     const uint32_t kind = word(8) >> 7 & 15;
     static const uint8_t BYTES[] = {1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4};
     TensorMapFields map = {};
     if (kind >= sizeof BYTES || word(8) >> 11 & 3) return map;  // an element of 4 bits, or interleaved
     map.magic = rung_emulator::TENSOR_MAP_MAGIC;
     memcpy(&map.address, bits, 8);
-    map.rank = uint8_t((word(8) >> 4 & 7) + 1), map.element_bytes = BYTES[kind], map.is_float = kind > 10 ? 2 : kind > 5;
+    map.rank = uint8_t((word(8) >> 4 & 7) + 1), map.element_bytes = BYTES[kind],
+    map.is_float = kind > 10 ? 2 : kind > 5;
     map.swizzle = uint8_t(word(8) >> 13 & 3), map.fill = uint8_t(word(8) >> 15 & 1);
     for (unsigned d = 0; d < 5; d++) {
         if (d < 4) map.strides[d] = (uint64_t(word(12 + 4 * d)) | uint64_t(word(28) >> 4 * d & 15) << 32) << 4;
@@ -551,7 +623,8 @@ Box box_at(Warp& warp, const Op& op, unsigned coordinates, const TensorMapFields
     if (map->rank != op.flags) fail(warp, RUNG_BOUNDS, "a tensor map of %u dimensions", map->rank);
     const unsigned inner = map->box[0] * map->element_bytes;
     if (inner % 16 || (map->swizzle && inner != 16u << map->swizzle))
-        fail(warp, RUNG_UNSUPPORTED, "a box of %u bytes in the first dimension, with swizzle %u, is not executed", inner, map->swizzle);
+        fail(warp, RUNG_UNSUPPORTED, "a box of %u bytes in the first dimension, with swizzle %u, is not executed",
+             inner, map->swizzle);
     int64_t first[5] = {};
     for (unsigned d = 0; d < map->rank; d++) first[d] = int32_t(uniform(warp, op.s[0], coordinates + d));
     return box_of(*map, first);
@@ -580,8 +653,8 @@ void load_tile(Warp& warp, const Op& op, uint32_t)  // [UR, the barrier, coordin
         for (uint32_t& word : data) word = (word + 0x1000) & 0xffffe000;
     const uint32_t target = uniform(warp, op.s[0], 0);
     if (target % 128) fail(warp, RUNG_BOUNDS, "a tile begins at no multiple of 128 bytes");
-    deliver(warp, op, pieces, reinterpret_cast<const uint8_t*>(data.data()), box.bytes, box.inside, map->swizzle, target,
-            uniform(warp, op.s[0], 1), op.has("MULTICAST") ? value(warp, op.s[2], 0) >> 16 : 0);
+    deliver(warp, op, pieces, reinterpret_cast<const uint8_t*>(data.data()), box.bytes, box.inside, map->swizzle,
+            target, uniform(warp, op.s[0], 1), op.has("MULTICAST") ? value(warp, op.s[2], 0) >> 16 : 0);
 }
 
 void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: the map]
@@ -600,8 +673,11 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
     Type type;
     reduction_of(op, how, type);
     if (map->is_float)
-        type = map->element_bytes == 2 ? Type::BF16 : map->element_bytes == 4 ? Type::F32 : Type::F64;  // the map's type
-    else type = map->element_bytes == 8 ? Type::U64 : Type::U32;
+        type = map->element_bytes == 2   ? Type::BF16
+               : map->element_bytes == 4 ? Type::F32
+                                         : Type::F64;  // the map's type
+    else
+        type = map->element_bytes == 8 ? Type::U64 : Type::U32;
     std::vector<Piece> pieces = {{(start & 0xffffff) - launch.reserved_shared, box.bytes, true, false, map->swizzle}};
     const uint8_t* from = data.data();
     for (const Box::Row& row : box.rows) {
@@ -610,8 +686,10 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
             uint8_t* const to = place(warp, row.at, 0, row.bytes, shared);
             require_inside_of_copy(warp, op, row.at, row.bytes, true);
             look_as(warp, op, Agent::Out, row.at, row.bytes, nullptr, true);
-            if (how == Reduction::None) memcpy(to, from, row.bytes);
-            else reduce(how, type, to, from, row.bytes);
+            if (how == Reduction::None)
+                memcpy(to, from, row.bytes);
+            else
+                reduce(how, type, to, from, row.bytes);
             pieces.push_back({row.at, row.bytes, false, true, 0});
         }
         from += row.bytes;
@@ -630,7 +708,8 @@ bool prepare_tile(Op& op)
     return op.flags >= 1 && op.flags <= 5 && reduction_of(op, how, type) == (op.name == "UTMAREDG");
 }
 
-// ---- STAS, REDAS: of lanes, to a place in the cluster's shared memory; its barrier is in the second register -----------
+// ---- STAS, REDAS: of lanes, to a place in the cluster's shared memory; its barrier is in the second register
+// -----------
 
 void store_and_signal(Warp& warp, const Op& op, uint32_t lanes)
 {
@@ -650,8 +729,10 @@ void store_and_signal(Warp& warp, const Op& op, uint32_t lanes)
         uint32_t words[4];
         for (unsigned i = 0; i < bytes / 4; i++) words[i] = from.index == ZERO ? 0 : warp.r[from.index + i][l];
         uint8_t* const target = shared_place(warp, at, bytes);
-        if (how == Reduction::None) memcpy(target, words, bytes);
-        else reduce(how, type, target, reinterpret_cast<const uint8_t*>(words), bytes);
+        if (how == Reduction::None)
+            memcpy(target, words, bytes);
+        else
+            reduce(how, type, target, reinterpret_cast<const uint8_t*>(words), bytes);
         to[l] = (at & 0xffffff) - launch.reserved_shared;
         BytesBarrier& b = barrier_at(warp, block_of(warp, at_barrier), at_barrier);
         look_as_barrier(warp, op, b, at & 0xffffff, bytes, &block_of(warp, at), true, l);
@@ -670,7 +751,8 @@ bool prepare_store_and_signal(Op& op)
     return reduction_of(op, how, type) == (op.name == "REDAS");
 }
 
-// ---- warp groups and the rest -------------------------------------------------------------------------------------------------
+// ---- warp groups and the rest
+// -------------------------------------------------------------------------------------------------
 
 void no_effect(Warp&, const Op&, uint32_t) {}
 
@@ -701,7 +783,8 @@ void look_at_cluster(Block& block)
 
 void arrive_in_cluster(Warp& warp, const Op&, uint32_t)
 {
-    if (warp.split().lanes != warp.alive) fail(warp, RUNG_UNSUPPORTED, "a part of a warp arrives at the cluster's barrier, which is not executed");
+    if (warp.split().lanes != warp.alive)
+        fail(warp, RUNG_UNSUPPORTED, "a part of a warp arrives at the cluster's barrier, which is not executed");
     warp.block->cluster_arrived |= 1u << warp.rank;
     release_to(warp, warp.block->cluster->front()->cluster_clock), step(warp);
 }
@@ -730,8 +813,10 @@ void registers(Warp& warp, const Op& op, uint32_t)
     for (const auto& other : warp.block->warps)
         if (other.get() != &warp) all += (other->registers ? other->registers : launch.registers) * WARP;
     const bool fits = all <= 65536 || !launch.races;
-    if (fits) warp.registers = wanted, launch.changes++;
-    else warp.pauses = true;
+    if (fits)
+        warp.registers = wanted, launch.changes++;
+    else
+        warp.pauses = true;
     if (op.outs) warp.set(op.p[0], fits ? ALL : 0, ALL);
 }
 

@@ -1,5 +1,5 @@
-// Shared memory and the first cache, which have one data path; the share of the second cache and of DRAM that a multiprocessor
-// has when all do the same; the copy engine.
+// Shared memory and the first cache, which have one data path; the share of the second cache and of DRAM that a
+// multiprocessor has when all do the same; the copy engine.
 #include "model.h"
 
 #include <set>
@@ -16,11 +16,13 @@ struct Part  // a region of memory
     bool kept = false;                   // an earlier launch has left it in the second cache
 };
 std::vector<Part> parts;
-std::vector<std::pair<uint64_t, uint64_t>> left, touched_now;  // regions that launches have touched since nothing was in the second cache; by the last
+std::vector<std::pair<uint64_t, uint64_t>> left,
+    touched_now;  // regions that launches have touched since nothing was in the second cache; by the last
 
 const Part* part_of(uint64_t sector)
 {
-    const auto next = std::upper_bound(parts.begin(), parts.end(), sector, [](uint64_t s, const Part& p) { return s < p.from; });
+    const auto next =
+        std::upper_bound(parts.begin(), parts.end(), sector, [](uint64_t s, const Part& p) { return s < p.from; });
     return next == parts.begin() || sector >= std::prev(next)->to ? nullptr : &*std::prev(next);
 }
 
@@ -39,7 +41,7 @@ double covered(const std::unordered_set<uint64_t>& a, const std::unordered_set<u
     return a.empty() ? 0 : double(common) / double(a.size());
 }
 
-constexpr double STAYS = 0.6;     // of the second cache, that launches find what earlier ones touched
+constexpr double STAYS = 0.6;  // of the second cache, that launches find what earlier ones touched
 constexpr size_t WAYS = 4;
 
 }  // namespace
@@ -52,8 +54,9 @@ void remember_launch()
     touched_now.clear();
 }
 
-// Blocks that read one sector: all blocks' sectors over those of the region. Whether neighbours share tells how soon a region has
-// been read as a whole: by neighbours, row after row of blocks; by distant ones, as soon as one row of them has run.
+// Blocks that read one sector: all blocks' sectors over those of the region. Whether neighbours share tells how soon a
+// region has been read as a whole: by neighbours, row after row of blocks; by distant ones, as soon as one row of them
+// has run.
 void measure_sharing(const Constants& c, uint64_t blocks, double together, double sets)
 {
     parts.clear();
@@ -64,12 +67,15 @@ void measure_sharing(const Constants& c, uint64_t blocks, double together, doubl
         for (const auto& s : streams) each_sector(*s, [&](uint64_t sector, bool) { all.push_back(sector); });
         std::sort(all.begin(), all.end());
         for (const uint64_t sector : all)
-            if (regions.empty() || sector > regions.back().second + (1 << 15)) regions.push_back({sector, sector + 1});
-            else regions.back().second = sector + 1;
+            if (regions.empty() || sector > regions.back().second + (1 << 15))
+                regions.push_back({sector, sector + 1});
+            else
+                regions.back().second = sector + 1;
     }
     std::sort(regions.begin(), regions.end());
     for (const auto& r : regions) parts.push_back({r.first, r.second});
-    std::unordered_map<uint32_t, std::unordered_map<const Part*, std::unordered_set<uint64_t>>> read, written;  // by unit
+    std::unordered_map<uint32_t, std::unordered_map<const Part*, std::unordered_set<uint64_t>>> read,
+        written;  // by unit
     for (const auto& s : streams)
         each_sector(*s, [&](uint64_t sector, bool store) {
             if (const Part* part = part_of(sector)) (store ? written : read)[s->unit][part].insert(sector);
@@ -91,14 +97,18 @@ void measure_sharing(const Constants& c, uint64_t blocks, double together, doubl
         part.readers = std::min(std::max(1.0, each * units / size), units);
         part.writers = std::max(1.0, writes / sampled * units / size);
         for (size_t i = 1; i < known.size(); i++)
-            if (known[i] == known[i - 1] + 1) near = std::max(near, covered(read[known[i - 1]][&part], read[known[i]][&part]));
+            if (known[i] == known[i - 1] + 1)
+                near = std::max(near, covered(read[known[i - 1]][&part], read[known[i]][&part]));
         if (known.size() > 1) far = covered(read[known.front()][&part], read[known.back()][&part]);
         part.by_all = far > 0.9 && near > 0.9;
         part.early = part.by_all || (near < 0.1 && part.readers > 1.5 && size / std::max(each, 1.0) <= together);
         touched += std::min(size, (reads + writes) / sampled * units) * 32;
     }
     for (Part& part : parts)
-        part.kept = touched * (std::find(left.begin(), left.end(), std::make_pair(part.from, part.to)) != left.end() ? 1 : sets) < STAYS * c.second_cache_size;
+        part.kept =
+            touched *
+                (std::find(left.begin(), left.end(), std::make_pair(part.from, part.to)) != left.end() ? 1 : sets) <
+            STAYS * c.second_cache_size;
     std::set<std::pair<uint64_t, uint64_t>> here;
     for (auto& [unit, of] : read)
         for (auto& [part, sectors] : of) here.insert({part->from, part->to});
@@ -108,12 +118,13 @@ void measure_sharing(const Constants& c, uint64_t blocks, double together, doubl
 }
 
 Memories::Memories(const Constants& constants, double used_shared, double active_)
-    : c(constants), second_rate(std::min(c.port_bytes, c.second_cache_bytes / active_)), memory_rate(std::min(c.port_bytes, c.memory_bytes / active_)),
+    : c(constants),
+      second_rate(std::min(c.port_bytes, c.second_cache_bytes / active_)),
+      memory_rate(std::min(c.port_bytes, c.memory_bytes / active_)),
       active(active_),
-      sets(std::max<size_t>(4, size_t(std::max(0.0, c.first_cache_size - used_shared)) / 128 / WAYS)), lines(sets)
-{
-    memory_free = c.cold_start;
-}
+      sets(std::max<size_t>(4, size_t(std::max(0.0, c.first_cache_size - used_shared)) / 128 / WAYS)),
+      lines(sets)
+{ memory_free = c.cold_start; }
 
 double Memories::shared(double at, const Ask& ask) { return path(at, ask.passes) + c.shared_latency; }
 
@@ -126,7 +137,8 @@ double Memories::from_second(double at, uint64_t sector, uint32_t copy, bool fir
     const double read = std::max(memory_free, asked);
     memory_free = read + 32 / memory_rate / (part ? part->readers : 1);
     if (!first_wave && part && part->early) return std::max(asked + c.second_cache_latency, read);
-    const auto [known, unknown] = fetched.try_emplace(sector / uint64_t(c.fetch) | uint64_t(copy) << 44, read + c.memory_latency);
+    const auto [known, unknown] =
+        fetched.try_emplace(sector / uint64_t(c.fetch) | uint64_t(copy) << 44, read + c.memory_latency);
     return unknown ? known->second : std::max(asked + c.second_cache_latency, known->second);
 }
 
@@ -151,8 +163,8 @@ double Memories::load(double at, const Stream& s, const Ask& ask, uint32_t copy,
                 if (under_way->second > known) {  // on its way: it waits as what is not there
                     if (line != last) path_free += c.pending_line, last = line;
                     done = std::max(done, under_way->second);
-                }
-                else coming.erase(under_way);
+                } else
+                    coming.erase(under_way);
             }
             continue;
         }
@@ -179,9 +191,11 @@ double Memories::load(double at, const Stream& s, const Ask& ask, uint32_t copy,
 
 double Memories::store(double at, const Stream& s, const Ask& ask, bool atomic)
 {
-    const double sent = path(at, std::max({1.0, ask.passes * c.line, ask.count * 32 / 128.0})), asked = std::max(store_free, sent);
+    const double sent = path(at, std::max({1.0, ask.passes * c.line, ask.count * 32 / 128.0})),
+                 asked = std::max(store_free, sent);
     store_free = asked + std::max(ask.passes * c.stored_line, ask.count * 32 / second_rate);
-    path_free = std::max(path_free, store_free - c.stores_wait), stored = std::max(stored, store_free + c.second_cache_latency);
+    path_free = std::max(path_free, store_free - c.stores_wait),
+    stored = std::max(stored, store_free + c.second_cache_latency);
     const Part* const part = ask.count ? part_of(s.sectors[ask.first]) : nullptr;
     memory_free = std::max(memory_free, sent) + ask.count * 32 / memory_rate / (part ? part->writers : 1);
     return atomic ? asked + c.second_cache_latency + c.atomic_latency : sent;
@@ -192,7 +206,8 @@ double Memories::bulk(double at, const Stream& s, const Ask& ask, uint32_t copy,
     double begins = std::max(engine_free, at), done = begins + c.copy_latency;
     engine_free = begins + std::max(c.copy_interval, ask.amount / c.port_bytes / 2);
     if (ask.store) return done = std::max(done, store(begins, s, ask, false));
-    for (uint32_t i = 0; i < ask.count; i++) done = std::max(done, from_second(begins, s.sectors[ask.first + i], copy, first_wave) + c.copy_latency);
+    for (uint32_t i = 0; i < ask.count; i++)
+        done = std::max(done, from_second(begins, s.sectors[ask.first + i], copy, first_wave) + c.copy_latency);
     path_free = std::max(path_free, begins) + ask.amount / 128.0;
     return done;
 }

@@ -36,7 +36,8 @@ void block_index(uint32_t unit, unsigned rank, uint32_t* index)
 {
     const uint32_t *const c = launch.cluster, *const g = launch.grid;
     const uint64_t across = g[0] / c[0], down = g[1] / c[1];
-    index[0] = uint32_t(unit % across * c[0] + rank % c[0]), index[1] = uint32_t(unit / across % down * c[1] + rank / c[0] % c[1]);
+    index[0] = uint32_t(unit % across * c[0] + rank % c[0]),
+    index[1] = uint32_t(unit / across % down * c[1] + rank / c[0] % c[1]);
     index[2] = uint32_t(unit / (across * down) * c[2] + rank / (c[0] * c[1]));
 }
 
@@ -67,7 +68,8 @@ void join(Warp& w, uint32_t lanes, uint32_t pc)
         if (s.pc == pc && s.wait == Wait::None && s.lanes & lanes) {
             whole.lanes |= s.lanes;
             w.splits.erase(w.splits.begin() + long(i));
-        } else i++;
+        } else
+            i++;
     }
     if (whole.lanes) w.splits.insert(w.splits.begin(), whole), w.now = 0;
 }
@@ -75,10 +77,12 @@ void join(Warp& w, uint32_t lanes, uint32_t pc)
 bool converged(Warp& w, size_t i)
 {
     const Split at = w.splits[i];
-    const uint32_t wanted = at.wait == Wait::Converge ? w.converge[at.wanted][__builtin_ctz(at.lanes)] & w.alive : at.wanted & w.alive;
+    const uint32_t wanted =
+        at.wait == Wait::Converge ? w.converge[at.wanted][__builtin_ctz(at.lanes)] & w.alive : at.wanted & w.alive;
     uint32_t here = 0;
     const auto waits = [&](const Split& s) {
-        return s.wait == at.wait && s.wanted == at.wanted && s.lanes & wanted && (at.wait == Wait::Together || s.pc == at.pc);
+        return s.wait == at.wait && s.wanted == at.wanted && s.lanes & wanted &&
+               (at.wait == Wait::Together || s.pc == at.pc);
     };
     for (const Split& s : w.splits)
         if (waits(s)) here |= s.lanes;
@@ -103,7 +107,8 @@ void reconverge(Warp& w)
 
 namespace {
 
-// ---- barriers of a block -------------------------------------------------------------------------------------------------
+// ---- barriers of a block
+// -------------------------------------------------------------------------------------------------
 
 // A barrier of all threads wants each of them, at one place in their warp.
 void require_all(const Block& block, const NamedBarrier& barrier, unsigned number)
@@ -117,7 +122,8 @@ void require_all(const Block& block, const NamedBarrier& barrier, unsigned numbe
             if (s.wait != Wait::Barrier || s.wanted != number) continue;
             if (one && one->pc != s.pc) {
                 executing = &launch.program->ops[s.pc - 1];
-                fail(*warp, RUNG_BARRIER, "lanes of one warp wait at different barriers: %08x and %08x", one->lanes, s.lanes);
+                fail(*warp, RUNG_BARRIER, "lanes of one warp wait at different barriers: %08x and %08x", one->lanes,
+                     s.lanes);
             }
             one = &s;
         }
@@ -128,8 +134,9 @@ void require_all(const Block& block, const NamedBarrier& barrier, unsigned numbe
                     executing = &launch.program->ops[s.pc - 1];
                     const unsigned gone = first + unsigned(__builtin_ctz(all & ~warp->alive));
                     const uint32_t* const size = launch.block;
-                    fail(*other, RUNG_BARRIER, "a __syncthreads that not every thread reaches: thread (%u, %u, %u) has returned", gone % size[0],
-                         gone / size[0] % size[1], gone / (size[0] * size[1]));
+                    fail(*other, RUNG_BARRIER,
+                         "a __syncthreads that not every thread reaches: thread (%u, %u, %u) has returned",
+                         gone % size[0], gone / size[0] % size[1], gone / (size[0] * size[1]));
                 }
     }
 }
@@ -180,7 +187,9 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
     unsigned count = 0;
     for (const Operand& o : op.every)
         if (o.kind != Kind::Predicate && count < 2) sources[count++] = &o;
-    const auto number_at = [&](unsigned i) { return sources[i]->kind == Kind::Number ? sources[i]->value : value_of(w, *sources[i], lanes); };
+    const auto number_at = [&](unsigned i) {
+        return sources[i]->kind == Kind::Number ? sources[i]->value : value_of(w, *sources[i], lanes);
+    };
     const unsigned number = number_at(0) & 15;
     NamedBarrier& barrier = block.barriers[number];
     barrier.count = count > 1 ? number_at(1) : 0;
@@ -191,12 +200,16 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
         for (const Operand& o : op.every)
             if (o.kind == Kind::Predicate) vote = &o;
         const uint32_t yes = vote ? w.predicate(*vote) & lanes : lanes;
-        if (op.has("POPC")) barrier.sum += unsigned(__builtin_popcount(yes));
-        else if (op.has("OR")) barrier.sum |= yes ? ALL : 0;
-        else barrier.sum = (barrier.arrived || barrier.sum ? barrier.sum : ALL) & (yes == lanes ? ALL : 1);
+        if (op.has("POPC"))
+            barrier.sum += unsigned(__builtin_popcount(yes));
+        else if (op.has("OR"))
+            barrier.sum |= yes ? ALL : 0;
+        else
+            barrier.sum = (barrier.arrived || barrier.sum ? barrier.sum : ALL) & (yes == lanes ? ALL : 1);
     }
     acquire_ticket(w), release_to(w, barrier.clock);
-    if (op.has("ARV")) barrier.arrived += WARP, step(w);
+    if (op.has("ARV"))
+        barrier.arrived += WARP, step(w);
     else {
         barrier.of_warp[w.rank] |= lanes;
         w.split().wait = Wait::Barrier, w.split().wanted = number;
@@ -211,7 +224,8 @@ void b2r(Warp& w, const Op& op, uint32_t lanes)
     if (op.ins) w.set(op.in[0], made == ALL ? ALL : 0, lanes);
 }
 
-// ---- branches --------------------------------------------------------------------------------------------------------------
+// ---- branches
+// --------------------------------------------------------------------------------------------------------------
 
 void go(Warp& w, uint32_t lanes, uint32_t target)
 {
@@ -239,15 +253,18 @@ void bra(Warp& w, const Op& op, uint32_t lanes)
         const uint32_t whole = value_of(w, op.every[0], lanes) & w.alive;
         if ((lanes & whole) == whole) return;
         lanes = w.split().lanes;  // lanes whose masks differ have a false guard: then all go
-    } else if (op.has("ANY")) lanes = lanes ? w.split().lanes : 0;
-    else if (op.has("U")) lanes = lanes == w.split().lanes ? lanes : 0;
+    } else if (op.has("ANY"))
+        lanes = lanes ? w.split().lanes : 0;
+    else if (op.has("U"))
+        lanes = lanes == w.split().lanes ? lanes : 0;
     if (lanes) go(w, lanes, op.target);
 }
 
 void go_to(Warp& w, uint32_t lanes, uint32_t address)
 {
     const auto found = launch.program->at.find(address);
-    if (found == launch.program->at.end()) fail(w, RUNG_BOUNDS, "a branch goes to %#x, where there is no instruction", address);
+    if (found == launch.program->at.end())
+        fail(w, RUNG_BOUNDS, "a branch goes to %#x, where there is no instruction", address);
     go(w, lanes, found->second);
 }
 
@@ -273,10 +290,13 @@ void call(Warp& w, const Op& op, uint32_t lanes)
 {
     const Operand* const to = op.every.empty() ? nullptr : &op.every.back();
     if (to && to->kind == Kind::Number) return go_to(w, lanes, to->value);
-    if (!to || to->kind != Kind::Register) fail(w, RUNG_UNSUPPORTED, "a function that is not part of the kernel is called");
+    if (!to || to->kind != Kind::Register)
+        fail(w, RUNG_UNSUPPORTED, "a function that is not part of the kernel is called");
     const unsigned first = unsigned(__builtin_ctz(lanes));
-    if (!op.has("ABS")) go_to_registers(w, op, lanes, 0);
-    else call_driver(w, w.r[to->index][first] | uint64_t(w.r[to->index + 1][first]) << 32, lanes);
+    if (!op.has("ABS"))
+        go_to_registers(w, op, lanes, 0);
+    else
+        call_driver(w, w.r[to->index][first] | uint64_t(w.r[to->index + 1][first]) << 32, lanes);
 }
 
 void ret(Warp& w, const Op& op, uint32_t lanes) { go_to_registers(w, op, lanes, 0); }
@@ -301,8 +321,10 @@ void bsync(Warp& w, const Op& op, uint32_t)
 {
     Split& s = w.split();
     s.wait = Wait::Converge, s.wanted = op.every[0].index & 15;
-    if (w.converge[s.wanted][__builtin_ctz(s.lanes)] == s.lanes) s.wait = Wait::None;
-    else reconverge(w);
+    if (w.converge[s.wanted][__builtin_ctz(s.lanes)] == s.lanes)
+        s.wait = Wait::None;
+    else
+        reconverge(w);
 }
 
 void leave(Warp& w, const Op& op, uint32_t lanes)  // BREAK
@@ -339,10 +361,13 @@ void warpsync(Warp& w, const Op& op, uint32_t lanes)
             if (masks[l] >> l & 1) return;
             Fault fault(RUNG_BARRIER);
             fault.at = where(w, op, l);
-            snprintf(fault.text, sizeof fault.text, "the mask %08x of the lanes that come together lacks the lane itself", masks[l]);
+            snprintf(fault.text, sizeof fault.text,
+                     "the mask %08x of the lanes that come together lacks the lane itself", masks[l]);
             throw fault;
         });
-    if (masks) each(whole, [&](unsigned l) { others |= uint32_t(masks[l] != wanted) << l, lacking |= masks[l] & w.alive & ~whole; });
+    if (masks)
+        each(whole,
+             [&](unsigned l) { others |= uint32_t(masks[l] != wanted) << l, lacking |= masks[l] & w.alive & ~whole; });
     if (others && (lacking || op.has("EXCLUSIVE") || op.has("COLLECTIVE"))) {
         w.split().lanes &= ~others;
         while (others) {
@@ -355,8 +380,10 @@ void warpsync(Warp& w, const Op& op, uint32_t lanes)
     }
     Split& s = w.split();
     s.wait = Wait::Together, s.wanted = wanted;
-    if (!(s.wanted & w.alive & ~whole)) s.wait = Wait::None, meet(w, wanted);
-    else reconverge(w);
+    if (!(s.wanted & w.alive & ~whole))
+        s.wait = Wait::None, meet(w, wanted);
+    else
+        reconverge(w);
 }
 
 // ptxas leaves a NOP where the lanes of a __syncwarp have come together.
@@ -372,20 +399,30 @@ void invalidate(Warp& w, const Op& op, uint32_t)
 
 void nothing(Warp&, const Op&, uint32_t) {}
 void sleep(Warp& w, const Op&, uint32_t) { w.pauses = true; }
-void trap(Warp& w, const Op&, uint32_t) { fail(w, RUNG_TRAP, "the kernel traps (__trap(), or what the compiler knows to be undefined, such as a write to a null pointer)"); }
+void trap(Warp& w, const Op&, uint32_t)
+{
+    fail(w, RUNG_TRAP,
+         "the kernel traps (__trap(), or what the compiler knows to be undefined, such as a write to a null pointer)");
+}
 
-// ---- the order of execution ------------------------------------------------------------------------------------------------
+// ---- the order of execution
+// ------------------------------------------------------------------------------------------------
 
 uint32_t drawn;
 
 uint32_t draw() { return drawn = drawn * 1664525u + 1013904223u, drawn ^ drawn >> 15; }
 
 constexpr uint64_t MOST_IDLE = 4096;  // polls of each warp, between which nothing changes, until they are for ever
-constexpr uint64_t TURN = 1024;  // instructions of a warp until the others have their turn
+constexpr uint64_t TURN = 1024;       // instructions of a warp until the others have their turn
 
-enum class Turn { Nothing, Waits, Ended };  // it executed nothing; it executed something and waits; the others have their turn
+enum class Turn {
+    Nothing,
+    Waits,
+    Ended
+};  // it executed nothing; it executed something and waits; the others have their turn
 
-// The next split has its turn. All of a warp share the uniform registers, which the compiler uses as if none were interrupted.
+// The next split has its turn. All of a warp share the uniform registers, which the compiler uses as if none were
+// interrupted.
 void interrupt(Warp& w)
 {
     if (w.splits.size() < 2) return w.kept.clear();
@@ -395,7 +432,8 @@ void interrupt(Warp& w)
         for (const Split& other : w.splits) used |= 1ull << other.kept;
         const unsigned free = unsigned(__builtin_ctzll(~(used | 1)));
         w.kept.resize(std::max<size_t>(w.kept.size(), free));
-        for (unsigned i = 0; i < UNIFORM; i++) w.kept[free - 1][i] = i < 63 ? w.r[FIRST_UNIFORM + i][0] : w.p[FIRST_UNIFORM_PREDICATE + i - 63];
+        for (unsigned i = 0; i < UNIFORM; i++)
+            w.kept[free - 1][i] = i < 63 ? w.r[FIRST_UNIFORM + i][0] : w.p[FIRST_UNIFORM_PREDICATE + i - 63];
         s.kept = free;
     }
     w.now = unsigned((w.now + 1) % w.splits.size());
@@ -405,8 +443,10 @@ void resume(Warp& w, Split& s)
 {
     const auto& kept = w.kept[s.kept - 1];
     for (unsigned i = 0; i < UNIFORM; i++)
-        if (i < 63) std::fill(w.r[FIRST_UNIFORM + i], w.r[FIRST_UNIFORM + i] + WARP, kept[i]);
-        else w.p[FIRST_UNIFORM_PREDICATE + i - 63] = kept[i];
+        if (i < 63)
+            std::fill(w.r[FIRST_UNIFORM + i], w.r[FIRST_UNIFORM + i] + WARP, kept[i]);
+        else
+            w.p[FIRST_UNIFORM_PREDICATE + i - 63] = kept[i];
     s.kept = 0;
 }
 
@@ -417,13 +457,15 @@ Turn run_warp(Warp& w)
     w.gives_way = w.pauses = false;
     if (w.now < w.splits.size()) interrupt(w);
     uint64_t most = launch.order == 2 ? 1 + draw() % TURN : TURN;
-    while (w.clock - began < most || (w.splits.size() > 1 && w.clock - began < (most = TURN))) {  // lanes apart are not interrupted at once
+    while (w.clock - began < most ||
+           (w.splits.size() > 1 && w.clock - began < (most = TURN))) {  // lanes apart are not interrupted at once
         if (w.now >= w.splits.size()) w.now = 0;
         if (w.splits.empty()) break;
         if (w.split().wait != Wait::None) {
             size_t next = w.splits.size();
             for (size_t i = 0; i < w.splits.size(); i++)
-                if (w.splits[i].wait == Wait::None && (next == w.splits.size() || w.splits[i].pc < w.splits[next].pc)) next = i;
+                if (w.splits[i].wait == Wait::None && (next == w.splits.size() || w.splits[i].pc < w.splits[next].pc))
+                    next = i;
             if (next == w.splits.size()) break;
             w.now = unsigned(next);
         }
@@ -555,16 +597,22 @@ double seconds_now()
     for (const auto& block : unit.blocks)
         for (const auto& warp : block->warps)
             for (const Split& s : warp->splits) {
-                const Op& op = launch.program->ops[std::min<size_t>(s.wait == Wait::Barrier || s.wait == Wait::Converge ? s.pc - 1 : s.pc, launch.program->ops.size() - 1)];
+                const Op& op =
+                    launch.program
+                        ->ops[std::min<size_t>(s.wait == Wait::Barrier || s.wait == Wait::Converge ? s.pc - 1 : s.pc,
+                                               launch.program->ops.size() - 1)];
                 (s.wait == Wait::Barrier ? at_barriers : elsewhere)++;
                 if (s.wait == Wait::Barrier)
                     for (const Split& other : warp->splits) mixed += other.wait == Wait::Together;
                 if (!told++) fault.at = where(*warp, op, WARP);
                 if (told > 4) continue;
                 char one[120];
-                snprintf(one, sizeof one, "%s warp %u of block (%u, %u, %u), lanes %08x, %s {%u}", told > 1 ? ";" : ":", warp->rank, block->index[0],
-                         block->index[1], block->index[2], s.lanes,
-                         s.wait == Wait::Barrier ? "waits at the barrier" : s.wait == Wait::None ? "polls or waits" : "waits for other lanes", op.number);
+                snprintf(one, sizeof one, "%s warp %u of block (%u, %u, %u), lanes %08x, %s {%u}", told > 1 ? ";" : ":",
+                         warp->rank, block->index[0], block->index[1], block->index[2], s.lanes,
+                         s.wait == Wait::Barrier ? "waits at the barrier"
+                         : s.wait == Wait::None  ? "polls or waits"
+                                                 : "waits for other lanes",
+                         op.number);
                 text += one;
             }
     if (mixed || (at_barriers && !elsewhere)) fault.kind = RUNG_BARRIER;
@@ -573,7 +621,8 @@ double seconds_now()
 }
 
 // A kernel whose warps go on for much longer than those that have ended does not end; another is only not ready yet.
-struct Progress { uint64_t ended = 0, all = 0, longest = 0; };  // units, and instructions of a warp that has ended
+struct Progress
+{ uint64_t ended = 0, all = 0, longest = 0; };  // units, and instructions of a warp that has ended
 constexpr uint64_t MUCH_LONGER = 16;
 
 void require_time(double began, const std::vector<std::unique_ptr<Unit>>& resident, const Progress& progress)
@@ -581,13 +630,17 @@ void require_time(double began, const std::vector<std::unique_ptr<Unit>>& reside
     if (launch.progress) launch.progress(progress.ended, progress.all);
     if (seconds_now() - began <= launch.seconds) return;
     bool endless = !progress.ended;
-    for (const auto& unit : resident)  // where blocks take turns, some of a persistent kernel end early, with no work left
+    for (const auto& unit :
+         resident)  // where blocks take turns, some of a persistent kernel end early, with no work left
         for (const auto& block : unit->blocks)
-            for (const auto& warp : block->warps) endless |= !launch.interleaved && warp->clock > MUCH_LONGER * progress.longest;
+            for (const auto& warp : block->warps)
+                endless |= !launch.interleaved && warp->clock > MUCH_LONGER * progress.longest;
     executing = nullptr;  // it is no instruction's fault
     if (!endless)
-        fail(*nobody(), RUNG_UNFINISHED, "after %.0f s of CPU time %llu of %llu %s have ended: all of them would take some %.0f s", launch.seconds,
-             (unsigned long long)progress.ended, (unsigned long long)progress.all, launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > 1 ? "clusters" : "blocks",
+        fail(*nobody(), RUNG_UNFINISHED,
+             "after %.0f s of CPU time %llu of %llu %s have ended: all of them would take some %.0f s", launch.seconds,
+             (unsigned long long)progress.ended, (unsigned long long)progress.all,
+             launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > 1 ? "clusters" : "blocks",
              (seconds_now() - began) / double(progress.ended) * double(progress.all));
     char text[100];
     snprintf(text, sizeof text, "the kernel does not end: it ran for %.0f s of CPU time", launch.seconds);
@@ -595,24 +648,30 @@ void require_time(double began, const std::vector<std::unique_ptr<Unit>>& reside
     fail(*nobody(), RUNG_DEADLOCK, "%s", text);
 }
 
-// Whether races are looked for in the next unit. Where fences order blocks, a check that leaves some out would tell of races that there are none.
+// Whether races are looked for in the next unit. Where fences order blocks, a check that leaves some out would tell of
+// races that there are none.
 constexpr uint64_t RACED_IN_SAMPLE = 16;
 void limit_races(double began, bool alone, uint64_t next)
 {
     static bool in_sample;
     if (!next) in_sample = false;
     if (!launch.race_seconds || seconds_now() - began <= launch.race_seconds) return;
-    if (alone) launch.races = in_sample = !launch.program->orders_blocks && next % RACED_IN_SAMPLE == 0;
-    else if (!in_sample) launch.races = false;
+    if (alone)
+        launch.races = in_sample = !launch.program->orders_blocks && next % RACED_IN_SAMPLE == 0;
+    else if (!in_sample)
+        launch.races = false;
 }
 
-constexpr size_t TOGETHER = 4;  // blocks, or clusters, that take turns in a random order where fences say that they may meet
+constexpr size_t TOGETHER =
+    4;  // blocks, or clusters, that take turns in a random order where fences say that they may meet
 
 void run_grid()
 {
-    const uint64_t all = uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2] / (launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
+    const uint64_t all = uint64_t(launch.grid[0]) * launch.grid[1] * launch.grid[2] /
+                         (launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
     const uint64_t units = records_only() ? chosen_units().size() : all;
-    const bool shuffles = launch.order == 2, interleaved = launch.interleaved = shuffles && launch.program->orders_blocks;
+    const bool shuffles = launch.order == 2,
+               interleaved = launch.interleaved = shuffles && launch.program->orders_blocks;
     std::vector<uint32_t> places(shuffles ? units : 0);
     drawn = launch.seed * 2654435761u + 12345u;
     make_pattern(std::max(launch.shared_bytes, launch.local_bytes * WARP));
@@ -622,7 +681,9 @@ void run_grid()
         const uint32_t j = uint32_t(draw() % (i + 1));
         places[i] = i, std::swap(places[i], places[j]);
     }
-    const auto place = [&](uint64_t n) { return records_only() ? chosen_units()[n] : shuffles ? places[n] : launch.order == 1 ? units - 1 - n : n; };
+    const auto place = [&](uint64_t n) {
+        return records_only() ? chosen_units()[n] : shuffles ? places[n] : launch.order == 1 ? units - 1 - n : n;
+    };
     std::vector<std::unique_ptr<Unit>> resident;
     uint64_t next = 0, steps = 0;
     Progress progress;
@@ -658,20 +719,27 @@ void run_grid()
                         const uint64_t before = warp->clock;
                         const Turn turn = run_warp(*warp);
                         steps += warp->clock - before;
-                        if (launch.steps && steps > launch.steps) executing = nullptr, fail(*nobody(), RUNG_UNFINISHED, "after %llu instructions", (unsigned long long)steps);
+                        if (launch.steps && steps > launch.steps)
+                            executing = nullptr,
+                            fail(*nobody(), RUNG_UNFINISHED, "after %llu instructions", (unsigned long long)steps);
                         did_anything |= turn != Turn::Nothing, again |= turn == Turn::Waits;
                         busy |= turn == Turn::Ended && !warp->pauses;
-                        idle = turn == Turn::Ended && warp->pauses && launch.changes == changes ? idle + 1 : turn == Turn::Nothing ? idle : 0;
+                        idle = turn == Turn::Ended && warp->pauses && launch.changes == changes ? idle + 1
+                               : turn == Turn::Nothing                                          ? idle
+                                                                                                : 0;
                         changes = launch.changes;
                         if (idle > MOST_IDLE * turns.size() * resident.size() && (next == units || launch.strict))
                             tell_deadlock(unit, "all threads that go on poll what no longer changes");
                     }
             }
-            if (finished(unit, progress.longest)) resident.erase(resident.begin() + long(i)), progress.ended++;
-            else i++;
+            if (finished(unit, progress.longest))
+                resident.erase(resident.begin() + long(i)), progress.ended++;
+            else
+                i++;
             require_time(began, resident, progress);
         }
-        if (!did_anything && (next == units || launch.strict) && !resident.empty()) tell_deadlock(*resident.front(), "no thread can go on");
+        if (!did_anything && (next == units || launch.strict) && !resident.empty())
+            tell_deadlock(*resident.front(), "no thread can go on");
     }
 }
 

@@ -11,7 +11,8 @@ namespace {
 
 const Table& table()
 {
-    static const Table& made = []() -> const Table& {  // never destroyed: kernels may run after the statics of main's libraries
+    static const Table& made =
+        []() -> const Table& {  // never destroyed: kernels may run after the statics of main's libraries
         Table& t = *new Table;
         add_integers(t), add_floats(t), add_memory(t), add_control(t), add_tensor(t), add_async(t);
         return t;
@@ -22,7 +23,9 @@ const Table& table()
 std::string trimmed(const std::string& text)
 {
     const size_t first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t;");
-    return first == std::string::npos || last == std::string::npos || last < first ? "" : text.substr(first, last - first + 1);
+    return first == std::string::npos || last == std::string::npos || last < first
+               ? ""
+               : text.substr(first, last - first + 1);
 }
 
 std::vector<std::string> split_at(const std::string& text, char separator)
@@ -32,14 +35,19 @@ std::vector<std::string> split_at(const std::string& text, char separator)
     int depth = 0;
     for (const char c : text) {
         depth += (c == '[') - (c == ']');
-        if (c == separator && !depth) parts.push_back(trimmed(part)), part.clear();
-        else part += c;
+        if (c == separator && !depth)
+            parts.push_back(trimmed(part)), part.clear();
+        else
+            part += c;
     }
     if (!trimmed(part).empty()) parts.push_back(trimmed(part));
     return parts;
 }
 
-bool digits(const std::string& text) { return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }); }
+bool digits(const std::string& text)
+{
+    return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
 
 // R12, RZ, UR4, URZ as a row; -1 if it is none.
 int row_of(const std::string& name)
@@ -70,8 +78,10 @@ bool number_of(const std::string& text, Operand& o)
     } else {
         char* end = nullptr;
         double value;
-        if (plain == "INF") value = INFINITY;
-        else if (plain == "QNAN" || plain == "SNAN") value = NAN;
+        if (plain == "INF")
+            value = INFINITY;
+        else if (plain == "QNAN" || plain == "SNAN")
+            value = NAN;
         else {
             value = strtod(plain.c_str(), &end);
             if (end == plain.c_str() || *end) return false;
@@ -94,9 +104,12 @@ bool place_of(const std::string& text, Operand& o)
             const bool uniform = words[0][0] == 'U';
             (uniform ? o.uniform : o.base) = uint16_t(row);
             for (size_t i = 1; i < words.size(); i++) {
-                if (words[i] == "64") (uniform ? o.uniform_wide : o.wide) = true;
-                else if (words[i][0] == 'X' && digits(words[i].substr(1))) o.scale = uint8_t(atoi(words[i].c_str() + 1));
-                else if (words[i] != "U32" && words[i] != "reuse") return false;
+                if (words[i] == "64")
+                    (uniform ? o.uniform_wide : o.wide) = true;
+                else if (words[i][0] == 'X' && digits(words[i].substr(1)))
+                    o.scale = uint8_t(atoi(words[i].c_str() + 1));
+                else if (words[i] != "U32" && words[i] != "reuse")
+                    return false;
             }
         } else {
             Operand number;
@@ -117,13 +130,16 @@ std::string inside(const std::string& text, size_t open, size_t& after)
 bool operand(std::string text, Operand& o)
 {
     while (!text.empty()) {
-        if (text[0] == '!' || text[0] == '~') o.inverted = true;
-        else if (text[0] == '-' && text.size() > 1 && strchr("RU|c[", text[1])) o.negative = true;
+        if (text[0] == '!' || text[0] == '~')
+            o.inverted = true;
+        else if (text[0] == '-' && text.size() > 1 && strchr("RU|c[", text[1]))
+            o.negative = true;
         else if (text[0] == '|') {
             o.absolute = true;
             text.erase(std::remove(text.begin(), text.end(), '|'), text.end());
             continue;
-        } else break;
+        } else
+            break;
         text = trimmed(text.substr(1));
     }
     if (text.empty()) return false;
@@ -180,7 +196,8 @@ void sorted(Op& op, bool writes_register)
     while (is(i, Kind::Predicate) && op.outs < 2) op.p[op.outs++] = op.every[i++];
     if (writes_register && i < end) {
         op.out = op.every[i++];
-        while (is(i, Kind::Predicate) && op.outs < 2 && i + 1 < end && op.every[i + 1].kind != Kind::None && op.every[i].inverted == false) {
+        while (is(i, Kind::Predicate) && op.outs < 2 && i + 1 < end && op.every[i + 1].kind != Kind::None &&
+               op.every[i].inverted == false) {
             // R0, P0, R1: written. R0, P0 alone (a vote): read.
             bool sources = false;
             for (size_t k = i + 1; k < end; k++) sources |= op.every[k].kind != Kind::Predicate;
@@ -189,8 +206,10 @@ void sorted(Op& op, bool writes_register)
         }
     }
     for (; i < end; i++) {
-        if (op.every[i].kind == Kind::Predicate && op.ins < 3) op.in[op.ins++] = op.every[i];
-        else if (op.every[i].kind != Kind::Predicate && op.sources < 5) op.s[op.sources++] = op.every[i];
+        if (op.every[i].kind == Kind::Predicate && op.ins < 3)
+            op.in[op.ins++] = op.every[i];
+        else if (op.every[i].kind != Kind::Predicate && op.sources < 5)
+            op.s[op.sources++] = op.every[i];
     }
 }
 
@@ -204,7 +223,8 @@ bool may_have(const char* words, const std::string& modifier)
                 if (!m || *m++ != *at) m = nullptr;
             } else if (m && isdigit(*m)) {
                 while (isdigit(*m)) m++;
-            } else m = nullptr;
+            } else
+                m = nullptr;
         }
         if (m && !*m) return true;
         at += *at == ' ';

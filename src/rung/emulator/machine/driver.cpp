@@ -6,7 +6,8 @@
 namespace rung_machine {
 namespace {
 
-uint64_t argument(const Warp& w, unsigned row, unsigned lane) { return w.r[row][lane] | uint64_t(w.r[row + 1][lane]) << 32; }
+uint64_t argument(const Warp& w, unsigned row, unsigned lane)
+{ return w.r[row][lane] | uint64_t(w.r[row + 1][lane]) << 32; }
 
 const char* text_at(Warp& w, uint64_t generic, unsigned lane)
 {
@@ -35,16 +36,22 @@ uint32_t print(Warp& w, unsigned lane, const char* format, const char* arguments
         std::string how;
         bool wide = false;
         for (; *c && (c[0] == '%' || strchr("-+ #0123456789.*hlLqjzt", *c)); c++) {
-            if (*c == '*') how += std::to_string(next(int()));
-            else how += *c;
+            if (*c == '*')
+                how += std::to_string(next(int()));
+            else
+                how += *c;
             wide |= strchr("lqjzt", *c) != nullptr;
         }
         if (!*c) break;
         how += *c;
-        if (strchr("eEfFgGaA", *c)) fprintf(out, how.c_str(), next(double()));
-        else if (*c == 's') fprintf(out, how.c_str(), text_at(w, next(uint64_t()), lane));
-        else if (*c == 'p' || wide) fprintf(out, how.c_str(), next(uint64_t()));
-        else fprintf(out, how.c_str(), next(int()));
+        if (strchr("eEfFgGaA", *c))
+            fprintf(out, how.c_str(), next(double()));
+        else if (*c == 's')
+            fprintf(out, how.c_str(), text_at(w, next(uint64_t()), lane));
+        else if (*c == 'p' || wide)
+            fprintf(out, how.c_str(), next(uint64_t()));
+        else
+            fprintf(out, how.c_str(), next(int()));
     }
     return count;
 }
@@ -64,10 +71,13 @@ void call_driver(Warp& w, uint64_t function, uint32_t lanes)
         }
         if (function == DRIVER_WINDOW + PRINTS) {
             if (launch.prints) result = print(w, lane, text_at(w, first, lane), text_at(w, argument(w, 6, lane), lane));
-        } else if (function == DRIVER_WINDOW + ALLOCATES && launch.allocate) result = uint64_t(launch.allocate(first));
+        } else if (function == DRIVER_WINDOW + ALLOCATES && launch.allocate)
+            result = uint64_t(launch.allocate(first));
         else if (function == DRIVER_WINDOW + RELEASES && launch.release) {
-            if (const char* wrong = launch.release(reinterpret_cast<void*>(first))) fail(w, RUNG_TRAP, "the kernel traps: %s", wrong);
-        } else fail(w, RUNG_UNSUPPORTED, "a function that is not part of the kernel is called");
+            if (const char* wrong = launch.release(reinterpret_cast<void*>(first)))
+                fail(w, RUNG_TRAP, "the kernel traps: %s", wrong);
+        } else
+            fail(w, RUNG_UNSUPPORTED, "a function that is not part of the kernel is called");
         w.r[4][lane] = uint32_t(result);
         if (function == DRIVER_WINDOW + ALLOCATES) w.r[5][lane] = uint32_t(result >> 32);
     });

@@ -14,8 +14,10 @@ Program* decoded(const char* text);
 void begin_async();
 uint64_t badness(const Cost& cost);
 extern const Warp* executing_warp;
-struct Traced { uint64_t instruction, block, warp, lanes, bytes, place, at[WARP]; };
-struct Happened { uint32_t event, warp, amount, serial; };
+struct Traced
+{ uint64_t instruction, block, warp, lanes, bytes, place, at[WARP]; };
+struct Happened
+{ uint32_t event, warp, amount, serial; };
 extern std::vector<Traced> traced;
 extern std::vector<Happened> happened;
 extern size_t trace_room;
@@ -24,8 +26,19 @@ namespace {
 
 // Places in constant bank 0.
 enum : uint32_t {
-    BLOCK_SIZE = 0, GRID_SIZE = 0xc, LOCAL_BASE = 0x20, STACK = 0x28, GRID_BARRIER_HIGH = 0x44, GRID_BARRIER_LOW = 0x48, MULTIPROCESSORS = 0x10c, HAS_CLUSTERS = 0x140,
-    CLUSTER_SIZE = 0x144, CLUSTER_RECIPROCAL = 0x150, GRID_OF_CLUSTERS = 0x15c, CLUSTER_BLOCKS = 0x188, PARAMETERS = 0x198
+    BLOCK_SIZE = 0,
+    GRID_SIZE = 0xc,
+    LOCAL_BASE = 0x20,
+    STACK = 0x28,
+    GRID_BARRIER_HIGH = 0x44,
+    GRID_BARRIER_LOW = 0x48,
+    MULTIPROCESSORS = 0x10c,
+    HAS_CLUSTERS = 0x140,
+    CLUSTER_SIZE = 0x144,
+    CLUSTER_RECIPROCAL = 0x150,
+    GRID_OF_CLUSTERS = 0x15c,
+    CLUSTER_BLOCKS = 0x188,
+    PARAMETERS = 0x198
 };
 uint32_t grid_barrier[16];  // cooperative groups'
 
@@ -33,7 +46,8 @@ void touched_nothing(int, siginfo_t* info, void*)
 {
     Fault fault(RUNG_BOUNDS);
     fault.space = RUNG_GLOBAL_SPACE, fault.address = uint64_t(info->si_addr);
-    if (executing && executing_warp) fault.at = where(*executing_warp, *executing, WARP), fault.writes = executing->store;
+    if (executing && executing_warp)
+        fault.at = where(*executing_warp, *executing, WARP), fault.writes = executing->store;
     throw fault;
 }
 
@@ -41,13 +55,17 @@ void prepare(const rung_machine_launch& l)
 {
     const auto copied = [](uint32_t* to, const uint32_t* from) { std::copy(from, from + 3, to); };
     copied(launch.grid, l.grid), copied(launch.block, l.block), copied(launch.cluster, l.cluster);
-    launch.shared_bytes = l.shared_bytes, launch.reserved_shared = l.reserved_shared, launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds, launch.steps = l.steps;
+    launch.shared_bytes = l.shared_bytes, launch.reserved_shared = l.reserved_shared,
+    launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds,
+    launch.steps = l.steps;
     launch.regions.clear(), launch.inputs = false;
     for (uint32_t i = 0; i < l.region_count; i++) launch.inputs |= l.regions[i].flags & INPUT_REGION;
-    for (uint32_t i = 0; i < l.region_count; i++) launch.regions.push_back({l.regions[i].from, l.regions[i].to, l.regions[i].flags});
+    for (uint32_t i = 0; i < l.region_count; i++)
+        launch.regions.push_back({l.regions[i].from, l.regions[i].to, l.regions[i].flags});
     launch.order = l.order, launch.seed = l.seed, launch.poison = l.poison, launch.races = l.races;
     launch.registers = l.registers, launch.multiprocessors = l.multiprocessors;
-    launch.strict = l.strict, launch.tiles = l.tiles, launch.dependent = l.dependent, launch.ahead = l.ahead, launch.followed = l.followed;
+    launch.strict = l.strict, launch.tiles = l.tiles, launch.dependent = l.dependent, launch.ahead = l.ahead,
+    launch.followed = l.followed;
     launch.prints = l.prints, launch.allocate = l.allocate, launch.release = l.release, launch.progress = l.progress;
     launch.uncounted = l.uncounted && !l.trace_room && !l.sampled_count, launch.race_seconds = l.race_seconds;
     for (unsigned i = 0; i < 8; i++) {
@@ -63,15 +81,19 @@ void prepare(const rung_machine_launch& l)
     const uint32_t blocks = l.cluster[0] * l.cluster[1] * l.cluster[2];
     put(HAS_CLUSTERS, uint32_t(blocks > 1)), put(CLUSTER_BLOCKS, blocks), put(MULTIPROCESSORS, l.multiprocessors);
     for (uint32_t axis = 0; axis < 3; axis++) {
-        put(BLOCK_SIZE + 4 * axis, l.block[axis]), put(GRID_SIZE + 4 * axis, l.grid[axis]), put(CLUSTER_SIZE + 4 * axis, l.cluster[axis]);
-        put(CLUSTER_RECIPROCAL + 4 * axis, 1.0f / float(l.cluster[axis])), put(GRID_OF_CLUSTERS + 4 * axis, l.grid[axis] / l.cluster[axis]);
+        put(BLOCK_SIZE + 4 * axis, l.block[axis]), put(GRID_SIZE + 4 * axis, l.grid[axis]),
+            put(CLUSTER_SIZE + 4 * axis, l.cluster[axis]);
+        put(CLUSTER_RECIPROCAL + 4 * axis, 1.0f / float(l.cluster[axis])),
+            put(GRID_OF_CLUSTERS + 4 * axis, l.grid[axis] / l.cluster[axis]);
     }
     std::fill(grid_barrier, grid_barrier + 16, 0);
     if (!launch.regions.empty()) {  // the machine's own
         for (const std::vector<uint8_t>& bank : launch.bank)
-            if (!bank.empty()) launch.regions.push_back({uint64_t(bank.data()), uint64_t(bank.data()) + bank.size(), 0});
+            if (!bank.empty())
+                launch.regions.push_back({uint64_t(bank.data()), uint64_t(bank.data()) + bank.size(), 0});
         launch.regions.push_back({uint64_t(grid_barrier), uint64_t(grid_barrier + 16), 0});
-        std::sort(launch.regions.begin(), launch.regions.end(), [](const Region& a, const Region& b) { return a.from < b.from; });
+        std::sort(launch.regions.begin(), launch.regions.end(),
+                  [](const Region& a, const Region& b) { return a.from < b.from; });
     }
     const uint64_t at = launch.cooperative ? uint64_t(grid_barrier) : 0;
     put(GRID_BARRIER_HIGH, uint32_t(at >> 32)), put(GRID_BARRIER_LOW, uint32_t(at));
@@ -127,7 +149,8 @@ EXPORTED int rung_machine_run(void* program, const rung_machine_launch* l, rung_
     return failed;
 }
 
-EXPORTED void rung_machine_touched(void (*take)(void*, uint64_t, uint32_t, uint32_t, uint32_t), void* to) { each_touched(take, to); }
+EXPORTED void rung_machine_touched(void (*take)(void*, uint64_t, uint32_t, uint32_t, uint32_t), void* to)
+{ each_touched(take, to); }
 
 EXPORTED int rung_machine_unwritten(uint32_t space, rung_machine_fault* found)
 {
@@ -137,7 +160,8 @@ EXPORTED int rung_machine_unwritten(uint32_t space, rung_machine_fault* found)
 
 EXPORTED void rung_machine_tally(void* program, uint64_t (*rows)[2])
 {
-    for (const Tally& tally : static_cast<Program*>(program)->tally) (*rows)[0] = tally.executed, (*rows++)[1] = tally.lanes;
+    for (const Tally& tally : static_cast<Program*>(program)->tally)
+        (*rows)[0] = tally.executed, (*rows++)[1] = tally.lanes;
 }
 
 EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[36], uint32_t room)
@@ -149,11 +173,14 @@ EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64
             if (!t.requests && !t.bytes) continue;
             if (count < room) {
                 const bool store = op.stores(shared);
-                const uint64_t row[12] = {op.number, shared, store, t.requests, t.lanes, t.bytes, t.unique_bytes, t.sectors, t.lines, t.ideal_sectors, t.wavefronts, t.ideal_wavefronts};
+                const uint64_t row[12] = {op.number, shared,          store,          t.requests,
+                                          t.lanes,   t.bytes,         t.unique_bytes, t.sectors,
+                                          t.lines,   t.ideal_sectors, t.wavefronts,   t.ideal_wavefronts};
                 std::copy(row, row + 12, rows[count]);
                 const Cost& worst = op.memory->worst;
                 samples[count][0] = worst.lanes && worst.shared == bool(shared) ? worst.lanes : 0;
-                samples[count][1] = worst.bytes, samples[count][2] = worst.phase, samples[count][3] = int64_t(badness(worst));
+                samples[count][1] = worst.bytes, samples[count][2] = worst.phase,
+                samples[count][3] = int64_t(badness(worst));
                 std::copy(worst.apart, worst.apart + WARP, samples[count] + 4);
             }
             count++;
@@ -163,23 +190,28 @@ EXPORTED uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64
 
 EXPORTED void rung_machine_cold() { forget_launches(); }
 
-EXPORTED int rung_machine_predict(void* program, const rung_machine_launch* l, const double* constants, uint32_t resident, double shared_bytes, double sets,
-                                  rung_machine_prediction* made, double (*stalls)[STALLS], rung_machine_fault* fault)
+EXPORTED int rung_machine_predict(void* program, const rung_machine_launch* l, const double* constants,
+                                  uint32_t resident, double shared_bytes, double sets, rung_machine_prediction* made,
+                                  double (*stalls)[STALLS], rung_machine_fault* fault)
 {
     Constants c;
     memcpy(&c, constants, sizeof c);
     const uint32_t cluster = l->cluster[0] * l->cluster[1] * l->cluster[2];
     const uint64_t blocks = uint64_t(l->grid[0]) * l->grid[1] * l->grid[2];
-    std::vector<uint32_t> chosen = sample(blocks / cluster, std::max(1u, unsigned(c.multiprocessors) / cluster), resident);
+    std::vector<uint32_t> chosen =
+        sample(blocks / cluster, std::max(1u, unsigned(c.multiprocessors) / cluster), resident);
     rung_machine_launch one = *l;
     one.sampled_only = !l->cooperative, one.races = 0, one.multiprocessors = unsigned(c.multiprocessors);
-    while (one.sampled = chosen.data(), one.sampled_count = unsigned(chosen.size()), rung_machine_run(program, &one, fault)) {
+    while (one.sampled = chosen.data(), one.sampled_count = unsigned(chosen.size()),
+           rung_machine_run(program, &one, fault)) {
         if (fault->kind == RUNG_UNSUPPORTED && chosen.size() > 1) {  // each is long: fewer tell as much
             const size_t step = std::max<size_t>(2, chosen.size() / 4);
             for (size_t i = 0; i * step < chosen.size(); i++) chosen[i] = chosen[i * step];
             chosen.resize((chosen.size() + step - 1) / step);
-        } else if (one.sampled_only) one.sampled_only = 0;  // blocks wait for others
-        else return 1;
+        } else if (one.sampled_only)
+            one.sampled_only = 0;  // blocks wait for others
+        else
+            return 1;
     }
     const Played played = play(*static_cast<Program*>(program), c, blocks, resident, cluster, shared_bytes, sets);
     *made = {played.clocks, resident, !one.sampled_only};

@@ -10,19 +10,20 @@ extern "C" {
 struct rung_machine_launch
 {
     uint32_t grid[3], block[3], cluster[3];
-    uint32_t shared_bytes;  // static and dynamic
+    uint32_t shared_bytes;     // static and dynamic
     uint32_t reserved_shared;  // bytes before them: 1024 since sm_90
-    uint32_t local_bytes;   // of each thread: its stack
+    uint32_t local_bytes;      // of each thread: its stack
     uint32_t cooperative;
-    const void* bank[8];    // constant memory; bank 0 holds the parameters, the rest of it is filled here
+    const void* bank[8];  // constant memory; bank 0 holds the parameters, the rest of it is filled here
     uint32_t bank_bytes[8];
-    uint32_t parameters;    // where they begin in bank 0
-    uint32_t trace_room;    // requests that are kept; a third each: stores to global memory of the first block, of others, the first's other ones
-    double seconds;         // of CPU time, until the launch is ended
-    uint64_t steps;         // instructions of warps, until the launch is ended; 0: no limit
-    uint32_t prints;        // what kernels print is shown: 1 as output, 2 as errors
-    void* (*allocate)(size_t bytes);  // malloc and free of kernels; null if there are none
-    const char* (*release)(void* memory);  // what is wrong, or null
+    uint32_t parameters;  // where they begin in bank 0
+    uint32_t trace_room;  // requests that are kept; a third each: stores to global memory of the first block, of
+                          // others, the first's other ones
+    double seconds;       // of CPU time, until the launch is ended
+    uint64_t steps;       // instructions of warps, until the launch is ended; 0: no limit
+    uint32_t prints;      // what kernels print is shown: 1 as output, 2 as errors
+    void* (*allocate)(size_t bytes);            // malloc and free of kernels; null if there are none
+    const char* (*release)(void* memory);       // what is wrong, or null
     const struct rung_machine_region* regions;  // memory that the kernel may touch; none: all
     uint32_t region_count;
     uint32_t order, seed;  // of blocks and warps: forward, reverse, drawn by the seed
@@ -30,16 +31,20 @@ struct rung_machine_launch
     uint32_t races;        // whether accesses that nothing orders are looked for
     uint32_t registers;    // of each thread
     uint32_t strict;       // no block may count on another to run, and a barrier wants threads that have returned, too
-    uint32_t tiles;     // Triton's code: lanes of a warp share memory in the order of its instructions; threads hold copies of an element
+    uint32_t tiles;        // Triton's code: lanes of a warp share memory in the order of its instructions; threads hold
+                           // copies of an element
     uint32_t dependent;    // it may begin before the launch ahead has ended
     uint32_t ahead;        // an unknown kernel may still run when it begins
     uint32_t followed;     // what it touches is kept: a dependent launch may follow, or another stream's run beside it
-    const uint32_t* sampled;  // blocks, or clusters, that the model of time is told of: rung_machine_predict chooses them
+    const uint32_t*
+        sampled;  // blocks, or clusters, that the model of time is told of: rung_machine_predict chooses them
     uint32_t sampled_count, sampled_only;  // 1: no others run; 2: and nothing is recorded
-    uint32_t multiprocessors;  // that the kernel sees
-    void (*progress)(uint64_t ended, uint64_t all);  // told now and then how many blocks, or clusters, have ended; may be null
-    uint32_t uncounted;        // nobody asks what its requests to memory cost
-    double race_seconds;       // of CPU time, until races are looked for in every 16th block alone (with fences: in none); 0: no limit
+    uint32_t multiprocessors;              // that the kernel sees
+    void (*progress)(uint64_t ended,
+                     uint64_t all);  // told now and then how many blocks, or clusters, have ended; may be null
+    uint32_t uncounted;              // nobody asks what its requests to memory cost
+    double race_seconds;  // of CPU time, until races are looked for in every 16th block alone (with fences: in none);
+                          // 0: no limit
 };
 
 struct rung_machine_region
@@ -48,8 +53,8 @@ struct rung_machine_region
     uint32_t flags;  // 1: nothing may write it; 2: and no launch ahead writes it
 };
 
-// `text` has a line for each instruction: its address in hexadecimal digits, a space, the instruction with the addresses
-// that it branches to in place of labels ("0010 @P0 BRA 0x1230"). Never null; see rung_machine_problem.
+// `text` has a line for each instruction: its address in hexadecimal digits, a space, the instruction with the
+// addresses that it branches to in place of labels ("0010 @P0 BRA 0x1230"). Never null; see rung_machine_problem.
 void* rung_machine_load(const char* text);
 const char* rung_machine_problem(void* program);  // null, or the instruction that cannot be executed, and why
 void rung_machine_free(void* program);
@@ -63,34 +68,37 @@ int rung_machine_run(void* program, const rung_machine_launch* launch, struct ru
 // The first read, in the last launch, of what nothing has written, in a memory (a rung_space); whether there was any.
 int rung_machine_unwritten(uint32_t space, struct rung_machine_fault* found);
 
-// Of each line of 128 bytes of global memory that the last launch, `followed`, touched: the words that it read, wrote, and those of
-// both that it did not touch by atomics or strong accesses alone.
-void rung_machine_touched(void (*take)(void* to, uint64_t line, uint32_t read, uint32_t written, uint32_t plain), void* to);
+// Of each line of 128 bytes of global memory that the last launch, `followed`, touched: the words that it read, wrote,
+// and those of both that it did not touch by atomics or strong accesses alone.
+void rung_machine_touched(void (*take)(void* to, uint64_t line, uint32_t read, uint32_t written, uint32_t plain),
+                          void* to);
 
 // A fault in a sentence; `operand` is what lies at its address.
-void rung_machine_sentence(void* program, const struct rung_machine_fault* fault, const uint32_t* block, const char* operand, char* out, uint32_t room);
+void rung_machine_sentence(void* program, const struct rung_machine_fault* fault, const uint32_t* block,
+                           const char* operand, char* out, uint32_t room);
 
 // What the last launch counted. [instruction]: executions by warps, and by lanes whose predicate held.
 void rung_machine_tally(void* program, uint64_t (*rows)[2]);
-// A row for each instruction and memory that was touched: instruction, memory (1: shared), store, then the figures of Total
-// in their order; `samples` are the worst requests: lanes, bytes of each, place within a line, how bad it is, distances from the first lane.
-// Returns how many there are.
+// A row for each instruction and memory that was touched: instruction, memory (1: shared), store, then the figures of
+// Total in their order; `samples` are the worst requests: lanes, bytes of each, place within a line, how bad it is,
+// distances from the first lane. Returns how many there are.
 uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[36], uint32_t room);
-// Runs the blocks that stand for the grid, or all if those wait for others, and plays them on a multiprocessor (model.h), called with so
-// many sets of operands in turn: its clocks for its share of the grid, and of each instruction clocks of warps by the reason why they did
-// not issue. 0, or 1 with what went wrong.
+// Runs the blocks that stand for the grid, or all if those wait for others, and plays them on a multiprocessor
+// (model.h), called with so many sets of operands in turn: its clocks for its share of the grid, and of each
+// instruction clocks of warps by the reason why they did not issue. 0, or 1 with what went wrong.
 struct rung_machine_prediction
 {
     double clocks;
     uint32_t resident, together;  // blocks at once; blocks wait for each other, and how long is not modelled
 };
-int rung_machine_predict(void* program, const struct rung_machine_launch* launch, const double* constants, uint32_t resident, double shared_bytes, double sets,
-                         struct rung_machine_prediction* made, double (*stalls)[12], struct rung_machine_fault* fault);
+int rung_machine_predict(void* program, const struct rung_machine_launch* launch, const double* constants,
+                         uint32_t resident, double shared_bytes, double sets, struct rung_machine_prediction* made,
+                         double (*stalls)[12], struct rung_machine_fault* fault);
 // The second cache holds nothing: for the prediction of the launches that follow.
 void rung_machine_cold();
 // The first block's events: kind, warp, bytes or products, number of the copy.
 uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room);
-// Requests of the trace: instruction, block, warp, lanes, bytes of each, place (1 shared, 2 store, 4 times the swizzle), then
-// the lanes' addresses; those in shared memory count from its start.
+// Requests of the trace: instruction, block, warp, lanes, bytes of each, place (1 shared, 2 store, 4 times the
+// swizzle), then the lanes' addresses; those in shared memory count from its start.
 uint32_t rung_machine_trace(uint64_t (*rows)[38], uint32_t room);
 }

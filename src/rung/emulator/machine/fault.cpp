@@ -9,9 +9,7 @@ namespace rung_machine {
 namespace {
 
 std::string place_of(const Program& program, int32_t instruction)
-{
-    return instruction >= 0 && size_t(instruction) < program.places.size() ? program.places[size_t(instruction)] : "";
-}
+{ return instruction >= 0 && size_t(instruction) < program.places.size() ? program.places[size_t(instruction)] : ""; }
 
 // {n} stands for the place of an instruction.
 std::string with_places(const Program& program, const char* text)
@@ -42,10 +40,12 @@ std::string index_of(const char* name, const uint32_t* at)
 
 void thread_index(const rung_where& at, const uint32_t* block, uint32_t* thread)
 {
-    thread[0] = at.thread % block[0], thread[1] = at.thread / block[0] % block[1], thread[2] = at.thread / (block[0] * block[1]);
+    thread[0] = at.thread % block[0], thread[1] = at.thread / block[0] % block[1],
+    thread[2] = at.thread / (block[0] * block[1]);
 }
 
-std::string sentence(const Program& program, const rung_machine_fault& fault, const uint32_t* block, const std::string& operand)
+std::string sentence(const Program& program, const rung_machine_fault& fault, const uint32_t* block,
+                     const std::string& operand)
 {
     std::string told = "kernel '" + program.kernel + "'";
     if (fault.at.instruction >= 0) told += index_of("block", fault.at.block);
@@ -58,7 +58,8 @@ std::string sentence(const Program& program, const rung_machine_fault& fault, co
     told += ": ";
     if (fault.kind == RUNG_RACE) {
         const std::string other = place_of(program, fault.other.instruction);
-        return told + fault.text + (other.empty() ? "" : " at " + other) + ", " + fault.lacks + (operand.empty() ? "" : ": " + operand);
+        return told + fault.text + (other.empty() ? "" : " at " + other) + ", " + fault.lacks +
+               (operand.empty() ? "" : ": " + operand);
     }
     const std::string text = with_places(program, fault.text);
     return told + text + (text.empty() || operand.empty() ? "" : ": ") + operand;
@@ -83,8 +84,7 @@ EXPORTED void rung_machine_name(void* program, const char* kernel, const char* p
     }
 }
 
-EXPORTED void rung_machine_sentence(void* program, const rung_machine_fault* fault, const uint32_t* block, const char* operand, char* out, uint32_t room)
-{
-    snprintf(out, room, "%s", sentence(*static_cast<Program*>(program), *fault, block, operand).c_str());
-}
+EXPORTED void rung_machine_sentence(void* program, const rung_machine_fault* fault, const uint32_t* block,
+                                    const char* operand, char* out, uint32_t room)
+{ snprintf(out, room, "%s", sentence(*static_cast<Program*>(program), *fault, block, operand).c_str()); }
 }

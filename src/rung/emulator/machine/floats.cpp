@@ -43,7 +43,7 @@ enum : uint32_t { FLUSHES = 1, SATURATES = 2, DOWN = 4, UP = 8, TO_ZERO = 16, SI
 
 inline float flushed(float x) { return as_bits(x) & 0x7f800000 ? x : as_float(as_bits(x) & 0x80000000); }
 inline uint32_t canonical(float x) { return x != x ? 0x7fffffff : as_bits(x); }  // there is one NaN
-inline float positive(float x) { return x <= 0 ? 0.0f : x; }                    // also of a negative zero
+inline float positive(float x) { return x <= 0 ? 0.0f : x; }                     // also of a negative zero
 inline float saturated(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }
 
 struct Source
@@ -51,12 +51,16 @@ struct Source
     Row scratch;
     const uint32_t* at;
     uint32_t keep, flip;
-    Source(const Warp& w, const Operand& o) : at(w.row(o, scratch)), keep(o.absolute ? 0x7fffffffu : ALL), flip(o.negative ? 0x80000000u : 0) {}
+    Source(const Warp& w, const Operand& o)
+        : at(w.row(o, scratch)), keep(o.absolute ? 0x7fffffffu : ALL), flip(o.negative ? 0x80000000u : 0)
+    {
+    }
     float operator()(unsigned l) const { return as_float((at[l] & keep) ^ flip); }
     uint32_t bits(unsigned l) const { return (at[l] & keep) ^ flip; }
 };
 
-// Without branches, so that the compiler makes vectors of them: 16 bits to a float, and a float to the nearest of 16 bits.
+// Without branches, so that the compiler makes vectors of them: 16 bits to a float, and a float to the nearest of 16
+// bits.
 template <bool BF16>
 inline float widened(uint32_t bits)
 {
@@ -70,7 +74,8 @@ inline uint32_t narrowed(float f)
 {
     const uint32_t bits = as_bits(f), size = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
     if (BF16) return size > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    const uint32_t normal = ((size + 0xfff + (size >> 13 & 1)) >> 13) - (112 << 10), small = as_bits(as_float(size) + 0.5f) - as_bits(0.5f);
+    const uint32_t normal = ((size + 0xfff + (size >> 13 & 1)) >> 13) - (112 << 10),
+                   small = as_bits(as_float(size) + 0.5f) - as_bits(0.5f);
     const uint32_t made = size >= 0x477ff000 ? 0x7c00 : size < 0x38800000 ? small : normal;
     return size > 0x7f800000 ? 0x7fff : made | sign;
 }
@@ -108,9 +113,12 @@ uint16_t to_16_bits(float f, bool bf16, uint32_t how)
     bool rest = as_bits(size) & 0xffff;
     if (!bf16) {
         const float units = size * 0x1p24f;
-        if (size >= 65536.0f) made = 0x7bff, rest = true;
-        else if (size < 0x1p-14f) made = uint32_t(units), rest = float(made) != units;
-        else made = (as_bits(size) >> 13) - (112 << 10), rest = as_bits(size) & 0x1fff;
+        if (size >= 65536.0f)
+            made = 0x7bff, rest = true;
+        else if (size < 0x1p-14f)
+            made = uint32_t(units), rest = float(made) != units;
+        else
+            made = (as_bits(size) >> 13) - (112 << 10), rest = as_bits(size) & 0x1fff;
     }
     if (rest && how & (negative ? DOWN : UP)) made++;
     return uint16_t(made | uint32_t(negative) << 15);
@@ -148,30 +156,39 @@ void arithmetic(Warp& w, const Op& op, uint32_t lanes, F f)
 void ffma(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
-    if (op.flags & FLUSHES) arithmetic(w, op, lanes, [&](unsigned l) { return __builtin_fmaf(flushed(a(l)), flushed(b(l)), flushed(c(l))); });
-    else arithmetic(w, op, lanes, [&](unsigned l) { return __builtin_fmaf(a(l), b(l), c(l)); });
+    if (op.flags & FLUSHES)
+        arithmetic(w, op, lanes,
+                   [&](unsigned l) { return __builtin_fmaf(flushed(a(l)), flushed(b(l)), flushed(c(l))); });
+    else
+        arithmetic(w, op, lanes, [&](unsigned l) { return __builtin_fmaf(a(l), b(l), c(l)); });
 }
 
 void fmul(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), b(w, op.s[1]);
     const double times = op.s[2].exact;  // the product's factor, before it is rounded
-    if (op.flags & FLUSHES) arithmetic(w, op, lanes, [&](unsigned l) { return float(double(flushed(a(l))) * double(flushed(b(l))) * times); });
-    else if (times != 1) arithmetic(w, op, lanes, [&](unsigned l) { return float(double(a(l)) * double(b(l)) * times); });
-    else arithmetic(w, op, lanes, [&](unsigned l) { return a(l) * b(l); });
+    if (op.flags & FLUSHES)
+        arithmetic(w, op, lanes,
+                   [&](unsigned l) { return float(double(flushed(a(l))) * double(flushed(b(l))) * times); });
+    else if (times != 1)
+        arithmetic(w, op, lanes, [&](unsigned l) { return float(double(a(l)) * double(b(l)) * times); });
+    else
+        arithmetic(w, op, lanes, [&](unsigned l) { return a(l) * b(l); });
 }
 
 void fadd(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), b(w, op.s[1]);
-    if (op.flags & FLUSHES) arithmetic(w, op, lanes, [&](unsigned l) { return flushed(a(l)) + flushed(b(l)); });
-    else arithmetic(w, op, lanes, [&](unsigned l) { return a(l) + b(l); });
+    if (op.flags & FLUSHES)
+        arithmetic(w, op, lanes, [&](unsigned l) { return flushed(a(l)) + flushed(b(l)); });
+    else
+        arithmetic(w, op, lanes, [&](unsigned l) { return a(l) + b(l); });
 }
 
 bool prepare_arithmetic(Op& op)
 {
-    op.flags = (op.has("FTZ") ? FLUSHES : 0) | (op.has("SAT") ? SATURATES : 0) | (op.has("RM") ? DOWN : 0) | (op.has("RP") ? UP : 0) |
-               (op.has("RZ") ? TO_ZERO : 0);
+    op.flags = (op.has("FTZ") ? FLUSHES : 0) | (op.has("SAT") ? SATURATES : 0) | (op.has("RM") ? DOWN : 0) |
+               (op.has("RP") ? UP : 0) | (op.has("RZ") ? TO_ZERO : 0);
     if (!op.flags) op.flags = SIMPLE;
     return true;
 }
@@ -180,7 +197,8 @@ bool prepare_fmul(Op& op)
 {
     op.s[2].exact = 1;
     for (const std::string& m : op.modifiers)
-        if ((m[0] == 'D' || m[0] == 'M') && m.size() == 2) op.s[2].exact = m[0] == 'D' ? 1.0 / (m[1] - '0') : m[1] - '0';
+        if ((m[0] == 'D' || m[0] == 'M') && m.size() == 2)
+            op.s[2].exact = m[0] == 'D' ? 1.0 / (m[1] - '0') : m[1] - '0';
     return prepare_arithmetic(op);
 }
 
@@ -211,25 +229,30 @@ void fsel(Warp& w, const Op& op, uint32_t lanes)
     map(w.target(op.out), lanes, [&](unsigned l) { return first >> l & 1 ? a.bits(l) : b.bits(l); });
 }
 
-// ---- comparisons: the low bits of `flags` are a relation, then how it is combined, then FTZ and BF ---------------------
+// ---- comparisons: the low bits of `flags` are a relation, then how it is combined, then FTZ and BF
+// ---------------------
 
 enum : uint32_t { LESS = 1, EQUAL = 2, GREATER = 4, UNORDERED = 8, OR = 16, XOR = 32, FLUSHED = 64, AS_FLOAT = 128 };
 
-const char* const RELATIONS[] = {"F", "LT", "EQ", "LE", "GT", "NE", "GE", "NUM", "NAN", "LTU", "EQU", "LEU", "GTU", "NEU", "GEU", "T"};
+const char* const RELATIONS[] = {"F",   "LT",  "EQ",  "LE",  "GT",  "NE",  "GE",  "NUM",
+                                 "NAN", "LTU", "EQU", "LEU", "GTU", "NEU", "GEU", "T"};
 
 bool prepare_comparison(Op& op)
 {
     int relation = -1;
     for (int i = 0; i < 16; i++)
         if (op.has(RELATIONS[i])) relation = i;
-    op.flags = uint32_t(relation) | (op.has("OR") ? OR : 0) | (op.has("XOR") ? XOR : 0) | (op.has("FTZ") ? FLUSHED : 0) | (op.has("BF") ? AS_FLOAT : 0);
+    op.flags = uint32_t(relation) | (op.has("OR") ? OR : 0) | (op.has("XOR") ? XOR : 0) |
+               (op.has("FTZ") ? FLUSHED : 0) | (op.has("BF") ? AS_FLOAT : 0);
     return relation >= 0;
 }
 
 template <class T>
 bool related(uint32_t flags, T x, T y)
 {
-    const auto holds = [&](uint32_t flag, bool one) { return bool(flags & flag) & one; };  // without branches, for vectors
+    const auto holds = [&](uint32_t flag, bool one) {
+        return bool(flags & flag) & one;
+    };  // without branches, for vectors
     return holds(LESS, x < y) | holds(GREATER, x > y) | holds(EQUAL, x == y) | holds(UNORDERED, (x != x) | (y != y));
 }
 
@@ -263,12 +286,15 @@ void fchk(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), b(w, op.s[1]);
     w.set(op.p[0], where([&](unsigned l) {
-        const int above = int(a.bits(l) >> 23 & 255), below = int(b.bits(l) >> 23 & 255), apart = above - below;
-        return above == 255 || below == 255 || below == 0 || below >= 253 || above <= 23 || apart >= 126 || apart <= -125;
-    }), lanes);
+              const int above = int(a.bits(l) >> 23 & 255), below = int(b.bits(l) >> 23 & 255), apart = above - below;
+              return above == 255 || below == 255 || below == 0 || below >= 253 || above <= 23 || apart >= 126 ||
+                     apart <= -125;
+          }),
+          lanes);
 }
 
-// ---- special functions -----------------------------------------------------------------------------------------------
+// ---- special functions
+// -----------------------------------------------------------------------------------------------
 
 float special(uint32_t function, float x)
 {
@@ -313,7 +339,8 @@ void mufu_of_16_bits(Warp& w, const Op& op, uint32_t lanes)
     const unsigned by = op.s[0].parts.find("H1") == 0 ? 16 : 0;
     uint32_t* const d = w.target(op.out);
     each(lanes, [&](unsigned l) {
-        const uint16_t bits = uint16_t((a[l] >> by & (op.s[0].absolute ? 0x7fff : 0xffff)) ^ (op.s[0].negative ? 0x8000 : 0));
+        const uint16_t bits =
+            uint16_t((a[l] >> by & (op.s[0].absolute ? 0x7fff : 0xffff)) ^ (op.s[0].negative ? 0x8000 : 0));
         const float x = bf16 ? bf16_to_float(bits) : half_to_float(bits);
         const float made = op.flags == 2 ? exp2f(x) : special(op.flags, x);
         d[l] = bf16 ? float_to_bf16(made) : float_to_half(made);
@@ -332,7 +359,8 @@ bool prepare_mufu(Op& op)
     return false;
 }
 
-// ---- conversions -------------------------------------------------------------------------------------------------------
+// ---- conversions
+// -------------------------------------------------------------------------------------------------------
 
 double double_at(const uint32_t* low, unsigned l)
 {
@@ -349,14 +377,16 @@ struct Double
     bool negative, absolute;
     Double(const Warp& w, const Operand& o) : at(pair[0]), negative(o.negative), absolute(o.absolute)
     {
-        if (o.kind == Kind::Register && o.index != ZERO) at = w.r[o.index];
+        if (o.kind == Kind::Register && o.index != ZERO)
+            at = w.r[o.index];
         else if (o.kind == Kind::Constant) {
             for (int32_t i = 0; i < 2; i++) indexed_constant(w, o, pair[i], 4 * i);
         } else {
             uint64_t bits = 0;
             const double x = o.kind == Kind::Number ? o.exact : 0;
             memcpy(&bits, &x, 8);
-            std::fill(pair[0], pair[0] + WARP, uint32_t(bits)), std::fill(pair[1], pair[1] + WARP, uint32_t(bits >> 32));
+            std::fill(pair[0], pair[0] + WARP, uint32_t(bits)),
+                std::fill(pair[1], pair[1] + WARP, uint32_t(bits >> 32));
         }
     }
     double operator()(unsigned l) const
@@ -431,10 +461,18 @@ bool prepare_dsetp(Op& op)
 }
 
 enum : uint32_t {
-    OF_DOUBLE = 1 << 8, OF_HALF = 1 << 9, OF_BF16 = 1 << 10, TO_DOUBLE = 1 << 11, TO_HALF = 1 << 12, TO_BF16 = 1 << 13, TO_WHOLE = 1 << 14,
-    NATURAL = 1 << 15, ZERO_OF_NAN = 1 << 16
+    OF_DOUBLE = 1 << 8,
+    OF_HALF = 1 << 9,
+    OF_BF16 = 1 << 10,
+    TO_DOUBLE = 1 << 11,
+    TO_HALF = 1 << 12,
+    TO_BF16 = 1 << 13,
+    TO_WHOLE = 1 << 14,
+    NATURAL = 1 << 15,
+    ZERO_OF_NAN = 1 << 16
 };
-double rounded(double x, uint32_t how) { return how & TO_ZERO ? trunc(x) : how & DOWN ? floor(x) : how & UP ? ceil(x) : nearbyint(x); }
+double rounded(double x, uint32_t how)
+{ return how & TO_ZERO ? trunc(x) : how & DOWN ? floor(x) : how & UP ? ceil(x) : nearbyint(x); }
 
 // A source of the type that the flags name, as a double.
 struct Real
@@ -444,12 +482,16 @@ struct Real
     const Source single;
     const Double wide;
     const unsigned by;
-    Real(const Warp& w, const Op& op) : o(op.s[0]), flags(op.flags), single(w, o), wide(w, o), by(!o.parts.compare(0, 2, "H1") ? 16 : 0) {}
+    Real(const Warp& w, const Op& op)
+        : o(op.s[0]), flags(op.flags), single(w, o), wide(w, o), by(!o.parts.compare(0, 2, "H1") ? 16 : 0)
+    {
+    }
     double operator()(unsigned l) const
     {
         if (flags & OF_DOUBLE) return wide(l);
         if (!(flags & (OF_HALF | OF_BF16))) return flags & FLUSHES ? flushed(single(l)) : single(l);
-        const uint16_t bits = uint16_t((single.at[l] >> by & (o.absolute ? 0x7fff : 0xffff)) ^ (o.negative ? 0x8000 : 0));
+        const uint16_t bits =
+            uint16_t((single.at[l] >> by & (o.absolute ? 0x7fff : 0xffff)) ^ (o.negative ? 0x8000 : 0));
         return flags & OF_HALF ? half_to_float(bits) : bf16_to_float(bits);
     }
 };
@@ -462,13 +504,24 @@ bool prepare_conversion(Op& op)
         if (m == "F16" || m == "F32" || m == "F64" || m == "BF16") types.push_back(m);
     const bool one = op.name == "F2I" || op.name == "FRND", from_integer = op.name == "I2F" || op.name == "I2FP";
     const std::string to = types.empty() || op.name == "F2I" ? "F32" : types[0];
-    const std::string from = from_integer ? "F32" : types.size() > 1 ? types[1] : one && !types.empty() ? types[0] : "F32";
-    op.flags = (op.has("TRUNC") || op.has("RZ") ? TO_ZERO : 0) | (op.has("FLOOR") || op.has("RM") ? DOWN : 0) | (op.has("CEIL") || op.has("RP") ? UP : 0) |
-               (op.has("FTZ") ? FLUSHES : 0) | (op.has("SAT") ? SATURATES : 0) | (from == "F64" ? OF_DOUBLE : 0) | (from == "F16" ? OF_HALF : 0) |
-               (from == "BF16" ? OF_BF16 : 0) | (to == "F64" ? TO_DOUBLE : 0) | (to == "F16" ? TO_HALF : 0) | (to == "BF16" ? TO_BF16 : 0) |
-               (op.has("TRUNC") || op.has("FLOOR") || op.has("CEIL") || op.has("RNI") || op.name == "FRND" || op.name == "F2I" ? TO_WHOLE : 0) |
-               (op.has("U64") || op.has("U32") || op.has("U16") || op.has("U8") ? +NATURAL : 0) | (op.has("NTZ") ? +ZERO_OF_NAN : 0);
-    op.bytes = op.has("U64") || op.has("S64") ? 8 : op.has("U16") || op.has("S16") ? 2 : op.has("U8") || op.has("S8") ? 1 : 4;
+    const std::string from = from_integer            ? "F32"
+                             : types.size() > 1      ? types[1]
+                             : one && !types.empty() ? types[0]
+                                                     : "F32";
+    op.flags =
+        (op.has("TRUNC") || op.has("RZ") ? TO_ZERO : 0) | (op.has("FLOOR") || op.has("RM") ? DOWN : 0) |
+        (op.has("CEIL") || op.has("RP") ? UP : 0) | (op.has("FTZ") ? FLUSHES : 0) | (op.has("SAT") ? SATURATES : 0) |
+        (from == "F64" ? OF_DOUBLE : 0) | (from == "F16" ? OF_HALF : 0) | (from == "BF16" ? OF_BF16 : 0) |
+        (to == "F64" ? TO_DOUBLE : 0) | (to == "F16" ? TO_HALF : 0) | (to == "BF16" ? TO_BF16 : 0) |
+        (op.has("TRUNC") || op.has("FLOOR") || op.has("CEIL") || op.has("RNI") || op.name == "FRND" || op.name == "F2I"
+             ? TO_WHOLE
+             : 0) |
+        (op.has("U64") || op.has("U32") || op.has("U16") || op.has("U8") ? +NATURAL : 0) |
+        (op.has("NTZ") ? +ZERO_OF_NAN : 0);
+    op.bytes = op.has("U64") || op.has("S64")   ? 8
+               : op.has("U16") || op.has("S16") ? 2
+               : op.has("U8") || op.has("S8")   ? 1
+                                                : 4;
     return true;
 }
 
@@ -476,9 +529,12 @@ bool prepare_conversion(Op& op)
 template <class T>
 void put_result(const Op& op, uint32_t* d, unsigned l, T v)
 {
-    if (op.flags & TO_DOUBLE) put(d, l, double(v));
-    else if (op.flags & (TO_HALF | TO_BF16)) d[l] = to_16_bits(odd_float(v), op.flags & TO_BF16, op.flags & TO_WHOLE ? 0 : op.flags);
-    else d[l] = as_bits(op.flags & SATURATES ? saturated(float(v)) : float(v));
+    if (op.flags & TO_DOUBLE)
+        put(d, l, double(v));
+    else if (op.flags & (TO_HALF | TO_BF16))
+        d[l] = to_16_bits(odd_float(v), op.flags & TO_BF16, op.flags & TO_WHOLE ? 0 : op.flags);
+    else
+        d[l] = as_bits(op.flags & SATURATES ? saturated(float(v)) : float(v));
 }
 
 void f2i(Warp& w, const Op& op, uint32_t lanes)
@@ -503,10 +559,14 @@ void f2i(Warp& w, const Op& op, uint32_t lanes)
     uint64_t made[WARP] = {};
     each(lanes, [&](unsigned l) {
         const double x = rounded(source(l), op.flags);
-        if (x != x) made[l] = of_nan;
-        else if (x >= most) made[l] = natural ? ~0ull >> (64 - bits) : (1ull << (bits - 1)) - 1;
-        else if (x <= least) made[l] = natural ? 0 : uint64_t(-(1ll << (bits - 1)));
-        else made[l] = natural ? uint64_t(x) : uint64_t(int64_t(x));
+        if (x != x)
+            made[l] = of_nan;
+        else if (x >= most)
+            made[l] = natural ? ~0ull >> (64 - bits) : (1ull << (bits - 1)) - 1;
+        else if (x <= least)
+            made[l] = natural ? 0 : uint64_t(-(1ll << (bits - 1)));
+        else
+            made[l] = natural ? uint64_t(x) : uint64_t(int64_t(x));
     });
     each(lanes, [&](unsigned l) {
         d[l] = uint32_t(made[l]);
@@ -518,7 +578,11 @@ void f2i(Warp& w, const Op& op, uint32_t lanes)
 int64_t clamped(const Op& op, double x)
 {
     const bool natural = op.has("U8") || op.has("U16");
-    const double most = op.has("U8") ? 255 : op.has("S8") ? 127 : op.has("U16") ? 65535 : 32767, least = natural ? 0 : -most - 1;
+    const double most = op.has("U8")    ? 255
+                        : op.has("S8")  ? 127
+                        : op.has("U16") ? 65535
+                                        : 32767,
+                 least = natural ? 0 : -most - 1;
     return x != x ? 0 : int64_t(std::min(std::max(x, least), most));
 }
 
@@ -528,13 +592,19 @@ void narrow(Warp& w, const Op& op, uint32_t lanes)
     const unsigned bits = op.has("U8") || op.has("S8") ? 8 : 16;
     const uint32_t mask = (1u << bits) - 1;
     Row first, second, third;
-    const uint32_t *const a = w.row(op.s[0], first), *const b = packs ? w.row(op.s[1], second) : a, *const c = packs ? w.row(op.s[2], third) : a;
+    const uint32_t *const a = w.row(op.s[0], first), *const b = packs ? w.row(op.s[1], second) : a,
+                          *const c = packs ? w.row(op.s[2], third) : a;
     uint32_t made[WARP];
-    const auto number = [&](const uint32_t* from, unsigned l) { return op.name == "F2IP" ? rounded(as_float(from[l]), op.flags) : double(int32_t(from[l])); };
+    const auto number = [&](const uint32_t* from, unsigned l) {
+        return op.name == "F2IP" ? rounded(as_float(from[l]), op.flags) : double(int32_t(from[l]));
+    };
     each(lanes, [&](unsigned l) {
         const int64_t low = clamped(op, number(packs ? b : a, l));
-        if (!packs) made[l] = uint32_t(low);
-        else made[l] = (uint32_t(low) & mask) | (uint32_t(clamped(op, number(a, l))) & mask) << bits | (bits == 8 ? c[l] << 16 : 0);
+        if (!packs)
+            made[l] = uint32_t(low);
+        else
+            made[l] = (uint32_t(low) & mask) | (uint32_t(clamped(op, number(a, l))) & mask) << bits |
+                      (bits == 8 ? c[l] << 16 : 0);
     });
     uint32_t* const d = w.target(op.out);
     each(lanes, [&](unsigned l) { d[l] = made[l]; });
@@ -560,8 +630,10 @@ void i2f(Warp& w, const Op& op, uint32_t lanes)
     });
     each(lanes, [&](unsigned l) {
         const uint64_t v = source[l];
-        if (op.flags & (TO_HALF | TO_BF16)) put_result(op, d, l, natural ? (long double)(v) : (long double)(int64_t(v)));
-        else natural ? put_result(op, d, l, v) : put_result(op, d, l, int64_t(v));
+        if (op.flags & (TO_HALF | TO_BF16))
+            put_result(op, d, l, natural ? (long double)(v) : (long double)(int64_t(v)));
+        else
+            natural ? put_result(op, d, l, v) : put_result(op, d, l, int64_t(v));
     });
 }
 
@@ -600,7 +672,8 @@ uint32_t to_eight_bits(float x, bool e5m2)
     size = std::min(nearbyintf(size / unit) * unit, most);
     if (size == 0) return sign;
     exponent = std::max(ilogbf(size), least);
-    const uint32_t fraction = uint32_t(size / ldexpf(1.0f, exponent - digits));  // with the leading 1 of a normal number
+    const uint32_t fraction =
+        uint32_t(size / ldexpf(1.0f, exponent - digits));  // with the leading 1 of a normal number
     const uint32_t lead = 1u << digits;
     return sign | (fraction < lead ? fraction : uint32_t(exponent - least + 1) << digits | (fraction - lead));
 }
@@ -646,7 +719,8 @@ void f2fp(Warp& w, const Op& op, uint32_t lanes)
     });
 }
 
-// ---- pairs of 16-bit numbers ---------------------------------------------------------------------------------------------
+// ---- pairs of 16-bit numbers
+// ---------------------------------------------------------------------------------------------
 
 // Sources of an instruction on pairs; two numbers in the text are the halves of one source, the upper one first.
 struct Halves
@@ -660,10 +734,14 @@ struct Halves
     {
         const Operand& o = op.s[next++];
         if (o.kind == Kind::Number) {
-            const auto bits = [&](const Operand& n) { return uint32_t(bf16 ? float_to_bf16(float(n.exact)) : float_to_half(float(n.exact))); };
+            const auto bits = [&](const Operand& n) {
+                return uint32_t(bf16 ? float_to_bf16(float(n.exact)) : float_to_half(float(n.exact)));
+            };
             uint32_t both = o.real ? bits(o) << 16 : o.value;
-            if (o.real && next < op.sources && op.s[next].kind == Kind::Number) both |= bits(op.s[next++]);
-            else if (o.real) both |= both >> 16;
+            if (o.real && next < op.sources && op.s[next].kind == Kind::Number)
+                both |= bits(op.s[next++]);
+            else if (o.real)
+                both |= both >> 16;
             std::fill(scratch, scratch + WARP, both);
             at = scratch;
             return;
@@ -694,7 +772,21 @@ inline float sum_of(float a, float b, float c)  // a * b + c
     return as_float((lacks != 0) & ((bits & 0x7f800000) != 0x7f800000) ? odd : bits);
 }
 
-enum : uint32_t { PLUS, TIMES, FUSED, LEAST, KIND = 3, WHOLE = 8, RELU = 16, SAT = 32, NAN_FIRST = 64, XORS = 128, LOWER = 256, UPPER = 512, NO_SUBNORMALS = 1024 };
+enum : uint32_t {
+    PLUS,
+    TIMES,
+    FUSED,
+    LEAST,
+    KIND = 3,
+    WHOLE = 8,
+    RELU = 16,
+    SAT = 32,
+    NAN_FIRST = 64,
+    XORS = 128,
+    LOWER = 256,
+    UPPER = 512,
+    NO_SUBNORMALS = 1024
+};
 
 template <bool BF16>
 void pairs_of(Warp& w, const Op& op, uint32_t lanes)
@@ -714,7 +806,8 @@ void pairs_of(Warp& w, const Op& op, uint32_t lanes)
         };
         if (op.flags & NO_SUBNORMALS) flush(x), flush(y), kind == FUSED ? flush(z) : void();
         if (op.flags & WHOLE) {
-            for (unsigned l = 0; l < WARP; l++) v[l] = kind == PLUS ? x[l] + y[l] : kind == TIMES ? x[l] * y[l] : __builtin_fmaf(x[l], y[l], z[l]);
+            for (unsigned l = 0; l < WARP; l++)
+                v[l] = kind == PLUS ? x[l] + y[l] : kind == TIMES ? x[l] * y[l] : __builtin_fmaf(x[l], y[l], z[l]);
         } else if (kind == PLUS) {
             for (unsigned l = 0; l < WARP; l++) v[l] = sum_of<BF16>(x[l], 1.0f, y[l]);
         } else if (kind == TIMES) {
@@ -723,13 +816,15 @@ void pairs_of(Warp& w, const Op& op, uint32_t lanes)
             for (unsigned l = 0; l < WARP; l++) v[l] = sum_of<BF16>(x[l], y[l], z[l]);
         } else {
             for (unsigned l = 0; l < WARP; l++) {
-                const bool less = (x[l] < y[l]) | ((x[l] == y[l]) & bool(as_bits(x[l]) >> 31)), none = (x[l] != x[l]) | (y[l] != y[l]);
+                const bool less = (x[l] < y[l]) | ((x[l] == y[l]) & bool(as_bits(x[l]) >> 31)),
+                           none = (x[l] != x[l]) | (y[l] != y[l]);
                 const float other = op.flags & NAN_FIRST ? NAN : x[l] != x[l] ? y[l] : x[l];
                 v[l] = none ? other : less == bool(least >> l & 1) ? x[l] : y[l];
             }
             if (op.flags & XORS) {
                 a.get<BF16>(x, upper, false), b.get<BF16>(y, upper, false);
-                for (unsigned l = 0; l < WARP; l++) v[l] = as_float(as_bits(v[l]) | ((as_bits(x[l]) ^ as_bits(y[l])) & 0x80000000));
+                for (unsigned l = 0; l < WARP; l++)
+                    v[l] = as_float(as_bits(v[l]) | ((as_bits(x[l]) ^ as_bits(y[l])) & 0x80000000));
             }
         }
         if (op.flags & NO_SUBNORMALS) flush(v);
@@ -756,15 +851,20 @@ void two_numbers(Warp& w, const Op& op, uint32_t lanes)  // x * 0 + (a, b): a co
 template <uint32_t WHAT>
 bool prepare_pairs(Op& op)
 {
-    const auto zero = [&](unsigned i) { return op.s[i].kind == Kind::Register && (op.s[i].index == ZERO || op.s[i].index == FIRST_UNIFORM + 63); };
-    if (WHAT == FUSED && op.sources == 4 && zero(0) && zero(1) && op.s[2].real && op.s[3].real && op.modifiers.size() <= 1 && !op.has("BF16_V2")) {
+    const auto zero = [&](unsigned i) {
+        return op.s[i].kind == Kind::Register && (op.s[i].index == ZERO || op.s[i].index == FIRST_UNIFORM + 63);
+    };
+    if (WHAT == FUSED && op.sources == 4 && zero(0) && zero(1) && op.s[2].real && op.s[3].real &&
+        op.modifiers.size() <= 1 && !op.has("BF16_V2")) {
         op.flags = uint32_t(float_to_half(float(op.s[2].exact))) << 16 | float_to_half(float(op.s[3].exact));
         op.run = two_numbers;
         return true;
     }
     const bool bf16 = op.has("BF16_V2") || op.has("BF16");
-    op.flags = WHAT | (op.has("F32") ? +WHOLE : 0) | (op.has("RELU") ? +RELU : 0) | (op.has("SAT") ? +SAT : 0) | (op.has("NAN") ? +NAN_FIRST : 0) |
-               (op.has("XORSIGN") ? +XORS : 0) | (op.has("FTZ") && !bf16 ? +NO_SUBNORMALS : 0) | (op.out.parts == "H0_H0" || op.has("H0_H0") ? +LOWER : 0) |
+    op.flags = WHAT | (op.has("F32") ? +WHOLE : 0) | (op.has("RELU") ? +RELU : 0) | (op.has("SAT") ? +SAT : 0) |
+               (op.has("NAN") ? +NAN_FIRST : 0) | (op.has("XORSIGN") ? +XORS : 0) |
+               (op.has("FTZ") && !bf16 ? +NO_SUBNORMALS : 0) |
+               (op.out.parts == "H0_H0" || op.has("H0_H0") ? +LOWER : 0) |
                (op.out.parts == "H1_H1" || op.has("H1_H1") ? +UPPER : 0);
     op.run = bf16 ? pairs_of<true> : pairs_of<false>;
     return true;
@@ -776,8 +876,10 @@ void compared_halves(const Warp& w, const Op& op, bool bf16, uint32_t* holds)
     const Halves a(w, op, next, bf16), b(w, op, next, bf16);
     for (unsigned upper = 0; upper < 2; upper++) {
         float x[WARP], y[WARP];
-        if (bf16) a.get<true>(x, upper), b.get<true>(y, upper);
-        else a.get<false>(x, upper), b.get<false>(y, upper);
+        if (bf16)
+            a.get<true>(x, upper), b.get<true>(y, upper);
+        else
+            a.get<false>(x, upper), b.get<false>(y, upper);
         holds[upper] = where([&](unsigned l) { return bool(related(op.flags, x[l], y[l])); });
     }
 }
@@ -795,7 +897,9 @@ void hsetp2(Warp& w, const Op& op, uint32_t lanes)
 void hset2(Warp& w, const Op& op, uint32_t lanes)
 {
     const bool bf16 = op.has("BF16_V2");
-    const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL, yes = !(op.flags & AS_FLOAT) ? 0xffff : bf16 ? 0x3f80 : 0x3c00;
+    const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL, yes = !(op.flags & AS_FLOAT) ? 0xffff
+                                                                       : bf16                 ? 0x3f80
+                                                                                              : 0x3c00;
     uint32_t holds[2];
     compared_halves(w, op, bf16, holds);
     const uint32_t low = combined(op.flags, holds[0], other), high = combined(op.flags, holds[1], other);

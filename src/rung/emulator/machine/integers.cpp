@@ -15,7 +15,10 @@ struct Source
     Row scratch;
     const uint32_t* at;
     uint32_t flip, add;
-    Source(const Warp& w, const Operand& o) : at(w.row(o, scratch)), flip(o.negative || o.inverted ? ALL : 0), add(o.negative) {}
+    Source(const Warp& w, const Operand& o)
+        : at(w.row(o, scratch)), flip(o.negative || o.inverted ? ALL : 0), add(o.negative)
+    {
+    }
     uint32_t operator()(unsigned l) const { return (at[l] ^ flip) + add; }
     // For sums with a carry: the complement alone; what is added to it stands in `add`.
     uint64_t bits(unsigned l) const { return at[l] ^ flip; }
@@ -29,9 +32,12 @@ struct Pair
     bool negative;
     Pair(const Warp& w, const Operand& o) : low(w.row(o, low_scratch)), high(high_scratch), negative(o.negative)
     {
-        if (o.kind == Kind::Register) high = w.r[o.index == ZERO ? ZERO : o.index + 1];
-        else if (o.kind == Kind::Constant) indexed_constant(w, o, high_scratch, 4);
-        else std::fill(high_scratch, high_scratch + WARP, o.value >> 31 ? ALL : 0);
+        if (o.kind == Kind::Register)
+            high = w.r[o.index == ZERO ? ZERO : o.index + 1];
+        else if (o.kind == Kind::Constant)
+            indexed_constant(w, o, high_scratch, 4);
+        else
+            std::fill(high_scratch, high_scratch + WARP, o.value >> 31 ? ALL : 0);
     }
     uint64_t operator()(unsigned l) const
     {
@@ -40,11 +46,27 @@ struct Pair
     }
 };
 
-enum { X = 1, UNSIGNED = 2, HIGH = 4, WIDE = 8, SIGN_EXTENDED = 16, LEFT = 32, SIXTYFOUR = 64, WRAPS = 128, RELU = 256, HALVES = 512, THREE = 1024 };
+enum {
+    X = 1,
+    UNSIGNED = 2,
+    HIGH = 4,
+    WIDE = 8,
+    SIGN_EXTENDED = 16,
+    LEFT = 32,
+    SIXTYFOUR = 64,
+    WRAPS = 128,
+    RELU = 256,
+    HALVES = 512,
+    THREE = 1024
+};
 
-uint32_t carried_in(const Warp& w, const Op& op, unsigned i) { return op.flags & X && i < op.ins ? w.predicate(op.in[i]) : 0; }
+uint32_t carried_in(const Warp& w, const Op& op, unsigned i)
+{ return op.flags & X && i < op.ins ? w.predicate(op.in[i]) : 0; }
 
-void put(uint32_t* d, uint32_t lanes, const Row& made) { map(d, lanes, [&](unsigned l) { return made[l]; }); }
+void put(uint32_t* d, uint32_t lanes, const Row& made)
+{
+    map(d, lanes, [&](unsigned l) { return made[l]; });
+}
 
 void iadd3(Warp& w, const Op& op, uint32_t lanes)
 {
@@ -61,9 +83,11 @@ void iadd3(Warp& w, const Op& op, uint32_t lanes)
         return;
     }
     const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
-    if (!op.outs && !(op.flags & X)) return map(w.target(op.out), lanes, [&](unsigned l) { return a(l) + b(l) + c(l); });
+    if (!op.outs && !(op.flags & X))
+        return map(w.target(op.out), lanes, [&](unsigned l) { return a(l) + b(l) + c(l); });
     // Without .X a negated source is its complement plus one; with .X the carry is that one.
-    const uint32_t first = carried_in(w, op, 0), second = carried_in(w, op, 1), more = op.flags & X ? 0 : a.add + b.add + c.add;
+    const uint32_t first = carried_in(w, op, 0), second = carried_in(w, op, 1),
+                   more = op.flags & X ? 0 : a.add + b.add + c.add;
     Row sum, over;
     for (unsigned l = 0; l < WARP; l++) {
         const uint64_t total = a.bits(l) + b.bits(l) + c.bits(l) + more + (first >> l & 1) + (second >> l & 1);
@@ -85,7 +109,9 @@ void wide_product(Warp& w, const Op& op, uint32_t lanes)
     const Source a(w, op.s[0]), b(w, op.s[1]);
     const Pair c(w, op.s[2]);
     const uint32_t in = carried_in(w, op, 0);
-    const auto product = [&](unsigned l) { return UNSIGNED_PRODUCT ? uint64_t(a(l)) * b(l) : uint64_t(int64_t(int32_t(a(l))) * int32_t(b(l))); };
+    const auto product = [&](unsigned l) {
+        return UNSIGNED_PRODUCT ? uint64_t(a(l)) * b(l) : uint64_t(int64_t(int32_t(a(l))) * int32_t(b(l)));
+    };
     Row low, high, over;
     const auto put_sum = [&](unsigned l, uint64_t sum) { low[l] = uint32_t(sum), high[l] = uint32_t(sum >> 32); };
     if (!in && !op.outs)
@@ -93,7 +119,8 @@ void wide_product(Warp& w, const Op& op, uint32_t lanes)
     else
         for (unsigned l = 0; l < WARP; l++) {
             uint64_t sum;
-            over[l] = __builtin_add_overflow(product(l), c(l), &sum) | __builtin_add_overflow(sum, uint64_t(in >> l & 1), &sum);
+            over[l] = __builtin_add_overflow(product(l), c(l), &sum) |
+                      __builtin_add_overflow(sum, uint64_t(in >> l & 1), &sum);
             put_sum(l, sum);
         }
     uint32_t* d = w.target(op.out);
@@ -107,7 +134,8 @@ void wide_product(Warp& w, const Op& op, uint32_t lanes)
 
 void imad(Warp& w, const Op& op, uint32_t lanes)
 {
-    if (op.flags & (WIDE | HIGH)) return op.flags & UNSIGNED ? wide_product<true>(w, op, lanes) : wide_product<false>(w, op, lanes);
+    if (op.flags & (WIDE | HIGH))
+        return op.flags & UNSIGNED ? wide_product<true>(w, op, lanes) : wide_product<false>(w, op, lanes);
     const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
     if (op.flags & X) {
         const uint32_t in = carried_in(w, op, 0);
@@ -125,16 +153,15 @@ void imad(Warp& w, const Op& op, uint32_t lanes)
 
 bool prepare_imad(Op& op)
 {
-    op.flags = (op.has("X") ? X : 0) | (op.has("U32") ? UNSIGNED : 0) | (op.has("HI") ? HIGH : 0) | (op.has("WIDE") ? WIDE : 0);
+    op.flags = (op.has("X") ? X : 0) | (op.has("U32") ? UNSIGNED : 0) | (op.has("HI") ? HIGH : 0) |
+               (op.has("WIDE") ? WIDE : 0);
     return op.sources == 3;
 }
 
 // f of the upper and of the lower halves.
 template <class F>
 uint32_t halves(uint32_t a, uint32_t b, F f)
-{
-    return uint32_t(f(a >> 16, b >> 16)) << 16 | (uint32_t(f(a & 0xffff, b & 0xffff)) & 0xffff);
-}
+{ return uint32_t(f(a >> 16, b >> 16)) << 16 | (uint32_t(f(a & 0xffff, b & 0xffff)) & 0xffff); }
 
 void viadd(Warp& w, const Op& op, uint32_t lanes)
 {
@@ -156,7 +183,8 @@ void lea(Warp& w, const Op& op, uint32_t lanes)
     for (unsigned l = 0; l < WARP; l++) {
         const uint32_t above = with_c ? c(l) : uint32_t(int32_t(a(l)) >> 31);
         // A negative term is the complement and one more, so that -0 carries.
-        const uint32_t shifted = !high ? a.add ? ~(~uint32_t(a.bits(l)) << shift) : a(l) << shift : uint32_t((uint64_t(above) << 32 | a(l)) << shift >> 32);
+        const uint32_t shifted = !high ? a.add ? ~(~uint32_t(a.bits(l)) << shift) : a(l) << shift
+                                       : uint32_t((uint64_t(above) << 32 | a(l)) << shift >> 32);
         const uint64_t sum = uint64_t(shifted) + uint32_t(b.bits(l)) + more + (in >> l & 1);
         made[l] = uint32_t(sum), over[l] = uint32_t(sum >> 32);
     }
@@ -191,12 +219,20 @@ void lop3(Warp& w, const Op& op, uint32_t lanes)
     const unsigned lut = op.s[3].value;
     Row made;
     switch (lut) {
-    case 0xc0: for (unsigned l = 0; l < WARP; l++) made[l] = a(l) & b(l); break;
-    case 0xfc: for (unsigned l = 0; l < WARP; l++) made[l] = a(l) | b(l); break;
-    case 0x3c: for (unsigned l = 0; l < WARP; l++) made[l] = a(l) ^ b(l); break;
-    default: for (unsigned l = 0; l < WARP; l++) made[l] = looked_up(a(l), b(l), c(l), lut);
+    case 0xc0:
+        for (unsigned l = 0; l < WARP; l++) made[l] = a(l) & b(l);
+        break;
+    case 0xfc:
+        for (unsigned l = 0; l < WARP; l++) made[l] = a(l) | b(l);
+        break;
+    case 0x3c:
+        for (unsigned l = 0; l < WARP; l++) made[l] = a(l) ^ b(l);
+        break;
+    default:
+        for (unsigned l = 0; l < WARP; l++) made[l] = looked_up(a(l), b(l), c(l), lut);
     }
-    if (op.outs) w.set(op.p[0], where([&](unsigned l) { return made[l] != 0; }) | (op.ins ? w.predicate(op.in[0]) : 0), lanes);
+    if (op.outs)
+        w.set(op.p[0], where([&](unsigned l) { return made[l] != 0; }) | (op.ins ? w.predicate(op.in[0]) : 0), lanes);
     map(w.target(op.out), lanes, [&](unsigned l) { return made[l]; });
 }
 
@@ -226,17 +262,22 @@ void shf(Warp& w, const Op& op, uint32_t lanes)
         case HIGH | UNSIGNED: return map(d, lanes, [&](unsigned l) { return c(l) >> by; });
         case LEFT | UNSIGNED: return map(d, lanes, [&](unsigned l) { return a(l) << by; });
         case LEFT | UNSIGNED | SIXTYFOUR | HIGH:
-        case LEFT | UNSIGNED | HIGH: return map(d, lanes, [&](unsigned l) { return uint32_t((uint64_t(c(l)) << 32 | a(l)) << by >> 32); });
-        case UNSIGNED | SIXTYFOUR: return map(d, lanes, [&](unsigned l) { return uint32_t((uint64_t(c(l)) << 32 | a(l)) >> by); });
+        case LEFT | UNSIGNED | HIGH:
+            return map(d, lanes, [&](unsigned l) { return uint32_t((uint64_t(c(l)) << 32 | a(l)) << by >> 32); });
+        case UNSIGNED | SIXTYFOUR:
+            return map(d, lanes, [&](unsigned l) { return uint32_t((uint64_t(c(l)) << 32 | a(l)) >> by); });
         }
     }
     map(d, lanes, [&](unsigned l) {
         const uint64_t v = uint64_t(c(l)) << 32 | a(l);
         const unsigned by = op.flags & WRAPS ? n(l) & most : std::min(n(l), most + 1);
         uint64_t made;
-        if (op.flags & LEFT) made = by > 63 ? 0 : v << by;
-        else if (op.flags & UNSIGNED) made = by > 63 ? 0 : v >> by;
-        else made = uint64_t(int64_t(v) >> std::min(by, 63u));
+        if (op.flags & LEFT)
+            made = by > 63 ? 0 : v << by;
+        else if (op.flags & UNSIGNED)
+            made = by > 63 ? 0 : v >> by;
+        else
+            made = uint64_t(int64_t(v) >> std::min(by, 63u));
         return uint32_t(op.flags & HIGH ? made >> 32 : made);
     });
 }
@@ -302,7 +343,11 @@ void isetp(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_isetp(Op& op)
 {
     static const char* const names[] = {"LT", "LE", "GT", "GE", "EQ", "NE", "T", "F"};
-    op.flags = (op.has("OR") ? OR : op.has("XOR") ? XOR : AND) << 4 | (op.has("EX") ? EXTENDED : 0) | (op.has("U32") ? NATURAL : 0);
+    op.flags = (op.has("OR")    ? OR
+                : op.has("XOR") ? XOR
+                                : AND)
+                   << 4 |
+               (op.has("EX") ? EXTENDED : 0) | (op.has("U32") ? NATURAL : 0);
     bool known = false;
     for (unsigned i = 0; i < 8; i++)
         if (op.has(names[i])) op.flags |= i, known = true;
@@ -378,8 +423,8 @@ void minimum_of_any(Warp& w, const Op& op, uint32_t lanes)
 
 bool prepare_minimum(Op& op)
 {
-    op.flags = (op.has("U32") || op.has("U16x2") ? UNSIGNED : 0) | (op.has("RELU") ? RELU : 0) | (op.has("S16x2") || op.has("U16x2") ? HALVES : 0) |
-               (op.name == "VIMNMX3" ? THREE : 0);
+    op.flags = (op.has("U32") || op.has("U16x2") ? UNSIGNED : 0) | (op.has("RELU") ? RELU : 0) |
+               (op.has("S16x2") || op.has("U16x2") ? HALVES : 0) | (op.name == "VIMNMX3" ? THREE : 0);
     if (op.flags & (HALVES | THREE) || op.outs) op.run = minimum_of_any;
     return op.ins;
 }
@@ -390,10 +435,13 @@ void difference(Warp& w, const Op& op, uint32_t lanes)
     const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
     const bool natural = op.flags & UNSIGNED;
     map(w.target(op.out), lanes, [&](unsigned l) {
-        if (op.name == "VABSDIFF") return uint32_t(natural ? llabs(int64_t(a(l)) - b(l)) : llabs(int64_t(int32_t(a(l))) - int32_t(b(l)))) + c(l);
+        if (op.name == "VABSDIFF")
+            return uint32_t(natural ? llabs(int64_t(a(l)) - b(l)) : llabs(int64_t(int32_t(a(l))) - int32_t(b(l)))) +
+                   c(l);
         uint32_t sum = c(l), bytes = 0;
         for (unsigned i = 0; i < 32; i += 8) {
-            const int x = int(a(l) >> i & 255), y = int(b(l) >> i & 255), apart = natural ? abs(x - y) : abs(int8_t(x) - int8_t(y));
+            const int x = int(a(l) >> i & 255), y = int(b(l) >> i & 255),
+                      apart = natural ? abs(x - y) : abs(int8_t(x) - int8_t(y));
             sum += uint32_t(apart), bytes |= uint32_t(apart) << i;
         }
         return op.flags & WIDE ? sum : bytes;
@@ -431,7 +479,8 @@ void prmt(Warp& w, const Op& op, uint32_t lanes)
     const Source a(w, op.s[0]), how(w, op.s[1]), b(w, op.s[2]);
     const uint32_t fixed = op.s[1].kind == Kind::Number && !op.flags ? op.s[1].value : 0;
     if (fixed == 0x5410) return map(w.target(op.out), lanes, [&](unsigned l) { return (a(l) & 0xffff) | b(l) << 16; });
-    if (fixed == 0x7632) return map(w.target(op.out), lanes, [&](unsigned l) { return a(l) >> 16 | (b(l) & 0xffff0000); });
+    if (fixed == 0x7632)
+        return map(w.target(op.out), lanes, [&](unsigned l) { return a(l) >> 16 | (b(l) & 0xffff0000); });
     map(w.target(op.out), lanes, [&](unsigned l) {
         const uint64_t bytes = uint64_t(b(l)) << 32 | a(l);
         const uint32_t picks = op.flags ? selector(op.flags, how(l)) : how(l);
@@ -527,7 +576,8 @@ void idp(Warp& w, const Op& op, uint32_t lanes)
     const unsigned from = op.has("HI") ? 2 : 0;
     map(w.target(op.out), lanes, [&](unsigned l) {
         uint32_t sum = c(l);
-        for (unsigned i = 0; i < (two ? 2u : 4u); i++) sum += uint32_t(part(a(l), i, kinds[0]) * part(b(l), two ? from + i : i, kinds[1]));
+        for (unsigned i = 0; i < (two ? 2u : 4u); i++)
+            sum += uint32_t(part(a(l), i, kinds[0]) * part(b(l), two ? from + i : i, kinds[1]));
         return sum;
     });
 }
@@ -562,24 +612,79 @@ void r2ur(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]);
     const uint32_t v = a(unsigned(__builtin_ctz(lanes)));
-    if (op.outs) w.set(op.p[0], where([&](unsigned l) { return a(l) != v; }) | (op.has("OR") ? w.predicate(op.p[0]) : 0), lanes);
+    if (op.outs)
+        w.set(op.p[0], where([&](unsigned l) { return a(l) != v; }) | (op.has("OR") ? w.predicate(op.p[0]) : 0), lanes);
     map(w.target(op.out), ALL, [&](unsigned) { return v; });
 }
 
 enum Special : uint32_t {
-    TID_X, TID_Y, TID_Z, TID, CTAID_X, CTAID_Y, CTAID_Z, CTA_OF_CLUSTER, CLUSTER_X, CLUSTER_Y, CLUSTER_Z, CLUSTER_SIZE, LANE, SM, WARP_ID,
-    EQ_MASK, LT_MASK, LE_MASK, GT_MASK, GE_MASK, CLOCK, CLOCK_HIGH, SHARED_HIGH, LOCAL_HIGH, SHARED_SIZE, DYNAMIC_SIZE, NOTHING, UNKNOWN
+    TID_X,
+    TID_Y,
+    TID_Z,
+    TID,
+    CTAID_X,
+    CTAID_Y,
+    CTAID_Z,
+    CTA_OF_CLUSTER,
+    CLUSTER_X,
+    CLUSTER_Y,
+    CLUSTER_Z,
+    CLUSTER_SIZE,
+    LANE,
+    SM,
+    WARP_ID,
+    EQ_MASK,
+    LT_MASK,
+    LE_MASK,
+    GT_MASK,
+    GE_MASK,
+    CLOCK,
+    CLOCK_HIGH,
+    SHARED_HIGH,
+    LOCAL_HIGH,
+    SHARED_SIZE,
+    DYNAMIC_SIZE,
+    NOTHING,
+    UNKNOWN
 };
 
 Special special_named(const std::string& name)
 {
-    static const auto& names = *new std::unordered_map<std::string, Special>{  // never destroyed, like the table of opcodes
-        {"TID.X", TID_X}, {"TID.Y", TID_Y}, {"TID.Z", TID_Z}, {"TID", TID}, {"CTAID.X", CTAID_X}, {"CTAID.Y", CTAID_Y}, {"CTAID.Z", CTAID_Z},
-        {"CgaCtaId", CTA_OF_CLUSTER}, {"CGA_CTAID.X", CLUSTER_X}, {"CGA_CTAID.Y", CLUSTER_Y}, {"CGA_CTAID.Z", CLUSTER_Z}, {"CgaSize", CLUSTER_SIZE},
-        {"LANEID", LANE}, {"VIRTID", SM}, {"VIRTUALSMID", SM}, {"SMID", SM}, {"WARPID", WARP_ID}, {"EQMASK", EQ_MASK}, {"LTMASK", LT_MASK},
-        {"LEMASK", LE_MASK}, {"GTMASK", GT_MASK}, {"GEMASK", GE_MASK}, {"CLOCKLO", CLOCK}, {"CLOCKHI", CLOCK_HIGH}, {"GLOBALTIMERLO", CLOCK},
-        {"GLOBALTIMERHI", CLOCK_HIGH}, {"SWINHI", SHARED_HIGH}, {"SWINLO", NOTHING}, {"LWINHI", LOCAL_HIGH}, {"LWINLO", NOTHING},
-        {"SMEMSZ", SHARED_SIZE}, {"DYN_SMEM_SZ", DYNAMIC_SIZE}, {"DYNAMIC_SMEM_SIZE", DYNAMIC_SIZE}};
+    static const auto& names =
+        *new std::unordered_map<std::string, Special>{// never destroyed, like the table of opcodes
+                                                      {"TID.X", TID_X},
+                                                      {"TID.Y", TID_Y},
+                                                      {"TID.Z", TID_Z},
+                                                      {"TID", TID},
+                                                      {"CTAID.X", CTAID_X},
+                                                      {"CTAID.Y", CTAID_Y},
+                                                      {"CTAID.Z", CTAID_Z},
+                                                      {"CgaCtaId", CTA_OF_CLUSTER},
+                                                      {"CGA_CTAID.X", CLUSTER_X},
+                                                      {"CGA_CTAID.Y", CLUSTER_Y},
+                                                      {"CGA_CTAID.Z", CLUSTER_Z},
+                                                      {"CgaSize", CLUSTER_SIZE},
+                                                      {"LANEID", LANE},
+                                                      {"VIRTID", SM},
+                                                      {"VIRTUALSMID", SM},
+                                                      {"SMID", SM},
+                                                      {"WARPID", WARP_ID},
+                                                      {"EQMASK", EQ_MASK},
+                                                      {"LTMASK", LT_MASK},
+                                                      {"LEMASK", LE_MASK},
+                                                      {"GTMASK", GT_MASK},
+                                                      {"GEMASK", GE_MASK},
+                                                      {"CLOCKLO", CLOCK},
+                                                      {"CLOCKHI", CLOCK_HIGH},
+                                                      {"GLOBALTIMERLO", CLOCK},
+                                                      {"GLOBALTIMERHI", CLOCK_HIGH},
+                                                      {"SWINHI", SHARED_HIGH},
+                                                      {"SWINLO", NOTHING},
+                                                      {"LWINHI", LOCAL_HIGH},
+                                                      {"LWINLO", NOTHING},
+                                                      {"SMEMSZ", SHARED_SIZE},
+                                                      {"DYN_SMEM_SZ", DYNAMIC_SIZE},
+                                                      {"DYNAMIC_SMEM_SIZE", DYNAMIC_SIZE}};
     if (name == "SRZ") return NOTHING;
     const auto found = name.compare(0, 3, "SR_") ? names.end() : names.find(name.substr(3));
     return found == names.end() ? UNKNOWN : found->second;
@@ -595,9 +700,13 @@ uint32_t special(const Warp& w, uint32_t what, unsigned l)
     case TID_Y: return thread / size[0] % size[1];
     case TID_Z: return thread / (size[0] * size[1]);
     case TID: return thread % size[0] | thread / size[0] % size[1] << 16;
-    case CTAID_X: case CTAID_Y: case CTAID_Z: return b.index[what - CTAID_X];
+    case CTAID_X:
+    case CTAID_Y:
+    case CTAID_Z: return b.index[what - CTAID_X];
     case CTA_OF_CLUSTER: return b.in_cluster;
-    case CLUSTER_X: case CLUSTER_Y: case CLUSTER_Z: return b.index[what - CLUSTER_X] % c[what - CLUSTER_X];
+    case CLUSTER_X:
+    case CLUSTER_Y:
+    case CLUSTER_Z: return b.index[what - CLUSTER_X] % c[what - CLUSTER_X];
     case CLUSTER_SIZE: return c[0] * c[1] * c[2];
     case LANE: return l;
     case SM: return uint32_t(b.number % launch.multiprocessors);
@@ -646,7 +755,8 @@ bool prepare_special(Op& op)
     return op.flags != UNKNOWN;
 }
 
-// ---- across lanes ----------------------------------------------------------------------------------------------------
+// ---- across lanes
+// ----------------------------------------------------------------------------------------------------
 
 void shfl(Warp& w, const Op& op, uint32_t lanes)
 {
@@ -683,9 +793,12 @@ void vote(Warp& w, const Op& op, uint32_t lanes)  // [R,] [P,] P
     const Operand* holds = nullptr;
     uint32_t votes = ALL;
     for (const Operand& o : op.every) {
-        if (o.kind == Kind::Register) out = &o;
-        else if (&o == &op.every.back()) votes = w.predicate(o);
-        else holds = &o;
+        if (o.kind == Kind::Register)
+            out = &o;
+        else if (&o == &op.every.back())
+            votes = w.predicate(o);
+        else
+            holds = &o;
     }
     const uint32_t active = w.split().lanes & (op.uniform ? ALL : lanes);
     votes &= active;
@@ -720,12 +833,18 @@ void redux(Warp& w, const Op& op, uint32_t lanes)
     const bool is_signed = op.has("S32");
     each(lanes & (lanes - 1), [&](unsigned l) {
         const uint32_t v = a(l);
-        if (op.has("SUM")) made += v;
-        else if (op.has("OR")) made |= v;
-        else if (op.has("XOR")) made ^= v;
-        else if (op.has("MIN")) made = (is_signed ? int32_t(v) < int32_t(made) : v < made) ? v : made;
-        else if (op.has("MAX")) made = (is_signed ? int32_t(v) > int32_t(made) : v > made) ? v : made;
-        else made &= v;
+        if (op.has("SUM"))
+            made += v;
+        else if (op.has("OR"))
+            made |= v;
+        else if (op.has("XOR"))
+            made ^= v;
+        else if (op.has("MIN"))
+            made = (is_signed ? int32_t(v) < int32_t(made) : v < made) ? v : made;
+        else if (op.has("MAX"))
+            made = (is_signed ? int32_t(v) > int32_t(made) : v > made) ? v : made;
+        else
+            made &= v;
     });
     map(w.target(op.out), ALL, [&](unsigned) { return made; });
 }

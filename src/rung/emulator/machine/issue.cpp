@@ -1,5 +1,5 @@
-// Plays the recorded warps on one multiprocessor, or on those of a cluster: in each clock each of four quarters issues one
-// instruction of a warp whose stall has passed, whose dependence counters are 0 and whose unit is free.
+// Plays the recorded warps on one multiprocessor, or on those of a cluster: in each clock each of four quarters issues
+// one instruction of a warp whose stall has passed, whose dependence counters are 0 and whose unit is free.
 #include "model.h"
 
 #include <math.h>
@@ -16,7 +16,11 @@ constexpr double NEVER = 1e300;
 struct Runner;
 struct Resident  // a block
 {
-    struct Named { unsigned arrived = 0; std::vector<Runner*> waiting; };
+    struct Named
+    {
+        unsigned arrived = 0;
+        std::vector<Runner*> waiting;
+    };
     Named named[16];
     unsigned alive = 0;
     uint64_t cluster = 0;
@@ -31,17 +35,24 @@ struct Runner  // a warp
     Resident* block;
     unsigned multiprocessor, quarter;
     size_t next = 0, ask = 0;
-    double at = 0;                    // when its next instruction may issue, but for its unit
-    double stalled = 0, last = 0;     // when its stall count has passed; when it issued
+    double at = 0;                 // when its next instruction may issue, but for its unit
+    double stalled = 0, last = 0;  // when its stall count has passed; when it issued
     Stall waits_for = WAITS;
-    double counter[COUNTERS] = {};    // when each is 0
-    Stall raised[COUNTERS] = {};      // by what
+    double counter[COUNTERS] = {};  // when each is 0
+    Stall raised[COUNTERS] = {};    // by what
     double open[GROUPS] = {};
     std::vector<double> closed[GROUPS];
     bool blocked = false, done = false;
 };
 
-struct Phases { uint32_t expected = 0; int64_t pending = 0, bytes = 0; uint32_t phase = 0; double time = 0, complete = 0; std::vector<std::pair<Runner*, uint32_t>> waiting; };
+struct Phases
+{
+    uint32_t expected = 0;
+    int64_t pending = 0, bytes = 0;
+    uint32_t phase = 0;
+    double time = 0, complete = 0;
+    std::vector<std::pair<Runner*, uint32_t>> waiting;
+};
 
 struct Quarter
 {
@@ -55,14 +66,16 @@ struct Quarter
 class Playing
 {
 public:
-    Playing(const Program& p, const Constants& constants, uint32_t cluster, double used, double active_) : program(p), c(constants), active(active_), arrivals(cluster, 0.0)
+    Playing(const Program& p, const Constants& constants, uint32_t cluster, double used, double active_)
+        : program(p), c(constants), active(active_), arrivals(cluster, 0.0)
     {
         for (uint32_t i = 0; i < cluster; i++) memories.emplace_back(c, used, active_), quarters.emplace_back(QUARTERS);
         played.stalls.resize(program.ops.size());
     }
 
     // `units` clusters of blocks, `together` at a time; false if nothing can go on.
-    bool run(const std::vector<std::vector<std::vector<const Stream*>>>& samples, uint64_t units, uint64_t together, size_t first)
+    bool run(const std::vector<std::vector<std::vector<const Stream*>>>& samples, uint64_t units, uint64_t together,
+             size_t first)
     {
         all = &samples, wanted = units, first_sample = first;
         dispatched = c.block_interval * (active - 1);  // of the multiprocessor that is the last to have a block
@@ -103,11 +116,13 @@ private:
         for (unsigned rank = 0; rank < sample.size(); rank++) {
             blocks.emplace_back(new Resident());
             Resident& b = *blocks.back();
-            b.alive = unsigned(sample[rank].size()), b.cluster = begun, b.copy = uint32_t(begun / all->size()), b.first_wave = first_wave, b.began = at;
+            b.alive = unsigned(sample[rank].size()), b.cluster = begun, b.copy = uint32_t(begun / all->size()),
+            b.first_wave = first_wave, b.began = at;
             for (const Stream* s : sample[rank]) {
                 runners.emplace_back(new Runner());
                 Runner& w = *runners.back();
-                w.stream = s, w.block = &b, w.multiprocessor = rank, w.quarter = unsigned((s->rank + begun * sample[rank].size()) % QUARTERS);
+                w.stream = s, w.block = &b, w.multiprocessor = rank,
+                w.quarter = unsigned((s->rank + begun * sample[rank].size()) % QUARTERS);
                 w.at = w.stalled = w.last = at + (first_wave ? c.first_start : c.block_start);
                 Quarter& q = quarters[rank][w.quarter];
                 q.warps.push_back(&w), q.at = std::min(q.at, w.at);
@@ -157,7 +172,8 @@ private:
         return op.opcode->pipe == Pipe::LSU ? std::max(q.free[pipe], queue_free(q)) : q.free[pipe];
     }
 
-    double queue_free(const Quarter& q) const { return q.left[(q.queued + MOST_QUEUED - unsigned(c.queue)) % MOST_QUEUED]; }
+    double queue_free(const Quarter& q) const
+    { return q.left[(q.queued + MOST_QUEUED - unsigned(c.queue)) % MOST_QUEUED]; }
 
     void issue(unsigned m, Quarter& q, Runner& w, double now)
     {
@@ -169,15 +185,22 @@ private:
         const unsigned pipe = op.uniform ? UNIFORM_PIPE : unsigned(op.opcode->pipe);
         const bool active = word & Stream::ACTIVE;
         q.last = &w, w.last = now;
-        q.free[pipe] = now + (op.opcode->pipe == Pipe::TENSOR ? 1 : std::max(1.0, op.opcode->interval * c.occupied[unsigned(op.opcode->pipe)]));
-        double ready = now + std::max(1u, control.stall), done = now + c.latency[unsigned(op.opcode->pipe)], taken = now + 6;
-        Stall kind = op.opcode->pipe == Pipe::LSU || op.opcode->pipe == Pipe::XU || op.opcode->pipe == Pipe::ADU ? SHORT_SCOREBOARD : LONG_SCOREBOARD;
+        q.free[pipe] = now + (op.opcode->pipe == Pipe::TENSOR
+                                  ? 1
+                                  : std::max(1.0, op.opcode->interval * c.occupied[unsigned(op.opcode->pipe)]));
+        double ready = now + std::max(1u, control.stall), done = now + c.latency[unsigned(op.opcode->pipe)],
+               taken = now + 6;
+        Stall kind = op.opcode->pipe == Pipe::LSU || op.opcode->pipe == Pipe::XU || op.opcode->pipe == Pipe::ADU
+                         ? SHORT_SCOREBOARD
+                         : LONG_SCOREBOARD;
         if (op.opcode->pipe == Pipe::TENSOR && active && op.products) {
             const bool group = op.opcode->width == Width::GROUP;
-            const double begins = std::max(q.tensor, now), takes = group ? op.products : op.products * c.product_interval / 4;
+            const double begins = std::max(q.tensor, now),
+                         takes = group ? op.products : op.products * c.product_interval / 4;
             q.tensor = begins + takes;
             if (group) {  // operands come out of shared memory; the warp goes on
-                const double passes = (op.products * 2 * 32 + (op.s[0].kind == Kind::Memory ? 64 * 32 : 0)) / 128.0 / QUARTERS;
+                const double passes =
+                    (op.products * 2 * 32 + (op.s[0].kind == Kind::Memory ? 64 * 32 : 0)) / 128.0 / QUARTERS;
                 const double path = memories[m].path(begins, passes);
                 done = std::max(q.tensor, path) + c.group_tail;
                 w.open[unsigned(Agent::Product)] = std::max(w.open[unsigned(Agent::Product)], done);
@@ -187,9 +210,12 @@ private:
                 w.open[unsigned(Agent::Product)] = done;
             }
         }
-        if (op.opcode->pipe == Pipe::CBU && op.target && w.next < w.stream->code.size() && (w.stream->code[w.next] & Stream::NUMBER) == op.target) ready += c.branch;
+        if (op.opcode->pipe == Pipe::CBU && op.target && w.next < w.stream->code.size() &&
+            (w.stream->code[w.next] & Stream::NUMBER) == op.target)
+            ready += c.branch;
         if (!strcmp(op.opcode->way, "fence")) ready += op.has("CTA") ? c.barrier_latency : c.fence_latency;
-        if (op.opcode->pipe == Pipe::LSU && !(word & Stream::ASKS) && active && op.opcode->interval > 1) memories[m].path(now + 6, 1);
+        if (op.opcode->pipe == Pipe::LSU && !(word & Stream::ASKS) && active && op.opcode->interval > 1)
+            memories[m].path(now + 6, 1);
         bool waits = false;
         Stall reason = !strcmp(op.opcode->way, "fence") ? MEMBAR_STALL : BRANCH;
         if (word & Stream::ASKS)
@@ -216,7 +242,8 @@ private:
     }
 
     // What an instruction asks of memory or of others; whether its warp waits for others.
-    bool answer(unsigned m, Quarter& q, Runner& w, const Op& op, const Ask& ask, double now, double& ready, double& done, double& taken, Stall& kind, Stall& reason)
+    bool answer(unsigned m, Quarter& q, Runner& w, const Op& op, const Ask& ask, double now, double& ready,
+                double& done, double& taken, Stall& kind, Stall& reason)
     {
         Memories& memory = memories[m];
         const bool copies = op.copies;
@@ -224,7 +251,8 @@ private:
         switch (ask.asked) {
         case Asked::SHARED: {
             const double there = memory.shared(now + 8, ask);
-            if (!copies) done = std::max(done, !strcmp(op.opcode->way, "atomic") ? there + c.atomic_latency / 4 : there);
+            if (!copies)
+                done = std::max(done, !strcmp(op.opcode->way, "atomic") ? there + c.atomic_latency / 4 : there);
             taken = std::max(taken, memory.path_free + 2);
             break;
         }
@@ -236,9 +264,12 @@ private:
                 const double there = memory.store(now + 8, *w.stream, ask, atomic);
                 done = std::max(done, there), taken = std::max(taken, memory.path_free + 4);
             } else {
-                const double there = memory.load(now + 8, *w.stream, ask, w.block->copy, w.block->first_wave, !(copies && ask.bytes == 16));
-                if (copies) open = std::max(open, there), taken = std::max(taken, now + 20);
-                else done = std::max(done, there), taken = std::max(taken, now + 12);
+                const double there = memory.load(now + 8, *w.stream, ask, w.block->copy, w.block->first_wave,
+                                                 !(copies && ask.bytes == 16));
+                if (copies)
+                    open = std::max(open, there), taken = std::max(taken, now + 20);
+                else
+                    done = std::max(done, there), taken = std::max(taken, now + 12);
             }
             break;
         }
@@ -250,10 +281,12 @@ private:
                 break;
             }
             const uint32_t barrier = ask.place - 1;
-            if (!ask.passes) complete(key(w, barrier), there, 0, ask.amount);
+            if (!ask.passes)
+                complete(key(w, barrier), there, 0, ask.amount);
             else
                 for (unsigned rank = 0; rank < 16; rank++)
-                    if (ask.passes >> rank & 1) complete(key(w, (barrier & 0xffffff) | rank << 24), there, 0, ask.amount);
+                    if (ask.passes >> rank & 1)
+                        complete(key(w, (barrier & 0xffffff) | rank << 24), there, 0, ask.amount);
             break;
         }
         case Asked::BARRIER: {
@@ -272,13 +305,19 @@ private:
             break;
         }
         case Asked::BYTES_EXPECT: complete(key(w, ask.place), now, 0, -int64_t(ask.amount)); break;
-        case Asked::BYTES_COMPLETE: complete(key(w, ask.place), std::max(now + c.bytes_latency / 2, copies ? open : 0), 0, ask.amount); break;
-        case Asked::BYTES_ARRIVE: complete(key(w, ask.place), std::max(now, w.open[0] > now ? w.open[0] : now), ask.amount, 0); break;
+        case Asked::BYTES_COMPLETE:
+            complete(key(w, ask.place), std::max(now + c.bytes_latency / 2, copies ? open : 0), 0, ask.amount);
+            break;
+        case Asked::BYTES_ARRIVE:
+            complete(key(w, ask.place), std::max(now, w.open[0] > now ? w.open[0] : now), ask.amount, 0);
+            break;
         case Asked::BYTES_WAIT: {
             Phases& b = barriers[key(w, ask.place)];
             done = std::max(done, now + c.bytes_latency), reason = LONG_SCOREBOARD;
-            if ((b.phase & 1) != ask.amount) ready = std::max(ready, b.complete + c.bytes_latency);
-            else b.waiting.push_back({&w, ask.amount}), w.blocked = true;
+            if ((b.phase & 1) != ask.amount)
+                ready = std::max(ready, b.complete + c.bytes_latency);
+            else
+                b.waiting.push_back({&w, ask.amount}), w.blocked = true;
             return w.blocked;
         }
         case Asked::CLOSE: {
@@ -307,8 +346,10 @@ private:
         b.phase++, b.pending = b.expected, b.complete = b.time;
         std::vector<std::pair<Runner*, uint32_t>> still;
         for (const auto& [w, parity] : b.waiting)
-            if ((b.phase & 1) != parity) w->waits_for = LONG_SCOREBOARD, wake(*w, b.complete + c.bytes_latency);
-            else still.push_back({w, parity});
+            if ((b.phase & 1) != parity)
+                w->waits_for = LONG_SCOREBOARD, wake(*w, b.complete + c.bytes_latency);
+            else
+                still.push_back({w, parity});
         b.waiting = still;
     }
 
@@ -352,17 +393,23 @@ private:
             const double full = std::min(late, std::max(0.0, queue_free(q) - std::max(known, w.last + 1)));
             stalls[op.is_in("global") ? LG_THROTTLE : MIO_THROTTLE] += full, late -= full;
         }
-        const double busy = pipe == Pipe::LSU ? 0 : pipe == Pipe::TENSOR ? 1 : 1 - 1 / std::max<double>(1, op.opcode->interval);  // as if other warps kept the unit so
+        const double busy =
+            pipe == Pipe::LSU ? 0
+            : pipe == Pipe::TENSOR
+                ? 1
+                : 1 - 1 / std::max<double>(1, op.opcode->interval);  // as if other warps kept the unit so
         stalls[MATH_PIPE] += late * busy, stalls[NOT_SELECTED] += late * (1 - busy);
     }
 };
 
 }  // namespace
 
-Played play(const Program& program, const Constants& c, uint64_t blocks, uint32_t resident, uint32_t cluster, double shared_bytes, double sets)
+Played play(const Program& program, const Constants& c, uint64_t blocks, uint32_t resident, uint32_t cluster,
+            double shared_bytes, double sets)
 {
     const uint64_t units = blocks / cluster;
-    const double places = std::max(1.0, floor(c.multiprocessors / cluster)), active = std::min(double(units), places) * cluster;
+    const double places = std::max(1.0, floor(c.multiprocessors / cluster)),
+                 active = std::min(double(units), places) * cluster;
     const uint64_t each = uint64_t(ceil(double(units) / places)), together = std::max(1u, resident);
     measure_sharing(c, blocks, active * double(std::min(each, together)), sets);
     std::map<uint32_t, std::map<uint32_t, std::vector<const Stream*>>> found;
@@ -370,7 +417,8 @@ Played play(const Program& program, const Constants& c, uint64_t blocks, uint32_
     std::vector<std::vector<std::vector<const Stream*>>> samples;
     uint32_t before = ~0u;
     for (auto& [unit, of] : found) {
-        if (before != ~0u && unit == before + 1 && found.size() < units) continue;  // the neighbour tells of sharing only
+        if (before != ~0u && unit == before + 1 && found.size() < units)
+            continue;  // the neighbour tells of sharing only
         before = unit;
         samples.emplace_back();
         for (auto& [rank, warps] : of) samples.back().push_back(warps);

@@ -17,10 +17,13 @@
 namespace rung_machine {
 
 constexpr unsigned WARP = 32, ALL = ~0u;
-constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = 320, ROWS = 321;  // of a warp's registers; RZ and URZ read as 0
+constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = 320,
+                   ROWS = 321;  // of a warp's registers; RZ and URZ read as 0
 constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16, UNIFORM = 63 + 7;
-constexpr uint64_t SHARED_WINDOW = 1ull << 48, LOCAL_WINDOW = 2ull << 48;  // generic addresses; memory of the host lies below
-constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2, ALLOCATES = 3, RELEASES = 4;  // functions of the driver
+constexpr uint64_t SHARED_WINDOW = 1ull << 48,
+                   LOCAL_WINDOW = 2ull << 48;  // generic addresses; memory of the host lies below
+constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2, ALLOCATES = 3,
+                   RELEASES = 4;  // functions of the driver
 
 using Row = uint32_t[WARP];
 
@@ -38,24 +41,22 @@ struct Operand
     Kind kind = Kind::None;
     uint16_t index = ZERO;  // row of a register (uniform ones from FIRST_UNIFORM), predicate; of a constant its bank
     bool negative = false, absolute = false, inverted = false;  // -x, |x|, ~x or !p
-    bool wide = false;        // memory: the base is a pair of registers
+    bool wide = false;                                          // memory: the base is a pair of registers
     bool uniform_wide = false;
-    bool real = false;        // a number with a fraction or an exponent, in `value` as a float
+    bool real = false;                     // a number with a fraction or an exponent, in `value` as a float
     uint16_t base = ZERO, uniform = ZERO;  // memory and constants: registers that are added to the offset
     uint16_t descriptor = ZERO;            // memory: desc[UR]
     int32_t offset = 0;
     uint8_t scale = 1;
     uint32_t value = 0;
     double exact = 0;
-    std::string parts;             // what stands behind a dot: H0_H0, B1, tnspB
+    std::string parts;                // what stands behind a dot: H0_H0, B1, tnspB
     const uint32_t* lanes = nullptr;  // numbers and constants without registers: their value, 32 times
 };
 
 // What the executions of an instruction ask of a memory.
 struct Total
-{
-    uint64_t requests, lanes, bytes, unique_bytes, sectors, lines, ideal_sectors, wavefronts, ideal_wavefronts;
-};
+{ uint64_t requests, lanes, bytes, unique_bytes, sectors, lines, ideal_sectors, wavefronts, ideal_wavefronts; };
 
 // What one request costs, and the request itself.
 struct Cost
@@ -74,7 +75,8 @@ struct Memory  // of an instruction that touches memory
 };
 
 constexpr uint32_t ALWAYS_STRONG = 1 << 19;  // of the flags of an atomic
-constexpr uint32_t READ_ONLY_CACHE = 1 << 20, VERIFIED = 1 << 21;  // of the flags of a load; the latter: by a compare-and-swap
+constexpr uint32_t READ_ONLY_CACHE = 1 << 20,
+                   VERIFIED = 1 << 21;  // of the flags of a load; the latter: by a compare-and-swap
 
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
 
@@ -82,7 +84,8 @@ using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
 struct Name
 {
     uint64_t word[2] = {};
-    __attribute__((always_inline)) Name(const char* text) { memcpy(word, text, std::min<size_t>(__builtin_strlen(text), sizeof word)); }
+    __attribute__((always_inline)) Name(const char* text)
+    { memcpy(word, text, std::min<size_t>(__builtin_strlen(text), sizeof word)); }
 };
 
 // Operands by their part: `out` and `p` are written, `s` are read, `in` are predicates that are read behind them.
@@ -90,25 +93,26 @@ struct Op
 {
     const Opcode* opcode = nullptr;
     Handler run = nullptr;
-    std::string name, text;             // the opcode before its first dot; the whole instruction
+    std::string name, text;  // the opcode before its first dot; the whole instruction
     std::vector<std::string> modifiers;
-    std::vector<Name> names;            // of the modifiers
+    std::vector<Name> names;  // of the modifiers
     Operand out, p[2], s[5], in[3];
     unsigned sources = 0, outs = 0, ins = 0;
-    std::vector<Operand> every;         // in the order of the text
+    std::vector<Operand> every;  // in the order of the text
     uint16_t guard = TRUE;
     bool guard_inverted = false;
-    bool uniform = false;               // of the uniform datapath: works once for the warp
+    bool uniform = false;  // of the uniform datapath: works once for the warp
     bool store = false;
-    uint8_t bytes = 4;                  // memory: of a lane; conversions: of the integer
-    uint32_t flags = 0;                 // the handler's own
-    uint32_t target = 0;                // the index of the instruction that a branch goes to
-    uint32_t number = 0;                // its own index
-    uint32_t control = 0;               // bits 105 to 125: what the compiler says about its issue (model.h)
+    uint8_t bytes = 4;     // memory: of a lane; conversions: of the integer
+    uint32_t flags = 0;    // the handler's own
+    uint32_t target = 0;   // the index of the instruction that a branch goes to
+    uint32_t number = 0;   // its own index
+    uint32_t control = 0;  // bits 105 to 125: what the compiler says about its issue (model.h)
     mutable Memory* memory = nullptr;
-    uint16_t products = 0;  // clocks of a quarter's tensor cores: of a group's product; of a warp's, four for 32 bytes of depth
-    bool copies = false;    // cp.async
-    bool meets = false;     // an atomic, or a fence: where blocks take turns, another may run right after it
+    uint16_t products =
+        0;  // clocks of a quarter's tensor cores: of a group's product; of a warp's, four for 32 bytes of depth
+    bool copies = false;  // cp.async
+    bool meets = false;   // an atomic, or a fence: where blocks take turns, another may run right after it
 
     __attribute__((always_inline)) bool has(Name wanted) const
     {
@@ -120,7 +124,8 @@ struct Op
     bool stores(bool shared) const;  // in that memory: a copy by lanes reads one and writes the other
 };
 
-struct Tally { uint64_t executed, lanes; };  // by warps; by lanes whose predicate holds
+struct Tally
+{ uint64_t executed, lanes; };  // by warps; by lanes whose predicate holds
 
 struct Program
 {
@@ -128,12 +133,12 @@ struct Program
     std::unordered_map<uint32_t, uint32_t> at;  // index of the instruction at an address
     std::vector<Tally> tally;
     std::vector<Memory> memory;
-    std::vector<std::unique_ptr<Row>> wide;     // values of numbers and constants
+    std::vector<std::unique_ptr<Row>> wide;  // values of numbers and constants
     std::vector<std::pair<Operand*, Row*>> constants;
-    bool orders_blocks = false;                 // has fences beyond a block
-    std::string problem;                        // why it cannot be executed
-    std::string kernel;                         // for sentences
-    std::vector<std::string> places;            // of each instruction: a line, or nothing
+    bool orders_blocks = false;       // has fences beyond a block
+    std::string problem;              // why it cannot be executed
+    std::string kernel;               // for sentences
+    std::vector<std::string> places;  // of each instruction: a line, or nothing
 };
 
 // Lanes of a warp that are at one instruction.
@@ -154,24 +159,26 @@ struct Warp
     uint32_t alive, rank;
     Block* block;
     std::vector<Split> splits;
-    std::vector<std::array<uint32_t, UNIFORM>> kept;  // of splits that were interrupted: uniform registers, then predicates
-    unsigned now = 0;             // the split that executes
-    bool gives_way = false;       // the instruction waits for something: it is executed again later, and counted then
-    bool pauses = false;          // others have their turn
-    const Op* polled = nullptr;   // the last instruction that read what others may have written, and what it read
+    std::vector<std::array<uint32_t, UNIFORM>>
+        kept;                    // of splits that were interrupted: uniform registers, then predicates
+    unsigned now = 0;            // the split that executes
+    bool gives_way = false;      // the instruction waits for something: it is executed again later, and counted then
+    bool pauses = false;         // others have their turn
+    const Op* polled = nullptr;  // the last instruction that read what others may have written, and what it read
     uint32_t polled_value = 0;
-    std::vector<uint8_t> local;   // [lane][bytes]
-    uint64_t clock = 0;           // instructions that it has executed
+    std::vector<uint8_t> local;  // [lane][bytes]
+    uint64_t clock = 0;          // instructions that it has executed
     std::unique_ptr<Order> order;
-    uint32_t registers = 0;   // of each thread, as setmaxnreg leaves them
-    bool timed_out = false;   // a wait of a limited time has ended once without what it waited for
+    uint32_t registers = 0;      // of each thread, as setmaxnreg leaves them
+    bool timed_out = false;      // a wait of a limited time has ended once without what it waited for
     Stream* recorded = nullptr;  // model.h: what it executes, for the model of time
 
     Split& split() { return splits[now]; }
     uint32_t pc() const { return splits[now].pc; }
     const uint32_t* row(const Operand& o, Row& scratch) const;
     uint32_t* target(const Operand& o) { return r[o.index == ZERO || o.index == FIRST_UNIFORM + 63 ? SINK : o.index]; }
-    uint32_t predicate(const Operand& o) const { return o.kind == Kind::None ? ALL : o.inverted ? ~p[o.index] : p[o.index]; }
+    uint32_t predicate(const Operand& o) const
+    { return o.kind == Kind::None ? ALL : o.inverted ? ~p[o.index] : p[o.index]; }
     void set(const Operand& o, uint32_t value, uint32_t lanes)
     {
         if (o.kind != Kind::Predicate || (o.index & 7) == TRUE) return;
@@ -195,7 +202,6 @@ struct NamedBarrier
     Clock clock;
 };
 
-
 struct Block
 {
     uint32_t index[3], in_cluster;  // the latter: its rank
@@ -205,16 +211,20 @@ struct Block
     NamedBarrier barriers[16];
     std::vector<Block*>* cluster;
     unsigned cluster_arrived = 0, reduced = 0;
-    uint64_t number;  // in the grid
-    uint32_t unit;    // its cluster's number
-    unsigned agents = 0;  // of a cluster's first block: byte barriers that have been made in the cluster
+    uint64_t number;          // in the grid
+    uint32_t unit;            // its cluster's number
+    unsigned agents = 0;      // of a cluster's first block: byte barriers that have been made in the cluster
     std::vector<Cell> cells;  // of shared memory, for races.cpp
     Clock cluster_clock;      // of a cluster's first block: what arrivals at the cluster's barrier release
     bool cluster_met = false;
     bool done() const;
 };
 
-struct Region { uint64_t from, to; uint32_t flags; };
+struct Region
+{
+    uint64_t from, to;
+    uint32_t flags;
+};
 constexpr uint32_t INPUT_REGION = 1, CONSTANT_REGION = 2;  // nothing may write it; and no launch ahead writes it
 
 struct Launch
@@ -224,20 +234,24 @@ struct Launch
     uint32_t order, seed, poison;
     uint32_t registers;  // of each thread
     uint32_t multiprocessors;
-    bool strict;  // no block may count on another to run at the same time, and a barrier of all wants those that have returned
-    bool tiles;  // Triton's code: lanes of a warp share memory in the order of its instructions; threads hold copies of an element
+    bool strict;  // no block may count on another to run at the same time, and a barrier of all wants those that have
+                  // returned
+    bool tiles;  // Triton's code: lanes of a warp share memory in the order of its instructions; threads hold copies of
+                 // an element
     bool inputs;  // some region is not to be written
-    bool races, dependent, ahead, followed;  // an unknown kernel may still run when it begins; a dependent launch may follow
+    bool races, dependent, ahead,
+        followed;  // an unknown kernel may still run when it begins; a dependent launch may follow
     uint32_t grid[3], block[3], cluster[3];
     uint32_t shared_bytes, reserved_shared, local_bytes;
     bool cooperative;
-    double seconds;  // of CPU time, until it is ended
-    uint64_t steps;  // instructions of warps, until it is ended; 0: no limit
+    double seconds;                // of CPU time, until it is ended
+    uint64_t steps;                // instructions of warps, until it is ended; 0: no limit
     std::vector<uint8_t> bank[8];  // constant memory
     uint64_t changes;              // of memory
-    uint32_t poisoned_with;  // the upper half of words of shared and local memory that nothing has written; 0: they are not known
+    uint32_t poisoned_with;  // the upper half of words of shared and local memory that nothing has written; 0: they are
+                             // not known
     std::array<rung_machine_fault, 5> unwritten;  // by space: the first read of what nothing has written
-    uint32_t prints;  // 1: to standard output; 2: to that of errors
+    uint32_t prints;                              // 1: to standard output; 2: to that of errors
     void* (*allocate)(size_t bytes);
     const char* (*release)(void* memory);
     void (*progress)(uint64_t ended, uint64_t all);
@@ -251,7 +265,8 @@ extern const Op* executing;
 // A fault ends the launch.
 struct Fault : rung_machine_fault
 {
-    explicit Fault(rung_fault_kind kind) : rung_machine_fault() { this->kind = kind, at.instruction = other.instruction = -1, at.lane = other.lane = WARP; }
+    explicit Fault(rung_fault_kind kind) : rung_machine_fault()
+    { this->kind = kind, at.instruction = other.instruction = -1, at.lane = other.lane = WARP; }
 };
 [[noreturn]] void fail(const Warp& warp, rung_fault_kind kind, const char* format, ...);
 rung_where where(const Warp& warp, const Op& op, unsigned lane);  // of a lane, or of none (WARP)
@@ -300,25 +315,35 @@ inline const uint32_t* Warp::row(const Operand& o, Row& scratch) const
 // ---- counting and tracing -----------------------------------------------------------------------------------------
 
 // One request of a warp. Addresses in shared memory count from its start.
-const Cost& count_request(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared);
+const Cost& count_request(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes,
+                          bool shared);
 // A copy of the copy engine: one request of one lane, in pieces that are contiguous.
-struct Piece { uint64_t at; unsigned bytes; bool shared; bool store; unsigned swizzle; };
+struct Piece
+{
+    uint64_t at;
+    unsigned bytes;
+    bool shared;
+    bool store;
+    unsigned swizzle;
+};
 void count_copy(const Warp& warp, const Op& op, const std::vector<Piece>& pieces);
 // What the first block does, in order.
 enum class Event : uint32_t { Copy, Arrived, Product, Barrier, WaitBytes, Group, WaitGroup, WaitProducts };
 void note(Event event, const Warp& warp, uint32_t amount = 0, uint32_t serial = 0);
 
-// ---- what the model of time is told of sampled blocks (record.cpp) ---------------------------------------------------------
+// ---- what the model of time is told of sampled blocks (record.cpp)
+// ---------------------------------------------------------
 
 void begin_record(const uint32_t* chosen, uint32_t count, uint32_t only);
-bool records_only();                    // no other blocks run
+bool records_only();  // no other blocks run
 const std::vector<uint32_t>& chosen_units();
 void begin_record_of(Warp& warp);
 void record(Warp& warp, const Op& op, bool active);
-void forget_last(Warp& warp);           // it gave way, and comes again
+void forget_last(Warp& warp);  // it gave way, and comes again
 void record_request(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, const Cost& cost);
 void record_again(const Warp& warp, uint32_t sectors);  // of the request that was recorded last
-void record_copy(const Warp& warp, const Op& op, const std::vector<Piece>& pieces, uint32_t barrier, bool signals, uint32_t mask);
+void record_copy(const Warp& warp, const Op& op, const std::vector<Piece>& pieces, uint32_t barrier, bool signals,
+                 uint32_t mask);
 void record_barrier(const Warp& warp, uint32_t number, uint32_t count, bool arrives_only);
 // Of a barrier of bytes; `at`: its place, the rank of the cluster's block from bit 24.
 enum class Bytes : uint8_t { BEGINS, ARRIVES, EXPECTS, COMPLETES, WAITED };
@@ -333,7 +358,7 @@ enum class Width : uint8_t { WORD, PAIR, PAIR_UNLESS_32, DOUBLE, DATA, PREDICATE
 struct Opcode  // a row of opcodes.h
 {
     const char* name;
-    Handler run;  // nullptr: it is not executed
+    Handler run;              // nullptr: it is not executed
     bool (*prepare)(Op& op);  // reads the modifiers; false if they do not belong together
     bool writes_register;     // the first operand behind predicates is written
     const char* modifiers;
@@ -354,7 +379,7 @@ inline bool Op::is_in(const char* space) const { return !strcmp(opcode->space, s
 inline bool Op::stores(bool shared) const { return strcmp(opcode->way, "cp.async") ? store : shared; }
 
 float special_reciprocal(float x);
-float special_root(float x);  // 1 / sqrt(x)
+float special_root(float x);   // 1 / sqrt(x)
 float special_power(float x);  // 2^x
 
 // ---- scheduling ----------------------------------------------------------------------------------------------------

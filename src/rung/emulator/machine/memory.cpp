@@ -27,7 +27,8 @@ uint8_t* shared_place(Warp& w, uint32_t at, unsigned bytes)
     }
     const uint32_t offset = at & 0xffffff;
     if (offset + bytes > block->shared.size() || offset < launch.reserved_shared)
-        fail(w, RUNG_BOUNDS, "byte %d is beyond the block's %u bytes of shared memory", int(offset) - int(launch.reserved_shared), launch.shared_bytes);
+        fail(w, RUNG_BOUNDS, "byte %d is beyond the block's %u bytes of shared memory",
+             int(offset) - int(launch.reserved_shared), launch.shared_bytes);
     return block->shared.data() + offset;
 }
 
@@ -35,7 +36,8 @@ namespace {
 
 uint8_t* local_place(Warp& w, uint32_t at, unsigned lane, unsigned bytes)
 {
-    if (uint64_t(at) + bytes > launch.local_bytes) fail(w, RUNG_BOUNDS, "byte %d is beyond the thread's stack of %u bytes", int(at), launch.local_bytes);
+    if (uint64_t(at) + bytes > launch.local_bytes)
+        fail(w, RUNG_BOUNDS, "byte %d is beyond the thread's stack of %u bytes", int(at), launch.local_bytes);
     if (w.local.empty()) w.local.resize(size_t(launch.local_bytes) * WARP, launch.poison == 1 ? 0xff : 0);
     return w.local.data() + size_t(launch.local_bytes) * lane + at;
 }
@@ -47,7 +49,8 @@ uint8_t* place(Warp& w, uint64_t generic, unsigned lane, unsigned bytes, bool& s
     shared = generic >> 48 == SHARED_WINDOW >> 48;
     if (shared) return shared_place(w, uint32_t(generic), bytes);
     if (generic >> 48 == LOCAL_WINDOW >> 48) return local_place(w, uint32_t(generic), lane, bytes);
-    if (generic >> 48 && launch.regions.empty()) fail(w, RUNG_BOUNDS, "touches memory that belongs to no argument (address %#llx)", (unsigned long long)generic);
+    if (generic >> 48 && launch.regions.empty())
+        fail(w, RUNG_BOUNDS, "touches memory that belongs to no argument (address %#llx)", (unsigned long long)generic);
     return reinterpret_cast<uint8_t*>(generic);
 }
 
@@ -57,8 +60,10 @@ const Region& region_of(uint64_t address)
     static const Region* last = &NONE;
     const std::vector<Region>& regions = launch.regions;
     if (regions.empty()) return ALL_MEMORY;
-    if (last >= regions.data() && last < regions.data() + regions.size() && address >= last->from && address < last->to) return *last;
-    const auto after = std::upper_bound(regions.begin(), regions.end(), address, [](uint64_t at, const Region& r) { return at < r.from; });
+    if (last >= regions.data() && last < regions.data() + regions.size() && address >= last->from && address < last->to)
+        return *last;
+    const auto after = std::upper_bound(regions.begin(), regions.end(), address,
+                                        [](uint64_t at, const Region& r) { return at < r.from; });
     if (after == regions.begin() || address >= (after - 1)->to) return NONE;
     return *(last = &*(after - 1));
 }
@@ -104,13 +109,15 @@ const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made, int
         if (at + 4 <= bank.size()) memcpy(&value, bank.data() + at, 4);
         return value;
     };
-    if (o.base == ZERO && o.uniform == ZERO) std::fill(made, made + WARP, word(uint64_t(int64_t(o.offset) + beyond)));
+    if (o.base == ZERO && o.uniform == ZERO)
+        std::fill(made, made + WARP, word(uint64_t(int64_t(o.offset) + beyond)));
     else
         for (unsigned l = 0; l < WARP; l++) made[l] = word(constant_address(w, o, l) + uint64_t(beyond));
     return made;
 }
 
-// ---- costs ---------------------------------------------------------------------------------------------------------------
+// ---- costs
+// ---------------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -128,20 +135,23 @@ bool in_pairs(const uint64_t* at, uint32_t lanes)
     return false;
 }
 
-// Accesses of 8 bytes pass by half warps and of 16 bytes by quarters, two together where neighbours read the same; lanes
-// that read one word share it.
+// Accesses of 8 bytes pass by half warps and of 16 bytes by quarters, two together where neighbours read the same;
+// lanes that read one word share it.
 void cost_of_banks(const uint64_t* at, Cost& cost)
 {
     uint32_t groups[4];
     unsigned count = 0;
-    if (cost.bytes <= 4) groups[count++] = cost.lanes;
+    if (cost.bytes <= 4)
+        groups[count++] = cost.lanes;
     else {
         const unsigned wide = cost.bytes <= 8 ? WARP : WARP / 2;
         for (unsigned first = 0; first < WARP; first += wide) {
             const uint32_t lanes = cost.lanes & (wide == WARP ? ALL : 0xffffu << first);
-            if (in_pairs(at, lanes)) groups[count++] = lanes;
+            if (in_pairs(at, lanes))
+                groups[count++] = lanes;
             else
-                for (unsigned half = 0; half < 2; half++) groups[count++] = lanes & ((1u << wide / 2) - 1) << (first + half * wide / 2);
+                for (unsigned half = 0; half < 2; half++)
+                    groups[count++] = lanes & ((1u << wide / 2) - 1) << (first + half * wide / 2);
         }
     }
     for (unsigned g = 0; g < count; g++) {
@@ -166,7 +176,8 @@ void cost_of_sectors(const uint64_t* addresses, Cost& cost)
     each(cost.lanes, [&](unsigned l) { at[count++] = addresses[l]; });
     if (!std::is_sorted(at, at + count)) std::sort(at, at + count);
     for (unsigned i = 0; i < count; i++) {
-        const uint64_t after = at[i] + cost.bytes, s = std::max(sector, at[i] / SECTOR), n = std::max(line, at[i] / LINE), from = std::max(end, at[i]);
+        const uint64_t after = at[i] + cost.bytes, s = std::max(sector, at[i] / SECTOR),
+                       n = std::max(line, at[i] / LINE), from = std::max(end, at[i]);
         sector = std::max(sector, (after - 1) / SECTOR + 1), line = std::max(line, (after - 1) / LINE + 1);
         if (sector > s) cost.sectors += uint32_t(sector - s);
         if (line > n) cost.lines += uint32_t(line - n);
@@ -180,12 +191,15 @@ void cost_of_sectors(const uint64_t* addresses, Cost& cost)
 // What a request costs beyond the ideal; of equal ones the larger is worse.
 uint64_t badness(const Cost& cost)
 {
-    const uint32_t all = cost.shared ? cost.wavefronts : cost.sectors, ideal = cost.shared ? cost.ideal_wavefronts : cost.ideal_sectors;
+    const uint32_t all = cost.shared ? cost.wavefronts : cost.sectors,
+                   ideal = cost.shared ? cost.ideal_wavefronts : cost.ideal_sectors;
     return uint64_t(all - ideal) << 32 | all;
 }
 
-struct Traced { uint64_t instruction, block, warp, lanes, bytes, place, at[WARP]; };
-struct Happened { uint32_t event, warp, amount, serial; };
+struct Traced
+{ uint64_t instruction, block, warp, lanes, bytes, place, at[WARP]; };
+struct Happened
+{ uint32_t event, warp, amount, serial; };
 std::vector<Traced> traced;
 std::vector<Happened> happened;
 size_t trace_room;
@@ -196,7 +210,8 @@ constexpr size_t MOST_EVENTS = 4096;
 size_t kept[3];  // requests of the trace by their kind, each of which has a third of the room
 
 // Stores to global memory of the first block, of the others, and what else the first block asks for.
-void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared, bool store, unsigned swizzle)
+void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared, bool store,
+           unsigned swizzle)
 {
     const uint64_t block = w.block->number;
     if (traced.empty()) std::fill(kept, kept + 3, 0);
@@ -204,7 +219,8 @@ void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsi
     size_t& count = kept[!out ? 2 : block != 0];
     if ((block && !out) || count >= trace_room / 3) return;
     count++;
-    traced.push_back({op.number, block, w.rank, lanes, bytes, uint64_t(shared) | uint64_t(store) << 1 | swizzle << 2, {}});
+    traced.push_back(
+        {op.number, block, w.rank, lanes, bytes, uint64_t(shared) | uint64_t(store) << 1 | swizzle << 2, {}});
     each(lanes, [&](unsigned l) { traced.back().at[l] = at[l]; });
 }
 
@@ -224,14 +240,17 @@ const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uin
     bool known = last.lanes == lanes && last.bytes == bytes && last.phase == phase && last.shared == shared;
     if (known) {
         uint64_t different = 0;
-        for (unsigned l = 0; l < WARP; l++) different |= ((at[l] - at[first]) ^ uint64_t(last.apart[l])) & -uint64_t(lanes >> l & 1);
+        for (unsigned l = 0; l < WARP; l++)
+            different |= ((at[l] - at[first]) ^ uint64_t(last.apart[l])) & -uint64_t(lanes >> l & 1);
         known = !different;
     }
     if (!known) {
         last = {lanes, bytes, phase, 0, 0, 0, 0, 0, 0, shared, {}};
         each(lanes, [&](unsigned l) { last.apart[l] = int64_t(at[l] - at[first]); });
-        if (shared) cost_of_banks(at, last);
-        else cost_of_sectors(at, last);
+        if (shared)
+            cost_of_banks(at, last);
+        else
+            cost_of_sectors(at, last);
         if (!memory.worst.lanes || badness(last) > badness(memory.worst)) memory.worst = last;
     }
     if (w.recorded) record_request(w, op, lanes, at, last);
@@ -239,7 +258,8 @@ const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uin
     Total& total = memory.total[shared];
     total.requests++, total.lanes += active, total.bytes += active * bytes;
     total.unique_bytes += last.unique_bytes, total.sectors += last.sectors, total.lines += last.lines;
-    total.ideal_sectors += last.ideal_sectors, total.wavefronts += last.wavefronts, total.ideal_wavefronts += last.ideal_wavefronts;
+    total.ideal_sectors += last.ideal_sectors, total.wavefronts += last.wavefronts,
+        total.ideal_wavefronts += last.ideal_wavefronts;
     return last;
 }
 
@@ -267,12 +287,14 @@ static void count_remote(const Op& op, uint32_t lanes)
 
 void note(Event event, const Warp& w, uint32_t amount, uint32_t serial)
 {
-    if (!w.block->number && happened.size() < MOST_EVENTS) happened.push_back({uint32_t(event), w.rank, amount, serial});
+    if (!w.block->number && happened.size() < MOST_EVENTS)
+        happened.push_back({uint32_t(event), w.rank, amount, serial});
 }
 
 namespace {
 
-// ---- loads and stores ------------------------------------------------------------------------------------------------------
+// ---- loads and stores
+// ------------------------------------------------------------------------------------------------------
 
 enum Space : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, STRONG = 4, IS_SIGNED = 8, WITHIN_BLOCK = 1 << 18 };
 
@@ -308,7 +330,8 @@ void publish_each(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, boo
 }
 
 // In its own block's shared memory, or another's of the cluster.
-void look_at_shared(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, bool write, const uint32_t* data, unsigned step)
+void look_at_shared(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, bool write, const uint32_t* data,
+                    unsigned step)
 {
     while (lanes) {
         const uint64_t rank = uint32_t(at[__builtin_ctz(lanes)]) >> 24;
@@ -319,12 +342,14 @@ void look_at_shared(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, b
             Fault fault(RUNG_RACE);
             fault.space = RUNG_SHARED_SPACE, fault.address = at[__builtin_ctz(lanes)] & 0xffffff, fault.writes = write;
             fault.at = rung_machine::where(w, op, unsigned(__builtin_ctz(lanes)));
-            snprintf(fault.text, sizeof fault.text, "%s the shared memory of another block of the cluster", write ? "writes" : "reads");
+            snprintf(fault.text, sizeof fault.text, "%s the shared memory of another block of the cluster",
+                     write ? "writes" : "reads");
             snprintf(fault.lacks, sizeof fault.lacks, "before a barrier of the cluster has shown that it has started");
             throw fault;
         }
         each(lanes, [&](unsigned l) {
-            if (uint32_t(at[l]) >> 24 == rank) same |= 1u << l, from[l] = at[l] & 0xffffff, place[l] = uint64_t(block->shared.data()) + from[l];
+            if (uint32_t(at[l]) >> 24 == rank)
+                same |= 1u << l, from[l] = at[l] & 0xffffff, place[l] = uint64_t(block->shared.data()) + from[l];
         });
         look(w, op, same, from, op.bytes, block, write, strength_among_atomics(op), data, step);
         if (strength(op)) publish_each(w, op, same, place, write);
@@ -333,7 +358,8 @@ void look_at_shared(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, b
 }
 
 // The memory that each lane's access is in, and its request or requests: a generic instruction may touch two memories.
-void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** places, bool write, const uint32_t* data = nullptr, unsigned step = 0)
+void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** places, bool write,
+             const uint32_t* data = nullptr, unsigned step = 0)
 {
     uint64_t at[WARP];
     addresses(w, o, at);
@@ -341,8 +367,10 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
     for (unsigned l = 0; l < WARP; l++) every |= at[l] & -uint64_t(lanes >> l & 1);
     if (every & (op.bytes - 1)) {
         Fault fault(RUNG_BOUNDS);
-        const unsigned lane = unsigned(__builtin_ctz(lanes & rung_machine::where([&](unsigned l) { return (at[l] & (op.bytes - 1)) != 0; })));
-        fault.misaligned = fault.bytes = op.bytes, fault.address = at[lane], fault.writes = write, fault.at = rung_machine::where(w, op, lane);
+        const unsigned lane = unsigned(
+            __builtin_ctz(lanes & rung_machine::where([&](unsigned l) { return (at[l] & (op.bytes - 1)) != 0; })));
+        fault.misaligned = fault.bytes = op.bytes, fault.address = at[lane], fault.writes = write,
+        fault.at = rung_machine::where(w, op, lane);
         snprintf(fault.text, sizeof fault.text, "an address is no multiple of %u bytes", op.bytes);
         throw fault;
     }
@@ -377,7 +405,8 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
             if (at[l] >> 48) {
                 places[l] = place(w, at[l], l, op.bytes, is_shared);
                 (is_shared ? shared : local) |= 1u << l;
-            } else places[l] = reinterpret_cast<uint8_t*>(at[l]);
+            } else
+                places[l] = reinterpret_cast<uint8_t*>(at[l]);
         });
     const uint32_t global = lanes & ~shared & ~local;
     if (global) {
@@ -399,11 +428,16 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
 
 bool prepare_memory(Op& op)
 {
-    static const struct { const char* name; uint8_t bytes; } sizes[] = {{"128", 16}, {"64", 8}, {"U16", 2}, {"S16", 2}, {"U8", 1}, {"S8", 1}};
+    static const struct
+    {
+        const char* name;
+        uint8_t bytes;
+    } sizes[] = {{"128", 16}, {"64", 8}, {"U16", 2}, {"S16", 2}, {"U8", 1}, {"S8", 1}};
     for (const auto& size : sizes)
         if (op.has(size.name)) op.bytes = size.bytes;
     op.flags = op.is_in("shared") ? SHARED : op.is_in("local") ? LOCAL : GENERIC;
-    if (op.flags == GENERIC && op.has("E") && op.sources && op.s[0].base != ZERO) op.s[0].wide = true;  // also without ".64"
+    if (op.flags == GENERIC && op.has("E") && op.sources && op.s[0].base != ZERO)
+        op.s[0].wide = true;  // also without ".64"
     if (op.has("STRONG")) op.flags |= STRONG;
     if (op.has("CTA") || op.has("SM")) op.flags |= WITHIN_BLOCK;
     if (op.has("CONSTANT")) op.flags |= READ_ONLY_CACHE;
@@ -429,14 +463,21 @@ void look_for_polling(Warp& w, const Op& op, const uint8_t* where)
     w.polled = &op, w.polled_value = value;
 }
 
-struct Unwritten { rung_space space; uint64_t address, counted; uint32_t upper; };  // the last two: of the words that it would hold
+struct Unwritten
+{
+    rung_space space;
+    uint64_t address, counted;
+    uint32_t upper;
+};  // the last two: of the words that it would hold
 
 Unwritten unwritten_at(const Warp& w, const uint8_t* at)  // the patterns of shared and local memory begin at 0
 {
     const uint8_t *const shared = w.block->shared.data(), *const local = w.local.data();
     if (at >= shared && at < shared + w.block->shared.size())
-        return {RUNG_SHARED_SPACE, uint64_t(at - shared), uint64_t(at - shared) - launch.reserved_shared, launch.poisoned_with};
-    if (at >= local && at < local + w.local.size()) return {RUNG_LOCAL_SPACE, uint64_t(at - local), uint64_t(at - local), launch.poisoned_with};
+        return {RUNG_SHARED_SPACE, uint64_t(at - shared), uint64_t(at - shared) - launch.reserved_shared,
+                launch.poisoned_with};
+    if (at >= local && at < local + w.local.size())
+        return {RUNG_LOCAL_SPACE, uint64_t(at - local), uint64_t(at - local), launch.poisoned_with};
     return {RUNG_GLOBAL_SPACE, uint64_t(at), uint64_t(at), NOT_A_NUMBER};
 }
 
@@ -446,9 +487,12 @@ void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* co
 {
     each(lanes, [&](unsigned l) {
         const Unwritten of = unwritten_at(w, where[l]);
-        if (!of.upper || launch.unwritten[of.space].kind != RUNG_NO_FAULT || unwritten_bytes(where[l], of.counted, bytes, of.upper) < bytes) return;
+        if (!of.upper || launch.unwritten[of.space].kind != RUNG_NO_FAULT ||
+            unwritten_bytes(where[l], of.counted, bytes, of.upper) < bytes)
+            return;
         Fault fault(RUNG_UNWRITTEN);
-        fault.space = of.space, fault.address = of.address, fault.bytes = bytes, fault.at = rung_machine::where(w, op, l);
+        fault.space = of.space, fault.address = of.address, fault.bytes = bytes,
+        fault.at = rung_machine::where(w, op, l);
         snprintf(fault.text, sizeof fault.text, "reads what nothing has written");
         launch.unwritten[of.space] = fault;
     });
@@ -470,13 +514,16 @@ void load(Warp& w, const Op& op, uint32_t lanes)
     uint32_t* const d = w.target(op.out);
     uint32_t suspects = 0;
     if (op.bytes == 4) {
-        if (contiguous(where, lanes, 4)) memcpy(d, where[0], sizeof(Row));
+        if (contiguous(where, lanes, 4))
+            memcpy(d, where[0], sizeof(Row));
         else if (lanes == ALL)
             for (unsigned l = 0; l < WARP; l++) memcpy(&d[l], where[l], 4);
-        else each(lanes, [&](unsigned l) { memcpy(&d[l], where[l], 4); });
+        else
+            each(lanes, [&](unsigned l) { memcpy(&d[l], where[l], 4); });
         const uint32_t poison = launch.poisoned_with;
         uint32_t any = 0;
-        for (unsigned l = 0; l < WARP; l++) any |= uint32_t((d[l] & 0xffff0000u) == NOT_A_NUMBER) | uint32_t((d[l] & 0xffff0000u) == poison);
+        for (unsigned l = 0; l < WARP; l++)
+            any |= uint32_t((d[l] & 0xffff0000u) == NOT_A_NUMBER) | uint32_t((d[l] & 0xffff0000u) == poison);
         if (any) suspects = rung_machine::where([&](unsigned l) { return may_be_unwritten(d[l]); });
     } else if (op.bytes > 4) {
         const unsigned words = d == w.r[SINK] ? 0 : op.bytes / 4;
@@ -506,8 +553,10 @@ void store(Warp& w, const Op& op, uint32_t lanes)
     launch.changes++;
     located(w, op, op.s[0], lanes, where, true, a, from.kind == Kind::Register && from.index != ZERO ? WARP : 0);
     if (op.bytes == 4) {
-        if (contiguous(where, lanes, 4)) memcpy(where[0], a, sizeof(Row));
-        else each(lanes, [&](unsigned l) { memcpy(where[l], &a[l], 4); });
+        if (contiguous(where, lanes, 4))
+            memcpy(where[0], a, sizeof(Row));
+        else
+            each(lanes, [&](unsigned l) { memcpy(where[l], &a[l], 4); });
     } else if (op.bytes > 4) {
         const unsigned words = op.bytes / 4, step = from.index == ZERO || from.kind != Kind::Register ? 0 : WARP;
         each(lanes, [&](unsigned l) {
@@ -518,19 +567,23 @@ void store(Warp& w, const Op& op, uint32_t lanes)
     } else
         each(lanes, [&](unsigned l) {
             memcpy(where[l], &a[l], op.bytes);
-            if (const Unwritten of = unwritten_at(w, where[l]); of.upper) note_written(where[l], of.counted, op.bytes, of.upper);
+            if (const Unwritten of = unwritten_at(w, where[l]); of.upper)
+                note_written(where[l], of.counted, op.bytes, of.upper);
         });
 }
 
-// ---- atomics -----------------------------------------------------------------------------------------------------------------
+// ---- atomics
+// -----------------------------------------------------------------------------------------------------------------
 
-template <class T> T as(uint64_t bits)
+template <class T>
+T as(uint64_t bits)
 {
     T v;
     memcpy(&v, &bits, sizeof v);
     return v;
 }
-template <class T> uint64_t bits_of(T v)
+template <class T>
+uint64_t bits_of(T v)
 {
     uint64_t bits = 0;
     memcpy(&bits, &v, sizeof v);
@@ -542,13 +595,33 @@ uint64_t pair_sum(uint64_t x, uint64_t y, bool bf16)
     uint64_t made = 0;
     for (unsigned i = 0; i < 2; i++) {
         const uint16_t a = uint16_t(x >> 16 * i), b = uint16_t(y >> 16 * i);
-        made |= uint64_t(bf16 ? float_to_bf16(bf16_to_float(a) + bf16_to_float(b)) : float_to_half(half_to_float(a) + half_to_float(b))) << 16 * i;
+        made |= uint64_t(bf16 ? float_to_bf16(bf16_to_float(a) + bf16_to_float(b))
+                              : float_to_half(half_to_float(a) + half_to_float(b)))
+                << 16 * i;
     }
     return made;
 }
 
 // An atomic's flags: its memory, then what it does and to which numbers, and how many of them a lane has.
-enum : uint32_t { ADD, MIN, MAX, INC, DEC, AND, OR, XOR, EXCH, CAS, CAST, POPC, HOW = 4, TYPE = 8, COUNT = 12, FLUSHES = 1 << 16, GLOBAL_ONLY = 1 << 17 };
+enum : uint32_t {
+    ADD,
+    MIN,
+    MAX,
+    INC,
+    DEC,
+    AND,
+    OR,
+    XOR,
+    EXCH,
+    CAS,
+    CAST,
+    POPC,
+    HOW = 4,
+    TYPE = 8,
+    COUNT = 12,
+    FLUSHES = 1 << 16,
+    GLOBAL_ONLY = 1 << 17
+};
 enum : uint32_t { U32, S32, U64, S64, F16x2, BF16x2, F32, F64 };
 
 uint64_t combined(uint32_t how, uint32_t type, bool flushes, uint64_t old, uint64_t v)
@@ -557,7 +630,8 @@ uint64_t combined(uint32_t how, uint32_t type, bool flushes, uint64_t old, uint6
     switch (type) {
     case F64: return bits_of(as<double>(old) + as<double>(v));
     case F32: return flushed(bits_of(as<float>(flushed(old)) + as<float>(flushed(v))));
-    case F16x2: case BF16x2: return pair_sum(old, v, type == BF16x2);
+    case F16x2:
+    case BF16x2: return pair_sum(old, v, type == BF16x2);
     }
     const bool less = type == S32 ? int32_t(old) < int32_t(v) : type == S64 ? int64_t(old) < int64_t(v) : old < v;
     switch (how) {
@@ -584,7 +658,8 @@ uint32_t in_global(const Warp& w, const Op& op, uint32_t lanes)
 
 void atomic(Warp& w, const Op& op, uint32_t lanes)
 {
-    const uint32_t how = op.flags >> HOW & 15, type = op.flags >> TYPE & 15, count = op.flags >> COUNT & 15, all = lanes;
+    const uint32_t how = op.flags >> HOW & 15, type = op.flags >> TYPE & 15, count = op.flags >> COUNT & 15,
+                   all = lanes;
     if (op.flags & GLOBAL_ONLY) lanes = in_global(w, op, lanes);
     uint32_t done = lanes;
     if (lanes) {
@@ -594,7 +669,9 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
         const bool swaps = how == CAS || how == CAST;
         const unsigned size = op.bytes / count, words = size / 4;
         Row first, second;
-        const uint32_t *const a = op.sources > 1 ? w.row(op.s[1], first) : nullptr, *const b = swaps ? w.row(op.s[2], second) : nullptr;
+        const uint32_t *const a = op.sources > 1 ? w.row(op.s[1], first) : nullptr, *const b =
+                                                                                        swaps ? w.row(op.s[2], second)
+                                                                                              : nullptr;
         const auto value = [&](const uint32_t* from, const Operand& o, unsigned l, unsigned i) {
             const bool registers = o.kind == Kind::Register && o.index != ZERO;
             const uint32_t* const low = registers ? from + i * words * WARP : from;
@@ -606,9 +683,12 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
                 uint64_t old = 0;
                 memcpy(&old, at[l] + i * size, size);
                 uint64_t made = old, given = a ? value(a, op.s[1], l, i) : 1;
-                if (!swaps) made = combined(how, type, op.flags & FLUSHES, old, given);
-                else if (old == given) made = value(b, op.s[2], l, i);
-                else done &= ~(1u << l);
+                if (!swaps)
+                    made = combined(how, type, op.flags & FLUSHES, old, given);
+                else if (old == given)
+                    made = value(b, op.s[2], l, i);
+                else
+                    done &= ~(1u << l);
                 launch.changes += made != old;
                 memcpy(at[l] + i * size, &made, size);
                 if (how == CAST) old = done >> l & 1;  // whether it is done; the upper word is read, too
@@ -624,11 +704,17 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
 
 bool prepare_atomic(Op& op)
 {
-    static const char* const hows[] = {"ADD", "MIN", "MAX", "INC", "DEC", "AND", "OR", "XOR", "EXCH", "CAS", "CAST", "POPC"};
-    static const struct { const char* name; uint32_t type, count; uint8_t size; } types[] = {
-        {"S32", S32, 1, 4}, {"U64", U64, 1, 8}, {"S64", S64, 1, 8}, {"64", U64, 1, 8}, {"F64", F64, 1, 8}, {"F32", F32, 1, 4}, {"F32x2", F32, 2, 4},
-        {"F32x4", F32, 4, 4}, {"F16x2", F16x2, 1, 4}, {"F16x4", F16x2, 2, 4}, {"F16x8", F16x2, 4, 4}, {"BF16x2", BF16x2, 1, 4}, {"BF16_V2", BF16x2, 1, 4},
-        {"BF16x4", BF16x2, 2, 4}, {"BF16x8", BF16x2, 4, 4}};
+    static const char* const hows[] = {"ADD", "MIN", "MAX",  "INC", "DEC",  "AND",
+                                       "OR",  "XOR", "EXCH", "CAS", "CAST", "POPC"};
+    static const struct
+    {
+        const char* name;
+        uint32_t type, count;
+        uint8_t size;
+    } types[] = {{"S32", S32, 1, 4},        {"U64", U64, 1, 8},       {"S64", S64, 1, 8},      {"64", U64, 1, 8},
+                 {"F64", F64, 1, 8},        {"F32", F32, 1, 4},       {"F32x2", F32, 2, 4},    {"F32x4", F32, 4, 4},
+                 {"F16x2", F16x2, 1, 4},    {"F16x4", F16x2, 2, 4},   {"F16x8", F16x2, 4, 4},  {"BF16x2", BF16x2, 1, 4},
+                 {"BF16_V2", BF16x2, 1, 4}, {"BF16x4", BF16x2, 2, 4}, {"BF16x8", BF16x2, 4, 4}};
     if (!prepare_memory(op)) return false;
     uint32_t how = ADD, type = U32, count = 1;
     unsigned size = 4;
@@ -657,7 +743,8 @@ bool prepare_query(Op& op)
     return op.outs == 1 && op.out.index == ZERO && op.s[0].kind == Kind::Memory;
 }
 
-// ---- constants -----------------------------------------------------------------------------------------------------------------
+// ---- constants
+// -----------------------------------------------------------------------------------------------------------------
 
 void load_constant(Warp& w, const Op& op, uint32_t lanes)
 {

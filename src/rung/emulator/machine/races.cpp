@@ -1,7 +1,8 @@
-// Looks for accesses of the same bytes, one of them a write, that nothing orders. Barriers order their threads, __syncwarp its
-// lanes; shuffles and votes order nothing. A fence releases what came before it through the atomics and strong stores behind it,
-// and acquires what those before it have read, within the scopes of both (a barrier: within its block, and what read-modify-writes have read). A byte barrier
-// releases what came before its arrivals. Asynchronous work is an agent's: it is ordered before those that have waited for it.
+// Looks for accesses of the same bytes, one of them a write, that nothing orders. Barriers order their threads,
+// __syncwarp its lanes; shuffles and votes order nothing. A fence releases what came before it through the atomics and
+// strong stores behind it, and acquires what those before it have read, within the scopes of both (a barrier: within
+// its block, and what read-modify-writes have read). A byte barrier releases what came before its arrivals.
+// Asynchronous work is an agent's: it is ordered before those that have waited for it.
 #include "races.h"
 
 #include <stdio.h>
@@ -16,7 +17,8 @@ namespace {
 
 constexpr size_t MOST_PAGES = 1 << 16, MOST_READERS = 256, PAGE_CELLS = 256;
 
-struct Page { Cell cells[PAGE_CELLS]; };
+struct Page
+{ Cell cells[PAGE_CELLS]; };
 std::unordered_map<uint64_t, std::unique_ptr<Page>> pages;
 std::vector<std::unique_ptr<Page>> spare_pages;
 uint64_t last_number = ~0ull;
@@ -25,15 +27,24 @@ std::vector<std::vector<Access>> crowds(1);
 std::unordered_map<uint64_t, std::vector<std::pair<uint64_t, Clock>>> locations;  // what atomics release, by domain
 
 // With tiles: by which instructions the threads of the present unit have loaded a word.
-struct Load { uint32_t instruction, lanes; uint16_t index; };
-struct Loads { uint32_t unit; std::vector<Load> of; };
+struct Load
+{
+    uint32_t instruction, lanes;
+    uint16_t index;
+};
+struct Loads
+{
+    uint32_t unit;
+    std::vector<Load> of;
+};
 std::unordered_map<uint64_t, Loads> loads;
 
-struct Touched { uint32_t read, written, plain; };  // words of a line of 128 bytes; `plain`: not by strong accesses alone
+struct Touched
+{ uint32_t read, written, plain; };  // words of a line of 128 bytes; `plain`: not by strong accesses alone
 using Lines = std::unordered_map<uint64_t, Touched>;
 Lines present, ahead;  // of this launch, and of those that may still run beside a dependent one behind it
 uint64_t present_line;
-Touched* present_words;  // of that line
+Touched* present_words;                // of that line
 bool unknown_ahead, lets_start_early;  // the last: the present launch, before its own wait
 
 struct Who
@@ -76,7 +87,8 @@ void join_foreign(Clock& to, uint32_t to_unit, const Clock& from, uint32_t from_
             const size_t index = who & 0xffff;
             if (to.own.size() <= index) to.own.resize(index + 1);
             to.own[index] = std::max(to.own[index], clock);
-        } else to.others[who] = std::max(to.others[who], clock);
+        } else
+            to.others[who] = std::max(to.others[who], clock);
     to.waited |= from.waited, to.any = true;
 }
 
@@ -84,7 +96,8 @@ Order& order_of(Warp& w) { return *w.order; }
 
 uint32_t& count_of(Order& o) { return o.known.own[o.index]; }
 
-bool knows(const std::vector<uint32_t>& clocks, const Access& was) { return was.index < clocks.size() && clocks[was.index] >= was.clock; }
+bool knows(const std::vector<uint32_t>& clocks, const Access& was)
+{ return was.index < clocks.size() && clocks[was.index] >= was.clock; }
 
 bool ordered(const Who& who, unsigned lane, const Access& was, bool shared)
 {
@@ -123,8 +136,8 @@ void note_load(const Who& who, unsigned lane, uint64_t word)
     here.of.push_back({who.op.number, 1u << lane, who.index});
 }
 
-// A tile with fewer elements than threads is held in copies, and one of the threads that hold an element stores it: whether this
-// thread and the other one have loaded the word by the same instruction.
+// A tile with fewer elements than threads is held in copies, and one of the threads that hold an element stores it:
+// whether this thread and the other one have loaded the word by the same instruction.
 bool holds_a_copy(const Who& who, unsigned lane, uint64_t word, const Access& was)
 {
     const unsigned per = warps_of(*who.w.block);
@@ -135,7 +148,8 @@ bool holds_a_copy(const Who& who, unsigned lane, uint64_t word, const Access& wa
     for (const Load& own : found->second.of)
         if (own.index == who.index && own.lanes >> lane & 1)
             for (const Load& other : found->second.of)
-                if (other.index == was.index && other.instruction == own.instruction) left &= was.lanes == ALL ? 0 : ~other.lanes;
+                if (other.index == was.index && other.instruction == own.instruction)
+                    left &= was.lanes == ALL ? 0 : ~other.lanes;
     return !left;
 }
 
@@ -144,11 +158,13 @@ rung_where where_of(const Access& was, const Warp& w)
     rung_where found = {int32_t(was.instruction), {}, 0, WARP};
     const unsigned per = warps_of(*w.block), all = all_warps(*w.block);
     block_index(was.unit, unsigned(was.index) % all / per, found.block);
-    if (was.index < all) found.lane = unsigned(__builtin_ctz(was.lanes | 1u << 31)), found.thread = was.index % per * WARP + found.lane;
+    if (was.index < all)
+        found.lane = unsigned(__builtin_ctz(was.lanes | 1u << 31)), found.thread = was.index % per * WARP + found.lane;
     return found;
 }
 
-[[noreturn]] void race(const Who& who, unsigned lane, uint64_t at, Block* shared, bool write, const Access& was, bool was_write, const char* lacks)
+[[noreturn]] void race(const Who& who, unsigned lane, uint64_t at, Block* shared, bool write, const Access& was,
+                       bool was_write, const char* lacks)
 {
     Fault fault(RUNG_RACE);
     fault.space = shared ? RUNG_SHARED_SPACE : RUNG_GLOBAL_SPACE, fault.address = at, fault.bytes = 4;
@@ -157,20 +173,25 @@ rung_where where_of(const Access& was, const Warp& w)
     if (was.unit == who.unit && was.index == who.order.index && was.lanes & ~(1u << lane)) other.lanes &= ~(1u << lane);
     fault.at = where(who.w, who.op, lane), fault.other = where_of(other, who.w);
     const unsigned all = all_warps(*who.w.block);
-    const bool was_agent = was.index >= all, elsewhere = memcmp(fault.at.block, fault.other.block, sizeof fault.at.block);
+    const bool was_agent = was.index >= all,
+               elsewhere = memcmp(fault.at.block, fault.other.block, sizeof fault.at.block);
     if (was_agent && was_write && ordered(who, lane, was, shared)) {
         snprintf(fault.text, sizeof fault.text, "reads asynchronously what a copy has written");
         snprintf(fault.lacks, sizeof fault.lacks, "%s", lacks);
     } else if (was_agent) {
         snprintf(fault.text, sizeof fault.text, "%s%s what a copy or product under way %s", write ? "writes" : "reads",
                  who.agent ? " asynchronously" : "", was_write ? "writes" : "reads");
-        snprintf(fault.lacks, sizeof fault.lacks, "%s, or the wait is for another one (wait_group, byte barrier)", lacks);
+        snprintf(fault.lacks, sizeof fault.lacks, "%s, or the wait is for another one (wait_group, byte barrier)",
+                 lacks);
     } else {
         const uint32_t *const b = fault.other.block, *const size = launch.block, t = fault.other.thread;
         char of[80] = "";
         if (elsewhere) snprintf(of, sizeof of, " of block (%u, %u, %u)", b[0], b[1], b[2]);
         snprintf(fault.text, sizeof fault.text, "%s%s what thread (%u, %u, %u)%s has %s", write ? "writes" : "reads",
-                 who.agent ? " asynchronously" : who.op.flags & READ_ONLY_CACHE && !write ? " through the read-only cache" : "", t % size[0], t / size[0] % size[1], t / (size[0] * size[1]), of, was_write ? "written" : "read");
+                 who.agent                                  ? " asynchronously"
+                 : who.op.flags & READ_ONLY_CACHE && !write ? " through the read-only cache"
+                                                            : "",
+                 t % size[0], t / size[0] % size[1], t / (size[0] * size[1]), of, was_write ? "written" : "read");
         snprintf(fault.lacks, sizeof fault.lacks, "%s%s", lacks,
                  elsewhere ? " (of blocks: a __threadfence before the flag or counter that tells of it)" : "");
     }
@@ -185,19 +206,23 @@ Cell* page_cells(uint64_t word)
     if (found == pages.end()) {
         if (pages.size() >= MOST_PAGES) return nullptr;
         std::unique_ptr<Page> made;
-        if (spare_pages.empty()) made.reset(new Page());
-        else made = std::move(spare_pages.back()), spare_pages.pop_back(), memset(static_cast<void*>(made.get()), 0, sizeof(Page));
+        if (spare_pages.empty())
+            made.reset(new Page());
+        else
+            made = std::move(spare_pages.back()), spare_pages.pop_back(),
+            memset(static_cast<void*>(made.get()), 0, sizeof(Page));
         found = pages.emplace(number, std::move(made)).first;
     }
     last_number = number, last_page = found->second.get();
     return last_page->cells;
 }
 
-void test_reads(const Who& who, unsigned lane, const Cell& cell, uint64_t at, Block* shared, unsigned mask, unsigned strong)
+void test_reads(const Who& who, unsigned lane, const Cell& cell, uint64_t at, Block* shared, unsigned mask,
+                unsigned strong)
 {
     const auto test = [&](const Access& read) {
-        if (read.clock && read.mask & mask && !both_strong(who, strong, read) && !ordered(who, lane, read, shared) && !(read.index == who.index && who.agent) &&
-            (shared || !holds_a_copy(who, lane, at / 4, read)))
+        if (read.clock && read.mask & mask && !both_strong(who, strong, read) && !ordered(who, lane, read, shared) &&
+            !(read.index == who.index && who.agent) && (shared || !holds_a_copy(who, lane, at / 4, read)))
             race(who, lane, at, shared, true, read, false, "with no barrier between");
     };
     test(cell.read), test(cell.apart);
@@ -216,12 +241,15 @@ void test_reads(const Who& who, unsigned lane, const Cell& cell, uint64_t at, Bl
 // A later write that is ordered after `mine` is then ordered after `was`, too.
 bool stands_for(const Who& who, unsigned lane, const Access& mine, const Access& was, bool shared)
 {
-    return !(was.mask & ~mine.mask) && mine.strong <= was.strong && (!who.agent || was.index == mine.index) && ordered(who, lane, was, shared);
+    return !(was.mask & ~mine.mask) && mine.strong <= was.strong && (!who.agent || was.index == mine.index) &&
+           ordered(who, lane, was, shared);
 }
 
 bool together(Access& was, const Access& mine)
 {
-    if ((was.mask != mine.mask && was.lanes != mine.lanes) || was.unit != mine.unit || was.index != mine.index || was.clock != mine.clock || was.tick != mine.tick || was.strong != mine.strong) return false;
+    if ((was.mask != mine.mask && was.lanes != mine.lanes) || was.unit != mine.unit || was.index != mine.index ||
+        was.clock != mine.clock || was.tick != mine.tick || was.strong != mine.strong)
+        return false;
     was.lanes |= mine.lanes, was.mask |= mine.mask;
     return true;
 }
@@ -235,7 +263,8 @@ void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
     }
     if (together(first, mine)) return;
     Access& apart = cell.apart;
-    if (!(first.mask & mine.mask) && first.unit == mine.unit && (!apart.clock || (apart.unit == mine.unit && apart.mask == mine.mask))) {
+    if (!(first.mask & mine.mask) && first.unit == mine.unit &&
+        (!apart.clock || (apart.unit == mine.unit && apart.mask == mine.mask))) {
         if (apart.clock && together(apart, mine)) return;
         if (!apart.clock || stands_for(who, lane, mine, apart, shared)) {  // of another number in this word
             apart = mine;
@@ -243,8 +272,10 @@ void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
         }
     }
     if (first.unit != mine.unit && !launch.program->orders_blocks) {
-        if (!cell.apart.clock) cell.apart = mine;
-        else together(cell.apart, mine);
+        if (!cell.apart.clock)
+            cell.apart = mine;
+        else
+            together(cell.apart, mine);
         return;
     }
     const bool alone = !cell.others && !cell.crowd;
@@ -264,8 +295,9 @@ void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
             return;
         }
     }
-    const bool beside = first.unit == mine.unit && mine.index < all && first.index < all && first.index / per == mine.index / per &&
-                        first.clock == mine.clock && first.strong == mine.strong && first.mask == mine.mask;
+    const bool beside = first.unit == mine.unit && mine.index < all && first.index < all &&
+                        first.index / per == mine.index / per && first.clock == mine.clock &&
+                        first.strong == mine.strong && first.mask == mine.mask;
     if (beside) {
         cell.others |= 1u << mine.index % per;
         return;
@@ -277,13 +309,17 @@ void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
             read = mine;
             return;
         }
-    if (crowd.size() < MOST_READERS) crowd.push_back(mine);
-    else crowd.back() = mine;
+    if (crowd.size() < MOST_READERS)
+        crowd.push_back(mine);
+    else
+        crowd.back() = mine;
 }
 
-// `same`: whether the lane that wrote it before, by the same instruction, wrote the same value; another warp's for WARP.
+// `same`: whether the lane that wrote it before, by the same instruction, wrote the same value; another warp's for
+// WARP.
 template <class F>
-inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block* shared, unsigned mask, bool write, unsigned strong, F same)
+inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block* shared, unsigned mask, bool write,
+                  unsigned strong, F same)
 {
     if (shared && cell.write.unit != who.unit) cell.write.clock = 0;  // of a block that had this memory before
     if (shared && cell.read.unit != who.unit) cell.read.clock = cell.apart.clock = 0, cell.others = 0, cell.crowd = 0;
@@ -293,33 +329,43 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
         last.lanes = 0;
         each(last.mask & mask, [&](unsigned i) { last.lanes |= 1u << cell.writers[i]; });
     }
-    const Access mine = {who.clock, who.unit, who.order.tick, who.op.number, 1u << lane, who.index, uint8_t(mask), uint8_t(strong)};
+    const Access mine = {who.clock,  who.unit,  who.order.tick, who.op.number,
+                         1u << lane, who.index, uint8_t(mask),  uint8_t(strong)};
     if (last.clock && last.mask & mask && !both_strong(who, strong, last)) {
-        const bool pieces = who.agent && last.index == who.index && last.unit == who.unit;  // of one operation, or of one barrier's
-        if (!pieces && !ordered(who, lane, last, shared) && (write || shared || !holds_a_copy(who, lane, at / 4, last))) {
+        const bool pieces =
+            who.agent && last.index == who.index && last.unit == who.unit;  // of one operation, or of one barrier's
+        if (!pieces && !ordered(who, lane, last, shared) &&
+            (write || shared || !holds_a_copy(who, lane, at / 4, last))) {
             const unsigned per = warps_of(*who.w.block);
             const bool own = last.index == who.index && last.unit == who.unit;
             const bool copies = !launch.tiles || (last.unit == who.unit && last.index / per == who.order.index / per);
-            const bool repeats = write && !strong && !last.strong && (own || copies) && last.instruction == who.op.number;
+            const bool repeats =
+                write && !strong && !last.strong && (own || copies) && last.instruction == who.op.number;
             if (!repeats || !same(own ? unsigned(__builtin_ctz(last.lanes)) : WARP))
-                race(who, lane, at, shared, write, last, true, repeats ? "by the same instruction, with another value" : "with no barrier between");
+                race(who, lane, at, shared, write, last, true,
+                     repeats ? "by the same instruction, with another value" : "with no barrier between");
         } else if (!write && who.op.flags & READ_ONLY_CACHE && !shared && last.index < all_warps(*who.w.block))
             race(who, lane, at, shared, write, last, true, "which the cache of constants may not see");
-        else if (!launch.tiles && !write && who.by_proxy && last.index < 2 * all_warps(*who.w.block) && last.unit == who.unit && !knows(who.order.known.proxied, last))
+        else if (!launch.tiles && !write && who.by_proxy && last.index < 2 * all_warps(*who.w.block) &&
+                 last.unit == who.unit && !knows(who.order.known.proxied, last))
             race(who, lane, at, shared, write, last, true, "with no fence.proxy.async between");
     }
     if (!write) return remember_read(who, lane, cell, mine, shared);
     test_reads(who, lane, cell, at, shared, mask, strong);
-    if (last.clock == mine.clock && last.index == mine.index && last.unit == mine.unit && last.strong == mine.strong && last.tick == mine.tick)
+    if (last.clock == mine.clock && last.index == mine.index && last.unit == mine.unit && last.strong == mine.strong &&
+        last.tick == mine.tick)
         cell.write.mask |= uint8_t(mask), cell.write.lanes = mine.lanes, cell.write.instruction = mine.instruction;
-    else cell.write = mine;
+    else
+        cell.write = mine;
     each(mask, [&](unsigned i) { cell.writers[i] = uint8_t(lane); });
-    cell.read.clock = cell.apart.clock = 0, cell.others = 0;  // ordered before this write, by whatever orders the write itself
+    cell.read.clock = cell.apart.clock = 0,
+    cell.others = 0;  // ordered before this write, by whatever orders the write itself
     if (cell.crowd) crowds[cell.crowd].clear(), cell.crowd = 0;
 }
 
 template <class F>
-void touch_span(const Who& who, unsigned lane, uint64_t first, unsigned bytes, Block* shared, bool write, unsigned strong, F same)
+void touch_span(const Who& who, unsigned lane, uint64_t first, unsigned bytes, Block* shared, bool write,
+                unsigned strong, F same)
 {
     Cell* const cells = shared ? shared->cells.data() : nullptr;
     for (uint64_t at = first, end = first + bytes; at < end;) {
@@ -328,7 +374,8 @@ void touch_span(const Who& who, unsigned lane, uint64_t first, unsigned bytes, B
         Cell* const here = shared ? cells : page_cells(at / 4);
         if (!here) return;
         const unsigned word = unsigned(at / 4 - first / 4);
-        touch(who, lane, here[shared ? at / 4 : at / 4 % PAGE_CELLS], at, shared, mask, write, strong, [&](unsigned other) { return same(other, word); });
+        touch(who, lane, here[shared ? at / 4 : at / 4 % PAGE_CELLS], at, shared, mask, write, strong,
+              [&](unsigned other) { return same(other, word); });
         at = next;
     }
 }
@@ -348,21 +395,24 @@ void note_touched(uint64_t at, unsigned bytes, bool write, unsigned strong)
     if (!strong) present_words->plain |= mask;
 }
 
-// Before a dependent launch waits for the launch ahead, it may read only what that does not write, and write only what that
-// does not touch.
+// Before a dependent launch waits for the launch ahead, it may read only what that does not write, and write only what
+// that does not touch.
 void stay_behind(Warp& w, const Op& op, unsigned lane, uint64_t at, unsigned bytes, bool write)
 {
     if (!launch.dependent || order_of(w).known.waited || region_of(at).flags & CONSTANT_REGION) return;
     const uint32_t mask = words_of(at, bytes);
     unsigned by_it = 0;
-    if (unknown_ahead) by_it = region_of(at).flags & INPUT_REGION && !write ? 2 : 3;
+    if (unknown_ahead)
+        by_it = region_of(at).flags & INPUT_REGION && !write ? 2 : 3;
     else if (const auto found = ahead.find(at / 128); found != ahead.end())
         by_it = (found->second.written & mask ? 2 : 0) | (found->second.read & mask ? 1 : 0);
     if (!(by_it & 2) && !(write && by_it)) return;
     Fault fault(RUNG_RACE);
-    fault.space = RUNG_GLOBAL_SPACE, fault.address = at, fault.bytes = bytes, fault.writes = write, fault.other_wrote = by_it & 2;
+    fault.space = RUNG_GLOBAL_SPACE, fault.address = at, fault.bytes = bytes, fault.writes = write,
+    fault.other_wrote = by_it & 2;
     fault.at = where(w, op, lane);
-    snprintf(fault.text, sizeof fault.text, "%s what the launch ahead may still %s", write ? "writes" : "reads", by_it & 2 ? "write" : "read");
+    snprintf(fault.text, sizeof fault.text, "%s what the launch ahead may still %s", write ? "writes" : "reads",
+             by_it & 2 ? "write" : "read");
     snprintf(fault.lacks, sizeof fault.lacks, "before it waits for that launch (pdl_wait)");
     throw fault;
 }
@@ -402,15 +452,16 @@ void begin_order(Warp& w, unsigned index)
     count_of(*w.order) = 1;
 }
 
-void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, Block* shared, bool write, unsigned strong,
-          const uint32_t* data, unsigned step)
+void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, Block* shared, bool write,
+          unsigned strong, const uint32_t* data, unsigned step)
 {
     if (!shared && launch.followed) each(lanes, [&](unsigned l) { note_touched(at[l], bytes, write, strong); });
     if (!launch.races) return;
     Order& o = order_of(w);
     need_cells(shared);
     const Who who = {w, op, o, w.block->unit, count_of(o), o.index, false, false};
-    if (!write && bytes % 4 == 0 && !launch.tiles && (shared || !(launch.dependent || launch.inputs || op.flags & READ_ONLY_CACHE))) {
+    if (!write && bytes % 4 == 0 && !launch.tiles &&
+        (shared || !(launch.dependent || launch.inputs || op.flags & READ_ONLY_CACHE))) {
         // Mostly of what nothing has written, or another warp before a barrier.
         Access mine = {who.clock, who.unit, o.tick, op.number, 0, who.index, 15, uint8_t(strong)};
         uint32_t left = 0;
@@ -420,13 +471,17 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
             if (!page) return true;
             Cell& cell = page[shared ? word : word % PAGE_CELLS];
             if (shared && cell.write.unit != who.unit) cell.write.clock = 0;  // of a block that had this memory before
-            if (shared && cell.read.unit != who.unit) cell.read.clock = cell.apart.clock = 0, cell.others = 0, cell.crowd = 0;
+            if (shared && cell.read.unit != who.unit)
+                cell.read.clock = cell.apart.clock = 0, cell.others = 0, cell.crowd = 0;
             const Access& was = cell.write;
             if (was.clock && (was.unit != who.unit || was.index == o.index || !knows(o.known.own, was))) return false;
             const Access &first = cell.read, &apart = cell.apart;
-            if (!first.clock) cell.read = mine;
-            else if (!ordered_blocks && first.unit != who.unit && apart.clock && apart.unit != who.unit) return true;  // two other blocks are enough
-            else if (!together(cell.read, mine)) remember_read(who, l, cell, mine, shared);
+            if (!first.clock)
+                cell.read = mine;
+            else if (!ordered_blocks && first.unit != who.unit && apart.clock && apart.unit != who.unit)
+                return true;  // two other blocks are enough
+            else if (!together(cell.read, mine))
+                remember_read(who, l, cell, mine, shared);
             return true;
         };
         for (uint32_t rest = lanes; rest;) {
@@ -444,20 +499,21 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
             stay_behind(w, op, l, at[l], bytes, write);
             if (launch.inputs && region_of(at[l]).flags & INPUT_REGION) return;
         }
-        touch_span(who, l, at[l], bytes, shared, write, strong,
-                   [&](unsigned other, unsigned word) {
-                       if (other < WARP || (!data && !shared)) return data && data[word * step + l] == data[word * step + other];
-                       if (shared && (launch.tiles || !data)) return launch.tiles;  // which turns tiles by matrices whose rows other lanes hold
-                       const uint8_t* const now = shared ? shared->shared.data() + at[l] : reinterpret_cast<const uint8_t*>(at[l]);
-                       return !memcmp(&data[word * step + l], now + 4 * word, std::min(4u, bytes - 4 * word));
-                   });
+        touch_span(who, l, at[l], bytes, shared, write, strong, [&](unsigned other, unsigned word) {
+            if (other < WARP || (!data && !shared)) return data && data[word * step + l] == data[word * step + other];
+            if (shared && (launch.tiles || !data))
+                return launch.tiles;  // which turns tiles by matrices whose rows other lanes hold
+            const uint8_t* const now = shared ? shared->shared.data() + at[l] : reinterpret_cast<const uint8_t*>(at[l]);
+            return !memcmp(&data[word * step + l], now + 4 * word, std::min(4u, bytes - 4 * word));
+        });
     });
 }
 
-static unsigned index_of(const Warp& w, const Order& o, Agent agent) { return o.index + all_warps(*w.block) * (1 + unsigned(agent)); }
+static unsigned index_of(const Warp& w, const Order& o, Agent agent)
+{ return o.index + all_warps(*w.block) * (1 + unsigned(agent)); }
 
-static void look_as_index(Warp& w, const Op& op, uint16_t index, uint32_t clock, bool by_proxy, uint64_t at, unsigned bytes, Block* shared, bool write,
-                          unsigned lane)
+static void look_as_index(Warp& w, const Op& op, uint16_t index, uint32_t clock, bool by_proxy, uint64_t at,
+                          unsigned bytes, Block* shared, bool write, unsigned lane)
 {
     need_cells(shared);
     if (!shared) {
@@ -492,7 +548,8 @@ void look_at_end(Warp& w, const Op& op)
     throw fault;
 }
 
-void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared, bool write, unsigned lane)
+void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared,
+                     bool write, unsigned lane)
 {
     if (launch.races) look_as_index(w, op, b.agent, b.phase + 1, true, at, bytes, shared, write, lane);
 }
@@ -514,7 +571,8 @@ void meet(Warp& w, uint32_t lanes)
         for (unsigned j = 0; j < WARP; j++) known[j] = std::max(known[j], o.meetings[i * WARP + j]);
     });
     each(lanes, [&](unsigned i) {
-        for (unsigned j = 0; j < WARP; j++) o.meetings[i * WARP + j] = std::max(o.meetings[i * WARP + j], lanes >> j & 1 ? tick : known[j]);
+        for (unsigned j = 0; j < WARP; j++)
+            o.meetings[i * WARP + j] = std::max(o.meetings[i * WARP + j], lanes >> j & 1 ? tick : known[j]);
     });
 }
 
@@ -575,7 +633,8 @@ void publish(Warp& w, uint64_t address, unsigned strong, bool reads, bool writes
                 }
         if (writes && o.released[s].any) {
             if (!place) place = &locations[address];
-            auto entry = std::find_if(place->begin(), place->end(), [&](const auto& one) { return one.first == domain; });
+            auto entry =
+                std::find_if(place->begin(), place->end(), [&](const auto& one) { return one.first == domain; });
             if (entry == place->end()) place->emplace_back(domain, Clock()), entry = place->end() - 1;
             join_foreign(entry->second, ~0u, o.released[s], unit);
         }

@@ -9,7 +9,7 @@ std::vector<std::unique_ptr<Stream>> streams;
 
 namespace {
 
-constexpr size_t MOST = 6u << 20;  // instructions of all
+constexpr size_t MOST = 6u << 20;                 // instructions of all
 constexpr uint64_t ALONE = 4, MOST_SAMPLES = 24;  // of a grid with a block for each multiprocessor at most; of others
 std::vector<uint32_t> chosen;
 bool only_chosen, recording;
@@ -20,7 +20,8 @@ void add(const Warp& w, Ask h)
     Stream& s = *w.recorded;
     if (s.code.back() & Stream::ASKS) {
         Ask& before = s.events.back();  // lanes that do the same are told of once
-        if (before.asked == h.asked && before.place == h.place && h.asked >= Asked::BYTES_BEGIN && h.asked <= Asked::BYTES_WAIT) {
+        if (before.asked == h.asked && before.place == h.place && h.asked >= Asked::BYTES_BEGIN &&
+            h.asked <= Asked::BYTES_WAIT) {
             if (h.asked != Asked::BYTES_WAIT && h.asked != Asked::BYTES_BEGIN) before.amount += h.amount;
             return;
         }
@@ -60,14 +61,18 @@ const std::vector<uint32_t>& chosen_units() { return chosen; }
 void begin_record_of(Warp& w)
 {
     w.recorded = nullptr;
-    if (chosen.empty() || !recording || (!only_chosen && std::find(chosen.begin(), chosen.end(), w.block->unit) == chosen.end())) return;
+    if (chosen.empty() || !recording ||
+        (!only_chosen && std::find(chosen.begin(), chosen.end(), w.block->unit) == chosen.end()))
+        return;
     streams.emplace_back(new Stream{w.block->number, w.rank, w.block->in_cluster, w.block->unit, {}, {}, {}});
     w.recorded = streams.back().get();
 }
 
 void record(Warp& w, const Op& op, bool active)
 {
-    if (++recorded > MOST) fail(w, RUNG_UNSUPPORTED, "the sampled blocks execute more than %zu instructions, too many for the model of time", MOST);
+    if (++recorded > MOST)
+        fail(w, RUNG_UNSUPPORTED,
+             "the sampled blocks execute more than %zu instructions, too many for the model of time", MOST);
     w.recorded->code.push_back(op.number | (active ? Stream::ACTIVE : 0));
 }
 
@@ -102,7 +107,8 @@ void record_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t*
 
 void record_again(const Warp& w, uint32_t sectors) { w.recorded->events.back().again = uint16_t(sectors); }
 
-void record_copy(const Warp& w, const Op&, const std::vector<Piece>& pieces, uint32_t barrier, bool signals, uint32_t mask)
+void record_copy(const Warp& w, const Op&, const std::vector<Piece>& pieces, uint32_t barrier, bool signals,
+                 uint32_t mask)
 {
     Stream& s = *w.recorded;
     Ask h{Asked::COPY};
@@ -113,7 +119,8 @@ void record_copy(const Warp& w, const Op&, const std::vector<Piece>& pieces, uin
             continue;
         }
         h.store |= piece.store;
-        for (uint64_t sector = piece.at / 32; sector <= (piece.at + piece.bytes - 1) / 32; sector++) s.sectors.push_back(sector);
+        for (uint64_t sector = piece.at / 32; sector <= (piece.at + piece.bytes - 1) / 32; sector++)
+            s.sectors.push_back(sector);
     }
     h.count = uint32_t(s.sectors.size() - h.first);
     add(w, h);

@@ -1,5 +1,5 @@
 // A part of the executor takes its rows out of cuda/opcodes.h: OF_ and its name are defined.
-#define OP(name, handler, prepare, writes, modifiers, group, unit, interval, width, way, space, direction) \
+#define OP(name, handler, prepare, writes, modifiers, group, unit, interval, width, way, space, direction)             \
     {#name, handler, prepare, writes, modifiers, Pipe::unit, interval, Width::width, way, space, direction},
 const Opcode ROWS[] = {
 #include "../../cuda/opcodes.h"

@@ -1,5 +1,6 @@
-// The special functions of an H100 that its code relies on most: 1/x, 1/sqrt(x) and 2^x. special.xz has by how much each result
-// differs from the rounded one, as a GPU gave it (benchmarks/special_functions.py); machine.py unpacks it for the assembler.
+// The special functions of an H100 that its code relies on most: 1/x, 1/sqrt(x) and 2^x. special.xz has by how much
+// each result differs from the rounded one, as a GPU gave it (benchmarks/special_functions.py); machine.py unpacks it
+// for the assembler.
 #include "machine.h"
 
 #include <math.h>
@@ -19,7 +20,8 @@ namespace {
 enum { RECIPROCAL, ROOT_ODD, ROOT_EVEN, POWER };
 
 // The bits of the unit's result, where the rounded one is known.
-uint32_t as_the_unit(unsigned table, uint32_t at, float rounded) { return as_bits(rounded) + (rung_special[table][at >> 2] >> 2 * (at & 3) & 3) - 2; }
+uint32_t as_the_unit(unsigned table, uint32_t at, float rounded)
+{ return as_bits(rounded) + (rung_special[table][at >> 2] >> 2 * (at & 3) & 3) - 2; }
 
 }  // namespace
 

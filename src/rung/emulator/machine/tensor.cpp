@@ -1,6 +1,6 @@
-// Tensor cores: products of a warp (HMMA, IMMA, BMMA, DMMA) and of a warp group (HGMMA, QGMMA, IGMMA, BGMMA), of which each
-// warp has 16 of the 64 rows; and the instructions that bring matrices into their layout. All of these are made of blocks of
-// 8 rows of 16 bytes: one register of a warp holds such a block, its lanes in the order of the rows.
+// Tensor cores: products of a warp (HMMA, IMMA, BMMA, DMMA) and of a warp group (HGMMA, QGMMA, IGMMA, BGMMA), of which
+// each warp has 16 of the 64 rows; and the instructions that bring matrices into their layout. All of these are made of
+// blocks of 8 rows of 16 bytes: one register of a warp holds such a block, its lanes in the order of the rows.
 #include "machine.h"
 
 #include <math.h>
@@ -20,7 +20,8 @@ typedef uint16_t HalfWord __attribute__((may_alias));
 
 enum class Number : uint8_t { Half, Bfloat, Tf32, E4m3, E5m2, S8, U8, B1 };
 
-constexpr unsigned bits_of(Number n) { return n == Number::Tf32 ? 32 : n <= Number::Bfloat ? 16 : n == Number::B1 ? 1 : 8; }
+constexpr unsigned bits_of(Number n)
+{ return n == Number::Tf32 ? 32 : n <= Number::Bfloat ? 16 : n == Number::B1 ? 1 : 8; }
 constexpr unsigned each_of(Number n) { return 128 / bits_of(n); }  // of a row of 16 bytes
 
 struct Small  // the 256 values of a format of 8 bits
@@ -69,7 +70,8 @@ inline Eight eight(const uint8_t* from)
     } else if constexpr (n == Number::Tf32) {
         uint32_t w[4];
         memcpy(w, from, sizeof w);
-        return (Eight)(EightWords{w[0], w[1], w[2], w[3], w[0], w[1], w[2], w[3]} & 0xffffe000u);  // the upper 19 bits are read
+        return (Eight)(EightWords{w[0], w[1], w[2], w[3], w[0], w[1], w[2], w[3]} &
+                       0xffffe000u);  // the upper 19 bits are read
     } else if constexpr (n == Number::S8 || n == Number::U8) {
         uint32_t w[2];
         memcpy(w, from, sizeof w);
@@ -83,12 +85,13 @@ inline Eight eight(const uint8_t* from)
         return made;
     } else {
         const float* const of = n == Number::E4m3 ? e4m3.value : e5m2.value;
-        return Eight{of[from[0]], of[from[1]], of[from[2]], of[from[3]], of[from[4]], of[from[5]], of[from[6]], of[from[7]]};
+        return Eight{of[from[0]], of[from[1]], of[from[2]], of[from[3]],
+                     of[from[4]], of[from[5]], of[from[6]], of[from[7]]};
     }
 }
 
-// One of three steps that transpose eight rows: rows `step` apart become those with the lower and the upper halves of their
-// elements, taken in turn, in pairs, in fours.
+// One of three steps that transpose eight rows: rows `step` apart become those with the lower and the upper halves of
+// their elements, taken in turn, in pairs, in fours.
 template <int step>
 inline void interleave(Eight* rows)
 {
@@ -97,8 +100,10 @@ inline void interleave(Eight* rows)
         if (step == 4) return group * 8 + place % 4 + upper * 4;
         return group % 2 * 8 + place / 4 * 4 + place % 4 / 2 % 2 * (step == 1) + place % step + upper * 2;
     };
-    const EightInts lower = {from(0, 0), from(1, 0), from(2, 0), from(3, 0), from(4, 0), from(5, 0), from(6, 0), from(7, 0)};
-    const EightInts upper = {from(0, 1), from(1, 1), from(2, 1), from(3, 1), from(4, 1), from(5, 1), from(6, 1), from(7, 1)};
+    const EightInts lower = {from(0, 0), from(1, 0), from(2, 0), from(3, 0),
+                             from(4, 0), from(5, 0), from(6, 0), from(7, 0)};
+    const EightInts upper = {from(0, 1), from(1, 1), from(2, 1), from(3, 1),
+                             from(4, 1), from(5, 1), from(6, 1), from(7, 1)};
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
         if (!(i & step)) {
@@ -125,16 +130,17 @@ void read_block(const uint8_t* const* rows, float* to, unsigned step, bool acros
         interleave<1>(values), interleave<2>(values), interleave<4>(values);
 #pragma GCC unroll 8
         for (unsigned i = 0; i < 8; i++)
-            if (i < count) *reinterpret_cast<Eight*>(to + (first + i) * step) = values[(i & 4) | (i & 1) << 1 | (i >> 1 & 1)];
+            if (i < count)
+                *reinterpret_cast<Eight*>(to + (first + i) * step) = values[(i & 4) | (i & 1) << 1 | (i >> 1 & 1)];
     }
 }
 
 using BlockReader = void (*)(const uint8_t* const* rows, float* to, unsigned step, bool across);
 BlockReader reader_of(Number n)
 {
-    static const BlockReader READERS[] = {read_block<Number::Half>, read_block<Number::Bfloat>, read_block<Number::Tf32>,
-                                          read_block<Number::E4m3>, read_block<Number::E5m2>,   read_block<Number::S8>,
-                                          read_block<Number::U8>,   read_block<Number::B1>};
+    static const BlockReader READERS[] = {
+        read_block<Number::Half>, read_block<Number::Bfloat>, read_block<Number::Tf32>, read_block<Number::E4m3>,
+        read_block<Number::E5m2>, read_block<Number::S8>,     read_block<Number::U8>,   read_block<Number::B1>};
     return READERS[unsigned(n)];
 }
 
@@ -175,7 +181,8 @@ inline Eight added_product(float a, const Eight& b, const Eight& sum)
 #endif
 }
 
-// Products of `left`, [row][k], and `right`, for every eight columns [k][column]; they are [row][column] of every eight.
+// Products of `left`, [row][k], and `right`, for every eight columns [k][column]; they are [row][column] of every
+// eight.
 template <unsigned R, unsigned C>
 void multiply_tile(unsigned row, unsigned column, unsigned rows, unsigned depth)
 {
@@ -200,17 +207,19 @@ void multiply(unsigned rows, unsigned columns, unsigned depth)
         for (unsigned r = 0; r < rows; r += 8) multiply_tile<8, 1>(r, c, rows, depth);
 }
 
-// ---- sums of floats, as the hardware adds them --------------------------------------------------------------------------
-// The products of an instruction and the sum before are aligned to the greatest exponent among them, as the operands' exponents add up,
-// and cut off below 25 bits behind its point; the sum is exact then, and is cut to a float, or rounded to a half. Of numbers of 8 bits
-// 13 bits are kept, of the products as of the sum.
+// ---- sums of floats, as the hardware adds them
+// -------------------------------------------------------------------------- The products of an instruction and the sum
+// before are aligned to the greatest exponent among them, as the operands' exponents add up, and cut off below 25 bits
+// behind its point; the sum is exact then, and is cut to a float, or rounded to a half. Of numbers of 8 bits 13 bits
+// are kept, of the products as of the sum.
 
 typedef long EightLongs __attribute__((vector_size(64)));
 typedef double EightDoubles __attribute__((vector_size(64)));
 constexpr int ABSENT = -4096, LEAST_SCALED = -100, MOST_SCALED = 120;
 alignas(64) int left_exponents[16 * 256], right_exponents[256 * 256];
 
-constexpr int least_exponent(Number n) { return n == Number::Half || n == Number::E5m2 ? -14 : n == Number::E4m3 ? -6 : -126; }
+constexpr int least_exponent(Number n)
+{ return n == Number::Half || n == Number::E5m2 ? -14 : n == Number::E4m3 ? -6 : -126; }
 constexpr int kept_bits(Number n) { return n == Number::E4m3 || n == Number::E5m2 ? 13 : 25; }
 
 void take_exponents(const float* from, int* to, unsigned count, int least)
@@ -228,14 +237,16 @@ Eight cut(EightLongs sum, EightInts exponent, bool half, int digits)
     const long shift = 0x4338000000000000;  // 1.5 * 2^52
     EightLongs bits = (EightLongs)((EightDoubles)(sum + shift) - 6755399441055744.0);
     const long below = (1l << (53 - digits)) - 1;
-    const EightLongs odd = half ? ((bits & below) != 0) & (below + 1) : EightLongs{};  // an odd number rounds to a half as the sum does
+    const EightLongs odd =
+        half ? ((bits & below) != 0) & (below + 1) : EightLongs{};  // an odd number rounds to a half as the sum does
     bits = (bits & ~below) | odd;
     const EightLongs scale = __builtin_convertvector(exponent + 1023, EightLongs) << 52;
     return __builtin_convertvector((EightDoubles)bits * (EightDoubles)scale, Eight);
 }
 
 // One element outside of the usual range.
-float summed(const float* a, const float* b, const int* ea, const int* eb, unsigned depth, float before, int kept, bool half)
+float summed(const float* a, const float* b, const int* ea, const int* eb, unsigned depth, float before, int kept,
+             bool half)
 {
     double plain = before;
     int e = before != 0 ? std::max(ilogbf(before), -126) : ABSENT;
@@ -293,7 +304,8 @@ void multiply_floats(unsigned rows, unsigned columns, unsigned depth, Number a, 
                 EightInts few = {};  // each is below 2^27
                 const unsigned end = std::min(depth, first + 8);
                 for (unsigned k = first; k < end; k++)
-                    few += __builtin_convertvector(*reinterpret_cast<const Eight*>(y + k * 8) * x[k] * scale, EightInts);
+                    few +=
+                        __builtin_convertvector(*reinterpret_cast<const Eight*>(y + k * 8) * x[k] * scale, EightInts);
                 sum += __builtin_convertvector(few, EightLongs);
             }
             at = cut(sum, e - kept, half, digits);
@@ -301,7 +313,8 @@ void multiply_floats(unsigned rows, unsigned columns, unsigned depth, Number a, 
     }
 }
 
-const uint32_t* words(const Warp& warp, const Operand& o, unsigned k) { return warp.r[o.index == ZERO ? ZERO : o.index + k]; }
+const uint32_t* words(const Warp& warp, const Operand& o, unsigned k)
+{ return warp.r[o.index == ZERO ? ZERO : o.index + k]; }
 
 // Registers of `rows` by `depth` numbers: the upper eight rows, the lower ones, then the next columns.
 void read_registers(const Warp& warp, const Operand& o, Number n, unsigned rows, unsigned depth, float* to, bool across)
@@ -328,16 +341,21 @@ void read_sums(const Warp& warp, const Shape& shape, const Operand& old, bool ad
                 const uint32_t* const from = words(warp, old, (column / 8 * halves + half) * registers + i);
                 float* const to = products + column * shape.rows + half * 64 + i;
                 for (unsigned l = 0; l < WARP; l++) {
-                    if (registers == 2) to[l * 2] = as_float(from[l]);
-                    else to[l * 2] = half_to_float(uint16_t(from[l])), to[l * 2 + 1] = half_to_float(uint16_t(from[l] >> 16));
+                    if (registers == 2)
+                        to[l * 2] = as_float(from[l]);
+                    else
+                        to[l * 2] = half_to_float(uint16_t(from[l])),
+                               to[l * 2 + 1] = half_to_float(uint16_t(from[l] >> 16));
                 }
             }
 }
 
-void multiply_and_add(Warp& warp, uint32_t lanes, const Shape& shape, const Operand& out, const Operand& old, bool add, bool negative);
+void multiply_and_add(Warp& warp, uint32_t lanes, const Shape& shape, const Operand& out, const Operand& old, bool add,
+                      bool negative);
 
 // Adds `products` to the sums in registers: two for eight rows by eight columns, or one of halves.
-void add_products(Warp& warp, uint32_t lanes, const Shape& shape, const Operand& out, const Operand& old, bool add, float sign)
+void add_products(Warp& warp, uint32_t lanes, const Shape& shape, const Operand& out, const Operand& old, bool add,
+                  float sign)
 {
     const EightInts even = {0, 2, 4, 6, 8, 10, 12, 14}, odd = {1, 3, 5, 7, 9, 11, 13, 15};
     const unsigned halves = shape.rows / 8, registers = shape.sums == Sums::Half ? 1 : 2;
@@ -359,8 +377,9 @@ void add_products(Warp& warp, uint32_t lanes, const Shape& shape, const Operand&
                 if (shape.sums == Sums::Half) {
                     for (unsigned l = 0; l < 8; l++) {
                         const uint32_t was = add ? before[0][row * 4 + l] : 0;
-                        to[0][row * 4 + l] = float_to_half(half_to_float(uint16_t(was)) + sums[0][l])
-                                           | uint32_t(float_to_half(half_to_float(uint16_t(was >> 16)) + sums[1][l])) << 16;
+                        to[0][row * 4 + l] = float_to_half(half_to_float(uint16_t(was)) + sums[0][l]) |
+                                             uint32_t(float_to_half(half_to_float(uint16_t(was >> 16)) + sums[1][l]))
+                                                 << 16;
                     }
                     continue;
                 }
@@ -370,7 +389,7 @@ void add_products(Warp& warp, uint32_t lanes, const Shape& shape, const Operand&
                     if (shape.sums == Sums::Float) {
                         made_here = (EightWords)(add ? *reinterpret_cast<const Eight*>(was) + sums[i] : sums[i]);
                     } else if (shape.sums == Sums::Int) {
-                        const EightWords whole = (EightWords)__builtin_convertvector(sums[i], EightInts);
+                        const EightWords whole = (EightWords) __builtin_convertvector(sums[i], EightInts);
                         made_here = add ? *reinterpret_cast<const EightWords*>(was) + whole : whole;
                     } else
                         for (unsigned l = 0; l < 8; l++) {
@@ -410,12 +429,15 @@ void multiply_warp(Warp& warp, const Op& op, uint32_t lanes)
     read_registers(warp, a, shape.a, shape.rows, shape.sparse ? shape.depth / 2 : shape.depth, left, false);
     read_registers(warp, b, shape.b, 8, shape.depth, right, true);
     if (shape.sparse) spread(warp, op, shape, op.s[3], op.s[4].value);
-    if (lanes != ALL) fail(warp, RUNG_BARRIER, "a product by a part of the warp (lanes %08x): all its lanes must make it together", lanes);
+    if (lanes != ALL)
+        fail(warp, RUNG_BARRIER, "a product by a part of the warp (lanes %08x): all its lanes must make it together",
+             lanes);
     note(Event::Product, warp, 1);
     multiply_and_add(warp, lanes, shape, op.out, old, old.index != ZERO, a.negative != b.negative);
 }
 
-void multiply_and_add(Warp& warp, uint32_t lanes, const Shape& shape, const Operand& out, const Operand& old, bool add, bool negative)
+void multiply_and_add(Warp& warp, uint32_t lanes, const Shape& shape, const Operand& out, const Operand& old, bool add,
+                      bool negative)
 {
     if (shape.sums != Sums::Float && shape.sums != Sums::Half) {
         multiply(shape.rows, shape.columns, shape.depth);
@@ -439,7 +461,8 @@ struct Matrix
     unsigned start, leading, stride, chunks;  // chunks of 16 bytes in a row of the swizzle's pattern; 1: none
     bool across;                              // "transposed": rows of 16 bytes run along the other dimension
 
-    Matrix(Warp& warp, const Op& op, uint64_t bits, bool across) : warp(warp), op(op), memory(warp.block->shared.data()), across(across)
+    Matrix(Warp& warp, const Op& op, uint64_t bits, bool across)
+        : warp(warp), op(op), memory(warp.block->shared.data()), across(across)
     {
         static const unsigned CHUNKS[] = {1, 8, 4, 2};
         start = unsigned(bits & 0x3fff) << 4, leading = unsigned(bits >> 16 & 0x3fff) << 4,
@@ -448,18 +471,23 @@ struct Matrix
         if (bits >> 49 & 7) fail(warp, RUNG_UNSUPPORTED, "a descriptor with a base offset is not executed");
     }
 
-    // The block from this row of the operand on, and from this chunk of 16 bytes on; or from this row of 16 bytes, across.
+    // The block from this row of the operand on, and from this chunk of 16 bytes on; or from this row of 16 bytes,
+    // across.
     void block(unsigned row, unsigned chunk, const uint8_t** rows) const
     {
         const unsigned step = chunks * 16, size = unsigned(warp.block->shared.size());
         unsigned at = start;
-        if (!across) at += row / 8 * stride + (chunks == 1 ? chunk * leading : chunk * 16);
-        else if (chunks == 1) at += chunk * stride + row / 8 * leading;
-        else at += chunk % chunks * 16 + chunk / chunks * leading + row / 8 * stride;
+        if (!across)
+            at += row / 8 * stride + (chunks == 1 ? chunk * leading : chunk * 16);
+        else if (chunks == 1)
+            at += chunk * stride + row / 8 * leading;
+        else
+            at += chunk % chunks * 16 + chunk / chunks * leading + row / 8 * stride;
         for (unsigned r = 0; r < 8; r++, at += step) {
             const unsigned swizzled = at ^ (at >> 7 & (chunks - 1)) << 4;
             if (swizzled + 16 > size)
-                fail(warp, RUNG_BOUNDS, "byte %u is beyond the block's shared memory: a descriptor is wrong", swizzled - launch.reserved_shared);
+                fail(warp, RUNG_BOUNDS, "byte %u is beyond the block's shared memory: a descriptor is wrong",
+                     swizzled - launch.reserved_shared);
             look_as(warp, op, Agent::Product, swizzled, 16, warp.block, false);
             rows[r] = memory + swizzled;
         }
@@ -473,8 +501,10 @@ struct Matrix
         const uint8_t* from[8];
         for (unsigned row = 0; row < rows; row += across ? per : 8)
             for (unsigned k = 0; k < depth; k += across ? 8 : per) {
-                if (across) block(k, (first + row) / per, from);
-                else block(first + row, k / per, from);
+                if (across)
+                    block(k, (first + row) / per, from);
+                else
+                    block(first + row, k / per, from);
                 reader(from, to + row * depth + k * (by_depth ? 8 : 1), step, across != by_depth);
             }
     }
@@ -491,8 +521,10 @@ void multiply_group(Warp& warp, const Op& op, uint32_t lanes)
     };
     const bool add = op.ins ? warp.predicate(op.in[0]) & lanes : old.index != ZERO;
     const unsigned held = shape.sparse ? shape.depth / 2 : shape.depth;
-    if (registers) read_registers(warp, op.s[0], shape.a, 16, held, left, false);
-    else matrix(matrices.descriptor, has("tnspA")).read(shape.a, warp.rank % 4 * 16, 16, held, left, false);
+    if (registers)
+        read_registers(warp, op.s[0], shape.a, 16, held, left, false);
+    else
+        matrix(matrices.descriptor, has("tnspA")).read(shape.a, warp.rank % 4 * 16, 16, held, left, false);
     matrix(matrices.descriptor + 2u, has("tnspB")).read(shape.b, 0, shape.columns, shape.depth, right, true);
     if (shape.sparse) spread(warp, op, shape, op.s[2 + registers], op.s[3 + registers].value);
     note(Event::Product, warp, 1);
@@ -504,7 +536,8 @@ void multiply_group(Warp& warp, const Op& op, uint32_t lanes)
     multiply_and_add(warp, lanes, shape, op.out, old, add, negative);
 }
 
-// ---- doubles ----------------------------------------------------------------------------------------------------------
+// ---- doubles
+// ----------------------------------------------------------------------------------------------------------
 
 void multiply_doubles(Warp& warp, const Op& op, uint32_t lanes)
 {
@@ -534,7 +567,8 @@ void multiply_doubles(Warp& warp, const Op& op, uint32_t lanes)
             });
 }
 
-// ---- modifiers --------------------------------------------------------------------------------------------------------
+// ---- modifiers
+// --------------------------------------------------------------------------------------------------------
 
 bool number_named(const std::string& name, Number& n)
 {
@@ -553,10 +587,14 @@ bool number_named(const std::string& name, Number& n)
 bool read_shape(const std::string& text, Shape& shape)
 {
     unsigned rows = 0;
-    if (sscanf(text.c_str(), "%ux%ux%u", &rows, &shape.columns, &shape.depth) == 3) shape.rows = rows == 64 ? 16 : rows;
-    else if (sscanf(text.c_str(), "168%u", &shape.depth) == 1) shape.rows = 16, shape.columns = 8;
-    else if (sscanf(text.c_str(), "88%u", &shape.depth) == 1) shape.rows = 8, shape.columns = 8;
-    else return false;
+    if (sscanf(text.c_str(), "%ux%ux%u", &rows, &shape.columns, &shape.depth) == 3)
+        shape.rows = rows == 64 ? 16 : rows;
+    else if (sscanf(text.c_str(), "168%u", &shape.depth) == 1)
+        shape.rows = 16, shape.columns = 8;
+    else if (sscanf(text.c_str(), "88%u", &shape.depth) == 1)
+        shape.rows = 8, shape.columns = 8;
+    else
+        return false;
     return true;
 }
 
@@ -569,13 +607,20 @@ bool prepare_product(Op& op)
     unsigned numbers = 0;
     for (const std::string& m : op.modifiers) {
         Number n;
-        if (m == "SP") shape.sparse = true;
-        else if (m == "F32") shape.sums = Sums::Float;
-        else if (m == "F16") shape.sums = Sums::Half;
-        else if (m == "SAT") shape.sums = Sums::Saturated;
-        else if (m == "AND" || m == "POPC") continue;
-        else if (number_named(m, n)) (numbers++ ? shape.b : shape.a) = n;
-        else if (!read_shape(m, shape)) return false;
+        if (m == "SP")
+            shape.sparse = true;
+        else if (m == "F32")
+            shape.sums = Sums::Float;
+        else if (m == "F16")
+            shape.sums = Sums::Half;
+        else if (m == "SAT")
+            shape.sums = Sums::Saturated;
+        else if (m == "AND" || m == "POPC")
+            continue;
+        else if (number_named(m, n))
+            (numbers++ ? shape.b : shape.a) = n;
+        else if (!read_shape(m, shape))
+            return false;
     }
     if (numbers == 1) shape.b = shape.a;
     op.flags = shape.packed();
@@ -590,7 +635,8 @@ bool prepare_doubles(Op& op)
     return true;
 }
 
-// ---- matrices of 8 by 8 halves ------------------------------------------------------------------------------------------
+// ---- matrices of 8 by 8 halves
+// ------------------------------------------------------------------------------------------
 
 void transpose_halves(const uint32_t* from, uint32_t* to)
 {

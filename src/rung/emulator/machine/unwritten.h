@@ -1,5 +1,6 @@
-// What memory holds that nothing has written: in each word a number whose lower half its address decides; by default NaN in float
-// and half. A word that still holds the number of its address is taken for unwritten; one of random bits does once in 2^32.
+// What memory holds that nothing has written: in each word a number whose lower half its address decides; by default
+// NaN in float and half. A word that still holds the number of its address is taken for unwritten; one of random bits
+// does once in 2^32.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -7,12 +8,11 @@
 
 namespace rung_machine {
 
-constexpr uint32_t NOT_A_NUMBER = 0xffc10000u;  // as integers the words are about -4 million, so that small ones are none
+constexpr uint32_t NOT_A_NUMBER =
+    0xffc10000u;  // as integers the words are about -4 million, so that small ones are none
 
 inline uint32_t unwritten_word(uint64_t at, uint32_t upper = NOT_A_NUMBER)
-{
-    return upper + 0x7c01 + uint32_t((at >> 2) * 0x9e3779b97f4a7c15ull >> 54) % 1023;
-}
+{ return upper + 0x7c01 + uint32_t((at >> 2) * 0x9e3779b97f4a7c15ull >> 54) % 1023; }
 
 // Of memory whose addresses count from `at`, which is a multiple of four.
 inline void fill_unwritten(void* memory, size_t bytes, uint64_t at, uint32_t upper = NOT_A_NUMBER)
@@ -37,8 +37,8 @@ inline size_t unwritten_bytes(const void* memory, uint64_t at, size_t bytes, uin
     return found;
 }
 
-// After a write of these bytes: the first and the last word, of which other bytes may be unwritten, hold another number than their
-// address's even where the bytes that were written are equal to its.
+// After a write of these bytes: the first and the last word, of which other bytes may be unwritten, hold another number
+// than their address's even where the bytes that were written are equal to its.
 inline void note_written(void* memory, uint64_t at, size_t bytes, uint32_t upper = NOT_A_NUMBER)
 {
     char* const to = static_cast<char*>(memory);
