@@ -9,7 +9,7 @@ DOCS := $(or $(wildcard $(TEST_READY)),$(DOCS_READY))  # what the tests need has
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
 # Kernels and C++ that clang-format lays out.
-FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh) $(shell git ls-files 'src/**/*.cpp' 'src/**/*.h' | grep -v -e /standard/ -e /ladders/)
+FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh) $(shell git ls-files 'src/**/*.cpp' 'src/**/*.h' | grep -v -e /standard/ -e /ladders/ -e /include/)
 
 .PHONY: demo test test-slow test-all lint check measure tables tables-check docs site browser clean help
 

@@ -21,7 +21,8 @@ constexpr int TOGETHER = 4;   // rows whose sums are held in registers at the sa
 constexpr int MAX_ROWS = 64;  // of a unit of work
 constexpr float NONE = -std::numeric_limits<float>::infinity();
 
-inline Vec load(const float* p) {
+inline Vec load(const float* p)
+{
     Vec v;
     std::memcpy(&v, p, sizeof v);
     return v;
@@ -30,7 +31,8 @@ inline Vec load(const float* p) {
 inline void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
 
 // e^x for x <= 0, to within two units in the last place; below the smallest normal number, 0.
-inline Vec exp_nonpositive(Vec x) {
+inline Vec exp_nonpositive(Vec x)
+{
     const float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves no fraction
     Vec clamped = x < -87.0f ? Vec{} - 87.0f : x;
     Vec n = (clamped * 1.44269504f + round) - round;
@@ -48,7 +50,8 @@ inline Vec exp_nonpositive(Vec x) {
     return x < -87.0f ? Vec{} : p * scale;
 }
 
-struct Block {
+struct Block
+{
     const float* q;  // (H, rows, D)
     const int64_t* q_at;
     const float *k, *v;  // head h begins at h * head_stride
@@ -62,12 +65,14 @@ struct Block {
 };
 
 // A thread's scratch memory.
-struct Scratch {
+struct Scratch
+{
     int width;  // D, rounded up to whole pairs of vectors
     std::vector<float> memory;
     float *keys, *values, *weights, *sums;  // (D, KEYS) (KEYS, width) (MAX_ROWS, KEYS) (MAX_ROWS, width)
 
-    explicit Scratch(int D) : width((D + 2 * LANES - 1) / (2 * LANES) * (2 * LANES)) {
+    explicit Scratch(int D) : width((D + 2 * LANES - 1) / (2 * LANES) * (2 * LANES))
+    {
         memory.resize(size_t(D) * KEYS + size_t(KEYS + MAX_ROWS) * width + MAX_ROWS * KEYS + LANES);
         auto at = reinterpret_cast<uintptr_t>(memory.data());
         keys = memory.data() + ((64 - at % 64) % 64) / sizeof(float);
@@ -78,7 +83,8 @@ struct Scratch {
 };
 
 // Keys transposed, so that adjacent elements of a vector are adjacent keys; missing keys are zero.
-void pack(const Block& b, int h, int key0, int count, Scratch& s) {
+void pack(const Block& b, int h, int key0, int count, Scratch& s)
+{
     const float* k = b.k + h * b.head_stride + int64_t(key0) * b.D;
     const float* v = b.v + h * b.head_stride + int64_t(key0) * b.D;
     std::fill(s.values, s.values + size_t(KEYS) * s.width, 0.0f);
@@ -89,7 +95,8 @@ void pack(const Block& b, int h, int key0, int count, Scratch& s) {
 }
 
 // weights (TOGETHER, KEYS) = scale * q @ keys
-void scores(const float* const* q, const Scratch& s, int D, float scale, float* weights) {
+void scores(const float* const* q, const Scratch& s, int D, float scale, float* weights)
+{
     for (int j = 0; j < KEYS; j += 2 * LANES) {
         Vec sum[TOGETHER][2] = {};
         for (int d = 0; d < D; d++) {
@@ -107,7 +114,8 @@ void scores(const float* const* q, const Scratch& s, int D, float scale, float* 
 }
 
 // Turns scores into weights relative to the row's maximum so far; returns the factor by which older weights shrink.
-float soften(float* weights, int count, float& m, float& l) {
+float soften(float* weights, int count, float& m, float& l)
+{
     float largest = m;
     for (int j = 0; j < count; j++) largest = weights[j] > largest ? weights[j] : largest;
     const float base = largest == NONE ? 0.0f : largest;
@@ -127,7 +135,8 @@ float soften(float* weights, int count, float& m, float& l) {
 
 // sums (TOGETHER, width) = shrink * sums + weights @ values. A masked value is skipped, not multiplied by zero: it may
 // be infinite or NaN.
-void gather(const float* weights, const float* shrink, const int* count, const Scratch& s, float* sums) {
+void gather(const float* weights, const float* shrink, const int* count, const Scratch& s, float* sums)
+{
     const int shared = *std::min_element(count, count + TOGETHER);
     for (int d = 0; d < s.width; d += 2 * LANES) {
         Vec sum[TOGETHER][2];
@@ -154,7 +163,8 @@ void gather(const float* weights, const float* shrink, const int* count, const S
 }
 
 // Merges two softmaxes over different keys: each is weighted by its share of the sum of weights.
-void merge(const float* sums, float m, float l, int D, float* out, float& lse) {
+void merge(const float* sums, float m, float l, int D, float* out, float& lse)
+{
     if (l == 0.0f) return;
     const float here = m + std::log(l);
     const bool first = lse == NONE;
@@ -165,7 +175,8 @@ void merge(const float* sums, float m, float l, int D, float* out, float& lse) {
     lse = total;
 }
 
-void attend_rows(const Block& b, int h, int row0, int rows, Scratch& s) {
+void attend_rows(const Block& b, int h, int row0, int rows, Scratch& s)
+{
     float m[MAX_ROWS], l[MAX_ROWS] = {};
     int end[MAX_ROWS];  // how many of the keys each row sees
     for (int r = 0; r < rows; r++) {
@@ -204,8 +215,9 @@ void attend_rows(const Block& b, int h, int row0, int rows, Scratch& s) {
 }  // namespace
 
 extern "C" void attend(const float* q, const int64_t* q_at, const float* k, const float* v, const int64_t* k_at,
-                       int64_t head_stride, int heads, int rows, int keys, int D, float scale, int causal, float* out,
-                       float* lse, int threads) {
+                       int64_t head_stride, int heads, int rows, int keys, int D, float scale, int causal, float* out, float* lse,
+                       int threads)
+{
     if (heads == 0 || rows == 0 || keys == 0) return;
     const Block block{q, q_at, k, v, k_at, head_stride, heads, rows, keys, D, scale, causal != 0, out, lse};
     int size = MAX_ROWS;

@@ -1,6 +1,5 @@
-// cuBLASLt: matrix products with epilogues (bias, ReLU, GELU in its tanh form, and their auxiliary outputs and
-// gradients), computed on the CPU in the stream's order. Attributes and epilogues that are not declared here are
-// refused by name.
+// cuBLASLt: matrix products with epilogues (bias, ReLU, GELU in its tanh form, and their auxiliary outputs and gradients), computed on
+// the CPU in the stream's order. Attributes and epilogues that are not declared here are refused by name.
 #pragma once
 #include "cublas_v2.h"
 
@@ -9,65 +8,21 @@
 typedef struct RungBlas* cublasLtHandle_t;
 enum cublasLtOrder_t { CUBLASLT_ORDER_COL, CUBLASLT_ORDER_ROW };
 enum cublasLtPointerMode_t { CUBLASLT_POINTER_MODE_HOST, CUBLASLT_POINTER_MODE_DEVICE };
-enum cublasLtEpilogue_t {
-    CUBLASLT_EPILOGUE_DEFAULT = 1,
-    CUBLASLT_EPILOGUE_RELU = 2,
-    CUBLASLT_EPILOGUE_BIAS = 4,
-    CUBLASLT_EPILOGUE_RELU_BIAS = 6,
-    CUBLASLT_EPILOGUE_GELU = 32,
-    CUBLASLT_EPILOGUE_GELU_BIAS = 36,
-    CUBLASLT_EPILOGUE_RELU_AUX = 130,
-    CUBLASLT_EPILOGUE_RELU_AUX_BIAS = 134,
-    CUBLASLT_EPILOGUE_GELU_AUX = 160,
-    CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164,
-    CUBLASLT_EPILOGUE_DGELU = 192,
-    CUBLASLT_EPILOGUE_BGRADA = 256,
-    CUBLASLT_EPILOGUE_BGRADB = 512
-};
-enum cublasLtMatmulDescAttributes_t {
-    CUBLASLT_MATMUL_DESC_COMPUTE_TYPE,
-    CUBLASLT_MATMUL_DESC_SCALE_TYPE,
-    CUBLASLT_MATMUL_DESC_POINTER_MODE,
-    CUBLASLT_MATMUL_DESC_TRANSA,
-    CUBLASLT_MATMUL_DESC_TRANSB,
-    CUBLASLT_MATMUL_DESC_TRANSC,
-    CUBLASLT_MATMUL_DESC_FILL_MODE,
-    CUBLASLT_MATMUL_DESC_EPILOGUE,
-    CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-    CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE = 10,
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE,
-    CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE,
-    CUBLASLT_MATMUL_DESC_FAST_ACCUM
-};
-enum cublasLtMatrixLayoutAttribute_t {
-    CUBLASLT_MATRIX_LAYOUT_TYPE,
-    CUBLASLT_MATRIX_LAYOUT_ORDER,
-    CUBLASLT_MATRIX_LAYOUT_ROWS,
-    CUBLASLT_MATRIX_LAYOUT_COLS,
-    CUBLASLT_MATRIX_LAYOUT_LD,
-    CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
-    CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET
-};
-enum cublasLtMatmulPreferenceAttributes_t {
-    CUBLASLT_MATMUL_PREF_SEARCH_MODE,
-    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
-};
-struct cublasLtMatmulAlgo_t
-{ unsigned long long data[8]; };
-struct cublasLtMatmulHeuristicResult_t
-{
-    cublasLtMatmulAlgo_t algo;
-    size_t workspaceSize;
-    cublasStatus_t state;
-    float wavesCount;
-    int reserved[4];
-};
-typedef struct RungPreference
-{
-}* cublasLtMatmulPreference_t;
+enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_RELU = 2, CUBLASLT_EPILOGUE_BIAS = 4, CUBLASLT_EPILOGUE_RELU_BIAS = 6,
+    CUBLASLT_EPILOGUE_GELU = 32, CUBLASLT_EPILOGUE_GELU_BIAS = 36, CUBLASLT_EPILOGUE_RELU_AUX = 130, CUBLASLT_EPILOGUE_RELU_AUX_BIAS = 134,
+    CUBLASLT_EPILOGUE_GELU_AUX = 160, CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164, CUBLASLT_EPILOGUE_DGELU = 192, CUBLASLT_EPILOGUE_BGRADA = 256,
+    CUBLASLT_EPILOGUE_BGRADB = 512 };
+enum cublasLtMatmulDescAttributes_t { CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, CUBLASLT_MATMUL_DESC_SCALE_TYPE, CUBLASLT_MATMUL_DESC_POINTER_MODE,
+    CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB, CUBLASLT_MATMUL_DESC_TRANSC, CUBLASLT_MATMUL_DESC_FILL_MODE, CUBLASLT_MATMUL_DESC_EPILOGUE,
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE = 10, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, CUBLASLT_MATMUL_DESC_FAST_ACCUM };
+enum cublasLtMatrixLayoutAttribute_t { CUBLASLT_MATRIX_LAYOUT_TYPE, CUBLASLT_MATRIX_LAYOUT_ORDER, CUBLASLT_MATRIX_LAYOUT_ROWS, CUBLASLT_MATRIX_LAYOUT_COLS,
+    CUBLASLT_MATRIX_LAYOUT_LD, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET };
+enum cublasLtMatmulPreferenceAttributes_t { CUBLASLT_MATMUL_PREF_SEARCH_MODE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES };
+struct cublasLtMatmulAlgo_t { unsigned long long data[8]; };
+struct cublasLtMatmulHeuristicResult_t { cublasLtMatmulAlgo_t algo; size_t workspaceSize; cublasStatus_t state; float wavesCount; int reserved[4]; };
+typedef struct RungPreference {}* cublasLtMatmulPreference_t;
 
 typedef struct RungLayout
 {
@@ -77,8 +32,7 @@ typedef struct RungLayout
     int order = CUBLASLT_ORDER_COL, batch = 1;
     int64_t stride = 0;
 
-    size_t at(uint64_t i, uint64_t j, int b) const
-    { return size_t(b * stride) + size_t(order ? i * ld + j : j * ld + i); }
+    size_t at(uint64_t i, uint64_t j, int b) const { return size_t(b * stride) + size_t(order ? i * ld + j : j * ld + i); }
 }* cublasLtMatrixLayout_t;
 
 typedef struct RungProduct
@@ -93,58 +47,51 @@ typedef struct RungProduct
 
 inline cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return cublasCreate(handle); }
 inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return cublasDestroy(handle); }
-inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t compute,
-                                               cudaDataType scale)
-{ return *product = new RungProduct{compute, scale}, CUBLAS_STATUS_SUCCESS; }
-inline cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product)
-{ return delete product, CUBLAS_STATUS_SUCCESS; }
-inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows,
-                                                 uint64_t columns, int64_t ld)
-{ return *layout = new RungLayout{type, rows, columns, ld}, CUBLAS_STATUS_SUCCESS; }
-inline cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
-{ return delete layout, CUBLAS_STATUS_SUCCESS; }
-inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made)
-{ return *made = new RungPreference, CUBLAS_STATUS_SUCCESS; }
-inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t made)
-{ return delete made, CUBLAS_STATUS_SUCCESS; }
-inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
-                                                           cublasLtMatmulPreferenceAttributes_t, const void*, size_t)
-{ return CUBLAS_STATUS_SUCCESS; }
-inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
-                                                     cublasLtMatmulDescAttributes_t attribute, const void* from,
-                                                     size_t bytes)
+inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t compute, cudaDataType scale)
+{
+    return *product = new RungProduct{compute, scale}, CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) { return delete product, CUBLAS_STATUS_SUCCESS; }
+inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows, uint64_t columns, int64_t ld)
+{
+    return *layout = new RungLayout{type, rows, columns, ld}, CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return delete layout, CUBLAS_STATUS_SUCCESS; }
+inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) { return *made = new RungPreference, CUBLAS_STATUS_SUCCESS; }
+inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t made) { return delete made, CUBLAS_STATUS_SUCCESS; }
+inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, const void*, size_t)
+{
+    return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, const void* from, size_t bytes)
 {
     void* to = nullptr;
     size_t room = sizeof(int);
     int ignored;
     switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_COMPUTE_TYPE: to = &product->compute; break;
-    case CUBLASLT_MATMUL_DESC_SCALE_TYPE: to = &product->scale; break;
-    case CUBLASLT_MATMUL_DESC_POINTER_MODE: to = &product->pointer_mode; break;
-    case CUBLASLT_MATMUL_DESC_TRANSA: to = &product->ta; break;
-    case CUBLASLT_MATMUL_DESC_TRANSB: to = &product->tb; break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: to = &product->epilogue; break;
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: to = &product->bias_type; break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: to = &product->aux_type; break;
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: to = &product->bias, room = sizeof(void*); break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: to = &product->aux, room = sizeof(void*); break;
-    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: to = &product->bias_stride, room = 8; break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: to = &product->aux_ld, room = 8; break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE: to = &product->aux_stride, room = 8; break;
-    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: to = &ignored, room = bytes > sizeof ignored ? 0 : bytes; break;
-    default: return CUBLAS_STATUS_NOT_SUPPORTED;
+        case CUBLASLT_MATMUL_DESC_COMPUTE_TYPE: to = &product->compute; break;
+        case CUBLASLT_MATMUL_DESC_SCALE_TYPE: to = &product->scale; break;
+        case CUBLASLT_MATMUL_DESC_POINTER_MODE: to = &product->pointer_mode; break;
+        case CUBLASLT_MATMUL_DESC_TRANSA: to = &product->ta; break;
+        case CUBLASLT_MATMUL_DESC_TRANSB: to = &product->tb; break;
+        case CUBLASLT_MATMUL_DESC_EPILOGUE: to = &product->epilogue; break;
+        case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: to = &product->bias_type; break;
+        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: to = &product->aux_type; break;
+        case CUBLASLT_MATMUL_DESC_BIAS_POINTER: to = &product->bias, room = sizeof(void*); break;
+        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: to = &product->aux, room = sizeof(void*); break;
+        case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: to = &product->bias_stride, room = 8; break;
+        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: to = &product->aux_ld, room = 8; break;
+        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE: to = &product->aux_stride, room = 8; break;
+        case CUBLASLT_MATMUL_DESC_FAST_ACCUM: to = &ignored, room = bytes > sizeof ignored ? 0 : bytes; break;
+        default: return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     return bytes == room ? (memcpy(to, from, bytes), CUBLAS_STATUS_SUCCESS) : CUBLAS_STATUS_INVALID_VALUE;
 }
-inline cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
-                                                       cublasLtMatrixLayoutAttribute_t attribute, const void* from,
-                                                       size_t bytes)
+inline cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, const void* from, size_t bytes)
 {
-    void* const to[] = {&layout->type, &layout->order, &layout->rows,  &layout->columns,
-                        &layout->ld,   &layout->batch, &layout->stride};
+    void* const to[] = {&layout->type, &layout->order, &layout->rows, &layout->columns, &layout->ld, &layout->batch, &layout->stride};
     const size_t room[] = {4, 4, 8, 8, 8, 4, 8};
-    return bytes == room[attribute] ? (memcpy(to[attribute], from, bytes), CUBLAS_STATUS_SUCCESS)
-                                    : CUBLAS_STATUS_INVALID_VALUE;
+    return bytes == room[attribute] ? (memcpy(to[attribute], from, bytes), CUBLAS_STATUS_SUCCESS) : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 namespace rung_host {
@@ -176,10 +123,8 @@ inline double epilogue(const RungProduct& p, double x, uint64_t i, uint64_t j, i
 
 }  // namespace rung_host
 
-inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product,
-                                                     cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
-                                                     cublasLtMatrixLayout_t, cublasLtMatrixLayout_t D,
-                                                     cublasLtMatmulPreference_t, int asked,
+inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
+                                                     cublasLtMatrixLayout_t, cublasLtMatrixLayout_t D, cublasLtMatmulPreference_t, int asked,
                                                      cublasLtMatmulHeuristicResult_t* results, int* found)
 {
     if (asked < 1 || !rung_host::fit(*product, *A, *B, *D)) return *found = 0, CUBLAS_STATUS_INVALID_VALUE;
@@ -188,11 +133,9 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtM
 }
 
 // D = epilogue(alpha op(A) op(B) + beta C), sums in double.
-inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t given, const void* alpha,
-                                     const void* A, cublasLtMatrixLayout_t of_a, const void* B,
-                                     cublasLtMatrixLayout_t of_b, const void* beta, const void* C,
-                                     cublasLtMatrixLayout_t of_c, void* D, cublasLtMatrixLayout_t of_d,
-                                     const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t stream)
+inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t given, const void* alpha, const void* A, cublasLtMatrixLayout_t of_a,
+                                     const void* B, cublasLtMatrixLayout_t of_b, const void* beta, const void* C, cublasLtMatrixLayout_t of_c, void* D,
+                                     cublasLtMatrixLayout_t of_d, const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t stream)
 {
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     RungProduct p = *given;
@@ -202,9 +145,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
     if (!p.aux_ld) p.aux_ld = int64_t(of_d->rows);
     RungBlas scalars = *handle;
     scalars.pointer_mode = p.pointer_mode;
-    const cublasComputeType_t compute = p.scale == CUDA_R_64F   ? CUBLAS_COMPUTE_64F
-                                        : p.scale == CUDA_R_16F ? CUBLAS_COMPUTE_16F
-                                                                : CUBLAS_COMPUTE_32F;
+    const cublasComputeType_t compute = p.scale == CUDA_R_64F ? CUBLAS_COMPUTE_64F : p.scale == CUDA_R_16F ? CUBLAS_COMPUTE_16F : CUBLAS_COMPUTE_32F;
     const auto a = rung_host::scalar_of(&scalars, alpha, compute), b = rung_host::scalar_of(&scalars, beta, compute);
     return rung_host::later(stream, [=, la = *of_a, lb = *of_b, lc = *of_c, ld = *of_d] {
         const uint64_t depth = p.ta ? la.rows : la.columns;
@@ -220,15 +161,12 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
                 }
             // Gradients of a bias: sums over the products' other side.
             const cudaDataType type = p.bias_type < 0 ? ld.type : cudaDataType(p.bias_type);
-            const uint64_t rows = p.epilogue == CUBLASLT_EPILOGUE_BGRADA   ? ld.rows
-                                  : p.epilogue == CUBLASLT_EPILOGUE_BGRADB ? ld.columns
-                                                                           : 0;
+            const uint64_t rows = p.epilogue == CUBLASLT_EPILOGUE_BGRADA ? ld.rows : p.epilogue == CUBLASLT_EPILOGUE_BGRADB ? ld.columns : 0;
             for (uint64_t i = 0; i < rows; i++) {
                 double sum = 0;
                 for (uint64_t l = 0; l < depth; l++)
-                    sum += p.epilogue == CUBLASLT_EPILOGUE_BGRADA
-                               ? rung_host::number(A, p.ta ? la.at(l, i, batch) : la.at(i, l, batch), la.type)
-                               : rung_host::number(B, p.tb ? lb.at(i, l, batch) : lb.at(l, i, batch), lb.type);
+                    sum += p.epilogue == CUBLASLT_EPILOGUE_BGRADA ? rung_host::number(A, p.ta ? la.at(l, i, batch) : la.at(i, l, batch), la.type)
+                                                                  : rung_host::number(B, p.tb ? lb.at(i, l, batch) : lb.at(l, i, batch), lb.type);
                 rung_host::put(p.bias, size_t(batch * p.bias_stride) + i, type, sum);
             }
         }

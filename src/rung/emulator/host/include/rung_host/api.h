@@ -33,16 +33,13 @@ using RungSite = rung_emulator::Site;
 typedef void (*cudaStreamCallback_t)(cudaStream_t, cudaError_t, void*);
 struct cudaDeviceProp : RungDeviceProp  // with what CUDA 13 has no longer
 {
-    int clockRate, deviceOverlap, kernelExecTimeoutEnabled, computeMode, memoryClockRate,
-        singleToDoublePrecisionPerfRatio, cooperativeMultiDeviceLaunch;
+    int clockRate, deviceOverlap, kernelExecTimeoutEnabled, computeMode, memoryClockRate, singleToDoublePrecisionPerfRatio, cooperativeMultiDeviceLaunch;
 };
-inline cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind)
-{ return {x, y, z, w, kind}; }
+inline cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) { return {x, y, z, w, kind}; }
 #include "rung_cuda/channel_descriptor.h"
 inline cudaExtent make_cudaExtent(size_t w, size_t h, size_t d) { return {w, h, d}; }
 inline cudaPos make_cudaPos(size_t x, size_t y, size_t z) { return {x, y, z}; }
-inline cudaPitchedPtr make_cudaPitchedPtr(void* pointer, size_t pitch, size_t width, size_t height)
-{ return {pointer, pitch, width, height}; }
+inline cudaPitchedPtr make_cudaPitchedPtr(void* pointer, size_t pitch, size_t width, size_t height) { return {pointer, pitch, width, height}; }
 
 extern "C++" {
 // ---- errors -----------------------------------------------------------------------------------------------------
@@ -53,15 +50,12 @@ RUNG_HOST const char* cudaGetErrorName(cudaError_t error);
 
 // ---- memory -----------------------------------------------------------------------------------------------------
 RUNG_HOST cudaError_t cudaMalloc(void** pointer, size_t bytes, RungSite site = here());
-RUNG_HOST cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned flags = cudaMemAttachGlobal,
-                                        RungSite site = here());
+RUNG_HOST cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned flags = cudaMemAttachGlobal, RungSite site = here());
 RUNG_HOST cudaError_t cudaMallocHost(void** pointer, size_t bytes, unsigned flags = 0, RungSite site = here());
 RUNG_HOST cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags, RungSite site = here());
-RUNG_HOST cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height,
-                                      RungSite site = here());
+RUNG_HOST cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height, RungSite site = here());
 RUNG_HOST cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream, RungSite site = here());
-RUNG_HOST cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream,
-                                              RungSite site = here());
+RUNG_HOST cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream, RungSite site = here());
 RUNG_HOST cudaError_t cudaFree(void* pointer, RungSite site = here());
 RUNG_HOST cudaError_t cudaFreeHost(void* pointer, RungSite site = here());
 RUNG_HOST cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream, RungSite site = here());
@@ -71,28 +65,22 @@ RUNG_HOST cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsign
 RUNG_HOST cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 RUNG_HOST cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer);
 RUNG_HOST cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, RungSite site = here());
-RUNG_HOST cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                                      cudaStream_t stream = 0, RungSite site = here());
+RUNG_HOST cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = 0, RungSite site = here());
 RUNG_HOST cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t bytes, RungSite site = here());
-RUNG_HOST cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t stream = 0,
-                                          RungSite site = here());
-RUNG_HOST cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                                   size_t height, cudaMemcpyKind kind, RungSite site = here());
-RUNG_HOST cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                                        size_t height, cudaMemcpyKind kind, cudaStream_t stream = 0,
-                                        RungSite site = here());
+RUNG_HOST cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t stream = 0, RungSite site = here());
+RUNG_HOST cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                                   cudaMemcpyKind kind, RungSite site = here());
+RUNG_HOST cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                                        cudaMemcpyKind kind, cudaStream_t stream = 0, RungSite site = here());
 RUNG_HOST cudaError_t cudaMalloc3D(cudaPitchedPtr* pointer, cudaExtent extent, RungSite site = here());
 RUNG_HOST cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* copy, RungSite site = here());
 RUNG_HOST cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* copy, cudaStream_t stream = 0, RungSite site = here());
 RUNG_HOST cudaError_t cudaMemset3D(cudaPitchedPtr to, int value, cudaExtent extent, RungSite site = here());
 RUNG_HOST cudaError_t cudaMemset(void* to, int value, size_t bytes, RungSite site = here());
-RUNG_HOST cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = 0,
-                                      RungSite site = here());
-RUNG_HOST cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height,
-                                   RungSite site = here());
+RUNG_HOST cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = 0, RungSite site = here());
+RUNG_HOST cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height, RungSite site = here());
 RUNG_HOST cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t bytes, int device, cudaStream_t stream = 0);
-RUNG_HOST cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t bytes, cudaMemLocation place, unsigned flags,
-                                           cudaStream_t stream = 0);
+RUNG_HOST cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t bytes, cudaMemLocation place, unsigned flags, cudaStream_t stream = 0);
 RUNG_HOST cudaError_t cudaMemAdvise(const void* pointer, size_t bytes, cudaMemoryAdvise advice, int device);
 RUNG_HOST cudaError_t cudaMemAdvise(const void* pointer, size_t bytes, cudaMemoryAdvise advice, cudaMemLocation place);
 RUNG_HOST cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device);
@@ -139,12 +127,9 @@ RUNG_HOST cudaError_t cudaStreamQuery(cudaStream_t stream);
 RUNG_HOST cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 RUNG_HOST cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority);
 RUNG_HOST cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags);
-RUNG_HOST cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID id,
-                                             const cudaStreamAttrValue* value);
-RUNG_HOST cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* pointer, size_t length = 0,
-                                               unsigned flags = cudaMemAttachSingle);
-RUNG_HOST cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data,
-                                            unsigned flags);
+RUNG_HOST cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID id, const cudaStreamAttrValue* value);
+RUNG_HOST cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* pointer, size_t length = 0, unsigned flags = cudaMemAttachSingle);
+RUNG_HOST cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data, unsigned flags);
 RUNG_HOST cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data);
 RUNG_HOST cudaError_t cudaEventCreate(cudaEvent_t* event);
 RUNG_HOST cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned flags);
@@ -157,64 +142,70 @@ RUNG_HOST cudaError_t cudaEventQuery(cudaEvent_t event);
 RUNG_HOST cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 
 // ---- graphs -----------------------------------------------------------------------------------------------------
-RUNG_HOST cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
-                                             cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal);
+RUNG_HOST cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal);
 RUNG_HOST cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 RUNG_HOST cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
 RUNG_HOST cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags);
 RUNG_HOST cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0);
-RUNG_HOST cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, cudaGraphNode_t* error, char* log,
-                                           size_t room);
-RUNG_HOST cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
-                                                    unsigned long long flags = 0);
+RUNG_HOST cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, cudaGraphNode_t* error, char* log, size_t room);
+RUNG_HOST cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0);
 RUNG_HOST cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, void* result);
 RUNG_HOST cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 RUNG_HOST cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);
 RUNG_HOST cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 RUNG_HOST cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 RUNG_HOST cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
-RUNG_HOST cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                             size_t count, const cudaKernelNodeParams* kernel, RungSite site = here());
-RUNG_HOST cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                               size_t count, void* to, const void* from, size_t bytes,
-                                               cudaMemcpyKind kind, RungSite site = here());
-RUNG_HOST cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                             size_t count, const cudaMemcpy3DParms* copy, RungSite site = here());
+RUNG_HOST cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,
+                                             const cudaKernelNodeParams* kernel, RungSite site = here());
+RUNG_HOST cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, void* to,
+                                               const void* from, size_t bytes, cudaMemcpyKind kind, RungSite site = here());
+RUNG_HOST cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,
+                                             const cudaMemcpy3DParms* copy, RungSite site = here());
 RUNG_HOST cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph);
 RUNG_HOST cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
-RUNG_HOST cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                             size_t count, const cudaMemsetParams* set, RungSite site = here());
-RUNG_HOST cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                           size_t count, const cudaHostNodeParams* host);
-RUNG_HOST cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,
-                                            size_t count);
+RUNG_HOST cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,
+                                             const cudaMemsetParams* set, RungSite site = here());
+RUNG_HOST cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count,
+                                           const cudaHostNodeParams* host);
+RUNG_HOST cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count);
 }
 
 RUNG_HOST bool rung_host_at_once();  // from now on work of streams runs when it is issued: the host reads device memory
 
-template <class T>
-cudaError_t cudaMalloc(T** pointer, size_t bytes, RungSite site = here())
-{ return cudaMalloc((void**)pointer, bytes, site); }
+template <class T> cudaError_t cudaMalloc(T** pointer, size_t bytes, RungSite site = here()) { return cudaMalloc((void**)pointer, bytes, site); }
 template <class T>
 cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned flags = cudaMemAttachGlobal, RungSite site = here())
-{ return cudaMallocManaged((void**)pointer, bytes, flags, site); }
+{
+    return cudaMallocManaged((void**)pointer, bytes, flags, site);
+}
 template <class T>
 cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned flags = 0, RungSite site = here())
-{ return cudaMallocHost((void**)pointer, bytes, flags, site); }
+{
+    return cudaMallocHost((void**)pointer, bytes, flags, site);
+}
 template <class T>
 cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned flags, RungSite site = here())
-{ return cudaHostAlloc((void**)pointer, bytes, flags, site); }
+{
+    return cudaHostAlloc((void**)pointer, bytes, flags, site);
+}
 template <class T>
 cudaError_t cudaMallocPitch(T** pointer, size_t* pitch, size_t width, size_t height, RungSite site = here())
-{ return cudaMallocPitch((void**)pointer, pitch, width, height, site); }
+{
+    return cudaMallocPitch((void**)pointer, pitch, width, height, site);
+}
 template <class T>
 cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t stream, RungSite site = here())
-{ return cudaMallocAsync((void**)pointer, bytes, stream, site); }
+{
+    return cudaMallocAsync((void**)pointer, bytes, stream, site);
+}
 template <class T>
-cudaError_t cudaMallocFromPoolAsync(T** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream,
-                                    RungSite site = here())
-{ return cudaMallocFromPoolAsync((void**)pointer, bytes, pool, stream, site); }
+cudaError_t cudaMallocFromPoolAsync(T** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream, RungSite site = here())
+{
+    return cudaMallocFromPoolAsync((void**)pointer, bytes, pool, stream, site);
+}
 template <class T>
 cudaError_t cudaHostGetDevicePointer(T** device, void* host, unsigned flags, RungSite site = here())
-{ return cudaHostGetDevicePointer((void**)device, host, flags, site); }
+{
+    return cudaHostGetDevicePointer((void**)device, host, flags, site);
+}
 #define cudaGetDeviceProperties_v2 cudaGetDeviceProperties

@@ -4,13 +4,13 @@
 #define rung_fmaxf __builtin_fmaxf
 #define rung_fminf __builtin_fminf
 
-#define RUNG_MINMAX(T)                                                                                                 \
-    inline T min(T a, T b) { return b < a ? b : a; }                                                                   \
+#define RUNG_MINMAX(T) \
+    inline T min(T a, T b) { return b < a ? b : a; } \
     inline T max(T a, T b) { return a < b ? b : a; }
-#define RUNG_MINMAX_MIXED(A, B, T)                                                                                     \
-    inline T min(A a, B b) { return (T)b < (T)a ? (T)b : (T)a; }                                                       \
-    inline T max(A a, B b) { return (T)a < (T)b ? (T)b : (T)a; }                                                       \
-    inline T min(B a, A b) { return (T)b < (T)a ? (T)b : (T)a; }                                                       \
+#define RUNG_MINMAX_MIXED(A, B, T) \
+    inline T min(A a, B b) { return (T)b < (T)a ? (T)b : (T)a; } \
+    inline T max(A a, B b) { return (T)a < (T)b ? (T)b : (T)a; } \
+    inline T min(B a, A b) { return (T)b < (T)a ? (T)b : (T)a; } \
     inline T max(B a, A b) { return (T)a < (T)b ? (T)b : (T)a; }
 RUNG_MINMAX(int)
 RUNG_MINMAX(unsigned)
@@ -64,8 +64,8 @@ inline float __sinf(float x) { return sinf(x); }
 inline float __cosf(float x) { return cosf(x); }
 inline float __tanf(float x) { return tanf(x); }
 inline void __sincosf(float x, float* s, float* c) { sincosf(x, s, c); }
-// tanh.approx has a relative error of up to 2^-11 on a GPU. Here it has up to 2^-13, of either sign: float32's bounds
-// refuse it, and those of 16 bits do not.
+// tanh.approx has a relative error of up to 2^-11 on a GPU. Here it has up to 2^-13, of either sign: float32's bounds refuse it,
+// and those of 16 bits do not.
 inline float __tanhf(float x)
 {
     const float y = tanhf(x), off = y * (1.0f - y * y) * 0x1p-13f;
@@ -129,10 +129,10 @@ inline int __double2hiint(double x) { return int(__double_as_longlong(x) >> 32);
 inline int __double2loint(double x) { return int(__double_as_longlong(x)); }
 inline double __hiloint2double(int hi, int lo) { return __longlong_as_double((long long)hi << 32 | (unsigned)lo); }
 
-#define RUNG_FLOAT_TO(NAME, FROM, T)                                                                                   \
-    inline T NAME##_rn(FROM x) { return rung_emulator::saturated<T>(nearbyint(x)); }                                   \
-    inline T NAME##_rz(FROM x) { return rung_emulator::saturated<T>(trunc(x)); }                                       \
-    inline T NAME##_rd(FROM x) { return rung_emulator::saturated<T>(floor(x)); }                                       \
+#define RUNG_FLOAT_TO(NAME, FROM, T) \
+    inline T NAME##_rn(FROM x) { return rung_emulator::saturated<T>(nearbyint(x)); } \
+    inline T NAME##_rz(FROM x) { return rung_emulator::saturated<T>(trunc(x)); } \
+    inline T NAME##_rd(FROM x) { return rung_emulator::saturated<T>(floor(x)); } \
     inline T NAME##_ru(FROM x) { return rung_emulator::saturated<T>(ceil(x)); }
 RUNG_FLOAT_TO(__float2int, float, int)
 RUNG_FLOAT_TO(__float2uint, float, unsigned)
@@ -172,16 +172,13 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
     }
     return r;
 }
-inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned n)
-{ return unsigned(((unsigned long long)hi << 32 | lo) << (n & 31) >> 32); }
-inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned n)
-{ return unsigned(((unsigned long long)hi << 32 | lo) >> (n & 31)); }
+inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned n) { return unsigned(((unsigned long long)hi << 32 | lo) << (n & 31) >> 32); }
+inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned n) { return unsigned(((unsigned long long)hi << 32 | lo) >> (n & 31)); }
 inline int __mul24(int a, int b) { return (a << 8 >> 8) * (b << 8 >> 8); }
 inline unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffffu) * (b & 0xffffffu); }
 inline int __mulhi(int a, int b) { return int((long long)a * b >> 32); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((unsigned long long)a * b >> 32); }
-inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
-{ return (unsigned long long)((unsigned __int128)a * b >> 64); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned long long)((unsigned __int128)a * b >> 64); }
 inline int __dp4a(int a, int b, int c)
 {
     for (int i = 0; i < 4; i++) c += int((signed char)(a >> 8 * i)) * int((signed char)(b >> 8 * i));

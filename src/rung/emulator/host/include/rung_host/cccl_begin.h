@@ -6,8 +6,8 @@
 #define CCCL_DISABLE_NVFP8_SUPPORT
 #undef THRUST_DEVICE_SYSTEM
 #define THRUST_DEVICE_SYSTEM THRUST_DEVICE_SYSTEM_CPP
-#define RUNG_WIDE(T, NAME)                                                                                             \
-    struct __attribute__((aligned(16))) NAME##4_16a { T x, y, z, w; };                                                 \
+#define RUNG_WIDE(T, NAME) \
+    struct __attribute__((aligned(16))) NAME##4_16a { T x, y, z, w; }; \
     struct __attribute__((aligned(32))) NAME##4_32a { T x, y, z, w; };
 RUNG_WIDE(long, long)
 RUNG_WIDE(unsigned long, ulong)

@@ -30,10 +30,7 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __builtin_align__(n) __attribute__((aligned(n)))
 #define __nv_pure__ __attribute__((pure))
-#define __builtin_assume(condition)                                                                                    \
-    do {                                                                                                               \
-        if (!(condition)) __builtin_unreachable();                                                                     \
-    } while (0)
+#define __builtin_assume(condition) do { if (!(condition)) __builtin_unreachable(); } while (0)
 #define __builtin_nontemporal_load(address) (*(address))
 #define __assume(condition) __builtin_assume(condition)
 #define __trap() __builtin_trap()

@@ -18,11 +18,7 @@
 namespace rung_emulator {
 
 // A place in the program's source; as a default argument, the caller's.
-struct Site
-{
-    const char* file;
-    int line;
-};
+struct Site { const char* file; int line; };
 inline constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
 
 }  // namespace rung_emulator

@@ -1,14 +1,14 @@
 // float2, int4, ... with CUDA's alignments, and dim3.
 #pragma once
 
-#define RUNG_VECTORS(T, NAME, ALIGN2, ALIGN4)                                                                          \
-    struct NAME##1 { T x; };                                                                                           \
-    struct __attribute__((aligned(ALIGN2))) NAME##2 { T x, y; };                                                       \
-    struct NAME##3 { T x, y, z; };                                                                                     \
-    struct __attribute__((aligned(ALIGN4))) NAME##4 { T x, y, z, w; };                                                 \
-    inline NAME##1 make_##NAME##1(T x) { return {x}; }                                                                 \
-    inline NAME##2 make_##NAME##2(T x, T y) { return {x, y}; }                                                         \
-    inline NAME##3 make_##NAME##3(T x, T y, T z) { return {x, y, z}; }                                                 \
+#define RUNG_VECTORS(T, NAME, ALIGN2, ALIGN4) \
+    struct NAME##1 { T x; }; \
+    struct __attribute__((aligned(ALIGN2))) NAME##2 { T x, y; }; \
+    struct NAME##3 { T x, y, z; }; \
+    struct __attribute__((aligned(ALIGN4))) NAME##4 { T x, y, z, w; }; \
+    inline NAME##1 make_##NAME##1(T x) { return {x}; } \
+    inline NAME##2 make_##NAME##2(T x, T y) { return {x, y}; } \
+    inline NAME##3 make_##NAME##3(T x, T y, T z) { return {x, y, z}; } \
     inline NAME##4 make_##NAME##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 
 RUNG_VECTORS(signed char, char, 2, 4)

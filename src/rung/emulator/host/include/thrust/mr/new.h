@@ -14,12 +14,9 @@ public:
         if (cudaMallocManaged(&memory, bytes)) throw std::bad_alloc();
         return memory;
     }
-    void do_deallocate(void* memory, std::size_t, std::size_t = THRUST_MR_DEFAULT_ALIGNMENT) override
-    { cudaFree(memory); }
+    void do_deallocate(void* memory, std::size_t, std::size_t = THRUST_MR_DEFAULT_ALIGNMENT) override { cudaFree(memory); }
 };
-class new_delete_resource final : public new_delete_resource_base
-{
-};
+class new_delete_resource final : public new_delete_resource_base {};
 
 }  // namespace mr
 THRUST_NAMESPACE_END

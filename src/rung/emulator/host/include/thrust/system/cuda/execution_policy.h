@@ -7,9 +7,7 @@ namespace cuda {
 struct RungPolicy : std::decay<decltype(thrust::cpp::par)>::type
 {
     const RungPolicy& on(cudaStream_t) const { return *this; }
-    template <class A>
-    const RungPolicy& operator()(A&&) const
-    { return *this; }
+    template <class A> const RungPolicy& operator()(A&&) const { return *this; }
 };
 static const RungPolicy par, par_nosync;
 }  // namespace cuda
