@@ -32,7 +32,7 @@ ORDER = (
     ("dtypes", "precision", "inputs"),
     ("lines",),
     ("files",),
-    ("errors", "lazy", "processors", "progress", "apart"),
+    ("arrays", "errors", "lazy", "processors", "progress", "apart"),
 )
 _MODULE = re.compile(r"rung(\.[a-z_]+)+")
 LEVEL = {room: len(ORDER) - i for i, rooms in enumerate(ORDER) for room in rooms}
