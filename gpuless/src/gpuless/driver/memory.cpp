@@ -323,6 +323,14 @@ CUresult cuMemRangeGetAttribute(void* data, size_t bytes, CUmem_range_attribute 
     *static_cast<int*>(data) = location ? CU_DEVICE_INVALID : 0;
     return CUDA_SUCCESS;
 }
+CUresult cuMemRangeGetAttributes(void** data, size_t* sizes, CUmem_range_attribute* attributes, size_t count,
+                                 CUdeviceptr pointer, size_t bytes)
+{
+    for (size_t i = 0; i < count; i++)
+        if (const CUresult error = cuMemRangeGetAttribute(data[i], sizes[i], attributes[i], pointer, bytes))
+            return error;
+    return CUDA_SUCCESS;
+}
 CUresult cuPointerSetAttribute(const void*, CUpointer_attribute attribute, CUdeviceptr pointer)
 {
     BEGIN("cuPointerSetAttribute");

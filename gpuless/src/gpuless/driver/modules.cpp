@@ -213,7 +213,7 @@ CUresult load_image(const void* image, CUmodule* module, std::string* log)
             delete made, *log = problem.what(), remove(path.c_str());
             continue;
         }
-        made->cubin = path;
+        made->cubin = path + ".cubin";
         all.insert(made), handles[made] = 'm', module_changes++;
         return *module = made, CUDA_SUCCESS;
     }

@@ -149,6 +149,8 @@ EXPORTED int rung_machine_run(void* program, const rung_machine_launch* l, rung_
     return failed;
 }
 
+EXPORTED void rung_machine_go_on(void (*race)(const rung_machine_fault*)) { launch.race = race; }
+
 EXPORTED void rung_machine_touched(void (*take)(void*, uint64_t, uint32_t, uint32_t, uint32_t), void* to)
 { each_touched(take, to); }
 

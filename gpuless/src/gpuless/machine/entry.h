@@ -65,6 +65,9 @@ void rung_machine_name(void* program, const char* kernel, const char* places);
 // Runs a launch; 0, or 1 with what went wrong.
 int rung_machine_run(void* program, const rung_machine_launch* launch, struct rung_machine_fault* fault);
 
+// Launches go on at a race and tell of it, once for two instructions; null: they end.
+void rung_machine_go_on(void (*race)(const struct rung_machine_fault*));
+
 // The first read, in the last launch, of what nothing has written, in a memory (a rung_space); whether there was any.
 int rung_machine_unwritten(uint32_t space, struct rung_machine_fault* found);
 

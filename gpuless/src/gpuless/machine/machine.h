@@ -263,6 +263,7 @@ struct Launch
     void* (*allocate)(size_t bytes);
     const char* (*release)(void* memory);
     void (*progress)(uint64_t ended, uint64_t all);
+    void (*race)(const rung_machine_fault*);  // told of each race, and the launch goes on; null: it ends
     bool uncounted;
     double race_seconds;
     bool interleaved;  // blocks take turns
