@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gpuless import module
+import gpuless
 from gpuless.base.processors import processors
 from rung.check.operands import Operands
 from rung.dtypes import DTYPES
@@ -75,7 +75,7 @@ def compared(name: str, dtype: str) -> Row | None:
         rung.prepare(there, values, of, device="cuda").run()
         torch.cuda.synchronize()
         count = torch.cuda.get_device_properties(0).multi_processor_count
-        with emulated_multiprocessors(count), module.under(check_races=False, seconds=200.0):
+        with emulated_multiprocessors(count), gpuless.under(check_races=False, seconds=200.0):
             rung.prepare(here, values, of, device="emulator").run()
         outputs = [o.name for o in operation.operands if o.role == "out" and o.name in here]
         found = {name: apart(here[name], there[name].cpu()) for name in outputs}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gpuless
 from rung.errors import RungError
 
 
@@ -51,14 +52,12 @@ def count(path: Path, launch: Launch) -> Any:
     """What a launch asks of memory."""
     import torch
 
-    from gpuless import module
-    from gpuless.counts import counters
     from rung.profile.counted import Counted
     from rung.profile.emulated import PATIENCE
 
     of, kernel, given = read(path, launch)
     arrays = [one.made(torch.Generator().manual_seed(0), aligned=True) for one in given]
-    with counters.recorded() as launches, module.under(counters=True, poison=False, seconds=PATIENCE):
+    with gpuless.current().recorded() as launches, gpuless.under(counters=True, poison=False, seconds=PATIENCE):
         arguments = [one.argument(array) for one, array in zip(given, arrays, strict=True)]
         of.launch(kernel, launch.config(path), arguments)
     return Counted(str(path), "", "", launches, {})
@@ -68,7 +67,7 @@ def predict(path: Path, launch: Launch, gpu: str) -> Any:
     """How long a launch takes on a GPU."""
     import torch
 
-    from gpuless import module, timing
+    from gpuless import timing
     from gpuless.facts import gpus
     from rung.profile.emulated import PATIENCE
     from rung.profile.prediction import Prediction
@@ -76,7 +75,7 @@ def predict(path: Path, launch: Launch, gpu: str) -> Any:
     of, kernel, given = read(path, launch)
     arrays = [one.made(torch.Generator().manual_seed(0), aligned=True) for one in given]
     size = sum(array.nbytes for array in arrays if isinstance(array, torch.Tensor))
-    with module.under(poison=False, seconds=PATIENCE), timing.predicted(gpu, timing.sets_of(size)) as launches:
+    with gpuless.under(poison=False, seconds=PATIENCE), gpuless.current().predicted(gpu, timing.sets_of(size)) as launches:
         arguments = [one.argument(array) for one, array in zip(given, arrays, strict=True)]
         of.launch(kernel, launch.config(path), arguments)
     return Prediction(gpus.find(gpu).name, launches)
