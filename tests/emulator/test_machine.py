@@ -160,7 +160,7 @@ def test_an_unknown_instruction_and_a_missing_disassembler_are_named(monkeypatch
 
 
 def test_a_launch_with_pdl_must_wait() -> None:
-    with pytest.raises(EmulatorFault, match="pdl_wait"):
+    with pytest.raises(EmulatorFault, match="programmatic dependent launch"):
         ran("__global__ void f(float* x) { x[threadIdx.x] = 1; }", torch.zeros(32), pdl=True)
 
 

@@ -49,14 +49,14 @@ def _three(text: str) -> tuple[int, int, int]:
 
 
 def count(path: Path, launch: Launch) -> Any:
-    """What a launch asks of memory."""
-    import torch
+    """Counts the memory traffic of a launch."""
+    import numpy as np
 
     from rung.profile.counted import Counted
     from rung.profile.emulated import PATIENCE
 
     of, kernel, given = read(path, launch)
-    arrays = [one.made(torch.Generator().manual_seed(0), aligned=True) for one in given]
+    arrays = [one.made(np.random.default_rng(0), aligned=True) for one in given]
     with gpuless.current().recorded() as launches, gpuless.under(counters=True, poison=False, seconds=PATIENCE):
         arguments = [one.argument(array) for one, array in zip(given, arrays, strict=True)]
         of.launch(kernel, launch.config(path), arguments)
@@ -65,7 +65,7 @@ def count(path: Path, launch: Launch) -> Any:
 
 def predict(path: Path, launch: Launch, gpu: str) -> Any:
     """How long a launch takes on a GPU."""
-    import torch
+    import numpy as np
 
     from gpuless import timing
     from gpuless.facts import gpus
@@ -73,9 +73,10 @@ def predict(path: Path, launch: Launch, gpu: str) -> Any:
     from rung.profile.prediction import Prediction
 
     of, kernel, given = read(path, launch)
-    arrays = [one.made(torch.Generator().manual_seed(0), aligned=True) for one in given]
-    size = sum(array.nbytes for array in arrays if isinstance(array, torch.Tensor))
-    with gpuless.under(poison=False, seconds=PATIENCE), gpuless.current().predicted(gpu, timing.sets_of(size)) as launches:
+    arrays = [one.made(np.random.default_rng(0), aligned=True) for one in given]
+    size = sum(array.nbytes for array in arrays if array is not None)
+    session = gpuless.current()
+    with session.under(poison=False, seconds=PATIENCE), session.predicted(gpu, timing.sets_of(size)) as launches:
         arguments = [one.argument(array) for one, array in zip(given, arrays, strict=True)]
         of.launch(kernel, launch.config(path), arguments)
     return Prediction(gpus.find(gpu).name, launches)
