@@ -252,7 +252,7 @@ def test_a_kernel_of_a_process_that_interprets_is_compiled_all_the_same(tmp_path
         "    tl.store(out, tl.max(tl.load(x + tl.arange(0, N)), 0) + tl.cdiv(N, 3))\n"
     )
     code = (
-        "import torch; from pathlib import Path; from gpuless import triton as machine\n"
+        "import torch; from pathlib import Path; from rung.cuda import triton as machine\n"
         f"from rung.rungs import python_module; kernel = python_module.load(Path({str(path)!r}), emulated=True).largest\n"
         "x, out = torch.arange(8.0), torch.zeros(1)\n"
         "with machine.enabled(): kernel[(1,)](x, out, 8)\n"
