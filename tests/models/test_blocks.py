@@ -16,8 +16,8 @@ import gpt2_models as models
 import rung
 from rung.cli import main
 from rung.errors import RungError
-from rung.reproduce.parallel import blocks
-from rung.reproduce.parallel.blocks import Job, over_gpus, over_ray
+from rung.models.batching import blocks
+from rung.models.batching.blocks import Job, over_gpus, over_ray
 
 SMALL = {"n_embd": 16, "n_head": 1, "n_layer": 1}
 SOURCE = str(Path(__file__).parents[2] / "src")
