@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from rung_reproduce.climbs import attention, course, model
+from rung_reproduce.studies import STUDIES
 
 from rung.models.gpt2.rungs import few_rows_rung
-from rung.reproduce.climbs import attention, course, model
-from rung.reproduce.studies import STUDIES
 from rung.results import codes, machine, store
 from rung.results.row import Row
 

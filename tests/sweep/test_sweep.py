@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from rung_reproduce.sweeps import course
 
 from rung.cli import main
 from rung.errors import RungError
@@ -21,7 +22,7 @@ from rung.results import store as results
 from rung.rungs import catalogue, tunings
 from rung.rungs.subjects import subject_of
 from rung.show.report import sweeps as charts_of_sweeps
-from rung.sweep import backends, course, summary
+from rung.sweep import backends, summary
 from rung.sweep import sweep as sweeps
 from sweep_measures import RUNG, Invented, subject, sweep
 

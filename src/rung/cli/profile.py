@@ -89,7 +89,7 @@ def profile(
 
 def _all(limit: float, again: bool, json: bool) -> None:
     """Profile rungs without a row, within the time limit; each row is stored at once."""
-    from rung.profile import atlas
+    from rung_reproduce import atlas
 
     chosen = atlas.planned()
     chosen = chosen if again else atlas.missing(chosen)

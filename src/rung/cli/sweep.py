@@ -16,8 +16,9 @@ from rung.errors import RungError
 from rung.files import shown, whole
 
 if TYPE_CHECKING:
+    from rung_reproduce.sweeps.slurm import Cluster
+
     from rung.rungs.base import Subject
-    from rung.sweep.slurm import Cluster
     from rung.sweep.sweep import Measure, Sweep, Tuning
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ def sweep(
         raise RungError("--halving compares all configurations in one process; leave it out with --slurm.")
     cluster = None
     if slurm or dry_run:
-        from rung.sweep.slurm import Cluster, Request
+        from rung_reproduce.sweeps.slurm import Cluster, Request
 
         request = Request(tasks, gpus, exclusive, partition, account, time, tuple(sbatch or ()))
         cluster = Cluster(request, folder, dry_run, not no_wait, retries, output)
@@ -159,7 +160,7 @@ def _tunings(
 
 
 def _shard(items: list[T], word: str) -> list[T]:
-    from rung.sweep import slurm
+    from rung_reproduce.sweeps import slurm
 
     index, of = (whole(text) for text in word.partition("/")[::2])
     if index is None or of is None or not 0 <= index < of:
@@ -232,7 +233,7 @@ def _spread(
 
 def _profile(swept: Sequence[Sweep], store: Path | None) -> None:
     """Nsight Compute's counters of each configuration that worked, as rows of their own."""
-    from rung.profile import atlas
+    from rung_reproduce import atlas
 
     chosen = [(s.subject, row.tuning) for s in swept for row in s.rows if row.verdict == "ok"]
     left = atlas.missing(chosen, store)
@@ -270,10 +271,10 @@ def _conclude(swept: Sweep, plot: Path | None, json: bool, *, store: bool) -> No
 def _tuples(tuples: list[str], folder: Path, cluster: Cluster | None, json: bool) -> None:
     """A job for each tuple, here or over Slurm."""
     import torch
+    from rung_reproduce.sweeps import tuples as config_sweep
 
     from rung.models import family
     from rung.models import weights as model_weights
-    from rung.reproduce import tuples as config_sweep
 
     jobs = [config_sweep.parsed(text) for text in tuples]
     if cluster is not None:
@@ -303,10 +304,11 @@ def _course(
     cluster: Cluster | None, asked: _Asked, shape: str | None, dtype: str | None, shard: str | None
 ) -> None:
     """The course's table: here, as one task of an array, or as the array."""
+    from rung_reproduce.sweeps import course
+
     from rung.results import store
     from rung.rungs.subjects import subject_of
     from rung.show import sweep_tables
-    from rung.sweep import course
     from rung.sweep.sweep import Sweep, place
 
     subjects = [subject_of(c.rung, None, shape or c.shape, dtype or c.dtype) for c in course.TABLE]

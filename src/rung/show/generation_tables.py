@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from rung.results import sources
+from rung_reproduce import sources
+from rung_reproduce.show import attention_text_chart
+
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show import attention_text_chart
 from rung.show.markdown import picture, table, times
 
 MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # by size

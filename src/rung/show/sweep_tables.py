@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rung_reproduce.sweeps import course
+from rung_reproduce.sweeps.course import Column
+
 from rung.results.row import Row
 from rung.show.verb_tables import Table
-from rung.sweep import course, summary
-from rung.sweep.course import Column
+from rung.sweep import summary
 from rung.sweep.sweep import Place, Sweep, figure_of, place_of
 
 SHOWN = 24

@@ -13,20 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
+from rung_reproduce import sources
+from rung_reproduce.show import parallel_tables, reproduce_page
+
 from rung.errors import RungError
-from rung.results import codes, current, sources, store
+from rung.results import codes, current, store
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show import (
-    charts,
-    counter_tables,
-    generation_tables,
-    ladder_tables,
-    mutation_tables,
-    parallel_tables,
-    prediction_tables,
-    reproduce_page,
-)
+from rung.show import charts, counter_tables, generation_tables, ladder_tables, mutation_tables, prediction_tables
 
 ROOT = Path(__file__).resolve().parents[3]
 _PART = re.compile(r"<!-- (?P<name>\S+) -->\n(?P<body>.*?)<!-- /(?P=name) -->", re.DOTALL)

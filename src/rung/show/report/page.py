@@ -12,15 +12,17 @@ from typing import Any
 
 import jinja2
 from markupsafe import Markup
+from rung_reproduce import sources
+from rung_reproduce.show import attention_text_chart
 
 from rung.dtypes import DTYPES
 from rung.profile.resources import Compiled
-from rung.results import codes, sources
+from rung.results import codes
 from rung.results.current import Figures, percent
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
-from rung.show import attention_text_chart, charts, drawings, markdown, model_chart, predictions
+from rung.show import charts, drawings, markdown, model_chart, predictions
 from rung.show.report import ladder, plots
 from rung.show.report.markup import prose, unit
 
