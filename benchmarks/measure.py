@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rung_reproduce.climbs import attention, course, model
-from rung_reproduce.studies import STUDIES
 
 from rung.models.gpt2.rungs import few_rows_rung
 from rung.results import codes, machine, store
 from rung.results.row import Row
+from rung_reproduce.climbs import attention, course, model
+from rung_reproduce.studies import STUDIES
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("OUT") or "measured").resolve()

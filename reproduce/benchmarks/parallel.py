@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rung_reproduce.parallel import blocks, launch, pipeline
 
 from rung.dtypes import dtype
 from rung.errors import RungError
@@ -27,6 +26,7 @@ from rung.models.load import load
 from rung.results import machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
+from rung_reproduce.parallel import blocks, launch, pipeline
 
 ROOT = Path(__file__).resolve().parent.parent
 TENSOR_CORES = "attention/27_tensor_cores"

@@ -1,6 +1,6 @@
 """Fills the empty places of the five documents' figures on one GPU, the most telling first.
 
-    PYTHONPATH=src python3 benchmarks/reproduce.py --budget 540 [--parts bench,profile,course,...]
+    python3 reproduce/benchmarks/reproduce.py --budget 540 [--parts bench,profile,course,...]
 
 Rows go to one store, measured.jsonl under $OUT (or ./measured). What has a row of the present code there or in results/
 is not measured again, so that a second call continues where the first one stopped. Then, where the repository is:
@@ -22,15 +22,11 @@ from pathlib import Path
 OUT = Path(os.environ.get("OUT") or "measured").resolve()
 os.environ["RUNG_RESULTS"] = str(OUT / "measured.jsonl")
 
-from rung_reproduce import (
-    atlas,  # noqa: E402
-    items,
-    sources,
-)
-
 from rung.cli import main  # noqa: E402  the store is named first
+from rung.profile import batches  # noqa: E402
 from rung.results import codes, current, machine, store  # noqa: E402
 from rung.results.row import Row  # noqa: E402
+from rung_reproduce import atlas, items, sources  # noqa: E402
 
 VERSIONS = (*(str(n) for n in range(13, 24)), "37")  # the study's twelve
 TEXTS = {  # options of the attention study's texts -> rungs, seconds for each text
@@ -81,7 +77,7 @@ def bench() -> Iterator[Call]:
 def profile() -> Iterator[Call]:
     chosen = atlas.of_the_sources(atlas.missing(atlas.planned()))
     if chosen:
-        yield f"profile {len(chosen)}", lambda left: collections.deque(atlas.collect(chosen, left, print), 0).clear()
+        yield f"profile {len(chosen)}", lambda left: collections.deque(batches.collect(chosen, left, print), 0).clear()
 
 
 def course() -> Iterator[Call]:

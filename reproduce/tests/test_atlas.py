@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rung_reproduce import atlas, sources
 
 from rung.errors import RungError
 from rung.profile import counters, ncu
 from rung.results import machine, store
 from rung.results.row import Row
 from rung.rungs.base import Subject
+from rung_reproduce import atlas, sources
 
 TABLE = (Path(__file__).parents[1] / "data" / "ncu_atlas.csv").read_text()
 THREE = ("softmax/05_warp", "softmax/04_two_stage", "attention/02_five_kernels")

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from rung_reproduce.climbs import attention as study
-from rung_reproduce.climbs.attention import NaivePlan, Variant
-from rung_reproduce.show import attention_text_chart
 
 from rung import emulator
 from rung.cli import main
@@ -26,6 +23,9 @@ from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Weights, converted, read_weights
 from rung.results import store
 from rung.results.row import Row
+from rung_reproduce.climbs import attention as study
+from rung_reproduce.climbs.attention import NaivePlan, Variant
+from rung_reproduce.show import attention_text_chart
 
 pytestmark = pytest.mark.slow
 

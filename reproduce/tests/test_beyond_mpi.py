@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rung_reproduce.parallel import data, launch
-from rung_reproduce.parallel.mpi_rank import Case, Job
 
 from rung.errors import RungError
+from rung_reproduce.parallel import data, launch
+from rung_reproduce.parallel.mpi_rank import Case, Job
 
 pytestmark = pytest.mark.skipif(launch.available() is not None, reason=str(launch.available()))
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from rung_reproduce.parallel import data, launch, local, ring
-from rung_reproduce.parallel.ring import pairs, place
 
 from rung.errors import RungError
+from rung_reproduce.parallel import data, launch, local, ring
+from rung_reproduce.parallel.ring import pairs, place
 
 
 @pytest.mark.parametrize("kind", ["zigzag", "contiguous"])

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from rung_reproduce.parallel import pipeline
 
 from rung.dtypes import dtype
 from rung.errors import RungError
+from rung_reproduce.parallel import pipeline
 
 F32 = dtype("f32")
 

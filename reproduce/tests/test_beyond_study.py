@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from rung.cli import main
+from rung.results import store
 from rung_reproduce.parallel import data, launch
 from rung_reproduce.parallel.pipeline import Overlap, Pipelined
 from rung_reproduce.studies import attention, contestants, ranks
 from rung_reproduce.studies.common import Gpu
 from rung_reproduce.studies.contestants import Measured
-
-from rung.cli import main
-from rung.results import store
 
 without_mpi = launch.available()
 SOURCE = str(Path(__file__).parents[2] / "src")

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rung_reproduce.parallel import data, launch, nccl, ring, tensor_parallel
-from rung_reproduce.parallel.ring import cuts
 
 from rung.errors import RungError
 from rung.models.family import read_config
 from rung.models.load import INNER, make_plan
 from rung.models.weights import Linear, read_weights, shard
+from rung_reproduce.parallel import data, launch, nccl, ring, tensor_parallel
+from rung_reproduce.parallel.ring import cuts
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from rung_reproduce.climbs import model
-from rung_reproduce.climbs.model import DIVERGENCE, Climb, Climbed, Climber, Step
 
 from rung.cli import main
 from rung.models.load import INNER, load
@@ -16,6 +14,8 @@ from rung.models.weights import Linear, read_weights
 from rung.results.row import Row as Result
 from rung.show import model_chart
 from rung.show.charts import write_svg
+from rung_reproduce.climbs import model
+from rung_reproduce.climbs.model import DIVERGENCE, Climb, Climbed, Climber, Step
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rung_reproduce.climbs import course
-from rung_reproduce.climbs.model import Climbed, Climber
 
 import gpt2_models as models
 from rung import emulator
 from rung.models.family import read_config
 from rung.models.plan import TorchPlan
 from rung.models.weights import Linear, read_weights
+from rung_reproduce.climbs import course
+from rung_reproduce.climbs.model import Climbed, Climber
 
 NEW = 6
 OPERATIONS = ("embedding", "layernorm", "matmul", "attention", "activation", "residual")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from rung_reproduce import items, sources
 
 from rung.cli import VERBS
 from rung.results.row import Row
+from rung_reproduce import items, sources
 
 ALL = items.items()
 

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from rung_reproduce import findings, sources
-from rung_reproduce.findings import Finding
 
 from rung.cli import main
 from rung.results import codes, current, store
 from rung.results.row import Row
+from rung_reproduce import findings, sources
+from rung_reproduce.findings import Finding
 
 
 @pytest.fixture(scope="module")

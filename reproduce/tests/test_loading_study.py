@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rung_reproduce.studies import loading
-from rung_reproduce.studies.loading import PIPELINED, SERIAL, Run
 
 from rung.models import family
 from rung.models import weights as model_weights
@@ -17,6 +15,8 @@ from rung.models.family import Config
 from rung.models.gpu.loading import Span
 from rung.models.weights import read_weights
 from rung.show.timeline import Lane, Timeline, joined
+from rung_reproduce.studies import loading
+from rung_reproduce.studies.loading import PIPELINED, SERIAL, Run
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rung_reproduce.sweeps import slurm
 
 from rung.cli import main
 from rung.errors import RungError
@@ -21,6 +20,7 @@ from rung.results import store as results
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.sweep import sweep as sweeps
+from rung_reproduce.sweeps import slurm
 
 SOURCE = Path(__file__).parents[2] / "src"
 RUNG = "matmul/05_register_tiles"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from rung_reproduce import sources
-from rung_reproduce.climbs import attention, course, model
-from rung_reproduce.studies import STUDIES
 
 from rung.cli import main
 from rung.errors import RungError
 from rung.results.row import Row
 from rung.rungs import catalogue
+from rung_reproduce import sources
+from rung_reproduce.climbs import attention, course, model
+from rung_reproduce.studies import STUDIES
 
 FIGURES = [f for e in sources.experiments() for f in e.figures]
 

@@ -8,6 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+
+from rung import emulator
+from rung.cli import main
+from rung.cuda import nvrtc
+from rung.errors import RungError
+from rung.models.gpt2.family import GPT2Config
+from rung.results import store
+from rung.rungs import catalogue
+from rung.rungs.base import Rung
 from rung_reproduce import findings
 from rung_reproduce import studies as study
 from rung_reproduce.studies import (
@@ -22,15 +31,6 @@ from rung_reproduce.studies import (
     waves,
 )
 from rung_reproduce.studies.common import Time, shown, times
-
-from rung import emulator
-from rung.cli import main
-from rung.cuda import nvrtc
-from rung.errors import RungError
-from rung.models.gpt2.family import GPT2Config
-from rung.results import store
-from rung.rungs import catalogue
-from rung.rungs.base import Rung
 
 Clock = Callable[[str, Mapping[str, float], str], float | None]
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rung_reproduce.sweeps import tuples
-from rung_reproduce.sweeps.slurm import Request
 
 import gpt2_models as models
 from rung import emulator
@@ -16,6 +14,8 @@ from rung.cli import main
 from rung.errors import RungError
 from rung.models.family import read_config
 from rung.models.weights import Linear, read_weights
+from rung_reproduce.sweeps import tuples
+from rung_reproduce.sweeps.slurm import Request
 
 SIZES = "32,128,5,64,16,32"
 

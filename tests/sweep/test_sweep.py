@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from rung_reproduce.sweeps import course
 
 from rung.cli import main
 from rung.errors import RungError
@@ -24,6 +23,7 @@ from rung.rungs.subjects import subject_of
 from rung.show.report import sweeps as charts_of_sweeps
 from rung.sweep import backends, summary
 from rung.sweep import sweep as sweeps
+from rung_reproduce.sweeps import course
 from sweep_measures import RUNG, Invented, subject, sweep
 
 HERE = Path(__file__).parents[1]

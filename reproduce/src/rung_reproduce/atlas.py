@@ -1,32 +1,28 @@
-"""`rung profile all`: Nsight Compute's counters of every rung that a source document profiles, stored as rows.
-rung_reproduce.sources lists the rungs. Several are profiled per process, since starting a process takes longer than
-profiling most kernels; a rung that fails among others is tried once more alone, and its row holds the reason.
+"""Nsight Compute's counters of every rung that a source document profiles, stored as rows.
+
+    python -m rung_reproduce.atlas [--limit SECONDS] [--again]
+
+The same command goes on where it stopped; `rung reproduce` shows the counters next to the documents'.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rung_reproduce import sources
-
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
-from rung.profile import counters, ncu
-from rung.results import codes, machine, store
+from rung.profile import batches
+from rung.profile.batches import Planned
+from rung.results import store
 from rung.results.current import HEADLINE
-from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
 from rung.rungs.subjects import shapes_of
+from rung_reproduce import sources
 
-TOGETHER = 10  # rungs in one process
-PATIENCE = 80.0  # seconds for one process
 SLOW = 0.1  # seconds per run: ncu repeats each launch dozens of times, some of them ten times slower
-Planned = tuple[Subject, Mapping[str, int] | None]
-
 
 # Also profiled, for the roofline: a ladder's rungs from this number on, at GPT-2's usual shape.
 ROOFLINE = (("attention", "f32", 7), ("attention", "bf16", 27), ("matmul", "bf16", 14), ("layernorm", "f32", 2),
@@ -65,12 +61,9 @@ def subject(what: str, dtype: str, shape: str) -> Subject:
 def missing(chosen: Sequence[Planned], path: Path | None = None) -> list[Planned]:
     """Those without a row of the present code on this GPU, in the store or the published results, and those whose row
     lacks a counter that a source's figure needs."""
-    gpu = machine.facts().get("gpu", "")
-    stored = list(store.read(path)) if path is not None else store.gather()
-    rows = [row for row in stored if row.gpu == gpu and row.kind == "profile" and codes.current(row)]
-    known = {row.question for row in rows}
+    rows = batches.rows_here(path)
     lacking = {_place(r) for r in sources.references("profile") if r.value(rows) is None}
-    return [(s, t) for s, t in chosen if _row(s, t, []).question not in known or _key(s, t) in lacking]
+    return batches.missing(chosen, rows, also=lambda one: _key(*one) in lacking)
 
 
 def _place(reference: sources.Reference) -> tuple[object, ...]:
@@ -87,34 +80,22 @@ def _key(about: Subject, tuning: Mapping[str, int] | None) -> tuple[object, ...]
     return about.rung.full_name, about.dtype.name, about.shape, tuple((tuning or {}).items())
 
 
-def collect(
-    chosen: Sequence[Planned], limit: float, report: Callable[[str], None], path: Path | None = None
-) -> Iterator[Row]:
-    """A stored row for each as soon as it is profiled; ends when the `limit` in seconds leaves no room for more."""
-    ncu.find()
-    end = time.monotonic() + limit
-    for start in range(0, len(chosen), TOGETHER):
-        group, left = chosen[start : start + TOGETHER], end - time.monotonic()
-        if left < 15:
-            report(f"out of time: {len(chosen) - start} of {len(chosen)} are left; the same command goes on")
-            return
-        report(f"{start + len(group)} of {len(chosen)}: {group[0][0].rung.full_name} to {group[-1][0].rung.full_name}")
-        try:
-            counted = counters.split(counters.launched(group, timeout=min(PATIENCE, left)), len(group))
-        except RungError as error:
-            report(str(error))
-            counted = [[] for _ in group]
-        for (about, tuning), launches in zip(group, counted, strict=True):
-            if launches or end - time.monotonic() > 15:
-                yield store.append(_row(about, tuning, launches) if launches else _alone(about, tuning), path)
+def main() -> int:
+    """Profile rungs without a row, within the time limit; each row is stored at once."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit", type=float, default=600.0, help="start nothing new after this many seconds")
+    parser.add_argument("--again", action="store_true", help="also rungs that have a row for their present code")
+    given = parser.parse_args()
+    chosen = planned() if given.again else missing(planned())
+    rows = []
+    for row in batches.collect(chosen, given.limit, lambda text: print(f"  {text}", file=sys.stderr, flush=True)):
+        rows.append(row)
+        if row.verdict != "ok":
+            print(f"  {row.what} {row.dtype} {row.shape}: {row.reason}", file=sys.stderr)
+    right = sum(row.verdict == "ok" for row in rows)
+    print(f"{right} of {len(chosen)} profiled.")
+    return int(right < len(rows))
 
 
-def _alone(about: Subject, tuning: Mapping[str, int] | None) -> Row:
-    try:
-        return _row(about, tuning, counters.split(counters.launched([(about, tuning)], timeout=PATIENCE), 1)[0])
-    except RungError as error:
-        return replace(_row(about, tuning, []), verdict="failed", reason=str(error))
-
-
-def _row(about: Subject, tuning: Mapping[str, int] | None, launches: Sequence[ncu.Launch]) -> Row:
-    return counters.as_result(about, tuning, counters.report(about, launches))
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,10 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rung_reproduce import sources
-
 from rung.errors import RungError
 from rung.results.row import Row
+from rung_reproduce import sources
 
 FILE = Path(__file__).with_name("findings.toml")
 VERDICTS = {

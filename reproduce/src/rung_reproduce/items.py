@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rung_reproduce import sources
-
 from rung.errors import RungError
 from rung.results.row import KINDS, Row
 from rung.rungs import catalogue
+from rung_reproduce import sources
 
 FILE = Path(__file__).with_name("items.toml")
 ROOT = Path(__file__).parents[3]

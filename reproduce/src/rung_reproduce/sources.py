@@ -23,7 +23,7 @@ NONE = "- "  # prefix of the reason why no row of ours can have the figure
 SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "GB": 1e9}
 SUM, OVER = "+", "/"  # the first of several references that are added, and what stands before those that divide them
 PRODUCTS = {"b4t64 qkv": 12, "b4t64 out": 12, "b4t64": 12, "b4t64 proj": 12, "lm head": 1}  # of a forward pass
-COMMANDS = {"profile": "rung profile", "sweep": "rung sweep --course", "climb": "rung climb",
+COMMANDS = {"profile": "rung profile", "sweep": "rung course", "climb": "rung climb",
             "text": "rung climb --study attention", "kernels": "rung climb --study attention",
             "course": "rung climb --study course"}  # fmt: skip
 

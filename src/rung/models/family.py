@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rung import files
+from rung import files, plugins
 from rung.errors import RungError
 from rung.expressions import evaluate_int
 from rung.files import shown
@@ -241,7 +241,8 @@ def product(
 
 
 def _roots() -> list[Path]:
-    return [HERE, *(Path(root) for root in os.environ.get("RUNG_FAMILIES", "").split(os.pathsep) if root)]
+    named = (Path(root) for root in os.environ.get("RUNG_FAMILIES", "").split(os.pathsep) if root)
+    return [HERE, *plugins.folders(plugins.FAMILIES), *named]
 
 
 def known() -> list[str]:

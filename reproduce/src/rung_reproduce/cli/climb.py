@@ -48,13 +48,13 @@ def climb(
     rung climb --model gpt2 --dtype bfloat16 --svg climb.svg
     """
     import torch
-    from rung_reproduce.climbs import course, tables
-    from rung_reproduce.climbs import model as generation
-    from rung_reproduce.show import attention_text_chart
 
     from rung.models.family import requested
     from rung.models.load import find
     from rung.show import model_chart
+    from rung_reproduce.climbs import course, tables
+    from rung_reproduce.climbs import model as generation
+    from rung_reproduce.show import attention_text_chart
 
     if device not in ("cuda", "emulator"):
         raise RungError(f"device {device!r} runs no rungs; use cuda or emulator.")

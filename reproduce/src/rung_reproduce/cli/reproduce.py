@@ -10,9 +10,8 @@ import typer
 from rung.cli import console, options
 
 if TYPE_CHECKING:
-    from rung_reproduce.sources import Experiment
-
     from rung.results.row import Row
+    from rung_reproduce.sources import Experiment
 
 
 def reproduce(
@@ -34,10 +33,9 @@ def reproduce(
 
     Examples: rung reproduce · rung reproduce lecture · rung reproduce --findings · rung reproduce --missing
     """
-    from rung_reproduce import sources
-
     from rung.errors import RungError
     from rung.results import codes, current, store
+    from rung_reproduce import sources
 
     if document is not None and document not in sources.documents():
         raise RungError(f"there is no document {document!r}; there are {', '.join(sources.documents())}.")

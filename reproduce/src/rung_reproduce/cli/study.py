@@ -67,11 +67,10 @@ def study(
     given = {key: value for key, value in requested.items() if value is not None and value != ()}
     if given and name != "attention":
         raise RungError(f"--{next(iter(given))} is an option of `rung study attention` only.")
-    from rung_reproduce import findings
-    from rung_reproduce.studies.common import Gpu
-
     from rung.results import store
     from rung.show.charts import write_svg
+    from rung_reproduce import findings
+    from rung_reproduce.studies.common import Gpu
 
     answers = []
     for one in studies.STUDIES if name == "all" else [name]:

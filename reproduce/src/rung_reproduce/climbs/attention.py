@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from rung_reproduce.climbs.model import IDENTICAL
-from rung_reproduce.show.attention_text_chart import KERNELS
 
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError, first_line
@@ -32,6 +30,8 @@ from rung.results import machine
 from rung.results.row import Row
 from rung.rungs import catalogue, identity, tunings
 from rung.rungs.base import Device, Prepared, Rung
+from rung_reproduce.climbs.model import IDENTICAL
+from rung_reproduce.show.attention_text_chart import KERNELS
 
 NEAR = 0.03  # of the norm, by which logits of 16-bit variants may differ
 MARKS = (64, 128, 256, 512, 1024)  # lengths of text at which the elapsed time is reported

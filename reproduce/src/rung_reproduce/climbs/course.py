@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from rung_reproduce.climbs.model import Climber, Step, Variant
 
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named_dtype
@@ -25,6 +24,7 @@ from rung.models.weights import Linear, Norm, converted
 from rung.operation import Tensors, Values
 from rung.rungs.base import Device, Empty, Prepared, Rung
 from rung.rungs.compile_ahead import Compilers, finish
+from rung_reproduce.climbs.model import Climber, Step, Variant
 
 PROMPT = "The city with the largest population is"
 NEW_TOKENS = 50

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rung_reproduce.climbs.model import Climb, Climbed
-from rung_reproduce.show.attention_text_chart import result
-
 from rung.results.row import Row
 from rung.show.verb_tables import Table
+from rung_reproduce.climbs.model import Climb, Climbed
+from rung_reproduce.show.attention_text_chart import result
 
 
 def line(row: Climbed) -> str:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from rung_reproduce.parallel import launch
 
 from rung.errors import RungError
+from rung_reproduce.parallel import launch
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rung_reproduce.parallel import launch, local, ring
-from rung_reproduce.parallel.ring import travel
 
 from rung.errors import RungError, first_line, with_extra
+from rung_reproduce.parallel import launch, local, ring
+from rung_reproduce.parallel.ring import travel
 
 Floats = NDArray[np.float32]
 QUICK_LOOKS = 200  # polls before the thread sleeps between polls

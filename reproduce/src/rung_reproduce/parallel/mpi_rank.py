@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rung_reproduce.parallel import data, mpi
 
 from rung.errors import RungError
+from rung_reproduce.parallel import data, mpi
 
 METHODS = ("ring", "heads")
 

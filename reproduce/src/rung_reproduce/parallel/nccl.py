@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rung_reproduce.parallel import ring
-from rung_reproduce.parallel.group import Group, joined
-from rung_reproduce.parallel.ring import travel
 
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
+from rung_reproduce.parallel import ring
+from rung_reproduce.parallel.group import Group, joined
+from rung_reproduce.parallel.ring import travel
 
 Attended = tuple[torch.Tensor, torch.Tensor]  # out (H, rows, D) and its logsumexp (H, rows), both float32
 

@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from rung_reproduce.parallel import ring
 
 from rung.errors import RungError
+from rung_reproduce.parallel import ring
 
 Buffer = TypeVar("Buffer")
 Passed = TypeVar("Passed", contravariant=True)

@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rung_reproduce.parallel.group import Group, joined
-from rung_reproduce.parallel.ring import cuts
 
 from rung.errors import RungError
 from rung.models import family
@@ -29,6 +27,8 @@ from rung.models.plan import Plan, WrappedPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Weights, converted, read_weights, weights_of
 from rung.models.weights import shard as part_of
+from rung_reproduce.parallel.group import Group, joined
+from rung_reproduce.parallel.ring import cuts
 
 # Bound on the difference of logits from one GPU's, relative to their norm, due to another order of summation.
 AGREEMENT = {"float32": 1e-5, "tf32": 2e-3, "float16": 4e-3, "bfloat16": 3e-2}

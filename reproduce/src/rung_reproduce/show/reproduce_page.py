@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from rung_reproduce import findings, items, sources
-from rung_reproduce.show.parallel_tables import study_of
-
 from rung.profile.roofline import place
 from rung.results import codes
 from rung.results.current import Figures, by_gpu
@@ -16,6 +13,8 @@ from rung.rungs import catalogue
 from rung.show import charts, roofline_chart
 from rung.show.charts import Bar, Panel, Series
 from rung.show.markdown import picture, plain, table
+from rung_reproduce import findings, items, sources
+from rung_reproduce.show.parallel_tables import study_of
 
 FORMATS = {"float32": "f32", "tf32": "tf32"}  # colours
 ROOFED = ("residual", "gelu", "layernorm", "softmax", "attention", "matmul")  # the best of each

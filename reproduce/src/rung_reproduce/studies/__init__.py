@@ -13,9 +13,8 @@ from rung.results.row import Row
 from rung.rungs import catalogue, identity
 
 if TYPE_CHECKING:
-    from rung_reproduce.studies.common import Runner
-
     from rung.show.charts import Found
+    from rung_reproduce.studies.common import Runner
 
 # name on the command line -> module, and what it asks
 STUDIES = {

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from rung_reproduce import sources
-from rung_reproduce.parallel import data, launch, pipeline, ring
-from rung_reproduce.parallel.mpi_rank import Case, Job
-from rung_reproduce.parallel.mpi_rank import run as run_ranks
-from rung_reproduce.studies.common import Runner, times
-from rung_reproduce.studies.contestants import ON_A_GPU, SEQUENTIAL, Measured, on_a_gpu, sequential, truth, vectorised
 
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.rungs import catalogue, identity
 from rung.show import charts
 from rung.show.charts import Found
+from rung_reproduce import sources
+from rung_reproduce.parallel import data, launch, pipeline, ring
+from rung_reproduce.parallel.mpi_rank import Case, Job
+from rung_reproduce.parallel.mpi_rank import run as run_ranks
+from rung_reproduce.studies.common import Runner, times
+from rung_reproduce.studies.contestants import ON_A_GPU, SEQUENTIAL, Measured, on_a_gpu, sequential, truth, vectorised
 
 LINEAR, TREE = "CUDA, linear softmax", "CUDA, tree softmax"
 NODES = (1, 2, 4, 8, 16, 32, 64)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from rung_reproduce.studies.common import Runner, need_gpu, shown, times
-
 from rung.show import charts
 from rung.show.charts import Found
+from rung_reproduce.studies.common import Runner, need_gpu, shown, times
 
 B, C, NH = 1, 768, 12
 NAIVE, FLASH = "attention/09_joint_tiles", "attention/24_output_in_registers"

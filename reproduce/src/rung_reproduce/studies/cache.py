@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from rung_reproduce.climbs import course
-from rung_reproduce.climbs import model as generation
-from rung_reproduce.studies.common import Runner, times
 
 from rung.errors import RungError
 from rung.models import family
@@ -27,6 +24,9 @@ from rung.models.weights import Weights, converted
 from rung.rungs import catalogue, identity
 from rung.show import charts
 from rung.show.charts import Found
+from rung_reproduce.climbs import course
+from rung_reproduce.climbs import model as generation
+from rung_reproduce.studies.common import Runner, times
 
 POSITIONS = (8, 64, 128, 256, 512, 768, 1000)
 LONGEST_ON_A_CPU = 512  # where a pass over 1000 tokens takes seconds

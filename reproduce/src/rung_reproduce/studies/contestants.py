@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rung_reproduce.parallel import local
-from rung_reproduce.parallel.pipeline import elapsed
 
 from rung.bench import timing
 from rung.dtypes import dtype as dtype_named
@@ -20,6 +18,8 @@ from rung.operation import Tensors
 from rung.profile import trace
 from rung.rungs import catalogue
 from rung.rungs.base import Prepared
+from rung_reproduce.parallel import local
+from rung_reproduce.parallel.pipeline import elapsed
 
 SEQUENTIAL = "sequential C++"
 # label -> rung

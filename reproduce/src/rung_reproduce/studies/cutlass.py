@@ -16,13 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from rung_reproduce.studies.common import Runner, need_gpu, shown
 
 from rung.errors import RungError
 from rung.operation import Library
 from rung.rungs import catalogue
 from rung.rungs.library import LibraryRung
 from rung.show.charts import Found
+from rung_reproduce.studies.common import Runner, need_gpu, shown
 
 TILES = {  # columns of a tile of 128 rows -> how its warps share the work
     "128x128": (128, "Pingpong", ""),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rung_reproduce.studies.common import Runner, need_gpu, shown, times
-
 from rung.expressions import Number
 from rung.show import charts
 from rung.show.charts import Found
+from rung_reproduce.studies.common import Runner, need_gpu, shown, times
 
 GPT2 = {"B": 8, "T": 1024, "C": 768}
 

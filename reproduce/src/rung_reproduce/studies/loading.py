@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rung_reproduce.studies.common import Runner, need_gpu, times
 
 from rung.models import family
 from rung.models.family import Config
@@ -27,6 +26,7 @@ from rung.models.weights import Weights, empty_operands, in_file, read_weights, 
 from rung.operation import Tensors
 from rung.show.charts import Found
 from rung.show.timeline import Lane, Timeline
+from rung_reproduce.studies.common import Runner, need_gpu, times
 
 PROMPT = 512
 SERIAL, PIPELINED, PLAIN = "one after the other", "pipelined", "tensor by tensor, then stacked"

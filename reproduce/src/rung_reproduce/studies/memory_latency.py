@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rung_reproduce import sources
-from rung_reproduce.studies.common import Runner, need_gpu
 
 from rung.cuda.launch import Build, LaunchConfig, Module
 from rung.errors import RungError
 from rung.show import charts
 from rung.show.charts import Found
+from rung_reproduce import sources
+from rung_reproduce.studies.common import Runner, need_gpu
 
 KERNELS = ("chase_global", "chase_shared", "store_global", "store_shared")
 LINE = 128  # bytes: each step of the walk is in a cache line of its own

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from rung_reproduce.studies.common import Runner, Time, shown, times
 
 from rung.expressions import Number
 from rung.show import charts
 from rung.show.charts import Found
+from rung_reproduce.studies.common import Runner, Time, shown, times
 
 DTYPES = ("f32", "tf32", "f16", "bf16")
 GPT2: dict[str, Number] = {"B": 8, "T": 1024, "C": 768}

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rung.rungs import catalogue, identity
+from rung.show import charts
+from rung.show.charts import Found
 from rung_reproduce.parallel import data, launch, ring
 from rung_reproduce.studies import attention
 from rung_reproduce.studies.common import Runner, times
 from rung_reproduce.studies.contestants import ON_A_GPU, on_a_gpu, sequential, truth, vectorised
-
-from rung.rungs import catalogue, identity
-from rung.show import charts
-from rung.show.charts import Found
 
 N, D = 8192, 64
 RANKS = (1, 2, 4, 8, 16)

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rung_reproduce.studies.common import Runner, shown
-
 from rung.cuda import nvrtc
 from rung.dtypes import dtype as dtype_named
 from rung.rungs import catalogue, identity
 from rung.rungs.cuda import CudaRung
 from rung.show.charts import Found
+from rung_reproduce.studies.common import Runner, shown
 
 # The forward pass's kernels, and those of the products that replaced its first one.
 RUNGS: tuple[tuple[str, str], ...] = (

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from rung_reproduce import sources
-from rung_reproduce.studies.common import Runner, need_gpu, shown, times
-
 from rung.show import charts
 from rung.show.charts import Found
+from rung_reproduce import sources
+from rung_reproduce.studies.common import Runner, need_gpu, shown, times
 
 LINEAR, TREE = "softmax/01_naive", "softmax/02_tree"
 OTHERS = ("softmax/05_warp", "softmax/08_split", "softmax/torch")

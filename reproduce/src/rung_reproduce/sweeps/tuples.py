@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rung_reproduce.climbs.course import CoursePlan
-from rung_reproduce.climbs.model import DIVERGENCE
-from rung_reproduce.sweeps import slurm
 
 from rung.errors import RungError, first_line
 from rung.files import whole
@@ -27,6 +24,9 @@ from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
 from rung.profile import trace
 from rung.rungs.base import Device
+from rung_reproduce.climbs.course import CoursePlan
+from rung_reproduce.climbs.model import DIVERGENCE
+from rung_reproduce.sweeps import slurm
 
 # letter of the folder's name, what its number is for, the operation and the tunable
 DIMENSIONS = (
@@ -128,7 +128,7 @@ def script(job: Job, place: Path, request: slurm.Request, exports: Mapping[str, 
     lines += [f"--time={request.time}"] if request.time else []
     lines += [*(["--exclusive"] if request.exclusive else []), *request.options]
     sizes = ",".join(map(str, job.sizes))
-    words = [sys.executable, "-m", "rung", "sweep", "--tuples", sizes, "--folder", str(place.parent)]
+    words = [sys.executable, "-m", "rung", "course", "--tuples", sizes, "--folder", str(place.parent)]
     header = "\n".join(f"#SBATCH {line}" for line in lines)
     told = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in exports.items())
     return f"#!/bin/bash\n{header}\n\n{told}exec {shlex.join(words)}\n"
