@@ -1,6 +1,6 @@
 """Attention over CUDA streams and GPUs, GPT-2 split over GPUs, and many texts over GPUs, as rows of results.
 
-`PYTHONPATH=src python benchmarks/parallel.py [--output rows.jsonl] [pipeline] [ring] [split] [texts]`; `ring:4` means
+`python reproduce/benchmarks/parallel.py [--output rows.jsonl] [pipeline] [ring] [split] [texts]`; `ring:4` means
 four GPUs only. With one GPU ring and split report that they need more. A case that fails is a row with its reason.
 """
 

@@ -187,7 +187,6 @@ class Family:
     steps: Any = None
     compiled: bool = False
     serves: tuple[str, ...] = ()  # further types of model
-    checkpoints: str = ""  # the module that converts other trainers' checkpoints to a folder
 
 
 # ---- tensors by transformers' names ---------------------------------------------------------------------------------

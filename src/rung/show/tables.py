@@ -18,7 +18,7 @@ from rung.errors import RungError
 from rung.results import codes, current, store
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show import charts, counter_tables, generation_tables, ladder_tables, mutation_tables, prediction_tables
+from rung.show import charts, counter_tables, generation_tables, judge_tables, ladder_tables, prediction_tables
 
 ROOT = Path(__file__).resolve().parents[3]
 _PART = re.compile(r"<!-- (?P<name>\S+) -->\n(?P<body>.*?)<!-- /(?P=name) -->", re.DOTALL)
@@ -69,14 +69,14 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     """Every file with generated parts, and its expected content."""
     rows = store.published(root)
     gpu, cpu = figures(rows)
-    makers = makers_of(gpu, cpu) | mutation_tables.parts(rows) | counter_tables.parts(rows)
+    makers = makers_of(gpu, cpu) | counter_tables.parts(rows)
     makers |= prediction_tables.parts(rows)
-    makers["bounds"] = mutation_tables.bounds
-    makers["programs:seen"] = partial(mutation_tables.programs, rows)
-    makers["judging:seconds"] = partial(mutation_tables.judging, rows)
-    makers |= {f"corpus:{part}": partial(mutation_tables.corpus, rows, part) for part in ("classes", "kernels")}
-    makers["programs:speed"] = partial(mutation_tables.program_speed, rows)
-    makers["emulator:bits"] = partial(mutation_tables.same_bits, rows)
+    makers["bounds"] = judge_tables.bounds
+    makers["programs:seen"] = partial(judge_tables.programs, rows)
+    makers["judging:seconds"] = partial(judge_tables.judging, rows)
+    makers |= {f"corpus:{part}": partial(judge_tables.corpus, rows, part) for part in ("classes", "kernels")}
+    makers["programs:speed"] = partial(judge_tables.program_speed, rows)
+    makers["emulator:bits"] = partial(judge_tables.same_bits, rows)
     pictures = {**ladder_tables.pictures(gpu)}
     for entry in plugins.entries(plugins.TABLES).values():
         others, drawn = entry.load()(gpu, cpu, rows)

@@ -195,8 +195,8 @@ def _course(
     from rung.results import store
     from rung.rungs.subjects import subject_of
     from rung.sweep.sweep import Sweep, place
-    from rung_reproduce.show import sweep_tables
     from rung_reproduce.sweeps import course
+    from rung_reproduce.sweeps import tables as sweep_tables
 
     subjects = [subject_of(c.rung, None, shape or c.shape, dtype or c.dtype) for c in course.TABLE]
     every = course.configurations(subjects)

@@ -1,18 +1,31 @@
-"""Measures the checker: mutants of correct kernels, and which of them it accepts."""
+"""Measures the checker: which small changes to a right kernel does it miss?
+
+    python tools/mutation.py softmax/4 | --all [--sample 600] [--device cuda] [-o mutants.jsonl] | --tables FILE...
+
+Makes mutants of a right kernel, checks each, and lists those that the checker calls right. A mutant differs in a
+constant, index, bound, comparison, barrier, fence, mask, term, clamp, scale, eps or cast. A survivor is either
+equivalent, or something that no case distinguishes: find out which, and write it into its row's notes.
+`--tables` prints what rows hold, as docs/notes/mutation.md shows it.
+"""
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
+import os
 import random
 import re
+import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rung.check.judge import check
+import mutation_tables
+from rung.check.judge import check, device_named
 from rung.check.processes import work_through
 from rung.check.report import ALONE, THOROUGH, Effort, Report
 from rung.check.runner import LocalRunner
@@ -22,7 +35,8 @@ from rung.cuda.source import code_only
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.files import read_text
-from rung.results import machine
+from rung.operation import LADDERS
+from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
@@ -30,7 +44,7 @@ from rung.rungs.cuda import CudaRung
 
 # As for a single rung, without the later runs: mutants do not delay their errors deliberately.
 EFFORT, THOROUGH_EFFORT = (replace(effort, later_runs=0) for effort in (ALONE, THOROUGH))
-SOURCES = Path(__file__).parents[2]
+SOURCES = LADDERS.parents[1]
 RIGHT = ("ok",)
 SECONDS = 300.0  # a mutant that takes longer is refused
 LOADED = (".text.", ".nv.constant", ".nv.global", ".nv.shared")  # sections of a cubin
@@ -260,3 +274,49 @@ def sample(groups: Sequence[Sequence[Item]], count: int, seed: int) -> list[Item
     while any(left) and len(chosen) < count:
         chosen += [group.pop() for group in left if group][: count - len(chosen)]
     return chosen
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rung", nargs="?", help="a ladder or one rung")
+    parser.add_argument("--all", action="store_true", help="the rungs of all ladders")
+    parser.add_argument("--sample", type=int, help="at most this many mutants, balanced over ladders and kinds")
+    parser.add_argument("--seed", type=int, default=0, help="of the selection")
+    parser.add_argument("--device", default="emulator", help="emulator or cuda")
+    parser.add_argument("--thorough", action="store_true", help="check as `check --thorough` does")
+    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--nice", type=int, default=0, help="priority of these processes; 19 is the lowest")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end after so long; -o: the next call goes on")
+    parser.add_argument("-o", "--output", type=Path, help="append a row for each mutant (JSON lines)")
+    parser.add_argument("--tables", type=Path, nargs="+", help="print what these files of rows hold")
+    given = parser.parse_args(words)
+    if given.tables:
+        for name, part in mutation_tables.parts([row for file in given.tables for row in store.load(file)]).items():
+            print(f"{name}\n{part()}")
+        return 0
+    if (given.rung is None) != given.all:
+        parser.error("name a ladder or a rung, such as softmax/4, or give --all")
+    until = time.monotonic() + 60 * given.minutes
+    rungs = catalogue.select(given.rung)
+    device = device_named(given.device)
+    work = trials(rungs, count=given.sample, seed=given.seed, device=device, thorough=given.thorough)
+    questions = {trial.question for trial in work}
+    stored = store.load(given.output) if given.output and given.output.exists() else []
+    earlier = [*store.published(), *stored] if given.output else []
+    rows = {r.question: r for r in earlier if r.question in questions and codes.current(r)}
+    work = [trial for trial in work if trial.question not in rows]
+    for number, row in enumerate(mutate(work, jobs=given.jobs, niceness=given.nice, until=until), 1):
+        rows[row.question] = row if given.output is None else store.append(row, given.output)
+        print(f"{number} of {len(work)}: {row.what} {row.part}", file=sys.stderr, flush=True)
+    judged = [r for r in rows.values() if r.verdict != "illegal" and SAME_CODE not in r.notes]
+    survivors = [r for r in judged if r.verdict == "ok"]
+    for r in survivors:
+        print(f"{r.what}  {r.options['file']}:{r.options['line']}  {r.part}  {r.options['change']}")
+    refused = len(judged) - len(survivors)
+    share = refused / len(judged) if judged else 1.0
+    print(f"\n{refused} of {len(judged)} mutants that change the machine code are refused ({share:.1%}).")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,19 +1,14 @@
-"""How many mutants of right kernels the checker refuses, and why others survive: docs/notes/mutation.md.
-
-A survivor is classified by hand, in its row's notes: `equivalent: ...` or `missing: ...`.
-"""
+"""What the checker catches, beside other tools, and what judging costs: docs/judge.md, docs/corpus.md and their kin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 from rung.dtypes import DTYPES
 from rung.results.row import Row
 from rung.show import markdown
 
-EQUIVALENT = "equivalent:"
 THOROUGH = "rung --thorough"
 
 
@@ -22,20 +17,6 @@ def bounds() -> str:
     bounds = {d.name: (d.rtol, d.atol, d.norm_cap) for d in DTYPES.values()}
     rows = [(name, *(f"{bound:.1e}".replace("e-0", "e-") for bound in some)) for name, some in bounds.items()]
     return markdown.table(("dtype", "rtol", "least atol", "cap"), rows)
-
-
-def parts(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
-    """The note's generated parts, from all rows: they describe the checker at that commit."""
-    found = [r for r in rows if r.kind == "mutate"]
-    some = [r for r in found if r.options["device"] == "emulator"]
-    on_gpu = [r for r in found if r.options["device"] == "cuda"]
-    return {
-        "mutants:ladders": partial(_scores, some, "ladder", lambda r: r.operation),
-        "mutants:kinds": partial(_scores, some, "kind", lambda r: r.part),
-        "mutants:survivors": partial(_survivors, some),
-        "mutants:gpu": partial(_scores, on_gpu, "kind", lambda r: r.part),
-        "mutants:gpu-survivors": partial(_survivors, on_gpu),
-    }
 
 
 def programs(rows: Iterable[Row]) -> str:
@@ -70,7 +51,7 @@ def program_speed(rows: Iterable[Row]) -> str:
 
 
 def same_bits(rows: Iterable[Row]) -> str:
-    """How many rungs' outputs are those of a GPU (benchmarks/same_bits.py)."""
+    """How many rungs' outputs are those of a GPU (benchmarks/same_bits.py of commit 65c23836)."""
     found = [row for row in rows if row.part == "same bits" and row.verdict == "ok"]
     if not found:
         return "\nNot compared yet.\n\n"
@@ -122,36 +103,3 @@ def corpus(rows: Iterable[Row], part: str) -> str:
     lines = [line(name, [k for k in kernels if k[0] == name]) for name in dict.fromkeys(k[0] for k in kernels)]
     heads = ("class", *(f"refused by {way}" for way in ways), *(f"twins: {way}" for way in ways if way != THOROUGH))
     return markdown.table(heads, [*lines, line("all", kernels)])
-
-
-def _equivalent(row: Row) -> bool:
-    return any(note.startswith(EQUIVALENT) for note in row.notes)
-
-
-def _scores(rows: list[Row], head: str, of: Callable[[Row], str]) -> str:
-    def line(name: str, some: list[Row]) -> tuple[str, ...]:
-        judged = [r for r in some if r.verdict in ("ok", "failed")]  # not those that do not compile or take too long
-        refused, same = sum(r.verdict == "failed" for r in judged), sum(_equivalent(r) for r in judged)
-        share = f"{refused / (len(judged) - same):.1%}" if len(judged) > same else ""
-        return name, f"{len(judged)}", f"{refused}", f"{same}", f"{len(judged) - refused - same}", share
-
-    if not rows:
-        return "\nNot measured yet.\n\n"
-    lines = [line(name, [r for r in rows if of(r) == name]) for name in sorted({of(r) for r in rows})]
-    heads = (head, "mutants", "refused", "equivalent", "missed", "refused of those that are not equivalent")
-    return markdown.table(heads, [*lines, line("all", rows)])
-
-
-def _survivors(rows: list[Row]) -> str:
-    if not rows:
-        return ""
-    alive = sorted((r for r in rows if r.verdict == "ok"), key=lambda r: (_equivalent(r), r.what, r.options["line"]))
-    return markdown.table(
-        ("rung", "line", "kind", "change", "why it survives"),
-        [
-            (r.what, f"{r.options['file']}:{r.options['line']}", r.part, f"`{r.options['change']}`",
-             "; ".join(r.notes) or "not classified yet")
-            for r in alive
-        ],
-        words=5,
-    )  # fmt: skip

@@ -1,17 +1,21 @@
 """Checkpoints of other trainers as folders in Hugging Face's layout: nanoGPT's ckpt.pt and llm.c's .bin.
 
+    python tools/convert_checkpoint.py out-shakespeare/ckpt.pt my-model && rung generate -m my-model
+
 Both keep matrices as (outputs, inputs), where GPT-2's own files have (inputs, outputs). nanoGPT computes GELU by erf
 and may have no biases; llm.c computes GELU by tanh and pads its vocabulary.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import pickle
 import pickletools
 import re
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,11 +41,6 @@ LLMC_HEADER = 256  # words of four bytes
 COMPILED = "_orig_mod."  # torch.compile puts this before every name
 TOKENIZERS = ("tokenizer.json", "vocab.json", "merges.txt")
 META = 1 << 20  # bytes of nanoGPT's table of characters at most
-
-
-def beside(source: Path) -> list[Path]:
-    """The files next to a checkpoint from which its tokenizer is made."""
-    return [path for name in (*TOKENIZERS, "meta.pkl") if (path := source.parent / name).is_file()]
 
 
 def convert(source: Path, folder: Path) -> Config:
@@ -231,3 +230,25 @@ def _character_tokenizer(characters: Mapping[str, int]) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path, help="nanoGPT's ckpt.pt, or llm.c's .bin")
+    parser.add_argument("folder", type=Path, help="the folder to write: config.json, model.safetensors")
+    given = parser.parse_args(words)
+    try:
+        if given.folder.exists() and any(given.folder.iterdir()):
+            raise RungError(f"{given.folder} exists and is not empty; name a new folder.")
+        config = convert(given.checkpoint, given.folder)
+    except RungError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{given.folder}: {config.layers} layers, {config.C} channels, a vocabulary of {config.vocabulary:,}")
+    if not (given.folder / "tokenizer.json").exists():
+        print("no tokenizer was found next to the checkpoint: copy tokenizer.json into the folder to write text")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,15 +8,14 @@ from typing import NoReturn
 
 import pytest
 
-from rung.check import mutation
-from rung.check.mutation import judge, trials
+import mutation
+import mutation_tables
+from mutation import judge, main, trials
 from rung.check.report import Report
-from rung.cli import main
 from rung.errors import RungError
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
-from rung.show import mutation_tables
 
 SOURCE = """/*---
 idea = "if (a < b) __syncthreads();"
@@ -161,40 +160,12 @@ def test_the_command_lists_survivors_and_goes_on_where_it_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = tmp_path / "mutants.jsonl"
-    command = ["mutate", "residual/1", "--sample", "2", "-j", "1", "-o", str(rows)]
-    with pytest.raises(SystemExit):
-        main([*command, "--minutes", "0"])
+    command = ["residual/1", "--sample", "2", "-j", "1", "-o", str(rows)]
+    assert main([*command, "--minutes", "0"]) == 0
     assert not rows.exists()
-    with pytest.raises(SystemExit):
-        main(command)
+    assert main(command) == 0
     assert len(rows.read_text().splitlines()) == 2
     assert all(json.loads(line)["verdict"] == "failed" for line in rows.read_text().splitlines())
-    with pytest.raises(SystemExit):
-        main(command)
+    assert main(command) == 0
     assert len(rows.read_text().splitlines()) == 2
     assert "2 of 2 mutants that change the machine code are refused" in capsys.readouterr().out
-
-
-def test_the_newest_table_of_the_judge_is_shown() -> None:
-    rows = [
-        Row(kind="study", what="judging", part="seconds", detail={"columns": ["file", "s"], "rows": [[name, count]]})
-        for name, count in [("a.cu", 1), ("b | c.cu", 2)]
-    ]
-    assert mutation_tables.judging(rows).split("\n")[1:4:2] == ["| file | s |", r"| b \| c.cu | 2 |"]
-    assert "Not measured" in mutation_tables.judging([])
-
-
-def test_the_corpus_shows_each_way_and_what_a_sanitizer_reports() -> None:
-    kernels = [
-        ["races", "a.cu", "", "1", {"rung": True, "rung --thorough": True, "GPU MODE": False}, "t.cu", "9", {"rung": False}],
-        ["races", "b.cu", "", "2", {"rung": False, "rung --thorough": True}, "t.cu", "9", {"rung": False}],
-    ]
-    rows = [
-        Row(kind="study", what="corpus", part="kernels", detail={"rows": kernels}),
-        Row(kind="study", what="corpus", part="compute-sanitizer", detail={"rows": [["1", False, True], ["9", False, False]]}),
-    ]
-    heads, _, races, *_ = mutation_tables.corpus(rows, "classes").strip().splitlines()
-    shown = dict(zip(heads.split(" | "), races.split(" | "), strict=True))
-    assert (shown["refused by rung"], shown["refused by rung --thorough"]) == ("1 of 2", "2 of 2")
-    assert (shown["refused by GPU MODE"], shown["refused by compute-sanitizer"]) == ("0 of 1", "1 of 1")
-    assert shown["twins: rung"] == "0 of 1"
