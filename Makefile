@@ -9,7 +9,7 @@ DOCS := $(or $(wildcard $(TEST_READY)),$(DOCS_READY))  # what the tests need has
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
 # Kernels and C++ that clang-format lays out.
-FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh) $(shell git ls-files 'src/**/*.cpp' 'src/**/*.h' | grep -v -e /standard/ -e /ladders/ -e /include/)
+FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh) $(shell git ls-files '*/src/**/*.cpp' '*/src/**/*.h' 'src/**/*.cpp' 'src/**/*.h' | grep -v -e /standard/ -e /ladders/ -e /include/)
 
 .PHONY: demo test test-slow test-all lint check measure tables tables-check docs site browser clean help
 
@@ -34,21 +34,21 @@ CPU_TORCH := https://download.pytorch.org/whl/cpu
 TORCH := $(if $(wildcard /dev/nvidiactl),,$(BIN)/python -m pip install -q --disable-pip-version-check --retries 0 --timeout 15 \
   --index-url $(CPU_TORCH) $(shell grep -m1 '^torch==' constraints.txt) 2>/dev/null || true)
 
-# Packages of the checkout: rung alone, or with the others.
-OTHERS := $(patsubst %/pyproject.toml,-e ./%,$(wildcard gpuless/pyproject.toml)) -e ./reproduce
+# The checkout's packages beside rung; one run of pip for all, which would resolve the same packages twice.
+OTHERS := -e ./gpuless -e ./reproduce
+DECLARED := pyproject.toml gpuless/pyproject.toml reproduce/pyproject.toml constraints.txt
 
-$(READY): pyproject.toml constraints.txt | $(BIN)/python
+$(READY): $(DECLARED) | $(BIN)/python
 	@$(TORCH)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . $(OTHERS)
 	@touch $@
 
-# One run of pip for all: it would resolve the same packages twice.
-$(TEST_READY): pyproject.toml constraints.txt | $(BIN)/python
+$(TEST_READY): $(DECLARED) | $(BIN)/python
 	@$(TORCH)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]' $(OTHERS)[mpi]
 	@touch $(READY) $@
 
-$(DOCS_READY): pyproject.toml constraints.txt | $(BIN)/python
+$(DOCS_READY): $(DECLARED) | $(BIN)/python
 	@$(TORCH)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]' $(OTHERS)
 	@touch $(READY) $@

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["pytest_collection_modifyitems"]
+__all__ = ["PACKAGES", "pytest_collection_modifyitems"]
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = os.pathsep.join(str(ROOT / place) for place in ("src", "gpuless/src", "reproduce/src"))  # a child's PYTHONPATH
 
 # Never among the results of whoever runs the tests: those are of tests that share the GPU.
 _store = tempfile.TemporaryDirectory(prefix="rung-tests-")

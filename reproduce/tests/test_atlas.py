@@ -19,7 +19,7 @@ from rung.results.row import Row
 from rung.rungs.base import Subject
 from rung_reproduce import atlas, sources
 
-TABLE = (Path(__file__).parents[1] / "data" / "ncu_atlas.csv").read_text()
+TABLE = (Path(__file__).parent / "data" / "ncu_atlas.csv").read_text()
 THREE = ("softmax/05_warp", "softmax/04_two_stage", "attention/02_five_kernels")
 
 
@@ -116,7 +116,7 @@ def test_metrics_that_ncu_does_not_find_are_left_out_and_remembered(
         "case $wanted in\n"
         "*sm__gone.sum*) echo '==ERROR== Failed to find metric regex:^sm__gone\\.(sum|min|max|avg)$' > $log; exit 9;;\n"
         "*sm__old*) echo '==ERROR== Failed to find metric sm__old' > $log; exit 9;;\n"
-        f"esac\ncat {Path(__file__).parents[1]}/data/ncu_atlas.csv > $log\necho $wanted >> {tmp_path}/asked\n"
+        f"esac\ncat {Path(__file__).parent}/data/ncu_atlas.csv > $log\necho $wanted >> {tmp_path}/asked\n"
     )
     script.chmod(0o755)
     monkeypatch.setattr(ncu, "find", lambda: str(script))

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,10 +21,8 @@ RANKS_AND_SPLITS = [(1, "zigzag"), (2, "zigzag"), (3, "contiguous"), (4, "zigzag
 
 
 @pytest.fixture(autouse=True)
-def source_on_the_path(monkeypatch):
-    source = str(Path(__file__).parents[2] / "src")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")])))
-
+def packages_on_the_path(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")])))
 
 def launch_job(tmp_path, ranks, **fields):
     results = tmp_path / "results.json"

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,15 +13,15 @@ from rung_reproduce.parallel.pipeline import Overlap, Pipelined
 from rung_reproduce.studies import attention, contestants, ranks
 from rung_reproduce.studies.common import Gpu
 from rung_reproduce.studies.contestants import Measured
+from suite import PACKAGES
 
 without_mpi = launch.available()
-SOURCE = str(Path(__file__).parents[2] / "src")
 
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path, monkeypatch):
     monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "results.jsonl"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [SOURCE, os.environ.get("PYTHONPATH")])))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")])))
     monkeypatch.chdir(tmp_path)
 
 

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,17 +16,17 @@ from rung.models.load import INNER, make_plan
 from rung.models.weights import Linear, read_weights, shard
 from rung_reproduce.parallel import data, launch, nccl, ring, tensor_parallel
 from rung_reproduce.parallel.ring import cuts
+from suite import PACKAGES
 
 pytestmark = pytest.mark.slow
 
-SOURCE = str(Path(__file__).parents[2] / "src")
 SIZES = (1, 7, 64, 257)
 
 
 @pytest.fixture(autouse=True)
 def program(tmp_path, monkeypatch):
     """Writes a module that torchrun can start."""
-    paths = [str(tmp_path), SOURCE, os.environ.get("PYTHONPATH", "")]
+    paths = [str(tmp_path), PACKAGES, os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
     def write(text):

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from rung.cli import VERBS
+from rung import plugins
+from rung.cli import VERBS as OWN
 from rung.results.row import Row
 from rung_reproduce import items, sources
 
 ALL = items.items()
+VERBS = [*OWN, *plugins.entries(plugins.COMMANDS)]
 
 
 def test_every_document_has_its_items_and_few_are_closed() -> None:
@@ -31,7 +33,7 @@ def test_a_sentence_or_an_empty_figure_makes_an_item_partly_so() -> None:
 
 @pytest.mark.parametrize("item", [i for i in ALL if i.shown_by], ids=lambda i: f"{i.document}: {i.what[:40]}")
 def test_an_item_names_what_exists(item: items.Item) -> None:
-    assert {name: why for name in item.shown_by if (why := items.complaint(name, list(VERBS)))} == {}
+    assert {name: why for name in item.shown_by if (why := items.complaint(name, VERBS))} == {}
 
 
 def test_a_row_of_other_options_dtype_or_gpu_is_no_evidence() -> None:
@@ -61,4 +63,4 @@ def test_a_rung_is_there_once_it_has_a_row_and_figures_once_all_have() -> None:
     ["copy/99_nowhere", "rung fly", "tests/test_nothing.py", "figures lecture Part 9", "docs/coverage.md::test_no"],
 )
 def test_a_name_that_does_not_exist_is_noticed(name: str) -> None:
-    assert items.complaint(name, list(VERBS))
+    assert items.complaint(name, VERBS)

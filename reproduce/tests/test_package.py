@@ -11,10 +11,9 @@ PACKAGE = Path(__file__).parents[1] / "src" / "rung_reproduce"
 # From the top: a room may import from those below it.
 ORDER = (
     ("cli",),
-    ("sweeps",),
+    ("sweeps", "studies"),
     ("climbs",),
     ("show",),
-    ("studies",),
     ("parallel",),
     ("atlas",),
     ("items", "findings"),

@@ -19,10 +19,11 @@ from rung.errors import RungError
 from rung.results import store as results
 from rung.results.row import Row
 from rung.rungs import catalogue
+from rung.rungs.subjects import subject_of
 from rung.sweep import sweep as sweeps
-from rung_reproduce.sweeps import slurm
+from rung_reproduce.sweeps import course, slurm
+from suite import PACKAGES
 
-SOURCE = Path(__file__).parents[2] / "src"
 RUNG = "matmul/05_register_tiles"
 TUNE = ("BM=64,128", "BN=64,128", "BK=8,16", "TM=4", "TN=4")  # 8 configurations
 WORDS = ["sweep", RUNG, "--shape", "b4t64", "--dtype", "f32", "--measure", "compiler"]
@@ -47,7 +48,7 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "results.jsonl"))
     monkeypatch.setenv("RUNG_TUNINGS", str(tmp_path / "tunings.jsonl"))
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    monkeypatch.setenv("PYTHONPATH", PACKAGES)
 
 
 def rung(*words: str) -> int:
@@ -76,7 +77,7 @@ def places(tunings: list[sweeps.Tuning]) -> list[sweeps.Place]:
 def test_a_dry_run_shows_the_script_and_submits_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ("--slurm", "--dry-run", "--tasks", "3", "--gpus", "1", "--exclusive", "--partition", "gpu")
     more = ("--account", "me", "--time", "00:20:00", "--sbatch=--qos=low", "--folder", str(tmp_path / "f"))
-    assert rung("sweep", "layernorm/9", *words, *more) == 0
+    assert rung("course", "layernorm/9", *words, *more) == 0
     script = capsys.readouterr().out
     assert script.startswith("#!/bin/bash\n")
     for line in (
@@ -84,7 +85,7 @@ def test_a_dry_run_shows_the_script_and_submits_nothing(capsys: pytest.CaptureFi
         "--requeue", "--open-mode=append", "--qos=low", f"--output={tmp_path}/f/task-%a.log",
     ):  # fmt: skip
         assert f"#SBATCH {line}\n" in script
-    assert f"{sys.executable} -m rung sweep layernorm/9" in script
+    assert f"{sys.executable} -m rung course layernorm/9" in script
     assert '--shard "$SLURM_ARRAY_TASK_ID/3"' in script
     assert "--slurm" not in script
     assert not (tmp_path / "f").exists()
@@ -129,7 +130,7 @@ def test_an_sbatch_that_refuses_is_reported_in_its_own_words(
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
     folder = tmp_path / "folder"
-    assert rung("sweep", "bias/02", "--slurm", "--folder", str(folder)) == 2
+    assert rung("course", "bias/02", "--slurm", "--folder", str(folder)) == 2
     assert capsys.readouterr().err.strip().endswith("invalid partition specified: gpu.")
 
 
@@ -137,7 +138,7 @@ def test_a_machine_without_slurm_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert rung("sweep", "bias/02", "--slurm", "--folder", str(tmp_path / "f")) == 2
+    assert rung("course", "bias/02", "--slurm", "--folder", str(tmp_path / "f")) == 2
     assert "sbatch was not found on this machine" in capsys.readouterr().err
 
 
@@ -156,11 +157,11 @@ def test_a_sweep_over_slurm_gives_the_table_of_a_sweep_at_home(
 ) -> None:
     folder, store = tmp_path / "folder", tmp_path / "gathered.jsonl"
     spread = ("--slurm", "--gpus", "0", "--tasks", "2", "--folder", str(folder))
-    assert rung(*tuned(*WORDS), *spread, "--json", "-o", str(store)) == 0
+    assert rung(*tuned("course", *WORDS[1:]), *spread, "--json", "-o", str(store)) == 0
     assert _table(json.loads(capsys.readouterr().out)["rows"]) == local(capsys, tmp_path / "home.jsonl")
     assert len([r for r in results.read(store) if r.kind == "sweep"]) == 8
     jobs = sorted(folder.glob("job-*.sh"))
-    assert rung(*tuned(*WORDS), *spread, "--json", "-o", str(store)) == 0  # all is there: nothing is submitted
+    assert rung(*tuned("course", *WORDS[1:]), *spread, "--json", "-o", str(store)) == 0  # all is there: nothing is submitted
     assert sorted(folder.glob("job-*.sh")) == jobs
     assert len([r for r in results.read(store) if r.kind == "sweep"]) == 8
 
@@ -168,18 +169,18 @@ def test_a_sweep_over_slurm_gives_the_table_of_a_sweep_at_home(
 def test_the_courses_table_is_one_array_over_all_of_its_kernels(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    words = ("--course", "--slurm", "--dry-run", "--tasks", "5", "--measure", "compiler", "--profile")
-    assert rung("sweep", *words, "--folder", str(tmp_path / "f")) == 0
+    words = ("--slurm", "--dry-run", "--tasks", "5", "--measure", "compiler", "--profile")
+    assert rung("course", *words, "--folder", str(tmp_path / "f")) == 0
     script = capsys.readouterr().out
     assert "#SBATCH --array=0-4\n" in script and '--shard "$SLURM_ARRAY_TASK_ID/5"' in script
-    assert "-m rung sweep --course --measure compiler --seconds 0.2 --profile" in script
+    assert "-m rung course --measure compiler --seconds 0.2 --profile" in script
 
 
 @on_a_cluster
 def test_the_courses_table_over_slurm_is_that_of_this_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("sweep", "--course", "--measure", "compiler", "--json")
+    words = ("course", "--measure", "compiler", "--json")
     spread = ("--slurm", "--gpus", "0", "--tasks", "2", "--folder", str(tmp_path / "f"))
     assert rung(*words, *spread, "-o", str(tmp_path / "gathered.jsonl")) == 0
     remote = json.loads(capsys.readouterr().out)
@@ -197,7 +198,7 @@ def test_a_cancelled_and_a_requeued_task_lose_nothing(tmp_path: Path) -> None:
 
     def work() -> None:
         request = slurm.Request(tasks=2, gpus=0)
-        answer.append(slurm.spread(tuned(*WORDS), request, folder, places(every), progress=lambda *t: messages.append(t)))
+        answer.append(slurm.spread(tuned("course", *WORDS[1:]), request, folder, places(every), progress=lambda *t: messages.append(t)))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -220,7 +221,7 @@ def test_a_task_that_always_fails_is_given_up_with_its_last_words(tmp_path: Path
     folder = tmp_path / "folder"
     request = slurm.Request(tasks=1, gpus=0)
     with pytest.raises(RungError, match=r"tasks 0 did not finish in 2 attempts.*there is no operation 'nonsense'"):
-        slurm.spread(["sweep", "nonsense/1"], request, folder, places(planned()), retries=1)
+        slurm.spread(["course", "nonsense/1"], request, folder, places(planned()), retries=1)
 
 
 def _rows(path: Path) -> int:
@@ -232,3 +233,20 @@ def _until(remote: Any) -> None:
     while not remote():
         assert time.monotonic() < patience, "the task did not begin"
         time.sleep(0.1)
+
+
+def test_a_rung_is_swept_at_home_by_the_cores_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rung("course", "layernorm/9") == 2
+    assert "rung sweep layernorm/9" in capsys.readouterr().err
+
+
+def test_the_courses_table_can_be_swept_with_the_headers_as_they_are() -> None:
+    theirs = {c.title: list(c.theirs) for c in course.TABLE}
+    assert theirs.pop("embedding") == list(course.EDGES)
+    for title in ("residual, fused", "gelu, fused", "layernorm", "prepare out"):
+        assert theirs.pop(title) == list(course.BLOCKS)
+    assert not any(theirs.values())
+    subjects = [subject_of(c.rung, None, c.shape, c.dtype) for c in course.TABLE]
+    every = course.configurations(subjects)
+    assert len(every) == 7 * 9 + 8 and len({sweeps.place(s, t) for _, s, t in every}) == len(every)
+    assert [sweeps.illegal(s, t, "emulator", "sm_90") for _, s, t in every] == [None] * len(every)

@@ -1,4 +1,4 @@
-"""`rung sweep --tuples`: six block sizes over the whole model, each tuple in a folder of its own."""
+"""`rung course --tuples`: six block sizes over the whole model, each tuple in a folder of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gpt2_models as models
-from rung import emulator
+import gpuless
 from rung.cli import main
 from rung.errors import RungError
 from rung.models.family import read_config
@@ -20,7 +20,7 @@ from rung_reproduce.sweeps.slurm import Request
 SIZES = "32,128,5,64,16,32"
 
 
-@pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+@pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 def test_each_tuple_has_a_folder_with_its_configuration_and_its_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,14 +44,14 @@ def test_a_job_over_slurm_has_its_own_script_with_its_own_tuple(tmp_path: Path) 
     text = tuples.script(job, tmp_path / job.name, Request(partition="gpu", time="00:10:00"), {"PYTHONPATH": "/a b"})
     assert f"#SBATCH --output={tmp_path}/{job.name}/verify_output_{job.name}.out" in text
     assert "#SBATCH --partition=gpu" in text and "export PYTHONPATH='/a b'" in text
-    assert text.rstrip().endswith(f"rung sweep --tuples {SIZES} --folder {tmp_path}")
+    assert text.rstrip().endswith(f"rung course --tuples {SIZES} --folder {tmp_path}")
 
 
 def test_the_scripts_of_all_tuples_are_shown_and_a_short_tuple_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["sweep", "--tuples", SIZES, "--tuples", "4,4,3,4,4,4", "--dry-run", "--folder", str(tmp_path)])
+        main(["course", "--tuples", SIZES, "--tuples", "4,4,3,4,4,4", "--dry-run", "--folder", str(tmp_path)])
     output = capsys.readouterr().out
     assert not ended.value.code and output.count("#!/bin/bash") == 2 and "R4_G4_E3_L4_P4_F4" in output
     with pytest.raises(RungError, match="6 numbers"):

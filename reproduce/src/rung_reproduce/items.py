@@ -20,6 +20,7 @@ from rung_reproduce import sources
 
 FILE = Path(__file__).with_name("items.toml")
 ROOT = Path(__file__).parents[3]
+FILES = ("tests/", "src/", "reproduce/", "gpuless/", "tools/", "docs/", "benchmarks/")
 FIGURES = "figures"  # of a section of sources.toml
 
 
@@ -69,7 +70,7 @@ def there(name: str, rows: Sequence[Row]) -> bool:
         return all(f.reason or f.beside(rows) is not None for f in figures(rest))
     if kind in KINDS and rest:
         return any(_fits(row, kind, rest) for row in rows)
-    if kind == "rung" or name.startswith(("tests/", "src/", "docs/", "benchmarks/")):
+    if kind == "rung" or name.startswith(FILES):
         return True
     full = catalogue.find(name).full_name
     return any(row.what == full and row.verdict == "ok" and row.kind in ("bench", "check", "profile") for row in rows)
@@ -85,7 +86,7 @@ def complaint(name: str, verbs: Sequence[str]) -> str:
         return "" if rest.split()[0] in verbs else f"there is no verb {rest!r}"
     if kind in KINDS and rest:
         return ""
-    if path.startswith(("tests/", "src/", "docs/", "benchmarks/")):
+    if path.startswith(FILES):
         if not (ROOT / path).exists():
             return f"there is no {path}"
         return "" if not test or f"def {test}" in (ROOT / path).read_text(encoding="utf-8") else f"no {test} in {path}"

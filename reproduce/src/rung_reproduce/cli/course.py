@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from gpuless.base.files import shown, whole
 from rung.cli import console, options
 from rung.cli.sweep import Settings, conclude, profile_each, run_sweep, tunings_of
 from rung.errors import RungError
-from rung.files import shown, whole
 
 if TYPE_CHECKING:
     from rung.rungs.base import Subject

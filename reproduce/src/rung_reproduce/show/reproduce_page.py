@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from rung.operation import folders
 from rung.profile.roofline import place
-from rung.results import codes
+from rung.results import codes, store
 from rung.results.current import Figures, by_gpu
 from rung.results.row import Row
 from rung.rungs import catalogue
@@ -16,6 +17,7 @@ from rung.show.markdown import picture, plain, table
 from rung_reproduce import findings, items, sources
 from rung_reproduce.show.parallel_tables import study_of
 
+ROOT = store.ROOT
 FORMATS = {"float32": "f32", "tf32": "tf32"}  # colours
 ROOFED = ("residual", "gelu", "layernorm", "softmax", "attention", "matmul")  # the best of each
 TILED = ("01_naive", "03_shared_tiles", "05_register_tiles")  # and these of the last
@@ -83,15 +85,15 @@ def link(name: str) -> str:
     if kind == items.FIGURES:
         some = [e for e in sources.experiments() if e.figures[0] in items.figures(rest)]
         return f"[figures](reproduce.md#{some[0].anchor})"
-    if name.startswith(("tests/", "src/", "docs/", "benchmarks/")):
+    if name.startswith(items.FILES):
         path, _, test = name.partition("::")
         target = path.removeprefix("docs/") if path.startswith("docs/") else f"../{path}"
         return f"[{test.replace('_', ' ') or path}]({target})"
     if rest:
         return f"`{name}`"
     rung = catalogue.find(name)
-    file = rung.path.name if rung.path else "operation.py"  # of a library's call
-    return f"[{name}](../src/rung/ladders/{rung.operation.name}/{file})"
+    file = rung.path or folders()[rung.operation.name] / "operation.py"  # of a library's call
+    return f"[{name}](../{file.relative_to(ROOT).as_posix()})"
 
 
 def covered(rows: Sequence[Row], name: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from rung.cuda.launch import Build, LaunchConfig, Module
+from gpuless.launch import Build, LaunchConfig, Module
 from rung.errors import RungError
 from rung.show import charts
 from rung.show.charts import Found
