@@ -12,6 +12,7 @@ import pytest
 from rung.errors import RungError
 from rung_reproduce.parallel import data, launch
 from rung_reproduce.parallel.mpi_rank import Case, Job
+from suite import PACKAGES
 
 pytestmark = pytest.mark.skipif(launch.available() is not None, reason=str(launch.available()))
 
