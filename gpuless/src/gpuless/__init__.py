@@ -4,6 +4,7 @@ docs/emulator.md says what it models, what it catches and what it cannot.
 """
 
 from gpuless.base.errors import EmulatorFault, FaultKind
+from gpuless.driver import faults, use
 from gpuless.guard import guarded_empty, guarded_file, mark_data
 from gpuless.machine import available, compiled
 from gpuless.module import EmulatedModule, load
@@ -18,9 +19,11 @@ __all__ = [
     "available",
     "compiled",
     "current",
+    "faults",
     "guarded_empty",
     "guarded_file",
     "load",
     "mark_data",
     "under",
+    "use",
 ]

@@ -206,7 +206,7 @@ def under(**changes: Any) -> contextlib.AbstractContextManager[Session]:
 
 
 def require_fit(name: str, arch: str, config: LaunchConfig, static: int, registers: int = 0) -> None:
-    """Refuses what a GPU of this architecture cannot launch; `static`: the bytes of shared memory that a kernel declares."""
+    """Refuses what a GPU of this architecture cannot launch; `static`: the shared memory that it declares, in bytes."""
     if static > limits.DEFAULT_SHARED:
         raise EmulatorFault(
             "shared",

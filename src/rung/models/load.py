@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import difflib
 import hashlib
-import importlib
 import json
 import shutil
 import threading
@@ -29,8 +28,7 @@ from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Piece, Request, Transcript
 from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.models.drafts import NGRAM, drafting
-from rung.models.family import find as find_family
-from rung.models.family import known, read_config, requested
+from rung.models.family import read_config, requested
 from rung.models.generate import Run
 from rung.models.operations import PLANS, WINDOWED, plan_rungs, roles
 from rung.models.options import Completion, Options, Prompt
@@ -575,18 +573,20 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
 
 
 def _convert(checkpoint: Path) -> Path:
-    """The folder for another program's file, made once for each state of it and its tokenizer."""
+    """The folder for a GGUF file, made once for each state of it and its tokenizer."""
     from rung.models import gguf
 
-    module: Any = gguf
     if not gguf.is_gguf(checkpoint):
-        module = importlib.import_module(next(filter(None, (find_family(kind).checkpoints for kind in known()))))
+        raise RungError(
+            f"{checkpoint} is a file and no GGUF; name a folder, or convert it: tools/convert_checkpoint.py in rung's "
+            "repository reads nanoGPT's ckpt.pt and llm.c's .bin."
+        )
     status = checkpoint.stat()
     state = f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode()
-    for file in module.beside(checkpoint):
+    for file in gguf.beside(checkpoint):
         content = files.read_bytes(file)
         state += f" {file.name} {len(content)} ".encode() + content
-    return _cached_folder(state, lambda folder: module.convert(checkpoint, folder))
+    return _cached_folder(state, lambda folder: gguf.convert(checkpoint, folder))
 
 
 def _adapt(adapter: Path, offline: bool) -> Path:
