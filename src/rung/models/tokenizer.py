@@ -103,6 +103,12 @@ class Tokenizer:
         found: int | None = self._tokenizer.token_to_id(text)
         return found
 
+    @property
+    def unknown(self) -> str | None:
+        """The token for what the vocabulary has not, if there is one."""
+        found: str | None = getattr(self._tokenizer.model, "unk_token", None)
+        return found
+
     @cached_property
     def added(self) -> frozenset[int]:
         """Special tokens, and others that are taken as they are spelled."""
