@@ -240,6 +240,9 @@ def test_a_client_that_goes_away_frees_its_slot(server: Running, stream: bool) -
 
 
 def test_a_request_that_takes_too_long_gets_a_timeout(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rung.serve.app import Limits
+
+    monkeypatch.setattr(server.server, "limits", Limits(queue=100))
     monkeypatch.setattr(server.server.serving, "seconds", 0.05)
     body = {"prompt": PROMPT, "max_tokens": 250, "n": 60, "temperature": 0}
     status, found = ask(server, "/v1/completions", body)

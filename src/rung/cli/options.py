@@ -48,8 +48,8 @@ Model = Annotated[
     str,
     typer.Option(
         "--model", "-m",
-        help="inner, gpt2[-medium|-large|-xl], an id of the hub (GPT-2, Llama, Qwen, Gemma 3 ...), of a GGUF file there "
-        "(owner/name:Q8_0), a folder, a GGUF file, or a LoRA's folder.",
+        help="inner, gpt2[-medium|-large|-xl], an id of the hub (GPT-2, Llama, Qwen, Gemma 3 ...) or of a GGUF file "
+        "there (owner/name:Q8_0), a folder, a GGUF file, or a LoRA's folder.",
     ),
 ]
 ModelDevice = Annotated[

@@ -52,7 +52,7 @@ def read_chat(body: Any, served: Served) -> Chat:
     several = given.pop("parallel_tool_calls", None)
     if several not in (None, True, False):
         raise Refusal(400, "parallel_tool_calls must be true or false.", "parallel_tool_calls")
-    form, chosen, following = _calling(tools, choice, served)
+    form, chosen, following = _calling(tools, choice, served, several=several is not False)
     if following and given.get("response_format") not in (None, {"type": "text"}):
         raise Refusal(400, "a call of a tool has no response_format; leave one of the two out.", "response_format")
     try:
@@ -185,7 +185,9 @@ def _declared(function: Mapping[str, Any]) -> dict[str, Any]:
 Tools = list[dict[str, Any]]
 
 
-def _calling(tools: Tools, choice: Any, served: Served) -> tuple[Form | None, Tools, Following | None]:
+def _calling(
+    tools: Tools, choice: Any, served: Served, *, several: bool
+) -> tuple[Form | None, Tools, Following | None]:
     """The form of calls, the tools that the model is told of, and the grammar of its answer."""
     named = (
         choice["function"].get("name") if isinstance(choice, dict) and isinstance(choice.get("function"), dict) else ""
@@ -206,7 +208,7 @@ def _calling(tools: Tools, choice: Any, served: Served) -> tuple[Form | None, To
     forced = choice == "required" or bool(named)
     following = None
     if forced or form.begin:
-        grammar = form.grammar(chosen, served.tokenizer, begun=not forced)
+        grammar = form.grammar(chosen, served.tokenizer, begun=not forced, several=several and not named)
         following = Following(grammar, "" if forced else form.begin)
     return form, tools if named else chosen, following
 

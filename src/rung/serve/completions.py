@@ -182,7 +182,7 @@ def parse(
         raise Refusal(400, f"stop_token_ids and the model's own are more than {MOST_STOPS}.", "stop_token_ids")
     stream = f.flag("stream")
     details = f.take("stream_options", "an object", lambda v: isinstance(v, dict), {})
-    seed = f.whole("seed", -(1 << 63), (1 << 64) - 1, None)
+    seed, schema = f.whole("seed", -(1 << 63), (1 << 64) - 1, None), _schema(f, served)
     try:
         options = Options(
             sampling=Sampling(
@@ -203,7 +203,7 @@ def parse(
             prompt_logprobs=_of_prompt(echo, logprobs, prompt_logprobs, max_tokens),
             priority=f.whole("priority", -(1 << 31), 1 << 31, 0),
             logit_bias=_biases(f, served.config.vocabulary),
-            schema=following.grammar if following else _schema(f, served),
+            schema=following.grammar if following else schema,
             trigger=following.trigger if following else "",
         )
         f.end()

@@ -33,7 +33,7 @@ class Form:
     listed: bool = False  # several calls are a list after one beginning; otherwise each has its own
     opening: tuple[str, ...] = ()  # with which an answer that is a call may begin
 
-    def grammar(self, tools: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, *, begun: bool) -> str:
+    def grammar(self, tools: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, *, begun: bool, several: bool) -> str:
         """Calls of these tools alone; with `begun` what follows the beginning of one."""
         each = [
             {
@@ -44,13 +44,15 @@ class Form:
         ]  # fmt: skip
         call = json.dumps({"anyOf": each, **COMPACT})
         begin, end = (_written(text, tokenizer) for text in (self.begin, self.end))
+        one = f'{begin} "\\n" call "\\n" {end}'
         if self.listed:
-            start = '"[" call (", " call)* "]"'
+            start = f"{'' if begun else begin} " + ('"[" call (", " call)* "]"' if several else '"[" call "]"')
+        elif not self.begin:
+            start = "call"
         elif begun:
             start = f'"\\n"? call "\\n"? {end}'
         else:
-            start = f'{begin} "\\n" call "\\n" {end}' if self.begin else "call"
-        start = f"{begin} {start}" if self.listed and not begun else start
+            start = f'{one} ("\\n" {one})*' if several else one
         return f"{GRAMMAR}\nstart: {start}\ncall: %json {call}\n"
 
     def calls(self, text: str, names: Sequence[str]) -> tuple[str, list[Call]]:
