@@ -134,7 +134,7 @@ def _lines() -> Any:
         return
     import readline
 
-    from rung.cuda.kept import cache_folder
+    from gpuless.base.disk_cache import cache_folder
 
     history = cache_folder() / "chat_history"
     with contextlib.suppress(OSError):

@@ -26,8 +26,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from gpuless.base.files import whole
 from rung.errors import RungError
-from rung.files import whole
 from rung.models.batching.worker_pool import EngineLost, WorkerPool
 from rung.serve.chat_completions import Chat, read_chat
 from rung.serve.completions import Call, Following, Served, embeddings, parse, parse_embeddings, written
