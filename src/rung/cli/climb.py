@@ -50,7 +50,7 @@ def climb(
     import torch
 
     from rung.models.family import requested
-    from rung.models.load import find
+    from rung.models.folders import find
     from rung.reproduce.climbs import course, tables
     from rung.reproduce.climbs import model as generation
     from rung.show import attention_text_chart, model_chart

@@ -201,7 +201,7 @@ def _over_ray(
     how: dict[str, Any], texts: list[str], request: dict[str, Any], stops: tuple[list[str], bool], address: str
 ) -> Iterator[tuple[int, Completion]]:
     from rung.models.family import read_config
-    from rung.models.load import find
+    from rung.models.folders import find
     from rung.models.options import Completion
     from rung.models.tokenizer import read_tokenizer
     from rung.reproduce.parallel.blocks import Job, over_ray

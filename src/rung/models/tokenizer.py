@@ -199,4 +199,5 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         _pass_on(error)
         origin, problem = whole if whole.is_file() else vocab, " ".join(str(error).split())[:200]
         raise RungError(f"{origin} cannot be read as a tokenizer ({problem}); fetch it again.") from None
-    raise RungError(f"{folder} has no tokenizer: put tokenizer.json there, or vocab.json and merges.txt.")
+    home = (folder / "config.json").resolve().parent  # of an adapter's base model
+    raise RungError(f"{home} has no tokenizer: put tokenizer.json there, or vocab.json and merges.txt.")

@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from rung.errors import RungError
 from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.models.family import read_config
-from rung.models.load import find
+from rung.models.folders import find
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server
 from rung.serve.chat import template_of
