@@ -4,7 +4,6 @@ another program or for an adapter."""
 from __future__ import annotations
 
 import hashlib
-import importlib
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 
 from gpuless.base import files
 from rung.errors import RungError
-from rung.models.family import find as find_family
-from rung.models.family import known
 from rung.models.tensors import ADAPTER, read_adapter
 
 CONVERTED = 4  # checkpoints of other trainers that are kept in converted form
@@ -41,18 +38,20 @@ def find(model: str, *, revision: str | None = None, offline: bool = False) -> P
 
 
 def _convert(checkpoint: Path) -> Path:
-    """The folder for another program's file, made once for each state of it and its tokenizer."""
+    """The folder for a GGUF file, made once for each state of it and its tokenizer."""
     from rung.models import gguf
 
-    module: Any = gguf
     if not gguf.is_gguf(checkpoint):
-        module = importlib.import_module(next(filter(None, (find_family(kind).checkpoints for kind in known()))))
+        raise RungError(
+            f"{checkpoint} is a file and no GGUF; name a folder, or convert it: tools/convert_checkpoint.py in rung's "
+            "repository reads nanoGPT's ckpt.pt and llm.c's .bin."
+        )
     status = checkpoint.stat()
     state = f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode()
-    for file in module.beside(checkpoint):
+    for file in gguf.beside(checkpoint):
         content = files.read_bytes(file)
         state += f" {file.name} {len(content)} ".encode() + content
-    return _cached_folder(state, lambda folder: module.convert(checkpoint, folder))
+    return _cached_folder(state, lambda folder: gguf.convert(checkpoint, folder))
 
 
 def _adapt(adapter: Path, offline: bool) -> Path:

@@ -97,7 +97,7 @@ class _Download:
             if not _in_reach():
                 raise self._absent()
             try:
-                return HfApi().list_repo_files(self.home, revision=self.revision)
+                return list(HfApi().list_repo_files(self.home, revision=self.revision))
             except errors.RepositoryNotFoundError:
                 raise RungError(f"model {self.model!r} is not on the hub; check it.") from None
             except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as error:

@@ -461,5 +461,3 @@ def load(
         )  # fmt: skip
         transformer.drafting = drafting(smaller.transformer if smaller else None, transformer)
     return Model(transformer, folder, str(model), time.perf_counter() - began)
-
-

@@ -161,7 +161,7 @@ def serve_over_ray(
     """Serve until SIGINT or SIGTERM."""
     if not port:
         raise RungError("Ray Serve does not support --port 0; name a free port.")
-    from rung.reproduce.parallel.blocks import with_ray  # no other server needs it
+    from rung.models.batching.blocks import with_ray  # no other server needs it
 
     with_ray(address)
     import ray
