@@ -131,7 +131,7 @@ def test_spreading_keeps_order_distance_and_bounds(places: list[float]) -> None:
 
 def rung(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     sources = str(LADDERS.parents[1])
-    environment = {**os.environ, "PYTHONPATH": sources, "RUNG_RESULTS": str(cwd / "store.jsonl")}
+    environment = {**os.environ, "RUNG_RESULTS": str(cwd / "store.jsonl")}
     return subprocess.run(
         [sys.executable, "-m", "rung", "roofline", *words],
         capture_output=True, text=True, cwd=cwd, env=environment, check=False,

@@ -329,7 +329,7 @@ def stored_prediction() -> Row:
 
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     sources = str(LADDERS.parents[1])
-    environment = {**os.environ, "PYTHONPATH": sources, "RUNG_RESULTS": str(cwd / "store.jsonl")}
+    environment = {**os.environ, "RUNG_RESULTS": str(cwd / "store.jsonl")}
     return subprocess.run(
         [sys.executable, "-m", "rung", *words],
         capture_output=True, text=True, cwd=cwd, env=environment, check=False,
