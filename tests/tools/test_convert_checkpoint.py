@@ -1,5 +1,7 @@
 """nanoGPT's and llm.c's checkpoints: written here in their formats, loaded, and compared with transformers."""
 
+from __future__ import annotations
+
 import json
 import os
 import pickle
