@@ -1,6 +1,7 @@
 """The verbs from Python: rows with types, tables for people, and packages that can be called."""
 
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
