@@ -74,7 +74,7 @@ class _Region(ctypes.Structure):
     _fields_ = (("start", ctypes.c_uint64), ("end", ctypes.c_uint64), ("flags", ctypes.c_uint))
 
 
-_TYPES = {"uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64, "double": ctypes.c_double}
+_TYPES: dict[str, Any] = {"uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64, "double": ctypes.c_double}
 _FIELD = re.compile(r"^(?:FIELD|ARRAY)\((\w+), (\w+)(?:, (\d+))?\)", re.MULTILINE)
 
 
