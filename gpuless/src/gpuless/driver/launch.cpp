@@ -165,9 +165,9 @@ std::vector<const void*> pointers_in(const std::string& parameters)
 // What the machine needs besides the constant bank of the parameters.
 rung_machine_launch described(const Code& code, const Configuration& how, double race_seconds)
 {
-    rung_machine_launch launch = {{how.grid[0], how.grid[1], how.grid[2]},
-                                  {how.block[0], how.block[1], how.block[2]},
-                                  {how.cluster[0], how.cluster[1], how.cluster[2]}};
+    rung_machine_launch launch = {};
+    std::copy(how.grid, how.grid + 3, launch.grid), std::copy(how.block, how.block + 3, launch.block);
+    std::copy(how.cluster, how.cluster + 3, launch.cluster);
     const Module& module = *code.module;
     launch.shared_bytes = code.shared + unsigned(how.shared), launch.reserved_shared = code.reserved(),
     launch.local_bytes = code.local, launch.cooperative = how.cooperative;
@@ -237,7 +237,7 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     memcpy(&first[code.start], parameters.data(), parameters.size());
     char* const bank = aligned(first);
     rung_machine_launch launch = described(code, how, race_seconds);
-    launch.bank[0] = bank, launch.bank_bytes[0] = unsigned(first.size());
+    launch.bank[0] = bank, launch.bank_bytes[0] = unsigned(first.size()), launch.race = tell_race;
     static unsigned long last_moment;
     launch.dependent = how.dependent && moment() == last_moment + 1,
     launch.followed = settings().races &&
@@ -245,7 +245,6 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     last_moment = moment();
     rung_machine_fault fault = {};
     running = {&code, &how, &site};
-    rung_machine_go_on(tell_race);
     const int failed =
         predicting() ? predicted(code, how, launch, fault) : rung_machine_run(code.program, &launch, &fault);
     free(bank);
