@@ -95,6 +95,7 @@ def main() -> None:
     own = {"GPULESS_QUIET": "1", "GPULESS_EXIT": "0"}
     if given.library:
         own["LD_LIBRARY_PATH"] = given.library
+        own["PYTHONPATH"] = str(Path(__file__).parents[1] / "src/gpuless/driver/site")
     else:
         from gpuless import driver
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import runpy
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from gpuless.base.errors import UserError
 
 NAME = "libcuda.so.1"
+_SITE = Path(__file__).parent / "site"
 
 
 def environment() -> dict[str, str]:
@@ -22,8 +24,10 @@ def environment() -> dict[str, str]:
     folder = str(library.folder())
     before = os.environ.get("LD_LIBRARY_PATH", "")
     kept = [part for part in before.split(os.pathsep) if part and part != folder]
+    python = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(_SITE)]
     return {
         "LD_LIBRARY_PATH": os.pathsep.join([folder, *kept]),
+        "PYTHONPATH": os.pathsep.join([str(_SITE), *python]),
         "GPULESS_PYTHON": sys.executable,
         "GPULESS_PYTHONPATH": library.paths(),
     }
@@ -48,6 +52,7 @@ def use(gpu: str | None = None, *, count: bool = False) -> None:
             os.close(handle)
             os.environ[name] = path
     ctypes.CDLL(str(ready), mode=ctypes.RTLD_GLOBAL)
+    runpy.run_path(str(_SITE / "sitecustomize.py"))
 
 
 def _loaded() -> str:

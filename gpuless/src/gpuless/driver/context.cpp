@@ -111,7 +111,7 @@ CUresult cuInit(unsigned flags)
     if (gpus().empty()) return CUDA_ERROR_NO_DEVICE;
     if (!begun) {
         pthread_atfork([] { one_at_a_time.lock(); }, [] { one_at_a_time.unlock(); },
-                       [] { one_at_a_time.unlock(), begin_child(); });
+                       [] { one_at_a_time.unlock(), forget_streams(), begin_child(); });
     }
     return begun = true, CUDA_SUCCESS;
 }

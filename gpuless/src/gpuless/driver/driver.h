@@ -130,6 +130,9 @@ struct Allocation
     CUmemoryPool pool = nullptr;
     uint64_t id = 0;
     bool used_by_kernel = false;  // since memory was last copied to it
+    bool read_mostly = false;     // and what else the program advises of managed memory
+    CUmemLocation preferred = {}, prefetched = {};
+    std::set<int> accessed_by;  // devices; -1 the host
 };
 Allocation* allocation_at(const void* address);  // guards included, freed ones too
 bool device_may_touch(const void* address);

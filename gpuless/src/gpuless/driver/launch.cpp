@@ -121,7 +121,6 @@ bool begin_code(Code& code, const Site& site)
         code.program = nullptr;
     }
     tell(FAULTED, {"unsupported", code.refused, site});
-    stick(CUDA_ERROR_LAUNCH_FAILED);
     return false;
 }
 
@@ -250,7 +249,8 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     free(bank);
     if (failed) {
         tell_fault(fault);
-        return stick(error_of(fault));
+        if (fault.kind != RUNG_UNSUPPORTED) stick(error_of(fault));  // the machine's own lack does not hide the rest
+        return;
     }
     tell_unwritten(code, how, site);
     ran(uint64_t(how.grid[0]) * how.grid[1] * how.grid[2], uint64_t(how.block[0]) * how.block[1] * how.block[2],

@@ -440,6 +440,7 @@ static CUresult parameter(const Code& code, size_t index, size_t* offset, size_t
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, size_t* size)
 {
     KERNEL;
+    if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
     return parameter(*kernel->code, index, offset, size);
 }
 #define FUNCTION                                                                                                       \

@@ -54,6 +54,7 @@ CUresult allocate_from(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CU
     if (!pointer) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult error = check_stream(stream)) return error;
     if (!pools.count(pool)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!bytes) return *pointer = 0, CUDA_SUCCESS;
     const Kind kind = pool->of.location.type == CU_MEM_LOCATION_TYPE_DEVICE  ? Kind::Device
                       : pool->of.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED ? Kind::Managed
                                                                              : Kind::Pinned;
