@@ -92,7 +92,7 @@ def test_a_captured_graph_runs_again_and_again(tmp_path: Path) -> None:
     check(
         f"""
         f = driver.CUfunction(int(kernel("scale", {SCALE!r}).handle))
-        pointer = ok(driver.cuMemAlloc(400)); ok(driver.cuMemsetD32(pointer, 1, 100))
+        pointer = ok(driver.cuMemAlloc(400)); ok(driver.cuMemsetD32(pointer, 1, 100)); ok(driver.cuCtxSynchronize())
         args = ((int(pointer), 100, 3), (__import__("ctypes").c_void_p, __import__("ctypes").c_int, __import__("ctypes").c_int))
         s, other = (ok(driver.cuStreamCreate(1)) for _ in range(2))
         event = ok(driver.cuEventCreate(0)); back = ok(driver.cuEventCreate(0))
@@ -123,7 +123,7 @@ def test_a_missing_event_between_streams_is_a_race(tmp_path: Path) -> None:
         f"""
         import ctypes
         f = driver.CUfunction(int(kernel("scale", {SCALE!r}).handle))
-        pointer = ok(driver.cuMemAlloc(400)); ok(driver.cuMemsetD32(pointer, 1, 100))
+        pointer = ok(driver.cuMemAlloc(400)); ok(driver.cuMemsetD32(pointer, 1, 100)); ok(driver.cuCtxSynchronize())
         for _ in range(2):
             s = ok(driver.cuStreamCreate(1))
             ok(driver.cuLaunchKernel(f, 1, 1, 1, 128, 1, 1, 0, s, ((int(pointer), 100, 3), (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)), 0))
