@@ -18,7 +18,8 @@ import gpuless
 from rung.cli import main
 from rung.errors import RungError
 from rung.models.family import Config
-from rung.models.load import INNER, load
+from rung.models.folders import INNER
+from rung.models.load import load
 from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Weights, converted, read_weights
 from rung.results import store

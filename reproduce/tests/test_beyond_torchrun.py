@@ -12,7 +12,8 @@ import torch
 
 from rung.errors import RungError
 from rung.models.family import read_config
-from rung.models.load import INNER, make_plan
+from rung.models.folders import INNER
+from rung.models.plans import make_plan
 from rung.models.weights import Linear, read_weights, shard
 from rung_reproduce.parallel import data, launch, nccl, ring, tensor_parallel
 from rung_reproduce.parallel.ring import cuts

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rung.cli import main
-from rung.models.load import INNER, load
+from rung.models.folders import INNER
+from rung.models.load import load
 from rung.models.weights import Linear, read_weights
 from rung.results.row import Row as Result
 from rung.show import model_chart

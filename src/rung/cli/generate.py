@@ -202,7 +202,7 @@ def _over_ray(
 ) -> Iterator[tuple[int, Completion]]:
     from rung.models.batching.blocks import Job, over_ray
     from rung.models.family import read_config
-    from rung.models.load import find
+    from rung.models.folders import find
     from rung.models.options import Completion
     from rung.models.tokenizer import read_tokenizer
 

@@ -50,7 +50,7 @@ def climb(
     import torch
 
     from rung.models.family import requested
-    from rung.models.load import find
+    from rung.models.folders import find
     from rung.show import model_chart
     from rung_reproduce.climbs import course, tables
     from rung_reproduce.climbs import model as generation

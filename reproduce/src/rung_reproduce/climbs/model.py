@@ -16,14 +16,15 @@ import torch
 from rung.bench import race
 from rung.errors import RungError, first_line
 from rung.models.family import TOKENIZED, Config, read_config, requested
+from rung.models.folders import find
 from rung.models.generate import Run
 from rung.models.gpu.engine import DTYPES, GpuSteps
 from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
-from rung.models.load import find, make_plan
 from rung.models.operations import PLANS, plan_rungs
 from rung.models.operations import find as find_rung
 from rung.models.options import Options, Prompt
 from rung.models.plan import TorchPlan
+from rung.models.plans import make_plan
 from rung.models.sampling import Sampling
 from rung.models.tokenizer import read_tokenizer
 from rung.models.transformer import Transformer

@@ -22,8 +22,10 @@ from rung.errors import RungError
 from rung.models import family
 from rung.models.cache import Cache
 from rung.models.family import Attention, Config, read_config
-from rung.models.load import Model, find, make_plan
+from rung.models.folders import find
+from rung.models.load import Model
 from rung.models.plan import Plan, WrappedPlan
+from rung.models.plans import make_plan
 from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Weights, converted, read_weights, weights_of
 from rung.models.weights import shard as part_of

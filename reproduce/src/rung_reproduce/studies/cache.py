@@ -17,8 +17,8 @@ from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.slots import GpuBackend, write_texts
-from rung.models.load import make_plan
 from rung.models.plan import TorchPlan
+from rung.models.plans import make_plan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
 from rung.rungs import catalogue, identity

@@ -65,16 +65,12 @@ def over_gpus(job: Job, texts: Iterable[str], gpus: int, *, block: int = GPU_BLO
     try:
         while True:
             while len(waiting) < QUEUED * gpus and (some := list(itertools.islice(source, block))):
-                waiting.append(pool.call(partial(_records, job, some)))
+                waiting.append(pool.call(partial(job.run, texts=some)))
             if not waiting:
                 return
             yield from waiting.popleft().result()
     finally:
         pool.close()
-
-
-def _records(job: Job, texts: list[str], model: Model) -> list[Records]:
-    return list(job.run(model, texts))
 
 
 # ---- Ray ------------------------------------------------------------------------------------------------------------
