@@ -1,6 +1,6 @@
 """The atlas of profiles, without a GPU.
 
-tests/data/ncu_atlas.csv was written by hand after the documentation of ncu's command line (`--csv --page raw
+reproduce/tests/data/ncu_atlas.csv was written by hand after the documentation of ncu's command line (`--csv --page raw
 --print-units base --print-metric-instances details`); no machine with an accelerator had a part in it.
 """
 

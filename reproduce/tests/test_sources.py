@@ -31,7 +31,7 @@ def test_a_place_names_a_rung_a_shape_and_a_tuning_that_exist(kind: str) -> None
         assert place.dtype in rung.dtypes, place
         assert place.shape in rung.operation.shapes or "=" in place.shape, place
         assert all(value in rung.tune[name] for name, value in place.tuning.items()), place
-        if place.kernels:
+        if place.kernels and "*" not in "".join(place.kernels):  # a library's kernels have no list
             assert set(place.kernels) <= {e.kernel for e in rung.header.launches}, place  # type: ignore[attr-defined]
 
 
