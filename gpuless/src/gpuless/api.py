@@ -56,8 +56,8 @@ def compile_cuda(
     include: Sequence[str] = (),
     origin: str = "kernel.cu",
 ) -> Module:
-    """Compiles CUDA C++ for GPUs of this architecture. `kernels` names instances of templates ("scale<float>"); `origin` is
-    the file that faults name."""
+    """Compiles CUDA C++ for an architecture. `kernels` names instances of templates ("scale<float>");
+    `origin` is the file that faults name."""
     names = tuple(kernels) or tuple(kernels_in(source))
     macros = tuple((name, str(value)) for name, value in (defines or {}).items())
     cubin = nvrtc.compile_cubin(Build(source, origin, names, macros, include=tuple(include)).with_lines, arch)
@@ -75,8 +75,8 @@ def load_cubin(path: str | Path) -> Module:
 class Session(session.Session):
     """How launches run and what is looked for, with the record of those that ran here.
 
-    `order` ("forward", "reverse", "shuffled") and `seed` say in which order blocks and warps run. With `races`, accesses
-    that nothing orders are faults; with `counts`, instructions and memory traffic are counted by line; with `covers`,
+    `order` ("forward", "reverse", "shuffled") and `seed` say in which order blocks and warps run. With `races`,
+    accesses that nothing orders are faults; with `counts`, instructions and memory traffic are counted by line; with `covers`,
     lines that ran are recorded. `seconds` and `steps` limit a launch. A fault is raised as `gpuless.EmulatorFault`.
     """
 
