@@ -104,6 +104,15 @@ class Config:
         scale = 1 / math.sqrt(self.HS) if self.scale_attention else 1.0
         return scale / (layer + 1) if self.scale_by_layer else scale
 
+    @property
+    def embedding_scale(self) -> float:
+        """What embedded tokens are multiplied by."""
+        return 1.0
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """How this layer turns queries and keys."""
+        return self.rope
+
     def attention(self, layer: int) -> Attention:
         """How this layer attends."""
         return Attention(self.NH, self.attention_scale(layer), self.kv_heads or None, self.window)
@@ -175,7 +184,7 @@ class Family:
     plan's operations: torch itself may not touch weights, tokens or results, since on a GPU a pass is recorded once.
     `steps` is a module that names rungs of the decode ladder (see gpt2/rungs.py), if that ladder computes this family's
     layers; otherwise a GPU's step is made of the operations. `compiled` says that the CPU's compiled code does: layers
-    of the roles ln_1, qkv, q_norm, k_norm, attn_proj, ln_2, fc and mlp_proj.
+    of the roles in cpu/engine.py, of which norms of heads and norms behind the products may be missing.
     """
 
     title: str  # in messages

@@ -12,7 +12,7 @@ from rung.models.cache import SHORT_PROMPT, Cache, Column, Run
 from rung.models.cpu import build
 from rung.models.cpu.engine import CpuSteps, available
 from rung.models.family import Config
-from rung.models.plan import Service, TorchPlan, shorter
+from rung.models.plan import Service, TorchPlan
 from rung.models.score import Rated
 from rung.models.tensors import empty
 from rung.models.weights import Linear, Weights
@@ -87,7 +87,7 @@ class CpuPlan(TorchPlan):
             return Service()
         worth = weights.nbytes() // BYTES_A_THREAD
         threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))
-        engine = CpuSteps(self._native, config, weights, threads, shorter(self.window, config.window))
+        engine = CpuSteps(self._native, config, weights, threads, self.window)
         return Service(stepper=NativeStep(engine), rater=NativeRater(engine))
 
 
