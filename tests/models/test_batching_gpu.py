@@ -225,7 +225,7 @@ def test_a_row_is_free_as_soon_as_the_last_step_of_its_text_is_launched(
     model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = backend(model, weights, 1)
-    monkeypatch.setattr(one, "_collect", lambda wait: [])  # the GPU has done nothing yet
+    monkeypatch.setattr(one, "postprocess", lambda wait: [])  # the GPU has done nothing yet
     texts = [Text(request(5, 3), None), Text(request(7, 3), None)]
     for slot, text in enumerate(texts):
         assert one.free_slots == 1
@@ -258,7 +258,7 @@ def test_a_full_text_may_be_seen_after_the_others_moved_into_fewer_rows(
     monkeypatch.setattr(session_table, "ROWS", (1, 4))
     one = backend(model, weights, 4)
     one._exact = False
-    monkeypatch.setattr(one, "_collect", lambda wait: [])
+    monkeypatch.setattr(one, "postprocess", lambda wait: [])
     texts = {slot: Text(request(n, 20), None) for slot, n in enumerate([29, 29, 29, 5])}
     with torch.inference_mode():
         for slot, text in texts.items():
@@ -277,7 +277,7 @@ def test_a_text_that_leaves_and_comes_back_gets_no_tokens_of_before(
     model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = backend(model, weights, 1)
-    monkeypatch.setattr(one, "_collect", lambda wait: [])
+    monkeypatch.setattr(one, "postprocess", lambda wait: [])
     text = Text(request(5, 9), None)
     one.begin(0, text)
     with torch.inference_mode():
@@ -295,12 +295,12 @@ def test_steps_are_launched_before_those_ahead_are_done(
 ) -> None:
     one = backend(model, weights, 1)
     one._per_step = slots_module.AHEAD_SECONDS / (ahead + 0.5)
-    monkeypatch.setattr(one, "_collect", lambda wait: [])
+    monkeypatch.setattr(one, "postprocess", lambda wait: [])
     one.begin(0, Text(request(3, 28), None))
     with torch.inference_mode():
         one.turn()
         one._launches.clear()
-        one._open(1).session._published -= ahead // 2  # half of them are left
+        one._sessions.open(1).session._published -= ahead // 2  # half of them are left
         before = one.clock.steps
         one._launch()
     assert ahead // 2 < ahead // 2 + one.clock.steps - before <= ahead
@@ -311,7 +311,7 @@ def test_tokens_of_many_texts_are_taken_launch_by_launch(
     model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch, texts: int
 ) -> None:
     monkeypatch.setattr(slots_module, "FEW_TEXTS", 4)
-    session = backend(model, weights, 8)._open(8).session
+    session = backend(model, weights, 8)._sessions.open(8).session
     session.enqueued, session._published[0] = 8, 3  # the GPU has ended three of eight steps
     row = launched.RunningText(0, Text(request(3, 9), None), slots_module._draw(Text(request(3, 9), None), 300), 3, 0)
     note = launched.StepLaunch(session, 0, 8, [row] * texts + [None] * (8 - texts), texts > 4)
@@ -384,7 +384,7 @@ def admitted_without_waiting(one: GpuBackend, texts: list[Text]) -> set[int]:
     def turn() -> None:
         one._read()
         one._launch()
-        found.update(new.slot for new in one._collect(wait=False))
+        found.update(new.slot for new in one.postprocess(wait=False))
 
     with torch.inference_mode():
         for slot, text in enumerate(texts):

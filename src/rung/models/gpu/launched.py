@@ -18,7 +18,7 @@ from rung.models.options import Chosen
 from rung.models.sampling import NOT_FINITE
 
 
-@dataclass
+@dataclass(eq=False)
 class RunningText:
     """A text in a row."""
 
@@ -96,6 +96,15 @@ class StepLaunch:
     active: list[RunningText | None]
     whole: bool = False  # its tokens are taken together
     logprobs: Logprobs | None = None
+
+    def extends_to(self, later: StepLaunch, most: int) -> bool:
+        """Whether steps that follow, with the same texts, are taken together with these: at most so many."""
+        if later.session is not self.session or later.first != self.first + self.steps or later.active != self.active:
+            return False
+        if self.logprobs or later.logprobs or not (self.whole and later.whole) or self.steps + later.steps > most:
+            return False
+        self.steps += later.steps
+        return True
 
     def take(self) -> list[Arrived] | None:
         count = min(self.session.seen - self.first, self.steps)

@@ -445,7 +445,11 @@ class GpuBackend(Backend):
             self._launches.append(StepLaunch(session, first, 1, rows, whole, logprobs))
         else:
             session.enqueue(min(most, session.work.steps))
-            self._launches.append(StepLaunch(session, first, session.enqueued - first, rows, whole))
+            launch = StepLaunch(session, first, session.enqueued - first, rows, whole)
+            before = self._launches[-1] if self._launches else None
+            together = max(1, min(session.work.steps, int(AHEAD_SECONDS / self._per_step)))
+            if not (isinstance(before, StepLaunch) and before.extends_to(launch, together)):
+                self._launches.append(launch)
         steps = session.enqueued - first
         self._since += steps
         self.clock.steps += steps
