@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -308,6 +308,17 @@ def read_config(path: Path) -> Config:
     except (OSError, AttributeError):
         ends = None
     return parse_config(fields if ends is None else {**fields, "eos_token_id": ends}, str(path))
+
+
+def shortened(config: Config, context: int | None) -> Config:
+    """The same model with at most so many tokens in a text."""
+    if context is None:
+        return config
+    if not 1 <= context <= config.context:
+        raise RungError(f"the context is {context}; it must be from 1 to the model's {config.context:,}.")
+    if not config.rotary and context < config.context:
+        raise RungError(f"{config.family.title} has a vector for each position; its context cannot be made less.")
+    return replace(config, context=context)
 
 
 def parse_config(fields: Mapping[str, Any], origin: str) -> Config:
