@@ -74,44 +74,19 @@ class _Region(ctypes.Structure):
     _fields_ = (("start", ctypes.c_uint64), ("end", ctypes.c_uint64), ("flags", ctypes.c_uint))
 
 
-class Launch(ctypes.Structure):
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("cluster", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("reserved_shared", ctypes.c_uint),
-        ("local_bytes", ctypes.c_uint),
-        ("cooperative", ctypes.c_uint),
-        ("bank", ctypes.c_void_p * 8),
-        ("bank_bytes", ctypes.c_uint * 8),
-        ("parameters", ctypes.c_uint),
-        ("trace_room", ctypes.c_uint),
-        ("seconds", ctypes.c_double),
-        ("steps", ctypes.c_uint64),
-        ("prints", ctypes.c_uint),
-        ("allocate", ctypes.c_void_p),
-        ("release", ctypes.c_void_p),
-        ("regions", ctypes.c_void_p),
-        ("region_count", ctypes.c_uint),
-        ("order", ctypes.c_uint),
-        ("seed", ctypes.c_uint),
-        ("poison", ctypes.c_uint),
-        ("races", ctypes.c_uint),
-        ("registers", ctypes.c_uint),
-        ("strict", ctypes.c_uint),
-        ("tiles", ctypes.c_uint),
-        ("dependent", ctypes.c_uint),
-        ("ahead", ctypes.c_uint),
-        ("followed", ctypes.c_uint),
-        ("sampled", ctypes.c_void_p),
-        ("sampled_count", ctypes.c_uint),
-        ("sampled_only", ctypes.c_uint),
-        ("multiprocessors", ctypes.c_uint),
-        ("progress", ctypes.c_void_p),
-        ("uncounted", ctypes.c_uint),
-        ("race_seconds", ctypes.c_double),
-    )
+_TYPES: dict[str, Any] = {"uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64, "double": ctypes.c_double}
+_FIELD = re.compile(r"^(?:FIELD|ARRAY)\((\w+), (\w+)(?:, (\d+))?\)", re.MULTILINE)
+
+
+def _launch_fields() -> list[tuple[str, Any]]:
+    """The fields of launch.def; what is not a number is a pointer."""
+    rows = _FIELD.findall(Path(__file__).with_name("launch.def").read_text())
+    kinds = [(name, _TYPES.get(kind, ctypes.c_void_p), count) for kind, name, count in rows]
+    return [(name, kind * int(count) if count else kind) for name, kind, count in kinds]
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = _launch_fields()
 
 
 class Prediction(ctypes.Structure):
@@ -128,7 +103,7 @@ def library() -> ctypes.CDLL:
         ("load", pointer, ctypes.c_char_p),
         ("problem", ctypes.c_char_p, pointer),
         ("free", None, pointer),
-        ("run", ctypes.c_int, pointer, ctypes.POINTER(Launch), ctypes.POINTER(Fault)),
+        ("run", ctypes.c_int, pointer, ctypes.POINTER(_Launch), ctypes.POINTER(Fault)),
         ("name", None, pointer, ctypes.c_char_p, ctypes.c_char_p),
         ("sentence", None, pointer, ctypes.POINTER(Fault), pointer, ctypes.c_char_p, ctypes.c_char_p, words),
         ("unwritten", ctypes.c_int, words, ctypes.POINTER(Fault)),
@@ -179,6 +154,11 @@ def unavailable() -> str:
     except UserError as problem:
         return str(problem)
     return "" if sass.disassembler() else sass.ABSENT
+
+
+def clear_caches() -> None:
+    """The caches hold nothing, for the prediction of the launches that follow."""
+    library().rung_machine_cold()
 
 
 class Program:
@@ -370,7 +350,7 @@ class Play(NamedTuple):
     sets: float  # of operands, that calls take in turn
 
 
-class Asked(NamedTuple):
+class LaunchOptions(NamedTuple):
     """How a launch runs, and what is looked for."""
 
     order: int = 0  # of warps and blocks: forward, reverse, shuffled by the seed
@@ -395,7 +375,7 @@ def run(
     config: LaunchConfig,
     variables: Variables,
     parameters: Sequence[Bytes],
-    asked: Asked,
+    options: LaunchOptions,
     regions: Sequence[Region] = (),
     *,
     play: Play | None = None,
@@ -406,7 +386,7 @@ def run(
     for (offset, _), value in zip(of.memory.parameters, parameters, strict=True):
         struct.pack_into(f"{len(value)}s", first, of.memory.start + offset, value.raw)
     banks = {0: first, 2: aligned(of.memory.table), 3: variables.constants, 4: variables.pointers}
-    launch = Launch(
+    launch = _Launch(
         grid=config.grid,
         block=config.block,
         cluster=config.cluster or (1, 1, 1),
@@ -416,30 +396,30 @@ def run(
         cooperative=config.cooperative,
         parameters=of.memory.start,
         prints=2,
-        trace_room=asked.room,
-        seconds=asked.seconds,
-        steps=asked.steps,
-        order=asked.order,
-        seed=asked.seed,
-        poison=asked.poison,
-        races=asked.races,
+        trace_room=options.room,
+        seconds=options.seconds,
+        steps=options.steps,
+        order=options.order,
+        seed=options.seed,
+        poison=options.poison,
+        races=options.races,
         registers=of.resources.registers,
-        strict=asked.strict,
-        tiles=asked.tiles,
+        strict=options.strict,
+        tiles=options.tiles,
         dependent=config.pdl,
-        ahead=asked.ahead,
-        followed=asked.followed,
-        multiprocessors=asked.multiprocessors or gpus.usual().multiprocessors,
+        ahead=options.ahead,
+        followed=options.followed,
+        multiprocessors=options.multiprocessors or gpus.usual().multiprocessors,
     )
     known = [*regions, *variables.regions] if regions else []
-    held = known if asked.bounds else []
+    held = known if options.bounds else []
     rows = (_Region * max(1, len(held)))(
         *(_Region(r.start, r.end, int(not r.written or r.constant) | 2 * int(r.constant)) for r in held)
     )
     launch.regions, launch.region_count = ctypes.addressof(rows), len(held)
     for number, data in banks.items():
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
-    if asked.few and not config.cooperative:
+    if options.few and not config.cooperative:
         units = math.prod(config.grid) // math.prod(config.cluster or (1,))
         some = sorted({0, units // 2, units - 1})
         chosen = (ctypes.c_uint * len(some))(*some)

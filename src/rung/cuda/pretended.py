@@ -21,24 +21,17 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gpuless import tensor_map
-from gpuless.base.errors import UserError
 from gpuless.compile import elf
+from gpuless.cubins import Parameter
 from gpuless.facts import gpus
 from gpuless.facts.limits import THREADS_BLOCK, WARP, Limits, limits
 from gpuless.launch import LaunchConfig
+from rung.errors import RungError
 
 CAPABILITY = 90
 _TF32 = 11  # CUtensorMapDataType
 _FLOATS = (6, 7, 8, 9, 10, _TF32)
 _FORMATS = {"fp16": "e", "fp32": "f", "f32": "f", "fp64": "d"}
-
-
-class Parameter(NamedTuple):
-    """A parameter of a compiled kernel: the name in its source, and a value in memory."""
-
-    name: str
-    data: bytes
-    tensor: torch.Tensor | None = None  # that a pointer or a tensor map belongs to
 
 
 @dataclass(frozen=True)
@@ -296,7 +289,7 @@ class _Trials:
         try:
             with _fitting():
                 call()
-        except UserError:
+        except RungError:
             raise
         except Exception as problem:  # Triton leaves the configuration out
             self._refused[config] = type(problem).__name__ == "OutOfResources"
@@ -380,7 +373,7 @@ class _Launcher:
             return
         of = self._metadata
         if len(args) != len(self._names):  # a compiled kernel's launches are not checked by Triton
-            raise UserError(
+            raise RungError(
                 f"{Path(self._file).name}: a launch of a compiled kernel gives {len(args)} arguments, and it takes "
                 f"{len(self._names)} with its constants: {', '.join(map(str, self._names))}."
             )
@@ -433,7 +426,7 @@ def _laid_out(name: str, kind: Any, value: Any, maps: Iterator[Any]) -> Iterator
         base = getattr(value, "base", value)  # of a wrapped tensor
         yield Parameter(name, struct.pack("<Q", at), base if isinstance(base, torch.Tensor) else None)
     elif kind == "nvTmaDesc":
-        raise UserError(f"parameter '{name}' is a tensor map made by a driver: use TensorDescriptor of triton.tools.")
+        raise RungError(f"parameter '{name}' is a tensor map made by a driver: use TensorDescriptor of triton.tools.")
     elif kind == "bf16":
         yield Parameter(name, struct.pack("<f", value)[2:])
     elif kind in _FORMATS:

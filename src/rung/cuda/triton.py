@@ -5,40 +5,41 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from gpuless import cubins, module
-from gpuless.base.errors import CompileError, TooLarge, UserError
-from gpuless.program import pretended
+from gpuless import cubins, session
+from rung.cuda import pretended
+from rung.errors import CompileError, RungError, TooLarge
 
 MULTIPROCESSORS = 4
-_HERE = str(Path(__file__).parents[1])
+# Folders whose frames are never the caller of a kernel.
+_ROOMS = [Path(__file__).parents[1] / room for room in ("cuda", "rungs", "check")]
+_HERE = tuple(str(folder) for folder in (*_ROOMS, Path(session.__file__).parent))
 
 
 @contextmanager
-def enabled(multiprocessors: int = MULTIPROCESSORS, skip: Sequence[str] = ()) -> Iterator[None]:
-    """Inside, Triton's launches run on the machine, and programs see a GPU with so many multiprocessors. An error of
-    Triton's compiler names the caller outside of the folders `skip`."""
+def enabled(multiprocessors: int = MULTIPROCESSORS) -> Iterator[None]:
+    """Inside, Triton's launches run on the machine, and programs see a GPU with so many multiprocessors."""
     if pretended.within():
         yield
         return
-    capability = int(re.sub(r"\D", "", module.ambient().arch))
-    with pretended.gpu(_launch, multiprocessors=multiprocessors, capability=capability), explained(skip):
+    capability = int(re.sub(r"\D", "", session.current().settings.arch))
+    with pretended.gpu(_launch, multiprocessors=multiprocessors, capability=capability), explained():
         yield
 
 
 @contextmanager
-def explained(skip: Sequence[str] = ()) -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Inside, what Triton's compiler refuses is an error of rung's, with its place."""
     try:
         yield
-    except UserError:
+    except RungError:
         raise
     except Exception as problem:
-        if told := _of_the_compiler(problem, skip):
+        if told := _of_the_compiler(problem):
             raise (TooLarge if type(problem).__name__ == "OutOfResources" else CompileError)(told) from problem
         raise
 
@@ -54,7 +55,7 @@ def compiling(admits: Callable[[object], bool]) -> Iterator[None]:
         yield
 
 
-def _of_the_compiler(problem: BaseException, skip: Sequence[str]) -> str:
+def _of_the_compiler(problem: BaseException) -> str:
     """What Triton's compiler refuses, and where; empty for an error of other code."""
     import triton
 
@@ -68,7 +69,7 @@ def _of_the_compiler(problem: BaseException, skip: Sequence[str]) -> str:
         chain.append(chain[-1].__cause__)
     line = next(filter(None, map(_line, reversed(chain))), "")
     text = [words for part in str(chain[-1]).splitlines() if (words := part.strip(" ^"))]
-    caller = next((f for f in reversed(frames) if not f.filename.startswith((package, _HERE, *skip))), None)
+    caller = next((f for f in reversed(frames) if not f.filename.startswith((package, *_HERE))), None)
     where = line or (f"{Path(caller.filename).name}, line {caller.lineno}" if caller else "")
     arch = triton.runtime.driver.active.get_current_target().arch
     return f"{where}: does not compile for sm_{arch}: {text[-1] if text else type(problem).__name__}"
