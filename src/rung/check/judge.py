@@ -20,7 +20,18 @@ from rung import progress
 from rung.apart import Apart
 from rung.check.child import copied, copies
 from rung.check.gpu_limits import unfit, unlaunchable
-from rung.check.report import ALONE, LADDER, QUICK, RAISED, SHARE_REFUSED, CheckRequest, Effort, Failure, Report
+from rung.check.report import (
+    ALONE,
+    LADDER,
+    OF_THE_KERNEL,
+    QUICK,
+    RAISED,
+    SHARE_REFUSED,
+    CheckRequest,
+    Effort,
+    Failure,
+    Report,
+)
 from rung.check.runner import LocalRunner
 from rung.check.sandbox import Sandbox, computes_beside
 from rung.check.schedule import Procedure, afterwards, shape_text
@@ -235,6 +246,8 @@ def _failed(failure: Failure | RungError, procedure: Procedure) -> None:
     if failure.kind in WRONG or (failure.kind in (CompileError.kind, RAISED) and procedure.ran):
         procedure.advise()
     report.failure = report.failure or procedure.trials.last_call()
+    if procedure.rung.header.adopted == "trial" and failure.kind not in OF_THE_KERNEL and not procedure.confirmed():
+        report.failure["unconfirmed"] = True
 
 
 @contextmanager

@@ -97,6 +97,19 @@ class Procedure:
         report.__dict__.update(before)
         report.failure = failure | ({"needs": needs} if needs else {})
 
+    def confirmed(self) -> bool:
+        """Whether usual numbers come out right at the shape that failed: the call is right there, the kernel wrong."""
+        report, trials = self.report, self.trials
+        values = trials.operation.complete({**report.failure.get("dims", {}), **report.failure.get("scalars", {})})
+        before = vars(report).copy()
+        try:
+            trials.at(Case("trial", values), values, self.seed + 1, only_run=True).once()
+        except (Failure, RungError):
+            return False
+        finally:
+            vars(report).update(before)
+        return True
+
     def _every_case(self, cases: Sequence[tuple[Case, Values]]) -> None:
         effort, trials, slow = self.effort, self.trials, self._slow()
         pace = 0.0  # seconds per FLOP at the largest case so far, for a forecast; only naive rungs exceed the limit

@@ -217,7 +217,7 @@ class Trial:
         read = [n for n, t in tensors.items() if self.operation.operand(n).role == "out" and bool((t != t).any())]
         if read and self._right_with(read) and not self._right_with([]):
             text = f"{read[0]} is read before it is written: right only if it starts as zeros; leave `beta * C` out"
-            return Failure(f"{text} where beta is 0, or add zeroed = {json.dumps(read)}", "zeroed")
+            return Failure(f"{text} where beta is 0, or add zeroed = {json.dumps(read)}", "zeroed", read)
         if NEVER not in str(failure):
             return failure
         try:

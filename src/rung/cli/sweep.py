@@ -82,6 +82,7 @@ def sweep(
 
     Examples: rung sweep layernorm/9 · rung sweep matmul/5 --shape b8t1024 --halving · rung sweep --course
     """
+    from rung import adopt
     from rung.rungs.subjects import subject_of
     from rung.sweep.backends import measure_named
 
@@ -107,7 +108,7 @@ def sweep(
         _course(cluster, asked, shape, dtype, shard)
         return
     assert rung is not None
-    subject = subject_of(rung, file, shape, dtype)
+    subject = subject_of(adopt.named(rung, file), None, shape, dtype)
     if cluster is not None:
         tunings = _tunings(subject, tune, random, seed, None)
         words = _words(rung, file, tune, random, seed) + asked.words(_shape_option(subject), subject.dtype.name)
