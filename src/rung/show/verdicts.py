@@ -139,11 +139,12 @@ def _badness(report: Report) -> int:
 
 
 def kernels(reports: Sequence[Report], others: Mapping[str, str], width: int) -> Iterator[str]:
-    """A line for each kernel of a file, where that is not said by its one verdict."""
-    if not others and len({kernel for report in reports for kernel in report.kernels}) <= 1:
-        return
-    yield ""
-    for one in of_kernels(reports, others):
+    """A line for each kernel of a file whose verdict has no line of its own."""
+    several = {kernel for report in reports if len(report.kernels) > 1 for kernel in report.kernels}
+    every = [one for one in of_kernels(reports, others) if one["kernel"] in several or one["kernel"] in others]
+    if every:
+        yield ""
+    for one in every:
         why = f": {one['reason']}" if one.get("reason") else ""
         told = f"{one['kernel']}: {one['verdict']}{why}"
         yield from (line.removeprefix(INDENT) for line in wrapped(told, width + len(INDENT) if width else 0))
