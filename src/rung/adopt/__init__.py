@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuless.base.files import read_text
 from rung import progress
 from rung.adopt import host_calls, launches, names, python_calls
 from rung.adopt.host_text import Written
 from rung.dtypes import dtype
 from rung.errors import CompileError, RungError, Unjudged
-from rung.files import read_text
 from rung.operation import Operation
 from rung.rungs import catalogue, learned
 from rung.rungs.base import Rung

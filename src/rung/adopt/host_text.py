@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from rung.cuda.host_code import host_part, launching_macros
-from rung.cuda.source import code_only, kernel_parameters, until, without_comments
+from gpuless.base.expressions import evaluate, names_in
+from gpuless.compile.host_code import host_part, launching_macros
+from gpuless.compile.source import code_only, kernel_parameters, until, without_comments
 from rung.errors import RungError
-from rung.expressions import evaluate, names_in
 
 DEEP = 8  # names that stand for other names
 BLOCK = 256  # threads, if the file does not say

@@ -12,6 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpuless.base.expressions import evaluate, names_in, product
+from gpuless.compile.source import (
+    Parameter,
+    aliases,
+    body_of,
+    classes_in,
+    code_only,
+    kernel_parameters,
+    kernels_in,
+    kernels_left,
+    template_of,
+    until,
+)
+from gpuless.facts.limits import GRID, THREADS_BLOCK
 from rung.adopt.host_text import (
     BLOCK,
     Written,
@@ -24,21 +38,7 @@ from rung.adopt.host_text import (
     variable,
 )
 from rung.adopt.operands import alone, binds, fixed, row_fixed, told
-from rung.cuda.limits import GRID, THREADS_BLOCK
-from rung.cuda.source import (
-    Parameter,
-    aliases,
-    body_of,
-    classes_in,
-    code_only,
-    kernel_parameters,
-    kernels_in,
-    kernels_left,
-    template_of,
-    until,
-)
 from rung.errors import RungError, Unjudged
-from rung.expressions import evaluate, names_in, product
 from rung.operation import Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS, formats_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rung.cuda.source import kernels_in
+from gpuless.compile.source import kernels_in
 from rung.errors import RungError
 from rung.rungs.operations import operation
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from gpuless.base.expressions import names_in, product
+from gpuless.compile.source import Parameter
 from rung.adopt.host_text import BLOCK, Written, over, parses, variable
-from rung.cuda.source import Parameter
 from rung.errors import RungError, Unjudged
-from rung.expressions import names_in, product
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
 from rung.rungs.words import SCALARS, names_of, plain_name

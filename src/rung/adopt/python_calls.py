@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpuless.compile.source import Parameter
 from rung.adopt.host_text import Written
 from rung.adopt.operands import alone, binds, fixed
-from rung.cuda.source import Parameter
 from rung.errors import RungError
 from rung.operation import Operation
 from rung.rungs.python_entry import callables, has_kernel, parameters, tensors_of

@@ -17,16 +17,17 @@ from typing import Any
 
 import torch
 
-from rung import emulator, progress
+import gpuless
+from gpuless.base.expressions import names_in
+from gpuless.base.processors import cpu_seconds
+from rung import progress
 from rung.apart import Apart
 from rung.check.report import OF_THE_KERNEL, CheckRequest, Failure, Report
 from rung.check.runner import Binding, LocalRunner
 from rung.check.trial import Trials
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
-from rung.expressions import names_in
 from rung.operation import Case, Operation, Values
-from rung.processors import cpu_seconds
 from rung.rungs import catalogue
 from rung.rungs.learned import LearnedCall
 from rung.rungs.python import PythonRung
@@ -62,12 +63,12 @@ class Budget:
     def search(self, of: Operation, path: Path, kind: str, tables: Sequence[Table], *, own: bool = False) -> Outcome:
         """The first table that is right at all shapes tried, or else at most. `own`: the first is the launch that the
         file itself makes."""
-        if emulator.available() is None:
-            emulator.compiled()  # once for a machine; it is not the file's time
+        if gpuless.available() is None:
+            gpuless.compiled()  # once for a machine; it is not the file's time
         outcome, begun, first, spent = Outcome(), 0, 0, 0.0
         began, seconds = time.monotonic(), self.left
         method = "fork" if threading.active_count() == 1 else "spawn"
-        every = len([*_order(len(tables))])
+        every = len([*order(len(tables))])
         while first < every and self.left > spent:
             used, begun = 0.0, first - 1
             work = (_search, of.name, str(path), kind, [dict(t) for t in tables], first, own)
@@ -118,11 +119,11 @@ def _search(
     def tell(what: object) -> None:  # as JSON: a Python file's own code may write there as well
         answer.send_bytes(json.dumps(what).encode())
 
-    found = _Search(catalogue.operation(operation), Path(file), kind, tables, own, tell).run(first)
+    found = Search(catalogue.operation(operation), Path(file), kind, tables, own, tell).run(first)
     tell(dataclasses.asdict(found))
 
 
-def _order(count: int) -> Iterator[tuple[int, int]]:
+def order(count: int) -> Iterator[tuple[int, int]]:
     """Which table is tried at plain sizes (0) or at whole tiles of a size."""
     yield from ((0, n) for n in range(min(TILED, count)))
     yield from ((tile, n) for tile in TILES for n in range(min(TILED_FIRST, count)))
@@ -130,7 +131,7 @@ def _order(count: int) -> Iterator[tuple[int, int]]:
     yield from ((tile, n) for tile in TILES for n in range(TILED_FIRST, min(TILED, count)))
 
 
-class _Search:
+class Search:
     def __init__(
         self, of: Operation, path: Path, kind: str, tables: list[dict[str, Any]], own: bool,
         tell: Callable[[object], None],
@@ -147,7 +148,7 @@ class _Search:
                 PythonRung(self.of, self.path, self.tables[0]).load("emulator")
             except RungError:  # whatever the call; whoever imports the file next says it
                 return Outcome(self.tables[0])
-        for number, (tile, at) in enumerate(_order(len(self.tables))):
+        for number, (tile, at) in enumerate(order(len(self.tables))):
             if number < first:
                 continue
             if tile and self.best:

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
+from gpuless import EmulatorFault
+from gpuless.counts.coverage import Coverage
 from rung.check.compare import Deviation
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
 from rung.check.operands import Operands
 from rung.check.report import ADMITS, SLOW, CheckRequest, Failure, Report, admitted_by
 from rung.check.runner import STALLS, Binding, LocalRunner, Order, blamed
 from rung.dtypes import Dtype
-from rung.emulator import EmulatorFault
-from rung.emulator.coverage import Coverage
 from rung.errors import RungError
 from rung.operation import Case, Tensors, Values
 from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuless.base.files import read_text
 from rung import progress
 from rung.cli import console, cubins, options
 from rung.cli.ending import exit_code_of
 from rung.errors import RungError
-from rung.files import read_text
 from rung.profile.cubins import Launch
 
 if TYPE_CHECKING:
@@ -334,8 +334,8 @@ class _Report:
 
     def _others(self) -> dict[str, str]:
         """The kernels of the file that no call reaches, and why."""
+        from gpuless.compile.source import kernels_in
         from rung import adopt
-        from rung.cuda.source import kernels_in
 
         if self.path is None or self.path.suffix not in (".cu", ".cuh"):
             return {}

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from rung.cuda.source import kernels_in
+from gpuless.base.files import read_text, shown, whole
+from gpuless.compile.source import kernels_in
 from rung.errors import RungError
-from rung.files import read_text, shown, whole
 from rung.operation import LADDERS, Operation, folders
 from rung.rungs import learned
 from rung.rungs.base import Rung

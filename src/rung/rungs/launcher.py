@@ -7,18 +7,18 @@ import functools
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rung.cuda.host_code import host_part
-from rung.cuda.source import Parameter, function_parameters
+from gpuless.base.files import read_text
+from gpuless.compile.host_code import host_part
+from gpuless.compile.source import Parameter, function_parameters
+from gpuless.module import ambient, launching
+from gpuless.program import executable, running
 from rung.dtypes import name_of
-from rung.emulator import executable, running
-from rung.emulator.module import ambient, launching
 from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
-from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Operation
 from rung.rungs.arguments import POINTEES, Arguments, formats_of
@@ -108,9 +108,15 @@ class HostFunctionRung(Rung):
         if (function := host_functions(self._source, path).get(name)) is None:
             raise RungError(f"{path} defines no host function {name} that takes pointers.")
         self.parameters, self._function = function.parameters, function
-        more = {"needs": tuple(table["needs"]), "zeroed": tuple(table.get("zeroed", ())), "align": 1}
-        header = Header(f"{self._call} of {path.name}.", dtypes=tuple(formats_of(self.parameters)), **more)
-        super().__init__(of, self._call, path, replace(header, adopted=table.get("adopted", "")))
+        header = Header(
+            f"{self._call} of {path.name}.",
+            adopted=str(table.get("adopted", "")),
+            dtypes=tuple(formats_of(self.parameters)),
+            needs=tuple(table["needs"]),
+            zeroed=tuple(table.get("zeroed", ())),
+            align=1,
+        )
+        super().__init__(of, self._call, path, header)
         numbers = {str(self.bind[p.name]): None for p in self.parameters if not p.pointer}
         self.operation = self.operation.with_numbers(numbers)
 

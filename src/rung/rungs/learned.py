@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rung.cuda import kept
+from gpuless.base import disk_cache
+from gpuless.compile import source
 from rung.operation import Operation
 
 NAME = "adopted"  # of the cache's folder
-_CODE = ("rungs", "cuda", "adopt")  # what decides about a call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class LearnedFile:
 
 def read(of: Operation, text: str) -> LearnedFile | None:
     """What is known of a file with this text; None if it was not tried yet."""
-    entry = kept.find(kept.folder(NAME), _key(of, text))
+    entry = disk_cache.find(disk_cache.folder(NAME), _key(of, text))
     if entry is None:
         return None
     return LearnedFile([LearnedCall(**call) for call in entry.note["calls"]], entry.note["others"])
@@ -51,7 +51,7 @@ def write(of: Operation, text: str, found: LearnedFile) -> None:
         (work / "operation.txt").write_text(of.name)
         return work / "operation.txt", dataclasses.asdict(found)
 
-    kept.kept(NAME, _key(of, text), make, anew=True)
+    disk_cache.kept(NAME, _key(of, text), make, anew=True)
 
 
 def _key(of: Operation, text: str) -> str:
@@ -60,6 +60,8 @@ def _key(of: Operation, text: str) -> str:
 
 @functools.cache
 def _code() -> str:
-    package = Path(__file__).parents[1]
-    files = [p for room in _CODE for p in sorted((package / room).glob("*.py"))]
+    """What decides about a call."""
+    here = Path(__file__).parent
+    folders = (here, here.with_name("adopt"), Path(str(source.__file__)).parent)
+    files = [p for folder in folders for p in sorted(folder.glob("*.py"))]
     return hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()

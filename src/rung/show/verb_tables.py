@@ -9,9 +9,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpuless.compile.source import Unreached
     from rung.bench.race import Timed
     from rung.check.report import Report
-    from rung.cuda.source import Unreached
     from rung.profile.resources import Compiled
 
 
@@ -178,7 +178,7 @@ def inspected(rows: Sequence[Compiled]) -> Iterator[str | Table]:
         yield f"\nCompiled for the shape {', '.join(shapes)}; shared memory is static+dynamic bytes per block."
     mixed = [row for row in rows if row.mix]
     if mixed:
-        from rung.cuda import opcodes
+        from gpuless.facts import opcodes
 
         present = {name for row in mixed for name in row.mix}
         order = [n for c in (*opcodes.groups(), "other") for n in (c, f"{c}.64", f"{c}.128") if n in present]

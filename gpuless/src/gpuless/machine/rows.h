@@ -1,0 +1,12 @@
+// A part of the executor takes its rows out of facts/opcodes.h: OF_ and its name are defined.
+#define OP(name, handler, prepare, writes, modifiers, group, unit, interval, width, way, space, direction)             \
+    {#name, handler, prepare, writes, modifiers, Pipe::unit, interval, Width::width, way, space, direction},
+const Opcode ROWS[] = {
+#include "../facts/opcodes.h"
+};
+#undef OP
+
+void add_rows(Table& table)
+{
+    for (const Opcode& row : ROWS) table[row.name] = row;
+}
