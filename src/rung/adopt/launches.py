@@ -92,7 +92,8 @@ def propose(of: Operation, source: str, path: Path, given: Written | None = None
     for launch in launches:
         try:
             tables = _for_launch(of, source, path, launch, constants)
-            made.setdefault(launch.kernel, []).append(itertools.chain([next(tables)], tables))
+            likeliest = next(tables)
+            made.setdefault(launch.kernel, []).append(itertools.chain([likeliest], tables))
         except StopIteration:
             continue
         except RungError as failure:
