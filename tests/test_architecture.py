@@ -30,7 +30,7 @@ ORDER = (
     ("operation",),
     ("dtypes", "precision", "inputs"),
     ("lines",),
-    ("errors", "lazy", "progress", "apart"),
+    ("arrays", "errors", "lazy", "progress", "apart"),
 )
 _MODULE = re.compile(r"rung(\.[a-z_]+)+")
 LEVEL = {room: len(ORDER) - i for i, rooms in enumerate(ORDER) for room in rooms}

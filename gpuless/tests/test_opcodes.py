@@ -23,7 +23,7 @@ def problem(instruction: str) -> str:
 
 
 def test_an_opcode_has_one_row() -> None:
-    names = re.findall(r"^OP\((\w+),", opcodes.SOURCE.read_text(), re.MULTILINE)
+    names = re.findall(r"^(?:OP|ACCESS)\((\w+),", opcodes.SOURCE.read_text(), re.MULTILINE)
     assert not [name for name, count in Counter(names).items() if count > 1] and {*names} == {*opcodes.table()}
 
 

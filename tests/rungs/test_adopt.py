@@ -14,10 +14,10 @@ import pytest
 
 from emulation import needs_compiler
 from gpuless.base.files import read_text
-from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
 from rung import adopt
 from rung.adopt import launches, names
+from rung.dtypes import dtype as dtype_named
+from rung.errors import RungError
 from rung.rungs import catalogue, header, learned
 from rung.rungs.cuda import CudaRung
 

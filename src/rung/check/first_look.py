@@ -40,15 +40,12 @@ def _computed(failure: Mapping[str, Any]) -> str:
         return ""
     call = "the file's own launch" if failure.get("own") else "the likeliest call"
     dims = " ".join(f"{n}={v}" for n, v in failure.get("dims", {}).items())
-    pairs = [pair for pair in failure.get("pairs", ()) if pair["index"] == failure["worst"]]
-    if not pairs:
+    if not failure.get("pairs"):
         return f"with {call}, at {dims}: {str(failure['error']).rstrip('.')}; "
-    at, pair = ", ".join(map(str, failure["worst"])), pairs[0]
-    pattern = f" ({failure['pattern']})" if failure.get("pattern") else ""
-    return (
-        f"with {call} {failure['output']}[{at}] is {pair['got']:.6g} instead of {pair['expected']:.6g}{pattern}, at "
-        f"{dims}; "
-    )
+    pair = failure["pairs"][0]
+    at, got = ", ".join(map(str, pair["index"])), "never written" if pair["got"] is None else f"{pair['got']:.6g}"
+    pattern = f" ({failure['pattern'].rstrip('.')})" if failure.get("pattern") else ""
+    return f"with {call} {failure['output']}[{at}] is {got} instead of {pair['expected']:.6g}, at {dims}{pattern}; "
 
 
 def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:

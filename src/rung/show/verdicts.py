@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rung.check.diagnosis import Diagnosis
 from rung.check.report import admitted_by, right_where
 from rung.show.verb_tables import cases_left_out
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from rung.check.report import Report
 
 INDENT = "    "
-PAIRS = 5  # of values that are shown
 
 
 def head(name: str, dtype: str, cases: float, element: float, verdict: str, remark: str = "") -> str:
@@ -75,16 +75,10 @@ def _place(place: Mapping[str, Any], file: Path | None) -> str:
 def _failure(report: Report) -> Iterator[str]:
     """Expected and actual with their neighbours, then the call, then what separates it from right calls."""
     failure = report.failure
-    if "worst" in failure:
-        place, shape = ", ".join(map(str, failure["worst"])), " x ".join(map(str, failure["shape"]))
-        yield f"worst: {failure['output']}[{place}] of {shape}; {failure['wrong']} values are wrong"
+    if "map" in failure:
+        yield from Diagnosis.from_json(failure).lines()
         if "admitted_by" in failure:
             yield admitted_by(failure["admitted_by"])
-        for pair in failure["pairs"][:PAIRS]:
-            where = f"{failure['output']}[{', '.join(map(str, pair['index']))}]"
-            yield f"  {where}  expected {pair['expected']:<12.6g} got {pair['got']:.6g}"
-    if failure.get("pattern"):
-        yield f"pattern: {failure['pattern']}"
     case = f"case {report.case!r}: " if report.case else ""
     if failure:
         facts = " ".join(f"{n}={v:g}" for n, v in {**failure["dims"], **failure["scalars"]}.items())

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCE = Path(__file__).with_name("opcodes.h")
-_ROW = re.compile(r"^OP\((.*)\)$", re.MULTILINE)
-_FIELD = re.compile(r'"([^"]*)"|([^,"\s][^,"]*)')
+_LIST = re.compile(r'^#define (\w+_WORDS) ((?:"[^"]*"[\s\\]*)+)$', re.MULTILINE)
+_ROW = re.compile(r"^(?:OP|ACCESS)\(([^()]*)\)$", re.MULTILINE)
+_FIELD = re.compile(r'((?:"[^"]*"\s*)+)|([^,"\s][^,"]*)')
 
 
 class Opcode(NamedTuple):
@@ -47,11 +48,20 @@ def table() -> dict[str, Opcode]:
 
 
 def _rows() -> Iterator[Opcode]:
-    for found in _ROW.finditer(SOURCE.read_text()):
-        fields = [quoted or plain for quoted, plain in _FIELD.findall(found[1])]
-        name, handler, prepare, writes, modifiers, group, unit, interval, width, way, space, direction = fields
+    text = SOURCE.read_text()
+    for name, words in _LIST.findall(text):
+        text = re.sub(rf"^([^#].*)\b{name}\b", rf'\g<1>"{_joined(words)}"', text, flags=re.MULTILINE)
+    for found in _ROW.finditer(text):
+        fields = [_joined(quoted) if quoted else plain for quoted, plain in _FIELD.findall(found[1])]
+        name, handler, prepare, writes, modifiers, group, unit, interval, width, *access = fields
+        way, space, direction = (word.lower().replace("none", "").replace("_", ".") for word in access or ["", "", ""])
         yield Opcode(name, handler, prepare, writes, modifiers, group, unit, int(interval), width, way,
                      space, direction)  # fmt: skip
+
+
+def _joined(quoted: str) -> str:
+    """What the compiler makes of strings beside each other."""
+    return "".join(re.findall(r'"([^"]*)"', quoted))
 
 
 @functools.cache

@@ -261,7 +261,8 @@ bool decode(const std::string& text, Op& op)
         }
     const Opcode& opcode = found->second;
     op.opcode = &opcode, op.run = opcode.run;
-    op.store = !strcmp(opcode.direction, "write");
+    op.way = opcode.way, op.space = opcode.space, op.direction = opcode.direction;
+    op.store = op.direction == Direction::WRITE;
     sorted(op, opcode.writes_register);
     for (const std::string& m : op.modifiers)
         if (!may_have(opcode.modifiers, m)) return false;
@@ -309,8 +310,8 @@ Program* decoded(const char* text)
             program->problem = std::to_string(program->ops.size() - 1) + " " + instruction;
     }
     for (Op& op : program->ops) {
-        const bool fence = op.opcode && !strcmp(op.opcode->way, "fence");
-        op.meets = fence || (op.opcode && !strcmp(op.opcode->way, "atomic"));
+        const bool fence = op.way == Way::FENCE;
+        op.meets = fence || op.way == Way::ATOMIC;
         program->orders_blocks |= fence && !op.has("CTA");
     }
     program->tally.resize(program->ops.size());

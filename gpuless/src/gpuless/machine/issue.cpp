@@ -213,11 +213,11 @@ private:
         if (op.opcode->pipe == Pipe::CBU && op.target && w.next < w.stream->code.size() &&
             (w.stream->code[w.next] & Stream::NUMBER) == op.target)
             ready += c.branch;
-        if (!strcmp(op.opcode->way, "fence")) ready += op.has("CTA") ? c.barrier_latency : c.fence_latency;
+        if (op.way == Way::FENCE) ready += op.has("CTA") ? c.barrier_latency : c.fence_latency;
         if (op.opcode->pipe == Pipe::LSU && !(word & Stream::ASKS) && active && op.opcode->interval > 1)
             memories[m].path(now + 6, 1);
         bool waits = false;
-        Stall reason = !strcmp(op.opcode->way, "fence") ? MEMBAR_STALL : BRANCH;
+        Stall reason = op.way == Way::FENCE ? MEMBAR_STALL : BRANCH;
         if (word & Stream::ASKS)
             for (bool last = false; !last;) {
                 const Ask& ask = w.stream->events[w.ask++];
@@ -251,13 +251,12 @@ private:
         switch (ask.asked) {
         case Asked::SHARED: {
             const double there = memory.shared(now + 8, ask);
-            if (!copies)
-                done = std::max(done, !strcmp(op.opcode->way, "atomic") ? there + c.atomic_latency / 4 : there);
+            if (!copies) done = std::max(done, op.way == Way::ATOMIC ? there + c.atomic_latency / 4 : there);
             taken = std::max(taken, memory.path_free + 2);
             break;
         }
         case Asked::GLOBAL: {
-            const bool atomic = !strcmp(op.opcode->way, "atomic");
+            const bool atomic = op.way == Way::ATOMIC;
             kind = LONG_SCOREBOARD;
             q.free[unsigned(Pipe::LSU)] = std::max(q.free[unsigned(Pipe::LSU)], now + ask.passes * c.line_of_quarter);
             if (ask.store || atomic) {
@@ -391,7 +390,7 @@ private:
         const Pipe pipe = op.opcode->pipe;
         if (pipe == Pipe::LSU) {
             const double full = std::min(late, std::max(0.0, queue_free(q) - std::max(known, w.last + 1)));
-            stalls[op.is_in("global") ? LG_THROTTLE : MIO_THROTTLE] += full, late -= full;
+            stalls[op.space == Space::GLOBAL ? LG_THROTTLE : MIO_THROTTLE] += full, late -= full;
         }
         const double busy =
             pipe == Pipe::LSU ? 0

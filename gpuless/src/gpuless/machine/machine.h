@@ -88,6 +88,11 @@ struct Name
     { memcpy(word, text, std::min<size_t>(__builtin_strlen(text), sizeof word)); }
 };
 
+// How an instruction accesses which memory (ANY: its addresses tell), and in which direction (opcodes.h).
+enum class Way : uint8_t { NONE, PLAIN, GENERIC, ATOMIC, OPERAND, MATRIX, CP_ASYNC, BULK, BARRIER, FENCE };
+enum class Space : uint8_t { NONE, GLOBAL, SHARED, LOCAL, CONSTANT, ANY };
+enum class Direction : uint8_t { NONE, READ, WRITE, UPDATE, COPY };
+
 // Operands by their part: `out` and `p` are written, `s` are read, `in` are predicates that are read behind them.
 struct Op
 {
@@ -102,6 +107,9 @@ struct Op
     uint16_t guard = TRUE;
     bool guard_inverted = false;
     bool uniform = false;  // of the uniform datapath: works once for the warp
+    Way way = Way::NONE;
+    Space space = Space::NONE;
+    Direction direction = Direction::NONE;
     bool store = false;
     uint8_t bytes = 4;     // memory: of a lane; conversions: of the integer
     uint32_t flags = 0;    // the handler's own
@@ -120,8 +128,8 @@ struct Op
             if (n.word[0] == wanted.word[0] && n.word[1] == wanted.word[1]) return true;
         return false;
     }
-    bool is_in(const char* space) const;
-    bool stores(bool shared) const;  // in that memory: a copy by lanes reads one and writes the other
+    // In that memory: a copy by lanes reads one and writes the other.
+    bool stores(bool shared) const { return way == Way::CP_ASYNC ? shared : store; }
 };
 
 struct Tally
@@ -365,7 +373,9 @@ struct Opcode  // a row of opcodes.h
     Pipe pipe;
     uint16_t interval;
     Width width;
-    const char *way, *space, *direction;
+    Way way;
+    Space space;
+    Direction direction;
 };
 using Table = std::unordered_map<std::string, Opcode>;
 void add_integers(Table& table);
@@ -374,9 +384,6 @@ void add_memory(Table& table);
 void add_control(Table& table);
 void add_tensor(Table& table);
 void add_async(Table& table);
-
-inline bool Op::is_in(const char* space) const { return !strcmp(opcode->space, space); }
-inline bool Op::stores(bool shared) const { return strcmp(opcode->way, "cp.async") ? store : shared; }
 
 float special_reciprocal(float x);
 float special_root(float x);   // 1 / sqrt(x)

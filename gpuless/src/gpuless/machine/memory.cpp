@@ -296,7 +296,7 @@ namespace {
 // ---- loads and stores
 // ------------------------------------------------------------------------------------------------------
 
-enum Space : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, STRONG = 4, IS_SIGNED = 8, WITHIN_BLOCK = 1 << 18 };
+enum : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, STRONG = 4, IS_SIGNED = 8, WITHIN_BLOCK = 1 << 18 };
 
 void addresses(const Warp& w, const Operand& o, uint64_t* at)
 {
@@ -435,7 +435,7 @@ bool prepare_memory(Op& op)
     } sizes[] = {{"128", 16}, {"64", 8}, {"U16", 2}, {"S16", 2}, {"U8", 1}, {"S8", 1}};
     for (const auto& size : sizes)
         if (op.has(size.name)) op.bytes = size.bytes;
-    op.flags = op.is_in("shared") ? SHARED : op.is_in("local") ? LOCAL : GENERIC;
+    op.flags = op.space == Space::SHARED ? SHARED : op.space == Space::LOCAL ? LOCAL : GENERIC;
     if (op.flags == GENERIC && op.has("E") && op.sources && op.s[0].base != ZERO)
         op.s[0].wide = true;  // also without ".64"
     if (op.has("STRONG")) op.flags |= STRONG;
@@ -724,7 +724,7 @@ bool prepare_atomic(Op& op)
         if (op.has(t.name)) type = t.type, count = t.count, size = t.size;
     op.bytes = uint8_t(size * count);
     op.flags |= how << HOW | type << TYPE | count << COUNT | (op.has("FTZ") ? FLUSHES : 0) | ALWAYS_STRONG;
-    if (op.is_in("any") && (type == F16x2 || type == BF16x2)) op.flags |= GLOBAL_ONLY;
+    if (op.space == Space::ANY && (type == F16x2 || type == BF16x2)) op.flags |= GLOBAL_ONLY;
     return type < F16x2 || how == ADD || how == EXCH;
 }
 

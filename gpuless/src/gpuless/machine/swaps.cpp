@@ -39,7 +39,7 @@ struct Hash
 
 bool is_register(const Operand& o)
 { return o.kind == Kind::Register && o.index != ZERO && o.index != FIRST_UNIFORM + 63; }
-bool touches_memory(const Op& op) { return *op.opcode->space; }
+bool touches_memory(const Op& op) { return op.space != Space::NONE; }
 bool is(const Op& op, const char* name) { return op.name == name; }
 bool compares_and_swaps(const Op& op) { return op.has("CAS") || op.has("CAST"); }
 
@@ -218,7 +218,7 @@ void mark_verified_reads(Program& program)
     bool swaps = false;
     for (const Op& op : program.ops) swaps |= op.opcode && compares_and_swaps(op);
     for (Op& op : program.ops) {
-        const bool plain = swaps && op.opcode && touches_memory(op) && !strcmp(op.opcode->direction, "read") &&
+        const bool plain = swaps && op.opcode && touches_memory(op) && op.direction == Direction::READ &&
                            is_register(op.out) && op.sources && op.s[0].kind == Kind::Memory;
         if (plain && !(op.flags & READ_ONLY_CACHE) && is_verified(program, op)) op.flags |= VERIFIED;
     }
