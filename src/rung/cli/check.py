@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -287,26 +287,18 @@ class _Report:
 
     def run(self) -> int:
         """The exit code."""
-        from rung.check.first_look import doubted
-        from rung.check.processes import report_on_all
-        from rung.check.report import as_result, exit_code
-        from rung.results import store
+        from rung.check.report import exit_code
 
         by_name = {r.full_name: r for r in self.chosen}
         self._leave_out_known(by_name)
-        own = self.path is not None
-        progress.doing(f"0 of {len(self.work)} are judged")
+        progress.doing(f"0 of {len(self.work)} are judged" if self.work else "printing the verdict")
         code, total = INTERRUPTED, len(self.work) + len(self.known)
         try:
             for report in self.known:
                 self._print(report)
-            for report in report_on_all(self.work, self.how.jobs, by_name):
-                rung = by_name[report.rung]
-                report = replace(doubted(report, rung), kernels=_kernels(rung) if own else [])
+            for report in self._judged(by_name):
                 self.known.append(report)
                 progress.doing(f"{len(self.known)} of {total} are judged")
-                if self.how.output is not None:
-                    store.append(as_result(report, rung), self.how.output)
                 self._print(report)
             libraries = {r.full_name for r in self.chosen if r.kind == "library"}
             code = exit_code(self.known, libraries) if total else 0
@@ -319,13 +311,28 @@ class _Report:
                 print("".join(f"{line}\n" for line in (*self.remarks.others, *self.remarks.missed)), end="")
         return code
 
-    def _leave_out_known(self, by_name: Mapping[str, Rung]) -> None:
-        from rung.check.report import known as known_right
+    def _judged(self, by_name: Mapping[str, Rung]) -> Iterator[Report]:
+        if not self.work:
+            return
+        from rung.check.first_look import doubted
+        from rung.check.processes import report_on_all  # it imports torch
+        from rung.check.report import as_result
         from rung.results import store
 
+        for report in report_on_all(self.work, self.how.jobs, by_name):
+            rung = by_name[report.rung]
+            report = replace(doubted(report, rung), kernels=_kernels(rung) if self.path is not None else [])
+            if self.how.output is not None:
+                store.append(as_result(report, rung), self.how.output)
+            yield report
+
+    def _leave_out_known(self, by_name: Mapping[str, Rung]) -> None:
         output = self.how.output
         if not self.how.missing:
             return
+        from rung.check.report import known as known_right
+        from rung.results import store
+
         rows = store.gather() + (store.load(output) if output is not None and output.exists() else [])
         right = known_right(self.asked.device, rows)
         self.work = [t for t in self.work if (t.rung, t.dtype) not in right]
@@ -357,10 +364,10 @@ class _Report:
         return [*(self.again or ["check", r.rung]), "--dtype", r.dtype, "--seed", asked.seed, *rest]
 
     def _count(self, code: int) -> int:
-        from rung.profile.goals import counted
-
         if code or self.goals is None:
             return code
+        from rung.profile.goals import counted  # it imports torch
+
         progress.doing("counting the kernels' memory traffic")
         self.remarks = counted(self.chosen[0], self.work[0].dtype, self.goals)
         progress.doing("printing the remarks")
@@ -376,7 +383,6 @@ class _Report:
             console.verdict(line)
 
     def _sum_up(self, code: int, total: int) -> None:
-        from rung.profile.goals import Remarks
         from rung.show import document, verb_tables, verdicts
 
         order = {(t.rung, t.dtype): i for i, t in enumerate(self.work)}
@@ -384,7 +390,7 @@ class _Report:
         device, others = _device_name(self.asked.device), self._others()
         if self.how.json:
             complete = len(self.known) == total
-            remarks = self.remarks or Remarks()
+            remarks = self.remarks or ((), ())
             more: dict[str, Any] = {"kernels": verdicts.of_kernels(self.known, others)} if self.path else {}
             console.print_json(
                 document.of_reports(code, self.known, self._repeat, device, *remarks, complete=complete, **more)
