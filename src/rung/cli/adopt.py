@@ -27,6 +27,6 @@ def adopt(
     if path is None:
         raise RungError("`rung adopt` takes a kernel's file, as in `rung adopt softmax kernel.cu`.")
     rung = rung_from_file(catalogue.operation(str(name)), path)
-    if not isinstance(rung, CudaRung) or not rung.guessed:
+    if not isinstance(rung, CudaRung) or not rung.learned:
         raise RungError(f"{path} has a header already; edit it there.")
     console.note(options.proposed(rung, write=not show))
