@@ -35,6 +35,10 @@ def check(
         Path | None,
         typer.Option(help="A problem in GPU MODE's format (reference.py, task.yml); the file is a submission to it."),
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="A file with Model and get_inputs, reference(...), or GPU MODE's pair, as the reference."),
+    ] = None,
     call: Annotated[
         list[str] | None,
         typer.Option(help="A host function of the file that launches kernels, or a pattern such as 'softmax_*'."),
@@ -111,11 +115,11 @@ def check(
     effort = QUICK if quick else THOROUGH if thorough else LADDER
     tuning = tuple(sorted((options.parse_tuning(tune) or {}).items()))
     asked = CheckRequest(seed=seed, case=case, tuning=tuning, coverage=coverage, effort=effort)
-    what = Subjects(rung, file, problem, call or [], given or [], kernel or "", launch, libraries, write)
+    what = Subjects(rung, file, problem, against, call or [], given or [], kernel or "", launch, libraries, write)
     how = Manner(device, dtype or [], arch or [], goal, jobs, output, missing, sanitize, json, layout)
 
     def once() -> int:
-        if problem is None:
+        if problem is None and against is None:
             return _checked(what, how, asked)
         from rung.check.processes import completed
 
@@ -133,6 +137,7 @@ class Subjects:
     spec: str | None
     file: Path | None
     problem: Path | None
+    against: Path | None
     functions: list[str]
     words: list[str]  # of the functions' parameters
     kernel: str
@@ -151,6 +156,13 @@ class Subjects:
             if self.spec is None or self.file is not None:
                 raise RungError("--problem takes the submission alone, as in `rung check --problem FOLDER sub.py`.")
             return [submission(self.problem, Path(self.spec))], None, ["check", "--problem", self.problem, self.spec]
+        if self.against is not None:
+            from rung.exchange.against import candidate
+
+            if self.spec is None or self.file is not None:
+                raise RungError("--against takes the candidate alone, as in `rung check --against ref.py kernel.py`.")
+            rungs = candidate(self.against, Path(self.spec))
+            return rungs, None, ["check", "--against", self.against, self.spec]
         operation, path = options.operation_and_file(self.spec, self.file)
         again: list[object] = ["check", operation, path] if path else []
         if self.functions or self.kernel:
