@@ -1,9 +1,9 @@
 """`rung check --against reference.py candidate`: any operation, from a reference as people write it.
 
-The reference is a module with `Model` and `get_inputs` (KernelBench), a function `reference` and `get_inputs`, or GPU
-MODE's pair `generate_input` and `ref_kernel`. Its module-level sizes are made smaller and odd, so that shapes differ and
-a CPU can run them. The candidate has `ModelNew`, a function of the reference's name, or `custom_kernel`; of one that
-compiles CUDA inline, and of a `.cu` file, the kernels are judged.
+The reference is a module with `Model` and `get_inputs` (KernelBench), a function `reference` and `get_inputs`, or
+GPU MODE's pair `generate_input` and `ref_kernel`. Its module-level sizes are made smaller and odd, so that shapes
+differ and a CPU can run them. The candidate has `ModelNew`, a function of the reference's name, or `custom_kernel`;
+of one that compiles CUDA inline, and of a `.cu` file, the kernels are judged.
 """
 
 from __future__ import annotations
