@@ -76,8 +76,8 @@ class Session(session.Session):
     """How launches run and what is looked for, with the record of those that ran here.
 
     `order` ("forward", "reverse", "shuffled") and `seed` say in which order blocks and warps run. With `races`,
-    accesses that nothing orders are faults; with `counts`, instructions and memory traffic are counted by line; with `covers`,
-    lines that ran are recorded. `seconds` and `steps` limit a launch. A fault is raised as `gpuless.EmulatorFault`.
+    accesses that nothing orders are faults; with `counts`, instructions and memory traffic are counted by line; with
+    `covers`, lines that ran are recorded. `seconds` and `steps` limit a launch. A fault is raised as EmulatorFault.
     """
 
     def __init__(
