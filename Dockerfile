@@ -14,7 +14,7 @@ ENV PATH=/opt/rung/bin:$PATH
 COPY constraints.txt /tmp/constraints.txt
 RUN pip install --no-cache-dir -c /tmp/constraints.txt --extra-index-url ${TORCH_INDEX} torch
 COPY . /src
-RUN pip install --no-cache-dir -c /tmp/constraints.txt '/src[serve,triton]' && rm -rf /src
+RUN pip install --no-cache-dir -c /tmp/constraints.txt /src/gpuless '/src[serve,triton]' && rm -rf /src
 RUN useradd --create-home --uid 1001 rung
 USER 1001
 WORKDIR /home/rung

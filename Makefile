@@ -9,7 +9,7 @@ DOCS := $(or $(wildcard $(TEST_READY)),$(DOCS_READY))  # what the tests need has
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
 # Kernels and C++ that clang-format lays out.
-FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh) $(shell git ls-files 'src/**/*.cpp' 'src/**/*.h' | grep -v -e /standard/ -e /ladders/ -e /include/)
+FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh) $(shell git ls-files '*/src/**/*.cpp' '*/src/**/*.h' 'src/**/*.cpp' 'src/**/*.h' | grep -v -e /standard/ -e /ladders/ -e /include/)
 
 .PHONY: demo test test-slow test-all lint check measure tables tables-check docs site browser clean help
 
@@ -34,20 +34,20 @@ CPU_TORCH := https://download.pytorch.org/whl/cpu
 TORCH := $(if $(wildcard /dev/nvidiactl),,$(BIN)/python -m pip install -q --disable-pip-version-check --retries 0 --timeout 15 \
   --index-url $(CPU_TORCH) $(shell grep -m1 '^torch==' constraints.txt) 2>/dev/null || true)
 
-$(READY): pyproject.toml constraints.txt | $(BIN)/python
+$(READY): pyproject.toml gpuless/pyproject.toml constraints.txt | $(BIN)/python
 	@$(TORCH)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ./gpuless -e .
 	@touch $@
 
 # One run of pip for all: it would resolve the same packages twice.
-$(TEST_READY): pyproject.toml constraints.txt | $(BIN)/python
+$(TEST_READY): pyproject.toml gpuless/pyproject.toml constraints.txt | $(BIN)/python
 	@$(TORCH)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ./gpuless -e '.[test]'
 	@touch $(READY) $@
 
-$(DOCS_READY): pyproject.toml constraints.txt | $(BIN)/python
+$(DOCS_READY): pyproject.toml gpuless/pyproject.toml constraints.txt | $(BIN)/python
 	@$(TORCH)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ./gpuless -e '.[docs]'
 	@touch $(READY) $@
 
 demo: $(READY)

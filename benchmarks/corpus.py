@@ -100,7 +100,7 @@ def by_another_way(way: str, name: str, file: str) -> bool:
     """Whether a kernel is right by KernelBench's way, or by GPU MODE's."""
     import torch
 
-    from rung import emulator
+    import gpuless
     from rung.check.operands import Operands
 
     def padded(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
@@ -115,7 +115,7 @@ def by_another_way(way: str, name: str, file: str) -> bool:
             kernel.operation, values, kernel.f32, kernel.names, seed, device="cpu", empty=padded, case=case
         )
         right = operands.reference()
-        with emulator.under(poison=False):
+        with gpuless.under(poison=False):
             kernel.rung.prepare(operands.tensors, values, kernel.f32, device="emulator", empty=padded).run()
         for output, expected in ((n, e) for n, e in right.items() if n in operands.tensors):
             made = operands.tensors[output].double()

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import torch
 
+from gpuless import module
+from gpuless.counts import counters
 from rung.check.operands import Operands
 from rung.dtypes import dtype
-from rung.emulator import counters, module
 from rung.errors import RungError
 from rung.profile import emulated
 from rung.results import machine, store

@@ -33,9 +33,9 @@ import torch
 import transformers
 
 import rung
+from gpuless.base.processors import processors
 from rung.models.cpu import build
 from rung.models.load import Model
-from rung.processors import processors
 from rung.results import store
 from rung.results.machine import facts as machine_facts
 from rung.results.row import Row

@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
+from gpuless.base.expressions import Number
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
-from rung.expressions import Number
 from rung.models.family import config_of
 from rung.models.gpu.engine import DTYPES, GpuSteps
 from rung.models.gpu.session import dims

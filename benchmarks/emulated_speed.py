@@ -15,13 +15,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rung.cuda import nvrtc, sass
-from rung.cuda.launch import Build
-from rung.emulator import executable, running
+from gpuless.compile import nvrtc, sass
+from gpuless.launch import Build
+from gpuless.program import executable, running
 from rung.results import machine, store
 from rung.results.row import Row
 
-PROGRAM = Path(__file__).parent.parent / "tests/programs/right/million_threads.cu"
+PROGRAM = Path(__file__).parent.parent / "gpuless/tests/programs/right/million_threads.cu"
 
 
 def instructions() -> int:

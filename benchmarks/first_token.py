@@ -25,7 +25,7 @@ def child(model: str, device: str, dtype: str) -> None:
     """One process, from its imports to its first token."""
     began = time.perf_counter()
     import rung
-    from rung.cuda import nvrtc
+    from gpuless.compile import nvrtc
 
     programs: list[tuple[float, float, str]] = []
     compile_fresh = nvrtc.compile_fresh

@@ -18,11 +18,12 @@ from pathlib import Path
 
 import torch
 
-from rung.cuda.launch import Build, LaunchConfig, Module
-from rung.cuda.source import kernels_in
+from gpuless import Settings, load
+from gpuless.compile.source import kernels_in
+from gpuless.counts import counters
+from gpuless.counts.counters_explained import figures
+from gpuless.launch import Build, LaunchConfig, Module
 from rung.dtypes import dtype
-from rung.emulator import Settings, counters, load
-from rung.emulator.counters_explained import figures
 from rung.errors import RungError
 from rung.profile import ncu
 from rung.profile.counters import COUNTED, LANES, OPCODES, SINGLE, as_result, command, launched, report, split

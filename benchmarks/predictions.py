@@ -16,8 +16,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from gpuless import timing
 from rung.dtypes import DTYPES
-from rung.emulator import timing
 from rung.errors import RungError
 from rung.profile import prediction
 from rung.results import current, machine, store

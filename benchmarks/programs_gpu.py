@@ -1,4 +1,4 @@
-"""The programs of tests/programs on a GPU: whether their output is the emulator's, and which tool sees which fault.
+"""The programs of gpuless/tests/programs on a GPU: are their outputs the machine's, and which tool sees which fault.
 
     PYTHONPATH=src python benchmarks/programs_gpu.py [--seconds 400] [--output rows.jsonl] [--only NAME]
 
@@ -21,15 +21,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rung.cuda.headers import find
-from rung.cuda.nvrtc import version
-from rung.emulator import executable, gpu_runtime, running
+from gpuless.compile.headers import find
+from gpuless.compile.nvrtc import version
+from gpuless.program import executable, gpu_runtime, running
 from rung.errors import RungError
 from rung.profile import sanitize
 from rung.results import machine, store
 from rung.results.row import Row
 
-PROGRAMS = Path(__file__).parent.parent / "tests/programs"
+PROGRAMS = Path(__file__).parent.parent / "gpuless/tests/programs"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 _FIRST = re.compile(r"=+ +(?:Invalid|Error|Race|Uninit|Barrier|Warning|Misal|Diverg|Program hit)")
 _ERRORS = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
+from gpuless import module
+from gpuless.base.processors import processors
 from rung.check.operands import Operands
 from rung.dtypes import DTYPES
-from rung.emulator import module
-from rung.processors import processors
 from rung.results import machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity

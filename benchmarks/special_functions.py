@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpuless.launch import Build, LaunchConfig
 from rung.cuda import driver
-from rung.cuda.launch import Build, LaunchConfig
 
 FUNCTIONS = {"rcp": "rcp.approx.ftz.f32", "rsq": "rsqrt.approx.ftz.f32", "ex2": "ex2.approx.ftz.f32"}
 KERNEL = """extern "C" __global__ void {0}(const float* x, float* y)

@@ -18,9 +18,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpuless import timing
+from gpuless.counts.counters import places
 from rung.dtypes import DTYPES
-from rung.emulator import timing
-from rung.emulator.counters import places
 from rung.errors import RungError
 from rung.profile import ncu, prediction
 from rung.results import current, machine, store

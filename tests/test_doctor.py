@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpuless.compile import headers
 from rung import doctor
-from rung.cuda import headers
 
 
 @pytest.fixture(autouse=True)

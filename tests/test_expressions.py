@@ -2,8 +2,8 @@
 
 import pytest
 
+from gpuless.base.expressions import evaluate, evaluate_int, names_in
 from rung.errors import RungError
-from rung.expressions import evaluate, evaluate_int, names_in
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rung import emulator
+import gpuless
 from rung.cli import main
 from rung.operation import MORE_LADDERS
 from rung.rungs import catalogue
@@ -104,7 +104,7 @@ def test_it_is_listed_and_forecast(ladders: Path, rung: Call) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+@pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 def test_it_is_checked_and_a_wrong_rung_is_caught(ladders: Path, rung: Call) -> None:
     code, out, err = rung("--ladders", ladders, "check", "scaling/1", "--device", "emulator", "--json")
     assert code == 0, err
@@ -114,7 +114,7 @@ def test_it_is_checked_and_a_wrong_rung_is_caught(ladders: Path, rung: Call) -> 
     assert code == 1 and "another factor" in out
 
 
-@pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+@pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 def test_a_file_is_known_by_the_words_and_names_of_its_operation(ladders: Path, rung: Call, tmp_path: Path) -> None:
     file = tmp_path / "amplify.cu"
     file.write_text(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("src", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+PARTS = ("src", "gpuless", "pyproject.toml", "README.md", "LICENSE")
 
 
 @pytest.mark.slow
@@ -33,10 +33,11 @@ def test_an_sdist_and_its_wheel_check_a_rung_in_an_empty_environment(tmp_path: P
     run(sys.executable, "-m", "venv", env)
     python = env / "bin" / "python"
     run(python, "-m", "pip", "install", "-q", "setuptools>=77")
-    run(python, "-c", f"from setuptools import build_meta; build_meta.build_sdist({str(home)!r})", cwd=tree)
-    (sdist,) = home.glob("rung-*.tar.gz")
+    for package in (tree / "gpuless", tree):
+        run(python, "-c", f"from setuptools import build_meta; build_meta.build_sdist({str(home)!r})", cwd=package)
     shutil.rmtree(tree)
-    run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", sdist)
+    for sdist in sorted(home.glob("*.tar.gz")):
+        run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", sdist)
     libraries = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     (libraries / "reused.pth").write_text(sysconfig.get_path("purelib") + "\n")  # torch and the rest, not rung
     assert str(libraries) in run(python, "-c", "import rung; print(rung.__file__)")

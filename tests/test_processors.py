@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rung import processors
+from gpuless.base import processors
 
 
 def group(folder: Path, **files: str) -> None:

@@ -18,9 +18,9 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gpuless.base.expressions import FUNCTIONS, evaluate
 from rung.cli import main
 from rung.errors import RungError
-from rung.expressions import FUNCTIONS, evaluate
 from rung.models.family import parse_config
 from rung.models.load import INNER
 from rung.models.tensors import Safetensors

@@ -51,7 +51,7 @@ def test_reading_verbs_do_without_torch(words: list[str], tmp_path: Path) -> Non
 
 def test_text_on_a_cpu_does_without_rungs_and_what_compiles_them() -> None:
     program = "import sys, rung; rung.load('inner', device='cpu').generate('a', max_new_tokens=2); "
-    program += "print(sorted({'rung.rungs.catalogue', 'rung.operation', 'rung.cuda.nvrtc', 'triton'} & set(sys.modules)))"
+    program += "print(sorted({'rung.rungs.catalogue', 'rung.operation', 'gpuless.compile.nvrtc', 'triton'} & set(sys.modules)))"
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src")}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr

@@ -49,7 +49,7 @@ def instructions(rung: Any, values: Any, dtype: str, tuning: Any, *, probe: bool
 
 def of_python(rung: Any, values: Any, dtype: str, tuning: Any) -> str:
     """The digest of a Python rung's text, without the numbers of its neighbours, and of the kernels that it builds."""
-    from rung.cuda import nvrtc
+    from gpuless.compile import nvrtc
     from rung.rungs import identity
 
     text = re.sub(r"\b\d\d_(?=\w+\.py)", "", identity._python(rung.source))

@@ -97,8 +97,8 @@ def _smi_driver() -> str:
 
 
 def _compiler() -> Iterator[Finding]:
-    from rung.cuda import headers, nvrtc
-    from rung.cuda.launch import Build
+    from gpuless.compile import headers, nvrtc
+    from gpuless.launch import Build
 
     install = "pip install cuda-core nvidia-cuda-nvrtc."
     for package in ("cuda-core", "cuda-bindings"):
@@ -143,8 +143,8 @@ def _launch() -> Iterator[Finding]:
 
     if not torch.cuda.is_available():
         return
+    from gpuless.launch import Build, LaunchConfig
     from rung.cuda.driver import load_module
-    from rung.cuda.launch import Build, LaunchConfig
     from rung.cuda.launcher import synchronize
 
     x = torch.arange(32, dtype=torch.float32, device="cuda")
@@ -166,11 +166,11 @@ def _emulator() -> Iterator[Finding]:
 
     has_gpu = torch.cuda.is_available()
     lacking: State = "missing" if has_gpu else "broken"
-    from rung import emulator
-    from rung.cuda.launch import Build, LaunchConfig
-    from rung.emulator import toolchain
+    import gpuless
+    from gpuless.compile import toolchain
+    from gpuless.launch import Build, LaunchConfig
 
-    if (problem := emulator.available()) is not None:
+    if (problem := gpuless.available()) is not None:
         yield Finding("g++", lacking, problem, "without it no CUDA kernel runs on the CPU.")
         return
     version = ".".join(map(str, toolchain.compiler_version() or ()))
@@ -178,7 +178,7 @@ def _emulator() -> Iterator[Finding]:
 
     x = torch.arange(32, dtype=torch.float32)
     try:
-        module = emulator.load(Build(_PROBE, "probe.cu", ("probe",), ()))
+        module = gpuless.load(Build(_PROBE, "probe.cu", ("probe",), ()))
         module.launch("probe", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", x), ("i32", 32)])
     except RungError as problem:
         yield Finding("CPU emulator", lacking, str(problem), "check that g++ can compile C++17.")
@@ -195,7 +195,7 @@ def _triton() -> Iterator[Finding]:
         yield Finding("Triton", "missing", "not installed", "pip install 'rung[triton]' (Linux), for the Triton rungs.")
         return
     yield Finding("Triton", "works", found)
-    from rung.emulator import triton
+    from gpuless.program import triton
     from rung.operation import LADDERS
     from rung.rungs import python_module
 
@@ -215,7 +215,7 @@ def _triton() -> Iterator[Finding]:
 
 
 def _tools() -> Iterator[Finding]:
-    from rung.cuda import sass
+    from gpuless.compile import sass
 
     found = sass.disassembler()
     mend = "pip install nvidia-cuda-nvdisasm; for what rung checks and counts without a GPU."
@@ -247,7 +247,7 @@ def _cluster() -> Iterator[Finding]:
 
 
 def _cache() -> Iterator[Finding]:
-    from rung.cuda.kept import cache_folder
+    from gpuless.base.disk_cache import cache_folder
 
     folder = cache_folder()
     try:

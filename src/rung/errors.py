@@ -1,75 +1,25 @@
-"""The error classes for mistakes that are reported to the user."""
+"""The error classes for mistakes that are reported to the user: the machine's, and rung's own."""
 
-from __future__ import annotations
+from gpuless.base.errors import FAULTS, CompileError, EmulatorFault, FaultKind, TooLarge, first_line
+from gpuless.base.errors import UserError as RungError
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
-
-
-class RungError(Exception):
-    """A foreseeable mistake, reported in one sentence: the thing, the reason, the fix."""
-
-    kind: str = ""
-
-
-class CompileError(RungError):
-    """A source that its compiler refuses."""
-
-    kind = "compile"
-
-    def __init__(self, text: str, missing: str = "", reason: str = "") -> None:
-        super().__init__(text)
-        self.missing = missing  # a header, or the compiler itself, that was not found
-        self.reason = reason  # the first error alone, in one line
+__all__ = [
+    "FAULTS",
+    "CompileError",
+    "EmulatorFault",
+    "FaultKind",
+    "RungError",
+    "TooLarge",
+    "Unjudged",
+    "first_line",
+    "with_extra",
+]
 
 
 class Unjudged(RungError):
     """A file that rung cannot judge as it is, with what would help: no verdict, and no wrong argument either."""
 
     kind = "not judged"
-
-
-class TooLarge(RungError):
-    """A launch that needs more than a GPU has."""
-
-    kind = "too large"
-
-
-def first_line(error: object, most: int = 200) -> str:
-    """What an error or a tool says, shortened to its first line; the error's class where it says nothing."""
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:most]
-
-
-FaultKind = Literal[
-    "barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten", "unfinished"
-]
-FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
-
-
-class EmulatorFault(RungError):
-    """A fault inside an emulated kernel; the process and later launches are unharmed. `place` and `related` say where,
-    as the findings of a document do: file, line, kernel, block and thread as far as they are known; `record` has the
-    memory, the operand at the address, what is done, and what lacks.
-
-    `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared
-    memory, something that the emulator does not model, a trap (a failed assert, a division by zero), a race, a mistake
-    in asynchronous work (an uninitialised byte barrier, one arrival too many, a missing fence), a read of what
-    nothing has written, or a limit on time that a kernel reached whose blocks end one after the other.
-    """
-
-    def __init__(
-        self,
-        kind: FaultKind,
-        message: str,
-        place: Mapping[str, Any] | None = None,
-        related: Sequence[Mapping[str, Any]] = (),
-        record: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.kind: FaultKind = kind
-        self.place, self.related = dict(place or {}), [dict(one) for one in related]
-        self.record = dict(record or {})
 
 
 def with_extra(name: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rung import files
+from gpuless.base import files
 from rung.errors import RungError
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from gpuless.base.expressions import Number, evaluate, evaluate_int, product
 from rung.dtypes import DTYPES, Dtype, element
 from rung.errors import RungError
-from rung.expressions import Number, evaluate, evaluate_int, product
 from rung.inputs import Change
 from rung.lazy import torch
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from gpuless.base.expressions import Number, evaluate
 from rung.dtypes import Dtype, element
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
-from rung.expressions import Number, evaluate
 from rung.operation import Operand, Operation, Tensors, Values
 from rung.rungs import catalogue, tunings
 from rung.rungs.base import Device, Rung

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
+from gpuless.facts import gpus
 from rung.bench import race, timing
 from rung.bench.timing import CALLS, FULL, MAX_CALLS, Contestant, rounds
-from rung.cuda import gpus
 from rung.dtypes import DTYPES
 from rung.results import machine
 from rung.results.current import Limits

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from gpuless.counts import coverage
 from rung.check.judge import check, report_on
 from rung.check.report import ALONE, CheckRequest, Failure, Report
 from rung.check.runner import LocalRunner, capped
 from rung.check.schedule import Procedure
 from rung.check.trial import Trial, Trials
 from rung.dtypes import dtype
-from rung.emulator import coverage
 from rung.errors import EmulatorFault
 from rung.operation import Case
 from rung.rungs import catalogue

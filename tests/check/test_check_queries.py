@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpuless.base.processors import processors
 from rung.check import sandbox
 from rung.check.compare import Measured
 from rung.check.judge import check
@@ -21,7 +22,6 @@ from rung.check.schedule import Procedure
 from rung.check.trial import Trial, Trials
 from rung.dtypes import dtype
 from rung.operation import Case
-from rung.processors import processors
 from rung.rungs import catalogue
 
 BROKEN = Path(__file__).parents[1] / "broken"

@@ -18,11 +18,11 @@ import torch
 import triton
 
 import rung
+from gpuless.base import disk_cache
+from gpuless.compile import toolchain
 from rung.check.judge import check, requests
 from rung.check.processes import report_on_all
 from rung.check.report import CheckRequest
-from rung.cuda import kept
-from rung.emulator import toolchain
 from rung.results import tree
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Rung
@@ -53,7 +53,7 @@ def verdict_file(rung: Rung, dtype: str) -> Path:
     own = rung.path.read_bytes() if rung.path else rung.source.encode()
     included = [p.read_bytes() for p in sorted(identity.files(rung))] if rung.path else []
     text = repr((surroundings(rung.operation.name), rung.full_name, dtype, own, included)).encode()
-    return kept.folder("verdicts") / f"{hashlib.sha256(text).hexdigest()[:32]}.json"
+    return disk_cache.folder("verdicts") / f"{hashlib.sha256(text).hexdigest()[:32]}.json"
 
 
 def reports(work: list[CheckRequest], *, fresh: bool) -> Iterator[tuple[str, str]]:

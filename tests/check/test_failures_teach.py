@@ -6,14 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import rung
 from rung.check import judge
-from rung.check.compare import Measured, pattern
+from rung.check.compare import Measured
+from rung.check.diagnosis import Alternative, Diagnosis
 from rung.check.judge import check, report_on
 from rung.check.report import ALONE, CheckRequest, Report
 from rung.dtypes import dtype
@@ -22,46 +26,80 @@ from rung.rungs import catalogue
 SOURCES = Path(rung.__file__).parents[1]
 
 
-def test_the_worst_place_comes_with_its_neighbours() -> None:
-    truth = torch.arange(60, dtype=torch.float64).reshape(3, 4, 5) + 1
-    out = truth.float()
+def diagnosed(out: Any, truth: Any, **about: Any) -> Diagnosis:
+    found = Measured("out", out, truth, dtype("f32"), 1e-4).diagnosis(**about)
+    assert found is not None and Diagnosis.from_json(json.loads(json.dumps(found.as_json()))).lines() == found.lines()
+    return found
+
+
+@pytest.mark.parametrize("convert", [torch.from_numpy, lambda array: array], ids=["torch", "numpy"])
+def test_the_first_wrong_elements_are_listed_and_the_worst_is_named(convert: Callable[[Any], Any]) -> None:
+    truth = np.arange(60, dtype=np.float64).reshape(3, 4, 5) + 1
+    out = truth.astype(np.float32)
     out[2, 1, 4] = -7.0
-    told = Measured("out", out, truth, dtype("f32"), 1e-4).details()
-    assert told["worst"] == [2, 1, 4] and told["wrong"] == 1
-    assert len(told["pairs"]) == 5
-    assert {"index": [2, 1, 4], "expected": 50.0, "got": -7.0} in told["pairs"]
-    out[0, 0, 0] = torch.nan
-    assert Measured("out", out, truth, dtype("f32"), 1e-4).details()["worst"] == [0, 0, 0]
+    out[1, 0, 0:5:2] += 1.0
+    told = diagnosed(convert(out), convert(truth))
+    assert told.worst == (2, 1, 4) and told.wrong == 4
+    assert [one["index"] for one in told.elements] == [[1, 0, 0], [1, 0, 2], [1, 0, 4], [2, 1, 4]]
+    assert told.elements[3] == {"index": [2, 1, 4], "expected": 50.0, "got": -7.0}
+    assert [row for row in told.map.rows if "#" in row] == ["#.#.#", "....#"]
+    out[0, 0, 0] = np.nan
+    assert diagnosed(convert(out), convert(truth)).worst == (0, 0, 0)
 
 
-def columns(*which: int) -> torch.Tensor:
-    wrong = torch.zeros(6, 64, dtype=torch.bool)
+def test_of_many_wrong_elements_eight_are_listed_and_the_map_stays_small() -> None:
+    truth = np.random.default_rng(1).standard_normal((2, 300, 1000))
+    told = diagnosed(truth.astype(np.float32) + 1, truth)
+    assert len(told.elements) == 8 and len(told.map.rows) <= 16 and set("".join(told.map.rows)) == {"#"}
+    assert all(len(row) <= 32 for row in told.map.rows)
+
+
+def columns(*which: int) -> Any:
+    wrong = np.zeros((6, 64), bool)
     wrong[:, list(which)] = True
     return wrong
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "where"),
     [
-        (columns(*range(48, 64)), ["column", "48"]),
-        (columns(*range(0, 64, 32)), ["32th column"]),
-        (columns(7), ["column 7"]),
-        (columns(*range(64)) & (torch.arange(6) >= 4)[:, None], ["axis 0", "from 4"]),
+        (columns(*range(48, 64)), "c >= 48"),
+        (columns(*range(0, 64, 16)), "c = 0, 16, 32, ..."),
+        (columns(*(c for c in range(64) if c % 16)), "c other than 0, 16, 32, ..."),
+        (columns(*(c for c in range(64) if c % 32 >= 20)), "c % 32 >= 20"),
+        (columns(7), "c = 7"),
+        (columns(*range(64)) & (np.arange(6) >= 4)[:, None], "t >= 4"),
+        (np.triu(np.ones((64, 64), bool), 1), "c > t"),
     ],
 )
-def test_where_values_are_wrong_has_a_name(wrong: torch.Tensor, words: list[str]) -> None:
-    truth = torch.randn(6, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    told = pattern(torch.where(wrong, 9.0, truth), truth, wrong)
-    assert all(word in told for word in words), told
+def test_where_values_are_wrong_is_a_condition(wrong: Any, where: str) -> None:
+    truth = np.random.default_rng(1).standard_normal(wrong.shape)
+    given = np.where(wrong, truth * 3 + truth**2, truth)
+    told = diagnosed(given.astype(np.float32), truth, axes=("t", "c"))
+    assert where in told.where and bool(where) == bool(told.where)
 
 
-def test_how_values_are_wrong_has_a_name() -> None:
-    truth = torch.randn(4, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    everywhere = torch.ones_like(truth, dtype=torch.bool)
-    assert "0.125 times" in pattern(truth * 0.125, truth, everywhere)
-    assert "transposed" in pattern(truth.transpose(1, 2), truth, everywhere)
-    assert "shifted" in pattern(truth.roll(1, 2), truth, everywhere)
-    assert pattern(torch.zeros_like(truth), truth, everywhere) == ""
+def test_how_values_are_wrong_has_a_kind() -> None:
+    truth = np.random.default_rng(1).standard_normal((4, 8, 8))
+    kinds = {
+        "times": truth * 0.125,
+        "transposed": np.swapaxes(truth, 1, 2),
+        "shifted": np.roll(truth, 1, 2),
+        "offset": truth + 0.5,
+        "zero": truth * 0,
+        "nan": truth * np.nan,
+        "copied": truth[::-1] * 2,
+        "like": truth**2,
+        "values": truth**3 + 1,
+    }
+    for kind, given in kinds.items():
+        other = [Alternative("the square", truth**2)]
+        told = diagnosed(given.astype(np.float32), truth, inputs={"x": given.astype(np.float32)} if kind == "copied" else {}, alternatives=other)
+        assert told.kind == kind, told
+    unset = np.zeros_like(truth, bool)
+    unset[:, 3] = True
+    told = diagnosed(np.where(unset, np.nan, truth), truth, unset=unset, axes=("b", "t", "c"))
+    assert told.kind == "unset" and told.where == "t = 3" and told.elements[0]["got"] is None
 
 
 @pytest.mark.slow

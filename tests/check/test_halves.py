@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from emulation import needs_compiler
+from gpuless import module
 from rung.check import judge
 from rung.check.report import ALONE, CheckRequest, Report
 from rung.check.runner import Binding, emulated
-from rung.emulator import module
 
 RESIDUAL = """/*---
 idea = "One thread per element."

@@ -21,12 +21,12 @@ import torch
 
 import rung
 from gpt2_models import saved, tokenizer_file
+from gpuless.base import disk_cache
 from rung import RungError, lines
 from rung.check import judge
 from rung.check.judge import report_on, requests
 from rung.check.report import QUICK, CheckRequest, Report
 from rung.cli import main
-from rung.cuda import kept
 from rung.exchange.problem import submission
 from rung.models import resume, tokenizer
 from rung.models.text_files import texts_of
@@ -365,14 +365,14 @@ def test_a_spoilt_entry_of_the_cache_is_none(
 ) -> None:
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path))
     (tmp_path / "made.so").write_bytes(b"code")
-    where = kept.folder("native")
-    entry = kept.put(where, "key", tmp_path / "made.so", {})
-    assert kept.find(where, "key") == entry
+    where = disk_cache.folder("native")
+    entry = disk_cache.put(where, "key", tmp_path / "made.so", {})
+    assert disk_cache.find(where, "key") == entry
     spoil(make)(entry.path if end == ".so" else where / "key.json")
-    assert kept.find(where, "key") is None
+    assert disk_cache.find(where, "key") is None
     (tmp_path / "made.so").write_bytes(b"code")
-    assert kept.find(where, "key") is None and kept.put(where, "key", tmp_path / "made.so", {}) == entry
-    assert kept.find(where, "key") == entry
+    assert disk_cache.find(where, "key") is None and disk_cache.put(where, "key", tmp_path / "made.so", {}) == entry
+    assert disk_cache.find(where, "key") == entry
 
 
 # ---- code that is judged --------------------------------------------------------------------------------------------

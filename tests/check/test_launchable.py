@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuless.compile.elf import sections
 from rung.check.gpu_limits import unfit, unlaunchable
-from rung.cuda.elf import sections
 from rung.dtypes import dtype
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung

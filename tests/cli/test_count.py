@@ -11,9 +11,9 @@ import pytest
 
 import rung
 from emulation import needs_compiler
+from gpuless import machine
 from rung.cli import console, main
 from rung.dtypes import DTYPES
-from rung.emulator import machine
 from rung.profile import emulated
 from rung.rungs import catalogue
 from rung.rungs.base import Subject

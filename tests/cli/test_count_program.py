@@ -12,10 +12,10 @@ import jsonschema
 import pytest
 
 from emulation import needs_compiler
-from rung.emulator import machine
+from gpuless import machine
 
 pytestmark = [needs_compiler, pytest.mark.skipif(bool(machine.unavailable()), reason=machine.unavailable())]
-FOLDER = Path(__file__).parent.parent / "programs"
+FOLDER = Path(__file__).parents[2] / "gpuless/tests/programs"
 SCHEMA = json.loads((files("rung") / "show/document.schema.json").read_text())
 UNNAMED = ("add_constant", "lambdas", "templates_and_lambdas")  # kernels that take a lambda
 RIGHT = [path for path in sorted((FOLDER / "right").glob("*.cu")) if path.stem not in (*UNNAMED, "curand_numbers")]

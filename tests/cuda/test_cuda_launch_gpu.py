@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from gpuless.launch import Build, LaunchConfig
 from rung.cuda.driver import CudaModule, load_module
-from rung.cuda.launch import Build, LaunchConfig
 from rung.errors import RungError
 
 pytestmark = [
@@ -275,7 +275,7 @@ def test_the_same_build_is_loaded_once() -> None:
 def test_occupancy_agrees_with_the_drivers() -> None:
     from cuda.bindings import driver
 
-    from rung.cuda.limits import occupancy
+    from gpuless.facts.limits import occupancy
 
     source = (
         'extern "C" __global__ void k(float* x) { __shared__ float s[N]; s[threadIdx.x] = *x; x[1] = s[1]; }'
@@ -299,7 +299,7 @@ def test_a_failing_kernel_is_named() -> None:
 import torch
 import rung
 from rung.cuda.driver import load_module
-from rung.cuda.launch import Build, LaunchConfig
+from gpuless.launch import Build, LaunchConfig
 from rung.cuda.launcher import synchronize
 from rung.errors import RungError
 source = 'extern "C" __global__ void astray(float* x) { *x = 1; } extern "C" __global__ void next() { }'

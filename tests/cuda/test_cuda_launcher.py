@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from rung.cuda import launcher, tensor_map
+from gpuless import tensor_map
+from gpuless.launch import Argument, Build
+from rung.cuda import launcher
 from rung.cuda.driver import load_module
-from rung.cuda.launch import Argument, Build
 from rung.errors import RungError
 
 

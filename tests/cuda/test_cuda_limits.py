@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rung.cuda import gpus
-from rung.cuda.launch import LaunchConfig
-from rung.cuda.limits import hint, limits, occupancy, refusal
+from gpuless.facts import gpus
+from gpuless.facts.limits import hint, limits, occupancy, refusal
+from gpuless.launch import LaunchConfig
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.operation import Values

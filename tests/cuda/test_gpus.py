@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from gpuless.facts import gpus
+from gpuless.facts.limits import limits, occupancy
 from rung.cli import main
-from rung.cuda import gpus
-from rung.cuda.limits import limits, occupancy
 
 PROGRAM = """
 #include <cstdio>

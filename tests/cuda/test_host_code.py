@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from emulation import needs_compiler, run
-from rung.cuda import nvrtc
-from rung.cuda.host_code import device_part, host_part
-from rung.cuda.launch import Build
-from rung.cuda.source import kernels_in
+from gpuless.compile import nvrtc
+from gpuless.compile.host_code import device_part, host_part
+from gpuless.compile.source import kernels_in
+from gpuless.launch import Build
 from rung.errors import CompileError
 from rung.operation import LADDERS
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung.cuda import tensor_map
-from rung.cuda.tensor_map import TensorMap, packed_strides
+from gpuless import tensor_map
+from gpuless.tensor_map import TensorMap, packed_strides
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.rungs import catalogue

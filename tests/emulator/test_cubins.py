@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from gpuless.compile import elf, nvrtc
+from gpuless.launch import Build
 from rung.cli import main
-from rung.cuda import elf, nvrtc
-from rung.cuda.launch import Build
 
 SOURCE = r"""
 extern "C" __global__ void add(const float* a, const float* b, float* out, int n)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
+
+import emulation
 import test_emulator_groups as groups
 import test_emulator_numbers as numbers
 import test_emulator_tensor_cores as tensor_cores
 import test_emulator_threads as threads
-import torch
-
-import emulation
 
 SIXTEEN = numbers.SIXTEEN
 TESTS: dict[str, Callable[[], None]] = {

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+import gpuless
 from emulation import load, needs_compiler, run
-from rung import emulator
+from gpuless import machine
+from gpuless.compile import sass
+from gpuless.counts import counters
+from gpuless.counts.counters_explained import figures
+from gpuless.launch import LaunchConfig
 from rung.check.operands import Operands
-from rung.cuda import sass
-from rung.cuda.launch import LaunchConfig
 from rung.dtypes import DTYPES
-from rung.emulator import counters, machine
-from rung.emulator.counters_explained import figures
 from rung.errors import EmulatorFault, RungError
 from rung.rungs import catalogue
 
@@ -42,7 +43,7 @@ __global__ void f(float* out, int which) {
     if (threadIdx.x == 0) launches++;
 }
 """
-    module, out = load(source, settings=emulator.Settings(counters=True)), torch.zeros(32)
+    module, out = load(source, settings=gpuless.Settings(counters=True)), torch.zeros(32)
     for which, expected in ((0, 502), (1, 605)):
         module.launch("f", WARP, [("pointer", out), ("i32", which)])
         assert out.tolist() == [expected] * 32
@@ -192,7 +193,7 @@ def counted_and_compared(name: str, arch: str) -> None:
     operands = Operands(rung.operation, values, dtype, rung.operand_names, 1, device="cpu")
     with contextlib.ExitStack() as here:
         launches = here.enter_context(counters.recorded())
-        here.enter_context(emulator.under(counters=True, poison=False, seconds=60.0, arch=arch))
+        here.enter_context(gpuless.under(counters=True, poison=False, seconds=60.0, arch=arch))
         prepared = rung.prepare(operands.tensors, values, dtype, device="emulator")
         operands.keep()
         reference = operands.reference()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rung import emulator
-from rung.emulator import triton as on_machine
+import gpuless
+from gpuless.program import triton as on_machine
 from rung.errors import EmulatorFault
 from rung.rungs import python_module
 
@@ -21,7 +21,7 @@ def launched(tmp_path: Path, text: str, grid: int, *args: object, order: str = "
     path = tmp_path / "kernels.py"
     path.write_text(HEAD + text)
     kernel = python_module.load(path, emulated=True).kernel
-    with on_machine.enabled(), emulator.under(check_races=races, order=order):
+    with on_machine.enabled(), gpuless.under(check_races=races, order=order):
         kernel[(grid,)](*args)
 
 

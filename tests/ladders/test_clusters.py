@@ -4,7 +4,8 @@ import pytest
 import torch
 from test_one_kernel import Division, Text, dims
 
-from rung.cuda import limits, nvrtc
+from gpuless.compile import nvrtc
+from gpuless.facts import limits
 from rung.dtypes import dtype as named
 from rung.models.gpt2.rungs import decode_rungs
 from rung.rungs import catalogue

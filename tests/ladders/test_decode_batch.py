@@ -11,10 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rung import emulator
+import gpuless
+from gpuless.compile import nvrtc
+from gpuless.facts import limits
+from gpuless.launch import LaunchConfig
 from rung.check.judge import check
-from rung.cuda import limits, nvrtc, triton_compile
-from rung.cuda.launch import LaunchConfig
+from rung.cuda import triton_compile
 from rung.dtypes import dtype as named
 from rung.models.gpu.engine import GpuSteps
 from rung.models.load import INNER, load
@@ -133,7 +135,7 @@ def compiled(values: Values, **defines: int) -> Any:
     """The kernels of CUDA alone, as tuned."""
     module = RUNG.load("emulator")  # type: ignore[attr-defined]
     given = {**values, "dtype": "f16", "sm": 90} | {name: choices[0] for name, choices in RUNG.tune.items()}
-    return emulator.load(module.build(module._defines(given) | defines))
+    return gpuless.load(module.build(module._defines(given) | defines))
 
 
 @pytest.mark.parametrize(
@@ -329,10 +331,10 @@ def test_the_order_of_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch, w
     values = dims(B=2, C=48, NH=3, V=140, MAXT=70, L=2)
     tensors, found = inputs(values), []
     for order in ("forward", "reverse", "shuffled"):
-        settings = emulator.Settings(order=order, seed=5, check_races=True)
+        settings = gpuless.Settings(order=order, seed=5, check_races=True)
 
-        def under(build: Any, device: Any, settings: emulator.Settings = settings) -> Any:
-            return emulator.load(build, settings=settings)
+        def under(build: Any, device: Any, settings: gpuless.Settings = settings) -> Any:
+            return gpuless.load(build, settings=settings)
 
         monkeypatch.setattr(module, "_module", under)
         found.append(run(tensors, values, {"KEY_WARPS": warps}))

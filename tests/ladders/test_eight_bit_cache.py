@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from gpuless.compile import nvrtc
+from gpuless.facts import limits
 from rung.check.compare import Measured
 from rung.check.judge import check
 from rung.check.report import LADDER
-from rung.cuda import limits, nvrtc
 from rung.dtypes import DTYPES
 from rung.dtypes import dtype as named
 from rung.operation import Tensors, Values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rung import emulator
+import gpuless
 from rung.dtypes import dtype as named
 from rung.models.family import config_of
 from rung.models.gpt2.rungs import decode_rungs
@@ -71,7 +71,7 @@ def test_rows_beyond_the_cache_harm_nobody_and_steps_follow_one_another() -> Non
     for _ in range(3):
         before = t["k_cache"].clone()
         expected = catalogue.find("decode/few_rows").operation.reference(wide(t), values)
-        with emulator.under(order="shuffled", seed=5):
+        with gpuless.under(order="shuffled", seed=5):
             run.run()
         moved = (t["k_cache"] != before).any(-1).nonzero()[:, [1, 3]].unique(dim=0).tolist()
         assert moved in ([[0, 11], [2, int(t["lengths"][0])]], [[2, int(t["lengths"][0])]])  # the same token again
@@ -83,7 +83,7 @@ def test_rows_beyond_the_cache_harm_nobody_and_steps_follow_one_another() -> Non
 @pytest.mark.slow
 def test_no_access_races() -> None:
     run, t, _ = prepared("few_rows", "bf16", 2)
-    with emulator.under(order="shuffled", seed=7, check_races=True):
+    with gpuless.under(order="shuffled", seed=7, check_races=True):
         run.run()
         run.run()
     assert t["next"].tolist() == t["logits"].argmax(1).tolist()

@@ -160,7 +160,7 @@ FEW_BYTES = {"matmul/28_halves": 8}  # its widest tile has 168 registers, and ne
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", ["matmul", *FUSED])
 def test_nothing_spills_on_hopper(operation: str) -> None:
-    from rung.cuda import nvrtc
+    from gpuless.compile import nvrtc
 
     for rung in catalogue.rungs(operation, libraries=False):
         if not isinstance(rung, CudaRung):

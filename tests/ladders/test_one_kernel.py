@@ -15,8 +15,9 @@ import torch
 from transformers import GPT2LMHeadModel
 
 import gpt2_models as models
-from rung import emulator
-from rung.cuda import limits, nvrtc
+import gpuless
+from gpuless.compile import nvrtc
+from gpuless.facts import limits
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
 from rung.models.gpu.engine import GpuSteps
@@ -303,7 +304,7 @@ def test_the_order_of_threads_changes_nothing() -> None:
     # Not with the race detector: the clock's writer has heard from all its readers, but by relaxed parcels.
     found = []
     for order in ("forward", "reverse", "shuffled"):
-        with emulator.under(order=order, seed=5):
+        with gpuless.under(order=order, seed=5):
             found.append(Text(dims(64, 2), named("bf16"), 23, 4, tuning=FEW_KEYS).write())
     found[0].assert_right()
     for other in found[1:]:

@@ -9,7 +9,7 @@ import pytest
 import test_sample_groups as groups
 import torch
 
-from rung.cuda import nvrtc
+from gpuless.compile import nvrtc
 from rung.errors import RungError
 from rung.models.gpu import token_sampler
 from rung.models.gpu.engine import GpuSteps

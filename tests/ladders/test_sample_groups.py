@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from rung.cuda import nvrtc
+from gpuless.compile import nvrtc
 from rung.dtypes import dtype as named
 from rung.models.gpu.engine import GpuSteps
 from rung.models.load import INNER, load

@@ -19,6 +19,7 @@ import torch
 
 import gpt2_models as models
 import rung
+from gpuless.base.processors import gpu_named
 from rung.errors import RungError
 from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine, Stream
@@ -27,7 +28,6 @@ from rung.models.generate import Run
 from rung.models.load import Model
 from rung.models.options import Completion, Options, Prompt
 from rung.models.sampling import Sampling
-from rung.processors import gpu_named
 
 V, CONTEXT = 400, 256
 

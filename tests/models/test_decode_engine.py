@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gpuless.base.expressions import Number
 from rung.dtypes import dtype as named
 from rung.errors import RungError
-from rung.expressions import Number
 from rung.models.gpt2.rungs import BY_OPERATIONS
 from rung.models.gpu import engine as engine_module
 from rung.models.gpu.engine import GpuSteps

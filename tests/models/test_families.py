@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 import gpt2_models as models
+import gpuless
 import rung
-from rung import emulator
 from rung.errors import RungError
 from rung.models import family
 from rung.models.gpu import recorded
@@ -24,7 +24,7 @@ from rung.models.weights import in_file, weights_of
 
 SIZES = {"width": 64, "context": 48, "vocabulary": 400, "heads": 4, "depth": 3}
 PROMPT = [17, 300, 4, 250, 9]
-emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+emulated = pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 
 
 EACH_ITS_OWN = {"windows": [None, 3, 5], "caps": [None, None, 0.5], "scale": 4.0}

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import gpuless
 import llama_models as models
 import rung
 from llama_models import assert_transformers, ids_of
-from rung import emulator
 from rung.errors import RungError
 from rung.models import family
 from rung.models.gpu import recorded
@@ -22,7 +22,7 @@ from rung.models.operations import step_rungs
 from rung.models.plan import TorchPlan
 from rung.models.weights import in_file, read_weights, weights_of
 
-emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+emulated = pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SLIDING, FULL = "sliding_attention", "full_attention"
 DEVICES = [

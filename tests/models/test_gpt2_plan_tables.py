@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import gpt2_models as models
+import gpuless
 import rung
-from rung import emulator
 from rung.errors import RungError
 from rung.models.load import Model
 from rung.models.operations import PLANS, find, plan_rungs, roles
 from rung.rungs import catalogue
 
-emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+emulated = pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 OF_LLAMA = {name for name in roles() if any(word in name for word in ("rms", "rope", "swiglu", "grouped"))}  # not of GPT-2
 FUSED = {name: role.parts for name, role in roles().items() if role.parts}
 PLAIN = [name for name in PLANS if name not in ("torch", "best")]
@@ -307,7 +307,7 @@ def test_a_window_that_covers_the_context_changes_nothing(folder: Path) -> None:
 
 @pytest.mark.parametrize(("device", "plan"), [("cpu", None), ("emulator", "naive"), ("emulator", "fused")])
 def test_first_tokens_are_seen_beside_the_window(folder: Path, device: str, plan: str | None) -> None:
-    if device == "emulator" and emulator.available() is not None:
+    if device == "emulator" and gpuless.available() is not None:
         pytest.skip("the emulator needs g++")
     prompts = [models.some_ids(9), models.some_ids(5)]
     model = rung.load(folder, device=device, dtype="float32", plan=plan, window=3, global_tokens=2)

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import gpt2_models as models
+import gpuless
 import rung
-from rung import emulator
 from rung.errors import RungError
 from rung.models.load import Model
 
-pytestmark = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+pytestmark = pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 
 FIRST_LADDERS = ("embedding", "layernorm", "softmax", "gelu", "residual")
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import gpt2_models as models
-from rung import dtypes, emulator
-from rung.cuda import nvrtc
-from rung.cuda.launch import Build
+import gpuless
+from gpuless.compile import nvrtc
+from gpuless.launch import Build
+from rung import dtypes
 from rung.models.family import Config, read_config
 from rung.models.gpu import recorded, row_transfer
 from rung.models.gpu.batched_prefill import Prefill
@@ -27,7 +28,7 @@ from rung.rungs import cuda as rungs_cuda
 from rung.rungs.cuda import CudaRung
 from written import written
 
-emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+emulated = pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 CAPACITY = 48
 # What a GPU would run: kernels of the ladders, emulated.
 KERNELS: Rungs = {
@@ -105,7 +106,7 @@ def test_kernels_of_the_ladders_leave_the_same(rungs: Rungs) -> None:
 @emulated
 def test_programs_are_compiled_at_the_same_time_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     config, tensors = state(models.saved(n_layer=2), torch.float32, 1)
-    load, lock, running, most, loaded = emulator.load, threading.Lock(), 0, 0, []
+    load, lock, running, most, loaded = gpuless.load, threading.Lock(), 0, 0, []
 
     def slowly(build: Build) -> object:
         nonlocal running, most
@@ -120,7 +121,7 @@ def test_programs_are_compiled_at_the_same_time_and_each_once(monkeypatch: pytes
                 running -= 1
 
     monkeypatch.setattr(recorded, "processors", lambda: 4)
-    monkeypatch.setattr(emulator, "load", slowly)
+    monkeypatch.setattr(gpuless, "load", slowly)
     rungs_cuda._emulated.cache_clear()
     Prefill(config, tensors, 1, CAPACITY, rungs=KERNELS).prepared(16)
     assert most > 1 and len(loaded) == len(set(loaded))

@@ -13,9 +13,9 @@ import pytest
 
 import gpt2_models
 import hostile
-from rung import files
+from gpuless.base import files
+from gpuless.base.expressions import Names, evaluate
 from rung.errors import RungError
-from rung.expressions import Names, evaluate
 from rung.models.text_files import texts_of
 
 ROOT = Path(__file__).parents[2]

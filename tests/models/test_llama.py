@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+import gpuless
 import llama_models as models
 import rung
-from rung import emulator
 from rung.errors import RungError
 from rung.models import family
 from rung.models.gpu import engine, recorded, slots
@@ -22,7 +22,7 @@ from rung.models.gpu.recorded import StepPass
 from rung.models.operations import step_rungs
 from rung.rungs import catalogue
 
-emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+emulated = pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 slow = pytest.mark.slow
 # One of each kind; the others only in the slow tests.
 FIRST = (0, 1, 2, 6, 9)

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from test_gpu_prefill import CAPACITY, UNEQUAL, assert_transformers, state
 
 import gpt2_models as models
+import gpuless
 import rung
-from rung import emulator
 from rung.errors import RungError
 from rung.models.cpu.plan import CpuPlan
 from rung.models.family import read_config
@@ -35,7 +35,7 @@ from rung.rungs.base import Device
 from written import written
 
 CPU = torch.device("cpu")
-emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+emulated = pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 

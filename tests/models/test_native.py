@@ -18,7 +18,7 @@ import torch
 import gpt2_models as models
 import llama_models
 import rung
-from rung.cuda import kept
+from gpuless.base import disk_cache
 from rung.errors import RungError
 from rung.models import weights as quantize
 from rung.models.cache import Column, Run
@@ -280,7 +280,7 @@ def test_a_cache_made_under_any_umask_can_be_used(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
     before = os.umask(0)
     try:
-        assert [kept.folder("native") for _ in range(2)] == [tmp_path / "cache" / "native"] * 2
+        assert [disk_cache.folder("native") for _ in range(2)] == [tmp_path / "cache" / "native"] * 2
     finally:
         os.umask(before)
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 import gpt2_models as models
+import gpuless
 import rung
-from rung import emulator, operation
+from rung import operation
 from rung.models import operations
 from rung.models.operations import PLANS, Rungs, plan_rungs, prefill_rungs, roles, step_rungs
 from rung.rungs import catalogue
 
-emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+emulated = pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 
 
 def chosen() -> dict[str, dict[str, list[str]]]:

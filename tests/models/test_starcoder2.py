@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+import gpuless
 import llama_models as models
 import rung
 from llama_models import assert_transformers, ids_of
-from rung import emulator
 from rung.errors import RungError
 from rung.models import family
 
-emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+emulated = pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICES = [
     pytest.param("emulator", "best", marks=emulated),

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from emulation import needs_compiler
+from gpuless import module, timing
+from gpuless.compile import nvrtc
+from gpuless.facts import gpus
+from gpuless.launch import Build, LaunchConfig
 from rung.cli import main
-from rung.cuda import gpus, nvrtc
-from rung.cuda.launch import Build, LaunchConfig
-from rung.emulator import module, timing
 from rung.profile import calibration
 
 RECORDED = Path(__file__).parents[2] / "results" / "h100" / "probe.jsonl"

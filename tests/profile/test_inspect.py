@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rung.cuda import sass
-from rung.cuda.limits import occupancy
+from gpuless.compile import sass
+from gpuless.facts.limits import occupancy
 from rung.errors import RungError
 from rung.profile.inspect import inspect
 from rung.profile.resources import Compiled

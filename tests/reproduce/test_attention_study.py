@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from rung import emulator
+import gpuless
 from rung.cli import main
 from rung.errors import RungError
 from rung.models.family import Config
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time there was a"
 Inner = tuple[Config, Weights, list[int]]
 Cost = Callable[[int], float]  # which token of those that a way writes in both passes -> seconds
-emulated = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+emulated = pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gpt2_models as models
-from rung import emulator
+import gpuless
 from rung.models.family import read_config
 from rung.models.plan import TorchPlan
 from rung.models.weights import Linear, read_weights
@@ -15,7 +15,7 @@ from rung.reproduce.climbs.model import Climbed, Climber
 
 NEW = 6
 OPERATIONS = ("embedding", "layernorm", "matmul", "attention", "activation", "residual")
-pytestmark = pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+pytestmark = pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 
 
 @pytest.fixture(scope="module")

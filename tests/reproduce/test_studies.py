@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from rung import emulator
+import gpuless
+from gpuless.compile import nvrtc
 from rung.cli import main
-from rung.cuda import nvrtc
 from rung.errors import RungError
 from rung.models.gpt2.family import GPT2Config
 from rung.reproduce import studies as study
@@ -204,10 +204,10 @@ def test_a_chain_visits_every_line_once_and_comes_back() -> None:
     assert chain.after(64) == 0 and chain.after(3) == seen[3]
 
 
-@pytest.mark.skipif(emulator.available() is not None, reason=str(emulator.available()))
+@pytest.mark.skipif(gpuless.available() is not None, reason=str(gpuless.available()))
 @pytest.mark.parametrize("kernel", ["chase_global", "chase_shared"])
 def test_the_chasing_kernels_end_where_the_chain_says(kernel: str) -> None:
-    module = emulator.load(memory_latency.build(), settings=emulator.Settings())
+    module = gpuless.load(memory_latency.build(), settings=gpuless.Settings())
     chain = memory_latency.chain(64, 1, "cpu")
     memory_latency.walk(module, kernel, chain, 64, 37)
     chain.next[chain.order[5]] = 0  # the chain is cut

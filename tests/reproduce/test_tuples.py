@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gpt2_models as models
-from rung import emulator
+import gpuless
 from rung.cli import main
 from rung.errors import RungError
 from rung.models.family import read_config
@@ -20,7 +20,7 @@ from rung.sweep.slurm import Request
 SIZES = "32,128,5,64,16,32"
 
 
-@pytest.mark.skipif(emulator.available() is not None, reason="the emulator needs g++")
+@pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 def test_each_tuple_has_a_folder_with_its_configuration_and_its_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

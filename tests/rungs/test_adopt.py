@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from emulation import needs_compiler
+from gpuless.base.files import read_text
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
-from rung.files import read_text
 from rung.rungs import adopt, adopt_trial, catalogue, header
 from rung.rungs.cuda import CudaRung
 

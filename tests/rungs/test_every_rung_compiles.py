@@ -10,8 +10,8 @@ import math
 
 import pytest
 
+from gpuless.compile import nvrtc
 from pretended_gpu import pretend
-from rung.cuda import nvrtc
 from rung.dtypes import DTYPES
 from rung.models import operations as tables
 from rung.models.family import parse_config

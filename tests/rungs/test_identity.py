@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuless.compile import nvrtc
 from result_rows import row
-from rung.cuda import nvrtc
 from rung.dtypes import DTYPES
 from rung.operation import LADDERS
 from rung.results import codes, store

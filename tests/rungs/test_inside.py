@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpuless.compile import nvrtc
 from rung.cli import console, main
-from rung.cuda import nvrtc
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.profile import sanitize, stopwatch

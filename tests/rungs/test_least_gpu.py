@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rung.cuda import nvrtc
+from gpuless.compile import nvrtc
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.profile.inspect import inspect

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuless.compile.source import without_comments
 from rung.cli import main
-from rung.cuda.source import without_comments
 from rung.errors import RungError
 from rung.operation import LADDERS
 from rung.rungs import catalogue, difference, header, identity

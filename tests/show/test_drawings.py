@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from emulation import needs_compiler
+from gpuless.counts.counters import TRACED, Sample
 from rung.cli import main
 from rung.dtypes import DTYPES
-from rung.emulator.counters import TRACED, Sample
 from rung.profile import emulated
 from rung.profile.counted import Counted
 from rung.results.row import Row

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from gpuless.base.expressions import Number
 from rung.bench import race as bench
 from rung.dtypes import DTYPES
 from rung.errors import RungError
-from rung.expressions import Number
 from rung.operation import Race
 from rung.results import codes, machine, store
 from rung.results.row import Row as Result

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rung.cuda.launch import occupy_stream
+from gpuless.launch import occupy_stream
 from rung.errors import first_line
 from rung.results import statistics
 

@@ -6,11 +6,11 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpuless.base.expressions import Number, evaluate, names_in
 from rung.check.report import Failure
 from rung.check.shapes import MOST_BYTES, MOST_FLOPS
 from rung.check.trial import WRONG, Trials
 from rung.errors import RungError
-from rung.expressions import Number, evaluate, names_in
 from rung.operation import Case, Values
 
 CALLS, SECONDS = 80, 4.0  # of their runs

@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gpuless.base.processors import cpu_seconds
 from rung import progress
 from rung.apart import how_it_ended
 from rung.check.report import SLOW, Failure
-from rung.processors import cpu_seconds
 from rung.rungs.base import Device
 
 IDLE = 4  # times the limit on CPU time, for a process that only waits

@@ -1,22 +1,33 @@
-"""How far a result is from the float64 reference, and how far it may be."""
+"""How far a result is from the float64 reference, and how far it may be; arrays are numpy's or torch's.
+
+The figures are computed where the result is: with many processes on a GPU even a small query is slow, so that all
+figures of a case are fetched at once.
+"""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-import torch
+import numpy as np
 
+from rung.arrays import Array, namespace, to_float64, to_host
+from rung.check.diagnosis import Diagnosis, diagnose
 from rung.dtypes import Dtype
 
-MANTISSA = {torch.float16: 10, torch.bfloat16: 7}  # bits after the first
+FORMATS = {  # bits of the mantissa after the first, the least normal number and the largest, of formats with few bits
+    "float16": (10, 2.0**-14, 65504.0),
+    "bfloat16": (7, 2.0**-126, (2 - 2.0**-7) * 2.0**127),
+}
 MANY = 400  # enough results for their mean to show how they were rounded
 CUT_OFF = 0.8  # share of the expected shortfall from which results count as truncated
 FEW_EXTREMES = 1e5  # number of results whose largest error is, by chance, within the absolute tolerance
 DRIFT = 0.2  # mean one-sided error allowed for many rounded integers, in units
+
+Problem = Literal["", "exact", "outside", "special", "far", "inexact", "one-sided", "truncated", "custom"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,7 @@ class Deviation:
     problem: str = ""
     integers: bool = False  # where they differ; both may be right, if two choices are equal within rounding
     name: str = ""  # of the output
+    kind: Problem = ""
 
     @property
     def ok(self) -> bool:
@@ -37,8 +49,7 @@ class Deviation:
 
 @dataclass
 class Measured:
-    """An output with its reference (float64), and the figures of their comparison, still on the output's device: with
-    many processes on a GPU even a small query is slow.
+    """An output with its reference (float64), and the figures of their comparison, still on the output's device.
 
     The unit of `atol` is the size of all results or, where sizes differ along the dimension `apart`, of a larger slice.
     `exact` is for integers and for numbers that are only moved, `rounded` for integers whose reference is not rounded;
@@ -46,73 +57,80 @@ class Measured:
     """
 
     name: str
-    out: torch.Tensor
-    reference: torch.Tensor
+    out: Array
+    reference: Array
     dtype: Dtype
     atol: float
     exact: bool = False
     apart: int | None = None
     rounded: bool = False
-    changed: torch.Tensor | None = None
+    changed: Array | None = None
 
     def __post_init__(self) -> None:
-        self.facts = _moved(self.out, self.reference) if self.exact else self._computed()
-        if self.changed is not None and not self.exact:
-            outside = (torch.where(self.changed, 0.0, one.double()) for one in (self.out, self.reference))
-            self.facts = torch.cat([_moved(*outside), self.facts])
+        self.xp = namespace(self.out)
+        self.format = FORMATS.get(str(self.out.dtype).removeprefix("torch."))
+        with _quiet(self.xp):
+            self.facts = self._moved(self.out, self.reference) if self.exact else self._computed()
+            if self.changed is not None and not self.exact:
+                outside = (self.xp.where(self.changed, 0.0, to_float64(one)) for one in (self.out, self.reference))
+                self.facts = self.xp.concatenate([self._moved(*outside), self.facts])
 
-    def _of_interest(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _of_interest(self) -> tuple[Array, Array]:
         """Both in float64, with NaN outside the mask: elements that are NaN on both sides are left out of all
         figures."""
-        both = self.out.double(), self.reference
+        both = to_float64(self.out), to_float64(self.reference)
         if self.changed is None:
             return both
-        out, reference = (torch.where(self.changed, one.double(), torch.nan) for one in both)
+        out, reference = (self.xp.where(self.changed, one, math.nan) for one in both)
         return out, reference
 
-    def _computed(self) -> torch.Tensor:
+    def _computed(self) -> Array:
+        xp = self.xp
         out, reference = self._of_interest()
-        if not out.numel():
-            return out.new_empty(0)
+        if not math.prod(out.shape):
+            return out.reshape(-1)
         whole = out
         if self.rounded:
-            out = _unrounded(out, reference)
-        values, truth, finite = _finite(out, reference)
-        same = (torch.isnan(out) & torch.isnan(reference)) | (out == reference)
-        count = finite.sum()
-        size = truth.norm()
+            out = self._unrounded(out, reference)
+        values, truth, finite = self._finite(out, reference)
+        same = (xp.isnan(out) & xp.isnan(reference)) | (out == reference)
+        count = to_float64(xp.sum(finite))
+        size = xp.sqrt(xp.sum(xp.square(truth)))
         ratio = self._ratio(values, truth, count)
-        norm = (values - truth).norm() / torch.where(size == 0, 1.0, size)
-        special = (~torch.isfinite(out) & finite).any().double(), (~finite & ~same).any().double()
-        facts = [*special, count.double(), ratio.max(), norm]
+        norm = xp.sqrt(xp.sum(xp.square(values - truth))) / xp.where(size == 0, 1.0, size)
+        special = [xp.any(~xp.isfinite(out) & finite), xp.any(~finite & ~same)]
+        facts = [*map(to_float64, special), count, xp.amax(ratio), norm]
         if self.rounded:
-            low = torch.where(finite, truth - whole, 0.0)  # below the truth; times its sign: nearer to zero
-            facts += [off.sum() / torch.where(count == 0, 1, count) for off in (low, low * truth.sign())]
-        elif self.out.dtype in MANTISSA and out.numel() >= MANY:
-            facts += _shortfall(values, truth, self.out.dtype)
-        return torch.stack(facts)
+            low = xp.where(finite, truth - whole, 0.0)  # below the truth; times its sign: nearer to zero
+            facts += [xp.sum(off) / xp.where(count == 0, 1.0, count) for off in (low, low * xp.sign(truth))]
+        elif self.format and math.prod(out.shape) >= MANY:
+            facts += self._shortfall(values, truth)
+        return xp.stack(facts)
 
-    def _ratio(self, values: torch.Tensor, truth: torch.Tensor, count: torch.Tensor | float) -> torch.Tensor:
+    def _ratio(self, values: Array, truth: Array, count: Array | float) -> Array:
         """Each element's error in units of its bound.
 
         Errors after several rounded operators are normally distributed: the largest of n grows as the square root of
         ln n, so that it is larger for the millions of logits of a batch than for those of one text.
         """
-        atol = self.atol * math.sqrt(max(1.0, math.log(max(truth.numel(), 2)) / math.log(FEW_EXTREMES)))
-        unit = (truth.square().sum() / count).sqrt()
+        xp, number = self.xp, math.prod(truth.shape)
+        atol = self.atol * math.sqrt(max(1.0, math.log(max(number, 2)) / math.log(FEW_EXTREMES)))
+        unit = xp.sqrt(xp.sum(xp.square(truth)) / count)
         if self.apart is not None:
-            others = [d for d in range(truth.dim()) if d != self.apart]
-            unit = torch.maximum(unit, truth.square().mean(others, keepdim=True).sqrt())
-        return (values - truth).abs() / (atol * torch.where(unit == 0, 1.0, unit) + self.dtype.rtol * truth.abs())
+            others = tuple(d for d in range(truth.ndim) if d != self.apart)
+            unit = xp.maximum(unit, xp.sqrt(xp.mean(xp.square(truth), axis=others, keepdims=True)))
+        return xp.abs(values - truth) / (atol * xp.where(unit == 0, 1.0, unit) + self.dtype.rtol * xp.abs(truth))
 
     def deviation(self, facts: Sequence[float] | None = None) -> Deviation:
         """The verdict from the figures; copies them to the host first if needed."""
-        infinite, facts = float("inf"), self.facts.tolist() if facts is None else facts
+        infinite, facts = math.inf, self.facts.tolist() if facts is None else facts
         if self.exact:
-            moves = self.out.is_floating_point()
+            moves = "float" in str(self.out.dtype)
             of = "numbers that are only moved" if moves else "integers"
-            problem = f"{self.name}: {facts[0]:.0f} of {self.out.numel()} {of} differ" if facts[0] else ""
-            return Deviation(infinite if moves and problem else facts[0], 0.0, 0.0, problem, not moves, self.name)
+            total = math.prod(self.out.shape)
+            problem = f"{self.name}: {facts[0]:.0f} of {total} {of} differ" if facts[0] else ""
+            element = infinite if moves and problem else facts[0]
+            return Deviation(element, 0.0, 0.0, problem, not moves, self.name, "exact" if problem else "")
         cap = self.dtype.norm_cap
         if not facts:
             return Deviation(0.0, 0.0, cap)
@@ -120,153 +138,123 @@ class Measured:
             moved, *facts = facts
             if moved:
                 problem = f"{self.name}: {moved:.0f} numbers differ where nothing is to be written"
-                return Deviation(infinite, infinite, cap, problem, name=self.name)
+                return Deviation(infinite, infinite, cap, problem, name=self.name, kind="outside")
         not_finite, invalid, counted, worst, relative, *cut_off = facts
         if not_finite or invalid:
-            return Deviation(infinite, infinite, cap, self._special(), name=self.name)
+            return Deviation(infinite, infinite, cap, self._special(), name=self.name, kind="special")
         if not counted:
             return Deviation(0.0, 0.0, cap)
         # The root mean square of n errors has a relative deviation of 1 / sqrt(2 n): three deviations are allowed.
         cap *= 1 + 3 / (2 * counted) ** 0.5
-        problem = ""
-        if worst > 1:
-            problem = self._far_off(counted, worst)
-        elif relative > cap:
-            problem = f"{self.name}: relative error {relative:.2g} in all, over the cap of {cap:.3g}"
-        elif self.rounded:
-            if counted >= MANY and (off := max(map(abs, cut_off))) > DRIFT:
-                problem = f"{self.name}: off by {off:.2f} units to one side on average: not rounded to the nearest"
-        elif cut_off and counted >= MANY and _is_cut_off(*cut_off):
-            problem = f"{self.name}: cut off, not rounded: too small on average"
-        return Deviation(worst, relative, cap, problem, name=self.name)
+        kind, problem = self._judge(counted, worst, relative, cap, cut_off)
+        return Deviation(worst, relative, cap, problem, name=self.name, kind=kind)
 
-    def details(self, infinite: bool = False) -> dict[str, Any]:
-        """Where the worst value is, five pairs around it, how many values are off, and the pattern that they form; the
-        key of the header that would admit them, if one would. `infinite`: whether an input is."""
-        given, truth = self._of_interest()
-        if self.exact:
-            wrong = (given != truth) & ~(given.isnan() & truth.isnan())
-            size = wrong.double()
-        else:
-            held = torch.where(given.isfinite(), given, torch.nan)
-            values, right, finite = _finite(held, truth)
-            ratio = self._ratio(values, right, finite.sum())
-            size = torch.where(held.isnan() & ~truth.isnan(), torch.inf, ratio)
-            wrong = size > 1
-        if not wrong.numel() or not wrong.any():
-            return {}
-        at = int(size.flatten().argmax())
-        index = [int(i) for i in torch.unravel_index(torch.tensor(at), wrong.shape)]
-        last = wrong.shape[-1] if wrong.dim() else 1
-        first = max(at - at % last, min(at - 2, at - at % last + last - 5))
-        pairs = [
-            {"index": [*index[:-1], i % last], "expected": float(truth.flatten()[i]), "got": float(given.flatten()[i])}
-            for i in range(max(first, 0), min(max(first, 0) + 5, at - at % last + last))
-        ]
-        found = {"output": self.name, "shape": list(wrong.shape), "worst": index, "pairs": pairs}
-        at_nan, is_nan = (bool((values.isnan() | ~wrong).all()) for values in (truth, given))
-        would = "loses_nan" if at_nan else "only_finite" if infinite and is_nan else ""
-        key = {"admitted_by": would} if would else {}
-        return {**found, "wrong": int(wrong.sum()), "pattern": pattern(given, truth, wrong), **key}
+    def _judge(
+        self, counted: float, worst: float, relative: float, cap: float, cut_off: Sequence[float]
+    ) -> tuple[Problem, str]:
+        """What is wrong with finite results, and how it is said."""
+        if worst > 1:
+            return "far", self._far_off(counted, worst)
+        if relative > cap:
+            return "inexact", f"{self.name}: relative error {relative:.2g} in all, over the cap of {cap:.3g}"
+        if self.rounded:
+            if counted >= MANY and (off := max(map(abs, cut_off))) > DRIFT:
+                return "one-sided", (
+                    f"{self.name}: off by {off:.2f} units to one side on average: not rounded to the nearest"
+                )
+        elif cut_off and counted >= MANY and _is_cut_off(*cut_off):
+            return "truncated", f"{self.name}: cut off, not rounded: too small on average"
+        return "", ""
+
+    def differences(self) -> tuple[Any, Any, Any]:
+        """On the host, in float64: the output, the reference, and each element's error in units of its bound."""
+        xp = self.xp
+        with _quiet(xp):
+            given, truth = self._of_interest()
+            if self.exact:
+                right = to_float64(xp.asarray(self.reference, dtype=self.out.dtype))
+                size = to_float64((given != right) & ~(xp.isnan(given) & xp.isnan(right))) * 2
+            else:
+                values, right, finite = self._finite(given, truth)
+                ratio = self._ratio(values, right, to_float64(xp.sum(finite)))
+                same = (xp.isnan(given) & xp.isnan(truth)) | (given == truth)
+                size = xp.where(~(finite & xp.isfinite(given)) & ~same, math.inf, ratio)
+        return to_host(given), to_host(truth), to_host(size)
+
+    def diagnosis(self, *, infinite: bool = False, **about: Any) -> Diagnosis | None:
+        """What is wrong, and what the wrong elements have in common; None if every element is within its bound.
+
+        `infinite`: whether an input is. The facts name the key of the header that would admit the result, if one would.
+        """
+        given, truth, error = self.differences()
+        found = diagnose(self.name, given, truth, error, **about)
+        if found is None:
+            return None
+        wrong = error > 1
+        at_nan, is_nan = (bool((np.isnan(one) | ~wrong).all()) for one in (truth, given))
+        key = "loses_nan" if at_nan else "only_finite" if infinite and is_nan else ""
+        return replace(found, facts={"admitted_by": key}) if key else found
 
     def _far_off(self, counted: float, worst: float) -> str:
         given, truth = self._of_interest()
         if self.rounded:
-            given = _unrounded(given, truth)
-        values, truth, _ = _finite(given, truth)
+            given = self._unrounded(given, truth)
+        values, truth, _ = self._finite(given, truth)
         ratio = self._ratio(values, truth, counted)
-        at = int(ratio.argmax())
+        at = int(self.xp.argmax(ratio))
         return (
-            f"{self.name}: {float((ratio > 1).sum()) / counted:.1%} of the values are off; the worst is "
-            f"{float(values.flatten()[at]):.6g} instead of {float(truth.flatten()[at]):.6g} ({worst:.3g} x the bound)"
+            f"{self.name}: {float(self.xp.sum(ratio > 1)) / counted:.1%} of the values are off; the worst is "
+            f"{float(values.reshape(-1)[at]):.6g} instead of {float(truth.reshape(-1)[at]):.6g} "
+            f"({worst:.3g} x the bound)"
         )
 
     def _special(self) -> str:
+        xp = self.xp
         out, reference = self._of_interest()
-        not_finite = ~torch.isfinite(out) & torch.isfinite(reference)
-        count, nan = int(not_finite.sum()), int((torch.isnan(out) & not_finite).sum())
+        not_finite = ~xp.isfinite(out) & xp.isfinite(reference)
+        count, nan = int(xp.sum(not_finite)), int(xp.sum(xp.isnan(out) & not_finite))
         if not count:
             return f"{self.name}: NaN or infinity of the reference is missing"
-        return f"{self.name}: {count} of {self.out.numel()} values are {'NaN' if nan == count else 'NaN or infinite'}"
+        of = math.prod(self.out.shape)
+        return f"{self.name}: {count} of {of} values are {'NaN' if nan == count else 'NaN or infinite'}"
+
+    def _unrounded(self, out: Array, reference: Array) -> Array:
+        """The number nearest to the reference among all that round to these integers."""
+        return self.xp.minimum(self.xp.maximum(reference, out - 0.5), out + 0.5)
+
+    def _moved(self, out: Array, reference: Array) -> Array:
+        xp = self.xp
+        right = xp.asarray(reference, dtype=out.dtype)
+        return to_float64(xp.sum((out != right) & ~((out != out) & (right != right)))).reshape(1)
+
+    def _finite(self, out: Array, reference: Array) -> tuple[Array, Array, Array]:
+        """Both, with zeros in place of non-finite numbers, and a mask of the reference's finite ones."""
+        xp, finite = self.xp, self.xp.isfinite(reference)
+        return xp.where(finite & xp.isfinite(out), out, 0.0), xp.where(finite, reference, 0.0), finite
+
+    def _shortfall(self, out: Array, truth: Array) -> list[Array]:
+        """Count, mean shortfall (towards zero) and expected shortfall under truncation of the results that can show
+        it, in units in the last place (ulps)."""
+        assert self.format
+        xp, (mantissa, tiny, largest) = self.xp, self.format
+        size = xp.abs(truth)
+        place = xp.exp2(to_float64(xp.frexp(size)[1]) - 1.0 - mantissa)  # the value of the last bit
+        short, cut = (xp.round(size / place) - xp.abs(out) / place), _fraction(xp, size / place)
+        near = (size > tiny) & (size < largest) & (xp.abs(short) <= 2)  # larger errors have another cause
+        count = to_float64(xp.sum(near))
+        return [count, xp.sum(xp.where(near, short, 0.0)) / count, xp.sum(xp.where(near, cut, 0.0)) / count]
 
 
-def pattern(given: torch.Tensor, truth: torch.Tensor, wrong: torch.Tensor) -> str:
-    """What the wrong values have in common, in words; empty if nothing simple."""
-    if wrong.dim() == 0 or wrong.all() or int(wrong.sum()) < 2:
-        return _relation(given, truth) if wrong.all() else ""
-    for axis in range(wrong.dim()):
-        size = wrong.shape[axis]
-        others = [d for d in range(wrong.dim()) if d != axis]
-        some = wrong.sum(others).bool() if others else wrong
-        at = some.nonzero().flatten().tolist()
-        if size < 2 or len(at) == size:
-            continue
-        name = "column" if axis == wrong.dim() - 1 else f"index of axis {axis}"
-        if len(at) == 1:
-            return f"only {name} {at[0]} of {size}"
-        if at[-1] - at[0] == len(at) - 1:
-            if at[-1] == size - 1:
-                return f"every {name} from {at[0]} on, of {size}"
-            return f"{name} {at[0]} to {at[-1]} of {size}"
-        steps = {b - a for a, b in itertools.pairwise(at)}
-        if len(steps) == 1:
-            return f"every {steps.pop()}th {name}, from {at[0]} on"
-    return _relation(given, truth)
-
-
-def _relation(given: torch.Tensor, truth: torch.Tensor) -> str:
-    """How wrong values follow from right ones: a constant factor, a transposition, a shift by one."""
-    if not (bool(given.isfinite().all()) and bool(truth.isfinite().all())) or truth.numel() < 3:
-        return ""
-
-    def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-        return float((one - other).double().norm()) <= 1e-2 * float(other.double().norm())
-
-    factor = float((given * truth).sum() / (truth * truth).sum()) if bool(truth.any()) else 0.0
-    if abs(factor) > 1e-3 and abs(factor - 1) > 1e-2 and alike(given, truth * factor):
-        return f"every value is {factor:.4g} times what it should be"
-    if truth.dim() > 1 and truth.shape[-1] > 1 and truth.shape[-2] > 1:
-        turned = truth.transpose(-1, -2).reshape(truth.shape)
-        if alike(given, turned):
-            return "the last two axes are transposed"
-    for axis in range(truth.dim()):
-        size = truth.shape[axis]
-        for by in (1, -1) if size > 2 else ():
-            here, there = (0, 1) if by == 1 else (1, 0)
-            if alike(given.narrow(axis, here, size - 1), truth.narrow(axis, there, size - 1)):
-                return f"shifted by one along axis {axis}"
-    return ""
-
-
-def _unrounded(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """The number nearest to the reference among all that round to these integers."""
-    return torch.minimum(torch.maximum(reference, out - 0.5), out + 0.5)
-
-
-def _moved(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    right = reference.to(out.dtype)
-    return ((out != right) & ~(torch.isnan(out) & torch.isnan(right))).sum().double().view(1)
-
-
-def _finite(out: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Both, with zeros in place of non-finite numbers, and a mask of the reference's finite ones."""
-    finite = torch.isfinite(reference)
-    return torch.where(finite & torch.isfinite(out), out, 0.0), torch.where(finite, reference, 0.0), finite
-
-
-def _shortfall(out: torch.Tensor, truth: torch.Tensor, kind: torch.dtype) -> list[torch.Tensor]:
-    """Count, mean shortfall (towards zero) and expected shortfall under truncation of the results that can show it, in
-    units in the last place (ulps)."""
-    size = truth.abs()
-    info = torch.finfo(kind)
-    place = torch.exp2(torch.frexp(size).exponent - 1.0 - MANTISSA[kind])  # the value of the last bit
-    rounded = truth.to(kind).double().abs()
-    short, cut = (rounded - out.abs()) / place, (rounded - (size / place).floor() * place) / place
-    near = (size > info.tiny) & (size < info.max) & (short.abs() <= 2)  # larger errors have another cause
-    count = near.sum().double()
-    return [count, torch.where(near, short, 0.0).sum() / count, torch.where(near, cut, 0.0).sum() / count]
+def _fraction(xp: Any, units: Array) -> Array:
+    """What truncation takes from the number that rounding gives."""
+    return xp.round(units) - xp.floor(units)
 
 
 def _is_cut_off(count: float, short: float, cut: float) -> bool:
     """Whether the mean shortfall of the results shows that their last bits were truncated."""
     return count >= MANY and cut > 0.1 and short > CUT_OFF * cut
+
+
+def _quiet(xp: Any) -> Any:
+    """numpy warns where torch does not: infinities and NaN are expected here."""
+    return xp.errstate(all="ignore") if hasattr(xp, "errstate") else contextlib.nullcontext()

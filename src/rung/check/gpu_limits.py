@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rung.cuda import gpus, limits
-from rung.cuda.launch import Build, LaunchConfig
+from gpuless.facts import gpus, limits
+from gpuless.launch import Build, LaunchConfig
 from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.operation import Values
@@ -32,7 +32,7 @@ def unlaunchable(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None) ->
 
 def unfit(rung: CudaRung, planned: Sequence[Planned]) -> str:
     """Why the compiled kernels cannot be launched; empty if they can. This may run beside the emulator."""
-    from rung.cuda import nvrtc
+    from gpuless.compile import nvrtc
 
     try:
         for build, launches in planned:

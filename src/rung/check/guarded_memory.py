@@ -79,9 +79,9 @@ class GuardedStorage:
         raw = self._memory(name, room, start)
         self.blocks[name] = Block(raw, start, start + size)
         if self.device != "cuda":
-            from rung import emulator
+            import gpuless
 
-            emulator.mark_data(raw, start, start + size)
+            gpuless.mark_data(raw, start, start + size)
         self._painted = None
         self.poison(name, self._first)
         return raw[start : start + size].view(dtype).view(shape)
@@ -95,11 +95,11 @@ class GuardedStorage:
 
     def only_read(self, operands: Iterable[Operand]) -> None:
         """Nothing may write to these tensors, not even the values that they hold."""
-        from rung import emulator
+        import gpuless
 
         for operand in operands if self.device != "cuda" else ():
             block = self.blocks[operand.name]
-            emulator.mark_data(block.raw, block.start, block.end, written=False, constant=operand.constant)
+            gpuless.mark_data(block.raw, block.start, block.end, written=False, constant=operand.constant)
 
     def _bands(self) -> list[torch.Tensor]:
         return [band for b in self.blocks.values() for band in (b.raw[: b.start], b.raw[b.end :])]
@@ -169,10 +169,10 @@ def _on_gpu(size: int) -> torch.Tensor:
 
 
 def _on_cpu(size: int, near: int) -> torch.Tensor:
-    from rung import emulator
+    import gpuless
 
-    if emulator.available() is None:
-        return emulator.guarded_empty(size, near)
+    if gpuless.available() is None:
+        return gpuless.guarded_empty(size, near)
     return torch.empty(size, dtype=torch.uint8)
 
 

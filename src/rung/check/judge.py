@@ -16,6 +16,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from gpuless.base.processors import processors
+from gpuless.compile.source import without_comments
+from gpuless.counts.coverage import OF_TRITON, SPACES, Coverage, merged, unreached
 from rung import progress
 from rung.apart import Apart
 from rung.check.child import copied, copies
@@ -26,14 +29,11 @@ from rung.check.sandbox import Sandbox, computes_beside
 from rung.check.schedule import Procedure, afterwards, shape_text
 from rung.check.shapes import MOST_FLOPS
 from rung.check.trial import WRONG, Trials
-from rung.cuda.source import without_comments
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.emulator.coverage import OF_TRITON, SPACES, Coverage, merged, unreached
 from rung.errors import CompileError, EmulatorFault, RungError, first_line
 from rung.lazy import torch
 from rung.operation import Case, Values
-from rung.processors import processors
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
@@ -304,7 +304,7 @@ def _compiled_for_a_gpu(
         raise Failure(reason, "launch")
 
     def compiled() -> str:
-        from rung.cuda import nvrtc
+        from gpuless.compile import nvrtc
 
         try:
             nvrtc.version()
@@ -348,9 +348,9 @@ def _cannot_run(rung: Rung, device: Device) -> str | None:
     if rung.emulate:
         return rung.emulate
     if isinstance(rung, CudaRung):
-        from rung import emulator
+        import gpuless
 
-        return emulator.available()
+        return gpuless.available()
     return None
 
 

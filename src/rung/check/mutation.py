@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpuless.base.files import read_text
+from gpuless.compile import elf, nvrtc
+from gpuless.compile.source import code_only
 from rung.check.judge import check
 from rung.check.processes import work_through
 from rung.check.report import ALONE, THOROUGH, Effort, Report
 from rung.check.runner import LocalRunner
 from rung.check.sandbox import Sandbox
-from rung.cuda import elf, nvrtc
-from rung.cuda.source import code_only
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
-from rung.files import read_text
 from rung.results import machine
 from rung.results.row import Row
 from rung.rungs import catalogue, identity

@@ -20,6 +20,7 @@ from functools import cache
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
+from gpuless.base.processors import processors
 from rung.apart import Apart, interrupts_ignored
 from rung.check.child import reused
 from rung.check.judge import report_on
@@ -27,7 +28,6 @@ from rung.check.report import CheckRequest, Report
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.precision import one_thread
-from rung.processors import processors
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Rung
 from rung.rungs.compile_ahead import Compilers

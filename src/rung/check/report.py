@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from rung.cuda.source import Unreached
+from gpuless.compile.source import Unreached
 from rung.rungs.base import Device, Rung
 
 if TYPE_CHECKING:

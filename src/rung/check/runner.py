@@ -18,16 +18,18 @@ from typing import Literal, Protocol
 
 import torch
 
-from rung import emulator
+import gpuless
+from gpuless import without_launches
+from gpuless.compile.source import without_comments
+from gpuless.counts import coverage
+from gpuless.launch import occupy_stream
+from gpuless.program import triton
+from gpuless.program.pretended import Tuned
 from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
 from rung.check.operands import Operands
 from rung.check.report import RAISED, Failure
-from rung.cuda.launch import occupy_stream
-from rung.cuda.pretended import Tuned
-from rung.cuda.source import without_comments
 from rung.dtypes import Dtype, element
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import coverage, triton, without_launches
 from rung.errors import RungError, first_line
 from rung.operation import Tensors, Values
 from rung.rungs import base
@@ -78,7 +80,7 @@ class LocalRunner:
         self.device = device
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()  # computation outside its own kernels
-        self._atomics_before = emulator.atomics_ran()
+        self._atomics_before = gpuless.atomics_ran()
 
     def __enter__(self) -> LocalRunner:
         return self
@@ -89,17 +91,17 @@ class LocalRunner:
     @property
     def atomics(self) -> bool:
         """Whether emulated kernels have used any atomics so far."""
-        return emulator.atomics_ran() != self._atomics_before
+        return gpuless.atomics_ran() != self._atomics_before
 
     @property
     def steps(self) -> int:
         """Instructions of emulated warps so far."""
-        return emulator.steps()
+        return gpuless.steps()
 
     @property
     def unwritten(self) -> str:
         """The last read of shared or local memory that nothing had written, as a sentence; empty if there was none."""
-        return emulator.unwritten_read() if self.device != "cuda" else ""
+        return gpuless.unwritten_read() if self.device != "cuda" else ""
 
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
@@ -163,7 +165,7 @@ class Probe:
 def probe(rung: Rung, asked: Probe) -> list[list[int]]:
     """Of the calls, which are in the order of their sizes, the smallest run and in turn others, in coarse and then in
     fine steps, but for those behind ENOUGH that reach each place. A call that is stopped reaches what it did before."""
-    before, of, dtype, began = coverage.take(), rung.operation, dtype_named(asked.dtype), emulator.steps()
+    before, of, dtype, began = coverage.take(), rung.operation, dtype_named(asked.dtype), gpuless.steps()
     reaching, found = [list[int]() for _ in asked.wanted], [list[int]() for _ in asked.calls]
     builds, calls = set[object](), 0
 
@@ -175,14 +177,14 @@ def probe(rung: Rung, asked: Probe) -> list[list[int]]:
 
     def empty(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
         size = math.prod(shape) * kind.itemsize
-        return emulator.guarded_empty(size, filled=False)[:size].view(kind).view(shape)
+        return gpuless.guarded_empty(size, filled=False)[:size].view(kind).view(shape)
 
     numbers = range(len(found))
     for number in dict.fromkeys(itertools.chain(*zip(numbers, sorted(numbers, key=lambda n: -(n & -n)), strict=True))):
         values = asked.calls[number]
         if all(some[ENOUGH - 1 : ENOUGH] and some[ENOUGH - 1] < number for some in reaching):
             continue
-        if emulator.steps() - began + calls * PROBED + len(builds) * BUILT > asked.steps:
+        if gpuless.steps() - began + calls * PROBED + len(builds) * BUILT > asked.steps:
             break
         calls += 1
         if isinstance(rung, CudaRung) and not admits(rung.build(values, dtype, asked.tuning)):
@@ -191,7 +193,7 @@ def probe(rung: Rung, asked: Probe) -> list[list[int]]:
             sizes = {o.name: o for o in map(of.operand, asked.names) if o.view_of is None}
             owned = {n: empty("", o.size(values), element(o.dtype, dtype)) for n, o in sizes.items()}
             tensors = of.viewed(owned, asked.names, values)
-            with emulator.under(steps=MOST_STEPS, coverage=True, few=True):
+            with gpuless.under(steps=MOST_STEPS, coverage=True, few=True):
                 rung.prepare(tensors, values, dtype, device="emulator", tuning=asked.tuning, empty=empty).run()
         found[number] = coverage.ran_among(coverage.take(), asked.wanted)
         for place in found[number]:
@@ -226,7 +228,7 @@ def _begun(prepared: Prepared) -> Prepared:
     run = prepared.run
 
     def begun() -> None:
-        emulator.begin()
+        gpuless.begin()
         run()
 
     return replace(prepared, run=begun)
@@ -238,7 +240,7 @@ def emulated(device: Device, how: Binding, order: Order = "forward", took: float
     if device == "cuda":
         return nullcontext()
     seconds = min(UNKNOWN, max(LEAST_SECONDS, LONGER * took)) if took else UNKNOWN
-    return emulator.under(order=order, seed=SEED, seconds=seconds, check_races=True, coverage=how.coverage)
+    return gpuless.under(order=order, seed=SEED, seconds=seconds, check_races=True, coverage=how.coverage)
 
 
 class Copies(Protocol):

@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
-from rung import emulator
+import gpuless
+from gpuless.counts import coverage
+from gpuless.program.pretended import Tuned
 from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure, Verdict
 from rung.check.runner import STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
-from rung.cuda.pretended import Tuned
-from rung.emulator import coverage
 from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
 from rung.rungs import identity
 from rung.rungs.base import Device, Rung
@@ -54,8 +54,8 @@ class Sandbox(LocalRunner):
         self.library_calls: set[str] = set()
         self._slow = False
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
-        if device == "emulator" and emulator.available() is None:
-            emulator.compiled()  # once for a machine; it is not the rung's time
+        if device == "emulator" and gpuless.available() is None:
+            gpuless.compiled()  # once for a machine; it is not the rung's time
         self._child = taken(device, rung.operation.name, str(rung.path), mirrored)
 
     def clock(self) -> float:
@@ -191,7 +191,7 @@ IMPORTS = {
 }
 SETTINGS = ("environ", "getenv")  # of os
 HIDDEN = ("torch.utils", "torch.library", "torch._", "torch.multiprocessing", "triton.runtime.interpreter")
-OF_RUNG = ("rung.emulator", "rung.cuda", "rung.rungs", "rung.dtypes", "rung.precision")
+OF_RUNG = ("gpuless", "rung.cuda", "rung.rungs", "rung.dtypes", "rung.precision")
 NAMES = {
     *("__import__", "__builtins__", "eval", "exec", "compile", "globals", "vars", "setattr", "numpy", "tolist", "_C"),
     *("ctypes", "from_dlpack", "__dlpack__", "untyped_storage", "system", "fork", "popen", "_getframe", "getattr"),

@@ -19,13 +19,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rung import emulator
+import gpuless
+from gpuless import launches_ran
+from gpuless.counts import coverage
+from gpuless.program import pretended
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
 from rung.check.report import Failure
 from rung.check.runner import Binding, LocalCall, Probe, prepare, probe
-from rung.cuda import pretended
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import coverage, launches_ran
 from rung.errors import EmulatorFault, RungError, first_line
 from rung.operation import Operand, Tensors
 from rung.rungs import catalogue
@@ -174,10 +175,10 @@ class _Judged:
         return listed
 
     def _map(self, block: dict[str, Any], file: int, operand: Operand, near: int) -> torch.Tensor:
-        if self.device == "emulator" and not self.mirrored and emulator.available() is None:
-            raw = emulator.guarded_file(file, block["bytes"], near)
+        if self.device == "emulator" and not self.mirrored and gpuless.available() is None:
+            raw = gpuless.guarded_file(file, block["bytes"], near)
             written, constant = operand.written, operand.constant
-            emulator.mark_data(raw, block["start"], block["end"], written=written, constant=constant)
+            gpuless.mark_data(raw, block["start"], block["end"], written=written, constant=constant)
             return raw
         return torch.from_file(f"/dev/fd/{file}", shared=True, size=block["bytes"], dtype=torch.uint8)
 
@@ -204,7 +205,7 @@ class _Judged:
             call.replayed() if what["do"] == "replayed" else call.unlaunched()
         if damage := scratch.damaged():
             raise RungError(damage)
-        told = {"atomics": emulator.atomics_ran(), "unwritten": emulator.unwritten_read()}
+        told = {"atomics": gpuless.atomics_ran(), "unwritten": gpuless.unwritten_read()}
         return {**told, "library": sorted(self.elsewhere) if what["do"] == "run" else []}
 
 
@@ -243,7 +244,7 @@ def main(settings: dict[str, Any]) -> None:
             answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
         except BaseException as error:
             answer = {"error": first_line(f"{type(error).__name__}: {error}")}
-        answer |= {"steps": emulator.steps(), "tuned": pretended.tuned()}
+        answer |= {"steps": gpuless.steps(), "tuned": pretended.tuned()}
         try:
             os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
         except OSError:  # the rung has closed it: an end without an answer is a failure

@@ -23,17 +23,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gpuless.base.processors import available_memory
+from gpuless.counts.coverage import OF_TRITON, SPACES, merged, missed
+from gpuless.facts import gpus
 from rung.check.advice import Advice
 from rung.check.guarded_memory import ALL
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding, capped
 from rung.check.shapes import MOST_BYTES, MOST_FLOPS, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
-from rung.cuda import gpus
-from rung.emulator.coverage import OF_TRITON, SPACES, merged, missed
 from rung.errors import RungError, TooLarge
 from rung.operation import Case, Operation, Values
-from rung.processors import available_memory
 from rung.rungs import catalogue
 from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung

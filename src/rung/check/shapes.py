@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import add, floordiv, lshift, mod, mul, rshift, sub
 
+from gpuless.compile.source import without_comments
+from gpuless.counts.coverage import Place
 from rung.check.report import RAISED, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding, Probe
 from rung.check.trial import SEEDS, Ran, Trial, Trials
-from rung.cuda.source import without_comments
-from rung.emulator.coverage import Place
 from rung.errors import CompileError, EmulatorFault, TooLarge
 from rung.operation import Case, Values
 from rung.rungs.base import Rung

@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 
-from rung.check.compare import Deviation
+from gpuless import EmulatorFault
+from gpuless.counts.coverage import Coverage
+from rung.check.compare import Deviation, Measured
+from rung.check.diagnosis import index_names
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
 from rung.check.operands import Operands
 from rung.check.report import ADMITS, SLOW, CheckRequest, Failure, Report, admitted_by
 from rung.check.runner import STALLS, Binding, LocalRunner, Order, blamed
 from rung.dtypes import Dtype
-from rung.emulator import EmulatorFault
-from rung.emulator.coverage import Coverage
 from rung.errors import RungError
 from rung.operation import Case, Tensors, Values
 from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
@@ -393,11 +394,16 @@ class Trial:
             self.report.norm = max(self.report.norm, deviation.norm * self.report.norm_cap / deviation.norm_cap)
         if not deviation.ok:
             self.integers_differ = deviation.integers
-            measured = (m for m in self.operands.last if m.name == deviation.name)
-            where = next((m.details(self.operands.infinite) for m in measured), {})
+            measured = next((m for m in self.operands.last if m.name == deviation.name), None)
+            found = measured and measured.diagnosis(infinite=self.operands.infinite, axes=self._axes(measured))
+            where = found.as_json() if found else {}
             self.report.failure = {**self.of.call_facts(self.values, self.names), **where}
             reads = self.of.host.unwritten
             raise Failure((self._never_written() or deviation.problem) + (f"; {reads}" if reads else ""), "values")
+
+
+    def _axes(self, measured: Measured) -> tuple[str, ...]:
+        return index_names(self.operation.operand(measured.name).shape, measured.out.ndim)
 
 
 def _alignment(rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None, device: Device) -> int:

@@ -192,11 +192,11 @@ def _begun(verb: str, function: Callable[..., None]) -> Callable[..., None]:
             if isinstance(value, float) and not math.isfinite(value):
                 raise RungError(f"--{name.strip('_').replace('_', '-')} is {value}; give a finite number.")
         if verb in COMPILING or os.environ.get("RUNG_CACHE"):
-            from rung.cuda import kept
+            from gpuless.base import disk_cache
 
-            kept.settle()
+            disk_cache.settle()
             if verb in COMPILING:
-                kept.require()
+                disk_cache.require()
         try:
             function(*args, **options)
         except RungError as error:

@@ -26,8 +26,8 @@ def calibrate(
 
     Examples: rung calibrate · rung calibrate --from probe.jsonl -o constants.toml
     """
-    from rung.cuda import gpus
-    from rung.emulator import timing
+    from gpuless import timing
+    from gpuless.facts import gpus
     from rung.errors import RungError
     from rung.profile import calibration
     from rung.results import machine, store

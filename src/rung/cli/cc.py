@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from gpuless.program import nvcc
 from rung import progress
 from rung.cli.ending import exit_code_of
-from rung.emulator import nvcc
 
 
 def cc(words: list[str]) -> int:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from gpuless.base.files import read_text
 from rung import progress
 from rung.cli import console, cubins, options
 from rung.cli.ending import exit_code_of
 from rung.errors import RungError
-from rung.files import read_text
 from rung.profile.cubins import Launch
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ def check(
         raise typer.Exit(cubins.check(Path(rung), launch, json=json))
     if launch.given:
         raise RungError(f"{launch.given[0]} is of a cubin by itself, as in `rung check k.cubin --grid 4 --block 256`.")
+    from gpuless.compile.source import kernels_in
     from rung.check import child
     from rung.check.first_look import doubted, first_look
     from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, exit_code
-    from rung.cuda.source import kernels_in
     from rung.dtypes import dtype as dtype_named
     from rung.rungs import catalogue
     from rung.rungs.cuda import CudaRung

@@ -121,7 +121,7 @@ def _tell(
     json: bool, code: int = 0, findings: Sequence[dict[str, Any]] = (), **more: Any,
 ) -> None:  # fmt: skip
     """Prints counts and goals; a missed goal ends with 1."""
-    from rung.emulator.counters_explained import judge_goals
+    from gpuless.counts.counters_explained import judge_goals
     from rung.show import document
 
     judged = judge_goals(goals, every[0].kernels) if every[0].kernels else []
@@ -185,8 +185,10 @@ def predict_program(
     words: Sequence[str], include: Sequence[str], define: Sequence[str], gpu: str, *, json: bool = False
 ) -> None:
     """Predicts the times of a program's launches on a GPU; what they compute is not computed whole."""
-    from rung.cuda import gpus
-    from rung.emulator import counting, executable, running, timing
+    from gpuless import timing
+    from gpuless.counts import counting
+    from gpuless.facts import gpus
+    from gpuless.program import executable, running
     from rung.profile.prediction import Prediction
 
     of = gpus.find(gpu)
@@ -212,7 +214,8 @@ def of_program(
     *, lines: bool = False, goals: Sequence[str] = (), json: bool = False,
 ) -> None:  # fmt: skip
     """Runs a program and prints what its kernels asked of memory; ends with its exit code."""
-    from rung.emulator import counting, executable, running
+    from gpuless.counts import counting
+    from gpuless.program import executable, running
     from rung.profile.counted import Counted
     from rung.show import document
 

@@ -10,7 +10,7 @@ from rung.profile.cubins import Launch, read
 
 def check(path: Path, launch: Launch, *, json: bool) -> int:
     """Runs the kernel in several orders; prints what is wrong. The exit code."""
-    from rung.emulator import cubins
+    from gpuless import cubins
     from rung.show import document
 
     of, kernel, given = read(path, launch)

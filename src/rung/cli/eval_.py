@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rung import files
+from gpuless.base import files
 from rung.cli import options
 from rung.errors import RungError, first_line, with_extra
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from gpuless.base.files import read_text, shown, whole
 from rung.cli import options
 from rung.errors import RungError
-from rung.files import read_text, shown, whole
 from rung.models import resume
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuless.base.files import shown, whole
 from rung.errors import RungError
-from rung.files import shown, whole
 
 if TYPE_CHECKING:
     from rung.rungs.cuda import CudaRung

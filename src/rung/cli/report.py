@@ -25,7 +25,7 @@ def report(
 
     Examples: rung report · rung report results/h200 -o h200.html · rung report --compile
     """
-    from rung.cuda import limits
+    from gpuless.facts import limits
     from rung.results import current, store
     from rung.rungs import catalogue
     from rung.show.report import page

@@ -12,7 +12,7 @@ from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.emulator.running import Ended, Execution
+    from gpuless.program.running import Ended, Execution
 
 _RACES = {"auto": [], "yes": ["--races"], "no": ["--no-races"]}
 
@@ -61,8 +61,9 @@ def run(
 
     Examples: rung run saxpy.cu · rung run main.cu kernels.cu -I include -- --size 1000 · rung run scan.cu --order all
     """
-    from rung.cuda import gpus
-    from rung.emulator import executable, gpu_runtime, machine, running
+    from gpuless import machine
+    from gpuless.facts import gpus
+    from gpuless.program import executable, gpu_runtime, running
 
     files, arguments = running.split(words)
     if not files:

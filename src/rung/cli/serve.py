@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from rung import files
+from gpuless.base import files
+from gpuless.base.files import shown
 from rung.cli import options
 from rung.errors import RungError, with_extra
-from rung.files import shown
 
 KEY = 1 << 12  # bytes of a key's file
 

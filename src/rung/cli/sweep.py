@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from gpuless.base.files import shown, whole
 from rung.cli import console, options
 from rung.errors import RungError
-from rung.files import shown, whole
 
 if TYPE_CHECKING:
     from rung.rungs.base import Subject

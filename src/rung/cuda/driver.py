@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
-from rung.cuda import limits, nvrtc
-from rung.cuda.cubin_cache import Cubin
-from rung.cuda.launch import Argument, Build, LaunchConfig, Resources
+from gpuless.compile import nvrtc
+from gpuless.compile.cubin_cache import Cubin
+from gpuless.compile.source import kernel_parameters
+from gpuless.facts import limits
+from gpuless.launch import Argument, Build, LaunchConfig, Resources
 from rung.cuda.launcher import SIZES, Launcher, check, current_stream
-from rung.cuda.source import kernel_parameters
 from rung.errors import RungError
 
 _loaded: dict[tuple[str, int], CudaModule] = {}

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from rung.cuda import tensor_map
-from rung.cuda.launch import Argument
+from gpuless import tensor_map
+from gpuless.launch import Argument
 from rung.errors import RungError, first_line
 
 _FORMATS = {

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from rung.cuda import pretended
+from gpuless.program import pretended
 
 CAPABILITY = 90
 

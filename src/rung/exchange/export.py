@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from gpuless.base.expressions import evaluate_int, names_in
 from rung.dtypes import ELEMENTS
 from rung.dtypes import dtype as named
 from rung.errors import RungError
 from rung.exchange.standalone import Signature, dims_code, inlined, library_code, plain_launches, signature, standalone
-from rung.expressions import evaluate_int, names_in
 from rung.operation import Operand, Values
 from rung.rungs import catalogue
 from rung.rungs.base import Rung

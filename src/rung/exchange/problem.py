@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from rung import files
+from gpuless.base import files
+from gpuless.program import triton
 from rung.dtypes import DTYPES, ELEMENTS, name_of
-from rung.emulator import triton
 from rung.errors import RungError
 from rung.operation import MORE_LADDERS, Case, Cost, Operand, Operation, Tensors, Values
 from rung.rungs import catalogue

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuless.base.expressions import evaluate, names_in
 from rung import precision
 from rung.dtypes import DTYPES, ELEMENTS
 from rung.errors import RungError
-from rung.expressions import evaluate, names_in
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import SCALAR_KINDS
 from rung.rungs.base import Rung

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from rung import files
+from gpuless.base import files
 from rung.errors import RungError
 from rung.operation import Values
 

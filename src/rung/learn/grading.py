@@ -14,16 +14,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gpuless import machine, timing
+from gpuless.base.expressions import evaluate
+from gpuless.counts.counters import TRACED, Launched, traced
+from gpuless.counts.counters_explained import figures, judge_goals
+from gpuless.facts import gpus
+from gpuless.launch import Build
 from rung import __version__
-from rung.cuda import gpus
-from rung.cuda.launch import Build
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.emulator import machine, timing
-from rung.emulator.counters import TRACED, Launched, traced
-from rung.emulator.counters_explained import figures, judge_goals
 from rung.errors import EmulatorFault, RungError
-from rung.expressions import evaluate
 from rung.learn import BLANK, Exercise, Progress, operations, symptoms
 from rung.learn.running import Ran, run
 from rung.learn.symptoms import Symptom

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuless.base.expressions import evaluate_int
 from rung.dtypes import Dtype
-from rung.expressions import evaluate_int
 from rung.learn.running import Arrays, kind_of
 from rung.operation import Case, Cost, Operand, Operation, Values
 from rung.rungs import catalogue

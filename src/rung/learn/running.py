@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rung.cuda import limits, nvrtc
+from gpuless import machine, timing
+from gpuless.base.expressions import evaluate_int
+from gpuless.compile import nvrtc
+from gpuless.counts import counters
+from gpuless.counts.counters import Launched
+from gpuless.facts import limits
 from rung.dtypes import ELEMENTS, Dtype
-from rung.emulator import counters, machine, timing
-from rung.emulator.counters import Launched
 from rung.errors import EmulatorFault, RungError
-from rung.expressions import evaluate_int
 from rung.operation import Operand, Values
 from rung.rungs.arguments import Arguments, Typed
 from rung.rungs.cuda import CudaRung

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuless.counts.counters import Launched
+from gpuless.counts.counters_explained import hottest, per_request, reason
 from rung.dtypes import DTYPES, Dtype
-from rung.emulator.counters import Launched
-from rung.emulator.counters_explained import hottest, per_request, reason
 from rung.errors import EmulatorFault, RungError
 from rung.operation import Operation, Values
 

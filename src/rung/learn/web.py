@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rung.emulator.counters_explained import figures
+from gpuless.counts.counters_explained import figures
 from rung.errors import RungError
 from rung.learn import KINDS, Chapter, Exercise, Progress, by_name, chapters, find, grading
 from rung.show import drawings

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gpuless.base.processors import available_memory
 from rung.errors import RungError
 from rung.models.batching.adaptive_drafting import AdaptiveDrafting
 from rung.models.batching.host_sampling import HostBackend
@@ -14,7 +15,6 @@ from rung.models.batching.pages import PAGE
 from rung.models.batching.text import Backend
 from rung.models.cpu.plan import NativeStep
 from rung.models.transformer import Transformer
-from rung.processors import available_memory
 
 if TYPE_CHECKING:
     from rung.models.gpu.engine import GpuSteps

@@ -19,10 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rung import files
+from gpuless.base import files
+from gpuless.base.expressions import evaluate_int
+from gpuless.base.files import shown
 from rung.errors import RungError
-from rung.expressions import evaluate_int
-from rung.files import shown
 from rung.models.rope import Rope
 
 HERE = Path(__file__).parent

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gpuless.base.files import shown
 from rung.errors import RungError
-from rung.files import shown
 
 LONGEST = 1 << 31  # a size in config.json is below
 LONGEST_CONTEXT = 1 << 15  # tokens; models that were trained on longer texts are run up to here

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rung import files
+from gpuless.base import files
+from gpuless.base.files import shown
 from rung.errors import RungError, with_extra
-from rung.files import shown
 from rung.models import tokenizer as tokenizers_of
 from rung.models.family import Config, parse_config
 from rung.models.rope import Rope

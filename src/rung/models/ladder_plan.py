@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gpuless.base.expressions import evaluate_int
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
-from rung.expressions import evaluate_int
 from rung.models.cache import Cache
 from rung.models.operations import aligned, dims_of, find, ladder_of, roles
 from rung.models.plan import ACTIVATIONS, Operations, Plan, Rotation, TorchPlan, heads_of, of_positions, shorter
@@ -22,8 +22,8 @@ from rung.precision import float32_products
 from rung.rungs import catalogue, tunings
 
 if TYPE_CHECKING:
+    from gpuless.base.expressions import Number
     from rung.dtypes import Dtype
-    from rung.expressions import Number
     from rung.models.family import Attention, Config
     from rung.operation import Tensors, Values
     from rung.rungs.base import Device, Prepared, Rung

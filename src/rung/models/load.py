@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack, overload
 
 import torch
 
-from rung import files
+from gpuless.base import files
+from gpuless.base.processors import processors
 from rung.errors import RungError
 from rung.models.activations import capture
 from rung.models.backends import backend_of
@@ -40,7 +41,6 @@ from rung.models.tensors import ADAPTER, plain_torch, read_adapter
 from rung.models.tokenizer import Tokenizer, read_tokenizer
 from rung.models.transformer import PlanScorer, Transformer
 from rung.models.weights import weights_of
-from rung.processors import processors
 
 if TYPE_CHECKING:
     from rung.rungs.base import Device
@@ -610,7 +610,7 @@ def _adapt(adapter: Path, offline: bool) -> Path:
 
 def _cached_folder(state: bytes, make: Callable[[Path], Any]) -> Path:
     """The cache's folder for a state of files, made if it is not there."""
-    from rung.cuda.kept import cache_folder
+    from gpuless.base.disk_cache import cache_folder
 
     folder = cache_folder() / "checkpoints" / hashlib.sha256(state).hexdigest()[:24]
     if not (folder / "config.json").is_file():

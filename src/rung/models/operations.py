@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gpuless.base.expressions import Number, evaluate, names_in
 from rung.dtypes import DTYPES
 from rung.errors import RungError
-from rung.expressions import Number, evaluate, names_in
 
 if TYPE_CHECKING:
     from rung.operation import Role

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from rung import files
+from gpuless.base import files
 from rung.errors import RungError
 
 LINE = 1 << 28  # bytes of one result at most

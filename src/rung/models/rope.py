@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from gpuless.base.files import shown
 from rung.errors import RungError
-from rung.files import shown
 from rung.lazy import torch
 from rung.models.fields import Fields
 

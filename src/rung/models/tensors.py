@@ -28,9 +28,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from rung import files
+from gpuless.base import files
+from gpuless.base.files import shown
 from rung.errors import RungError, first_line
-from rung.files import shown
 
 SAFETENSORS, BIN, GGUF = "model.safetensors", "pytorch_model.bin", "model.gguf.json"
 ADAPTER = "adapter_config.json"  # peft's, beside adapter_model.safetensors or .bin

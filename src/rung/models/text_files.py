@@ -9,8 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
 
+from gpuless.base.files import TEXT, lines_of, opened, read_bytes
 from rung.errors import RungError, first_line
-from rung.files import TEXT, lines_of, opened, read_bytes
 
 # ---- prompts ---------------------------------------------------------------------------------------------------------
 

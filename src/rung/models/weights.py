@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gpuless.base.files import shown
 from rung.errors import RungError
-from rung.files import shown
 from rung.models.family import Config, TensorSpec
 from rung.models.tensors import TensorFile, open_tensors
 

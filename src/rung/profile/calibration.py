@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rung.cuda import gpus, limits
-from rung.cuda.launch import Argument, Build, LaunchConfig
-from rung.emulator import timing
+from gpuless import timing
+from gpuless.facts import gpus, limits
+from gpuless.launch import Argument, Build, LaunchConfig
 from rung.errors import RungError
 from rung.results.row import Row
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rung.emulator.counters import Launched
-from rung.emulator.counters_explained import figures, summed
+from gpuless.counts.counters import Launched
+from gpuless.counts.counters_explained import figures, summed
 from rung.profile.counters import SINGLE
 
 

@@ -30,7 +30,7 @@ class Launch:
         return [word for name, value in vars(self).items() if value for word in (f"--{name}", str(value))]
 
     def config(self, path: Path) -> Any:
-        from rung.cuda.launch import LaunchConfig
+        from gpuless.launch import LaunchConfig
 
         if not (self.grid and self.block):
             example = "--grid 4 --block 256 --args 'x:f32[1024] out:f32[1024]=unset n:i32=1024'"
@@ -51,7 +51,8 @@ def count(path: Path, launch: Launch) -> Any:
     """What a launch asks of memory."""
     import torch
 
-    from rung.emulator import counters, module
+    from gpuless import module
+    from gpuless.counts import counters
     from rung.profile.counted import Counted
     from rung.profile.emulated import PATIENCE
 
@@ -67,8 +68,8 @@ def predict(path: Path, launch: Launch, gpu: str) -> Any:
     """How long a launch takes on a GPU."""
     import torch
 
-    from rung.cuda import gpus
-    from rung.emulator import module, timing
+    from gpuless import module, timing
+    from gpuless.facts import gpus
     from rung.profile.emulated import PATIENCE
     from rung.profile.prediction import Prediction
 
@@ -82,7 +83,7 @@ def predict(path: Path, launch: Launch, gpu: str) -> Any:
 
 
 def read(path: Path, launch: Launch) -> tuple[Any, str, list[Any]]:
-    from rung.emulator import cubins
+    from gpuless import cubins
 
     of = cubins.read(path)
     given = [cubins.Given.parsed(word, number) for number, word in enumerate(shlex.split(launch.args), 1)]

@@ -16,14 +16,16 @@ from typing import Any
 
 import torch
 
+from gpuless import cubins, guard, machine, module
+from gpuless.base.expressions import evaluate
+from gpuless.counts import counters
+from gpuless.counts.counters import Counts, Launched
+from gpuless.counts.counters_explained import INSTRUCTIONS, figures, is_ratio
+from gpuless.facts import gpus
+from gpuless.launch import LaunchConfig
+from gpuless.program import pretended
 from rung.check.operands import Operands
-from rung.cuda import gpus, pretended
-from rung.cuda.launch import LaunchConfig
-from rung.emulator import counters, cubins, guard, machine, module
-from rung.emulator.counters import Counts, Launched
-from rung.emulator.counters_explained import INSTRUCTIONS, figures, is_ratio
 from rung.errors import RungError
-from rung.expressions import evaluate
 from rung.operation import Values
 from rung.profile import inspect_triton
 from rung.profile.counted import Counted, Tensor

@@ -22,15 +22,15 @@ class Remarks(NamedTuple):
 
 def counted(rung: Rung, dtype: str, goals: Sequence[str]) -> Remarks:
     """Counted in a process of its own, with a limit on time. Without goals nothing that goes wrong is told."""
-    from rung import emulator
+    import gpuless
 
-    if emulator.available() is not None:
+    if gpuless.available() is not None:
         return Remarks()
 
     def work() -> int:
         import torch
 
-        from rung.emulator.counters_explained import judge_goals, remark
+        from gpuless.counts.counters_explained import judge_goals, remark
         from rung.profile import emulated
         from rung.rungs.subjects import subject_of
 

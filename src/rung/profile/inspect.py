@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from rung.cuda import limits, nvrtc
+from gpuless.base.expressions import evaluate
+from gpuless.compile import nvrtc
+from gpuless.facts import limits
 from rung.dtypes import DTYPES, Dtype
 from rung.errors import RungError
-from rung.expressions import evaluate
 from rung.operation import Values
 from rung.profile import inspect_triton
 from rung.profile.resources import Compiled, filled, mixes_of

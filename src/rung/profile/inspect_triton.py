@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from rung.cuda import nvrtc, sass
-from rung.cuda.launch import Build, LaunchConfig
-from rung.cuda.nvrtc import ptxas_resources
+from gpuless.compile import nvrtc, sass
+from gpuless.compile.nvrtc import ptxas_resources
+from gpuless.launch import Build, LaunchConfig
 from rung.cuda.triton_compile import pretending
 from rung.dtypes import Dtype, element
 from rung.errors import RungError, first_line
@@ -87,7 +87,7 @@ def _operands(rung: PythonRung, values: Values, dtype: Dtype) -> Tensors:
 @contextmanager
 def _noting() -> Iterator[Prepared]:
     """With tensors without storage, CUDA modules are not loaded; their launches are recorded."""
-    from rung import emulator
+    import gpuless
 
     prepared: Prepared = {}
 
@@ -102,12 +102,12 @@ def _noting() -> Iterator[Prepared]:
             self.prepare(kernel, config)
             return lambda: None
 
-    original = emulator.load
-    emulator.load = lambda build, **_: Noted(build)  # type: ignore[assignment]
+    original = gpuless.load
+    gpuless.load = lambda build, **_: Noted(build)  # type: ignore[assignment]
     try:
         yield prepared
     finally:
-        emulator.load = original
+        gpuless.load = original
 
 
 def _assembled(ptx: str, arch: str, mix: bool) -> tuple[str, dict[str, dict[str, int]]]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuless import machine, module, timing
+from gpuless.facts import gpus, opcodes
 from rung.check.operands import Operands
-from rung.cuda import gpus, opcodes
-from rung.emulator import machine, module, timing
 from rung.errors import CompileError, EmulatorFault, RungError
 from rung.profile import emulated
 from rung.rungs.base import Subject, emulated_multiprocessors

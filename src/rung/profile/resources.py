@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rung.cuda import limits, sass
-from rung.cuda.cubin_cache import Cubin
-from rung.cuda.launch import LaunchConfig, Resources
+from gpuless.compile import sass
+from gpuless.compile.cubin_cache import Cubin
+from gpuless.facts import limits
+from gpuless.launch import LaunchConfig, Resources
 from rung.errors import RungError
 
 

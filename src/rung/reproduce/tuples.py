@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
+from gpuless.base.files import whole
 from rung.errors import RungError, first_line
-from rung.files import whole
 from rung.models.family import Config
 from rung.models.plan import TorchPlan
 from rung.models.transformer import Transformer

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from rung import files
-from rung.cuda import kept
+from gpuless.base import disk_cache, files
 from rung.errors import RungError
 from rung.operation import LADDERS
 from rung.results import store
@@ -58,7 +57,7 @@ def _texts() -> dict[str, str]:
     facts = ((path, path.stat()) for end in ("py", "cu", "cuh") for path in sorted(package.rglob(f"*.{end}")))
     stamp = hashlib.sha256(repr([(str(p), f.st_mtime_ns, f.st_ctime_ns, f.st_size) for p, f in facts]).encode())
     try:
-        file = kept.folder("texts") / f"{hashlib.sha256(str(package).encode()).hexdigest()[:16]}.json"
+        file = disk_cache.folder("texts") / f"{hashlib.sha256(str(package).encode()).hexdigest()[:16]}.json"
         cached = files.read_json(file, "remove it") if file.is_file() else None
     except (RungError, OSError, ValueError):  # without a cache they are computed each time
         return {}

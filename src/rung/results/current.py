@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from rung.cuda import gpus
+from gpuless.facts import gpus
 from rung.dtypes import DTYPES
 from rung.errors import RungError
 from rung.operation import Cost, Operation

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from rung.cuda import gpus
+from gpuless.facts import gpus
 from rung.lazy import torch
 
 

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rung import progress
-from rung.apart import Apart
-from rung.cuda import kept
-from rung.cuda.host_code import host_part, launching_macros
-from rung.cuda.limits import GRID, THREADS_BLOCK
-from rung.cuda.source import (
+from gpuless.base import disk_cache
+from gpuless.base.expressions import evaluate, names_in, product
+from gpuless.base.files import read_text
+from gpuless.base.processors import cpu_seconds
+from gpuless.compile.host_code import host_part, launching_macros
+from gpuless.compile.source import (
     Parameter,
     aliases,
     body_of,
@@ -39,12 +39,12 @@ from rung.cuda.source import (
     until,
     without_comments,
 )
+from gpuless.facts.limits import GRID, THREADS_BLOCK
+from rung import progress
+from rung.apart import Apart
 from rung.dtypes import dtype
 from rung.errors import CompileError, RungError, Unjudged
-from rung.expressions import evaluate, names_in, product
-from rung.files import read_text
 from rung.operation import Operand, Operation
-from rung.processors import cpu_seconds
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
 from rung.rungs.cuda import CudaRung, whole_text
 from rung.rungs.header import has_header, inline
@@ -189,7 +189,7 @@ def kept_proposal(of: Operation, source: str, find: Callable[[], Proposal]) -> P
         found = find()
         return work / "header.txt", [found.table, found.doubts, found.right]
 
-    table, doubts, right = kept.kept("header", key, make).note
+    table, doubts, right = disk_cache.kept("header", key, make).note
     return Proposal(table, tuple(doubts), right)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rung.cuda.source import Parameter
+from gpuless.base.files import read_text
+from gpuless.compile.source import Parameter
 from rung.errors import RungError
-from rung.files import read_text
 from rung.operation import Operation
 from rung.rungs import adopt, python_module
 from rung.rungs.adopt import Proposal

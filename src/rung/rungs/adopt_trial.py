@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from rung import emulator
+import gpuless
+from gpuless.base.expressions import names_in
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
-from rung.expressions import names_in
 from rung.operation import Operation, Values
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
@@ -100,7 +100,7 @@ def _fault(of: Operation, path: Path, tables: list[dict[str, Any]]) -> str:
         try:
             rung = (PythonRung if path.suffix == ".py" else CudaRung)(of, path, table)
             dtype = dtype_named(rung.dtypes[0])
-            with emulator.under(check_races=True):
+            with gpuless.under(check_races=True):
                 _right(of, rung, _small(of, rung, dtype)[0], dtype, [])
         except EmulatorFault as fault:
             if fault.kind in HEADERLESS and (fault.kind != "race" or fault.record.get("memory") == "shared"):
@@ -213,7 +213,7 @@ def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype, zeroed: list
     """Whether a run is right. An output that keeps NaN gets another run that begins with zeros: it may be read."""
 
     def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
-        made = emulator.guarded_empty(math.prod(shape) * kind.itemsize).view(kind).view(shape)
+        made = gpuless.guarded_empty(math.prod(shape) * kind.itemsize).view(kind).view(shape)
         return made.fill_(float("nan")) if kind.is_floating_point else made.zero_()
 
     wholes = {of.operand(name).view_of for name in rung.operand_names}
@@ -228,7 +228,7 @@ def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype, zeroed: list
     for name in zeroed:
         outputs[name].zero_()
     prepared = rung.prepare(tensors, values, dtype, device="emulator")
-    with emulator.under(seconds=MOST_SECONDS):
+    with gpuless.under(seconds=MOST_SECONDS):
         prepared.run()
     if nan := [name for name, tensor in outputs.items() if name not in zeroed and tensor.isnan().any()]:
         zeroed += nan

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from rung.cuda.source import included, without_comments
-from rung.files import read_bytes
+from gpuless.base.files import read_bytes
+from gpuless.compile.source import included, without_comments
 from rung.lazy import torch
 
 VECTOR, FRAGMENT = 16, 32  # bytes: for vector loads, and for wmma::load_matrix_sync

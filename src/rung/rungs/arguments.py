@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rung.cuda.source import Parameter
-from rung.cuda.tensor_map import TensorMap
+from gpuless.base.expressions import Number, evaluate, evaluate_int
+from gpuless.compile.source import Parameter
+from gpuless.tensor_map import TensorMap
 from rung.dtypes import Dtype, name_of
 from rung.errors import RungError
-from rung.expressions import Number, evaluate, evaluate_int
 from rung.lazy import torch
 from rung.operation import Tensors, Values
 from rung.rungs.base import Rung
 
 if TYPE_CHECKING:
-    from rung.cuda.launch import Argument
+    from gpuless.launch import Argument
 
 SCALAR_KINDS = {
     "int": "i32", "int32_t": "i32", "signed int": "i32", "unsigned int": "u32", "unsigned": "u32",

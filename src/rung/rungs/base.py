@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpuless.base.expressions import Names, evaluate, evaluate_int
 from rung.dtypes import Dtype, element
 from rung.errors import RungError
-from rung.expressions import Names, evaluate, evaluate_int
 from rung.lazy import torch
 from rung.operation import Case, Operation, Tensors, Values
 from rung.rungs import alignment, header
 from rung.rungs.reached import Imported
 
 if TYPE_CHECKING:
-    from rung.cuda.launch import LaunchConfig, Module
-    from rung.cuda.source import Parameter
+    from gpuless.compile.source import Parameter
+    from gpuless.launch import LaunchConfig, Module
 
 Device = Literal["cuda", "emulator", "cpu"]
 Tuning = Mapping[str, int] | None  # values of tunables; the others have their defaults

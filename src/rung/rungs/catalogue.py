@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache, partial
 from pathlib import Path
 
+from gpuless.base.files import read_text, shown, whole
 from rung.errors import RungError
-from rung.files import read_text, shown, whole
 from rung.operation import LADDERS, Operation, folders
 from rung.rungs import adopt_python, launcher
 from rung.rungs.adopt import Proposal, adopted

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from rung.cuda import nvrtc
+from gpuless.base.expressions import Number
+from gpuless.base.processors import processors
+from gpuless.compile import nvrtc
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
-from rung.expressions import Number
-from rung.processors import processors
 from rung.rungs import base, catalogue
 
-PRELOADED = ["torch", "rung.rungs.catalogue", "rung.cuda.nvrtc"]
+PRELOADED = ["torch", "rung.rungs.catalogue", "gpuless.compile.nvrtc"]
 
 
 def _as_here(environment: dict[str, str]) -> None:

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rung.cuda import elf
-from rung.cuda.launch import LaunchConfig
+from gpuless.base.expressions import evaluate, evaluate_int
+from gpuless.base.files import read_bytes, read_text
+from gpuless.compile import elf
+from gpuless.launch import LaunchConfig
 from rung.errors import RungError
-from rung.expressions import evaluate, evaluate_int
-from rung.files import read_bytes, read_text
 from rung.operation import Operation
 from rung.rungs.base import Call, Prepared, Rung
 from rung.rungs.header import of_constants
@@ -69,7 +69,7 @@ class CubinRung(Rung):
         return frozenset(o.name for o in self.operation.operands) & given
 
     def bound(self, call: Call) -> Prepared:
-        from rung.emulator import cubins
+        from gpuless import cubins
 
         if call.device == "cuda":
             raise RungError(f"{self.full_name} is a cubin: it is executed without a GPU; add --device emulator.")

@@ -12,14 +12,14 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from rung.cuda import limits
-from rung.cuda.host_code import device_part, with_headers
-from rung.cuda.source import Parameter, body_of, kernel_parameters
-from rung.cuda.tensor_map import TensorMap, packed_strides
+from gpuless.base.expressions import Names, evaluate, evaluate_int
+from gpuless.base.files import read_text
+from gpuless.compile.host_code import device_part, with_headers
+from gpuless.compile.source import Parameter, body_of, kernel_parameters
+from gpuless.facts import limits
+from gpuless.tensor_map import TensorMap, packed_strides
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import CompileError, RungError
-from rung.expressions import Names, evaluate, evaluate_int
-from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Operation, Tensors, Values
 from rung.rungs import alignment, header
@@ -27,7 +27,7 @@ from rung.rungs.arguments import POINTEES, Arguments, Typed
 from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 
 if TYPE_CHECKING:
-    from rung.cuda.launch import Argument, Build, LaunchConfig, Module
+    from gpuless.launch import Argument, Build, LaunchConfig, Module
 
 _DYNAMIC = re.compile(r"\bextern\s+(?:__shared__|__align__\s*\([^)]*\)\s*__shared__)")
 ABOVE = 5  # folders, from a file's own up to its repository's, whose headers are found
@@ -38,7 +38,7 @@ INCLUDE = Path(__file__).parents[1] / "ladders" / "include"
 
 def build_of(source: Path, kernels: tuple[str, ...], *defines: tuple[str, int]) -> Build:
     """Kernels of a file that is no rung, over the ladders' headers."""
-    from rung.cuda.launch import Build
+    from gpuless.launch import Build
 
     given = tuple((name, str(value)) for name, value in defines)
     text = source.read_text(encoding="utf-8")
@@ -161,7 +161,7 @@ class CudaRung(Rung):
 
     def require_compiled(self, values: Values, dtype: Dtype, archs: tuple[str, ...]) -> None:
         """A CompileError with what NVRTC refuses. A check itself reports a missing compiler."""
-        from rung.cuda import nvrtc
+        from gpuless.compile import nvrtc
 
         if self.emulate:
             return
@@ -176,7 +176,7 @@ class CudaRung(Rung):
 
     def unfit(self, values: Values, dtype: Dtype, tuning: Tuning, arch: str, device: Device = "emulator") -> str | None:
         """Why the compiled code cannot be launched on this architecture; compiles what is not in the cache."""
-        from rung.cuda import nvrtc
+        from gpuless.compile import nvrtc
 
         cubin = nvrtc.compile_cubin(self.build(values, dtype, tuning), arch)
         for kernel, config in self.launches(values, dtype, tuning, device, emulated=False):
@@ -189,7 +189,7 @@ class CudaRung(Rung):
 
     def build(self, values: Values, dtype: Dtype, tuning: Tuning = None) -> Build:
         """Everything that determines the compiled code at this shape."""
-        from rung.cuda.launch import Build
+        from gpuless.launch import Build
 
         names = self.names(values, dtype, tuning)
         defines = {dtype.macro: "1", **dict.fromkeys(self._purposes, "1")}
@@ -267,7 +267,7 @@ class CudaRung(Rung):
             pass
 
     def _config(self, entry: header.Launch, names: Values) -> LaunchConfig:
-        from rung.cuda.launch import LaunchConfig
+        from gpuless.launch import LaunchConfig
 
         def three(expressions: tuple[header.Expression, ...], what: str) -> tuple[int, int, int]:
             sizes = [evaluate_int(e, names, f"the {what} of {entry.kernel}") for e in expressions]
@@ -372,9 +372,9 @@ def _on_gpu(build: Build, index: int) -> Module:
 
 @lru_cache(maxsize=256)
 def _emulated(build: Build) -> Module:
-    from rung import emulator
+    import gpuless
 
-    return emulator.load(build)
+    return gpuless.load(build)
 
 
 def _constant_step(module: Module, symbol: str, tensor: torch.Tensor) -> Callable[[], None]:

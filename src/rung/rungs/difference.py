@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from rung.files import read_text
+from gpuless.base.files import read_text
 from rung.rungs import header
 from rung.rungs.base import Rung, without_prose
 from rung.rungs.cuda import CudaRung

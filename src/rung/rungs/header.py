@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gpuless.base.expressions import names_in
+from gpuless.base.files import read_text, whole
 from rung.dtypes import DTYPES, PRODUCTS
 from rung.errors import RungError
-from rung.expressions import names_in
-from rung.files import read_text, whole
 from rung.operation import folders
 
 Expression = str | int

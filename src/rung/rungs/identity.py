@@ -17,12 +17,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rung.cuda.elf import sections
-from rung.cuda.source import included, without_comments
+from gpuless.base.expressions import Number, evaluate
+from gpuless.base.files import read_text
+from gpuless.compile.elf import sections
+from gpuless.compile.source import included, without_comments
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
-from rung.expressions import Number, evaluate
-from rung.files import read_text
 from rung.rungs import header
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
@@ -62,7 +62,7 @@ def code(
     compiles even if it is cached."""
     if not isinstance(rung, CudaRung):
         return ""
-    from rung.cuda import nvrtc
+    from gpuless.compile import nvrtc
 
     whole, real = rung.operation.complete(values), dtype_named(dtype)
     build = rung.build(whole, real, tuning)

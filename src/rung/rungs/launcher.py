@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from rung.cuda.host_code import host_part
-from rung.cuda.source import Parameter, function_parameters
+from gpuless.base.files import read_text
+from gpuless.compile.host_code import host_part
+from gpuless.compile.source import Parameter, function_parameters
+from gpuless.module import ambient, launching
+from gpuless.program import executable, running
 from rung.dtypes import dtype as dtype_named
 from rung.dtypes import name_of
-from rung.emulator import executable, running
-from rung.emulator.module import ambient, launching
 from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
-from rung.files import read_text
 from rung.lazy import torch
 from rung.operation import Operation
 from rung.rungs import adopt

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gpuless.base.expressions import evaluate
 from rung.errors import RungError
-from rung.expressions import evaluate
 from rung.lazy import torch
 from rung.operation import Operation
 from rung.rungs import python_module
@@ -86,9 +86,10 @@ class PythonRung(Rung):
         """What the file's own code sees: a GPU, whose kernels are Triton's, where there is none."""
         if not (self.facts.triton or "triton" in sys.modules):  # a file that it imports may use it
             return nullcontext()
-        from rung.emulator import triton
+        from gpuless.program import triton
 
-        return triton.explained() if device == "cuda" else triton.enabled(device_facts(device)[1])
+        own = python_module.OWN
+        return triton.explained(own) if device == "cuda" else triton.enabled(device_facts(device)[1], own)
 
     def arguments(self, call: Call) -> dict[str, Any]:
         """The arguments of `run`, by name."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuless.base.expressions import evaluate, names_in
 from rung.errors import RungError
-from rung.expressions import evaluate, names_in
 from rung.operation import Operand, Operation
 from rung.rungs.reached import reached_from
 from rung.rungs.words import SCALARS, SHAPES, names_of, plain_name

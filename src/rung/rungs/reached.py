@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
+from gpuless.base.files import read_text
 from rung.errors import RungError
-from rung.files import read_text
 
 SETTINGS = "triton"  # calls of its functions at the top of a file are settings, and stay
 WHOLE = "*"  # a name for all that a module has

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gpuless.base.files import shown, whole
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
-from rung.files import shown, whole
 from rung.operation import Operation, Values
 from rung.rungs import catalogue
 from rung.rungs.base import Rung, Subject

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpuless.base.expressions import Number
+from gpuless.facts import limits
 from rung import lines
-from rung.cuda import limits
 from rung.errors import RungError
-from rung.expressions import Number
 from rung.lazy import torch
 from rung.rungs import identity
 from rung.rungs.base import Device, Rung, arch

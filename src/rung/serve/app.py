@@ -27,8 +27,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from gpuless.base.files import whole
 from rung.errors import RungError
-from rung.files import whole
 from rung.models.batching.text import Piece
 from rung.models.batching.worker_pool import PooledText, WorkerPool
 from rung.serve.completions import (

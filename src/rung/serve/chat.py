@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rung import files
+from gpuless.base import files
 from rung.errors import RungError
 from rung.models.family import Config
 from rung.models.tokenizer import Tokenizer

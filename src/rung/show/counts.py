@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rung.emulator.counters import Access, Counts
-from rung.emulator.counters_explained import figures, is_ratio, per_request, reason
+from gpuless.counts.counters import Access, Counts
+from gpuless.counts.counters_explained import figures, is_ratio, per_request, reason
 from rung.profile.counted import Counted
 from rung.show.verb_tables import Table
 

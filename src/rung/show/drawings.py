@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from rung.emulator.counters import Access, Counts, Launched, Sample
-from rung.emulator.counters_explained import per_request, reason
-from rung.files import read_text
+from gpuless.base.files import read_text
+from gpuless.counts.counters import Access, Counts, Launched, Sample
+from gpuless.counts.counters_explained import per_request, reason
 from rung.operation import LADDERS
 from rung.profile.counted import Counted
 from rung.results import codes

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
-from rung.emulator.counters import TRACED, Launched, Request
+from gpuless.counts.counters import TRACED, Launched, Request
 from rung.profile.counted import Counted, Tensor
 
 WIDE, TALL = 40, 32  # most cells of a figure

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from rung.cuda import gpus
-from rung.emulator import timing
-from rung.emulator.counters import Place, places
+from gpuless import timing
+from gpuless.counts.counters import Place, places
+from gpuless.facts import gpus
 from rung.profile.prediction import Error, Prediction, error
 from rung.results import codes
 from rung.results.row import Row

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from rung.check.diagnosis import Diagnosis
 from rung.check.report import admitted_by, right_where
 
 if TYPE_CHECKING:
+    from gpuless.compile.source import Unreached
     from rung.bench.race import Timed
     from rung.check.report import Report
-    from rung.cuda.source import Unreached
     from rung.profile.resources import Compiled
 
 
@@ -102,17 +103,10 @@ def failure_lines(report: Report) -> list[str]:
     lines = [f"at {facts}, {failure['dtype']}{without}"]
     if failure["without"]:
         lines.append(f"a kernel for calls with it alone has the header's line needs = {json.dumps(failure['without'])}")
-    if "worst" in failure:
-        place = ", ".join(map(str, failure["worst"]))
-        shape = " x ".join(map(str, failure["shape"]))
-        lines.append(f"worst: {failure['output']}[{place}] of {shape}; {failure['wrong']} values are wrong")
+    if "map" in failure:
+        lines += Diagnosis.from_json(failure).lines()
         if "admitted_by" in failure:
             lines.append(admitted_by(failure["admitted_by"]))
-        for pair in failure["pairs"]:
-            where = f"{failure['output']}[{', '.join(map(str, pair['index']))}]"
-            lines.append(f"  {where}  expected {pair['expected']:<12.6g} got {pair['got']:.6g}")
-    if failure.get("pattern"):
-        lines.append(f"pattern: {failure['pattern']}")
     if needs := failure.get("needs"):
         lines.append(right_where(needs))
     return lines
@@ -214,7 +208,7 @@ def inspected(rows: Sequence[Compiled]) -> Iterator[str | Table]:
         yield f"\nCompiled for the shape {', '.join(shapes)}; shared memory is static+dynamic bytes per block."
     mixed = [row for row in rows if row.mix]
     if mixed:
-        from rung.cuda import opcodes
+        from gpuless.facts import opcodes
 
         present = {name for row in mixed for name in row.mix}
         order = [n for c in (*opcodes.groups(), "other") for n in (c, f"{c}.64", f"{c}.128") if n in present]

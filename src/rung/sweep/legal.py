@@ -11,10 +11,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rung.cuda import gpus
+from gpuless.base.expressions import evaluate_int
+from gpuless.facts import gpus
 from rung.dtypes import DTYPES, element
 from rung.errors import RungError
-from rung.expressions import evaluate_int
 from rung.lazy import torch
 from rung.operation import Values
 from rung.profile import inspect

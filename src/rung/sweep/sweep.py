@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from rung.cuda import limits
+from gpuless.facts import limits
 from rung.errors import RungError
 from rung.results import machine
 from rung.results import store as results

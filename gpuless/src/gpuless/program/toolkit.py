@@ -120,7 +120,7 @@ def _fill(target: Path) -> None:
     (target / "version.json").write_text('{"cuda": {"name": "CUDA SDK", "version": "%s"}}\n' % _version("nvidia-cuda-nvcc"))
     _fill_libraries(target)
     wrapper = target / "bin/nvcc"
-    words = (sys.executable, "-IS", str(HERE / "nvcc.py"))
+    words = (sys.executable, "-IS", str(HERE / "nvcc_options.py"))
     wrapper.write_text(
         '#!/bin/sh\nhere=${0%/*}\nexec ' + shlex.join(words) + ' "$here/.." "$@"\n'
     )

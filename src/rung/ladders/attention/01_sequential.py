@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from rung.cuda import kept
-from rung.emulator import toolchain
+from gpuless.base import disk_cache
+from gpuless.compile import toolchain
 
 EXPECT = "The first baseline: every GPU rung is compared with it once."
 FOUND = (
@@ -31,7 +31,7 @@ def _library() -> ctypes.CDLL:
         return target, None
 
     key = toolchain.key(FLAGS, SOURCE.read_text(encoding="utf-8"))
-    return ctypes.CDLL(str(kept.kept("native", f"attention-sequential-{key}", make).path))
+    return ctypes.CDLL(str(disk_cache.kept("native", f"attention-sequential-{key}", make).path))
 
 
 def run(

@@ -21,8 +21,8 @@ import triton
 import triton.language as tl
 from torch.nn import functional
 
-from rung.cuda.launch import Build, LaunchConfig
-from rung.cuda.limits import limits
+from gpuless.facts.limits import limits
+from gpuless.launch import Build, LaunchConfig
 from rung.dtypes import dtype as named_dtype
 from rung.rungs.cuda import INCLUDE
 
@@ -196,9 +196,9 @@ def _module(build, device):
 
         with torch.cuda.device(device):
             return load_module(build)
-    from rung import emulator
+    import gpuless
 
-    return emulator.load(build)
+    return gpuless.load(build)
 
 
 def _slots(given):

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import torch
 
-from rung.cuda.launch import Build
+from gpuless.launch import Build
 from rung.rungs import python_module
 from rung.rungs.cuda import INCLUDE
 

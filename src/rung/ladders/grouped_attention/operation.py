@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rung.expressions import Number
+from gpuless.base.expressions import Number
 from rung.inputs import BELOW, FAR, all_alike, levels, one_feature, rows_alike, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes

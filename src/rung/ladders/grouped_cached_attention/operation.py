@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rung.expressions import Number
+from gpuless.base.expressions import Number
 from rung.inputs import (
     BELOW,
     all_alike,

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from gpuless.base.processors import processors
 from rung.errors import RungError
 from rung.models.batching.pages import PAGE, PagedCache, pages_of
 from rung.models.batching.text import Backend, NewTokens, Request, Text, failure
@@ -24,7 +25,6 @@ from rung.models.sampling import NOT_FINITE, Penalties
 from rung.models.tensors import integers
 from rung.models.transformer import Drafting, Transformer
 from rung.precision import torch_threads
-from rung.processors import processors
 
 PART = 128  # tokens of a prompt that are read per turn, while the other texts wait
 

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+from gpuless.base.processors import gpu_named
 from rung.errors import RungError
 from rung.models.batching.engine import BatchEngine, Listener, Submission
 from rung.models.batching.text import Clock, Piece, Request
-from rung.processors import gpu_named
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rung.cuda import kept
+from gpuless.base import disk_cache
 from rung.errors import RungError
 
 DECODE, PASSES = (Path(__file__).with_name(name) for name in ("decode.cpp", "passes.cpp"))
@@ -59,7 +59,7 @@ class Compilation:
                 self.made.unlink(missing_ok=True)
                 return None
             try:
-                self.library = kept.put(self.made.parent, self.key, self.made).path
+                self.library = disk_cache.put(self.made.parent, self.key, self.made).path
             except OSError:  # a full disk
                 self.made.unlink(missing_ok=True)
         return self.library
@@ -104,11 +104,11 @@ def compilation(compiler: str, flags: list[str], dtype: str, source: Path) -> Co
     key = hashlib.sha256(text + identity).hexdigest()[:16]
     name = f"{source.stem}-{key}"
     try:
-        where = kept.folder("native")
+        where = disk_cache.folder("native")
     except RungError as problem:
         print(f"rung: {problem} Until then text is written through torch.", file=sys.stderr, flush=True)
         return None
-    found = kept.find(where, name)
+    found = disk_cache.find(where, name)
     if found:
         return Compilation(found.path)
     try:

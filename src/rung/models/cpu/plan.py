@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
+from gpuless.base.processors import processors
 from rung.errors import RungError
 from rung.models.cache import SHORT_PROMPT, Cache, Column, Run
 from rung.models.cpu import build
@@ -16,7 +17,6 @@ from rung.models.score import Rated
 from rung.models.tensors import empty
 from rung.models.weights import Linear, Weights
 from rung.precision import one_thread
-from rung.processors import processors
 
 CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
 # Prompts up to this many tokens go through the compiled step, whose products are memory-bound; longer ones through

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import torch
 
+from gpuless.base.files import shown
 from rung.errors import RungError
-from rung.files import shown
 from rung.models.cache import Cache
 from rung.models.family import FC, QKV, Attention, Config, Family, TensorSpec, lm_head, product, rms_norm
 from rung.models.fields import Fields

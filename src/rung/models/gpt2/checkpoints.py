@@ -21,9 +21,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from rung import files
+from gpuless.base import files
+from gpuless.base.files import shown
 from rung.errors import RungError
-from rung.files import shown
 from rung.models.family import Config, parse_config
 from rung.models.tensors import SAFETENSORS, is_plain, load_pickled, require_file
 from rung.models.weights import expected

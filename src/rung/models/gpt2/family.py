@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import torch
 
+from gpuless.base.files import shown
 from rung.errors import RungError
-from rung.files import shown
 from rung.models.cache import Cache
 from rung.models.family import Config, Family, Split, TensorSpec, layer_norm, lm_head
 from rung.models.fields import Fields

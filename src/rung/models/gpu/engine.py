@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from gpuless.base.expressions import Number
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
-from rung.expressions import Number
 from rung.models.cache import Cache, Column
 from rung.models.family import Config
 from rung.models.gpu.device_copy import refuse, sent

@@ -19,10 +19,11 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from rung.cuda.launch import Argument, Build, LaunchConfig
+from gpuless.base.expressions import evaluate
+from gpuless.base.processors import processors
+from gpuless.launch import Argument, Build, LaunchConfig
 from rung.dtypes import DTYPES, Dtype
 from rung.errors import RungError
-from rung.expressions import evaluate
 from rung.models.cache import Cache
 from rung.models.family import Attention, Config
 from rung.models.gpu.device_copy import refuse
@@ -32,14 +33,13 @@ from rung.models.plan import ACTIVATIONS, Rotation, TorchPlan, attended, heads_o
 from rung.models.tensors import empty
 from rung.models.weights import Linear, Norm, as_weights
 from rung.operation import Tensors, Values
-from rung.processors import processors
 from rung.quantised import CACHES, EIGHT_BIT_CACHES
 from rung.rungs import catalogue, tunings
 from rung.rungs.base import Device, Rung, device_facts
 from rung.rungs.cuda import CudaRung, build_of, load_module
 
 if TYPE_CHECKING:
-    from rung.expressions import Number
+    from gpuless.base.expressions import Number
 
 THREADS = 256
 PARTS = 64  # of a row of logits, whose likeliest tokens are found in parallel

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from rung.cuda.launch import Argument, Build, LaunchConfig
+from gpuless.launch import Argument, Build, LaunchConfig
 from rung.dtypes import Dtype
 from rung.models.gpu.device_copy import sent
 from rung.models.gpu.session import Session

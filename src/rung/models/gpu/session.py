@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rung.cuda.launch import Argument, LaunchConfig, Module
+from gpuless.launch import Argument, LaunchConfig, Module
 from rung.dtypes import Dtype
 from rung.models.family import Config
 from rung.models.gpu.device_copy import refuse

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gpuless.base.files import whole
 from rung.errors import RungError, first_line, with_extra
-from rung.files import whole
 from rung.models.batching.worker_pool import Setup, WorkerPool
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rung.cuda import kept
+from gpuless.base import disk_cache
 from rung.errors import RungError
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -63,11 +63,11 @@ def library() -> ctypes.CDLL:
     """Compiled on first use, kept in rung's cache."""
     identity = (SOURCE.read_bytes(), FLAGS, WIDE, os.environ.get("RUNG_CXX"), _processor())
     key = f"local-block-{hashlib.sha256(repr(identity).encode()).hexdigest()[:24]}"
-    return ctypes.CDLL(str(kept.kept("native", key, _make).path))
+    return ctypes.CDLL(str(disk_cache.kept("native", key, _make).path))
 
 
 def _make(work: Path) -> tuple[Path, None]:
-    from rung.emulator import toolchain  # imports torch, which a rank does not need
+    from gpuless.compile import toolchain  # imports torch, which a rank does not need
 
     compiler, target = toolchain.require(), work / "local_block.so"
     for flags in ((*FLAGS, *WIDE), (*FLAGS, "-march=native"), FLAGS):  # for older processors and compilers

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import torch
 
+from gpuless.base.expressions import Number
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
-from rung.expressions import Number
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
 

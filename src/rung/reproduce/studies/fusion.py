@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rung.expressions import Number
+from gpuless.base.expressions import Number
 from rung.reproduce.studies.common import Runner, need_gpu, shown, times
 from rung.show import charts
 from rung.show.charts import Found

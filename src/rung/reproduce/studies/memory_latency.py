@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from rung.cuda.launch import Build, LaunchConfig, Module
+from gpuless.launch import Build, LaunchConfig, Module
 from rung.errors import RungError
 from rung.reproduce.studies.common import Runner, need_gpu
 from rung.results import sources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rung.expressions import Number
+from gpuless.base.expressions import Number
 from rung.reproduce.studies.common import Runner, Time, shown, times
 from rung.show import charts
 from rung.show.charts import Found

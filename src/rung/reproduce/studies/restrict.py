@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rung.cuda import nvrtc
+from gpuless.compile import nvrtc
 from rung.dtypes import dtype as dtype_named
 from rung.reproduce.studies.common import Runner, shown
 from rung.rungs import catalogue, identity

@@ -1,0 +1,231 @@
+"""Reads the sections of an ELF file: limits, parameters, constants and variables of a cubin's kernels, and the
+thread-local symbols of an object file, which are the shared memory of an emulated kernel.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpuless.launch import Resources
+
+# Attributes of .nv.info: the threads that __launch_bounds__ allows, and those that __block_size__ requires; where the
+# parameters lie in constant bank 0, and each one's place there; the bytes of a function's stack, its registers.
+_MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
+_PARAMETERS, _PARAMETER, _FRAME, _STACK, _REGISTERS = 0x0A, 0x17, 0x11, 0x12, 0x2F
+_LARGE_PARAMETER = 0x45  # of a kernel with more than 4 KB of them
+_SYMBOL_TABLE, _NO_DATA = 2, 8  # kinds of sections
+_OBJECT = 1  # and of symbols
+_SIZED = 4  # the format of an attribute with a size and that many bytes; the others have two bytes
+
+
+@dataclass(frozen=True)
+class Section:
+    name: str
+    kind: int
+    link: int  # of a symbol table, the section of its names
+    entry: int  # bytes of an entry
+    data: bytes
+    size: int  # also of a section that the file has no data of
+
+
+def sections(data: bytes) -> list[Section]:
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not a 64-bit little-endian ELF file")
+    (start,) = struct.unpack_from("<Q", data, 40)
+    size, count, names = struct.unpack_from("<HHH", data, 58)
+    rows = [struct.unpack_from("<IIQQQQIIQQ", data, start + i * size) for i in range(count)]
+    texts = rows[names][4] if rows else 0
+    found = []
+    for name, kind, _, _, offset, length, link, _, _, entry in rows:
+        at = texts + name
+        text = data[at : data.index(b"\0", at)].decode()
+        own = b"" if kind == _NO_DATA else data[offset : offset + length]
+        found.append(Section(text, kind, link, entry, own, length))
+    return found
+
+
+def most_threads(cubin: bytes, symbol: str) -> int | None:
+    """The threads per block that the kernel's __launch_bounds__ allows; None if it has none."""
+    for section in sections(cubin):
+        if section.name == f".nv.info.{symbol}":
+            for attribute, value in _attributes(section.data):
+                if attribute in (_MAX_THREADS, _REQUIRED_THREADS) and len(value) == 12:
+                    x, y, z = struct.unpack("<III", value)
+                    return int(x * y * z)
+    return None
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + 4 <= len(data):
+        form, attribute, value = struct.unpack_from("<BBH", data, at)
+        at += 4
+        size = value if form == _SIZED else 0
+        yield attribute, data[at : at + size]
+        at += size
+
+
+@dataclass(frozen=True)
+class KernelMemory:
+    """What a kernel's launch needs in memory."""
+
+    constants: int  # bytes of bank 0, which has the parameters from `start`
+    start: int
+    parameters: tuple[tuple[int, int], ...]  # offset from `start` and size of each
+    table: bytes  # bank 2
+    stack: int  # bytes of a thread, as far as they are known
+
+
+@dataclass(frozen=True)
+class Variable:
+    section: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class ModuleMemory:
+    """What all kernels of a cubin share: bank 3 with __constant__ variables, bank 4 with addresses, and __device__
+    variables with and without initial values. `placed` says where a variable's address is to be written: the section,
+    the offset there, the variable and what is added."""
+
+    sections: dict[str, bytes]
+    variables: dict[str, Variable]
+    placed: tuple[tuple[str, int, str, int], ...]
+
+
+SHARED_BY_KERNELS = (".nv.constant3", ".nv.constant4", ".nv.global", ".nv.global.init")
+
+
+def kernel_memory(cubin: bytes, symbol: str) -> KernelMemory:
+    parts = {part.name: part.data for part in sections(cubin)}
+    start, found = 0, {}
+    for attribute, value in _attributes(parts.get(f".nv.info.{symbol}", b"")):
+        if attribute == _PARAMETERS:
+            start = struct.unpack_from("<H", value, 4)[0]
+        elif attribute == _PARAMETER:
+            _, number, offset, bits = struct.unpack("<IHHI", value)
+            found[number] = (offset, bits >> 18)
+        elif attribute == _LARGE_PARAMETER:
+            _, number, offset, size, _ = struct.unpack("<IHHHH", value)
+            found[number] = (offset, size)
+    named = [name for name, *_ in _symbols(cubin)]
+    stacks = [0]
+    for attribute, value in _attributes(parts.get(".nv.info", b"")):
+        if attribute in (_FRAME, _STACK):
+            number, size = struct.unpack("<II", value)
+            stacks += [size] if named[number] == symbol or named[number].startswith(f"${symbol}$") else []
+    constants = len(parts.get(f".nv.constant0.{symbol}", b""))
+    in_order = tuple(found[number] for number in sorted(found))
+    return KernelMemory(constants, start, in_order, parts.get(f".nv.constant2.{symbol}", b""), max(stacks))
+
+
+def arch(cubin: bytes) -> str:
+    """The architecture that a cubin says it is for, such as sm_80."""
+    (flags,) = struct.unpack_from("<I", cubin, 48)
+    number = flags >> 8 & 0xFF if cubin[8] >= 8 else flags & 0xFF  # of this version, and before
+    return f"sm_{number}"
+
+
+def reserved_shared(arch: str) -> int:
+    """The bytes that the system takes before a block's own shared memory, as addresses and sections count them."""
+    return 1024 if int(re.sub(r"\D", "", arch)) >= 90 else 0
+
+
+def resources(cubin: bytes, symbol: str) -> Resources:
+    """What the file itself tells of a kernel: not how much of its stack are spills."""
+    parts = {part.name: part for part in sections(cubin)}
+    shared = parts.get(f".nv.shared.{symbol}")
+    static = max(0, shared.size - reserved_shared(arch(cubin))) if shared else 0
+    named, registers = [name for name, *_ in _symbols(cubin)], 0
+    for attribute, value in _attributes(parts[".nv.info"].data if ".nv.info" in parts else b""):
+        if attribute == _REGISTERS and named[struct.unpack_from("<I", value)[0]] == symbol:
+            registers = struct.unpack_from("<I", value, 4)[0]
+    return Resources(registers, static, 0, 0, kernel_memory(cubin, symbol).stack)
+
+
+def kernels(cubin: bytes) -> list[str]:
+    """The symbols of its kernels."""
+    found = [part.name.removeprefix(".nv.info.") for part in sections(cubin) if part.name.startswith(".nv.info.")]
+    return [name for name in found if code(cubin, name)]
+
+
+def code(cubin: bytes, symbol: str) -> bytes:
+    return next((part.data for part in sections(cubin) if part.name == f".text.{symbol}"), b"")
+
+
+def module_memory(cubin: bytes) -> ModuleMemory:
+    parts = {part.name: part for part in sections(cubin)}
+    listed = list(_symbols(cubin))
+    placed = []
+    for section in SHARED_BY_KERNELS:
+        places = parts[name].data if (name := f".rela{section}") in parts else b""
+        for at in range(0, len(places), 24):
+            offset, _, number, added = struct.unpack_from("<QIIq", places, at)
+            placed.append((section, offset, listed[number][0], added))
+    return ModuleMemory(
+        {n: parts[n].data.ljust(parts[n].size, b"\0") if n in parts else b"" for n in SHARED_BY_KERNELS},
+        {name: Variable(where, value, size) for name, where, value, size, kind in listed if kind == _OBJECT},
+        tuple(placed),
+    )
+
+
+def _symbols(data: bytes) -> Iterator[tuple[str, str, int, int, int]]:
+    """Name, section, value, size and kind of each symbol."""
+    parts = sections(data)
+    for part in parts:
+        if part.kind == _SYMBOL_TABLE:
+            names = parts[part.link].data
+            for at in range(0, len(part.data), part.entry):
+                start, info, _, section, value, size = struct.unpack_from("<IBBHQQ", part.data, at)
+                where = parts[section].name if section < len(parts) else ""
+                yield names[start : names.index(b"\0", start)].decode(), where, value, size, info & 15
+
+
+@dataclass(frozen=True)
+class SharedSymbol:
+    """A `__shared__` variable; `declared` alone (`extern __shared__`) has no size yet."""
+
+    name: str
+    size: int
+    declared: bool
+    offset: int = 0  # in a finished library
+
+    @property
+    def plain(self) -> str:
+        """`tile` of `_ZZ6kernelE4tile`."""
+        for number in re.finditer(r"(?=(\d+)([A-Za-z_]\w*))", self.name):
+            length, rest = int(number.group(1)), number.group(2)
+            if re.fullmatch(r"(?:_\d+)?", rest[length:]) and len(rest) >= length and self.name.startswith("_Z"):
+                return rest[:length]
+        return self.name
+
+
+_SHARED = re.compile(r"\.shared\s+\.align\s+(\d+)\s+\.[bfsu](\d+)\s+([\w$]+)(\[\d*\])?;")
+
+
+def kernel_shared(cubin: bytes, symbol: str) -> tuple[SharedSymbol, ...]:
+    """The `__shared__` variables of a kernel, which ptxas lays out in the order of the PTX that a cubin with lines
+    holds; dynamic memory lies behind them."""
+    text = next((part.data for part in sections(cubin) if part.name == ".nv_debug_ptx_txt"), b"")
+    ptx = text.replace(b"\0", b"\n").decode(errors="replace")
+    start = ptx.find(f".entry {symbol}(")
+    following = re.compile(r"^\.?(?:visible |weak )?\.entry ", re.MULTILINE).search(ptx, start + 1)
+    body = ptx[start : following.start() if following else len(ptx)]
+    found, at, dynamic = [], 0, []
+    for align, bits, name, count in _SHARED.findall(ptx):
+        if not re.search(rf"{re.escape(name)}\b", body):
+            continue
+        if count == "[]":
+            dynamic.append((int(align), name))
+            continue
+        size = int(bits) // 8 * int(count.strip("[]") or 1)
+        at = -(-at // int(align)) * int(align)
+        found.append(SharedSymbol(name, size, False, at))
+        at += size
+    for align, name in dynamic:
+        found.append(SharedSymbol(name, 0, True, -(-at // align) * align))
+    return tuple(found)

@@ -1,0 +1,181 @@
+"""The instructions of a kernel's machine code, if a disassembler is available.
+
+`nvdisasm` comes with CUDA toolkits and with a package of NVIDIA's. Counts here are static: how often an instruction
+occurs in the code, not how often it runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuless.base import disk_cache
+from gpuless.base.errors import UserError, first_line
+from gpuless.compile.cubin_cache import Cubin
+from gpuless.facts import opcodes
+
+Stack = tuple[tuple[str, int], ...]  # files and lines, the innermost first
+
+ABSENT = "No disassembler was found: pip install nvidia-cuda-nvdisasm."
+_SECTION = re.compile(r"^\.text\.(\S+):$")
+_PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
+_LABEL = re.compile(r"^(\.L_\w+):")
+_NAME = re.compile(r"^([.$\w]+):$")
+_TARGET = re.compile(r"`\(([^()]+)\)")
+_COMMENT = re.compile(r"\(\*.*?\*\)")
+_INSTRUCTION = re.compile(
+    r"/\*(?P<address>[0-9a-f]{4,})\*/\s+\{?\s*(?P<text>(?:@!?U?PT?\d?\s+)?(?P<opcode>[A-Z][A-Za-z0-9_.]*)[^;]*)"
+)
+
+
+@functools.cache
+def disassembler() -> Path | None:
+    """nvdisasm from PATH, a toolkit, NVIDIA's package, or Triton."""
+    candidates = [shutil.which("nvdisasm")]
+    for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+        candidates.append(str(Path(root) / "bin" / "nvdisasm") if root else None)
+    for folder in getattr(importlib.util.find_spec("nvidia"), "submodule_search_locations", None) or ():
+        candidates += map(str, sorted(Path(folder).glob("*/bin/nvdisasm")))
+    triton = importlib.util.find_spec("triton")
+    if triton and triton.origin:
+        candidates.append(str(Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"))
+    return next((Path(c) for c in candidates if c and os.access(c, os.X_OK)), None)
+
+
+def instruction_mix(cubin: Cubin) -> dict[str, dict[str, int]]:
+    """For each kernel its instructions by class, with "LDG.128" and the like counted again, and "total"."""
+    by_symbol = mix_of_file(cubin.path)
+    return {kernel: by_symbol.get(symbol, {}) for kernel, symbol in cubin.lowered.items()}
+
+
+@functools.lru_cache(maxsize=256)
+def mix_of_file(path: Path) -> dict[str, dict[str, int]]:
+    """The same for every function of a cubin file, by symbol."""
+    return count(_listing(path))
+
+
+def _listing(path: Path, *options: str) -> str:
+    tool = disassembler()
+    if tool is None:
+        raise UserError(ABSENT)
+    done = subprocess.run([tool, "-c", *options, path], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        reason = first_line(done.stderr or "no reason given")
+        raise UserError(f"{tool} cannot read {path.name} ({reason}): a newer CUDA toolkit's nvdisasm may.")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of a function, and the lines that it comes from: the innermost first, then its callers'.
+
+    `text` begins with its predicate, if it has one; it names addresses where nvdisasm prints labels.
+    """
+
+    address: int  # within its function's section
+    text: str
+    lines: Stack
+
+    @functools.cached_property
+    def opcode(self) -> str:
+        words = self.text.split(" ", 2)
+        return words[words[0].startswith("@")]
+
+    @functools.cached_property
+    def name(self) -> str:
+        return self.opcode.partition(".")[0]
+
+    @property
+    def atomic(self) -> bool:
+        """Whether it reads and writes memory at once."""
+        found = opcodes.row(self.name)
+        return found is not None and found.way == "atomic"
+
+
+def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
+    """The instructions of each kernel, with the functions that it calls behind it; the code must be compiled with line
+    information for their lines. Kept in the cache, since nvdisasm takes a second."""
+    listed = functools.partial(_listing, cubin.path, "-gi", "-ndf")
+
+    def make(work: Path) -> tuple[Path, None]:
+        (work / "code.json").write_text(json.dumps(_functions(listed())))
+        return work / "code.json", None
+
+    digest = hashlib.sha256(cubin.path.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:32]
+    stacks, functions = json.loads(disk_cache.kept("sass", digest, make).path.read_text())
+    lines = [tuple((file, line) for file, line in stack) for stack in stacks]
+    return {
+        kernel: [Instruction(address, text, lines[at]) for address, text, at in functions.get(symbol, [])]
+        for kernel, symbol in cubin.lowered.items()
+    }
+
+
+def _functions(listing: str) -> tuple[list[Stack], dict[str, list[tuple[int, str, int]]]]:
+    """The different stacks of lines, and each function's instructions: address, text, number of the stack."""
+    functions: dict[str, list[tuple[int, str, int]]] = {}
+    stacks: dict[Stack, int] = {}
+    labels: dict[str, int] = {}
+    section: list[tuple[int, str, int]] = []
+    lines: Stack = ()
+    waiting: list[str] = []  # labels of the next instruction
+    fresh = True  # the next line comment begins a new stack
+    for raw in listing.splitlines():
+        text = raw.strip()
+        if text.startswith("/*"):
+            if found := _INSTRUCTION.match(text):
+                address = int(found["address"], 16)
+                labels |= dict.fromkeys(waiting, address)
+                waiting.clear()
+                fresh = True
+                words = _COMMENT.sub("", found["text"]) if "(*" in found["text"] else found["text"]
+                section.append((address, " ".join(words.split()), stacks.setdefault(lines, len(stacks))))
+        elif place := _PLACE.match(text):
+            lines, fresh = (*(() if fresh else lines), (place.group(1), int(place.group(2)))), False
+        elif begins := _SECTION.match(text):
+            section, lines = functions.setdefault(begins.group(1), []), ()
+        elif named := _NAME.match(text):
+            waiting.append(named.group(1))
+            lines = () if named.group(1).startswith("$") else lines  # a function, which may have none
+
+    def placed(text: str) -> str:
+        return _TARGET.sub(lambda m: hex(labels[m[1]]) if m[1] in labels else m[1], text) if "`" in text else text
+
+    return [*stacks], {name: [(at, placed(text), n) for at, text, n in some] for name, some in functions.items()}
+
+
+def count(listing: str) -> dict[str, dict[str, int]]:
+    """Instructions by class for each function of an nvdisasm listing."""
+    functions: dict[str, Counter[str]] = {}
+    current: Counter[str] = Counter()
+    label = ""
+    for line in listing.splitlines():
+        text = line.strip()
+        if section := _SECTION.match(text):
+            current = functions.setdefault(section.group(1), Counter())
+        elif named := _LABEL.match(text):
+            label = named.group(1)
+        elif found := _INSTRUCTION.search(text):
+            opcode = found["opcode"]
+            if opcode == "NOP" or (opcode == "BRA" and label and label in found["text"]):
+                continue  # padding, and the endless loop after the code's end
+            label = ""
+            current.update(_counted(opcode))
+    return {name: dict(counter) for name, counter in functions.items()}
+
+
+def _counted(opcode: str) -> list[str]:
+    found = opcodes.row(opcode.partition(".")[0])
+    name = found.group if found and found.group else "other"
+    width = next((w for w in ("128", "64") if f".{w}" in opcode), "")
+    moves = found is not None and (found.width == "DATA" or found.way == "cp.async") and found.space != "constant"
+    wide = [f"{name}.{width}"] if width and moves else []
+    return ["total", name, *wide]

@@ -1,0 +1,79 @@
+"""Counts of a whole CUDA program, as its process wrote them (host/kernels.cpp)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpuless import machine, timing
+from gpuless.counts import counters
+from gpuless.launch import LaunchConfig
+from gpuless.program import device_code
+
+_WHYS = range(machine.STALLS)
+
+
+@dataclass
+class _Sum:
+    program: machine.Program
+    config: LaunchConfig
+    launches: int
+    tally: dict[int, tuple[int, int]] = field(default_factory=lambda: defaultdict(lambda: (0, 0)))
+    requests: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    played: tuple[float, int, bool] = (0.0, 0, False)
+    stalls: dict[tuple[int, int], float] = field(default_factory=dict)
+
+
+def counted(counts: Path) -> list[counters.Launched]:
+    """What the program's launches counted, those of one kernel with one grid summed."""
+    return [
+        replace(
+            counters.counted(s.program, s.config, [s.tally[n] for n in range(len(s.program.instructions))], s.requests),
+            launches=s.launches,
+        )
+        for s in _sums(counts)
+    ]
+
+
+def played(counts: Path) -> list[timing.Played]:
+    """What the model of time says of each kernel with each grid."""
+    return [
+        timing.Played(
+            s.program,
+            s.config,
+            *s.played[:2],
+            [[s.stalls.get((n, why), 0.0) for why in _WHYS] for n in range(len(s.program.instructions))],
+            s.played[2],
+            s.launches,
+        )
+        for s in _sums(counts)
+        if s.played[0]
+    ]
+
+
+def _sums(counts: Path) -> list[_Sum]:
+    sums: list[_Sum] = []
+    lines = iter(counts.read_text().splitlines() if counts.is_file() else ())
+    for line in lines:
+        kind, *words = line.split()
+        if kind == "launch":
+            launches, gx, gy, gz, bx, by, bz, cx, cy, cz, shared, cooperative = map(int, words)
+            cluster = (cx, cy, cz) if cx * cy * cz > 1 else None
+            config = LaunchConfig((gx, gy, gz), (bx, by, bz), shared, bool(cooperative), cluster)
+            symbol, cubin, source = next(lines).split()[1], Path(next(lines)), next(lines)
+            name = device_code.expression_of(device_code.demangled(symbol).strip())
+            sums.append(_Sum(device_code.program(cubin, symbol, source, name), config, launches))
+            continue
+        if kind == "played":
+            sums[-1].played = (float.fromhex(words[0]), int(words[1]), words[2] != "0")
+            continue
+        if kind == "stall":
+            sums[-1].stalls[int(words[0]), int(words[1])] = float.fromhex(words[2])
+            continue
+        numbers = [int(word) for word in words]
+        if kind == "tally":
+            sums[-1].tally[numbers[0]] = (numbers[1], numbers[2])
+        else:
+            sums[-1].requests.append((numbers[: machine.FIGURES], numbers[machine.FIGURES :]))
+    return sums

@@ -1,0 +1,122 @@
+"""Memory of a kernel's tensors: between pages that fault when touched, and known to the machine, which refuses every
+other access."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from dataclasses import dataclass
+
+from gpuless.base.errors import UserError
+from gpuless.base.lazy import torch
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A mapping: guard, data, guard."""
+
+    mapped: int
+    length: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Data:
+    """A tensor's place in it. `constant` memory is never written by a kernel, and may be read before the launch ahead
+    has ended."""
+
+    start: int
+    end: int
+    written: bool = True
+    constant: bool = False
+
+
+PROT_NONE, PROT_READ_WRITE = 0, 3
+MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
+GUARD = 1 << 16
+PAGE = 4096
+ALIGNED = 16  # bytes; the data ends at a guard, or as near to it as this allows
+_alive: dict[int, Guarded] = {}  # by the address of the data
+_data: dict[int, Data] = {}
+
+
+def guarded_empty(nbytes: int, near: int = 0, *, filled: bool = True) -> torch.Tensor:
+    """`nbytes` bytes of 0xff (or of zeros, which take no memory before they are written), from a multiple of 16 up
+    to a page that faults (at most 15 bytes before it). Whole pages are mapped at the address `near` if that is free."""
+    if nbytes <= 0:
+        return torch.empty(0, dtype=torch.uint8)
+    room = -(-nbytes // PAGE) * PAGE
+    mapped, length = _map(-1, room, nbytes, near)
+    made = _tensor(Guarded(mapped, length, mapped + GUARD + (room - nbytes) // ALIGNED * ALIGNED, nbytes))
+    return made.fill_(0xFF) if filled else made
+
+
+def guarded_file(file: int, nbytes: int, near: int = 0) -> torch.Tensor:
+    """The same over a file of whole pages that another process maps as well."""
+    mapped, length = _map(file, nbytes, nbytes, near)
+    return _tensor(Guarded(mapped, length, mapped + GUARD, nbytes))
+
+
+def _map(file: int, room: int, nbytes: int, near: int) -> tuple[int, int]:
+    libc, length, wanted = _libc(), room + 2 * GUARD, near - GUARD if near else None
+    mapped = libc.mmap(wanted, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    if mapped == ctypes.c_void_p(-1).value:
+        raise UserError(f"No memory for a guarded tensor of {nbytes} bytes: use a smaller case.")
+    how = MAP_FIXED | (MAP_SHARED if file >= 0 else MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
+    if libc.mmap(mapped + GUARD, room, PROT_READ_WRITE, how, file, 0) != mapped + GUARD:
+        libc.munmap(mapped, length)
+        raise UserError(f"A tensor of {nbytes} bytes cannot be mapped: use a smaller case.")
+    return mapped, length
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return libc
+
+
+def _tensor(guarded: Guarded) -> torch.Tensor:
+    _alive[guarded.start] = guarded
+    _data[guarded.start] = Data(guarded.start, guarded.start + guarded.size)
+    buffer = (ctypes.c_uint8 * guarded.size).from_address(guarded.start)
+    weakref.finalize(buffer, _release, guarded.start)
+    return torch.frombuffer(buffer, dtype=torch.uint8)
+
+
+def mark_data(raw: torch.Tensor, start: int, end: int, *, written: bool = True, constant: bool = False) -> None:
+    """Of this guarded memory, kernels may only touch the bytes from `start` to `end`, and only read them unless they
+    are `written`."""
+    guarded = _alive.get(raw.data_ptr())
+    if guarded is not None:
+        first = guarded.start + start
+        _data[guarded.start] = Data(first, first + end - start, written, constant)
+
+
+def _release(start: int) -> None:
+    guarded = _alive.pop(start)
+    _data.pop(start, None)
+    _libc().munmap(guarded.mapped, guarded.length)
+
+
+def data_at(address: int) -> Data | None:
+    """The tensor whose mapping contains an address."""
+    mapping = mapping_of(address)
+    return _data.get(mapping.start) if mapping else None
+
+
+def alive() -> list[Data]:
+    """All guarded tensors."""
+    return [*_data.values()]
+
+
+def mapping_of(address: int) -> Guarded | None:
+    """The guarded mapping, guards included, that contains `address`."""
+    for guarded in _alive.values():
+        if guarded.mapped <= address < guarded.mapped + guarded.length:
+            return guarded
+    return None

@@ -1,0 +1,787 @@
+// Loads, stores, atomics, constants; and what they cost: a request is one execution of an instruction by a warp.
+#include "machine.h"
+#include "unwritten.h"
+
+#include <stdio.h>
+
+#include <algorithm>
+
+namespace rung_machine {
+
+uint64_t address(const Warp& w, const Operand& o, unsigned lane)
+{
+    const auto of = [&](uint16_t row, bool wide) {
+        if (row == ZERO || row == FIRST_UNIFORM + 63) return uint64_t(0);
+        return w.r[row][lane] | (wide ? uint64_t(w.r[row + 1][lane]) << 32 : 0);
+    };
+    const uint64_t made = of(o.base, o.wide) * o.scale + of(o.uniform, o.uniform_wide) + int64_t(o.offset);
+    return o.wide || o.uniform_wide ? made : uint32_t(made);
+}
+
+uint8_t* shared_place(Warp& w, uint32_t at, unsigned bytes)
+{
+    Block* block = w.block;
+    if (const uint32_t rank = at >> 24; rank != block->in_cluster) {
+        if (rank >= block->cluster->size()) fail(w, RUNG_BOUNDS, "there is no block %u in the cluster", rank);
+        block = (*block->cluster)[rank];
+    }
+    const uint32_t offset = at & 0xffffff;
+    if (offset + bytes > block->shared.size() || offset < launch.reserved_shared)
+        fail(w, RUNG_BOUNDS, "byte %d is beyond the block's %u bytes of shared memory",
+             int(offset) - int(launch.reserved_shared), launch.shared_bytes);
+    return block->shared.data() + offset;
+}
+
+namespace {
+
+uint8_t* local_place(Warp& w, uint32_t at, unsigned lane, unsigned bytes)
+{
+    if (uint64_t(at) + bytes > launch.local_bytes)
+        fail(w, RUNG_BOUNDS, "byte %d is beyond the thread's stack of %u bytes", int(at), launch.local_bytes);
+    if (w.local.empty()) w.local.resize(size_t(launch.local_bytes) * WARP, launch.poison == 1 ? 0xff : 0);
+    return w.local.data() + size_t(launch.local_bytes) * lane + at;
+}
+
+}  // namespace
+
+uint8_t* place(Warp& w, uint64_t generic, unsigned lane, unsigned bytes, bool& shared)
+{
+    shared = generic >> 48 == SHARED_WINDOW >> 48;
+    if (shared) return shared_place(w, uint32_t(generic), bytes);
+    if (generic >> 48 == LOCAL_WINDOW >> 48) return local_place(w, uint32_t(generic), lane, bytes);
+    if (generic >> 48 && launch.regions.empty())
+        fail(w, RUNG_BOUNDS, "touches memory that belongs to no argument (address %#llx)", (unsigned long long)generic);
+    return reinterpret_cast<uint8_t*>(generic);
+}
+
+const Region& region_of(uint64_t address)
+{
+    static const Region NONE = {0, 0, 0}, ALL_MEMORY = {0, ~0ull, 0};
+    static const Region* last = &NONE;
+    const std::vector<Region>& regions = launch.regions;
+    if (regions.empty()) return ALL_MEMORY;
+    if (last >= regions.data() && last < regions.data() + regions.size() && address >= last->from && address < last->to)
+        return *last;
+    const auto after = std::upper_bound(regions.begin(), regions.end(), address,
+                                        [](uint64_t at, const Region& r) { return at < r.from; });
+    if (after == regions.begin() || address >= (after - 1)->to) return NONE;
+    return *(last = &*(after - 1));
+}
+
+void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool write)
+{
+    if (launch.regions.empty()) return;
+    const Region& all = region_of(at[__builtin_ctz(lanes)]);
+    if (all.to - all.from >= bytes && !(write && all.flags & INPUT_REGION)) {
+        const uint64_t last = all.to - bytes - all.from;
+        uint64_t outside = 0;  // in its upper bit: vectors have no comparison of such numbers
+        for (unsigned l = 0; l < WARP; l++) {
+            const uint64_t offset = at[l] - all.from;
+            outside |= (offset | (last - offset)) & -uint64_t(lanes >> l & 1);
+        }
+        if (!(outside >> 63)) return;
+    }
+    each(lanes, [&](unsigned l) {
+        const Region& one = region_of(at[l]);
+        const bool inside = at[l] >= one.from && at[l] + bytes <= one.to && at[l] + bytes > at[l];
+        if (inside && !(write && one.flags & INPUT_REGION)) return;
+        Fault fault(RUNG_BOUNDS);
+        fault.space = RUNG_GLOBAL_SPACE, fault.bytes = bytes, fault.writes = write, fault.at = where(w, op, l);
+        fault.address = !inside && at[l] >= one.from && at[l] < one.to ? one.to : at[l];
+        throw fault;
+    });
+}
+
+// Of a constant: of 16 bits, which nvdisasm takes for a signed number.
+static uint64_t constant_address(const Warp& w, const Operand& o, unsigned lane)
+{
+    const uint64_t at = address(w, o, lane);
+    return o.offset < 0 && at >> 16 == 0xffff ? at & 0xffff : at;
+}
+
+// `beyond`: bytes, to the upper half of a pair.
+const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made, int32_t beyond)
+{
+    if (o.kind != Kind::Constant) return w.r[ZERO];
+    const std::vector<uint8_t>& bank = launch.bank[o.index];
+    const auto word = [&](uint64_t at) {
+        uint32_t value = 0;
+        if (at + 4 <= bank.size()) memcpy(&value, bank.data() + at, 4);
+        return value;
+    };
+    if (o.base == ZERO && o.uniform == ZERO)
+        std::fill(made, made + WARP, word(uint64_t(int64_t(o.offset) + beyond)));
+    else
+        for (unsigned l = 0; l < WARP; l++) made[l] = word(constant_address(w, o, l) + uint64_t(beyond));
+    return made;
+}
+
+// ---- costs
+// ---------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr unsigned SECTOR = 32, LINE = 128, BANKS = 32;
+
+// Whether each active lane has the address of the lane beside it, or each that of the lane two further.
+bool in_pairs(const uint64_t* at, uint32_t lanes)
+{
+    for (unsigned apart = 1; apart <= 2; apart++) {
+        bool all = true;
+        for (unsigned l = 0; l < WARP && all; l++)
+            if (lanes >> l & 1 && lanes >> (l ^ apart) & 1 && at[l] != at[l ^ apart]) all = false;
+        if (all) return true;
+    }
+    return false;
+}
+
+// Accesses of 8 bytes pass by half warps and of 16 bytes by quarters, two together where neighbours read the same;
+// lanes that read one word share it.
+void cost_of_banks(const uint64_t* at, Cost& cost)
+{
+    uint32_t groups[4];
+    unsigned count = 0;
+    if (cost.bytes <= 4)
+        groups[count++] = cost.lanes;
+    else {
+        const unsigned wide = cost.bytes <= 8 ? WARP : WARP / 2;
+        for (unsigned first = 0; first < WARP; first += wide) {
+            const uint32_t lanes = cost.lanes & (wide == WARP ? ALL : 0xffffu << first);
+            if (in_pairs(at, lanes))
+                groups[count++] = lanes;
+            else
+                for (unsigned half = 0; half < 2; half++)
+                    groups[count++] = lanes & ((1u << wide / 2) - 1) << (first + half * wide / 2);
+        }
+    }
+    for (unsigned g = 0; g < count; g++) {
+        uint64_t word[WARP * 5];
+        unsigned words = 0;
+        each(groups[g], [&](unsigned l) {
+            for (uint64_t n = at[l] / 4; n <= (at[l] + cost.bytes - 1) / 4 && words < WARP * 5; n++) word[words++] = n;
+        });
+        if (!words) continue;
+        std::sort(word, word + words);
+        words = unsigned(std::unique(word, word + words) - word);
+        unsigned used[BANKS] = {}, most = 0;
+        for (unsigned i = 0; i < words; i++) most = std::max(most, ++used[word[i] % BANKS]);
+        cost.wavefronts += most, cost.ideal_wavefronts++;
+    }
+}
+
+void cost_of_sectors(const uint64_t* addresses, Cost& cost)
+{
+    uint64_t at[WARP], sector = 0, line = 0, end = 0;  // the first not yet counted
+    unsigned count = 0;
+    each(cost.lanes, [&](unsigned l) { at[count++] = addresses[l]; });
+    if (!std::is_sorted(at, at + count)) std::sort(at, at + count);
+    for (unsigned i = 0; i < count; i++) {
+        const uint64_t after = at[i] + cost.bytes, s = std::max(sector, at[i] / SECTOR),
+                       n = std::max(line, at[i] / LINE), from = std::max(end, at[i]);
+        sector = std::max(sector, (after - 1) / SECTOR + 1), line = std::max(line, (after - 1) / LINE + 1);
+        if (sector > s) cost.sectors += uint32_t(sector - s);
+        if (line > n) cost.lines += uint32_t(line - n);
+        if (after > from) cost.unique_bytes += uint32_t(after - from), end = after;
+    }
+    cost.ideal_sectors = (cost.unique_bytes + SECTOR - 1) / SECTOR;
+}
+
+}  // namespace
+
+// What a request costs beyond the ideal; of equal ones the larger is worse.
+uint64_t badness(const Cost& cost)
+{
+    const uint32_t all = cost.shared ? cost.wavefronts : cost.sectors,
+                   ideal = cost.shared ? cost.ideal_wavefronts : cost.ideal_sectors;
+    return uint64_t(all - ideal) << 32 | all;
+}
+
+struct Traced
+{ uint64_t instruction, block, warp, lanes, bytes, place, at[WARP]; };
+struct Happened
+{ uint32_t event, warp, amount, serial; };
+std::vector<Traced> traced;
+std::vector<Happened> happened;
+size_t trace_room;
+
+namespace {
+
+constexpr size_t MOST_EVENTS = 4096;
+size_t kept[3];  // requests of the trace by their kind, each of which has a third of the room
+
+// Stores to global memory of the first block, of the others, and what else the first block asks for.
+void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared, bool store,
+           unsigned swizzle)
+{
+    const uint64_t block = w.block->number;
+    if (traced.empty()) std::fill(kept, kept + 3, 0);
+    const bool out = store && !shared;
+    size_t& count = kept[!out ? 2 : block != 0];
+    if ((block && !out) || count >= trace_room / 3) return;
+    count++;
+    traced.push_back(
+        {op.number, block, w.rank, lanes, bytes, uint64_t(shared) | uint64_t(store) << 1 | swizzle << 2, {}});
+    each(lanes, [&](unsigned l) { traced.back().at[l] = at[l]; });
+}
+
+}  // namespace
+
+// Requests of one instruction mostly have the same pattern, which is then not counted anew.
+const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared)
+{
+    static const Cost UNCOUNTED = {};
+    if (launch.uncounted) return UNCOUNTED;
+    Memory& memory = *op.memory;
+    if (trace_room) trace(w, op, lanes, at, bytes, shared, op.stores(shared), 0);
+    const unsigned first = unsigned(__builtin_ctz(lanes));
+    const uint32_t phase = uint32_t(at[first] % (shared ? 4 : LINE));  // conflicts stay if all lanes move by some banks
+    if (memory.last.empty()) memory.last.resize(LINE / 4);
+    Cost& last = memory.last[phase / 4];
+    bool known = last.lanes == lanes && last.bytes == bytes && last.phase == phase && last.shared == shared;
+    if (known) {
+        uint64_t different = 0;
+        for (unsigned l = 0; l < WARP; l++)
+            different |= ((at[l] - at[first]) ^ uint64_t(last.apart[l])) & -uint64_t(lanes >> l & 1);
+        known = !different;
+    }
+    if (!known) {
+        last = {lanes, bytes, phase, 0, 0, 0, 0, 0, 0, shared, {}};
+        each(lanes, [&](unsigned l) { last.apart[l] = int64_t(at[l] - at[first]); });
+        if (shared)
+            cost_of_banks(at, last);
+        else
+            cost_of_sectors(at, last);
+        if (!memory.worst.lanes || badness(last) > badness(memory.worst)) memory.worst = last;
+    }
+    if (w.recorded) record_request(w, op, lanes, at, last);
+    const unsigned active = unsigned(__builtin_popcount(lanes));
+    Total& total = memory.total[shared];
+    total.requests++, total.lanes += active, total.bytes += active * bytes;
+    total.unique_bytes += last.unique_bytes, total.sectors += last.sectors, total.lines += last.lines;
+    total.ideal_sectors += last.ideal_sectors, total.wavefronts += last.wavefronts,
+        total.ideal_wavefronts += last.ideal_wavefronts;
+    return last;
+}
+
+void count_copy(const Warp& w, const Op& op, const std::vector<Piece>& pieces)
+{
+    bool counted[2] = {};
+    for (const Piece& piece : pieces) {
+        Total& total = op.memory->total[piece.shared];
+        if (!counted[piece.shared]) counted[piece.shared] = true, total.requests++, total.lanes++;
+        total.bytes += piece.bytes, total.unique_bytes += piece.bytes;
+        if (trace_room) trace(w, op, 1, &piece.at, piece.bytes, piece.shared, piece.store, piece.swizzle);
+        if (piece.shared) continue;
+        total.sectors += (piece.at + piece.bytes - 1) / SECTOR - piece.at / SECTOR + 1;
+        total.ideal_sectors += (piece.bytes + SECTOR - 1) / SECTOR;
+    }
+}
+
+// In another block's shared memory: it takes that block's data path, and no counter of this one shows its passes.
+static void count_remote(const Op& op, uint32_t lanes)
+{
+    Total& total = op.memory->total[1];
+    const unsigned active = unsigned(__builtin_popcount(lanes));
+    total.requests++, total.lanes += active, total.bytes += active * op.bytes;
+}
+
+void note(Event event, const Warp& w, uint32_t amount, uint32_t serial)
+{
+    if (!w.block->number && happened.size() < MOST_EVENTS)
+        happened.push_back({uint32_t(event), w.rank, amount, serial});
+}
+
+namespace {
+
+// ---- loads and stores
+// ------------------------------------------------------------------------------------------------------
+
+enum : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, STRONG = 4, IS_SIGNED = 8, WITHIN_BLOCK = 1 << 18 };
+
+void addresses(const Warp& w, const Operand& o, uint64_t* at)
+{
+    if (o.uniform == ZERO && o.wide && o.scale == 1 && o.base != ZERO) {
+        const uint32_t *low = w.r[o.base], *high = w.r[o.base + 1];
+        for (unsigned l = 0; l < WARP; l++) at[l] = (low[l] | uint64_t(high[l]) << 32) + uint64_t(int64_t(o.offset));
+    } else if (o.uniform == ZERO && !o.wide && o.scale == 1) {
+        const uint32_t* low = w.r[o.base];
+        for (unsigned l = 0; l < WARP; l++) at[l] = uint32_t(low[l] + uint32_t(o.offset));
+    } else
+        for (unsigned l = 0; l < WARP; l++) at[l] = address(w, o, l);
+}
+
+// 0 for a plain access; else the scope that it is strong for, and one more.
+unsigned strength(const Op& op)
+{
+    if (!(op.flags & STRONG)) return op.flags & ALWAYS_STRONG ? OF_BLOCK + 1 : 0;
+    return op.flags & WITHIN_BLOCK ? OF_BLOCK + 1 : OF_GPU + 1;
+}
+
+// For the check of races.
+unsigned strength_among_atomics(const Op& op) { return op.flags & VERIFIED ? OF_GPU + 1 : strength(op); }
+
+void publish_each(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, bool write)
+{
+    if (!launch.races) return;
+    uint64_t last = ~0ull;
+    each(lanes, [&](unsigned l) {
+        if (at[l] != last) publish(w, last = at[l], strength(op), !write || op.flags & ALWAYS_STRONG, write);
+    });
+}
+
+// In its own block's shared memory, or another's of the cluster.
+void look_at_shared(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, bool write, const uint32_t* data,
+                    unsigned step)
+{
+    while (lanes) {
+        const uint64_t rank = uint32_t(at[__builtin_ctz(lanes)]) >> 24;
+        uint32_t same = 0;
+        uint64_t from[WARP] = {}, place[WARP] = {};
+        Block* const block = (*w.block->cluster)[rank];
+        if (block != w.block && !w.block->cluster->front()->cluster_met) {
+            Fault fault(RUNG_RACE);
+            fault.space = RUNG_SHARED_SPACE, fault.address = at[__builtin_ctz(lanes)] & 0xffffff, fault.writes = write;
+            fault.at = rung_machine::where(w, op, unsigned(__builtin_ctz(lanes)));
+            snprintf(fault.text, sizeof fault.text, "%s the shared memory of another block of the cluster",
+                     write ? "writes" : "reads");
+            snprintf(fault.lacks, sizeof fault.lacks, "before a barrier of the cluster has shown that it has started");
+            throw fault;
+        }
+        each(lanes, [&](unsigned l) {
+            if (uint32_t(at[l]) >> 24 == rank)
+                same |= 1u << l, from[l] = at[l] & 0xffffff, place[l] = uint64_t(block->shared.data()) + from[l];
+        });
+        look(w, op, same, from, op.bytes, block, write, strength_among_atomics(op), data, step);
+        if (strength(op)) publish_each(w, op, same, place, write);
+        lanes &= ~same;
+    }
+}
+
+// The memory that each lane's access is in, and its request or requests: a generic instruction may touch two memories.
+void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** places, bool write,
+             const uint32_t* data = nullptr, unsigned step = 0)
+{
+    uint64_t at[WARP];
+    addresses(w, o, at);
+    uint64_t every = 0;  // bits that any address has
+    for (unsigned l = 0; l < WARP; l++) every |= at[l] & -uint64_t(lanes >> l & 1);
+    if (every & (op.bytes - 1)) {
+        Fault fault(RUNG_BOUNDS);
+        const unsigned lane = unsigned(
+            __builtin_ctz(lanes & rung_machine::where([&](unsigned l) { return (at[l] & (op.bytes - 1)) != 0; })));
+        fault.misaligned = fault.bytes = op.bytes, fault.address = at[lane], fault.writes = write,
+        fault.at = rung_machine::where(w, op, lane);
+        snprintf(fault.text, sizeof fault.text, "an address is no multiple of %u bytes", op.bytes);
+        throw fault;
+    }
+    const unsigned strong = strength(op);
+    if ((op.flags & SPACE) == GENERIC && !(every >> 48)) {
+        memcpy(places, at, sizeof at);
+        require_inside(w, op, lanes, at, op.bytes, write);
+        look(w, op, lanes, at, op.bytes, nullptr, write, strength_among_atomics(op), data, step);
+        if (strong) publish_each(w, op, lanes, at, write);
+        count_request(w, op, lanes, at, op.bytes, false);
+        return;
+    }
+    uint32_t shared = 0, local = 0;
+    if ((op.flags & SPACE) == SHARED) {
+        shared = lanes;
+        Block& block = *w.block;
+        const uint64_t mine = uint64_t(block.in_cluster) << 24, size = block.shared.size();
+        uint8_t* const memory = block.shared.data();
+        uint64_t outside = 0;
+        for (unsigned l = 0; l < WARP; l++) {
+            const uint64_t offset = at[l] - mine;
+            outside |= ((offset + op.bytes > size) | (offset < launch.reserved_shared)) & (lanes >> l & 1);
+            places[l] = memory + offset;
+        }
+        if (outside) each(lanes, [&](unsigned l) { places[l] = shared_place(w, uint32_t(at[l]), op.bytes); });
+    } else if ((op.flags & SPACE) == LOCAL) {
+        local = lanes;
+        each(lanes, [&](unsigned l) { places[l] = local_place(w, uint32_t(at[l]), l, op.bytes); });
+    } else
+        each(lanes, [&](unsigned l) {
+            bool is_shared = false;
+            if (at[l] >> 48) {
+                places[l] = place(w, at[l], l, op.bytes, is_shared);
+                (is_shared ? shared : local) |= 1u << l;
+            } else
+                places[l] = reinterpret_cast<uint8_t*>(at[l]);
+        });
+    const uint32_t global = lanes & ~shared & ~local;
+    if (global) {
+        require_inside(w, op, global, at, op.bytes, write);
+        look(w, op, global, at, op.bytes, nullptr, write, strength_among_atomics(op), data, step);
+        if (strong) publish_each(w, op, global, at, write);
+        count_request(w, op, global, at, op.bytes, false);
+    }
+    if (!shared) return;
+    uint32_t own = 0;
+    if (launch.races) look_at_shared(w, op, shared, at, write, data, step);
+    for (unsigned l = 0; l < WARP; l++) {
+        own |= uint32_t((uint32_t(at[l]) >> 24) == w.block->in_cluster) << l;
+        at[l] = (at[l] & 0xffffff) - launch.reserved_shared;
+    }
+    if (shared & own) count_request(w, op, shared & own, at, op.bytes, true);
+    if (shared & ~own) count_remote(op, shared & ~own);
+}
+
+bool prepare_memory(Op& op)
+{
+    static const struct
+    {
+        const char* name;
+        uint8_t bytes;
+    } sizes[] = {{"128", 16}, {"64", 8}, {"U16", 2}, {"S16", 2}, {"U8", 1}, {"S8", 1}};
+    for (const auto& size : sizes)
+        if (op.has(size.name)) op.bytes = size.bytes;
+    op.flags = op.space == Space::SHARED ? SHARED : op.space == Space::LOCAL ? LOCAL : GENERIC;
+    if (op.flags == GENERIC && op.has("E") && op.sources && op.s[0].base != ZERO)
+        op.s[0].wide = true;  // also without ".64"
+    if (op.has("STRONG")) op.flags |= STRONG;
+    if (op.has("CTA") || op.has("SM")) op.flags |= WITHIN_BLOCK;
+    if (op.has("CONSTANT")) op.flags |= READ_ONLY_CACHE;
+    if ((op.has("S8") || op.has("S16")) && !op.store) op.flags |= IS_SIGNED;
+    return op.sources && op.s[0].kind == Kind::Memory;
+}
+
+// All lanes beside each other: one copy in place of 32.
+bool contiguous(uint8_t* const* where, uint32_t lanes, unsigned bytes)
+{
+    if (lanes != ALL) return false;
+    uint64_t different = 0;
+    for (unsigned l = 1; l < WARP; l++) different |= uint64_t(where[l] - where[0]) ^ l * bytes;
+    return !different;
+}
+
+// A warp that reads what another has written and finds the same again polls: others have their turn.
+void look_for_polling(Warp& w, const Op& op, const uint8_t* where)
+{
+    uint32_t value = 0;
+    memcpy(&value, where, op.bytes < 4 ? op.bytes : 4);
+    if (w.polled == &op && w.polled_value == value) w.pauses = true;
+    w.polled = &op, w.polled_value = value;
+}
+
+struct Unwritten
+{
+    rung_space space;
+    uint64_t address, counted;
+    uint32_t upper;
+};  // the last two: of the words that it would hold
+
+Unwritten unwritten_at(const Warp& w, const uint8_t* at)  // the patterns of shared and local memory begin at 0
+{
+    const uint8_t *const shared = w.block->shared.data(), *const local = w.local.data();
+    if (at >= shared && at < shared + w.block->shared.size())
+        return {RUNG_SHARED_SPACE, uint64_t(at - shared), uint64_t(at - shared) - launch.reserved_shared,
+                launch.poisoned_with};
+    if (at >= local && at < local + w.local.size())
+        return {RUNG_LOCAL_SPACE, uint64_t(at - local), uint64_t(at - local), launch.poisoned_with};
+    return {RUNG_GLOBAL_SPACE, uint64_t(at), uint64_t(at), NOT_A_NUMBER};
+}
+
+}  // namespace
+
+void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* const* where, unsigned bytes)
+{
+    each(lanes, [&](unsigned l) {
+        const Unwritten of = unwritten_at(w, where[l]);
+        if (!of.upper || launch.unwritten[of.space].kind != RUNG_NO_FAULT ||
+            unwritten_bytes(where[l], of.counted, bytes, of.upper) < bytes)
+            return;
+        Fault fault(RUNG_UNWRITTEN);
+        fault.space = of.space, fault.address = of.address, fault.bytes = bytes,
+        fault.at = rung_machine::where(w, op, l);
+        snprintf(fault.text, sizeof fault.text, "reads what nothing has written");
+        launch.unwritten[of.space] = fault;
+    });
+}
+
+namespace {
+
+bool may_be_unwritten(uint32_t word)
+{
+    const uint32_t upper = word & 0xffff0000u;
+    return upper == NOT_A_NUMBER || upper == launch.poisoned_with;
+}
+
+void load(Warp& w, const Op& op, uint32_t lanes)
+{
+    uint8_t* where[WARP];
+    located(w, op, op.s[0], lanes, where, false);
+    if (op.flags & STRONG) look_for_polling(w, op, where[__builtin_ctz(lanes)]);
+    uint32_t* const d = w.target(op.out);
+    uint32_t suspects = 0;
+    if (op.bytes == 4) {
+        if (contiguous(where, lanes, 4))
+            memcpy(d, where[0], sizeof(Row));
+        else if (lanes == ALL)
+            for (unsigned l = 0; l < WARP; l++) memcpy(&d[l], where[l], 4);
+        else
+            each(lanes, [&](unsigned l) { memcpy(&d[l], where[l], 4); });
+        const uint32_t poison = launch.poisoned_with;
+        uint32_t any = 0;
+        for (unsigned l = 0; l < WARP; l++)
+            any |= uint32_t((d[l] & 0xffff0000u) == NOT_A_NUMBER) | uint32_t((d[l] & 0xffff0000u) == poison);
+        if (any) suspects = rung_machine::where([&](unsigned l) { return may_be_unwritten(d[l]); });
+    } else if (op.bytes > 4) {
+        const unsigned words = d == w.r[SINK] ? 0 : op.bytes / 4;
+        each(lanes, [&](unsigned l) {
+            uint32_t v[4];
+            memcpy(v, where[l], op.bytes);
+            for (unsigned i = 0; i < words; i++) d[i * WARP + l] = v[i];
+            suspects |= uint32_t(may_be_unwritten(v[0])) << l;
+        });
+    } else {
+        suspects = lanes;
+        const bool is_signed = op.flags & IS_SIGNED;
+        each(lanes, [&](unsigned l) {
+            const uint32_t v = op.bytes == 1 ? *where[l] : uint32_t(where[l][0] | where[l][1] << 8);
+            d[l] = is_signed ? op.bytes == 1 ? uint32_t(int8_t(v)) : uint32_t(int16_t(v)) : v;
+        });
+    }
+    if (suspects & lanes) look_for_unwritten(w, op, suspects & lanes, where, op.bytes);
+}
+
+void store(Warp& w, const Op& op, uint32_t lanes)
+{
+    uint8_t* where[WARP];
+    const Operand& from = op.s[1];
+    Row scratch;
+    const uint32_t* const a = w.row(from, scratch);
+    launch.changes++;
+    located(w, op, op.s[0], lanes, where, true, a, from.kind == Kind::Register && from.index != ZERO ? WARP : 0);
+    if (op.bytes == 4) {
+        if (contiguous(where, lanes, 4))
+            memcpy(where[0], a, sizeof(Row));
+        else
+            each(lanes, [&](unsigned l) { memcpy(where[l], &a[l], 4); });
+    } else if (op.bytes > 4) {
+        const unsigned words = op.bytes / 4, step = from.index == ZERO || from.kind != Kind::Register ? 0 : WARP;
+        each(lanes, [&](unsigned l) {
+            uint32_t v[4];
+            for (unsigned i = 0; i < words; i++) v[i] = a[i * step + l];
+            memcpy(where[l], v, op.bytes);
+        });
+    } else
+        each(lanes, [&](unsigned l) {
+            memcpy(where[l], &a[l], op.bytes);
+            if (const Unwritten of = unwritten_at(w, where[l]); of.upper)
+                note_written(where[l], of.counted, op.bytes, of.upper);
+        });
+}
+
+// ---- atomics
+// -----------------------------------------------------------------------------------------------------------------
+
+template <class T>
+T as(uint64_t bits)
+{
+    T v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+template <class T>
+uint64_t bits_of(T v)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, &v, sizeof v);
+    return bits;
+}
+
+uint64_t pair_sum(uint64_t x, uint64_t y, bool bf16)
+{
+    uint64_t made = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        const uint16_t a = uint16_t(x >> 16 * i), b = uint16_t(y >> 16 * i);
+        made |= uint64_t(bf16 ? float_to_bf16(bf16_to_float(a) + bf16_to_float(b))
+                              : float_to_half(half_to_float(a) + half_to_float(b)))
+                << 16 * i;
+    }
+    return made;
+}
+
+// An atomic's flags: its memory, then what it does and to which numbers, and how many of them a lane has.
+enum : uint32_t {
+    ADD,
+    MIN,
+    MAX,
+    INC,
+    DEC,
+    AND,
+    OR,
+    XOR,
+    EXCH,
+    CAS,
+    CAST,
+    POPC,
+    HOW = 4,
+    TYPE = 8,
+    COUNT = 12,
+    FLUSHES = 1 << 16,
+    GLOBAL_ONLY = 1 << 17
+};
+enum : uint32_t { U32, S32, U64, S64, F16x2, BF16x2, F32, F64 };
+
+uint64_t combined(uint32_t how, uint32_t type, bool flushes, uint64_t old, uint64_t v)
+{
+    const auto flushed = [&](uint64_t bits) { return flushes && !(bits & 0x7f800000) ? bits & 0x80000000 : bits; };
+    switch (type) {
+    case F64: return bits_of(as<double>(old) + as<double>(v));
+    case F32: return flushed(bits_of(as<float>(flushed(old)) + as<float>(flushed(v))));
+    case F16x2:
+    case BF16x2: return pair_sum(old, v, type == BF16x2);
+    }
+    const bool less = type == S32 ? int32_t(old) < int32_t(v) : type == S64 ? int64_t(old) < int64_t(v) : old < v;
+    switch (how) {
+    case MIN: return less ? old : v;
+    case MAX: return less ? v : old;
+    case INC: return old >= v ? 0 : old + 1;
+    case DEC: return !old || old > v ? v : old - 1;
+    case AND: return old & v;
+    case OR: return old | v;
+    case XOR: return old ^ v;
+    case EXCH: return v;
+    case POPC: return old + 1;
+    }
+    return old + v;
+}
+
+// What an instruction of pairs of halves did not do, in another memory than the global one, the code behind it does.
+uint32_t in_global(const Warp& w, const Op& op, uint32_t lanes)
+{
+    uint64_t at[WARP];
+    addresses(w, op.s[0], at);
+    return lanes & where([&](unsigned l) { return !(at[l] >> 48); });
+}
+
+void atomic(Warp& w, const Op& op, uint32_t lanes)
+{
+    const uint32_t how = op.flags >> HOW & 15, type = op.flags >> TYPE & 15, count = op.flags >> COUNT & 15,
+                   all = lanes;
+    if (op.flags & GLOBAL_ONLY) lanes = in_global(w, op, lanes);
+    uint32_t done = lanes;
+    if (lanes) {
+        uint8_t* at[WARP];
+        located(w, op, op.s[0], lanes, at, true);
+        look_for_unwritten(w, op, lanes, at, op.bytes);
+        const bool swaps = how == CAS || how == CAST;
+        const unsigned size = op.bytes / count, words = size / 4;
+        Row first, second;
+        const uint32_t *const a = op.sources > 1 ? w.row(op.s[1], first) : nullptr, *const b =
+                                                                                        swaps ? w.row(op.s[2], second)
+                                                                                              : nullptr;
+        const auto value = [&](const uint32_t* from, const Operand& o, unsigned l, unsigned i) {
+            const bool registers = o.kind == Kind::Register && o.index != ZERO;
+            const uint32_t* const low = registers ? from + i * words * WARP : from;
+            return low[l] | (words == 2 && registers ? uint64_t(low[WARP + l]) << 32 : 0);
+        };
+        uint32_t* const d = w.target(op.out);
+        each(lanes, [&](unsigned l) {
+            for (unsigned i = 0; i < count; i++) {
+                uint64_t old = 0;
+                memcpy(&old, at[l] + i * size, size);
+                uint64_t made = old, given = a ? value(a, op.s[1], l, i) : 1;
+                if (!swaps)
+                    made = combined(how, type, op.flags & FLUSHES, old, given);
+                else if (old == given)
+                    made = value(b, op.s[2], l, i);
+                else
+                    done &= ~(1u << l);
+                launch.changes += made != old;
+                memcpy(at[l] + i * size, &made, size);
+                if (how == CAST) old = done >> l & 1;  // whether it is done; the upper word is read, too
+                if (d == w.r[SINK]) continue;
+                d[i * words * WARP + l] = uint32_t(old);
+                if (words == 2) d[(i * words + 1) * WARP + l] = uint32_t(old >> 32);
+            }
+        });
+        if (swaps) look_for_polling(w, op, at[__builtin_ctz(lanes)]);
+    }
+    if (op.outs) w.set(op.p[0], done, all);
+}
+
+bool prepare_atomic(Op& op)
+{
+    static const char* const hows[] = {"ADD", "MIN", "MAX",  "INC", "DEC",  "AND",
+                                       "OR",  "XOR", "EXCH", "CAS", "CAST", "POPC"};
+    static const struct
+    {
+        const char* name;
+        uint32_t type, count;
+        uint8_t size;
+    } types[] = {{"S32", S32, 1, 4},        {"U64", U64, 1, 8},       {"S64", S64, 1, 8},      {"64", U64, 1, 8},
+                 {"F64", F64, 1, 8},        {"F32", F32, 1, 4},       {"F32x2", F32, 2, 4},    {"F32x4", F32, 4, 4},
+                 {"F16x2", F16x2, 1, 4},    {"F16x4", F16x2, 2, 4},   {"F16x8", F16x2, 4, 4},  {"BF16x2", BF16x2, 1, 4},
+                 {"BF16_V2", BF16x2, 1, 4}, {"BF16x4", BF16x2, 2, 4}, {"BF16x8", BF16x2, 4, 4}};
+    if (!prepare_memory(op)) return false;
+    uint32_t how = ADD, type = U32, count = 1;
+    unsigned size = 4;
+    for (uint32_t i = 0; i < 12; i++)
+        if (op.has(hows[i])) how = i;
+    for (const auto& t : types)
+        if (op.has(t.name)) type = t.type, count = t.count, size = t.size;
+    op.bytes = uint8_t(size * count);
+    op.flags |= how << HOW | type << TYPE | count << COUNT | (op.has("FTZ") ? FLUSHES : 0) | ALWAYS_STRONG;
+    if (op.space == Space::ANY && (type == F16x2 || type == BF16x2)) op.flags |= GLOBAL_ONLY;
+    return type < F16x2 || how == ADD || how == EXCH;
+}
+
+// Whether a generic address is in shared (S), local (L) or global (G) memory.
+void query_space(Warp& w, const Op& op, uint32_t lanes)
+{
+    uint64_t at[WARP];
+    addresses(w, op.s[0], at);
+    const uint64_t window = op.has("S") ? SHARED_WINDOW : op.has("L") ? LOCAL_WINDOW : 0;
+    w.set(op.p[0], where([&](unsigned l) { return at[l] >> 48 == window >> 48; }), lanes);
+}
+
+bool prepare_query(Op& op)
+{
+    op.s[0].wide = true;
+    return op.outs == 1 && op.out.index == ZERO && op.s[0].kind == Kind::Memory;
+}
+
+// ---- constants
+// -----------------------------------------------------------------------------------------------------------------
+
+void load_constant(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Operand& o = op.s[0];
+    uint32_t* const d = w.target(op.out);
+    Row first, second;
+    const uint32_t* a = w.row(o, first);
+    if (op.bytes < 4) {
+        const bool is_signed = op.has("S8") || op.has("S16");
+        const std::vector<uint8_t>& bank = launch.bank[o.index];
+        return map(d, lanes, [&](unsigned l) {
+            uint32_t v = 0;
+            const uint64_t at = constant_address(w, o, l);
+            if (at + op.bytes <= bank.size()) memcpy(&v, bank.data() + at, op.bytes);
+            return is_signed ? op.bytes == 1 ? uint32_t(int8_t(v)) : uint32_t(int16_t(v)) : v;
+        });
+    }
+    Row kept;
+    memcpy(kept, a, sizeof kept);  // the target may be the address
+    if (op.bytes == 8) {
+        a = indexed_constant(w, o, second, 4);
+        if (d != w.r[SINK]) map(d + WARP, lanes, [&](unsigned l) { return a[l]; });
+    }
+    map(d, lanes, [&](unsigned l) { return kept[l]; });
+}
+
+bool prepare_constant(Op& op)
+{
+    op.bytes = op.has("64") ? 8 : op.has("U16") || op.has("S16") ? 2 : op.has("U8") || op.has("S8") ? 1 : 4;
+    return op.s[0].kind == Kind::Constant;
+}
+
+#define OF_MEMORY
+#include "rows.h"
+
+}  // namespace
+
+void add_memory(Table& table) { add_rows(table); }
+
+}  // namespace rung_machine

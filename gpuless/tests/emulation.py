@@ -1,0 +1,82 @@
+"""Runs a piece of CUDA C++ on the emulator: arguments are tensors and numbers, types follow from the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gpuless
+from gpuless.compile.source import kernel_parameters, kernels_in
+from gpuless.launch import Build, LaunchConfig
+
+INCLUDE = str(Path(__file__).parents[2] / "src" / "rung" / "ladders" / "include")
+KINDS = {"int": "i32", "unsigned int": "u32", "long long": "i64", "float": "f32", "double": "f64", "bool": "bool"}
+ENDLESS = 1.0  # seconds of CPU time without a thread that ends, after which a test's kernel is taken for endless
+ON_GPU = False  # set by the test that asks whether the hardware agrees
+needs_compiler = pytest.mark.skipif(gpuless.available() is not None, reason=str(gpuless.available()))
+Shape = int | tuple[int, ...]
+
+
+def load(source: str, *, settings: gpuless.Settings | None = None, **build: Any) -> gpuless.EmulatedModule:
+    given: dict[str, Any] = {"kernels": kernels_in(source), "defines": (), "include": (INCLUDE,)} | build
+    return gpuless.load(Build(source, "test.cu", **given), settings=settings)
+
+
+def run(
+    source: str,
+    *args: Any,
+    grid: Shape = 1,
+    block: Shape = 32,
+    order: str = "forward",
+    seed: int = 0,
+    kernel: str = "",
+    **launch: Any,
+) -> None:
+    """Compiles and launches the source's (only) kernel."""
+    name = kernel or kernels_in(source)[0]
+    chosen = {"seconds": ENDLESS, **launch.pop("settings", {})}
+    settings = gpuless.Settings(order=order, seed=seed, **chosen)  # type: ignore[arg-type]
+    build = Build(source, "test.cu", (name,), tuple(launch.pop("defines", ())), include=(INCLUDE,))
+    parameters = kernel_parameters(source, name, "test.cu")
+    kinds = ["pointer" if p.pointer else KINDS[p.ctype] for p in parameters]
+    config = LaunchConfig(_three(grid), _three(block), **launch)
+    if ON_GPU:
+        _run_on_gpu(build, name, config, kinds, args)
+    else:
+        module = gpuless.load(build, settings=settings)
+        module.launch(name, config, list(zip(kinds, args, strict=True)))
+
+
+def _run_on_gpu(build: Build, name: str, config: LaunchConfig, kinds: list[str], args: tuple[Any, ...]) -> None:
+    from rung.cuda.driver import load_module as load_on_gpu
+
+    moved = [a.cuda() if isinstance(a, torch.Tensor) else a for a in args]
+    module = load_on_gpu(build)
+    module.prepare(name, config)
+    module.launch(name, config, list(zip(kinds, moved, strict=True)))
+    for here, copy in zip(args, moved, strict=True):
+        if isinstance(here, torch.Tensor):
+            here.copy_(copy)
+
+
+def orders() -> Iterator[dict[str, Any]]:
+    yield {"order": "forward"}
+    yield {"order": "reverse"}
+    for seed in range(3):
+        yield {"order": "shuffled", "seed": seed}
+
+
+def guarded(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy between pages that fault."""
+    size = tensor.numel() * tensor.element_size()
+    return gpuless.guarded_empty(size).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def _three(shape: Shape) -> tuple[int, int, int]:
+    given = (shape,) if isinstance(shape, int) else shape
+    x, y, z = (*given, 1, 1)[:3]
+    return (x, y, z)
