@@ -192,7 +192,7 @@ class Program:
         self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
         code = elf.code(cubin.path.read_bytes(), cubin.lowered[kernel])
         self.shared = elf.kernel_shared(cubin.path.read_bytes(), cubin.lowered[kernel])
-        self.text = "\n".join(f"{i.address:04x}:{_control(i, code):x} {_exact(i, code)}" for i in self.instructions)
+        self.text = "\n".join(line_of(i, code) for i in self.instructions)
         self.handle = library().rung_machine_load(self.text.encode())
         weakref.finalize(self, library().rung_machine_free, self.handle)
         if problem := library().rung_machine_problem(self.handle):
@@ -202,8 +202,7 @@ class Program:
         places = (f"line {line}" if (line := self.line(n)) else "" for n in range(len(self.instructions)))
         library().rung_machine_name(self.handle, kernel.encode(), "\n".join(places).encode())
         self.atomics = [n for n, i in enumerate(self.instructions) if i.atomic]
-        touches = any((row := opcodes.row(i.name)) and row.space == "local" for i in self.instructions)
-        self.local_bytes = -(-self.memory.stack // 16) * 16 + _STACK if touches or self.memory.stack else 0
+        self.local_bytes = local_bytes(self.memory, self.instructions)
 
     def line(self, number: int) -> int:
         """The line of an instruction in the kernel's own file; 0 if it is not known."""
@@ -294,6 +293,17 @@ def program(build: Build, kernel: str, arch: str = ARCH) -> Program:
 @functools.lru_cache(maxsize=64)
 def _instructions(build: Build, arch: str) -> dict[str, list[sass.Instruction]]:
     return sass.instructions_of(nvrtc.compile_cubin(build.with_lines, arch))
+
+
+def local_bytes(memory: elf.KernelMemory, instructions: Sequence[sass.Instruction]) -> int:
+    """Of a thread's stack."""
+    touches = any((row := opcodes.row(i.name)) and row.space == "local" for i in instructions)
+    return -(-memory.stack // 16) * 16 + _STACK if touches or memory.stack else 0
+
+
+def line_of(instruction: sass.Instruction, code: bytes) -> str:
+    """An instruction as rung_machine_load reads it."""
+    return f"{instruction.address:04x}:{_control(instruction, code):x} {_exact(instruction, code)}"
 
 
 def _control(instruction: sass.Instruction, code: bytes) -> int:
