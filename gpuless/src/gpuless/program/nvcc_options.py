@@ -39,7 +39,7 @@ def translated(words: list[str], toolkit: str) -> list[str]:
             kept.append(word)
     if any(word in ONLY_TOLD for word in kept[:]) and "-dlink" not in kept and "--device-link" not in kept:
         return kept
-    more = [f"-arch={chosen(of_arch)}", "-cudart", "shared", "-Wno-deprecated-gpu-targets"]
+    more = [f"-arch={chosen(of_arch)}", "-cudart", "shared", "-Wno-deprecated-gpu-targets", "-no-compress"]
     if "-lineinfo" not in kept and "--generate-line-info" not in kept and not any(w in ("-G", "--device-debug") for w in kept):
         more.append("-lineinfo")
     more += ["-Xcompiler", "-g1"]

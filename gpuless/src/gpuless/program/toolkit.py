@@ -10,7 +10,6 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 import shlex
 import shutil
 import stat
@@ -22,7 +21,8 @@ from pathlib import Path
 from gpuless.base import disk_cache
 from gpuless.base.errors import UserError
 from gpuless.compile import toolchain
-from gpuless.driver import libraries
+from gpuless.driver import library
+from gpuless.driver.runtime import building
 
 HERE = Path(__file__).parent
 _WHEELS = {
@@ -74,7 +74,7 @@ def folder() -> Path:
     """The toolkit's folder."""
     require_compiler()
     versions = [(wheel, _version(wheel)) for wheel in _WHEELS]
-    parts = (versions, _roots(), sys.executable, libraries.digest(), _digest(HERE), toolchain.key())
+    parts = (versions, _roots(), sys.executable, building.digest(), str(library.folder()), _digest(HERE), toolchain.key())
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     where = disk_cache.folder("toolkits")
     path = where / key
@@ -138,21 +138,28 @@ def _link_headers(target: Path) -> None:
 def _fill_libraries(target: Path) -> None:
     """Our libraries; the static ones that linkers ask for stand for the shared ones."""
     lib = target / "lib64"
-    driver = _driver()
-    for name in ("libcuda.so.1", "libcuda.so", "stubs/libcuda.so"):
-        (lib / name).symlink_to(driver)
-    libraries.build(lib, [target / "include"], driver)
+    for path in library.folder().glob("*.so*"):
+        (lib / path.name).symlink_to(path)
+    driver = lib / "libcuda.so.1"
+    for name in ("libcuda.so", "stubs/libcuda.so"):
+        (lib / name).symlink_to(driver.resolve())
+    building.build(lib, [target / "include"], driver)
     (lib / "libcudart_static.a").write_text("INPUT(-lcudart)\n")
-    subprocess.run(["ar", "rcs", str(lib / "libcudadevrt.a")], check=True)
+    _archive_nothing(lib / "libcudadevrt.a")
     nvrtc = next((path for root in _roots() for path in sorted((root / "lib").glob("libnvrtc.so.*"))), None)
     if nvrtc:
         (lib / nvrtc.name).symlink_to(nvrtc)
         (lib / "libnvrtc.so").symlink_to(nvrtc)
 
 
-def _driver() -> Path:
-    """The compiled libcuda.so.1."""
-    return Path(os.environ["GPULESS_LIBCUDA"])
+def _archive_nothing(target: Path) -> None:
+    """NVIDIA's library for kernels that launch kernels is not there; builds that name it need a file."""
+    with tempfile.TemporaryDirectory() as work:
+        (Path(work) / "nothing.c").write_text("typedef int nothing;\n")
+        done = toolchain.run(["-x", "c", "-c", "nothing.c", "-o", "nothing.o"], Path(work))
+        if done.returncode:
+            raise UserError(f"g++ does not compile: {done.stderr.strip()[:500]}")
+        subprocess.run(["ar", "rcs", str(target), "nothing.o"], check=True, cwd=work)
 
 
 def compiler() -> Path:

@@ -1,6 +1,6 @@
 // Memory: what is allocated, copies and sets in one to three dimensions, what a pointer is.
 #include "cudart.h"
-#include "cudart_copies.h"
+#include "copies.h"
 
 namespace cudart {
 

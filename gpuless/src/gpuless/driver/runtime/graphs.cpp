@@ -1,6 +1,6 @@
 // Graphs: nodes whose parameters the runtime describes otherwise than the driver.
 #include "cudart.h"
-#include "cudart_copies.h"
+#include "copies.h"
 
 namespace cudart {
 namespace {

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdio>
 
-#include "cudart_twelve.h"
+#include "twelve.h"
 
 namespace cudart {
 namespace {

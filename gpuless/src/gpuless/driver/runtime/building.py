@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import subprocess
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ class Library:
         return self.soname.split(".so")[0] + ".so"
 
 
-_RUNTIME = tuple(f"cudart_{part}.cpp" for part in ("devices", "errors", "forwarded", "graphs", "memory", "registered", "textures"))
+_RUNTIME = tuple(f"{part}.cpp" for part in ("devices", "errors", "forwarded", "graphs", "memory", "registered", "textures"))
 LIBRARIES = (
     Library("libcudart.so.13", _RUNTIME, "cuda*; __cuda*;", ("CUDART=13",), ("cuda_runtime_api.h",), version="libcudart.so.13"),
     Library("libcudart.so.12", _RUNTIME, "cuda*; __cuda*;", ("CUDART=12",), ("cuda_runtime_api.h",), version="libcudart.so.12"),
@@ -55,10 +56,10 @@ def _compile(library: Library, folder: Path, include: Sequence[Path], libcuda: P
     version.write_text(f"{library.version} {{ global: {library.exported} local: *; }};\n")
     flags = [*_FLAGS, *toolchain.machine_flags(), *(f"-D{name}" for name in library.defines)]
     flags += [word for path in include for word in ("-isystem", str(path))]
-    link = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={version}", str(libcuda), "-Wl,-rpath,$ORIGIN"]
+    link = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={version}", str(libcuda), "-Wl,-rpath,$ORIGIN", "-Wl,-z,lazy"]
     target = folder / library.soname
     sources = [str(HERE / name) for name in library.sources]
-    _run([*flags, *sources, *link, "-Wl,-z,lazy", "-o", str(target)], folder)
+    _run([*flags, *sources, *link, "-o", str(target)], folder)
     version.unlink()
 
 
@@ -78,4 +79,5 @@ def missing(library: Library, include: Path, folder: Path) -> list[str]:
 
 @functools.cache
 def digest() -> str:
-    return toolchain.sources_digest(HERE)
+    texts = (path.read_bytes() for path in sorted(HERE.iterdir()) if path.is_file())
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()

@@ -1,6 +1,6 @@
 // Arrays, and the textures and surfaces over them.
 #include "cudart.h"
-#include "cudart_copies.h"
+#include "copies.h"
 
 namespace cudart {
 namespace {
