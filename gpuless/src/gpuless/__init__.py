@@ -4,6 +4,7 @@ docs/emulator.md says what it models, what it catches and what it cannot.
 """
 
 from gpuless.base.errors import EmulatorFault, FaultKind
+from gpuless.driver import faults, use
 from gpuless.guard import guarded_empty, guarded_file, mark_data
 from gpuless.machine import available, compiled
 from gpuless.module import (
@@ -28,6 +29,7 @@ __all__ = [
     "available",
     "begin",
     "compiled",
+    "faults",
     "guarded_empty",
     "guarded_file",
     "launches_ran",
@@ -36,5 +38,6 @@ __all__ = [
     "steps",
     "under",
     "unwritten_read",
+    "use",
     "without_launches",
 ]

@@ -6,9 +6,7 @@
 #include <algorithm>
 
 struct CUmipmappedArray_st
-{
-    std::vector<CUarray> levels;
-};
+{ std::vector<CUarray> levels; };
 
 namespace gpuless {
 namespace {
@@ -71,8 +69,8 @@ CUresult cuArray3DCreate(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* of)
     BEGIN("cuArray3DCreate");
     return of ? make(array, *of, site) : CUDA_ERROR_INVALID_VALUE;
 }
-#define ARRAY(NAME) \
-    BEGIN(NAME);    \
+#define ARRAY(NAME)                                                                                                    \
+    BEGIN(NAME);                                                                                                       \
     if (!is_array(array)) return CUDA_ERROR_INVALID_HANDLE
 CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR* of, CUarray array)
 {
@@ -110,7 +108,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* made, const CUDA_ARRAY3D_DESCR
         array->owned = false;
         (*made)->levels.push_back(array);
         if (one.Width == 1 && one.Height <= 1) break;
-        one.Width = std::max<size_t>(1, one.Width / 2), one.Height = one.Height ? std::max<size_t>(1, one.Height / 2) : 0;
+        one.Width = std::max<size_t>(1, one.Width / 2),
+        one.Height = one.Height ? std::max<size_t>(1, one.Height / 2) : 0;
         if (!(one.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) && one.Depth)
             one.Depth = std::max<size_t>(1, one.Depth / 2);
     }

@@ -105,7 +105,8 @@ CUresult cuInit(unsigned flags)
     }
     return begun = true, CUDA_SUCCESS;
 }
-CUresult cuDriverGetVersion(int* version) { return version ? (*version = CUDA_VERSION, CUDA_SUCCESS) : CUDA_ERROR_INVALID_VALUE; }
+CUresult cuDriverGetVersion(int* version)
+{ return version ? (*version = CUDA_VERSION, CUDA_SUCCESS) : CUDA_ERROR_INVALID_VALUE; }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device)
 {

@@ -43,8 +43,7 @@ bool staged(const void* address)  // host memory that a copy reads or writes bef
 std::map<uint64_t, std::string> launched, launched_blocks;  // threads and blocks of a launch, and which it was
 constexpr uint64_t FEW = 4;                                 // blocks, as many as numbers are written by chance
 
-std::string from_where(const Allocation& memory)
-{ return number(memory.bytes) + " bytes from " + called(memory.made); }
+std::string from_where(const Allocation& memory) { return number(memory.bytes) + " bytes from " + called(memory.made); }
 
 // The launch whose threads or blocks wrote these bytes, one number each, if there is any.
 std::string written_by(size_t bytes)
@@ -75,11 +74,12 @@ void look_for_unwritten(const Copy& c, const Site& site)
     const size_t all = c.width * c.height * c.depth;
     if (found == all)
         tell(FAULTED, {"unwritten", call + " copies " + number(found) + out_of + ", that nothing has written", site});
-    else if (const std::string by = found && c.height * c.depth == 1 &&
-                                            found == rung_machine::unwritten_bytes(
-                                                         from + c.width - found, uint64_t(from + c.width - found), found)
-                                        ? written_by(c.width - found)
-                                        : "";
+    else if (const std::string by =
+                 found && c.height * c.depth == 1 &&
+                         found == rung_machine::unwritten_bytes(from + c.width - found,
+                                                                uint64_t(from + c.width - found), found)
+                     ? written_by(c.width - found)
+                     : "";
              !by.empty())
         tell(FAULTED, {"unwritten",
                        call + " copies " + number(c.width) + out_of + ", the last " + number(found) +
@@ -177,7 +177,7 @@ NodeParameters node_of(const Copy& c)
     const auto type = [](const void* at) {
         const Allocation* const memory = allocation_at(at);
         return (memory && memory->kind == Kind::Device) || (!memory && device_may_touch(at)) ? CU_MEMORYTYPE_DEVICE
-                                                                                            : CU_MEMORYTYPE_HOST;
+                                                                                             : CU_MEMORYTYPE_HOST;
     };
     p.srcMemoryType = type(c.from.start), p.dstMemoryType = type(c.to.start);
     p.srcHost = c.from.start, p.dstHost = c.to.start;
@@ -220,9 +220,8 @@ Work copying(const Copy& what, const Site& site)
     return [what, site] {
         for (const char* end : {what.to.start, what.from.start})
             if (const Allocation* memory = allocation_at(end); memory && memory->freed) {
-                tell(MISUSED,
-                     {"use after free", called(site) + " runs after its memory was freed at " + called(memory->ended),
-                      site});
+                tell(MISUSED, {"use after free",
+                               called(site) + " runs after its memory was freed at " + called(memory->ended), site});
                 return stick(CUDA_ERROR_ILLEGAL_ADDRESS);
             }
         look_for_unwritten(what, site);

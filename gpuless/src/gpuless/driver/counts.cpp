@@ -62,7 +62,8 @@ Sum& sum_of(const Code& code, const Configuration& how)
     return *found;
 }
 
-// For `gpuless count --time`: the constants of the model of time. Then only the blocks that stand for a grid are executed.
+// For `gpuless count --time`: the constants of the model of time. Then only the blocks that stand for a grid are
+// executed.
 const std::vector<double>& constants()
 {
     static const auto& given = *[] {

@@ -87,17 +87,17 @@ struct Alone  // of the host's threads, one at a time is in this library
     Alone();
     ~Alone();
 };
-CUresult ready();              // the sticky error, or that there is no context
-CUresult initialized();        // or that cuInit has not been called
-void stick(CUresult error);    // every later call returns it
+CUresult ready();            // the sticky error, or that there is no context
+CUresult initialized();      // or that cuInit has not been called
+void stick(CUresult error);  // every later call returns it
 CUresult stuck();
 CUcontext current();
 int current_device();
 size_t limit_of(CUlimit limit);
-#define BEGIN(NAME)                                                  \
-    const Site site = here(NAME, __builtin_return_address(0));      \
-    const Alone alone;                                              \
-    if (const CUresult error = ready()) return error;               \
+#define BEGIN(NAME)                                                                                                    \
+    const Site site = here(NAME, __builtin_return_address(0));                                                         \
+    const Alone alone;                                                                                                 \
+    if (const CUresult error = ready()) return error;                                                                  \
     (void)site
 
 // ---- device.cpp -----------------------------------------------------------------------------------------------------
@@ -108,7 +108,8 @@ struct Gpu  // a row of gpus.toml and the limits of its architecture; clocks in 
 };
 const std::vector<const Gpu*>& gpus();
 const Gpu& gpu();  // the current context's
-size_t warps_of(unsigned registers, size_t threads);  // that a multiprocessor's registers are enough for, in whole blocks
+size_t warps_of(unsigned registers,
+                size_t threads);  // that a multiprocessor's registers are enough for, in whole blocks
 
 // ---- memory.cpp -----------------------------------------------------------------------------------------------------
 enum class Kind { Device, Managed, Pinned, Registered, Mapped };

@@ -77,10 +77,10 @@ CUresult set(CUfunction_attribute attribute, int value, Code& code)
 
 using namespace gpuless;
 
-#define FUNCTION                                            \
-    const Alone alone;                                      \
-    if (const CUresult error = initialized()) return error; \
-    Code* const code = code_at(function);                   \
+#define FUNCTION                                                                                                       \
+    const Alone alone;                                                                                                 \
+    if (const CUresult error = initialized()) return error;                                                            \
+    Code* const code = code_at(function);                                                                              \
     if (!code) return CUDA_ERROR_INVALID_HANDLE
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function)
 {
@@ -125,11 +125,9 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, CUfunc
     int best = 0;
     *block = *grid = 0;
     const int most = int(std::min(1024u, code->threads));
-    for (int threads = limit > 0 ? std::min(limit, most) : most; threads > 0;
-         threads = (threads - 1) / 32 * 32) {
+    for (int threads = limit > 0 ? std::min(limit, most) : most; threads > 0; threads = (threads - 1) / 32 * 32) {
         const int blocks = active_blocks(*code, threads, shared_of ? shared_of(threads) : shared);
-        if (blocks * threads > best)
-            best = blocks * threads, *block = threads, *grid = blocks * gpu().multiprocessors;
+        if (blocks * threads > best) best = blocks * threads, *block = threads, *grid = blocks * gpu().multiprocessors;
     }
     return CUDA_SUCCESS;
 }
@@ -142,8 +140,9 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction funct
     const Gpu& g = gpu();
     if (blocks <= 0 || threads <= 0 || threads > 1024) return CUDA_ERROR_INVALID_VALUE;
     if (active_blocks(*code, threads, 0) < blocks) return CUDA_ERROR_INVALID_VALUE;
-    const size_t reserved = size_t(g.reserved_kib) << 10, each = (size_t(g.shared_kib) << 10) / size_t(blocks) / 128 * 128,
-                 taken = reserved + code->shared, most = (size_t(g.shared_kib) << 10) - taken;
+    const size_t reserved = size_t(g.reserved_kib) << 10,
+                 each = (size_t(g.shared_kib) << 10) / size_t(blocks) / 128 * 128, taken = reserved + code->shared,
+                 most = (size_t(g.shared_kib) << 10) - taken;
     return *bytes = std::min(most, each > taken ? each - taken : 0), CUDA_SUCCESS;
 }
 static unsigned blocks_of(const CUlaunchConfig& config)
@@ -159,8 +158,8 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, const 
     FUNCTION;
     const unsigned size = std::max({1u, blocks_of(*config), code->cluster[0] * code->cluster[1] * code->cluster[2]});
     if (gpu().major < 9 || size > (code->any_cluster ? 16u : 8u)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
-    const int each = active_blocks(*code, int(config->blockDimX * config->blockDimY * config->blockDimZ),
-                                   config->sharedMemBytes);
+    const int each =
+        active_blocks(*code, int(config->blockDimX * config->blockDimY * config->blockDimZ), config->sharedMemBytes);
     return *clusters = each * gpu().multiprocessors / int(size), CUDA_SUCCESS;
 }
 CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction function, const CUlaunchConfig*)

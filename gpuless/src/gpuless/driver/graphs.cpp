@@ -187,7 +187,7 @@ CUgraphExec_st::~CUgraphExec_st()
     execs.erase(this);
 }
 
-#define CHECK(CONDITION) \
+#define CHECK(CONDITION)                                                                                               \
     if (!(CONDITION)) return CUDA_ERROR_INVALID_VALUE
 
 CUresult cuGraphCreate(CUgraph* graph, unsigned flags)
@@ -391,8 +391,8 @@ static NodeParameters parameters_of(const CUgraphNodeParams& p)
         break;
     case CU_GRAPH_NODE_TYPE_MEMCPY: made.memcpy = p.memcpy.copyParams; break;
     case CU_GRAPH_NODE_TYPE_MEMSET:
-        made.memset = {p.memset.dst,   p.memset.pitch, p.memset.value, p.memset.elementSize,
-                       p.memset.width, p.memset.height};
+        made.memset = {p.memset.dst,         p.memset.pitch, p.memset.value,
+                       p.memset.elementSize, p.memset.width, p.memset.height};
         break;
     case CU_GRAPH_NODE_TYPE_HOST: made.host = {p.host.fn, p.host.userData}; break;
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: made.event = p.eventRecord.event; break;
@@ -429,8 +429,8 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNod
     CHECK(p);
     return change_in(exec, node, parameters_of(*p), site);
 }
-#define NODE(NAME, TYPE)                                                     \
-    BEGIN(NAME);                                                             \
+#define NODE(NAME, TYPE)                                                                                               \
+    BEGIN(NAME);                                                                                                       \
     CHECK(nodes.count(node) && p && node->parameters.type == CU_GRAPH_NODE_TYPE_##TYPE)
 CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* p)
 {

@@ -18,8 +18,8 @@ struct NodeParameters
     CUdeviceptr freed = 0;
     CUevent event = nullptr;
     CUgraph child = nullptr;
-    Configuration how = {};                // of a kernel
-    std::string arguments;                 // of a kernel: the parameters, packed
+    Configuration how = {};                      // of a kernel
+    std::string arguments;                       // of a kernel: the parameters, packed
     std::shared_ptr<std::vector<void*>> values;  // and where each lies
     explicit NodeParameters(CUgraphNodeType type) : type(type) {}
 };

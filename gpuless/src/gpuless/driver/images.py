@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rung.cuda import elf
+from gpuless.compile import elf
 
 FATBIN = 0xBA55ED50
 _PTX, _ELF, _LTO = 1, 2, 8  # kinds of an entry
@@ -15,7 +15,14 @@ _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _RELOCATABLE = 1  # type of an ELF file
 
 # The driver's errors
-NO_BINARY, INVALID_PTX, INVALID_IMAGE, UNSUPPORTED_PTX, COMPILER_NOT_FOUND, INVALID_SOURCE = 209, 218, 200, 222, 221, 300
+NO_BINARY, INVALID_PTX, INVALID_IMAGE, UNSUPPORTED_PTX, COMPILER_NOT_FOUND, INVALID_SOURCE = (
+    209,
+    218,
+    200,
+    222,
+    221,
+    300,
+)
 
 
 class NotLoaded(Exception):
@@ -97,7 +104,7 @@ def _unpacked_lz4(data: bytes, whole: int) -> bytes:
 
 def _unpacked_zstd(data: bytes, whole: int) -> bytes:
     try:
-        import zstandard
+        import zstandard  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         text = "the image is packed by zstd: pip install zstandard, or compile with -no-compress"
         raise NotLoaded(INVALID_IMAGE, text) from None

@@ -1,7 +1,7 @@
 """The driver's interface, as NVIDIA's cuda.h and cudaTypedefs.h declare it: read when libcuda.so.1 is compiled.
 
-From it come a refusal for every function (a weak one: what is defined here takes its place), the variants whose null stream is the
-thread's own, the table that cuGetProcAddress searches, and the names of errors.
+From it come a refusal for every function (a weak one: what is defined here takes its place), the variants whose null
+stream is the thread's own, the table that cuGetProcAddress searches, and the names of errors.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ def functions(include: Path, compiler: str) -> list[Function]:
 
 def _versions(include: Path) -> dict[str, list[int]]:
     found: dict[str, set[int]] = defaultdict(set)
-    for name, version, _ in _TYPED.findall((include / "cudaTypedefs.h").read_text()):
-        found[name].add(int(version))
+    for name, version, thread in _TYPED.findall((include / "cudaTypedefs.h").read_text()):
+        if not thread:
+            found[name].add(int(version))
     return {name: sorted(versions) for name, versions in found.items()}
 
 
@@ -125,9 +126,14 @@ def write(include: Path, compiler: str, folder: Path) -> None:
     (folder / "per_thread.cpp").write_text('#define __CUDA_API_VERSION_INTERNAL\n#include "driver.h"\n' + own)
     rows = _rows(every, include)
     used = sorted({name for row in rows for name in row[2:] if name})
-    declared = "".join(f'extern "C" __attribute__((visibility("default"))) char at_{n}[] __asm__("{n}");\n' for n in used)
+    declared = "".join(
+        f'extern "C" __attribute__((visibility("default"))) char at_{n}[] __asm__("{n}");\n' for n in used
+    )
     (folder / "declared.inc").write_text(declared)
-    table = (f'{{"{base}", {version}, at_{name}, {f"at_{own}" if own else "nullptr"}}},\n' for base, version, name, own in rows)
+    table = (
+        f'{{"{base}", {version}, at_{name}, {f"at_{own}" if own else "nullptr"}}},\n'
+        for base, version, name, own in rows
+    )
     (folder / "functions.inc").write_text("".join(table))
     errors = dict(reversed(pair) for pair in _ERROR.findall((include / "cuda.h").read_text()))
     (folder / "errors.inc").write_text(

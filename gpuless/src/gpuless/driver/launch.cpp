@@ -191,11 +191,9 @@ rung_machine_launch described(const Code& code, const Configuration& how, double
 void tell_conflicts(const Code& code, const Site& site)
 {
     if (host_accessed(present_work()))
-        rung_machine_touched(
-            [](void*, uint64_t line, uint32_t read, uint32_t written, uint32_t plain) {
-                touched_beside_host(present_work(), line, read, written, plain);
-            },
-            nullptr);
+        rung_machine_touched([](void*, uint64_t line, uint32_t read, uint32_t written,
+                                uint32_t plain) { touched_beside_host(present_work(), line, read, written, plain); },
+                             nullptr);
     if (!settings().races || !beside()) return;
     std::pair<const Code&, const Site&> who{code, site};
     rung_machine_touched(
@@ -262,8 +260,8 @@ void run(Code& code, const Configuration& how, const std::string& parameters, co
     const uint64_t blocks = uint64_t(how.grid[0]) * how.grid[1] * how.grid[2],
                    threads = blocks * how.block[0] * how.block[1] * how.block[2];
     static auto& raced = *new Raced;
-    double& of_shape = raced.of_shape[{size_t(&code), how.grid[0], how.grid[1], how.grid[2], how.block[0],
-                                       how.block[1], how.block[2], how.shared}];
+    double& of_shape = raced.of_shape[{size_t(&code), how.grid[0], how.grid[1], how.grid[2], how.block[0], how.block[1],
+                                       how.block[2], how.shared}];
     const double races = race_seconds(code, raced, of_shape);
     const double begun = seconds_now();
     begin_heap();
@@ -298,8 +296,7 @@ CUresult refusal(const Code& code, const Configuration& how)
         if (how.grid[0] % c[0] || how.grid[1] % c[1] || how.grid[2] % c[2] || cluster > (code.any_cluster ? 16u : 8u))
             return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     }
-    if (how.cooperative &&
-        blocks > size_t(active_blocks(code, int(threads), how.shared)) * size_t(g.multiprocessors))
+    if (how.cooperative && blocks > size_t(active_blocks(code, int(threads), how.shared)) * size_t(g.multiprocessors))
         return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     return CUDA_SUCCESS;
 }
@@ -351,8 +348,8 @@ static NodeParameters node_of(CUfunction function, const Code& code, const Confi
                               const std::string& arguments)
 {
     NodeParameters node(CU_GRAPH_NODE_TYPE_KERNEL);
-    node.kernel = {function,     how.grid[0],  how.grid[1],          how.grid[2], how.block[0], how.block[1],
-                   how.block[2], unsigned(how.shared), nullptr, nullptr, nullptr, nullptr};
+    node.kernel = {function,     how.grid[0],          how.grid[1], how.grid[2], how.block[0], how.block[1],
+                   how.block[2], unsigned(how.shared), nullptr,     nullptr,     nullptr,      nullptr};
     node.how = how, node.arguments = arguments;
     (void)code;
     return node;

@@ -10,17 +10,25 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from gpuless import machine
+from gpuless.base.errors import UserError
+from gpuless.compile import elf, headers, nvrtc, sass, toolchain
 from gpuless.driver import interface
-from rung.cuda import elf, gpus, headers, nvrtc, sass
-from rung.cuda.limits import limits
-from rung.emulator import machine, toolchain
-from rung.errors import RungError
+from gpuless.facts import gpus
+from gpuless.facts.limits import limits
 
 HERE = Path(__file__).parent
-MACHINE = Path(machine.compiling.HERE)
+MACHINE = HERE.parent / "machine"
 FLAGS = (
     *("-std=gnu++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv"),
-    *("-fno-gnu-unique", "-pthread", "-Wall", "-Wextra", "-Wno-deprecated-declarations", "-Wno-missing-field-initializers"),
+    *(
+        "-fno-gnu-unique",
+        "-pthread",
+        "-Wall",
+        "-Wextra",
+        "-Wno-deprecated-declarations",
+        "-Wno-missing-field-initializers",
+    ),
 )
 
 
@@ -28,7 +36,7 @@ def include() -> Path:
     """The folder of NVIDIA's cuda.h."""
     found = headers.types(nvrtc.version())
     if found is None or not (found / "cuda.h").is_file():
-        raise RungError("CUDA's header cuda.h is not found: pip install nvidia-cuda-runtime.")
+        raise UserError("CUDA's header cuda.h is not found: pip install nvidia-cuda-runtime.")
     return found
 
 
@@ -86,15 +94,19 @@ def folder() -> Path:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             told = [*filter(None, pool.map(compile_one, sources))]
         if told:
-            raise RungError(f"libcuda.so.1 does not compile: {told[0][:1500]}")
+            raise UserError(f"libcuda.so.1 does not compile: {told[0][:1500]}")
         objects = [str(work / f"{source.stem}.o") for source in sources]
         link = ["-shared", "-Wl,-soname,libcuda.so.1", *objects, "-o", str(target / "libcuda.so.1"), f"-L{target}"]
         done = toolchain.run([*link, "-l:libgpuless_machine.so", "-Wl,-rpath,$ORIGIN", "-ldl", "-lpthread"], work)
         if done.returncode:
-            raise RungError(f"libcuda.so.1 does not link: {done.stderr.strip()[:1500]}")
+            raise UserError(f"libcuda.so.1 does not link: {done.stderr.strip()[:1500]}")
         shutil.rmtree(work)
 
-    own = [path.read_bytes() for path in sorted(HERE.iterdir()) if path.suffix in (".cpp", ".h") or path.stem == "interface"]
+    own = [
+        path.read_bytes()
+        for path in sorted(HERE.iterdir())
+        if path.suffix in (".cpp", ".h") or path.stem == "interface"
+    ]
     key = toolchain.key(flags, str(compiled), rows, str(where), version, hashlib.sha256(b"".join(own)).hexdigest())
     return toolchain.cached_folder(f"driver-{key}", make)
 

@@ -1,7 +1,8 @@
 """The loader: a process that libcuda.so.1 starts to turn images into module files and cubins.
 
 It reads requests from standard input, a line each of words in JSON: `["module", GPU, IMAGE, OUTPUT]` or
-`["link", GPU, OUTPUT, OPTIONS, KIND, FILE, ...]`. Its answer is a line: the driver's error (0 for none) and, in JSON, what was wrong.
+`["link", GPU, OUTPUT, OPTIONS, KIND, FILE, ...]`. Its answer is a line: the driver's error (0 for none) and, in JSON,
+what was wrong.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import tempfile
 import traceback
 from pathlib import Path
 
+from gpuless.base.errors import UserError
 from gpuless.driver import images, modules
-from rung.errors import RungError
 
 
 def loaded(gpu: int, image: Path, output: Path) -> None:
@@ -43,7 +44,7 @@ def answer(line: str) -> tuple[int, str]:
         return 0, ""
     except images.NotLoaded as problem:
         return problem.code, str(problem)
-    except RungError as problem:
+    except UserError as problem:
         return images.INVALID_IMAGE, str(problem)
     except Exception:
         return 999, traceback.format_exc()

@@ -37,7 +37,8 @@ std::vector<std::string> environment()
     std::vector<std::string> found;
     for (char** one = environ; *one; one++)
         if (strncmp(*one, "LD_PRELOAD=", 11) && strncmp(*one, "GPULESS_REPORT=", 15) &&
-            strncmp(*one, "GPULESS_COUNTS=", 15) && strncmp(*one, "PYTHONPATH=", 11) && strncmp(*one, "PYTHONHOME=", 11))
+            strncmp(*one, "GPULESS_COUNTS=", 15) && strncmp(*one, "PYTHONPATH=", 11) &&
+            strncmp(*one, "PYTHONHOME=", 11))
             found.push_back(*one);
     found.push_back(std::string("PYTHONPATH=") + given("GPULESS_PYTHONPATH", GPULESS_DEFAULT_PATH));
     return found;

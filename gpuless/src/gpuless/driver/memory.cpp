@@ -17,7 +17,7 @@ bool is_variable(const void* address);
 namespace {
 
 constexpr size_t GUARD = 16 * PAGE, ALIGNMENT = 256;
-constexpr size_t FILLED = size_t(64) << 20;    // bytes of an allocation that hold NaN at first
+constexpr size_t FILLED = size_t(64) << 20;     // bytes of an allocation that hold NaN at first
 constexpr size_t MOST_FREED = size_t(1) << 44;  // bytes of addresses that are kept from use
 
 // Never destroyed: the program's last destructors may free memory.
@@ -34,9 +34,7 @@ const char* name_of(const Allocation& one)
 }
 
 void* reserve(void* at, size_t bytes, int protection)
-{
-    return mmap(at, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED : 0), -1, 0);
-}
+{ return mmap(at, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED : 0), -1, 0); }
 
 // Addresses of freed memory are used again when very many have been freed.
 void recycle()
@@ -62,7 +60,8 @@ void end(Allocation& memory, const Site& site)
 std::string made_at(const Allocation& memory)
 {
     const Place place = place_of(memory.made);
-    return std::string(name_of(memory)) + (place.line ? " (" + place.file + ":" + std::to_string(place.line) + ")" : "");
+    return std::string(name_of(memory)) +
+           (place.line ? " (" + place.file + ":" + std::to_string(place.line) + ")" : "");
 }
 
 }  // namespace
@@ -119,13 +118,12 @@ CUresult release(void* pointer, bool pinned, const Site& site)
     }
     if (!memory || memory->start != pointer || memory->kind == Kind::Registered || memory->kind == Kind::Mapped ||
         (memory->kind == Kind::Pinned) != pinned) {
-        tell(MISUSED,
-             {"free",
-              called(site) + " " +
-                  (memory && memory->start == pointer ? "frees memory from " + made_at(*memory)
-                   : memory ? "is given a pointer into the middle of an allocation: " + describe(pointer)
-                            : std::string("is given a pointer that no CUDA function has allocated")),
-              site});
+        tell(MISUSED, {"free",
+                       called(site) + " " +
+                           (memory && memory->start == pointer ? "frees memory from " + made_at(*memory)
+                            : memory ? "is given a pointer into the middle of an allocation: " + describe(pointer)
+                                     : std::string("is given a pointer that no CUDA function has allocated")),
+                       site});
         return CUDA_ERROR_INVALID_VALUE;
     }
     tell_short(memory->start);
@@ -336,10 +334,10 @@ CUresult cuPointerSetAttribute(const void*, CUpointer_attribute attribute, CUdev
 static CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer, bool quiet)
 {
     const Allocation* const found = allocation_at(bytes_at(pointer));
-    const Allocation* const memory = found && !found->freed && bytes_at(pointer) >= found->start &&
-                                             bytes_at(pointer) < found->start + found->bytes
-                                         ? found
-                                         : nullptr;
+    const Allocation* const memory =
+        found && !found->freed && bytes_at(pointer) >= found->start && bytes_at(pointer) < found->start + found->bytes
+            ? found
+            : nullptr;
     const bool variable = !memory && is_variable(bytes_at(pointer));
     if (!memory && !variable && !quiet) return CUDA_ERROR_INVALID_VALUE;
     const bool host = memory && (memory->kind == Kind::Pinned || memory->kind == Kind::Registered),

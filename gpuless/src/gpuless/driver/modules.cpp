@@ -11,9 +11,7 @@
 #include <fstream>
 
 struct CUmod_st : gpuless::Module
-{
-    std::map<std::string, CUfunction> functions;
-};
+{ std::map<std::string, CUfunction> functions; };
 struct CUfunc_st
 {
     gpuless::Code* code;
@@ -146,9 +144,8 @@ CUresult make_file(const std::string& path, const char* image, size_t bytes, std
     const std::string source = path + "." + std::to_string(getpid()) + ".image";
     std::ofstream(source, std::ios::binary).write(image, std::streamsize(bytes));
     const int arch = 10 * gpu().major + gpu().minor;
-    const CUresult error = load_request("[\"module\", " + std::to_string(arch) + ", " + in_json(source) + ", " +
-                                            in_json(path) + "]",
-                                        log);
+    const CUresult error =
+        load_request("[\"module\", " + std::to_string(arch) + ", " + in_json(source) + ", " + in_json(path) + "]", log);
     remove(source.c_str());
     return error;
 }
@@ -354,9 +351,9 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_optio
     if (image.empty()) return path ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
     return cuLibraryLoadData(library, image.c_str(), options, values, count, more, more_values, more_count);
 }
-#define LIBRARY                                       \
-    const Alone alone;                                \
-    if (const CUresult error = initialized()) return error; \
+#define LIBRARY                                                                                                        \
+    const Alone alone;                                                                                                 \
+    if (const CUresult error = initialized()) return error;                                                            \
     if (!lives(library, 'l')) return CUDA_ERROR_INVALID_HANDLE
 CUresult cuLibraryUnload(CUlibrary library)
 {
@@ -414,9 +411,9 @@ CUresult cuLibraryGetUnifiedFunction(void**, CUlibrary library, const char*)
     LIBRARY;
     return CUDA_ERROR_NOT_FOUND;
 }
-#define KERNEL                                              \
-    const Alone alone;                                      \
-    if (const CUresult error = initialized()) return error; \
+#define KERNEL                                                                                                         \
+    const Alone alone;                                                                                                 \
+    if (const CUresult error = initialized()) return error;                                                            \
     if (!lives(kernel, 'k')) return CUDA_ERROR_INVALID_HANDLE
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel)
 {
@@ -445,10 +442,10 @@ CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, siz
     KERNEL;
     return parameter(*kernel->code, index, offset, size);
 }
-#define FUNCTION                                            \
-    const Alone alone;                                      \
-    if (const CUresult error = initialized()) return error; \
-    Code* const code = code_of(function);                   \
+#define FUNCTION                                                                                                       \
+    const Alone alone;                                                                                                 \
+    if (const CUresult error = initialized()) return error;                                                            \
+    Code* const code = code_of(function);                                                                              \
     if (!code) return CUDA_ERROR_INVALID_HANDLE
 CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset, size_t* size)
 {

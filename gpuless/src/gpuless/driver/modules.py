@@ -3,12 +3,12 @@
 A file begins with MAGIC and the length of its text in 16 digits; data follow the text, in the order in which it gives
 their sizes:
     arch NUMBER
-    section SIZE                                      constant banks 3 and 4; __device__ variables without and with values
+    section SIZE             constant banks 3 and 4; __device__ variables without and with values
     variable SECTION OFFSET SIZE NAME
-    place SECTION OFFSET absolute|section VALUE [SECTION]         an address that is to be written
-    kernel NAME, then a line: why it is not executed, or -; and in the latter case its constants' places, shared memory,
-    stack with and without room, registers, most threads, cluster; its parameters' and shared variables' places; and the sizes of its code,
-    lines and table
+    place SECTION OFFSET absolute|section VALUE [SECTION]        an address that is to be written
+    kernel NAME, then a line: why it is not executed, or -; and in the latter case its constants' places, shared
+    memory, stack with and without room, registers, most threads, cluster; its parameters' and shared variables'
+    places; and the sizes of its code, lines and table
 modules.cpp reads it.
 """
 
@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rung.cuda import elf, sass
-from rung.cuda.cubin_cache import Cubin
-from rung.emulator import machine
-from rung.errors import RungError, first_line
+from gpuless import machine
+from gpuless.base.errors import UserError, first_line
+from gpuless.compile import elf, sass
+from gpuless.compile.cubin_cache import Cubin
 
 MAGIC = b"gpuless-module-1\n"
 
@@ -52,7 +52,7 @@ def module_of(cubin: Path) -> bytes:
     try:
         code = sass.instructions_of(of) if kernels else {}
         refused = ""
-    except RungError as problem:
+    except UserError as problem:
         code, refused = {}, first_line(str(problem)).rstrip(".")
     for kernel in kernels:
         blob.add("kernel", kernel)

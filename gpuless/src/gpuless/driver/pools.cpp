@@ -41,8 +41,9 @@ CUmemoryPool present_pool(int device)
 
 void count(CUmemoryPool pool, int64_t bytes)
 {
-    for (const auto& [now, high] : {std::pair(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_HIGH),
-                                   std::pair(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)}) {
+    for (const auto& [now, high] :
+         {std::pair(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_HIGH),
+          std::pair(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)}) {
         pool->values[now] += uint64_t(bytes);
         pool->values[high] = std::max(pool->values[high], pool->values[now]);
     }
@@ -53,7 +54,7 @@ CUresult allocate_from(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CU
     if (!pointer) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult error = check_stream(stream)) return error;
     if (!pools.count(pool)) return CUDA_ERROR_INVALID_HANDLE;
-    const Kind kind = pool->of.location.type == CU_MEM_LOCATION_TYPE_DEVICE           ? Kind::Device
+    const Kind kind = pool->of.location.type == CU_MEM_LOCATION_TYPE_DEVICE  ? Kind::Device
                       : pool->of.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED ? Kind::Managed
                                                                              : Kind::Pinned;
     if (const CUresult error = allocate(reinterpret_cast<void**>(pointer), bytes, kind, site)) return error;
@@ -123,8 +124,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
         if (one == pool) one = nullptr;
     return CUDA_SUCCESS;
 }
-#define POOL(NAME) \
-    BEGIN(NAME);   \
+#define POOL(NAME)                                                                                                     \
+    BEGIN(NAME);                                                                                                       \
     if (!pools.count(pool)) return CUDA_ERROR_INVALID_VALUE
 static bool is_word(CUmemPool_attribute attribute)  // of 4 bytes
 { return attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES; }
@@ -212,7 +213,8 @@ CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*
     if (!bytes || !of) return CUDA_ERROR_INVALID_VALUE;
     return *bytes = GRANULE, CUDA_SUCCESS;
 }
-CUresult cuMemAddressReserve(CUdeviceptr* pointer, size_t bytes, size_t alignment, CUdeviceptr, unsigned long long flags)
+CUresult cuMemAddressReserve(CUdeviceptr* pointer, size_t bytes, size_t alignment, CUdeviceptr,
+                             unsigned long long flags)
 {
     BEGIN("cuMemAddressReserve");
     if (!pointer || !bytes || bytes % PAGE || flags) return CUDA_ERROR_INVALID_VALUE;

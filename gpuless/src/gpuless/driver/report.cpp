@@ -150,9 +150,9 @@ void clear_line()
 
 const Settings& settings()
 {
-    static const Settings chosen = {number_from("GPULESS_ORDER", 0),       unsigned(number_from("GPULESS_SEED", 0)),
-                                    number_from("GPULESS_RACES", 1),       seconds_from("GPULESS_RACE_SECONDS", 3),
-                                    seconds_from("GPULESS_SECONDS", 60),   number_from("GPULESS_QUIET", 0) != 0,
+    static const Settings chosen = {number_from("GPULESS_ORDER", 0),     unsigned(number_from("GPULESS_SEED", 0)),
+                                    number_from("GPULESS_RACES", 1),     seconds_from("GPULESS_RACE_SECONDS", 3),
+                                    seconds_from("GPULESS_SECONDS", 60), number_from("GPULESS_QUIET", 0) != 0,
                                     number_from("GPULESS_STOP", 0) != 0};
     return chosen;
 }
@@ -166,9 +166,8 @@ void tell(ExitCode code, const Told& what)
     if (place.kernel.empty() && place.file.empty()) place = site;
     record("{\"record\": \"fault\", \"pid\": " + std::to_string(getpid()) + ", \"kind\": " + quoted(what.kind) +
            ", \"exit\": " + std::to_string(code) + ", \"text\": " + quoted(what.text) +
-           ", \"place\": " + json_of(place) + ", \"related\": " + json_of(what.other) +
-           ", \"call\": " + quoted(what.site.function ? what.site.function : "") + ", \"called\": " + json_of(site) +
-           "}");
+           ", \"place\": " + json_of(place) + ", \"related\": " + json_of(what.other) + ", \"call\": " +
+           quoted(what.site.function ? what.site.function : "") + ", \"called\": " + json_of(site) + "}");
     fflush(stdout);
     clear_line();
     fprintf(stderr, "gpuless: %s: %s.\n", what.kind.c_str(), what.text.c_str());

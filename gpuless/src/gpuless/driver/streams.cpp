@@ -49,8 +49,8 @@ unsigned long moments;  // pieces of work that have run, and waits
 constexpr size_t MOST_PENDING = 4096;
 std::atomic<double> last_call;
 std::atomic<bool> progressing;
-constexpr double IDLE = 0.05;           // seconds without a call, until work runs by itself
-constexpr double MOST_WAITING = 20;     // seconds for a value that nobody writes
+constexpr double IDLE = 0.05;        // seconds without a call, until work runs by itself
+constexpr double MOST_WAITING = 20;  // seconds for a value that nobody writes
 
 bool done(unsigned long number) { return !pending.count(number); }
 
@@ -125,9 +125,7 @@ unsigned long moment() { return moments; }
 unsigned long present_work() { return present ? present->number : 0; }
 
 void forget_streams()  // in a child of fork
-{
-    pending.clear(), at_work = false, present = nullptr, progressing = false;
-}
+{ pending.clear(), at_work = false, present = nullptr, progressing = false; }
 
 void join(Clock& to, const Clock& from)
 {
@@ -188,9 +186,7 @@ void wait_for_number(unsigned long number)
 std::vector<unsigned long> before_next(CUstream_st& stream)
 {
     std::vector<unsigned long> needs = stream.last;
-    const auto add = [&](const CUstream_st& other) {
-        needs.insert(needs.end(), other.last.begin(), other.last.end());
-    };
+    const auto add = [&](const CUstream_st& other) { needs.insert(needs.end(), other.last.begin(), other.last.end()); };
     if (&stream == &legacy) {
         for (CUstream other : streams)
             if (other->blocking) add(*other);
@@ -380,10 +376,10 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned)
     one.last = {issue(nullptr, needs, one.agent, one.known)};
     return CUDA_SUCCESS;
 }
-#define STREAM(NAME)                                                   \
-    BEGIN(NAME);                                                       \
-    if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;          \
-    CUstream_st& one = *stream_of(stream);                             \
+#define STREAM(NAME)                                                                                                   \
+    BEGIN(NAME);                                                                                                       \
+    if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;                                                          \
+    CUstream_st& one = *stream_of(stream);                                                                             \
     (void)one
 CUresult cuStreamGetPriority(CUstream stream, int* priority)
 {
@@ -456,8 +452,9 @@ static CUresult write_value(CUstream stream, CUdeviceptr at, Word value, const S
 {
     if (const CUresult error = check_stream(stream)) return error;
     if (!device_may_touch(bytes_at(at)) || at % sizeof value) return CUDA_ERROR_INVALID_VALUE;
-    enqueue(stream, [=] { *reinterpret_cast<volatile Word*>(at) = value; },
-            NodeParameters(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP));
+    enqueue(
+        stream, [=] { *reinterpret_cast<volatile Word*>(at) = value; },
+        NodeParameters(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP));
     (void)site;
     return CUDA_SUCCESS;
 }
@@ -505,11 +502,15 @@ CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpP
         const CUstreamBatchMemOpParams& p = every[i];
         CUresult error = CUDA_SUCCESS;
         switch (p.operation) {
-        case CU_STREAM_MEM_OP_WRITE_VALUE_32: error = write_value(stream, p.writeValue.address, p.writeValue.value, site); break;
+        case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+            error = write_value(stream, p.writeValue.address, p.writeValue.value, site);
+            break;
         case CU_STREAM_MEM_OP_WRITE_VALUE_64:
             error = write_value(stream, p.writeValue.address, uint64_t(p.writeValue.value64), site);
             break;
-        case CU_STREAM_MEM_OP_WAIT_VALUE_32: error = wait_value(stream, p.waitValue.address, p.waitValue.value, p.waitValue.flags); break;
+        case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+            error = wait_value(stream, p.waitValue.address, p.waitValue.value, p.waitValue.flags);
+            break;
         case CU_STREAM_MEM_OP_WAIT_VALUE_64:
             error = wait_value(stream, p.waitValue.address, uint64_t(p.waitValue.value64), p.waitValue.flags);
             break;

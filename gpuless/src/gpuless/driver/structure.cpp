@@ -36,7 +36,7 @@ std::vector<CUgraphNode> dependents(CUgraphNode node)
 
 using namespace gpuless;
 
-#define CHECK(CONDITION) \
+#define CHECK(CONDITION)                                                                                               \
     if (!(CONDITION)) return CUDA_ERROR_INVALID_VALUE
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* to, size_t* count)

@@ -42,7 +42,8 @@ CUresult block_of(const End& e, const CUDA_MEMCPY3D& p, Block3& block, int& devi
     const size_t pitch = e.pitch ? e.pitch : p.WidthInBytes, height = e.height ? e.height : p.Height;
     if (rows && pitch < p.WidthInBytes + e.x) return CUDA_ERROR_INVALID_VALUE;
     if (p.Depth > 1 && height < p.Height + e.y) return CUDA_ERROR_INVALID_VALUE;
-    char* const base = e.type == CU_MEMORYTYPE_HOST ? static_cast<char*>(const_cast<void*>(e.host)) : bytes_at(e.device);
+    char* const base =
+        e.type == CU_MEMORYTYPE_HOST ? static_cast<char*>(const_cast<void*>(e.host)) : bytes_at(e.device);
     switch (e.type) {
     case CU_MEMORYTYPE_HOST: device = HOST; break;
     case CU_MEMORYTYPE_DEVICE: device = DEVICE; break;
@@ -56,14 +57,13 @@ CUresult block_of(const End& e, const CUDA_MEMCPY3D& p, Block3& block, int& devi
 CUresult copy_of(const CUDA_MEMCPY3D& p, Copy& c)
 {
     c.width = p.WidthInBytes, c.height = p.Height, c.depth = p.Depth;
-    if (const CUresult error =
-            block_of({p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch,
-                      p.srcHeight},
-                     p, c.from, c.from_device))
+    if (const CUresult error = block_of({p.srcMemoryType, p.srcHost, p.srcDevice, p.srcArray, p.srcXInBytes, p.srcY,
+                                         p.srcZ, p.srcPitch, p.srcHeight},
+                                        p, c.from, c.from_device))
         return error;
-    return block_of({p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch,
-                     p.dstHeight},
-                    p, c.to, c.to_device);
+    return block_of(
+        {p.dstMemoryType, p.dstHost, p.dstDevice, p.dstArray, p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight},
+        p, c.to, c.to_device);
 }
 
 CUresult copy_3d(const CUDA_MEMCPY3D* p, CUstream stream, bool wait, const Site& site)
@@ -270,28 +270,27 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, s
     return CUDA_SUCCESS;
 }
 
-#define SET(NAME, TYPE)                                                                                \
-    CUresult NAME(CUdeviceptr to, TYPE value, size_t count)                                            \
-    {                                                                                                  \
-        BEGIN(#NAME);                                                                                  \
-        return fill({bytes_at(to), 0, count, 1, sizeof value, value}, nullptr, site);                  \
-    }                                                                                                  \
-    CUresult NAME##Async(CUdeviceptr to, TYPE value, size_t count, CUstream stream)                    \
-    {                                                                                                  \
-        BEGIN(#NAME "Async");                                                                          \
-        return fill({bytes_at(to), 0, count, 1, sizeof value, value}, stream, site);                   \
+#define SET(NAME, TYPE)                                                                                                \
+    CUresult NAME(CUdeviceptr to, TYPE value, size_t count)                                                            \
+    {                                                                                                                  \
+        BEGIN(#NAME);                                                                                                  \
+        return fill({bytes_at(to), 0, count, 1, sizeof value, value}, nullptr, site);                                  \
+    }                                                                                                                  \
+    CUresult NAME##Async(CUdeviceptr to, TYPE value, size_t count, CUstream stream)                                    \
+    {                                                                                                                  \
+        BEGIN(#NAME "Async");                                                                                          \
+        return fill({bytes_at(to), 0, count, 1, sizeof value, value}, stream, site);                                   \
     }
-#define SET_2D(NAME, TYPE)                                                                             \
-    CUresult NAME(CUdeviceptr to, size_t pitch, TYPE value, size_t width, size_t height)               \
-    {                                                                                                  \
-        BEGIN(#NAME);                                                                                  \
-        return fill({bytes_at(to), pitch, width, height, sizeof value, value}, nullptr, site);         \
-    }                                                                                                  \
-    CUresult NAME##Async(CUdeviceptr to, size_t pitch, TYPE value, size_t width, size_t height,        \
-                         CUstream stream)                                                              \
-    {                                                                                                  \
-        BEGIN(#NAME "Async");                                                                          \
-        return fill({bytes_at(to), pitch, width, height, sizeof value, value}, stream, site);          \
+#define SET_2D(NAME, TYPE)                                                                                             \
+    CUresult NAME(CUdeviceptr to, size_t pitch, TYPE value, size_t width, size_t height)                               \
+    {                                                                                                                  \
+        BEGIN(#NAME);                                                                                                  \
+        return fill({bytes_at(to), pitch, width, height, sizeof value, value}, nullptr, site);                         \
+    }                                                                                                                  \
+    CUresult NAME##Async(CUdeviceptr to, size_t pitch, TYPE value, size_t width, size_t height, CUstream stream)       \
+    {                                                                                                                  \
+        BEGIN(#NAME "Async");                                                                                          \
+        return fill({bytes_at(to), pitch, width, height, sizeof value, value}, stream, site);                          \
     }
 SET(cuMemsetD8, unsigned char)
 SET(cuMemsetD16, unsigned short)

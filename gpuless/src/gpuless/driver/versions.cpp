@@ -22,7 +22,8 @@ CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, CUmem_advise advice, CUd
 CUresult cuGetProcAddress(const char* name, void** function, int version, cuuint64_t flags)
 { return cuGetProcAddress_v2(name, function, version, flags, nullptr); }
 
-CUresult cuStreamBeginCapture(CUstream stream) { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL); }
+CUresult cuStreamBeginCapture(CUstream stream)
+{ return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL); }
 CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id)
 { return cuStreamGetCaptureInfo_v3(stream, status, id, nullptr, nullptr, nullptr, nullptr); }
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
