@@ -62,9 +62,9 @@ def _version() -> str:
 
 
 def paths() -> str:
-    """Where the loader finds this package and what it imports."""
+    """Where the loader finds this package and what it imports: not the present folder, which would be compiled in."""
     own = Path(__file__).resolve().parents[2]
-    return os.pathsep.join(dict.fromkeys([str(own), *(path for path in sys.path if path)]))
+    return os.pathsep.join(dict.fromkeys([str(own), *(path for path in sys.path if path.endswith("-packages"))]))
 
 
 @functools.cache

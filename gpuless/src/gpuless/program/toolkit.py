@@ -25,6 +25,7 @@ from gpuless.driver import library
 from gpuless.driver.runtime import building
 
 HERE = Path(__file__).parent
+STANDARD = HERE.parent / "compile/standard"  # headers of our own
 _WHEELS = {
     "nvidia-cuda-nvcc": "bin/nvcc",
     "nvidia-nvvm": "nvvm/bin/cicc",
@@ -74,7 +75,7 @@ def folder() -> Path:
     """The toolkit's folder."""
     require_compiler()
     versions = [(wheel, _version(wheel)) for wheel in _WHEELS]
-    parts = (versions, _roots(), sys.executable, building.digest(), str(library.folder()), _digest(HERE), toolchain.key())
+    parts = (versions, _roots(), sys.executable, str(building.folder(_include())), str(library.folder()), _digest(HERE), toolchain.key())
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     where = disk_cache.folder("toolkits")
     path = where / key
@@ -103,6 +104,11 @@ def _digest(place: Path) -> str:
     return digest.hexdigest()
 
 
+def _include() -> list[Path]:
+    """The folders of headers, ours first."""
+    return [HERE / "include", *(root / "include" for root in _roots()), *(root / "include/cccl" for root in _roots())]
+
+
 def _fill(target: Path) -> None:
     for name in ("bin", "compiler", "include", "lib64/stubs"):
         (target / name).mkdir(parents=True)
@@ -129,6 +135,7 @@ def _fill(target: Path) -> None:
 
 def _link_headers(target: Path) -> None:
     ours = HERE / "include"
+    (target / "curand_kernel.h").symlink_to(STANDARD / "curand_kernel.h")
     for place in (ours, *(root / "include" for root in _roots())):
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             if not (target / path.name).exists():
@@ -138,12 +145,14 @@ def _link_headers(target: Path) -> None:
 def _fill_libraries(target: Path) -> None:
     """Our libraries; the static ones that linkers ask for stand for the shared ones."""
     lib = target / "lib64"
-    for path in library.folder().glob("*.so*"):
+    for path in (*library.folder().glob("*.so*"), *building.folder(_include()).glob("*.so*")):
         (lib / path.name).symlink_to(path)
+    for one in building.LIBRARIES:
+        if not (lib / one.linked).exists():
+            (lib / one.linked).symlink_to(one.soname)
     driver = lib / "libcuda.so.1"
     for name in ("libcuda.so", "stubs/libcuda.so"):
         (lib / name).symlink_to(driver.resolve())
-    building.build(lib, [target / "include"], driver)
     (lib / "libcudart_static.a").write_text("INPUT(-lcudart)\n")
     _archive_nothing(lib / "libcudadevrt.a")
     nvrtc = next((path for root in _roots() for path in sorted((root / "lib").glob("libnvrtc.so.*"))), None)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import re
-import subprocess
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from gpuless.base.errors import UserError
 from gpuless.compile import toolchain
 
 HERE = Path(__file__).parent
+MATH = HERE.parent / "math"
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-pthread", "-w")
-_DECLARED = re.compile(r"\b((?:cuda|cublas|curand)[A-Z]\w*)\s*\(")
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,6 @@ class Library:
     sources: tuple[str, ...]
     exported: str  # patterns of names
     defines: tuple[str, ...] = ()
-    headers: tuple[str, ...] = ()  # whose other functions refuse by name
-    status: int = 801  # what these return: "not supported"
     version: str = ""  # of the names
 
     @property
@@ -36,30 +33,39 @@ class Library:
         return self.soname.split(".so")[0] + ".so"
 
 
-_RUNTIME = tuple(f"{part}.cpp" for part in ("devices", "errors", "forwarded", "graphs", "memory", "registered", "textures"))
+_RUNTIME = tuple(f"runtime/{part}.cpp" for part in ("devices", "errors", "forwarded", "graphs", "memory", "registered", "textures"))
 LIBRARIES = (
-    Library("libcudart.so.13", _RUNTIME, "cuda*; __cuda*;", ("CUDART=13",), ("cuda_runtime_api.h",), version="libcudart.so.13"),
-    Library("libcudart.so.12", _RUNTIME, "cuda*; __cuda*;", ("CUDART=12",), ("cuda_runtime_api.h",), version="libcudart.so.12"),
+    Library("libcudart.so.13", _RUNTIME, "cuda*; __cuda*;", ("CUDART=13",), version="libcudart.so.13"),
+    Library("libcudart.so.12", _RUNTIME, "cuda*; __cuda*;", ("CUDART=12",), version="libcudart.so.12"),
+    Library("libcublas.so.13", ("math/cublas.cpp", "math/cublas_vectors.cpp"), "cublas*;"),
+    Library("libcublasLt.so.13", ("math/cublaslt.cpp",), "cublasLt*;"),
+    Library("libcurand.so.10", ("math/curand.cpp",), "curand*;"),
 )  # fmt: skip
 
 
-def build(folder: Path, include: Sequence[Path], libcuda: Path) -> None:
-    """Compiles all of them into a folder, beside a name for linkers."""
-    for library in LIBRARIES:
-        _compile(library, folder, include, libcuda)
-        if not (folder / library.linked).exists():
-            (folder / library.linked).symlink_to(library.soname)
+def folder(include: Sequence[Path]) -> Path:
+    """The folder with all of them, and a name for linkers beside each. They need libcuda.so.1 when they are loaded."""
+
+    def make(target: Path) -> None:
+        _run(["-shared", "-Wl,-soname,libcuda.so.1", "-x", "c++", "/dev/null", "-o", "libcuda.so.1"], target)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda library: _compile(library, target, include), LIBRARIES))
+        (target / "libcuda.so.1").unlink()
+
+    texts = [path.read_bytes() for place in (HERE, MATH) for path in sorted(place.iterdir()) if path.is_file()]
+    headers = [path.read_bytes() for place in include[:1] for path in sorted(place.rglob("*.h"))]
+    digest = hashlib.sha256(b"\0".join([*texts, *headers])).hexdigest()
+    return toolchain.cached_folder(f"runtime-{toolchain.key(digest, list(map(str, include)))}", make)
 
 
-def _compile(library: Library, folder: Path, include: Sequence[Path], libcuda: Path) -> None:
-    version = folder / f"{library.soname}.map"
-    version.write_text(f"{library.version} {{ global: {library.exported} local: *; }};\n")
+def _compile(library: Library, target: Path, include: Sequence[Path]) -> None:
+    version = target / f"{library.soname}.map"
+    version.write_text(f"{library.version or library.soname} {{ global: {library.exported} local: *; }};\n")
     flags = [*_FLAGS, *toolchain.machine_flags(), *(f"-D{name}" for name in library.defines)]
     flags += [word for path in include for word in ("-isystem", str(path))]
-    link = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={version}", str(libcuda), "-Wl,-rpath,$ORIGIN", "-Wl,-z,lazy"]
-    target = folder / library.soname
-    sources = [str(HERE / name) for name in library.sources]
-    _run([*flags, *sources, *link, "-o", str(target)], folder)
+    link = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={version}", "-L.", "-l:libcuda.so.1"]
+    sources = [str(HERE.parent / name) for name in library.sources]
+    _run([*flags, *sources, *link, "-Wl,-rpath,$ORIGIN", "-Wl,-z,lazy", "-o", library.soname], target)
     version.unlink()
 
 
@@ -67,17 +73,3 @@ def _run(command: list[str], folder: Path) -> None:
     result = toolchain.run(command, folder)
     if result.returncode:
         raise UserError(f"The libraries of the GPU in software do not compile: {result.stderr.strip()[:1500]}")
-
-
-def missing(library: Library, include: Path, folder: Path) -> list[str]:
-    """The functions that its headers declare and the library lacks."""
-    listed = subprocess.run(["nm", "-D", "--defined-only", str(folder / library.soname)], capture_output=True, text=True)
-    have = {line.split()[-1].split("@")[0] for line in listed.stdout.splitlines()}
-    declared = {name for header in library.headers for name in _DECLARED.findall((include / header).read_text())}
-    return sorted(declared - have)
-
-
-@functools.cache
-def digest() -> str:
-    texts = (path.read_bytes() for path in sorted(HERE.iterdir()) if path.is_file())
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()

@@ -1,9 +1,15 @@
 // The runtime's error codes, the last error of each thread, and errors that nobody asks for.
 #include "cudart.h"
 
+#include <stdlib.h>
+
+#include <string>
+
 // Of a libcuda.so.1 that reports; another one lacks them.
 extern "C" __attribute__((weak)) void gpuless_enter(const char* function, const void* site);
 extern "C" __attribute__((weak)) void gpuless_leave();
+extern "C" __attribute__((weak)) void gpuless_fault(const char* kind, const char* text, const char* function,
+                                                    const void* site);
 
 namespace cudart {
 namespace {
@@ -163,14 +169,78 @@ const Row* row(cudaError_t error)
     return nullptr;
 }
 
+const char* text_of(cudaError_t error)
+{
+    const Row* const found = row(error);
+    if (!found) return "unrecognized error code";
+    if (found->text) return found->text;
+    const char* text = nullptr;
+    return cuGetErrorString(CUresult(error), &text) || !text ? found->name : text;
+}
+
 thread_local cudaError_t last = cudaSuccess;
 thread_local int depth = 0;
 
+// The first failure since the program has last asked: a fault at the end if it never does.
+struct Failure
+{
+    cudaError_t error = cudaSuccess;
+    const char* function = nullptr;
+    const void* site = nullptr;
+};
+Failure failure;
+
+// Of a kernel that was at fault: that has been told.
+bool is_of_kernel(cudaError_t error)
+{
+    return error >= cudaErrorIllegalAddress && error <= cudaErrorLaunchFailure &&
+           error != cudaErrorLaunchOutOfResources;
+}
+
+// Whether the code behind a call drops what it has returned: the next instruction neither reads eax nor leads out of
+// the function.
+bool dropped(const void* site)
+{
+#ifdef __x86_64__
+    auto at = static_cast<const unsigned char*>(site);
+    if ((at[0] & 0xf0) == 0x40) at++;  // a prefix
+    switch (at[0]) {
+    case 0x85: return at[1] != 0xc0;                   // test eax, eax
+    case 0x89: return at[1] & 0x38;                    // mov ..., eax
+    case 0x83: return at[1] != 0xf8 && at[1] != 0xc4;  // cmp eax, ...; add rsp, ...
+    case 0x3d:
+    case 0x98:
+    case 0xc3:
+    case 0xc9:
+    case 0x5b:
+    case 0x5d: return false;  // cmp eax; cdqe; ret, leave, pop
+    default: return true;
+    }
+#else
+    return !site;
+#endif
+}
+
+void tell_unasked(int status, void*)
+{
+    if (status || !failure.error || !gpuless_fault) return;
+    const std::string text =
+        std::string(failure.function) + " fails with '" + text_of(failure.error) + "', and the program never asks";
+    gpuless_fault("unasked", text.c_str(), failure.function, failure.site);
+}
+
+__attribute__((constructor)) void begin() { on_exit(tell_unasked, nullptr); }
+
 }  // namespace
 
-cudaError_t note(cudaError_t error, const char*, void*)
+cudaError_t note(cudaError_t error, const char* function, void* site)
 {
-    if (error) last = error;
+    if (!error) return error;
+    last = error;
+    const bool launched = strstr(function, "aunch");
+    if (depth < 2 && !failure.error && error != cudaErrorNotReady && !is_of_kernel(error) &&
+        (launched || dropped(site)))
+        failure = {error, function, site};
     return error;
 }
 
@@ -191,23 +261,25 @@ using namespace cudart;
 EXPORT cudaError_t cudaGetLastError()
 {
     const cudaError_t error = last;
-    last = cudaSuccess;
+    last = cudaSuccess, failure = {};
     return error;
 }
 
-EXPORT cudaError_t cudaPeekAtLastError() { return last; }
+EXPORT cudaError_t cudaPeekAtLastError()
+{
+    failure = {};
+    return last;
+}
 
 EXPORT const char* cudaGetErrorName(cudaError_t error)
 {
+    if (error == failure.error) failure = {};
     const Row* const found = row(error);
     return found ? found->name : "unrecognized error code";
 }
 
 EXPORT const char* cudaGetErrorString(cudaError_t error)
 {
-    const Row* const found = row(error);
-    if (!found) return "unrecognized error code";
-    if (found->text) return found->text;
-    const char* text = nullptr;
-    return cuGetErrorString(CUresult(error), &text) || !text ? found->name : text;
+    if (error == failure.error) failure = {};
+    return text_of(error);
 }
