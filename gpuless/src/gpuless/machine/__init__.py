@@ -181,6 +181,11 @@ def unavailable() -> str:
     return "" if sass.disassembler() else sass.ABSENT
 
 
+def clear_caches() -> None:
+    """The caches hold nothing, for the prediction of the launches that follow."""
+    library().rung_machine_cold()
+
+
 class Program:
     """A kernel, ready to run."""
 
@@ -370,7 +375,7 @@ class Play(NamedTuple):
     sets: float  # of operands, that calls take in turn
 
 
-class Asked(NamedTuple):
+class LaunchOptions(NamedTuple):
     """How a launch runs, and what is looked for."""
 
     order: int = 0  # of warps and blocks: forward, reverse, shuffled by the seed
@@ -395,7 +400,7 @@ def run(
     config: LaunchConfig,
     variables: Variables,
     parameters: Sequence[Bytes],
-    asked: Asked,
+    options: LaunchOptions,
     regions: Sequence[Region] = (),
     *,
     play: Play | None = None,
@@ -416,30 +421,30 @@ def run(
         cooperative=config.cooperative,
         parameters=of.memory.start,
         prints=2,
-        trace_room=asked.room,
-        seconds=asked.seconds,
-        steps=asked.steps,
-        order=asked.order,
-        seed=asked.seed,
-        poison=asked.poison,
-        races=asked.races,
+        trace_room=options.room,
+        seconds=options.seconds,
+        steps=options.steps,
+        order=options.order,
+        seed=options.seed,
+        poison=options.poison,
+        races=options.races,
         registers=of.resources.registers,
-        strict=asked.strict,
-        tiles=asked.tiles,
+        strict=options.strict,
+        tiles=options.tiles,
         dependent=config.pdl,
-        ahead=asked.ahead,
-        followed=asked.followed,
-        multiprocessors=asked.multiprocessors or gpus.usual().multiprocessors,
+        ahead=options.ahead,
+        followed=options.followed,
+        multiprocessors=options.multiprocessors or gpus.usual().multiprocessors,
     )
     known = [*regions, *variables.regions] if regions else []
-    held = known if asked.bounds else []
+    held = known if options.bounds else []
     rows = (_Region * max(1, len(held)))(
         *(_Region(r.start, r.end, int(not r.written or r.constant) | 2 * int(r.constant)) for r in held)
     )
     launch.regions, launch.region_count = ctypes.addressof(rows), len(held)
     for number, data in banks.items():
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
-    if asked.few and not config.cooperative:
+    if options.few and not config.cooperative:
         units = math.prod(config.grid) // math.prod(config.cluster or (1,))
         some = sorted({0, units // 2, units - 1})
         chosen = (ctypes.c_uint * len(some))(*some)
