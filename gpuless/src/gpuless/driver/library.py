@@ -118,7 +118,8 @@ def folder() -> Path:
         for path in sorted(HERE.iterdir())
         if path.suffix in (".cpp", ".h") or path.stem == "interface"
     ]
-    key = toolchain.key(flags, named, str(compiled), rows, str(where), version, hashlib.sha256(b"".join(own)).hexdigest())
+    digest = hashlib.sha256(b"".join(own)).hexdigest()
+    key = toolchain.key(flags, named, str(compiled), rows, str(where), version, digest)
     return toolchain.cached_folder(f"driver-{key}", make)
 
 

@@ -1,4 +1,4 @@
-"""Builds CUDA programs by NVIDIA's nvcc, and keeps what it made: by the options, the files and the headers that they read."""
+"""Builds CUDA programs by NVIDIA's nvcc, and keeps what it made: by the options, and all files that were read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def program(files: Sequence[Path], options: Options, say: Callable[[str], None] 
             raise UserError(f"{file} is not a file.")
     words = [*options.words(), *(str(file) for file in files)]
     folder = toolkit.folder()
-    own = [str(folder), os.getcwd(), options.gpu, os.environ.get("NVCC_APPEND_FLAGS"), *words]
+    own = [str(folder), str(Path.cwd()), options.gpu, os.environ.get("NVCC_APPEND_FLAGS"), *words]
     where = disk_cache.folder("programs")
     request = where / (hashlib.sha256(json.dumps(own).encode()).hexdigest()[:32] + ".json")
     if found := _found(request):
@@ -92,9 +92,13 @@ def _compile(words: Sequence[str], target: Path, gpu: str, *, one: bool) -> None
     environment = os.environ | compiling(gpu)
     command = [str(toolkit.compiler()), *words, "-o", str(target)]
     extra = ["-MD", "-MF", f"{target}.d"] if one else []
-    result = subprocess.run([*command, *extra], capture_output=True, text=True, errors="replace", env=environment)
+
+    def call(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *more], capture_output=True, text=True, errors="replace", env=environment)
+
+    result = call(*extra)
     if result.returncode and not one and "Unresolved extern" in result.stdout + result.stderr:
-        result = subprocess.run([*command, "-rdc=true"], capture_output=True, text=True, errors="replace", env=environment)
+        result = call("-rdc=true")
     if result.returncode:
         raise CompileError((result.stdout + result.stderr).strip() or f"nvcc ends with {result.returncode}")
     if not one:
@@ -123,7 +127,7 @@ def _read(name: str, size: int, changed: int) -> str:
 
 def _digest(name: str) -> str:
     try:
-        found = os.stat(name)
+        found = Path(name).stat()
     except OSError:
         return ""
     return _read(name, found.st_size, found.st_mtime_ns)

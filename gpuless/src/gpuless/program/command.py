@@ -20,8 +20,11 @@ gpuless count [OPTIONS] ...                                  as run; then what e
 gpuless time [OPTIONS] ...                                   predict how long each kernel takes on --gpu
 gpuless toolkit                                              the folder for CUDAToolkit_ROOT, CUDA_HOME
 """
-_OF_NVCC = ("-I", "-D", "-U", "-L", "-l", "-std", "--std", "-O", "-X", "-rdc", "-W", "-m", "-f", "-w", "-G", "-g", "-include", "-isystem")
-_WITH_VALUE = ("-I", "-D", "-U", "-L", "-l", "-std", "--std", "-Xcompiler", "-Xlinker", "-Xptxas", "-Xnvlink", "-include", "-isystem")
+_WITH_VALUE = (
+    *("-I", "-D", "-U", "-L", "-l", "-std", "--std", "-include", "-isystem"),
+    *("-Xcompiler", "-Xlinker", "-Xptxas", "-Xnvlink"),
+)
+_OF_NVCC = (*_WITH_VALUE, "-O", "-X", "-rdc", "-W", "-m", "-f", "-w", "-G", "-g")
 
 
 def parser(verb: str) -> argparse.ArgumentParser:
@@ -71,10 +74,10 @@ def _split(verb: str, words: Sequence[str]) -> tuple[argparse.Namespace, list[st
 
 
 def _how(options: argparse.Namespace, **more: Any) -> Any:
-    from gpuless.program import running
+    from gpuless.program import execution
 
-    if options.order not in (*running.ORDERS, "all"):
-        raise UserError(f"--order {options.order} is not known: take {', '.join(running.ORDERS)} or all.")
+    if options.order not in (*execution.ORDERS, "all"):
+        raise UserError(f"--order {options.order} is not known: take {', '.join(execution.ORDERS)} or all.")
     if options.arch:
         os.environ["GPULESS_ARCH"] = options.arch
     given = {
@@ -90,14 +93,14 @@ def _how(options: argparse.Namespace, **more: Any) -> Any:
         "watches": options.watch,
         "format": options.format,
     }
-    return running.Execution(**(given | more))
+    return execution.Execution(**(given | more))
 
 
 def _command(nvcc: Sequence[str], words: Sequence[str], gpu: str) -> list[str]:
     """What is to run: a program's files are compiled first."""
-    from gpuless.program import building, running
+    from gpuless.program import building, execution
 
-    files, arguments = running.split(words)
+    files, arguments = execution.split(words)
     if not files:
         return [*words]
     say = _say if sys.stderr.isatty() else lambda _: None
@@ -109,15 +112,15 @@ def _say(text: str) -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    from gpuless.program import running
+    from gpuless.program import execution
 
     options, nvcc, rest = _split("run", words)
     how = _how(options)
     command = _command(nvcc, rest, how.gpu)
-    ended = running.run(command, how, keep=options.json)
+    ended = execution.run(command, how, keep=options.json)
     if options.order == "all" and not ended.code:
-        for other in running.orders(how)[1:]:
-            ended = running.run(command, other, keep=True)
+        for other in execution.orders(how)[1:]:
+            ended = execution.run(command, other, keep=True)
             if ended.code:
                 again = f"--order {other.order} --seed {other.seed}"
                 if not options.json:

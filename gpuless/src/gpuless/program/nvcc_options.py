@@ -12,7 +12,8 @@ import sys
 
 ARCH = "sm_90"
 OF_ARCH = ("-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code", "--gpu-code")
-ONLY_TOLD = ("--version", "-V", "--help", "-h", "--list-gpu-arch", "--list-gpu-code", "-arch-ls", "-code-ls", "-dlink", "--device-link")
+ONLY_TOLD = ("--version", "-V", "--help", "-h", "--list-gpu-arch", "--list-gpu-code", "-arch-ls", "-code-ls")
+OF_LINES = ("-lineinfo", "--generate-line-info", "-G", "--device-debug")
 OPTIMIZED = ("-O", "--optimize", "-G", "--device-debug")
 
 
@@ -35,25 +36,22 @@ def translated(words: list[str], toolkit: str) -> list[str]:
             if not has_value and rest:
                 rest.pop(0)
         else:
-            optimized |= word.startswith(OPTIMIZED) and not word.startswith("-Ofast-compile")
+            optimized |= word.startswith(OPTIMIZED)
             kept.append(word)
-    if any(word in ONLY_TOLD for word in kept[:]) and "-dlink" not in kept and "--device-link" not in kept:
+    if any(word in ONLY_TOLD for word in kept):
         return kept
     more = [f"-arch={chosen(of_arch)}", "-cudart", "shared", "-Wno-deprecated-gpu-targets", "-no-compress"]
-    if "-lineinfo" not in kept and "--generate-line-info" not in kept and not any(w in ("-G", "--device-debug") for w in kept):
+    if not any(word in OF_LINES for word in kept):
         more.append("-lineinfo")
     more += ["-Xcompiler", "-g1"]
     if not optimized:
         more += ["-Xcompiler", "-O1"]
-    library = os.path.join(toolkit, "lib64")
-    if "-lcublas" in kept and "-lcublasLt" not in kept:
-        more.append("-lcublasLt")
-    return [*kept, *more, "-Xlinker", f"-rpath={library}"]
+    return [*kept, *more, "-Xlinker", f"-rpath={toolkit}/lib64"]
 
 
 def main() -> None:
     toolkit = os.path.realpath(sys.argv[1])
-    nvcc = os.path.join(toolkit, "compiler", "nvcc")
+    nvcc = f"{toolkit}/compiler/nvcc"
     os.execv(nvcc, [nvcc, *translated(sys.argv[2:], toolkit)])
 
 

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import shlex
 import shutil
 import stat
@@ -75,7 +76,8 @@ def folder() -> Path:
     """The toolkit's folder."""
     require_compiler()
     versions = [(wheel, _version(wheel)) for wheel in _WHEELS]
-    parts = (versions, _roots(), sys.executable, str(building.folder(_include())), str(library.folder()), _digest(HERE), toolchain.key())
+    made = (building.folder(_include()), library.folder())
+    parts = (versions, made, _roots(), sys.executable, _digest(HERE), toolchain.key())
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     where = disk_cache.folder("toolkits")
     path = where / key
@@ -123,13 +125,13 @@ def _fill(target: Path) -> None:
     assert nvvm is not None
     (target / "nvvm").symlink_to(nvvm)
     (target / "lib").symlink_to("lib64")
-    (target / "version.json").write_text('{"cuda": {"name": "CUDA SDK", "version": "%s"}}\n' % _version("nvidia-cuda-nvcc"))
+    (target / "version.json").write_text(
+        json.dumps({"cuda": {"name": "CUDA SDK", "version": _version("nvidia-cuda-nvcc")}})
+    )
     _fill_libraries(target)
     wrapper = target / "bin/nvcc"
     words = (sys.executable, "-IS", str(HERE / "nvcc_options.py"))
-    wrapper.write_text(
-        '#!/bin/sh\nhere=${0%/*}\nexec ' + shlex.join(words) + ' "$here/.." "$@"\n'
-    )
+    wrapper.write_text("#!/bin/sh\nhere=${0%/*}\nexec " + shlex.join(words) + ' "$here/.." "$@"\n')
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
 
 
@@ -145,8 +147,10 @@ def _link_headers(target: Path) -> None:
 def _fill_libraries(target: Path) -> None:
     """Our libraries; the static ones that linkers ask for stand for the shared ones."""
     lib = target / "lib64"
-    for path in (*library.folder().glob("*.so*"), *building.folder(_include()).glob("*.so*")):
+    for path in library.folder().glob("*.so*"):
         (lib / path.name).symlink_to(path)
+    for path in building.folder(_include()).glob("*.so*"):  # linkers look for what these need beside the file itself
+        shutil.copy(path, lib / path.name)
     for one in building.LIBRARIES:
         if not (lib / one.linked).exists():
             (lib / one.linked).symlink_to(one.soname)

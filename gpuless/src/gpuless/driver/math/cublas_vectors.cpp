@@ -7,7 +7,7 @@ template <class R, class F>
 cublasStatus_t reduced(cublasHandle_t handle, R* result, F compute)
 {
     const cublasStatus_t status = later(handle->stream, [=] { *result = R(compute()); });
-    if (!handle->pointer_mode) cudaStreamSynchronize(handle->stream);
+    if (!handle->pointer_mode) cuStreamSynchronize(handle->stream);
     return status;
 }
 template <class T, class Better>

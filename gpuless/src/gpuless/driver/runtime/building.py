@@ -1,4 +1,4 @@
-"""Compiles the libraries that stand in for NVIDIA's: the runtime, cuBLAS, cuBLASLt and cuRAND, over the driver in this folder."""
+"""Compiles the libraries that stand in for NVIDIA's over the driver: the runtime, cuBLAS, cuBLASLt and cuRAND."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Library:
         return self.soname.split(".so")[0] + ".so"
 
 
-_RUNTIME = tuple(f"runtime/{part}.cpp" for part in ("devices", "errors", "forwarded", "graphs", "memory", "registered", "textures"))
+_PARTS = ("devices", "errors", "forwarded", "graphs", "memory", "registered", "textures")
+_RUNTIME = tuple(f"runtime/{part}.cpp" for part in _PARTS)
 LIBRARIES = (
     Library("libcudart.so.13", _RUNTIME, "cuda*; __cuda*;", ("CUDART=13",), version="libcudart.so.13"),
     Library("libcudart.so.12", _RUNTIME, "cuda*; __cuda*;", ("CUDART=12",), version="libcudart.so.12"),
@@ -63,7 +64,8 @@ def _compile(library: Library, target: Path, include: Sequence[Path]) -> None:
     version.write_text(f"{library.version or library.soname} {{ global: {library.exported} local: *; }};\n")
     flags = [*_FLAGS, *toolchain.machine_flags(), *(f"-D{name}" for name in library.defines)]
     flags += [word for path in include for word in ("-isystem", str(path))]
-    link = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={version}", "-L.", "-l:libcuda.so.1"]
+    link = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={version}"]
+    link += ["-Wl,--no-as-needed", "-L.", "-l:libcuda.so.1"]
     sources = [str(HERE.parent / name) for name in library.sources]
     _run([*flags, *sources, *link, "-Wl,-rpath,$ORIGIN", "-Wl,-z,lazy", "-o", library.soname], target)
     version.unlink()
