@@ -6,6 +6,7 @@ torch is never imported here: its arrays bring it.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -66,3 +67,17 @@ def variance(x: Array) -> Array:
     """The mean squared distance from the mean, along the last axis."""
     xp = namespace(x)
     return xp.mean(xp.square(x - xp.mean(x, axis=-1, keepdims=True)), axis=-1)
+
+
+def sigmoid(x: Array) -> Array:
+    return 1.0 / (1.0 + namespace(x).exp(-x))
+
+
+def gelu(x: Array) -> Array:
+    """GPT-2's, by tanh."""
+    return 0.5 * x * (1.0 + namespace(x).tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def rms_factor(x: Array, eps: float) -> Array:
+    """1 over the root of the mean square of the last axis."""
+    return (namespace(x).mean(x * x, axis=-1, keepdims=True) + eps) ** -0.5

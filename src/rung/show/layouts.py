@@ -151,7 +151,7 @@ def _stored(counted: Counted) -> tuple[Launched, Tensor, dict[int, tuple[int, in
         stores: dict[Tensor, dict[int, tuple[int, int, int]]] = defaultdict(dict)
         for request in kernel.trace:
             if request.access.memory == "global" and request.access.direction == "write":
-                for tensor, element, lane in _elements(request, counted.memory):
+                for tensor, element, lane in elements(request, counted.memory):
                     stores[tensor].setdefault(element, (request.block, request.warp, lane))
         if stores:
             out = max(stores, key=lambda tensor: len(stores[tensor]))
@@ -164,7 +164,7 @@ def _read(kernel: Launched, memory: Iterable[Tensor]) -> dict[Tensor, dict[int, 
     found: dict[Tensor, dict[int, Counter[tuple[int, int]]]] = defaultdict(lambda: defaultdict(Counter))
     for request in kernel.trace:
         if request.access.memory == "global" and request.access.direction == "read" and request.block == 0:
-            for tensor, element, lane in _elements(request, memory):
+            for tensor, element, lane in elements(request, memory):
                 found[tensor][element][request.warp, lane] += 1
     return found
 
@@ -181,7 +181,7 @@ def _cuts(kernel: Launched) -> tuple[str, str, str]:
     )
 
 
-def _elements(request: Request, memory: Iterable[Tensor]) -> Iterator[tuple[Tensor, int, int]]:
+def elements(request: Request, memory: Iterable[Tensor]) -> Iterator[tuple[Tensor, int, int]]:
     for lane, address in request.lanes.items():
         for tensor in memory:
             if 0 <= address - tensor.at < math.prod(tensor.shape) * tensor.size:

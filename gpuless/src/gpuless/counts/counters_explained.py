@@ -69,6 +69,7 @@ def figures(kernel: Launched) -> dict[str, float]:
         "stmatrix": kernel.total("shared", "write", "matrix").requests,
         "operand_bytes": kernel.total("shared", "read", "operand").bytes,
         "barriers": kernel.total("shared", "read", "barrier").requests,
+        "shared_size": kernel.shared_size,
     }
     if any(event.what == "group" for event in kernel.events):
         found["groups_under_way"] = _under_way(kernel)
