@@ -10,6 +10,8 @@ import math
 import sys
 from typing import Any
 
+import numpy as np
+
 Array = Any  # numpy.ndarray or torch.Tensor
 NEGATIVE_INFINITY = float("-inf")
 
@@ -21,12 +23,15 @@ def namespace(array: Array) -> Any:
 
 def to_float64(array: Array) -> Array:
     xp = namespace(array)
+    if xp is np:
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            return np.asarray(array, dtype=np.float64)
     return xp.asarray(array, dtype=xp.float64)
 
 
 def to_host(array: Array) -> Any:
     """As a numpy array; what numpy has no format for as float64."""
-    if namespace(array).__name__ == "numpy":
+    if namespace(array) is np:
         return array
     array = array.detach().cpu()
     return (array.double() if str(array.dtype).endswith("bfloat16") else array).numpy()

@@ -230,7 +230,7 @@ def test_the_keyboard_alone_suffices(tab: browser.Page, written: Path) -> None:
 def test_nothing_is_wider_than_a_phone(tab: browser.Page, tmp_path: Path) -> None:
     tab.size(390, 844)
     try:
-        for name in ["index", "model", *catalogue.operations(), "studies", "sources", "machine"]:
+        for name in ["index", "model", *catalogue.operations(), "studies", "machine"]:
             tab.value(
                 f"location.hash = '{name}'; for (const d of document.querySelectorAll('#{name} details')) d.open = true"
             )

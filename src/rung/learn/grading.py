@@ -15,12 +15,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+import gpuless
 from gpuless import machine, timing
 from gpuless.base.expressions import evaluate
-from gpuless.counts.counters import TRACED, Launched, traced
+from gpuless.counts.counters import Launched
 from gpuless.counts.counters_explained import figures, judge_goals, summed
 from gpuless.facts import gpus
 from gpuless.launch import Build
+from gpuless.session import ORDERS
 from rung import __version__
 from rung.check.compare import Measured
 from rung.check.likeness import alternatives
@@ -284,7 +286,7 @@ class _Trial:
         for operand in self.of.operands if number % 2 else ():
             if operand.nullable:
                 given.pop(operand.name, None)
-        asked = machine.Asked(order=number % 3, seed=number, races=True, seconds=SECONDS, poison=1)
+        asked = gpuless.Settings(order=ORDERS[number % 3], seed=number, check_races=True, seconds=SECONDS)
         shifted = number % 2 == 1 and rung.header.align is None
         ran = self._run(rung, values, given, asked, tuning, shifted=shifted)
         self.done += 1
@@ -346,7 +348,7 @@ class _Trial:
         rung: CudaRung,
         values: Values,
         given: Any,
-        asked: machine.Asked,
+        asked: gpuless.Settings,
         tuning: dict[str, int] | None = None,
         *,
         shifted: bool = False,
@@ -359,9 +361,9 @@ class _Trial:
         """Of a right kernel: does it do what the exercise is about, each part once, and as fast as it should?"""
         rung, values = CudaRung(self.of, self.path), self.of.complete(self.exercise.dims)
         given = operations.inputs(self.of, values, self.dtype, 1)
-        machine.library().rung_machine_cold()
-        with traced():
-            ran = self._run(rung, values, given, machine.Asked(seconds=SECONDS, counts=True, room=TRACED))
+        machine.clear_caches()
+        with gpuless.current().traced():
+            ran = self._run(rung, values, given, gpuless.Settings(seconds=SECONDS, counters=True))
         memory = [Tensor(t.name, t.values.shape, t.values.itemsize, t.values.ctypes.data) for t in ran.tensors]
         shape = ",".join(f"{d}={values[d]}" for d in self.of.dims)
         counted = Counted(rung.full_name, self.dtype.name, shape, ran.launched, {}, memory=memory)
@@ -446,14 +448,14 @@ class _Trial:
         given = operations.inputs(self.of, values, self.dtype, 1)
         given = {name: array for name, array in given.items() if name in rung.binds}
         sets = timing.sets_of(sum(array.nbytes for array in given.values()))
-        with timing.predicted(gpus.USUAL, sets) as launches:
-            run(rung, values, self.dtype, given, machine.Asked(seconds=SECONDS))
+        with gpuless.current().predicted(gpus.USUAL, sets) as launches:
+            run(rung, values, self.dtype, given, gpuless.Settings(seconds=SECONDS))
         return sum(timing.microseconds(gpus.usual(), played) for played in launches)
 
     def _missed(self, counted: str) -> Symptom:
         aim = self.exercise.aim or self.exercise.goal
         kind = "overlap" if "groups_under_way" in self.exercise.goal else "goal"
-        counts = re.sub(r"\b(\w+) = ([\d,.e+]+)", lambda m: f"{m[2]} {IN_WORDS.get(m[1], m[1])}", counted)
+        counts = re.sub(r"\b(\w+) = ([\d,.e+]*\d)", lambda m: f"{m[2]} {IN_WORDS.get(m[1], m[1])}", counted)
         counts = re.sub(r"\b\w+: ", "", counts)
         idle = "No copy is in flight when the wait ends: nothing overlaps"
         said = idle if kind == "overlap" else f"counted: {counts}"

@@ -106,8 +106,8 @@ class Course:
             raise RungError("the request has no text.")
         path.write_text(text, encoding="utf-8")
         with _grading:
-            verdict = grading.grade(exercise, path, drawn=True)
             progress = Progress.read(self.folder)
+            verdict = grading.grade(exercise, path, grading.Standing.of(exercise, progress), drawn=True)
             grading.keep(exercise, text, verdict.as_json(), progress)
         found = verdict.as_json()
         if verdict.counted is not None and not (exercise.predict and verdict.state != "solved"):  # they show the counts
