@@ -21,12 +21,13 @@ import torch
 
 from rung.dtypes import dtype
 from rung.errors import RungError
+from rung.models.batching import blocks
 from rung.models.batching.worker_pool import Setup
 from rung.models.load import load
 from rung.results import machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
-from rung_reproduce.parallel import blocks, launch, pipeline
+from rung_reproduce.parallel import launch, pipeline
 
 ROOT = Path(__file__).resolve().parent.parent
 TENSOR_CORES = "attention/27_tensor_cores"

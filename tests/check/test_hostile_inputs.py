@@ -42,7 +42,7 @@ def command(
     """The exit code, output and errors of a command, whose data may take 4 GB."""
     done = subprocess.run(
         [sys.executable, "-m", "rung", *words], input=stdin, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=cwd,
-        timeout=limit, env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", **more}, check=False,
+        timeout=limit, env={**os.environ, "HF_HUB_OFFLINE": "1", **more}, check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30)),
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr

@@ -258,7 +258,7 @@ def test_a_kernel_of_a_process_that_interprets_is_compiled_all_the_same(tmp_path
         "with machine.enabled(): kernel[(1,)](x, out, 8)\n"
         "assert float(out) == 10.0"
     )
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": "src"}
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
 

@@ -61,7 +61,6 @@ def test_a_cluster_gives_what_one_process_gives_though_a_node_is_lost(monkeypatc
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("PYTHONPATH", SOURCE)  # of the nodes' processes
     job_, some = job(), texts(10_000)
     node = {"num_cpus": 1, "object_store_memory": 100 << 20}
     # A node that does not answer is lost after seconds; Ray's own patience is half a minute.

@@ -14,7 +14,6 @@ import pytest
 
 import browser
 from result_rows import MACHINE, TIME, document, of_other_code, row
-from rung.operation import LADDERS
 from rung.results import current, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
@@ -328,8 +327,7 @@ def stored_prediction() -> Row:
 
 
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    sources = str(LADDERS.parents[1])
-    environment = {**os.environ, "PYTHONPATH": sources, "RUNG_RESULTS": str(cwd / "store.jsonl")}
+    environment = {**os.environ, "RUNG_RESULTS": str(cwd / "store.jsonl")}
     return subprocess.run(
         [sys.executable, "-m", "rung", *words],
         capture_output=True, text=True, cwd=cwd, env=environment, check=False,
