@@ -136,10 +136,10 @@ def tile(counted: Counted) -> str:
             _figure(
                 banks, lambda bank: f"hsl({bank * 360 // BANKS} 60% 52%)",
                 (min(len(at[0]), tall), min(len(at[1]), WIDE)),
-                f"the tile of {tensor.name}, element by element: a colour for each of the 32 banks; "
+                f"the bank of each element of {tensor.name}'s tile (32 colours); "
                 + (f"a swizzle of {16 << swizzle} bytes moves 16-byte parts of a row, so that equal columns of "
                    f"{1 << swizzle} rows lie in different banks" if swizzle else
-                   "a column of one colour is a bank conflict when it is read as a column"), apart=True,
+                   "a column in one colour conflicts when a warp reads it"), apart=True,
             )
         )  # fmt: skip
     return _row(panels, f"shared memory of the first block of {kernel.kernel}")
