@@ -361,3 +361,11 @@ def test_a_folder_of_own_exercises_is_taken(tmp_path: Path, capfd: pytest.Captur
         .replace("BLANK_2", "ceil_div(B * T * C, BLOCK)")
     )
     assert graded("double", capfd, "--from", "own")["state"] == "solved"
+
+
+@pytest.mark.slow
+def test_chapter_one_is_a_page_for_any_host(tmp_path: Path) -> None:
+    assert rung("learn", "--page", "one/chapter.html") == 0
+    text = (tmp_path / "one" / "chapter.html").read_text()
+    assert text.count("<section><h2>") == len(chapters()[0].exercises) and "<svg" in text
+    assert "<script" not in text and "http" not in text.replace("http://www.w3.org/2000/svg", "")

@@ -35,6 +35,9 @@ def learn(
     of_class: Annotated[
         Path | None, typer.Option("--class", help="Grade a class: a folder with a folder of files for each learner.")
     ] = None,
+    page_of: Annotated[
+        Path | None, typer.Option("--page", help="Write chapter one as one file of HTML, for a teacher to host.")
+    ] = None,
     source: From = None,
     json: options.Json = False,
 ) -> None:
@@ -51,6 +54,11 @@ def learn(
         from rung.learn import web as page
 
         page.serve(folder, place, port)
+        return
+    if page_of:
+        from rung.learn import static
+
+        static.write_page(page_of, place)
         return
     if of_class:
         _class(of_class, place, json)
