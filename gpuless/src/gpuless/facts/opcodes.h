@@ -23,6 +23,7 @@
 #define SIGNAL_WORDS "32 64 128 U64 S64 S32 ADD MIN MAX INC DEC AND OR XOR"
 #define MINIMUM_WORDS "U32 S32 S16x2 U16x2 RELU"
 #define REDUCTION_WORDS "ADD MIN MAX INC DEC AND OR XOR S32 U32 U64 S64 64 F16 BF16 F32 F64 RN FTZ"
+#define SURFACE_WORDS "D BA 1D 2D 3D 1D_ARRAY 2D_ARRAY 64 128 U8 S8 U16 S16 STRONG WEAK SM CTA GPU SYS TRAP IGN"
 #endif
 
 #ifdef OF_FLOATS
@@ -88,6 +89,15 @@ ACCESS(RED, atomic, prepare_atomic, false, ATOMIC_WORDS, "atomic", LSU, 4, PAIR,
 ACCESS(REDG, atomic, prepare_atomic, false, ATOMIC_WORDS, "atomic", LSU, 4, PAIR, ATOMIC, GLOBAL, UPDATE)
 OP(QSPC, query_space, prepare_query, true, "E S L G", "", ALU, 2, WORD)
 ACCESS(LDC, load_constant, prepare_constant, true, "64 U16 S16 U8 S8 32", "LDC", LSU, 4, DATA, NONE, CONSTANT, READ)
+#endif
+
+#ifdef OF_TEXTURE
+OP(TEX, sample, prepare_sample, true, "SCR NODEP B LL LZ LC", "TEX", LSU, 8, DATA)
+OP(TXD, sample, prepare_sample, true, "SCR NODEP", "TEX", LSU, 8, DATA)
+OP(TLD, sample, prepare_sample, true, "SCR NODEP LL LZ", "TEX", LSU, 8, DATA)
+OP(TLD4, sample, prepare_sample, true, "SCR NODEP R G B A", "TEX", LSU, 8, DATA)
+OP(SULD, surface, prepare_surface, true, SURFACE_WORDS, "TEX", LSU, 8, DATA)
+OP(SUST, surface, prepare_surface, false, SURFACE_WORDS, "TEX", LSU, 8, DATA)
 #endif
 
 #ifdef OF_ASYNC

@@ -35,6 +35,8 @@ DRIVER = {  # functions of the driver, as machine.h numbers them
     name: (3 << 48) + number for number, name in enumerate(("vprintf", "__assertfail", "malloc", "free"), 1)
 }
 _NOT_A_NUMBER = re.compile(r"[+-]QNAN")  # as nvdisasm writes any bits of one
+_PAIR = re.compile(rf"{(half := r'[+-]?(?:QNAN|INF|[0-9][0-9.e+-]*)')}, {half}(?=,|$| )")  # of halves
+_OF_PAIRS = frozenset({"HADD2", "HMUL2", "HFMA2", "HMNMX2", "HSET2", "HSETP2"})
 Bytes = ctypes.Array[ctypes.c_char]
 
 
@@ -307,7 +309,8 @@ def _exact(instruction: sass.Instruction, code: bytes) -> str:
     if "QNAN" not in instruction.text or instruction.name.startswith("D"):
         return instruction.text
     (bits,) = struct.unpack_from("<I", code, instruction.address + 4)
-    return _NOT_A_NUMBER.sub(hex(bits), instruction.text)
+    text = _PAIR.sub(hex(bits), instruction.text, count=1) if instruction.name in _OF_PAIRS else instruction.text
+    return _NOT_A_NUMBER.sub(hex(bits), text)
 
 
 class Variables:

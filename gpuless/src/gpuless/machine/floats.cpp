@@ -341,7 +341,7 @@ void mufu_of_16_bits(Warp& w, const Op& op, uint32_t lanes)
     each(lanes, [&](unsigned l) {
         const uint16_t bits =
             uint16_t((a[l] >> by & (op.s[0].absolute ? 0x7fff : 0xffff)) ^ (op.s[0].negative ? 0x8000 : 0));
-        const float x = bf16 ? bf16_to_float(bits) : half_to_float(bits);
+        const float x = op.s[0].real ? float(op.s[0].exact) : bf16 ? bf16_to_float(bits) : half_to_float(bits);
         const float made = op.flags == 2 ? exp2f(x) : special(op.flags, x);
         d[l] = bf16 ? float_to_bf16(made) : float_to_half(made);
     });
@@ -489,6 +489,7 @@ struct Real
     double operator()(unsigned l) const
     {
         if (flags & OF_DOUBLE) return wide(l);
+        if (o.real && flags & (OF_HALF | OF_BF16)) return o.exact;
         if (!(flags & (OF_HALF | OF_BF16))) return flags & FLUSHES ? flushed(single(l)) : single(l);
         const uint16_t bits =
             uint16_t((single.at[l] >> by & (o.absolute ? 0x7fff : 0xffff)) ^ (o.negative ? 0x8000 : 0));

@@ -1,6 +1,7 @@
 // Integers, predicates, moves and special registers.
 #include "machine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -758,11 +759,19 @@ bool prepare_special(Op& op)
 // ---- across lanes
 // ----------------------------------------------------------------------------------------------------
 
+[[noreturn]] void takes_from_outside(const Warp& w, const Op& op, unsigned lane, unsigned from)
+{
+    Fault fault(RUNG_BARRIER);
+    fault.at = rung_machine::where(w, op, lane);
+    snprintf(fault.text, sizeof fault.text, "a shuffle takes the number of lane %u, which takes no part in it", from);
+    throw fault;
+}
+
 void shfl(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
     Row made;
-    uint32_t inside = 0;
+    uint32_t inside = 0, outside = 0;
     for (unsigned l = 0; l < WARP; l++) {
         const int clamp = int(c(l) & 31), segment = int(c(l) >> 8 & 31), by = int(b(l) & 31);
         const int least = int(l) & segment, most = least | (clamp & ~segment);
@@ -776,6 +785,8 @@ void shfl(Warp& w, const Op& op, uint32_t lanes)
         const bool ok = op.flags == 1 ? from >= most : from <= most;
         made[l] = a(ok ? unsigned(from) & 31 : l);
         inside |= uint32_t(ok) << l;
+        outside |= uint32_t(ok && (w.alive & ~lanes) >> (from & 31) & 1) << l;
+        if (outside & lanes) takes_from_outside(w, op, l, unsigned(from) & 31);
     }
     if (op.outs) w.set(op.p[0], inside, lanes);
     map(w.target(op.out), lanes, [&](unsigned l) { return made[l]; });
