@@ -35,7 +35,8 @@ DRIVER = {  # functions of the driver, as machine.h numbers them
     name: (3 << 48) + number for number, name in enumerate(("vprintf", "__assertfail", "malloc", "free"), 1)
 }
 _NOT_A_NUMBER = re.compile(r"[+-]QNAN")  # as nvdisasm writes any bits of one
-_PAIR = re.compile(rf"{(half := r'[+-]?(?:QNAN|INF|[0-9][0-9.e+-]*)')}, {half}(?=,|$| )")  # of halves
+_HALF = r"[+-]?(?:QNAN|INF|[0-9][0-9.e+-]*)"
+_PAIR = re.compile(rf"(?<![\w.]){_HALF} ?, {_HALF}(?= ?,| ?$)")  # of halves: two numbers for one of 32 bits
 _OF_PAIRS = frozenset({"HADD2", "HMUL2", "HFMA2", "HMNMX2", "HSET2", "HSETP2"})
 Bytes = ctypes.Array[ctypes.c_char]
 
