@@ -205,7 +205,7 @@ class Program:
         weakref.finalize(self, library().rung_machine_free, self.handle)
         if problem := library().rung_machine_problem(self.handle):
             number, _, instruction = problem.decode().partition(" ")
-            text = f"{self.place(int(number))}: the instruction {instruction} is not executed here."
+            text = f"{self.place(int(number))}: the instruction {instruction} is not executed here (code for {self.arch})."
             raise EmulatorFault("unsupported", text)
         places = (f"line {line}" if (line := self.line(n)) else "" for n in range(len(self.instructions)))
         library().rung_machine_name(self.handle, kernel.encode(), "\n".join(places).encode())

@@ -468,7 +468,8 @@ void interrupt(Warp& w)
         const unsigned free = unsigned(__builtin_ctzll(~(used | 1)));
         w.kept.resize(std::max<size_t>(w.kept.size(), free));
         for (unsigned i = 0; i < UNIFORM; i++)
-            w.kept[free - 1][i] = i < 63 ? w.r[FIRST_UNIFORM + i][0] : w.p[FIRST_UNIFORM_PREDICATE + i - 63];
+            w.kept[free - 1][i] =
+                i < UNIFORMS ? w.r[FIRST_UNIFORM + i][0] : w.p[FIRST_UNIFORM_PREDICATE + i - UNIFORMS];
         s.kept = free;
     }
     w.now = unsigned((w.now + 1) % w.splits.size());
@@ -478,10 +479,10 @@ void resume(Warp& w, Split& s)
 {
     const auto& kept = w.kept[s.kept - 1];
     for (unsigned i = 0; i < UNIFORM; i++)
-        if (i < 63)
+        if (i < UNIFORMS)
             std::fill(w.r[FIRST_UNIFORM + i], w.r[FIRST_UNIFORM + i] + WARP, kept[i]);
         else
-            w.p[FIRST_UNIFORM_PREDICATE + i - 63] = kept[i];
+            w.p[FIRST_UNIFORM_PREDICATE + i - UNIFORMS] = kept[i];
     s.kept = 0;
 }
 
@@ -576,7 +577,7 @@ void start(Unit& unit, uint64_t number)
             Warp& w = *block.warps.back();
             memset(w.p, 0, sizeof w.p), memset(w.converge, 0, sizeof w.converge), w.masks.assign(1, {0, 0, true}),
                 w.unused_masks.clear();
-            memset(w.r[ZERO], 0, sizeof(Row)), memset(w.r[FIRST_UNIFORM + 63], 0, sizeof(Row));
+            memset(w.r[ZERO], 0, sizeof(Row));
             w.p[TRUE] = w.p[FIRST_UNIFORM_PREDICATE + TRUE] = ALL;
             w.alive = threads - first >= WARP ? ALL : (1u << (threads - first)) - 1;
             w.rank = first / WARP, w.block = &block, w.now = 0, w.clock = 0, w.polled = nullptr;

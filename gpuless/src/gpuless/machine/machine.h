@@ -17,9 +17,10 @@
 namespace rung_machine {
 
 constexpr unsigned WARP = 32, ALL = ~0u;
-constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = 320,
-                   ROWS = 321;  // of a warp's registers; RZ and URZ read as 0
-constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16, UNIFORM = 63 + 7;
+constexpr unsigned UNIFORMS = 80;  // registers: 63 before sm_100
+constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = FIRST_UNIFORM + UNIFORMS,
+                   ROWS = SINK + 1;  // of a warp's registers; RZ and URZ read as 0
+constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16, UNIFORM = UNIFORMS + 7;
 constexpr uint64_t SHARED_WINDOW = 1ull << 48,
                    LOCAL_WINDOW = 2ull << 48;  // generic addresses; memory of the host lies below
 constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2, ALLOCATES = 3,
@@ -198,7 +199,7 @@ struct Warp
     const Split& split() const { return splits[now]; }
     uint32_t pc() const { return splits[now].pc; }
     const uint32_t* row(const Operand& o, Row& scratch) const;
-    uint32_t* target(const Operand& o) { return r[o.index == ZERO || o.index == FIRST_UNIFORM + 63 ? SINK : o.index]; }
+    uint32_t* target(const Operand& o) { return r[o.index == ZERO ? SINK : o.index]; }
     uint32_t predicate(const Operand& o) const
     { return o.kind == Kind::None ? ALL : o.inverted ? ~p[o.index] : p[o.index]; }
     void set(const Operand& o, uint32_t value, uint32_t lanes)
@@ -270,6 +271,7 @@ struct Launch
     uint32_t grid[3], block[3], cluster[3];
     uint32_t shared_bytes, reserved_shared, local_bytes;
     bool cooperative;
+    uint32_t parameters;           // where they begin in constant bank 0
     double seconds;                // of CPU time, until it is ended
     uint64_t steps;                // instructions of warps, until it is ended; 0: no limit
     std::vector<uint8_t> bank[8];  // constant memory

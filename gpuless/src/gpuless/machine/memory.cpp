@@ -11,7 +11,7 @@ namespace rung_machine {
 uint64_t address(const Warp& w, const Operand& o, unsigned lane)
 {
     const auto of = [&](uint16_t row, bool wide) {
-        if (row == ZERO || row == FIRST_UNIFORM + 63) return uint64_t(0);
+        if (row == ZERO) return uint64_t(0);
         return w.r[row][lane] | (wide ? uint64_t(w.r[row + 1][lane]) << 32 : 0);
     };
     const uint64_t made = of(o.base, o.wide) * o.scale + of(o.uniform, o.uniform_wide) + int64_t(o.offset);
@@ -790,6 +790,7 @@ void load_constant(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_constant(Op& op)
 {
     op.bytes = op.has("64") ? 8 : op.has("U16") || op.has("S16") ? 2 : op.has("U8") || op.has("S8") ? 1 : 4;
+    if (op.name == "LDCU") op.uniform = true;
     return op.s[0].kind == Kind::Constant;
 }
 
