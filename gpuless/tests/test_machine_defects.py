@@ -22,7 +22,7 @@ def run_code(lines: str, threads: int = 32) -> None:
     handle = library.rung_machine_load(text.encode())
     try:
         assert library.rung_machine_problem(handle) is None, library.rung_machine_problem(handle)
-        launch = machine.Launch(grid=(1, 1, 1), block=(threads, 1, 1), cluster=(1, 1, 1), seconds=2.0, multiprocessors=1)
+        launch = machine._Launch(grid=(1, 1, 1), block=(threads, 1, 1), cluster=(1, 1, 1), seconds=2.0, multiprocessors=1)
         constants, fault = machine.aligned(bytes(1024)), machine.Fault()
         launch.bank[0], launch.bank_bytes[0], launch.parameters = ctypes.addressof(constants), 1024, 0x210
         assert not library.rung_machine_run(handle, ctypes.byref(launch), ctypes.byref(fault)), fault.text

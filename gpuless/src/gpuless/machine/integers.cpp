@@ -425,8 +425,14 @@ void minimum_of_any(Warp& w, const Op& op, uint32_t lanes)
     for (unsigned i = 0; i < op.outs; i++) w.set(op.p[i], chosen[i], lanes);
 }
 
+void minimum_wide(Warp& w, const Op& op, uint32_t lanes);
+
 bool prepare_minimum(Op& op)
 {
+    if (op.has("S64") || op.has("U64")) {
+        op.flags = op.has("U64") ? UNSIGNED : 0, op.run = minimum_wide;
+        return op.ins && (!op.outs || ((op.p[0].index & 7) == TRUE && (op.p[1].index & 7) == TRUE));
+    }
     op.flags = (op.has("U32") || op.has("U16x2") ? UNSIGNED : 0) | (op.has("RELU") ? RELU : 0) |
                (op.has("S16x2") || op.has("U16x2") ? HALVES : 0) | (op.name == "VIMNMX3" ? THREE : 0);
     if (op.flags & (HALVES | THREE) || op.outs) op.run = minimum_of_any;
@@ -943,6 +949,17 @@ void compare_wide(Warp& w, const Op& op, uint32_t lanes)
     const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL;
     w.set(op.p[0], combined(op.flags >> 4 & 3, holds, other), lanes);
     if (op.outs > 1) w.set(op.p[1], combined(op.flags >> 4 & 3, ~holds, other), lanes);
+}
+
+void minimum_wide(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Wide a(w, op.s[0]), b(w, op.s[1]);
+    const uint32_t least = w.predicate(op.in[0]);
+    const uint64_t flip = op.flags & UNSIGNED ? 0 : 1ull << 63;
+    wide(w, op, lanes, [&](unsigned l) {
+        const bool less = (a(l) ^ flip) < (b(l) ^ flip);
+        return less == bool(least >> l & 1) ? a(l) : b(l);
+    });
 }
 
 bool prepare_move(Op& op)
