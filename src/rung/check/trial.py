@@ -13,9 +13,11 @@ import torch
 
 from gpuless import EmulatorFault
 from gpuless.counts.coverage import Coverage
+from rung.arrays import to_host
 from rung.check.compare import Deviation, Measured
 from rung.check.diagnosis import index_names
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
+from rung.check.likeness import alternatives
 from rung.check.operands import Operands
 from rung.check.report import ADMITS, SLOW, CheckRequest, Failure, Report, admitted_by
 from rung.check.runner import STALLS, Binding, LocalRunner, Order, blamed
@@ -166,7 +168,7 @@ class Trial:
             owned = [o for o in self.operation.operands if o.name in names and o.view_of is None]
             sizes = [self.operation.size_of(o, values, of.dtype) for o in owned]
             small = only_run and sum(sizes) <= SMALL
-            multiple = _alignment(of.rung, values, of.dtype, how.tuning, of.device)
+            multiple = alignment_of(of.rung, values, of.dtype, how.tuning, of.device)
             self.storage = of.host.storage(
                 multiple,
                 placement or of.next_placement(),
@@ -218,7 +220,7 @@ class Trial:
         read = [n for n, t in tensors.items() if self.operation.operand(n).role == "out" and bool((t != t).any())]
         if read and self._right_with(read) and not self._right_with([]):
             text = f"{read[0]} is read before it is written: right only if it starts as zeros; leave `beta * C` out"
-            return Failure(f"{text} where beta is 0, or add zeroed = {json.dumps(read)}", "zeroed")
+            return Failure(f"{text} where beta is 0, or add zeroed = {json.dumps(read)}", "zeroed", read)
         if NEVER not in str(failure):
             return failure
         try:
@@ -395,18 +397,23 @@ class Trial:
         if not deviation.ok:
             self.integers_differ = deviation.integers
             measured = next((m for m in self.operands.last if m.name == deviation.name), None)
-            found = measured and measured.diagnosis(infinite=self.operands.infinite, axes=self._axes(measured))
+            found = measured and measured.diagnosis(infinite=self.operands.infinite, **self._about(measured))
             where = found.as_json() if found else {}
             self.report.failure = {**self.of.call_facts(self.values, self.names), **where}
             reads = self.of.host.unwritten
             raise Failure((self._never_written() or deviation.problem) + (f"; {reads}" if reads else ""), "values")
 
 
-    def _axes(self, measured: Measured) -> tuple[str, ...]:
-        return index_names(self.operation.operand(measured.name).shape, measured.out.ndim)
+    def _about(self, measured: Measured) -> dict[str, Any]:
+        """Names of the axes, and what the numbers may be instead."""
+        name = measured.name
+        inputs = self.operands.in_float64()
+        other = alternatives(self.operation, self.values, inputs, name, self.of.dtype.size)
+        axes = index_names(self.operation.operand(name).shape, measured.out.ndim)
+        return {"axes": axes, "alternatives": other, "inputs": {n: to_host(t) for n, t in inputs.items()}}
 
 
-def _alignment(rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None, device: Device) -> int:
+def alignment_of(rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None, device: Device) -> int:
     """The alignment of data; 1 if any element's address is valid. A Python rung without `align` gets torch's alignment,
     which its kernels and libraries expect."""
     if not isinstance(rung, CudaRung) and rung.header.align is None:

@@ -34,17 +34,19 @@ def show(
     json: options.Json = False,
 ) -> None:
     """A rung's idea and source, its page, and how it differs from its parent."""
+    from rung import adopt
     from rung.rungs import catalogue, difference
 
     if operands:
         return _operands(rung.partition("/")[0], json=json)
     if "/" not in rung and file is None:
         raise RungError(f"{rung!r} names a ladder; `rung list {rung}` shows its rungs, and OP/RUNG shows one.")
-    chosen = catalogue.select(rung, file)[0]
+    chosen = adopt.select(rung, file)[0]
     parent = catalogue.parent(chosen)
     changes = difference.lines(parent, chosen) if parent is not None else []
     if diff and parent is None and chosen.number is None:
-        raise RungError(f"{chosen.full_name} has no number and names no parent: nothing to compare.")
+        example = f'from = "{chosen.operation.name}/1"'
+        raise RungError(f"{chosen.full_name} has no number and names no parent; a header's {example} would.")
     if diff and parent is None:
         raise RungError(f"{chosen.full_name} is the first of its ladder: there is no rung before it.")
     if json:
