@@ -62,6 +62,8 @@ def count(
     · rung count k.cubin --grid 4 --block 256 --args 'x:f32[1024] out:f32[1024] n:i32=1024'
     """
     words = rest or []
+    if time is not None and time.startswith("-"):  # the next option was taken for the GPU's name
+        raise RungError(f"--time needs the name of a GPU before {time}, as in --time h200.")
     launch = cubins.Launch(grid, block, shared, cluster, kernel, args)
     if rung.endswith(".cubin") and time:
         _predicted([(rung, cubins.predict(Path(rung), launch, time), None)], json=json)
