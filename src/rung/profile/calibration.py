@@ -120,9 +120,9 @@ def beside(gpu: gpus.Gpu, found: Mapping[str, float | dict[str, float]]) -> Iter
     for name, value in found.items():
         if isinstance(value, dict):
             for unit, one in value.items():
-                yield f"{name}.{unit}", getattr(table, name)[timing.PIPES.index(unit)], one
+                yield f"{name}.{unit}", table.of_unit(name, unit), one
         else:
-            yield name, getattr(table, name), value
+            yield name, table[name], value
 
 
 def _chain(count: int, step: int) -> torch.Tensor:
