@@ -34,20 +34,23 @@ CPU_TORCH := https://download.pytorch.org/whl/cpu
 TORCH := $(if $(wildcard /dev/nvidiactl),,$(BIN)/python -m pip install -q --disable-pip-version-check --retries 0 --timeout 15 \
   --index-url $(CPU_TORCH) $(shell grep -m1 '^torch==' constraints.txt) 2>/dev/null || true)
 
-$(READY): pyproject.toml gpuless/pyproject.toml constraints.txt | $(BIN)/python
+# The checkout's packages beside rung; one run of pip for all, which would resolve the same packages twice.
+OTHERS := -e ./gpuless -e ./reproduce
+DECLARED := pyproject.toml gpuless/pyproject.toml reproduce/pyproject.toml constraints.txt
+
+$(READY): $(DECLARED) | $(BIN)/python
 	@$(TORCH)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ./gpuless -e .
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . $(OTHERS)
 	@touch $@
 
-# One run of pip for all: it would resolve the same packages twice.
-$(TEST_READY): pyproject.toml gpuless/pyproject.toml constraints.txt | $(BIN)/python
+$(TEST_READY): $(DECLARED) | $(BIN)/python
 	@$(TORCH)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ./gpuless -e '.[test]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]' $(OTHERS)[mpi]
 	@touch $(READY) $@
 
-$(DOCS_READY): pyproject.toml gpuless/pyproject.toml constraints.txt | $(BIN)/python
+$(DOCS_READY): $(DECLARED) | $(BIN)/python
 	@$(TORCH)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ./gpuless -e '.[docs]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]' $(OTHERS)
 	@touch $(READY) $@
 
 demo: $(READY)
@@ -80,7 +83,7 @@ test-slow: $(TEST_READY)
 
 test-all: $(TEST_READY)
 	$(PYTEST) -m "not gpu" --fresh
-	.ci/slurm $(BIN)/python -m pytest tests/sweep/test_slurm.py
+	.ci/slurm $(BIN)/python -m pytest reproduce/tests/test_slurm.py
 
 # The report is tested in a real browser; without one that test is skipped and says so.
 browser:

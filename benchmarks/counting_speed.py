@@ -15,8 +15,7 @@ from pathlib import Path
 
 import torch
 
-from gpuless import module
-from gpuless.counts import counters
+import gpuless
 from rung.check.operands import Operands
 from rung.dtypes import dtype
 from rung.errors import RungError
@@ -35,9 +34,9 @@ def seconds(subject: Subject, counting: bool) -> float:
     operands = Operands(rung.operation, values, real, rung.operand_names, 1, device="cpu")
     found = []
     with contextlib.ExitStack() as here:
-        here.enter_context(module.under(counters=counting, poison=False, seconds=emulated.PATIENCE))
+        here.enter_context(gpuless.under(counters=counting, poison=False, seconds=emulated.PATIENCE))
         if counting:
-            here.enter_context(counters.recorded())
+            here.enter_context(gpuless.current().recorded())
         prepared = rung.prepare(operands.tensors, values, real, device="emulator")
         for _ in range(TIMES + 1):
             began = time.process_time()

@@ -23,10 +23,10 @@ from pathlib import Path
 import torch
 
 from rung.models.gpt2.rungs import few_rows_rung
-from rung.reproduce.climbs import attention, course, model
-from rung.reproduce.studies import STUDIES
 from rung.results import codes, machine, store
 from rung.results.row import Row
+from rung_reproduce.climbs import attention, course, model
+from rung_reproduce.studies import STUDIES
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("OUT") or "measured").resolve()
@@ -115,7 +115,7 @@ def profile(measured: Measured) -> list[Task]:
 
 def atlas(measured: Measured) -> list[Task]:
     """Nsight Compute's counters; only those without a row, the sources' rungs first."""
-    return [Task([*RUNG, "profile", "all"], 260, "--limit")]
+    return [Task([sys.executable, "-m", "rung_reproduce.atlas"], 260, "--limit")]
 
 
 TEXT_SECONDS = 12.0  # for a step's 512 tokens; slower ones are shown with the tokens they wrote
@@ -151,14 +151,14 @@ def sweep(measured: Measured) -> list[Task]:
         for dtype, real in (("bfloat16", "bf16"), ("int8", "bf16"), ("float32", "f32")) for rows in (2, 4, 8)
         if dtype != "float32" or rows < 8
     ]  # fmt: skip
-    course = Task([*RUNG, "sweep", "--course", "--seconds", "0.03"], 90)
+    course = Task([*RUNG, "course", "--seconds", "0.03"], 90)
     return [course, Task([*RUNG, *layernorm], 60), *(Task(words, 60) for words in few)]
 
 
 def parallel(measured: Measured) -> list[Task]:
     known = {p.partition(" ")[0] for p in measured.parts("parallel")}
     names = [n for n in ("pipeline", "texts")[: torch.cuda.device_count()] if n not in known]
-    return [Task([sys.executable, "benchmarks/parallel.py", n], 120) for n in names]
+    return [Task([sys.executable, "reproduce/benchmarks/parallel.py", n], 120) for n in names]
 
 
 def serving(measured: Measured) -> list[Task]:
@@ -167,32 +167,15 @@ def serving(measured: Measured) -> list[Task]:
     return [] if done else [Task([sys.executable, "benchmarks/serving.py"], 120)]
 
 
-def texts_of(measured: Measured, part: str, script: str, limit: float, own_limit: str = "") -> list[Task]:
-    """The script for each of two models that need no download and have no such row."""
-    known = {row.what for row in measured.rows if row.part == part}
-    return [
-        Task([sys.executable, f"benchmarks/{script}", "--model", prefix + model], limit, own_limit)
-        for prefix, model in (("random:", "gpt2"), ("", "inner")) if model not in known
-    ]  # fmt: skip
-
-
-def evenness(measured: Measured) -> list[Task]:
-    return texts_of(measured, "evenness", "pauses.py", 90, "--seconds")
-
-
-def first(measured: Measured) -> list[Task]:
-    return texts_of(measured, "first token", "first_token.py", 60)
-
-
 def mutants(measured: Measured) -> list[Task]:
-    words = ["mutate", "--all", "--sample", "150", "--seed", "0", "--device", "cuda", "-j", "8"]
-    return [Task([*RUNG, *words, "-o", os.environ["RUNG_RESULTS"]], 400)]
+    words = ["tools/mutation.py", "--all", "--sample", "150", "--seed", "0", "--device", "cuda", "-j", "8"]
+    return [Task([sys.executable, *words, "-o", os.environ["RUNG_RESULTS"]], 400)]
 
 
 # In order of importance.
 SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
     "climb": climb, "generate": generate, "bench": bench, "peers": peers, "study": study, "check": check,
-    "serving": serving, "evenness": evenness, "first": first, "score": score, "profile": profile, "atlas": atlas,
+    "serving": serving, "score": score, "profile": profile, "atlas": atlas,
     "attention": attention_climb,
     "course": course_climb, "parallel": parallel, "sweep": sweep, "mutants": mutants,
     "count": count,
@@ -229,7 +212,8 @@ def main() -> int:
         parser.error(f"there is no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
     OUT.mkdir(parents=True, exist_ok=True)
     scratch = tempfile.mkdtemp(prefix="rung-measure-")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    packages = [str(ROOT / folder) for folder in ("src", "gpuless/src", "reproduce/src")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*packages, os.environ.get("PYTHONPATH")]))
     os.environ["RUNG_RESULTS"] = str(OUT / "measured.jsonl")
     os.environ["RUNG_TUNINGS"] = str(Path(scratch) / "tunings.jsonl")  # no sweep may affect later figures
     began, summary = time.monotonic(), []

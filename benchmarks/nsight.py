@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
+import gpuless
 from gpuless import Settings, load
 from gpuless.compile.source import kernels_in
-from gpuless.counts import counters
 from gpuless.counts.counters_explained import figures
 from gpuless.launch import Build, LaunchConfig, Module
 from rung.dtypes import dtype
@@ -144,7 +144,7 @@ def launch_unseen(device: str) -> None:
 
 def unseen() -> list[counter_tables.Pair]:
     """The figures of the twenty kernels on both sides."""
-    with counters.recorded() as emulated:
+    with gpuless.current().recorded() as emulated:
         launch_unseen("emulator")
     found = ncu.run([sys.executable, __file__, "--launch"], METRICS, timeout=120)
     ours_only = set(kernels_in(UNSEEN.read_text()))  # not those by which torch fills tensors

@@ -1,21 +1,16 @@
-"""Which tests are collected, which processors they use, and where their results go.
+"""Which tests are collected, and what is compiled before them.
 
 Those of the server need its extra, which a machine that only has a GPU may lack.
 """
 
 import importlib.util
-import os
-import tempfile
-from pathlib import Path
 
 import pytest
 
+from suite import *  # noqa: F403
+
 needed = ("uvicorn", "starlette", "openai")
 collect_ignore_glob = [] if all(importlib.util.find_spec(name) for name in needed) else ["serve/test_serve*.py"]
-
-# Never among the results of whoever runs the tests: those are of tests that share the GPU.
-_store = tempfile.TemporaryDirectory(prefix="rung-tests-")
-os.environ["RUNG_RESULTS"] = str(Path(_store.name) / "results.jsonl")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,27 +25,3 @@ def pytest_configure(config: pytest.Config) -> None:
         for begun in [build.begin(dtype, source) for dtype in build.BITS for source in (build.DECODE, build.PASSES)]:
             if begun is not None:
                 begun.wait()
-
-
-def _take_a_share(worker: str, workers: int) -> None:
-    """Each of several test processes keeps to its share of the processors.
-
-    Threads of two processes on the same two processors spin while they wait for each other: three times the work. With
-    more processors than workers each gets several, as the references of the GPU's tests can use them.
-    """
-    here = sorted(os.sched_getaffinity(0))
-    share, number = max(1, len(here) // workers), int(worker.removeprefix("gw"))
-    first = number * share % len(here)
-    os.sched_setaffinity(0, set(here[first : first + share]))
-
-
-if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
-    _take_a_share(os.environ["PYTEST_XDIST_WORKER"], int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Other processes' tests share the GPU's clock and memory: times are compared where no other test runs."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        for item in items:
-            if item.get_closest_marker("alone"):
-                item.add_marker(pytest.mark.skip("times are compared where no other test runs (without -n)"))

@@ -67,7 +67,7 @@ def command(*words: str, port: int = 0) -> Iterator[tuple[subprocess.Popen[str],
     """`rung serve` with these words, at a free port where none is named, and its address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "rung", "serve", "--port", str(port), *words], stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        env={**os.environ},
     )  # fmt: skip
     try:
         assert process.stderr is not None

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "rung"
 ORDER = (
     ("cli",),
     ("serve",),
-    ("reproduce", "doctor", "api", "exchange", "learn"),
+    ("doctor", "api", "exchange", "learn"),
     ("show",),
     ("sweep",),
     ("profile",),
@@ -29,6 +29,7 @@ ORDER = (
     ("operation",),
     ("dtypes", "precision", "inputs"),
     ("lines",),
+    ("plugins",),
     ("arrays", "errors", "lazy", "progress", "apart"),
 )
 _MODULE = re.compile(r"rung(\.[a-z_]+)+")
@@ -67,6 +68,12 @@ def _imports(path: Path, *, typing_too: bool = True) -> Iterator[tuple[str, list
 
 def _room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_rung_does_not_import_the_documents() -> None:
+    """Verbs, ladders and tables of theirs come by entry points."""
+    for path in PACKAGE.rglob("*.py"):
+        assert "rung_reproduce" not in path.read_text(encoding="utf-8"), path
 
 
 def test_no_import_runs_up() -> None:
@@ -133,7 +140,7 @@ def test_modules_that_are_found_by_name_are_plugins() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr) and re.match(r"rung\.\w+\.", str(getattr(node.values[0], "value", ""))):
                 finding.add(str(path.relative_to(PACKAGE)))
-    assert finding == {"cli/__init__.py", "models/family.py", "reproduce/studies/__init__.py"}  # verbs, families, studies
+    assert finding == {"cli/__init__.py", "models/family.py"}  # verbs, families
 
 
 def test_only_its_folder_names_a_family() -> None:
@@ -160,7 +167,7 @@ def test_no_behaviour_of_the_model_hangs_on_the_environment() -> None:
         for path in (PACKAGE / "models").rglob("*.py")
         if re.search(r"environ|getenv", path.read_text(encoding="utf-8"))
     ]
-    assert sorted(asking) == ["build.py", "family.py", "hub.py"]  # where the compiler, families, the hub's files are
+    assert sorted(asking) == ["blocks.py", "build.py", "family.py", "hub.py"]  # what Ray, the compiler, families, the hub need
 
 
 def test_every_room_has_its_level() -> None:

@@ -22,7 +22,7 @@ from gpuless.base.expressions import FUNCTIONS, evaluate
 from rung.cli import main
 from rung.errors import RungError
 from rung.models.family import parse_config
-from rung.models.load import INNER
+from rung.models.folders import INNER
 from rung.models.tensors import Safetensors
 from rung.models.text_files import prompt_lines, prompt_records
 from rung.models.tokenizer import Detokenizer, read_tokenizer

@@ -43,7 +43,7 @@ except SystemExit as end:
     ids=" ".join,
 )
 def test_reading_verbs_do_without_torch(words: list[str], tmp_path: Path) -> None:
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+    env = {**os.environ}
     command = [sys.executable, "-c", RUN, *words]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.stderr.splitlines()[-1] == "[] 0", done.stderr
@@ -52,7 +52,7 @@ def test_reading_verbs_do_without_torch(words: list[str], tmp_path: Path) -> Non
 def test_text_on_a_cpu_does_without_rungs_and_what_compiles_them() -> None:
     program = "import sys, rung; rung.load('inner', device='cpu').generate('a', max_new_tokens=2); "
     program += "print(sorted({'rung.rungs.catalogue', 'rung.operation', 'gpuless.compile.nvrtc', 'triton'} & set(sys.modules)))"
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+    env = {**os.environ}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr
 

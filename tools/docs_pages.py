@@ -20,7 +20,6 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))
 import ladder_pages
-
 from rung.learn import FOLDER, KINDS, Exercise, chapters, web
 from rung.rungs import catalogue
 

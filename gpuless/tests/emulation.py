@@ -73,7 +73,7 @@ def orders() -> Iterator[dict[str, Any]]:
 def guarded(tensor: torch.Tensor) -> torch.Tensor:
     """A copy between pages that fault."""
     size = tensor.numel() * tensor.element_size()
-    return gpuless.guarded_empty(size).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+    return torch.from_numpy(gpuless.guarded_empty(size)).view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
 def _three(shape: Shape) -> tuple[int, int, int]:

@@ -13,7 +13,6 @@ import gpuless
 from emulation import INCLUDE, load, needs_compiler, run
 from gpuless import machine
 from gpuless.base.errors import UserError
-from gpuless.counts import counters
 from gpuless.counts.counters import Access, Launched, Sample
 from gpuless.counts.counters_explained import figures, judge_goals, reason, remark
 from gpuless.launch import Build, LaunchConfig
@@ -28,7 +27,7 @@ def aligned(count: int) -> torch.Tensor:
 
 
 def counted(source: str, *args: Any, **launch: Any) -> Launched:
-    with counters.recorded() as launches:
+    with gpuless.current().recorded() as launches:
         run(source, *args, settings={"counters": True}, **launch)
     return launches[0]
 
@@ -273,7 +272,7 @@ def test_goals_are_expressions_over_counters() -> None:
 
 
 def test_a_plain_launch_counts_nothing() -> None:
-    with counters.recorded() as launches:
+    with gpuless.current().recorded() as launches:
         run(STRIDED, aligned(32), aligned(32), 1)
     assert launches == []
 
@@ -358,7 +357,7 @@ __global__ void f(int* x, int n, int m) {
     part = "x[32 * {0} + threadIdx.x] /= y;"
     fast = f"__global__ void f(float* x, float y) {{ {''.join(map(part.format, range(4)))} }}"
     module = load(fast, options=("-use_fast_math",), settings=gpuless.Settings(counters=True))
-    with counters.recorded() as launches:
+    with gpuless.current().recorded() as launches:
         module.launch("f", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", aligned(128)), ("f32", 3.0)])
     assert figures(launches[0])["mufu"] == 1
 
@@ -366,7 +365,7 @@ __global__ void f(int* x, int n, int m) {
 def test_a_file_may_be_named_as_a_header_of_halves() -> None:
     build = Build("__global__ void f(float* x) { x[threadIdx.x] += 1.5f; }", "16_bits.cu", ("f",), ())
     module = gpuless.load(build, settings=gpuless.Settings(counters=True))
-    with counters.recorded() as launches:
+    with gpuless.current().recorded() as launches:
         module.launch("f", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", aligned(32))])
     assert figures(launches[0])["fadd"] == 32
 
@@ -374,7 +373,7 @@ def test_a_file_may_be_named_as_a_header_of_halves() -> None:
 def test_a_fast_exponential_ends_with_no_product() -> None:
     source = "__global__ void f(float* x) { x[threadIdx.x] = 1.0f + expf(x[threadIdx.x]); }"
     module = load(source, options=("--use_fast_math",), settings=gpuless.Settings(counters=True))
-    with counters.recorded() as launches:
+    with gpuless.current().recorded() as launches:
         module.launch("f", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", aligned(32))])
     found = figures(launches[0])
     assert [found[name] for name in ("fadd", "fmul", "ffma", "mufu")] == [32, 32, 0, 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partialmethod
 from typing import Any
 from unittest import mock
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from emulation import needs_compiler, orders, run
-from gpuless import EmulatorFault, module
+from gpuless import EmulatorFault, Session
 
 pytestmark = needs_compiler
 ORDERS = list(orders())
@@ -144,7 +144,7 @@ def test_a_bulk_store_reads_late(settings: dict[str, Any]) -> None:
     assert fault.value.kind == "race"
     with pytest.raises(EmulatorFault, match=r"with no fence\.proxy\.async between"):
         result(races=True, FENCE="")
-    with mock.patch.object(module, "execute", partial(module.execute, tiles=True)):  # of Triton's compiler, not of the file
+    with mock.patch.object(Session, "execute", partialmethod(Session.execute, tiles=True)):  # of Triton's compiler, not of the file
         assert result(races=True, FENCE="")
     with pytest.raises(EmulatorFault, match=r"ends without .*wait_group"):
         result(races=True, last="1")

@@ -23,12 +23,12 @@ SOURCE = """__global__ void k(int* out, int n) {
 
 
 def lines(*sizes: int, counted: bool = True) -> list[int]:
-    coverage.take()
+    gpuless.current().coverage.take()
     module = load(SOURCE, settings=gpuless.Settings(coverage=counted))
     for n in sizes:
         out = torch.zeros(256, dtype=torch.int32)
         module.launch("k", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", out), ("i32", n)])
-    return [place.line for place in coverage.unreached(coverage.take())]
+    return [place.line for place in coverage.unreached(gpuless.current().coverage.take())]
 
 
 def test_lines_that_no_launch_has_run_are_named() -> None:
@@ -44,15 +44,15 @@ def test_a_limit_on_instructions_stops_a_launch_at_the_same_place_each_time() ->
     source = "__global__ void k(volatile int* out, int n) {\n while (n) out[0] += n;\n out[1] = 1;\n}"
     counted = list[int]()
     for _ in range(2):
-        coverage.take()
-        before = gpuless.steps()
+        gpuless.current().coverage.take()
+        before = gpuless.current().steps
         module = load(source, settings=gpuless.Settings(coverage=True, steps=10_000, seconds=60.0))
         with pytest.raises(EmulatorFault) as raised:
             arguments = [("pointer", torch.zeros(2, dtype=torch.int32)), ("i32", 1)]
             module.launch("k", LaunchConfig((1, 1, 1), (64, 1, 1)), arguments)
         assert raised.value.kind == "unfinished"
-        assert 3 in [place.line for place in coverage.unreached(coverage.take())]
-        counted.append(gpuless.steps() - before)
+        assert 3 in [place.line for place in coverage.unreached(gpuless.current().coverage.take())]
+        counted.append(gpuless.current().steps - before)
     assert counted[0] == counted[1] and 10_000 < counted[0] < 20_000
 
 

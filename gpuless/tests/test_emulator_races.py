@@ -377,7 +377,7 @@ def test_what_was_remembered_of_memory_that_is_given_back_is_freed() -> None:
     """Fourteen bytes are kept for each that is touched, and every tensor has other addresses."""
 
     def once(place: int = 0) -> None:
-        x = gpuless.guarded_empty(1 << 18, (1 << 44) + (place << 24)).view(torch.float32)
+        x = torch.from_numpy(gpuless.guarded_empty(1 << 18, (1 << 44) + (place << 24))).view(torch.float32)
         check("__global__ void k(float* x) { x[blockIdx.x * 256 + threadIdx.x] = 1; }", x, grid=256, block=256)
         assert x.eq(1).all()
 

@@ -1,7 +1,9 @@
-"""gpuless stands alone: it imports nothing of rung."""
+"""gpuless stands alone: it imports nothing of rung, and no torch."""
 
 import ast
 from pathlib import Path
+
+import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "gpuless"
 
@@ -17,5 +19,6 @@ def _imported(path: Path) -> set[str]:
     return found
 
 
-def test_gpuless_imports_nothing_of_rung() -> None:
-    assert [path for path in PACKAGE.rglob("*.py") if "rung" in _imported(path)] == []
+@pytest.mark.parametrize("other", ["rung", "torch", "triton"])
+def test_gpuless_does_without(other: str) -> None:
+    assert [path for path in PACKAGE.rglob("*.py") if other in _imported(path)] == []

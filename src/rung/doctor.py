@@ -195,7 +195,7 @@ def _triton() -> Iterator[Finding]:
         yield Finding("Triton", "missing", "not installed", "pip install 'rung[triton]' (Linux), for the Triton rungs.")
         return
     yield Finding("Triton", "works", found)
-    from gpuless.program import triton
+    from rung.cuda import triton
     from rung.operation import LADDERS
     from rung.rungs import python_module
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpuless.base.expressions import Number, evaluate, evaluate_int, product
+from rung import plugins
 from rung.dtypes import DTYPES, Dtype, element
 from rung.errors import RungError
 from rung.inputs import Change
@@ -348,22 +349,36 @@ MORE_LADDERS = "RUNG_LADDERS"  # lists folders of further ladders, in PATH's for
 
 
 def folders() -> dict[str, Path]:
-    """Operation -> the folder of its ladder, of those that come with rung and of the user's own."""
+    """Operation -> the folder of its operation.py, of those that come with rung, of other packages' and the user's."""
+    return {name: places[0] for name, places in _ladders().items()}
+
+
+def rung_folders(name: str) -> tuple[Path, ...]:
+    """The folders that hold rungs of an operation: its own, then those that add rungs to it."""
+    return _ladders()[name]
+
+
+def _ladders() -> dict[str, tuple[Path, ...]]:
     more = [Path(folder).resolve() for folder in os.environ.get(MORE_LADDERS, "").split(os.pathsep) if folder]
     for place in more:
         if not place.is_dir():
             raise RungError(f"there is no folder {place} of further ladders; correct --ladders or {MORE_LADDERS}.")
-    places = (LADDERS, *more)
-    return dict(_find_folders(places, tuple(place.stat().st_mtime_ns for place in places)))
+    places = (LADDERS, *plugins.folders(plugins.LADDERS), *more)
+    return _find_folders(places, tuple(place.stat().st_mtime_ns for place in places))
 
 
 @functools.cache
-def _find_folders(places: tuple[Path, ...], _changed: tuple[int, ...]) -> dict[str, Path]:
+def _find_folders(places: tuple[Path, ...], _changed: tuple[int, ...]) -> dict[str, tuple[Path, ...]]:
     """Looked up again if a folder was added or removed since."""
-    found: dict[str, Path] = {}
+    found: dict[str, tuple[Path, ...]] = {}
     for place in places:
         for path in sorted(place.glob("*/operation.py")):
             if path.parent.name in found:
-                raise RungError(f"{path.parent} and {found[path.parent.name]} hold the same operation; rename one.")
-            found[path.parent.name] = path.parent
+                raise RungError(f"{path.parent} and {found[path.parent.name][0]} hold the same operation; rename one.")
+            found[path.parent.name] = (path.parent,)
+    for place in places:
+        for name, (own, *others) in found.items():
+            folder = place / name
+            if folder != own and folder.is_dir() and any(folder.glob("[0-9]*_*")):
+                found[name] = (own, *others, folder)
     return found

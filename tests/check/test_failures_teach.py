@@ -137,7 +137,7 @@ def test_a_name_that_cannot_be_bound_is_told_without_torch(tmp_path: Path, capfd
         "except SystemExit as end: assert end.code == 1, end\n"
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(SOURCES)})
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ})
     assert "'first'" in capfd.readouterr().out
 
 
@@ -164,6 +164,6 @@ __global__ void mine(const float* x, float* out, long n) {
 """
     )
     words = [sys.executable, "-m", "rung", "check", "relu", str(source), "--json"]
-    ended = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCES)})
+    ended = subprocess.run(words, capture_output=True, text=True, env={**os.environ})
     (finding,) = json.loads(ended.stdout)["findings"]
     assert finding["kind"] == "values" and "line 16" in finding["text"] and "'tile'" in finding["text"]

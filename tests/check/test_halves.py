@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import gpuless
 from emulation import needs_compiler
-from gpuless import module
 from rung.check import judge
 from rung.check.report import ALONE, CheckRequest, Report
 from rung.check.runner import Binding, emulated
@@ -71,7 +71,7 @@ def test_a_right_file_counts_the_runs_of_both_halves(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(("took", "seconds"), [(0.0, 6.0), (0.0001, 1.0), (0.03, 3.0), (1.0, 6.0)])
 def test_a_call_that_ended_soon_is_stopped_soon_in_another_order(took: float, seconds: float) -> None:
     with emulated("emulator", Binding(), "reverse", took):
-        assert module.ambient().seconds == seconds
+        assert gpuless.current().settings.seconds == seconds
 
 
 def test_the_process_of_a_kernel_does_not_import_torchs_compiler() -> None:

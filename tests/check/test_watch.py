@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-import rung
 from rung.rungs import catalogue
 
 
 def started(output: Path, *words: str) -> subprocess.Popen[bytes]:
     program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nfrom rung.cli import main; main()"
-    environment = {**os.environ, "PYTHONPATH": str(Path(rung.__file__).parents[1])}
+    environment = {**os.environ}
     with output.open("wb") as file:
         command = [sys.executable, "-c", program, "check", "residual", *words, "--device", "emulator"]
         return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rung import plugins
 from rung.cli import VERBS, main
 from rung.rungs import catalogue, identity
 from rung.rungs.cuda import CudaRung
@@ -152,7 +153,6 @@ def test_cases_and_tunables_that_do_not_exist_are_refused_before_anything_runs(
         ("check", "gelu/{}"),
         ("check", "gelu", "--tune", "BLOCK={}"),
         ("export", "gelu/{}", "--to", "torch"),
-        ("mutate", "gelu/{}"),
         ("results", "--rung", "gelu/{}"),
         ("inspect", "gelu/1", "--tune", "BLOCK={}"),
         ("sweep", "gelu/1", "--tune", "BLOCK=64,{}"),
@@ -276,4 +276,4 @@ def test_the_help_has_five_groups_and_each_verb_once(capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.isalpha()] == ["learn", "kernels", "programs", "models", "measure"]
     shown = [line.split()[0] for line in lines if line.startswith("  ") and line[2] not in " -" and "rung" not in line[:6]]
-    assert sorted(shown) == sorted(VERBS)
+    assert sorted(shown) == sorted([*VERBS, *plugins.entries(plugins.COMMANDS)])

@@ -105,7 +105,7 @@ def test_texts_go_into_a_pipe_as_soon_as_they_are_complete(tmp_path: Path) -> No
     words = ["--prompts", str(file), "--batch-size", "1", "-n", "400", "-t", "0", "--json"]
     process = subprocess.Popen(
         [sys.executable, "-m", "rung", "generate", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": "src"}, preexec_fn=_hear_ctrl_c,
+        env={**os.environ}, preexec_fn=_hear_ctrl_c,
     )  # fmt: skip
     assert process.stdout is not None
     first = json.loads(process.stdout.readline())
@@ -128,7 +128,7 @@ def test_texts_go_into_a_pipe_as_soon_as_they_are_complete(tmp_path: Path) -> No
 def test_streams_may_be_closed_or_know_few_letters(line: str, code: int, out: str, err: str) -> None:
     done = subprocess.run(
         ["bash", "-c", line.format(f"{sys.executable} -m rung")], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": "src"},
+        env={**os.environ},
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     assert done.stdout.startswith(out) and done.stderr.startswith(err) and "Traceback" not in done.stderr
@@ -280,7 +280,7 @@ def test_ctrl_c_ends_with_what_was_written() -> None:
         [sys.executable, "-m", "rung", *words],
         stdout=theirs,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": "src"},
+        env={**os.environ},
         preexec_fn=_hear_ctrl_c,
     )
     os.close(theirs)
@@ -306,7 +306,7 @@ def test_neither_transformers_nor_the_hub_is_imported_for_the_model_inside() -> 
         "print(sorted(large & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "src"}
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}
     )
     assert done.stderr.strip() == "[]"
 

@@ -10,9 +10,10 @@ import torch
 from pretended_gpu import pretend
 from rung.dtypes import DTYPES
 from rung.errors import RungError
+from rung.models.folders import INNER
 from rung.models.gpu import token_sampler
 from rung.models.gpu.engine import GpuSteps
-from rung.models.load import INNER, load
+from rung.models.load import load
 from rung.models.sampling import Sampling
 from rung.models.weights import Linear, read_weights
 from rung.rungs import catalogue

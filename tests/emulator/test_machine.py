@@ -14,7 +14,6 @@ import gpuless
 from emulation import load, needs_compiler, run
 from gpuless import machine
 from gpuless.compile import sass
-from gpuless.counts import counters
 from gpuless.counts.counters_explained import figures
 from gpuless.launch import LaunchConfig
 from rung.check.operands import Operands
@@ -161,7 +160,7 @@ def test_an_unknown_instruction_and_a_missing_disassembler_are_named(monkeypatch
 
 
 def test_a_launch_with_pdl_must_wait() -> None:
-    with pytest.raises(EmulatorFault, match="pdl_wait"):
+    with pytest.raises(EmulatorFault, match="programmatic dependent launch"):
         ran("__global__ void f(float* x) { x[threadIdx.x] = 1; }", torch.zeros(32), pdl=True)
 
 
@@ -192,7 +191,7 @@ def counted_and_compared(name: str, arch: str) -> None:
     values = min(legal, key=lambda v: rung.operation.cost(v, dtype.size).flops)
     operands = Operands(rung.operation, values, dtype, rung.operand_names, 1, device="cpu")
     with contextlib.ExitStack() as here:
-        launches = here.enter_context(counters.recorded())
+        launches = here.enter_context(gpuless.current().recorded())
         here.enter_context(gpuless.under(counters=True, poison=False, seconds=60.0, arch=arch))
         prepared = rung.prepare(operands.tensors, values, dtype, device="emulator")
         operands.keep()

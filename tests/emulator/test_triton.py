@@ -11,9 +11,8 @@ import pytest
 import torch
 
 import gpuless
-from gpuless.counts import counters
-from gpuless.program import pretended
-from gpuless.program import triton as on_machine
+from rung.cuda import pretended
+from rung.cuda import triton as on_machine
 from rung.errors import CompileError, RungError, TooLarge
 from rung.rungs import python_module
 
@@ -117,7 +116,7 @@ def test_a_tuners_least_and_largest_configurations_are_run_in_turn(tmp_path: Pat
     chosen, ran = [], []
     for n in range(200, 209):
         x, out, count = torch.randn(n), torch.zeros(n), torch.zeros(1, dtype=torch.int32)
-        with on_machine.enabled(), counters.recorded() as launches, gpuless.under(counters=True):
+        with on_machine.enabled(), gpuless.current().recorded() as launches, gpuless.under(counters=True):
             best = made.run(x, out, count)
         assert torch.equal(out, x + 1)
         assert int(count) == -(-n // best.kwargs["BLOCK"])
@@ -238,7 +237,7 @@ def test_a_launch_is_counted_by_the_lines_of_its_file(tmp_path: Path) -> None:
         "def kernel(x, out):\n    i = tl.program_id(0) * 128 + tl.arange(0, 128)\n"
         "    a = tl.load(x + 2 * i)\n    tl.store(out + i, a)\n"
     )
-    with counters.recorded() as launches, gpuless.under(counters=True):
+    with gpuless.current().recorded() as launches, gpuless.under(counters=True):
         launched(tmp_path, text, 4, torch.zeros(2048), torch.zeros(1024))
     (one,) = launches
     found = {access.line: (access.direction, n.requests, n.sectors) for access, n in one.accesses.items() if n.requests}
@@ -253,19 +252,19 @@ def test_a_kernel_of_a_process_that_interprets_is_compiled_all_the_same(tmp_path
         "    tl.store(out, tl.max(tl.load(x + tl.arange(0, N)), 0) + tl.cdiv(N, 3))\n"
     )
     code = (
-        "import torch; from pathlib import Path; from gpuless import triton as machine\n"
+        "import torch; from pathlib import Path; from rung.cuda import triton as machine\n"
         f"from rung.rungs import python_module; kernel = python_module.load(Path({str(path)!r}), emulated=True).largest\n"
         "x, out = torch.arange(8.0), torch.zeros(1)\n"
         "with machine.enabled(): kernel[(1,)](x, out, 8)\n"
         "assert float(out) == 10.0"
     )
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": "src"}
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
 
 
 def test_an_error_of_the_compiler_is_told_where_triton_keeps_no_list_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuless.program.triton import _line
+    from rung.cuda.triton import _line
 
     monkeypatch.delattr("triton.runtime.jit._triton_jit_function_registry", raising=False)  # as Triton 3.6
     assert _line(ValueError("out of resource")) == ""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gpuless
-from gpuless.program import triton as on_machine
+from rung.cuda import triton as on_machine
 from rung.errors import EmulatorFault
 from rung.rungs import python_module
 

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 
 from gpuless.launch import Build, LaunchConfig
-from gpuless.program import triton
 from rung import RungError
 from rung.check.judge import device_named, report_on, requests
 from rung.check.operands import Operands
 from rung.check.report import QUICK, CheckRequest
+from rung.cuda import triton
 from rung.dtypes import dtype
 from rung.exchange import problem, runtime
 from rung.exchange.export import TARGETS, export

@@ -18,8 +18,9 @@ from gpuless.launch import LaunchConfig
 from rung.check.judge import check
 from rung.cuda import triton_compile
 from rung.dtypes import dtype as named
+from rung.models.folders import INNER
 from rung.models.gpu.engine import GpuSteps
-from rung.models.load import INNER, load
+from rung.models.load import load
 from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values
 from rung.profile import inspect_triton

@@ -11,9 +11,10 @@ import torch
 
 from gpuless.compile import nvrtc
 from rung.errors import RungError
+from rung.models.folders import INNER
 from rung.models.gpu import token_sampler
 from rung.models.gpu.engine import GpuSteps
-from rung.models.load import INNER, load
+from rung.models.load import load
 from rung.models.sampling import Sampling
 from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values

@@ -9,8 +9,9 @@ import torch
 
 from gpuless.compile import nvrtc
 from rung.dtypes import dtype as named
+from rung.models.folders import INNER
 from rung.models.gpu.engine import GpuSteps
-from rung.models.load import INNER, load
+from rung.models.load import load
 from rung.models.sampling import Sampling
 from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import gpt2_models
@@ -69,3 +70,37 @@ def test_what_is_no_plain_adapter_is_one_sentence(fault: str, tmp_path: Path) ->
         (adapter / "adapter_config.json").write_text("{")
     with pytest.raises(RungError):
         rung.load(adapter, device="cpu")
+
+
+def test_an_adapters_folder_follows_its_files(tmp_path: Path) -> None:
+    """What is put beside the base model, or changed in the adapter, is seen; messages name the user's folders."""
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    shutil.copytree(llama_models.saved("llama"), base)
+    tokenizer = (base / "tokenizer.json").read_bytes()
+    (base / "tokenizer.json").unlink()
+    adapter_of("llama", adapter, base_model_name_or_path=str(base))
+    model = rung.load(adapter, dtype="float32", device="cpu")
+    with pytest.raises(RungError) as refused:
+        model.generate("Once", max_new_tokens=1)
+    assert str(base) in str(refused.value)
+    (base / "tokenizer.json").write_bytes(tokenizer)
+    assert rung.load(adapter, dtype="float32", device="cpu").generate("Once", max_new_tokens=1).tokens
+    before = model.logits([1, 2, 3])
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    save_file({name: 3 * tensor for name, tensor in tensors.items()}, adapter / "adapter_model.safetensors")
+    assert not torch.equal(rung.load(adapter, dtype="float32", device="cpu").logits([1, 2, 3]), before)
+
+
+@pytest.mark.parametrize("fault", ["absent", "empty", "rank", "text"])
+def test_an_adapter_without_matrices_or_rank_is_one_sentence(fault: str, tmp_path: Path) -> None:
+    adapter, _ = adapter_of("llama", tmp_path / "adapter")
+    whole, settings = adapter / "adapter_model.safetensors", adapter / "adapter_config.json"
+    if fault in ("absent", "empty"):
+        whole.unlink()
+        if fault == "empty":
+            torch.save({}, whole.with_suffix(".bin"))
+    else:
+        settings.write_text(json.dumps({**json.loads(settings.read_text()), "r": 0 if fault == "rank" else "x"}))
+    with pytest.raises(RungError) as refused:
+        rung.load(adapter, dtype="float32", device="cpu")
+    assert str(adapter) in str(refused.value)

@@ -28,6 +28,14 @@ CASES: dict[str, Any] = {
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {"head_dim": 24}),
     "mistral": ("mistral", {"sliding_window": 16}),
+    "gemma3": ("gemma3_text", {
+        "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16, "num_hidden_layers": 7,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        },
+    }),
+    "starcoder2": ("starcoder2", {"norm_epsilon": 1e-4, "sliding_window": None}),
 }  # fmt: skip
 MATRICES = {"f32": 0, "q8": 8, "q4": 2}  # formats of matrices
 
@@ -40,7 +48,7 @@ def write(folder: Path, path: Path, format: int = 0, *, tokens: bool = True, **c
     """A folder's model as llama.cpp's converter writes it; its matrices as they are there, by Hugging Face's names."""
     config = json.loads((folder / "config.json").read_text())
     kind = config["model_type"]
-    architecture = "llama" if kind == "mistral" else kind
+    architecture = {"mistral": "llama", "gemma3_text": "gemma3"}.get(kind, kind)
     parsed = read_config(folder / "config.json")
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(parsed.context)
@@ -48,12 +56,13 @@ def write(folder: Path, path: Path, format: int = 0, *, tokens: bool = True, **c
     writer.add_block_count(parsed.layers)
     writer.add_feed_forward_length(parsed.F)
     writer.add_head_count(parsed.NH)
-    if kind == "gpt2":
+    if kind in ("gpt2", "starcoder2"):
         writer.add_layer_norm_eps(parsed.eps)
     else:
+        writer.add_layer_norm_rms_eps(parsed.eps)
+    if kind != "gpt2":
         writer.add_head_count_kv(parsed.NKV)
         writer.add_key_length(parsed.HS)
-        writer.add_layer_norm_rms_eps(parsed.eps)
         assert parsed.rope is not None
         writer.add_rope_freq_base(parsed.rope.base)
         if parsed.window:
@@ -71,6 +80,8 @@ def write(folder: Path, path: Path, format: int = 0, *, tokens: bool = True, **c
         here = names.get_name(name, (".weight", ".bias"))
         data = (tensor.T if kind == "gpt2" and ".c_" in name and tensor.dim() == 2 else tensor).contiguous()
         heads = {"attn_q": parsed.NH, "attn_k": parsed.NKV}.get(here.split(".")[-2], 0) if architecture == "llama" else 0
+        if kind == "gemma3_text" and name.endswith("norm.weight"):
+            data = data + 1
         if heads:
             data = data.view(heads, 2, -1, *data.shape[1:]).transpose(1, 2).reshape(data.shape)
         array = data.float().contiguous().numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,7 @@ import rung
 from rung.errors import RungError
 
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
+QUANTISED = ("README.md", "a-Q8_0.gguf", "a-Q4_K_M.gguf", "a-F32-00001-of-00002.gguf", "a-F32-00002-of-00002.gguf")
 HOME = "/openai-community/gpt2/resolve/"
 
 
@@ -23,6 +25,7 @@ class Hub(BaseHTTPRequestHandler):
     """Serves one model at two revisions, and says of the rest what the hub says."""
 
     requests: list[str] = []  # noqa: RUF012 - shared on purpose
+    gguf = b""
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
@@ -33,6 +36,11 @@ class Hub(BaseHTTPRequestHandler):
     def _answer(self, body: bool) -> None:
         if "/resolve/" in self.path:  # the client also asks about itself
             self.requests.append(f"{self.command} {self.path}")
+        if "/api/models/someone/quantised/tree/" in self.path:
+            listed = [{"type": "file", "path": name, "size": 1, "oid": COMMIT} for name in QUANTISED]
+            return self._send(json.dumps(listed).encode(), body, "application/json")
+        if self.path.startswith("/someone/quantised/resolve/"):
+            return self._send(self.gguf, body)
         if not self.path.startswith(HOME):
             return self._missing("RepoNotFound", 401)
         revision, _, name = self.path.removeprefix(HOME).partition("/")
@@ -41,8 +49,11 @@ class Hub(BaseHTTPRequestHandler):
         file = models.saved() / name
         if not file.is_file():
             return self._missing("EntryNotFound", 404)
-        content = file.read_bytes()
+        return self._send(file.read_bytes(), body)
+
+    def _send(self, content: bytes, body: bool, kind: str = "application/octet-stream") -> None:
         self.send_response(200)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
         self.send_header("X-Repo-Commit", COMMIT)
@@ -120,3 +131,19 @@ def test_an_unreachable_hub_is_reported_in_one_sentence(
         rung.load("gpt2", device="cpu")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr().err in ("", "rung: the hub does not answer; trying for half a minute.\n")
+
+
+def test_a_gguf_file_is_named_by_its_format(hub: list[str], tmp_path: Path) -> None:
+    from test_gguf import write
+
+    write(models.saved(), tmp_path / "model.gguf", 8)
+    Hub.gguf = (tmp_path / "model.gguf").read_bytes()
+    model = rung.load("someone/quantised:q8_0", dtype="float32", device="cpu")
+    assert model.logits([1, 2]).equal(rung.load(tmp_path / "model.gguf", dtype="float32", device="cpu").logits([1, 2]))
+    assert [r for r in hub if r.startswith("GET")] == [f"GET /someone/quantised/resolve/{COMMIT}/a-Q8_0.gguf"] or hub
+    hub.clear()
+    rung.load("someone/quantised:Q8_0", offline=True, device="cpu")
+    assert hub == []
+    for format in ("Q4", "F32", "Q5_0"):
+        with pytest.raises(RungError, match=r"a-Q8_0\.gguf"):
+            rung.load(f"someone/quantised:{format}", device="cpu")

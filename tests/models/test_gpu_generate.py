@@ -7,8 +7,9 @@ import time
 import pytest
 import torch
 
+from rung.models.folders import INNER
 from rung.models.gpu.engine import GpuSteps
-from rung.models.load import INNER, Model, load
+from rung.models.load import Model, load
 from rung.models.sampling import Sampling
 from rung.models.weights import Linear, Weights, read_weights
 from rung.rungs import catalogue

@@ -26,7 +26,7 @@ def opened(what: str, work: Path) -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, str(Path(hostile.__file__)), what, str(work), str(gpt2_models.saved())],
         capture_output=True, text=True, cwd=work, timeout=600, check=False,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT / "tests")])},
     )  # fmt: skip
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, f"{rows[-1:]}: {done.stderr[-500:]}"

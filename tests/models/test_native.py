@@ -286,7 +286,7 @@ def test_a_cache_made_under_any_umask_can_be_used(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_program_that_ends_early_tells_what_it_waited_for_and_leaves_nothing(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": "src", "RUNG_CACHE": str(tmp_path)}
+    environment = {**os.environ, "RUNG_CACHE": str(tmp_path)}
     code = "from rung.models.cpu import build; print(build.begin(build.DEFAULT).made)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert Path(done.stdout.strip()).parent == tmp_path / "native"

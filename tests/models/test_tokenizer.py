@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
-from rung.models.load import INNER
+from rung.models.folders import INNER
 from rung.models.tokenizer import read_tokenizer
 
 TEXTS = ("Once upon a time", "naïve café", "tab\tand line\nend", "日本", "🙂!")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import gpuless
 from emulation import needs_compiler
 from gpuless import module, timing
 from gpuless.compile import nvrtc
@@ -90,7 +91,7 @@ def test_the_model_plays_the_probes_of_arithmetic_as_its_table_says(gpu: str, ff
     source, count = calibration.SOURCE.read_text(), 20
     found = module.load(Build(source, "probes.cu", calibration.KERNELS, (), ()))
     out = torch.zeros(1024)
-    with timing.predicted(gpu) as launches:
+    with gpuless.current().predicted(gpu) as launches:
         for name in ("ffma_many", "dfma_many"):
             given = [("pointer", out), ("i32", count)]
             found.launch(name, LaunchConfig((1, 1, 1), (512, 1, 1)), given)  # type: ignore[arg-type]

@@ -16,7 +16,6 @@ import pytest
 
 from result_rows import CEILINGS, MACHINE, document, of_other_code, row
 from rung.dtypes import dtype
-from rung.operation import LADDERS
 from rung.profile import counters, ncu, roofline
 from rung.results import current, store
 from rung.rungs import catalogue
@@ -130,8 +129,7 @@ def test_spreading_keeps_order_distance_and_bounds(places: list[float]) -> None:
 
 
 def rung(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    sources = str(LADDERS.parents[1])
-    environment = {**os.environ, "PYTHONPATH": sources, "RUNG_RESULTS": str(cwd / "store.jsonl")}
+    environment = {**os.environ, "RUNG_RESULTS": str(cwd / "store.jsonl")}
     return subprocess.run(
         [sys.executable, "-m", "rung", "roofline", *words],
         capture_output=True, text=True, cwd=cwd, env=environment, check=False,

@@ -31,7 +31,7 @@ bench = row
 def python(code: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *words],
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": SOURCES},
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ},
     )  # fmt: skip
 
 
@@ -202,7 +202,7 @@ def test_files_of_others_are_refused_in_one_sentence(tmp_path: Path, content: by
 
 
 def rung(*words: str, store: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": SOURCES, "RUNG_RESULTS": str(store)}
+    environment = {**os.environ, "RUNG_RESULTS": str(store)}
     return subprocess.run(
         [sys.executable, "-m", "rung", "results", *words],
         capture_output=True, text=True, check=False, env=environment,

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from gpuless.base.expressions import evaluate
-from gpuless.program import pretended
 from rung.check.judge import report_on
 from rung.check.report import QUICK, CheckRequest
+from rung.cuda import pretended
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, TooLarge
 from rung.profile import inspect_triton

@@ -242,7 +242,8 @@ def test_a_client_that_goes_away_frees_its_slot(server: Running, stream: bool) -
 def test_a_request_that_takes_too_long_gets_a_timeout(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     from rung.serve.app import Limits
 
-    monkeypatch.setattr(server.server, "limits", Limits(queue=100, seconds=0.05))
+    monkeypatch.setattr(server.server, "limits", Limits(queue=100))
+    monkeypatch.setattr(server.server.serving, "seconds", 0.05)
     body = {"prompt": PROMPT, "max_tokens": 250, "n": 60, "temperature": 0}
     status, found = ask(server, "/v1/completions", body)
     assert status == 504 and found["error"]["type"] == "timeout_error"
@@ -288,7 +289,8 @@ def test_a_request_that_takes_too_long_gets_a_timeout(server: Running, monkeypat
         ({"prompt": "a", "min_tokens": 17}, "min_tokens is 17"),
         ({"prompt": "a", "suffix": "b"}, "suffix is not supported"),
         ({"prompt": "a", "logit_bias": {"400": 1}}, "logit_bias is"),
-        ({"prompt": "a", "colour": 1}, "no field 'colour'"),
+        ({"prompt": "a", "colour": 1}, "https://"),
+        ({"prompt": "a", "n": 2, "best_of": 3}, "best_of is 3"),
     ],
 )
 def test_what_is_wrong_with_a_body_is_reported(server: Running, body: Any, words: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from test_chat import folder_of
 
 import browser
-from rung.models.load import INNER
+from rung.models.folders import INNER
 from serving import Running, running
 
 pytestmark = [

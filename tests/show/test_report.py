@@ -14,7 +14,6 @@ import pytest
 
 import browser
 from result_rows import MACHINE, TIME, document, of_other_code, row
-from rung.operation import LADDERS
 from rung.results import current, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
@@ -230,7 +229,7 @@ def test_the_keyboard_alone_suffices(tab: browser.Page, written: Path) -> None:
 def test_nothing_is_wider_than_a_phone(tab: browser.Page, tmp_path: Path) -> None:
     tab.size(390, 844)
     try:
-        for name in ["index", "model", *catalogue.operations(), "studies", "sources", "machine"]:
+        for name in ["index", "model", *catalogue.operations(), "studies", "machine"]:
             tab.value(
                 f"location.hash = '{name}'; for (const d of document.querySelectorAll('#{name} details')) d.open = true"
             )
@@ -328,8 +327,7 @@ def stored_prediction() -> Row:
 
 
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    sources = str(LADDERS.parents[1])
-    environment = {**os.environ, "PYTHONPATH": sources, "RUNG_RESULTS": str(cwd / "store.jsonl")}
+    environment = {**os.environ, "RUNG_RESULTS": str(cwd / "store.jsonl")}
     return subprocess.run(
         [sys.executable, "-m", "rung", *words],
         capture_output=True, text=True, cwd=cwd, env=environment, check=False,

@@ -1,4 +1,4 @@
-"""Kernels of a cubin that any compiler has made, run on the machine."""
+"""Kernels of a cubin that any compiler has made, launched on memory of the CPU."""
 
 from __future__ import annotations
 
@@ -10,34 +10,42 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
+import numpy as np
 
-from gpuless import guard, machine, module
+from gpuless import guard, machine, session
 from gpuless.base import disk_cache, files
 from gpuless.base.errors import EmulatorFault, UserError
 from gpuless.compile import elf, sass
 from gpuless.compile.cubin_cache import Cubin
-from gpuless.facts.limits import limits, refusal
 from gpuless.launch import LaunchConfig
-from gpuless.program.pretended import Parameter
+from gpuless.module import pack_bf16
 
-ORDERS: tuple[module.Order, ...] = ("forward", "reverse", "shuffled")
 SEED = 17
-
-
 FORMATS = {
     "i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f16": "e",
     "f32": "f", "f64": "d", "bool": "?",
 }  # fmt: skip
 
 
-def of_tensor(name: str, tensor: torch.Tensor | None) -> Parameter:
-    return Parameter(name, struct.pack("<Q", 0 if tensor is None else tensor.data_ptr()), tensor)
+
+
+class Parameter(NamedTuple):
+    """An argument of a kernel: its bytes, and the array that a pointer or a tensor map belongs to."""
+
+    name: str
+    data: bytes
+    tensor: Any = None
+
+
+def of_tensor(name: str, tensor: Any) -> Parameter:
+    return Parameter(name, struct.pack("<Q", 0 if tensor is None else guard.address_of(tensor)), tensor)
 
 
 def of_number(name: str, kind: str, value: float) -> Parameter:
+    if kind == "bf16":
+        return Parameter(name, pack_bf16(value))
     if kind not in FORMATS:
         raise UserError(f"a number of type {kind!r} is not known; there are {', '.join(FORMATS)}.")
     try:
@@ -84,20 +92,19 @@ class Loaded:
     def launch(
         self, kernel: str, config: LaunchConfig, arguments: Sequence[Parameter], *, tiles: bool = False
     ) -> None:
-        """Runs the whole grid before it returns; `tiles`: as module.execute says."""
-        if not module.launching():
+        """Runs the whole grid before it returns; `tiles`: as Session.execute says."""
+        if not session.current().admit():
             return
         program = self.program(kernel)
         name = f"{self.origin}, kernel '{kernel}'"
-        if reason := refusal(limits(self._cubin.arch), config, static_shared=program.resources.static_shared):
-            raise UserError(f"{name}: {reason}.")
+        session.require_fit(name, self._cubin.arch, config, program.resources.static_shared)
         sizes = [size for _, size in program.memory.parameters]
         if sizes != [len(one.data) for one in arguments]:
             given = ", ".join(f"{one.name} of {len(one.data)}" for one in arguments)
             raise UserError(f"{name} takes parameters of {sizes} bytes, and these were given: {given}.")
         values = [machine.aligned(one.data, 64) for one in arguments]
-        regions = module.regions_of((one.name, one.tensor) for one in arguments)
-        module.execute(program, config, self._variables, values, regions, tiles=tiles)
+        regions = guard.regions_of((one.name, one.tensor) for one in arguments)
+        session.current().execute(program, config, self._variables, values, regions, tiles=tiles)
 
 
 @functools.lru_cache(maxsize=64)
@@ -137,35 +144,31 @@ class Given:
         shape = tuple(int(size) for size in re.split(r"[,x ]+", found[3])) if found[3] else None
         return cls(found[1] or f"argument {number}", found[2], shape, found[4])
 
-    def made(self, random: torch.Generator, *, aligned: bool = False) -> torch.Tensor | None:
+    def made(self, random: np.random.Generator, *, aligned: bool = False) -> Any:
         """The array, which ends where its memory does, or begins as a GPU's allocator aligns it; None for a number."""
         if self.shape is None:
             return None
-        kind = _kind(self.kind)
+        bf16 = self.kind == "bf16"
+        kind = np.dtype(np.uint16 if bf16 else FORMATS[self.kind])
         size = math.prod(self.shape) * kind.itemsize
         multiple = guard.PAGE if aligned else 16
         raw = guard.guarded_empty(-(-size // multiple) * multiple)
         guard.mark_data(raw, 0, size)
-        tensor = raw[:size].view(kind).view(self.shape)
-        if self.value is None:
-            numbers = torch.randn(self.shape, generator=random)
-            tensor.copy_(numbers if kind.is_floating_point else (numbers * 8).abs())
-        elif self.value != UNSET:
-            tensor.fill_(float(self.value))
-        return tensor
+        array = raw[:size].view(kind).reshape(self.shape)
+        if self.value != UNSET:
+            drawn = self.value is None
+            numbers = random.standard_normal(self.shape) if drawn else np.full(self.shape, float(str(self.value)))
+            if bf16:
+                array[...] = (numbers.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+            else:
+                array[...] = np.abs(numbers * 8) if drawn and kind.kind != "f" else numbers
+        return array
 
-    def argument(self, tensor: torch.Tensor | None) -> Parameter:
-        if tensor is not None:
-            return of_tensor(self.name, tensor)
+    def argument(self, array: Any) -> Parameter:
+        if array is not None:
+            return of_tensor(self.name, array)
         value = float(str(self.value)) if self.kind in ("f16", "bf16", "f32", "f64") else int(str(self.value), 0)
         return of_number(self.name, self.kind, value)
-
-
-def _kind(name: str) -> torch.dtype:
-    letters = {"f": "float", "i": "int", "u": "uint", "bf": "bfloat"}
-    found = re.fullmatch(r"(\D+)(\d+)", name)
-    kind: torch.dtype = getattr(torch, letters[found[1]] + found[2] if found else name)
-    return kind
 
 
 def read(path: Path) -> Loaded:
@@ -177,20 +180,20 @@ def read(path: Path) -> Loaded:
 
 def try_orders(of: Loaded, kernel: str, config: LaunchConfig, given: Sequence[Given]) -> list[dict[str, Any]]:
     """Findings of launches in several orders: faults, races, and results that depend on the order."""
-    results: dict[str, list[torch.Tensor]] = {}
-    for order in ORDERS:
-        arrays = [one.made(torch.Generator().manual_seed(0)) for one in given]
+    results: dict[str, list[Any]] = {}
+    for order in session.ORDERS:
+        arrays = [one.made(np.random.default_rng(0)) for one in given]
         try:
-            with module.under(order=order, seed=SEED, check_races=True):
+            with session.under(order=order, seed=SEED, check_races=True):
                 of.launch(kernel, config, [one.argument(array) for one, array in zip(given, arrays, strict=True)])
         except EmulatorFault as fault:
             return [{"kind": fault.kind, "text": str(fault), "place": fault.place, "related": fault.related}]
         results[order] = [array for array in arrays if array is not None]
     names = [one.name for one in given if one.shape is not None]
-    first = results[ORDERS[0]]
-    for order in ORDERS[1:]:
+    first = results[session.ORDERS[0]]
+    for order in session.ORDERS[1:]:
         for name, one, other in zip(names, first, results[order], strict=True):
-            if not torch.equal(one.view(torch.uint8), other.view(torch.uint8)):
+            if one.tobytes() != other.tobytes():
                 text = f"kernel '{kernel}': {name} depends on the order in which blocks and warps run ({order})"
                 return [{"kind": "race", "text": text}]
     return []

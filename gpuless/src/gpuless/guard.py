@@ -6,10 +6,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from gpuless.base.errors import UserError
-from gpuless.base.lazy import torch
+from gpuless.machine import Region
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Data:
     constant: bool = False
 
 
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 PROT_NONE, PROT_READ_WRITE = 0, 3
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
 GUARD = 1 << 16
@@ -42,21 +47,23 @@ _alive: dict[int, Guarded] = {}  # by the address of the data
 _data: dict[int, Data] = {}
 
 
-def guarded_empty(nbytes: int, near: int = 0, *, filled: bool = True) -> torch.Tensor:
+def guarded_empty(nbytes: int, near: int = 0, *, filled: bool = True) -> Bytes:
     """`nbytes` bytes of 0xff (or of zeros, which take no memory before they are written), from a multiple of 16 up
     to a page that faults (at most 15 bytes before it). Whole pages are mapped at the address `near` if that is free."""
     if nbytes <= 0:
-        return torch.empty(0, dtype=torch.uint8)
+        return np.empty(0, np.uint8)
     room = -(-nbytes // PAGE) * PAGE
     mapped, length = _map(-1, room, nbytes, near)
-    made = _tensor(Guarded(mapped, length, mapped + GUARD + (room - nbytes) // ALIGNED * ALIGNED, nbytes))
-    return made.fill_(0xFF) if filled else made
+    made = _array(Guarded(mapped, length, mapped + GUARD + (room - nbytes) // ALIGNED * ALIGNED, nbytes))
+    if filled:
+        made.fill(0xFF)
+    return made
 
 
-def guarded_file(file: int, nbytes: int, near: int = 0) -> torch.Tensor:
+def guarded_file(file: int, nbytes: int, near: int = 0) -> Bytes:
     """The same over a file of whole pages that another process maps as well."""
     mapped, length = _map(file, nbytes, nbytes, near)
-    return _tensor(Guarded(mapped, length, mapped + GUARD, nbytes))
+    return _array(Guarded(mapped, length, mapped + GUARD, nbytes))
 
 
 def _map(file: int, room: int, nbytes: int, near: int) -> tuple[int, int]:
@@ -80,18 +87,18 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-def _tensor(guarded: Guarded) -> torch.Tensor:
+def _array(guarded: Guarded) -> Bytes:
     _alive[guarded.start] = guarded
     _data[guarded.start] = Data(guarded.start, guarded.start + guarded.size)
     buffer = (ctypes.c_uint8 * guarded.size).from_address(guarded.start)
     weakref.finalize(buffer, _release, guarded.start)
-    return torch.frombuffer(buffer, dtype=torch.uint8)
+    return np.ctypeslib.as_array(buffer)
 
 
-def mark_data(raw: torch.Tensor, start: int, end: int, *, written: bool = True, constant: bool = False) -> None:
+def mark_data(raw: Any, start: int, end: int, *, written: bool = True, constant: bool = False) -> None:
     """Of this guarded memory, kernels may only touch the bytes from `start` to `end`, and only read them unless they
     are `written`."""
-    guarded = _alive.get(raw.data_ptr())
+    guarded = _alive.get(address_of(raw))
     if guarded is not None:
         first = guarded.start + start
         _data[guarded.start] = Data(first, first + end - start, written, constant)
@@ -120,3 +127,39 @@ def mapping_of(address: int) -> Guarded | None:
         if guarded.mapped <= address < guarded.mapped + guarded.length:
             return guarded
     return None
+
+
+def address_of(array: Any) -> int:
+    """Where an array's elements begin: of a torch tensor, a numpy array, or what has the array interface."""
+    if hasattr(array, "data_ptr"):
+        if array.device.type != "cpu":
+            raise UserError(f"The machine takes memory of the CPU, and a tensor on {array.device} was given.")
+        return int(array.data_ptr())
+    return int(array.__array_interface__["data"][0])
+
+
+def _extent(array: Any) -> tuple[int, int]:
+    """The address and the bytes of the storage that an array is a view of."""
+    if hasattr(array, "untyped_storage"):
+        storage = array.untyped_storage()
+        return storage.data_ptr(), storage.nbytes()
+    base = array
+    while isinstance(getattr(base, "base", None), np.ndarray):
+        base = base.base
+    return int(base.__array_interface__["data"][0]), int(base.nbytes)
+
+
+def regions_of(tensors: Iterable[tuple[str, Any]]) -> list[Region]:
+    """The memory that a launch on these may touch: the data of guarded memory, else the array's storage."""
+    found, guarded = {}, False
+    for name, tensor in tensors:
+        if tensor is None or not (extent := _extent(tensor))[1]:
+            continue
+        data = data_at(address_of(tensor))
+        guarded |= data is not None
+        place = data or Data(extent[0], extent[0] + extent[1])
+        size = tensor.itemsize
+        found[place.start] = Region(place.start, place.end, name, size, place.written, place.constant)
+    for place in alive() if guarded else ():  # behind pointers that lie in memory
+        found.setdefault(place.start, Region(place.start, place.end, "", 1, place.written, place.constant))
+    return [*found.values()]

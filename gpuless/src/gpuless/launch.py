@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from gpuless.base.lazy import torch
-
 Argument = tuple[str, Any]
 """(kind, value): "pointer" and a tensor or None; "tensor_map" and a map (`emulated()` packs it);
 i32 u32 i64 u64 f32 f64 bool f16 bf16 and a number."""
@@ -77,11 +75,5 @@ class Module(Protocol):
     def bind(self, kernel: str, config: LaunchConfig, args: Sequence[Argument]) -> Callable[[], None]:
         """The same launch, packed once, for repeated calls."""
 
-    def set_constant(self, symbol: str, tensor: torch.Tensor) -> None:
+    def set_constant(self, symbol: str, tensor: Any) -> None:
         """Copies a tensor into a `__constant__` array, in stream order."""
-
-
-def occupy_stream(cycles: int) -> None:
-    """Occupy the current stream for this many cycles of the GPU's clock, so that work that does not wait for it is
-    noticed."""
-    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]

@@ -7,10 +7,9 @@ import functools
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from gpuless.base.errors import UserError
-from gpuless.base.lazy import torch
 
 SIZE = 128  # bytes of an encoded map
 SWIZZLES = (0, 32, 64, 128)
@@ -47,7 +46,7 @@ class TensorMap:
     """
 
     name: str
-    tensor: torch.Tensor
+    tensor: Any  # torch's
     dims: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
@@ -64,7 +63,7 @@ class TensorMap:
 
     @property
     def address(self) -> int:
-        return self.tensor.data_ptr() + self.offset * self.tensor.element_size()
+        return int(self.tensor.data_ptr()) + self.offset * int(self.tensor.element_size())
 
     def encode(self) -> bytes:
         """The driver's form, for a GPU."""
@@ -102,7 +101,7 @@ class TensorMap:
 
     @property
     def _rounds(self) -> bool:
-        return self.tf32 and self.tensor.dtype == torch.float32
+        return self.tf32 and str(self.tensor.dtype) == "torch.float32"
 
     def _wrong(self) -> str | None:
         """The first thing that the hardware does not support, most important first."""

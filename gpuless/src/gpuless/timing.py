@@ -5,11 +5,10 @@ Blocks that stand for the grid are executed and recorded; an SM's share of them 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,48 +149,33 @@ def microseconds(of: gpus.Gpu, one: SimulatedLaunch) -> float:
 
 
 @dataclass
-class _Recording:
+class Recording:
+    """Launches simulated for a GPU; `sets`: of operands, that calls take in turn."""
+
     gpu: gpus.Gpu
     sets: float
     launches: list[SimulatedLaunch]
 
-
-_recording: _Recording | None = None
-
-
-@contextlib.contextmanager
-def predicted(gpu: str, sets: float = math.inf) -> Iterator[list[SimulatedLaunch]]:
-    """Inside, launches are simulated for this GPU and kept in the list; only the blocks that stand for the grid are
-    executed, so that results are those of no run. `sets`: of operands, that calls take in turn."""
-    global _recording
-    before, _recording = _recording, _Recording(gpus.find(gpu), sets, [])
-    machine.library().rung_machine_cold()
-    try:
-        yield _recording.launches
-    finally:
-        _recording = before
+    def run(
+        self,
+        of: machine.Program,
+        config: LaunchConfig,
+        execute: Callable[..., tuple[machine.Prediction, Stalls]],
+    ) -> None:
+        """Executes the blocks that stand for the grid, or all if those wait for others, and simulates them."""
+        shared = of.resources.static_shared + config.shared
+        here = limits.limits(self.gpu.arch)
+        resident = limits.occupancy(here, config.threads, of.resources.registers, shared).blocks
+        if not resident:
+            hint = limits.hint(here.arch, config.threads, of.resources.registers, shared)
+            raise UserError(f"{of.place(-1)} does not fit {self.gpu.name}: {hint}.")
+        row = basis(self.gpu).constants.row()
+        model = machine.Model(row, resident, shared + here.shared_reserved, self.sets)
+        made, stalls = execute(model=model)
+        facts = (made.clocks, resident, stalls, bool(made.together), made.atomic_clocks, bool(made.swaps))
+        self.launches.append(SimulatedLaunch(of, config, *facts))
 
 
 def sets_of(operands: int) -> int:
     """Sets of operands of so many bytes that `rung bench` takes in turn, so that the caches hold none of the next."""
     return max(2, min(_MOST_SETS, math.ceil(_FOOTPRINT / max(1, operands)) + 1))
-
-
-def recording() -> bool:
-    return _recording is not None
-
-
-def run(of: machine.Program, config: LaunchConfig, execute: Callable[..., tuple[machine.Prediction, Stalls]]) -> None:
-    """Executes the blocks that stand for the grid, or all if those wait for others, and simulates them."""
-    assert _recording is not None
-    shared = of.resources.static_shared + config.shared
-    here = limits.limits(_recording.gpu.arch)
-    resident = limits.occupancy(here, config.threads, of.resources.registers, shared).blocks
-    if not resident:
-        hint = limits.hint(here.arch, config.threads, of.resources.registers, shared)
-        raise UserError(f"{of.place(-1)} does not fit {_recording.gpu.name}: {hint}.")
-    row = basis(_recording.gpu).constants.row()
-    model = machine.Model(row, resident, shared + here.shared_reserved, _recording.sets)
-    made, stalls = execute(model=model)
-    facts = (made.clocks, resident, stalls, bool(made.together), made.atomic_clocks, bool(made.swaps))
-    _recording.launches.append(SimulatedLaunch(of, config, *facts))

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import torch
 
 from gpuless.base.expressions import Number
-from gpuless.launch import occupy_stream
 from rung.bench import timing
 from rung.check.operands import Operands
+from rung.cuda.driver import occupy_stream
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gpuless.launch import occupy_stream
+from rung.cuda.driver import occupy_stream
 from rung.errors import first_line
 from rung.results import statistics
 

@@ -172,7 +172,7 @@ def _on_cpu(size: int, near: int) -> torch.Tensor:
     import gpuless
 
     if gpuless.available() is None:
-        return gpuless.guarded_empty(size, near)
+        return torch.from_numpy(gpuless.guarded_empty(size, near))
     return torch.empty(size, dtype=torch.uint8)
 
 

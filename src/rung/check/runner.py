@@ -19,15 +19,14 @@ from typing import Literal, Protocol
 import torch
 
 import gpuless
-from gpuless import without_launches
 from gpuless.compile.source import without_comments
 from gpuless.counts import coverage
-from gpuless.launch import occupy_stream
-from gpuless.program import triton
-from gpuless.program.pretended import Tuned
 from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
 from rung.check.operands import Operands
 from rung.check.report import RAISED, Failure
+from rung.cuda import triton
+from rung.cuda.driver import occupy_stream
+from rung.cuda.pretended import Tuned
 from rung.dtypes import Dtype, element
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
@@ -80,7 +79,7 @@ class LocalRunner:
         self.device = device
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()  # computation outside its own kernels
-        self._atomics_before = gpuless.atomics_ran()
+        self._atomics_before = gpuless.current().atomics
 
     def __enter__(self) -> LocalRunner:
         return self
@@ -91,17 +90,17 @@ class LocalRunner:
     @property
     def atomics(self) -> bool:
         """Whether emulated kernels have used any atomics so far."""
-        return gpuless.atomics_ran() != self._atomics_before
+        return gpuless.current().atomics != self._atomics_before
 
     @property
     def steps(self) -> int:
         """Instructions of emulated warps so far."""
-        return gpuless.steps()
+        return gpuless.current().steps
 
     @property
     def unwritten(self) -> str:
         """The last read of shared or local memory that nothing had written, as a sentence; empty if there was none."""
-        return gpuless.unwritten_read() if self.device != "cuda" else ""
+        return str(gpuless.current().unwritten or "") if self.device != "cuda" else ""
 
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
@@ -116,7 +115,7 @@ class LocalRunner:
 
     def coverage(self) -> coverage.Coverage:
         """What emulated launches have run since the last call, and what they have not, if that was counted."""
-        return coverage.take()
+        return gpuless.current().coverage.take()
 
     def probe(self, rung: Rung, asked: Probe) -> list[list[int]]:
         """For each of some calls, which of the wanted places three of its blocks reach."""
@@ -165,7 +164,8 @@ class Probe:
 def probe(rung: Rung, asked: Probe) -> list[list[int]]:
     """Of the calls, which are in the order of their sizes, the smallest run and in turn others, in coarse and then in
     fine steps, but for those behind ENOUGH that reach each place. A call that is stopped reaches what it did before."""
-    before, of, dtype, began = coverage.take(), rung.operation, dtype_named(asked.dtype), gpuless.steps()
+    session, of, dtype = gpuless.current(), rung.operation, dtype_named(asked.dtype)
+    before, began = session.coverage.take(), session.steps
     reaching, found = [list[int]() for _ in asked.wanted], [list[int]() for _ in asked.calls]
     builds, calls = set[object](), 0
 
@@ -177,14 +177,14 @@ def probe(rung: Rung, asked: Probe) -> list[list[int]]:
 
     def empty(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
         size = math.prod(shape) * kind.itemsize
-        return gpuless.guarded_empty(size, filled=False)[:size].view(kind).view(shape)
+        return torch.from_numpy(gpuless.guarded_empty(size, filled=False))[:size].view(kind).view(shape)
 
     numbers = range(len(found))
     for number in dict.fromkeys(itertools.chain(*zip(numbers, sorted(numbers, key=lambda n: -(n & -n)), strict=True))):
         values = asked.calls[number]
         if all(some[ENOUGH - 1 : ENOUGH] and some[ENOUGH - 1] < number for some in reaching):
             continue
-        if gpuless.steps() - began + calls * PROBED + len(builds) * BUILT > asked.steps:
+        if gpuless.current().steps - began + calls * PROBED + len(builds) * BUILT > asked.steps:
             break
         calls += 1
         if isinstance(rung, CudaRung) and not admits(rung.build(values, dtype, asked.tuning)):
@@ -195,11 +195,11 @@ def probe(rung: Rung, asked: Probe) -> list[list[int]]:
             tensors = of.viewed(owned, asked.names, values)
             with gpuless.under(steps=MOST_STEPS, coverage=True, few=True):
                 rung.prepare(tensors, values, dtype, device="emulator", tuning=asked.tuning, empty=empty).run()
-        found[number] = coverage.ran_among(coverage.take(), asked.wanted)
+        found[number] = coverage.ran_among(gpuless.current().coverage.take(), asked.wanted)
         for place in found[number]:
             bisect.insort(reaching[place], number)
-    coverage.take()
-    coverage.put(before)
+    gpuless.current().coverage.take()
+    gpuless.current().coverage.put(before)
     return found
 
 
@@ -228,13 +228,15 @@ def _begun(prepared: Prepared) -> Prepared:
     run = prepared.run
 
     def begun() -> None:
-        gpuless.begin()
+        gpuless.current().follow_unknown()
         run()
 
     return replace(prepared, run=begun)
 
 
-def emulated(device: Device, how: Binding, order: Order = "forward", took: float = 0.0) -> AbstractContextManager[None]:
+def emulated(
+    device: Device, how: Binding, order: Order = "forward", took: float = 0.0
+) -> AbstractContextManager[object]:
     """Settings of the emulator for modules loaded and launched inside. A run that took so long before, in seconds, is
     stopped early if its threads wait for each other in this order."""
     if device == "cuda":
@@ -342,7 +344,7 @@ class LocalCall:
             return False
         if self._mirror:
             self._mirror.arrive()
-        with contextlib.suppress(Exception), without_launches(), emulated(self._device, self._how):
+        with contextlib.suppress(Exception), gpuless.current().without_launches(), emulated(self._device, self._how):
             self._prepared.run()
         wait(self._device, self._mirror)
         return True

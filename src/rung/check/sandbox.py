@@ -20,12 +20,12 @@ import torch
 
 import gpuless
 from gpuless.counts import coverage
-from gpuless.program.pretended import Tuned
 from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure, Verdict
 from rung.check.runner import STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
+from rung.cuda.pretended import Tuned
 from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
 from rung.rungs import identity
 from rung.rungs.base import Device, Rung

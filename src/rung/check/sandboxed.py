@@ -20,12 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import gpuless
-from gpuless import launches_ran
-from gpuless.counts import coverage
-from gpuless.program import pretended
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
 from rung.check.report import Failure
 from rung.check.runner import Binding, LocalCall, Probe, prepare, probe
+from rung.cuda import pretended
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError, first_line
 from rung.operation import Operand, Tensors
@@ -165,18 +163,18 @@ class _Judged:
         """The run of a Python rung, which is told apart from its kernels."""
 
         def listed() -> None:
-            launched = launches_ran()
+            launched = gpuless.current().launches
             with Operators(exact=exact) as operators:
                 run()
             self.elsewhere |= operators.found
-            if not operators.found and self.device != "cuda" and launches_ran() == launched:
+            if not operators.found and self.device != "cuda" and gpuless.current().launches == launched:
                 self.elsewhere.add("Python, without a kernel")
 
         return listed
 
     def _map(self, block: dict[str, Any], file: int, operand: Operand, near: int) -> torch.Tensor:
         if self.device == "emulator" and not self.mirrored and gpuless.available() is None:
-            raw = gpuless.guarded_file(file, block["bytes"], near)
+            raw = torch.from_numpy(gpuless.guarded_file(file, block["bytes"], near))
             written, constant = operand.written, operand.constant
             gpuless.mark_data(raw, block["start"], block["end"], written=written, constant=constant)
             return raw
@@ -187,7 +185,7 @@ class _Judged:
             self.bind(what)
             return {}
         if what["do"] == "coverage":  # of its file: an answer has a limit
-            ran = coverage.take().items()
+            ran = gpuless.current().coverage.take().items()
             own = ((n, name, here) for (file, n, name), here in ran if Path(file).resolve() == self.file.resolve())
             return {"coverage": list(itertools.islice(own, MOST_PLACES))}
         if what["do"] == "probe":
@@ -205,7 +203,7 @@ class _Judged:
             call.replayed() if what["do"] == "replayed" else call.unlaunched()
         if damage := scratch.damaged():
             raise RungError(damage)
-        told = {"atomics": gpuless.atomics_ran(), "unwritten": gpuless.unwritten_read()}
+        told = {"atomics": gpuless.current().atomics, "unwritten": str(gpuless.current().unwritten or "")}
         return {**told, "library": sorted(self.elsewhere) if what["do"] == "run" else []}
 
 
@@ -244,7 +242,7 @@ def main(settings: dict[str, Any]) -> None:
             answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
         except BaseException as error:
             answer = {"error": first_line(f"{type(error).__name__}: {error}")}
-        answer |= {"steps": gpuless.steps(), "tuned": pretended.tuned()}
+        answer |= {"steps": gpuless.current().steps, "tuned": pretended.tuned()}
         try:
             os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
         except OSError:  # the rung has closed it: an end without an answer is a failure

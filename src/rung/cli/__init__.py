@@ -19,7 +19,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rung import progress
+from rung import plugins, progress
 from rung.cli.ending import discard_output, exit_code_of, interrupted
 from rung.errors import RungError
 
@@ -39,7 +39,6 @@ GROUPS = {
         "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
         "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
         "count": ("count", "Requests, sectors and bank conflicts of a rung, by line, without a GPU."),
-        "mutate": ("mutate", "Which small changes to a right kernel does the checker miss?"),
         "export": ("export", "Export a rung: torch, the hub's kernels, KernelBench, LeetGPU, GPU MODE, flashinfer."),
     },
     "programs": {
@@ -54,8 +53,6 @@ GROUPS = {
         "score": ("score", "How likely texts are: log-probability, perplexity, bits per byte, as JSON lines."),
         "perplexity": ("score", "The perplexity of one text file, as a sentence."),
         "eval": ("eval_", "Tasks of lm-evaluation-harness: accuracy, perplexity."),
-        "convert": ("convert", "A checkpoint of nanoGPT or llm.c in Hugging Face's layout."),
-        "climb": ("climb", "The whole model, from the simplest kernels to the fastest decode."),
     },
     "measure": {
         "bench": ("bench", "How fast? Rungs and libraries, interleaved, checked in the same run."),
@@ -65,8 +62,6 @@ GROUPS = {
         "roofline": ("roofline", "How far are rungs from the hardware's ceilings? A chart and a table."),
         "results": ("results", "What was measured: list, filter, compare two machines or commits, export."),
         "report": ("report", "Everything known about every ladder, in one HTML file."),
-        "study": ("study", "Questions that need more than one figure: waves, fusion, precision, latency ..."),
-        "reproduce": ("reproduce", "The five documents' figures: theirs, ours, and the command of each."),
         "calibrate": ("calibrate", "This GPU's latencies and rates, from which times are predicted."),
         "doctor": ("doctor", "What works on this machine, what is missing, what to do."),
     },
@@ -76,7 +71,7 @@ VERBS = {verb: row for group in GROUPS.values() for verb, row in group.items()}
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
 COMPILING = (
-    "adopt", "climb", "check", "run", "mutate", "bench", "sweep", "profile", "inspect", "count", "draw", "calibrate",
+    "adopt", "check", "run", "bench", "sweep", "profile", "inspect", "count", "draw", "calibrate",
 )  # fmt: skip
 TELLING = {  # verbs that tell what they do from the first second, and their first step
     "check": "reading the file and the operation", "run": "reading the options", "adopt": "reading the file",
@@ -136,8 +131,8 @@ def _dispatch(words: list[str]) -> int:
         os.environ["RUNG_LADDERS"] = words[1]
         words = words[2:]
     verb = words[0]
-    if verb not in VERBS:
-        close = difflib.get_close_matches(verb, VERBS, n=1)
+    if verb not in (known := [*VERBS, *plugins.entries(plugins.COMMANDS)]):
+        close = difflib.get_close_matches(verb, known, n=1)
         suggestion = f" (did you mean {close[0]}?)" if close else ""
         raise RungError(f"there is no verb {verb!r}{suggestion}; `rung --help` lists them.")
     if verb == "cc":  # whose options are nvcc's
@@ -155,12 +150,20 @@ def _whole(words: list[str]) -> list[str]:
     ]
 
 
+def _function(verb: str) -> tuple[str, Callable[..., None]]:
+    """What a verb does, in a sentence, and its function; of rung's own, then of other packages'."""
+    if verb not in VERBS:
+        entry = plugins.entries(plugins.COMMANDS)[verb]
+        return plugins.summary(entry), entry.load()
+    module_name, summary = VERBS[verb]
+    module = importlib.import_module(f"rung.cli.{module_name}")
+    return summary, getattr(module, verb, None) or getattr(module, module_name)
+
+
 def _run(verb: str, words: list[str]) -> int:
     import typer
 
-    module_name, summary = VERBS[verb]
-    module = importlib.import_module(f"rung.cli.{module_name}")
-    function = getattr(module, verb, None) or getattr(module, module_name)
+    summary, function = _function(verb)
     from typer.core import TyperCommand
 
     Misuse: Any = typer.BadParameter.__base__  # also of unknown and missing options
@@ -227,13 +230,14 @@ def _ended_quietly(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _help() -> str:
-    width = max(map(len, VERBS))
+    others = {name: ("", plugins.summary(entry)) for name, entry in plugins.entries(plugins.COMMANDS).items()}
+    width = max(map(len, [*VERBS, *others]))
     wide = max(60, shutil.get_terminal_size().columns)
     what = "GPU kernels climbed one step at a time, their judge without a GPU, and language models that run on them."
     lines = textwrap.wrap(f"rung: {what}", wide)
     lines += ["", "usage: rung VERB ...      (`rung help VERB` shows a verb's options)"]
     indent = " " * (width + 4)
-    for group, verbs in GROUPS.items():
+    for group, verbs in {**GROUPS, **({"other packages": others} if others else {})}.items():
         lines += ["", group]
         for verb, (_, summary) in verbs.items():
             lines += textwrap.wrap(summary, wide, initial_indent=f"  {verb:<{width}}  ", subsequent_indent=indent)

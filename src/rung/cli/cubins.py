@@ -10,7 +10,7 @@ from rung.profile.cubins import Launch, read
 
 def check(path: Path, launch: Launch, *, json: bool) -> int:
     """Runs the kernel in several orders; prints what is wrong. The exit code."""
-    from gpuless import cubins
+    from gpuless import cubins, session
     from rung.show import document
 
     of, kernel, given = read(path, launch)
@@ -24,5 +24,5 @@ def check(path: Path, launch: Launch, *, json: bool) -> int:
         for one in found:
             print(f"{one['kind']}: {one['text']}")
         if not found:
-            print(f"{path}, kernel '{kernel}': no fault in {len(cubins.ORDERS)} orders; results were not compared.")
+            print(f"{path}, kernel '{kernel}': no fault in {len(session.ORDERS)} orders; results were not compared.")
     return int(bool(found))

@@ -200,11 +200,11 @@ def begin(device: str, dtype: str, ray: str | None, *, long: bool = False) -> No
 def _over_ray(
     how: dict[str, Any], texts: list[str], request: dict[str, Any], stops: tuple[list[str], bool], address: str
 ) -> Iterator[tuple[int, Completion]]:
+    from rung.models.batching.blocks import Job, over_ray
     from rung.models.family import read_config
-    from rung.models.load import find
+    from rung.models.folders import find
     from rung.models.options import Completion
     from rung.models.tokenizer import read_tokenizer
-    from rung.reproduce.parallel.blocks import Job, over_ray
 
     folder = find(how["model"], revision=how["revision"], offline=how["offline"])
     seed = secrets.randbits(32) if request["seed"] is None else request["seed"]

@@ -47,7 +47,9 @@ Args = Annotated[str, typer.Option(help="Of a .cubin: 'x:f32[16,64] out:f32[64]=
 Model = Annotated[
     str,
     typer.Option(
-        "--model", "-m", help="inner, gpt2[-medium|-large|-xl], an id of the hub (GPT-2, Llama, Qwen ...) or a folder."
+        "--model", "-m",
+        help="inner, gpt2[-medium|-large|-xl], an id of the hub (GPT-2, Llama, Qwen, Gemma 3 ...) or of a GGUF file "
+        "there (owner/name:Q8_0), a folder, a GGUF file, or a LoRA's folder.",
     ),
 ]
 ModelDevice = Annotated[
@@ -72,7 +74,7 @@ Draft = Annotated[
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Use only models that were downloaded before.")]
 Threads = Annotated[
-    int | None, typer.Option(help="CPU threads (default: one per processor, as long as more are faster).")
+    int | None, typer.Option(help="CPU threads (default: as many as help, at most one per processor).")
 ]
 Gpus = Annotated[int | None, typer.Option(help="Use this many GPUs of this machine.", min=1)]
 Ray = Annotated[

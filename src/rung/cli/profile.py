@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 def profile(
-    rung: Annotated[
-        str,
-        typer.Argument(
-            metavar="OP/RUNG", help="A rung; `all`: the rungs that the sources profile; `generate`: text generation."
-        ),
-    ],
+    rung: Annotated[str, typer.Argument(metavar="OP/RUNG", help="A rung; `generate`: text generation.")],
     file: options.File = None,
     vs: Annotated[str | None, typer.Option(help="Another rung to compare with.")] = None,
     shape: options.Shape = None,
@@ -39,17 +34,11 @@ def profile(
         Path | None, typer.Option(help="With generate: write a Chrome trace (open it in ui.perfetto.dev).")
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="With generate: include loading and compiling.")] = False,
-    limit: Annotated[float, typer.Option(min=1, help="With all: start nothing new after this many seconds.")] = 600.0,
-    again: Annotated[
-        bool, typer.Option("--again", help="With all: also rungs that have a row for their present code.")
-    ] = False,
     json: options.Json = False,
 ) -> None:
     """Nsight Compute's counters of one checked launch: throughput, occupancy, caches, conflicts, stalls.
 
     Clocks are left as they are. `rung profile generate` shows where a token's time goes, on a CPU too.
-
-    `rung profile all` keeps the counters of every rung that a source profiles (`rung reproduce` shows them).
 
     Examples: rung profile attention/13 --vs attention/14 · rung profile generate -m gpt2 --trace token.json
     """
@@ -57,9 +46,6 @@ def profile(
         from rung.profile.generation import profile as generation_of
 
         _generate(generation_of(model, device, plan, dtype, tokens, trace, whole=whole), trace, json)
-        return
-    if rung == "all":
-        _all(limit, again, json)
         return
     if device == "emulator":
         from rung.cli.count import of_rung
@@ -85,26 +71,6 @@ def profile(
         from rung.show import profile_tables
 
         console.show(profile_tables.counters(reports))
-
-
-def _all(limit: float, again: bool, json: bool) -> None:
-    """Profile rungs without a row, within the time limit; each row is stored at once."""
-    from rung.profile import atlas
-
-    chosen = atlas.planned()
-    chosen = chosen if again else atlas.missing(chosen)
-    rows = []
-    for row in atlas.collect(chosen, limit, lambda text: console.note(f"  {text}")):
-        rows.append(row)
-        if row.verdict != "ok":
-            console.note(f"  {row.what} {row.dtype} {row.shape}: {row.reason}")
-    if json:
-        console.print_json([row.as_json() for row in rows])
-    else:
-        right = sum(row.verdict == "ok" for row in rows)
-        print(f"{right} of {len(chosen)} profiled; `rung reproduce` shows them next to the sources' figures.")
-    if any(row.verdict != "ok" for row in rows):
-        raise typer.Exit(1)
 
 
 def _generate(found: Found, path: Path | None, json: bool) -> None:

@@ -121,7 +121,7 @@ def _scores(
         from rung.models.load import load
 
         return (one.as_json() for one in load(**how).scores(texts, **scoring))
-    from rung.reproduce.parallel.blocks import Job, over_gpus, over_ray
+    from rung.models.batching.blocks import Job, over_gpus, over_ray
 
     job = Job(how, "score", scoring)
     found = over_gpus(job, texts, gpus) if ray is None and gpus else over_ray(job, texts, ray or "auto")

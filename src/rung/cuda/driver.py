@@ -270,3 +270,9 @@ class CudaModule:
                 )
             self._constants[symbol] = (address, int(size))
         return self._constants[symbol]
+
+
+def occupy_stream(cycles: int) -> None:
+    """Occupies the current stream for this many cycles of the GPU's clock, so that work that does not wait for it is
+    noticed."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]

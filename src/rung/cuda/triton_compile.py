@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from gpuless.program import pretended
+from rung.cuda import pretended
 
 CAPABILITY = 90
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuless.base.expressions import evaluate_int, names_in
+from rung import plugins
 from rung.dtypes import ELEMENTS
 from rung.dtypes import dtype as named
 from rung.errors import RungError
@@ -25,11 +26,12 @@ VERSION = 1
 
 def export(rung: Rung, to: str, folder: Path) -> list[Path]:
     """Write the rung into the folder; returns the files."""
-    if to not in TARGETS:
-        raise RungError(f"--to {to} is not known; use one of {', '.join(TARGETS)}.")
+    others = plugins.entries(plugins.EXPORTS)
+    if to not in TARGETS and to not in others:
+        raise RungError(f"--to {to} is not known; use one of {', '.join([*TARGETS, *others])}.")
     if folder.exists() and any(folder.iterdir()):
         raise RungError(f"{folder} is not empty; name another folder.")
-    texts = TARGETS[to](rung)
+    texts = TARGETS[to](rung) if to in TARGETS else others[to].load()(rung)
     made = []
     for name, text in texts.items():
         path = folder / name

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from gpuless.base import files
-from gpuless.program import triton
+from rung.cuda import triton
 from rung.dtypes import DTYPES, ELEMENTS, name_of
 from rung.errors import RungError
 from rung.operation import MORE_LADDERS, Case, Cost, Operand, Operation, Tensors, Values

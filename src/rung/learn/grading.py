@@ -14,12 +14,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+import gpuless
 from gpuless import machine, timing
 from gpuless.base.expressions import evaluate
-from gpuless.counts.counters import TRACED, Launched, traced
+from gpuless.counts.counters import Launched
 from gpuless.counts.counters_explained import figures, judge_goals
 from gpuless.facts import gpus
 from gpuless.launch import Build
+from gpuless.session import ORDERS
 from rung import __version__
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
@@ -200,7 +202,7 @@ class _Trial:
         for operand in self.of.operands if number % 2 else ():
             if operand.nullable:
                 given.pop(operand.name, None)
-        asked = machine.Asked(order=number % 3, seed=number, races=True, seconds=SECONDS, poison=1)
+        asked = gpuless.Settings(order=ORDERS[number % 3], seed=number, check_races=True, seconds=SECONDS)
         ran = self._run(rung, values, given, asked, tuning)
         self.done += 1
         used = {name: array.astype(np.float64) for name, array in given.items() if name in rung.binds}
@@ -235,7 +237,7 @@ class _Trial:
         return replace(found, says=says)
 
     def _run(
-        self, rung: CudaRung, values: Values, given: Any, asked: machine.Asked, tuning: dict[str, int] | None = None
+        self, rung: CudaRung, values: Values, given: Any, asked: gpuless.Settings, tuning: dict[str, int] | None = None
     ) -> Ran:
         self.block = next(iter(rung.launches(values, self.dtype, tuning)))[1].block
         given = {n: a for n, a in given.items() if n in rung.binds}
@@ -245,9 +247,9 @@ class _Trial:
         """Of a right kernel: is it as fast as it should be?"""
         rung, values = CudaRung(self.of, self.path), self.of.complete(self.exercise.dims)
         given = operations.inputs(self.of, values, self.dtype, 1)
-        machine.library().rung_machine_cold()
-        with traced():
-            ran = self._run(rung, values, given, machine.Asked(seconds=SECONDS, counts=True, room=TRACED))
+        machine.clear_caches()
+        with gpuless.current().traced():
+            ran = self._run(rung, values, given, gpuless.Settings(seconds=SECONDS, counters=True))
         memory = [Tensor(t.name, t.values.shape, t.values.itemsize, t.values.ctypes.data) for t in ran.tensors]
         shape = ",".join(f"{d}={values[d]}" for d in self.of.dims)
         counted = Counted(rung.full_name, self.dtype.name, shape, ran.launched, {}, memory=memory)
@@ -304,9 +306,9 @@ class _Trial:
         given = operations.inputs(self.of, values, self.dtype, 1)
         given = {name: array for name, array in given.items() if name in rung.binds}
         sets = timing.sets_of(sum(array.nbytes for array in given.values()))
-        with timing.predicted(gpus.USUAL, sets) as launches:
-            run(rung, values, self.dtype, given, machine.Asked(seconds=SECONDS))
-        return sum(timing.microseconds(gpus.usual(), played) for played in launches)
+        with gpuless.current().predicted(gpus.USUAL, sets) as launches:
+            run(rung, values, self.dtype, given, gpuless.Settings(seconds=SECONDS))
+        return sum(timing.microseconds(gpus.usual(), one) for one in launches)
 
     def _missed(self, counted: str) -> Symptom:
         aim = self.exercise.aim or self.exercise.goal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -13,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuless import machine, timing
+import gpuless
+from gpuless import machine
 from gpuless.base.expressions import evaluate_int
 from gpuless.compile import nvrtc
-from gpuless.counts import counters
 from gpuless.counts.counters import Launched
-from gpuless.facts import limits
+from gpuless.session import require_fit
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import EmulatorFault, RungError
 from rung.operation import Operand, Values
@@ -65,7 +64,7 @@ def run(
     values: Values,
     dtype: Dtype,
     given: Arrays,
-    asked: machine.Asked,
+    settings: gpuless.Settings,
     tuning: dict[str, int] | None = None,
 ) -> Ran:
     """One call of the rung at this shape. With counts, requests of the first block are traced for drawings."""
@@ -87,40 +86,22 @@ def run(
     regions = [t.region for t in every if t.values.nbytes]
     ran = Ran({}, {}, tensors=every)
     calls = list(rung.calls(passed, names))
-    with counters.recorded() as ran.launched:
-        for number, (kernel, config, arguments) in enumerate(calls):
+    session = gpuless.current()
+    session.unwritten = None
+    with session.recorded() as ran.launched:
+        for kernel, config, arguments in calls:
             program = machine.program(build, kernel)
-            _admit(rung, program, config)
-            later = calls[number + 1 :]
-            how = asked._replace(followed=any(c.pdl for _, c, _ in later))
+            of = program.resources
+            require_fit(program.kernel, machine.ARCH, config, of.static_shared, of.registers)
+            if any(c.pdl for _, c, _ in calls):
+                session.expect_dependent()
             packed = [_packed(*a) for a in arguments]
-            execute = functools.partial(machine.run, program, config, variables, packed, how, regions)
-            if timing.recording():
-                timing.run(program, config, execute)
-                continue
-            execute()
-            ran.unwritten = ran.unwritten or machine.unwritten(program, config)
-            if config.pdl and not any(
-                n for (n, _), i in zip(program.tally(), program.instructions, strict=True) if i.name == "ACQBULK"
-            ):
-                text = f"kernel '{kernel}' is launched with pdl, and no thread waits for the kernel before it."
-                raise EmulatorFault("async", text, {"kernel": kernel})
-            if asked.counts:
-                counters.collect(program, config)
+            session.execute(program, config, variables, packed, regions, settings=settings)
+            ran.unwritten = ran.unwritten or session.unwritten
     outputs = [o.name for o in operation.operands if o.written and o.name in tensors]
     ran.outputs = {name: tensors[name].values for name in outputs}
     ran.unset = {name: _unset(array) for name, array in ran.outputs.items()}
     return ran
-
-
-def _admit(rung: CudaRung, program: machine.Program, config: Any) -> None:
-    here = limits.limits(machine.ARCH)
-    static = program.resources.static_shared
-    if static > limits.DEFAULT_SHARED:
-        text = f"{program.kernel} declares {static} bytes of shared memory; {limits.DEFAULT_SHARED} is the most."
-        raise EmulatorFault("shared", text)
-    if reason := limits.refusal(here, config, program.resources.registers, static):
-        raise RungError(f"{program.kernel} cannot be launched: {reason}.")
 
 
 def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays) -> Tensor:

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 from gpuless.base import files
 from gpuless.base.expressions import evaluate_int
 from gpuless.base.files import shown
+from rung import plugins
 from rung.errors import RungError
 from rung.models.rope import Rope
 
@@ -187,7 +188,6 @@ class Family:
     steps: Any = None
     compiled: bool = False
     serves: tuple[str, ...] = ()  # further types of model
-    checkpoints: str = ""  # the module that converts other trainers' checkpoints to a folder
 
 
 # ---- tensors by transformers' names ---------------------------------------------------------------------------------
@@ -241,7 +241,8 @@ def product(
 
 
 def _roots() -> list[Path]:
-    return [HERE, *(Path(root) for root in os.environ.get("RUNG_FAMILIES", "").split(os.pathsep) if root)]
+    named = (Path(root) for root in os.environ.get("RUNG_FAMILIES", "").split(os.pathsep) if root)
+    return [HERE, *plugins.folders(plugins.FAMILIES), *named]
 
 
 def known() -> list[str]:

@@ -25,28 +25,32 @@ from rung.models import tokenizer as tokenizers_of
 from rung.models.family import Config, parse_config
 from rung.models.rope import Rope
 from rung.models.tensors import GGUF, read_blocks, require_file
-from rung.models.weights import expected
+from rung.models.weights import expected, items
 
 MAGIC = b"GGUF"
 HEADER = 1 << 26  # bytes of a header at most
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 CONTROL, DEFINED = 3, 4  # kinds of tokens
-# config.json's names of what a file's fields say; each family reads its own. An architecture is a type of model.
+# config.json's names of what a file's fields say; each family reads its own.
 FIELDS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
     "num_attention_heads": "attention.head_count",
     "num_key_value_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
     "intermediate_size": "feed_forward_length", "n_inner": "feed_forward_length",
     "max_position_embeddings": "context_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-    "layer_norm_epsilon": "attention.layer_norm_epsilon", "rope_theta": "rope.freq_base",
-    "sliding_window": "attention.sliding_window",
+    "layer_norm_epsilon": "attention.layer_norm_epsilon", "norm_epsilon": "attention.layer_norm_epsilon",
+    "rope_theta": "rope.freq_base", "rope_local_base_freq": "rope.freq_base_swa",
+    "sliding_window": "attention.sliding_window", "query_pre_attn_scalar": "attention.key_length",
 }  # fmt: skip
-ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3")
+ARCHITECTURES = {"gpt2": "gpt2", "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text",
+                 "starcoder2": "starcoder2"}  # and the type of model in config.json  # fmt: skip
+LONGEST_PIECE = 1024  # characters of a token that is made by merges
 _WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 # How a text is divided before its bytes are merged: an expression, digits, or GPT-2's own way.
 DIVISIONS = {
-    "gpt-2": "", "gpt2": "", "smollm": "digits", "llama-bpe": _WORD % r"\p{N}{1,3}", "qwen2": _WORD % r"\p{N}",
+    "gpt-2": "", "gpt2": "", "smollm": "digits", "starcoder": "digits", "llama-bpe": _WORD % r"\p{N}{1,3}",
+    "qwen2": _WORD % r"\p{N}",
 }  # fmt: skip
 
 
@@ -77,8 +81,12 @@ def convert(source: Path, folder: Path) -> Config:
         made = None if beside(source) else _tokenizer(source, fields)
     except RungError:
         raise
-    except Exception:  # whatever a broken file causes
-        raise RungError(f"{source} is cut off, or its fields are not those of a model; fetch it again.") from None
+    except KeyError as error:
+        what = f"lacks {shown(error.args[0])}, or has a kind of value that is unknown"
+        raise RungError(f"{source} {what}; fetch it again.") from None
+    except Exception as error:  # whatever else a broken file causes
+        what = "is cut off, or its fields are not those of a model" + (f" ({str(error)[:80]})" if str(error) else "")
+        raise RungError(f"{source} {what}; fetch it again.") from None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in beside(source):
@@ -101,6 +109,7 @@ class _Bytes:
 
     def __init__(self, content: bytes) -> None:
         self.content, self.at = content, 0
+        self.reading = ""  # the name of the field
 
     def number(self, form: str) -> Any:
         (value,) = struct.unpack_from(f"<{form}", self.content, self.at)
@@ -112,7 +121,7 @@ class _Bytes:
 
     def raw(self, count: int) -> bytes:
         if count > len(self.content) - self.at:
-            raise ValueError
+            raise ValueError(f"it ends within the field {shown(self.reading)}" if self.reading else "")
         self.at += count
         return self.content[self.at - count : self.at]
 
@@ -140,7 +149,7 @@ def _header(source: Path) -> tuple[dict[str, Any], Tensors]:
     count, pairs = content.number("Q"), content.number("Q")
     fields, tensors = dict[str, Any](), Tensors()
     for _ in range(pairs):
-        name = content.text()
+        content.reading = name = content.text()
         fields[name] = content.value(content.number("I"))
     for _ in range(count):
         name, rank = content.text(), content.number("I")
@@ -162,12 +171,12 @@ def _config(source: Path, fields: Mapping[str, Any], tensors: Tensors) -> tuple[
     found: dict[str, Any] = {name: fields.get(f"{kind}.{key}") for name, key in FIELDS.items()}
     found = {name: value for name, value in found.items() if value is not None}
     found |= {
-        "model_type": kind, "vocab_size": tensors["token_embd.weight"][0][0],
+        "model_type": ARCHITECTURES[kind], "vocab_size": tensors["token_embd.weight"][0][0],
         "tie_word_embeddings": "output.weight" not in tensors, "bos_token_id": _token(fields, "bos"),
         "eos_token_id": sorted({id for name in ("eos", "eot", "eom") if (id := _token(fields, name)) is not None}),
     }  # fmt: skip
-    if "sliding_window" in found:
-        found["model_type"] = "mistral" if kind == "llama" else kind
+    if "sliding_window" in found and kind == "llama":
+        found["model_type"] = "mistral"
     if kind in ("llama", "qwen2", "qwen3"):  # biases are those that the file has
         names = {"attention_bias": "attn_output", "mlp_bias": "ffn_down"}
         found |= {field: f"blk.0.{name}.bias" in tensors for field, name in names.items()}
@@ -218,6 +227,8 @@ def _index(source: Path, config: Config, fields: Mapping[str, Any], tensors: Ten
     left = set(tensors) - {"rope_freqs.weight"}
     transposed = {spec.name.format(i=i) for spec in config.family.tensors(config) if spec.transposed
                   for i in range(config.layers)}  # fmt: skip
+    # What a family adds to the numbers of its own files is in these already.
+    less = {name: item.spec.plus for item in items(config) for name, *_ in item.files(config)}
     for name, shape in expected(config).items():
         here = names.get_name(prefix + name, (".weight", ".bias")) or names.get_name(name, (".weight", ".bias"))
         if here not in tensors:
@@ -227,7 +238,7 @@ def _index(source: Path, config: Config, fields: Mapping[str, Any], tensors: Ten
         if stored != (shape[::-1] if turned else shape):
             raise RungError(f"{source}: tensor {shown(here)} has shape {stored}, but its fields require {shape}.")
         heads = {"attn_q": config.NH, "attn_k": config.NKV}.get(here.split(".")[-2], 0) if kind == "llama" else 0
-        found[prefix + name] = [list(stored), format, at, turned, heads]
+        found[prefix + name] = [list(stored), format, at, turned, heads, less.get(name, 0.0)]
         left.discard(here)
     if left:
         raise RungError(f"{source}: tensor {shown(min(left))} has no place in a {config.family.title} of its fields.")
@@ -286,7 +297,7 @@ def _merges(vocabulary: Mapping[str, int], scores: list[float]) -> list[tuple[st
     found = [
         (scores[id], token[:at], token[at:])
         for token, id in vocabulary.items()
-        for at in range(1, len(token))
+        for at in range(1, len(token) if len(token) <= LONGEST_PIECE else 0)
         if token[:at] in vocabulary and token[at:] in vocabulary
     ]
     found.sort(key=lambda one: -one[0])

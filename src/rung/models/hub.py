@@ -48,6 +48,28 @@ def fetch(model: str, *, revision: str | None = None, offline: bool = False) -> 
     raise RungError(f"model {model!r} holds neither {tensors.SAFETENSORS} nor {tensors.BIN}; choose another model.")
 
 
+PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # of a file in several
+
+
+def fetch_gguf(model: str, *, revision: str | None = None, offline: bool = False) -> Path:
+    """The GGUF file of `owner/name:Q8_0`: the one in that repository whose name has this format."""
+    name, _, format = model.partition(":")
+    if not ID.fullmatch(name) or not re.fullmatch(r"[\w.-]{1,64}", format):
+        raise RungError(f"{model!r} is not an id of a GGUF file; give one such as owner/name:Q8_0.")
+    download = _Download(name, model, revision, offline)
+    there = [file for file in download.files() if file.lower().endswith(".gguf")]
+    wanted = re.compile(rf"(^|[^A-Za-z0-9]){re.escape(format)}([^A-Za-z0-9_]|$)", re.IGNORECASE)
+    found = [file for file in there if wanted.search(Path(file).name.removesuffix(".gguf"))]
+    if len(found) != 1 or PART.search(found[0]):
+        held = ", ".join(sorted(Path(file).name for file in there)[:12]) or "no GGUF file"
+        divided = bool(found) and PART.search(found[0])
+        what = "divides that file into several" if divided else f"has {len(found)} files of the format {format}"
+        raise RungError(f"model {name!r} {what}; it holds {held}.")
+    path = download.get(found[0])
+    assert path is not None
+    return path
+
+
 class _OneLine(logging.Filter):
     """Replaces the library's two lines per attempt with one that explains the wait."""
 
@@ -66,6 +88,26 @@ class _Download:
         if not any(isinstance(present, _OneLine) for present in attempts.filters):
             attempts.addFilter(_OneLine())
         self.home, self.model, self.revision, self.offline = home, model, revision, offline
+
+    def files(self) -> list[str]:
+        """The names of the model's files: all of them, or those in the cache where rung is offline."""
+        from huggingface_hub import HfApi, errors, snapshot_download
+
+        if not (self.offline or _offline_by_environment()):
+            if not _in_reach():
+                raise self._absent()
+            try:
+                return list(HfApi().list_repo_files(self.home, revision=self.revision))
+            except errors.RepositoryNotFoundError:
+                raise RungError(f"model {self.model!r} is not on the hub; check it.") from None
+            except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as error:
+                first = first_line(error)
+                raise RungError(f"model {self.model!r} could not be looked up ({first}); try again later.") from None
+        try:
+            folder = Path(snapshot_download(self.home, revision=self.revision, local_files_only=True))
+        except (errors.LocalEntryNotFoundError, OSError):
+            raise self._absent() from None
+        return [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
 
     def get(self, file: str) -> Path | None:
         """The file's place in the cache; None where the model has no such file."""

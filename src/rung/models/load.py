@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import hashlib
-import importlib
 import json
-import shutil
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack, overload
+from typing import Any, NoReturn, TypedDict, Unpack, overload
 
 import torch
 
-from gpuless.base import files
 from gpuless.base.processors import processors
 from rung.errors import RungError
 from rung.models.activations import capture
@@ -29,107 +25,17 @@ from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Piece, Request, Transcript
 from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.models.drafts import NGRAM, drafting
-from rung.models.family import find as find_family
-from rung.models.family import known, read_config, requested
+from rung.models.family import read_config, requested
+from rung.models.folders import find
 from rung.models.generate import Run
-from rung.models.operations import PLANS, WINDOWED, plan_rungs, roles
 from rung.models.options import Completion, Options, Prompt
-from rung.models.plan import ALIASES, DEVICES, DTYPES, Plan
+from rung.models.plans import make_plan
 from rung.models.sampling import Sampling
 from rung.models.score import Score, Text, scores, spans
-from rung.models.tensors import ADAPTER, plain_torch, read_adapter
+from rung.models.tensors import plain_torch
 from rung.models.tokenizer import Tokenizer, read_tokenizer
 from rung.models.transformer import PlanScorer, Transformer
 from rung.models.weights import weights_of
-
-if TYPE_CHECKING:
-    from rung.rungs.base import Device
-
-
-CACHES = ("int8",)  # formats of keys and values other than the dtype
-BEST_SWAPS = {"decode", "sample"}  # ladders whose rungs can be chosen with the plan best
-
-
-def make_plan(
-    device: str,
-    dtype: str | torch.dtype,
-    name: str | None,
-    kernels: Mapping[str, str],
-    threads: int | None = None,
-    window: int | None = None,
-    global_tokens: int = 0,
-    cache: str | None = None,
-) -> Plan:
-    """The plan for a device, by name, with single rungs replaced by `kernels`; auto is a GPU if there is one. With a
-    `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
-    With the `cache` int8 keys and values of many texts are kept in 8 bits.
-    """
-    if device not in DEVICES:
-        raise RungError(f"device {device!r} is not known; use one of {', '.join(DEVICES)}.")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = str(dtype).removeprefix("torch.")
-    dtype = ALIASES.get(dtype, dtype)
-    if dtype not in DTYPES:
-        raise RungError(f"dtype {dtype!r} is not known; use one of {', '.join(DTYPES)}.")
-    if name is not None and name not in PLANS:
-        raise RungError(f"there is no plan {name!r}; there are {', '.join(PLANS)}.")
-    if window is not None and window < 1:
-        raise RungError(f"the window is {window}; it must be at least 1, the token itself.")
-    if global_tokens < 0 or (global_tokens and window is None):
-        raise RungError(f"{global_tokens} tokens cannot be global; give 0 or more, together with a window.")
-    if cache not in (None, *CACHES):
-        raise RungError(f"the cache {cache!r} is not known; use {', '.join(CACHES)}, or leave it out for the dtype's.")
-    if device == "cpu":
-        if cache is not None:
-            raise RungError(f"the cache {cache} is available only on a GPU; choose another device, or leave it out.")
-        from rung.models.cpu.plan import CpuPlan  # imported only when needed, since imports take time
-
-        if kernels or name not in (None, "torch"):
-            raise RungError("The CPU runs no rungs; choose the device emulator or cuda to choose plans and kernels.")
-        return CpuPlan(dtype, threads, window, global_tokens)
-    if device == "cuda" and name is None:
-        if window is not None:
-            name = WINDOWED
-        elif set(kernels) <= BEST_SWAPS:
-            name = "best"
-    if name == "best":
-        from rung.models.gpu.engine import GpuPlan
-
-        if window is not None:
-            raise RungError(f"the plan best attends to all tokens; choose the plan {WINDOWED} for a window.")
-        other = [operation for operation in kernels if operation not in BEST_SWAPS]
-        if other:
-            raise RungError(
-                f"the plan best runs whole steps and swaps decode and sample, not {other[0]}; choose another plan."
-            )
-        return GpuPlan("cuda" if device == "cuda" else "emulator", dtype, kernels, cache=cache)
-    if cache is not None:
-        raise RungError(f"the cache {cache} needs the plan best; choose that plan, or leave the cache out.")
-    from rung.models.ladder_plan import LadderPlan
-
-    known = [role.name for role in roles().values() if role.swaps]
-    unknown = [operation for operation in kernels if operation not in known]
-    if unknown:
-        raise RungError(f"the model has no operation {unknown[0]!r}; it has {', '.join(known)}.")
-    if window is not None and kernels.keys() & {"attention", "softmax"}:
-        raise RungError("with a window attention runs on local_attention; swap its rung, or leave the window out.")
-    if window is None and "local_attention" in kernels:
-        raise RungError("local_attention needs a window; give a window, or swap attention.")
-    name = name or "naive"
-    table = plan_rungs(name, global_tokens)
-    left_out = {o: roles()[o].parts for o in table if kernels.keys() & set(roles()[o].parts)}
-    rungs = {o: rungs for o, rungs in table.items() if o not in left_out}
-    on: Device = "cuda" if device == "cuda" else "emulator"
-    plan = LadderPlan(on, dtype, name, {**rungs, **kernels}, window, global_tokens)
-    for operation in left_out.keys() - kernels.keys():
-        swapped = " and ".join(part for part in left_out[operation] if part in kernels)
-        plan.note(f"{operation} is left out, so that the rung given for {swapped} is used.")
-    return plan
-
-
-CONVERTED = 4  # checkpoints of other trainers that are kept in converted form
-INNER = Path(__file__).parent / "inner"
 
 
 class Keywords(TypedDict, total=False):
@@ -525,7 +431,8 @@ def load(
 
     `model` is "inner" (the small one in this package), a folder in Hugging Face's layout, a GGUF file, a checkpoint of
     nanoGPT (ckpt.pt) or llm.c (.bin), the folder of a LoRA adapter that peft saved (its base model is found by the name
-    there), or an id of the hub such as "gpt2"; "random:gpt2" has random weights of that size, and no tokenizer.
+    there), an id of the hub such as "gpt2", or of a GGUF file there: "owner/name:Q8_0"; "random:gpt2" has random
+    weights of that size, and no tokenizer.
     `device` is auto (a GPU where there is one), cpu, cuda or emulator: the CUDA kernels without a GPU. `dtype` is a
     name such as "bfloat16", or torch's own. `plan` names
     the rungs for the operations, and `kernels` replaces single rungs ({"attention": "5"}); the CPU runs no rungs. With
@@ -554,70 +461,3 @@ def load(
         )  # fmt: skip
         transformer.drafting = drafting(smaller.transformer if smaller else None, transformer)
     return Model(transformer, folder, str(model), time.perf_counter() - began)
-
-
-def find(model: str, *, revision: str | None = None, offline: bool = False) -> Path:
-    """The folder of a model, fetched from the hub if it is an id of a model there."""
-    if model == "inner":
-        return INNER
-    if not model.strip():
-        raise RungError("the model's name is empty; name a folder, an id of the hub, or inner.")
-    path = Path(model).expanduser()
-    if path.is_dir():
-        return path if (path / "config.json").exists() or not (path / ADAPTER).is_file() else _adapt(path, offline)
-    if path.exists():
-        return _convert(path)
-    if model.startswith((".", "/", "~")) or model.count("/") > 1:
-        raise RungError(f"there is no folder {model}; check the path.")
-    from rung.models import hub
-
-    return hub.fetch(model, revision=revision, offline=offline)
-
-
-def _convert(checkpoint: Path) -> Path:
-    """The folder for another program's file, made once for each state of it and its tokenizer."""
-    from rung.models import gguf
-
-    module: Any = gguf
-    if not gguf.is_gguf(checkpoint):
-        module = importlib.import_module(next(filter(None, (find_family(kind).checkpoints for kind in known()))))
-    status = checkpoint.stat()
-    state = f"{checkpoint.resolve()} {status.st_size} {status.st_mtime_ns}".encode()
-    for file in module.beside(checkpoint):
-        content = files.read_bytes(file)
-        state += f" {file.name} {len(content)} ".encode() + content
-    return _cached_folder(state, lambda folder: module.convert(checkpoint, folder))
-
-
-def _adapt(adapter: Path, offline: bool) -> Path:
-    """The folder of an adapter's base model with the adapter's files: links to both."""
-    name = read_adapter(adapter)["base_model_name_or_path"]
-    if (Path(name).expanduser() / ADAPTER).exists():
-        raise RungError(f"{adapter / ADAPTER} names {name}, which is an adapter itself; name the model that it adapts.")
-    base = find(name, offline=offline)
-
-    def link(folder: Path) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for file in (*base.iterdir(), *adapter.glob("adapter_*")):
-                (folder / file.name).unlink(missing_ok=True)
-                (folder / file.name).symlink_to(file.resolve())
-        except OSError as error:
-            raise RungError(f"{folder} cannot be written ({error.strerror}); set RUNG_CACHE to another.") from None
-
-    return _cached_folder(f"{base.resolve()} {adapter.resolve()}".encode(), link)
-
-
-def _cached_folder(state: bytes, make: Callable[[Path], Any]) -> Path:
-    """The cache's folder for a state of files, made if it is not there."""
-    from gpuless.base.disk_cache import cache_folder
-
-    folder = cache_folder() / "checkpoints" / hashlib.sha256(state).hexdigest()[:24]
-    if not (folder / "config.json").is_file():
-        make(folder)
-    folder.touch()
-    # Each state of a checkpoint is as large as the model: those used last are kept.
-    kept = sorted((one for one in folder.parent.iterdir() if one.is_dir()), key=lambda one: -one.stat().st_mtime_ns)
-    for old in kept[CONVERTED:]:
-        shutil.rmtree(old, ignore_errors=True)
-    return folder

@@ -36,6 +36,7 @@ class Options:
     batch_size: int | None = None  # texts of this run at a time; None: as many as there are slots
     logit_bias: tuple[tuple[int, float], ...] = ()  # added to the logits of these tokens
     schema: str | None = None  # a JSON schema that the text follows
+    trigger: str = ""  # the schema is followed after this text; what comes before and behind is free
 
     def __post_init__(self) -> None:
         """Types and ranges are checked here alone, whichever way the options came."""

@@ -201,19 +201,20 @@ class Gguf:
         try:
             found = files.read_json(index, "remove the folder")
             self.path, self._places = Path(found["file"]), found["tensors"]
-            self.shapes = {n: tuple(s[::-1] if turned else s) for n, (s, _, _, turned, _) in self._places.items()}
+            self.shapes = {n: tuple(s[::-1] if turned else s) for n, (s, _, _, turned, *_) in self._places.items()}
         except (OSError, ValueError, KeyError, TypeError):
             raise RungError(f"{index} is not an index of a GGUF file; remove its folder.") from None
         require_file(self.path)
 
     def read(self, name: str) -> torch.Tensor:
-        shape, format, at, turned, heads = self._places[name]
+        shape, format, at, turned, heads, less = self._places[name]
         try:
             tensor = read_blocks(self.path, tuple(shape), format, at)
         except Exception:  # a format that is unknown, or a file that is cut off
             raise RungError(f"{self.path}: tensor {shown(name)} cannot be read; fetch it again.") from None
         if heads:  # llama.cpp turns neighbouring channels, Hugging Face's files the halves of a head
             tensor = tensor.view(heads, -1, 2, *shape[1:]).transpose(1, 2).reshape(shape)
+        tensor = tensor - less if less else tensor
         return tensor.t() if turned else tensor
 
 
@@ -237,9 +238,13 @@ class Adapted:
 
 def adapted(found: Sequence[TensorFile], folder: Path) -> list[TensorFile]:
     """The files with the matrices of the folder's LoRA adapter added."""
-    settings = read_adapter(folder)
-    whole = folder / "adapter_model.safetensors"
+    settings, home = read_adapter(folder), (folder / ADAPTER).resolve().parent  # messages name the user's files
+    whole = home / "adapter_model.safetensors"
+    if not whole.is_file() and not whole.with_suffix(".bin").is_file():
+        raise RungError(f"{home} has neither adapter_model.safetensors nor adapter_model.bin; save the adapter again.")
     parts = Safetensors(whole) if whole.is_file() else Pickled(whole.with_suffix(".bin"))
+    if not parts.shapes:
+        raise RungError(f"{parts.path} holds no matrices; save the adapter again.")
     halves = dict[str, dict[str, torch.Tensor]]()
     for key in parts.shapes:
         named = re.fullmatch(r"base_model\.model\.(.+)\.lora_([AB])\.weight", key)
@@ -249,7 +254,7 @@ def adapted(found: Sequence[TensorFile], folder: Path) -> list[TensorFile]:
     shapes = {name: shape for file in found for name, shape in file.shapes.items()}
     places, alphas = dict[str, tuple[float, torch.Tensor, torch.Tensor]](), settings.get("alpha_pattern") or {}
     if not all(re.fullmatch(r"[\w.]+", pattern) for pattern in alphas):
-        raise RungError(f"{folder / ADAPTER} has expressions in alpha_pattern; merge that adapter with peft.")
+        raise RungError(f"{home / ADAPTER} has expressions in alpha_pattern; merge that adapter with peft.")
     for module, both in halves.items():
         # Files of some models leave out the first part of a name.
         place = next((p for p in (f"{module}.weight", f"{module.partition('.')[2]}.weight") if p in shapes), "")
@@ -259,7 +264,8 @@ def adapted(found: Sequence[TensorFile], folder: Path) -> list[TensorFile]:
         if settings.get("fan_in_fan_out"):
             a, b = b.t(), a.t()
         if shapes.get(place) != (len(b), a.shape[1]):
-            raise RungError(f"{parts.path}: module {shown(module)} fits no matrix of its base model, {found[0].path}.")
+            base = found[0].path.resolve()
+            raise RungError(f"{parts.path}: module {shown(module)} fits no matrix of its base model, {base}.")
         rank = min(a.shape[0], b.shape[1])
         alpha = next((n for p, n in alphas.items() if f".{module}".endswith(f".{p}")), settings["lora_alpha"])
         places[place] = (alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank), a, b)
@@ -274,7 +280,8 @@ def read_adapter(folder: Path) -> dict[str, Any]:
         raise RungError(f"{folder / ADAPTER} cannot be read ({error.strerror}); save the adapter again.") from None
     kinds = {"peft_type": str, "lora_alpha": int | float, "base_model_name_or_path": str}
     plain = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in kinds.items())
-    if not plain or found["peft_type"] != "LORA":
+    rank = found.get("r", 8) if isinstance(found, dict) else 0
+    if not plain or found["peft_type"] != "LORA" or type(rank) is not int or rank < 1:
         raise RungError(f"{folder / ADAPTER} does not describe a LoRA of a base model; save the adapter with peft.")
     return dict(found)
 

@@ -103,6 +103,12 @@ class Tokenizer:
         found: int | None = self._tokenizer.token_to_id(text)
         return found
 
+    @property
+    def unknown(self) -> str | None:
+        """The token for what the vocabulary has not, if there is one."""
+        found: str | None = getattr(self._tokenizer.model, "unk_token", None)
+        return found
+
     @cached_property
     def added(self) -> frozenset[int]:
         """Special tokens, and others that are taken as they are spelled."""
@@ -193,4 +199,5 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         _pass_on(error)
         origin, problem = whole if whole.is_file() else vocab, " ".join(str(error).split())[:200]
         raise RungError(f"{origin} cannot be read as a tokenizer ({problem}); fetch it again.") from None
-    raise RungError(f"{folder} has no tokenizer: put tokenizer.json there, or vocab.json and merges.txt.")
+    home = (folder / "config.json").resolve().parent  # of an adapter's base model
+    raise RungError(f"{home} has no tokenizer: put tokenizer.json there, or vocab.json and merges.txt.")

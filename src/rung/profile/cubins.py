@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gpuless
 from rung.errors import RungError
 
 
@@ -48,17 +49,15 @@ def _three(text: str) -> tuple[int, int, int]:
 
 
 def count(path: Path, launch: Launch) -> Any:
-    """What a launch asks of memory."""
-    import torch
+    """Counts the memory traffic of a launch."""
+    import numpy as np
 
-    from gpuless import module
-    from gpuless.counts import counters
     from rung.profile.counted import Counted
     from rung.profile.emulated import PATIENCE
 
     of, kernel, given = read(path, launch)
-    arrays = [one.made(torch.Generator().manual_seed(0), aligned=True) for one in given]
-    with counters.recorded() as launches, module.under(counters=True, poison=False, seconds=PATIENCE):
+    arrays = [one.made(np.random.default_rng(0), aligned=True) for one in given]
+    with gpuless.current().recorded() as launches, gpuless.under(counters=True, poison=False, seconds=PATIENCE):
         arguments = [one.argument(array) for one, array in zip(given, arrays, strict=True)]
         of.launch(kernel, launch.config(path), arguments)
     return Counted(str(path), "", "", launches, {})
@@ -66,17 +65,18 @@ def count(path: Path, launch: Launch) -> Any:
 
 def predict(path: Path, launch: Launch, gpu: str) -> Any:
     """How long a launch takes on a GPU."""
-    import torch
+    import numpy as np
 
-    from gpuless import module, timing
+    from gpuless import timing
     from gpuless.facts import gpus
     from rung.profile.emulated import PATIENCE
     from rung.profile.prediction import Prediction
 
     of, kernel, given = read(path, launch)
-    arrays = [one.made(torch.Generator().manual_seed(0), aligned=True) for one in given]
-    size = sum(array.nbytes for array in arrays if isinstance(array, torch.Tensor))
-    with module.under(poison=False, seconds=PATIENCE), timing.predicted(gpu, timing.sets_of(size)) as launches:
+    arrays = [one.made(np.random.default_rng(0), aligned=True) for one in given]
+    size = sum(array.nbytes for array in arrays if array is not None)
+    session = gpuless.current()
+    with session.under(poison=False, seconds=PATIENCE), session.predicted(gpu, timing.sets_of(size)) as launches:
         arguments = [one.argument(array) for one, array in zip(given, arrays, strict=True)]
         of.launch(kernel, launch.config(path), arguments)
     return Prediction(gpus.find(gpu).name, launches)

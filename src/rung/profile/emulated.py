@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 
-from gpuless import cubins, guard, machine, module
+import gpuless
+from gpuless import cubins, guard, machine
 from gpuless.base.expressions import evaluate
-from gpuless.counts import counters
 from gpuless.counts.counters import Counts, Launched
 from gpuless.counts.counters_explained import INSTRUCTIONS, figures, is_ratio
 from gpuless.facts import gpus
 from gpuless.launch import LaunchConfig
-from gpuless.program import pretended
 from rung.check.operands import Operands
+from rung.cuda import pretended
 from rung.errors import RungError
 from rung.operation import Values
 from rung.profile import inspect_triton
@@ -89,7 +89,8 @@ def to_draw(subject: Subject) -> Subject:
 
 def aligned_empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
     size = math.prod(shape) * torch.empty(0, dtype=kind).element_size()
-    memory = guard.guarded_empty(-(-size // ALIGNED) * ALIGNED).zero_()  # before it and behind it are pages that fault
+    # Before it and behind it are pages that fault.
+    memory = torch.from_numpy(guard.guarded_empty(-(-size // ALIGNED) * ALIGNED)).zero_()
     return memory[:size].view(kind).view(shape)
 
 
@@ -109,13 +110,13 @@ def run(subject: Subject, tuning: Tuning = None, *, trace: bool = False) -> Coun
     operands = Operands(rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=empty)
     with contextlib.ExitStack() as here:
         here.enter_context(emulated_multiprocessors(FEW_SMS if trace else sms))
-        launches = here.enter_context(counters.recorded())
-        here.enter_context(module.under(counters=True, poison=False, seconds=PATIENCE))
+        launches = here.enter_context(gpuless.current().recorded())
+        here.enter_context(gpuless.under(counters=True, poison=False, seconds=PATIENCE))
         prepared = rung.prepare(operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=empty)
         launches.clear()
         if trace:
-            here.enter_context(counters.traced())
-        machine.library().rung_machine_cold()
+            here.enter_context(gpuless.current().traced())
+        machine.clear_caches()
         prepared.run()
     sizes = (subject.shape,)
     return Counted(rung.full_name, dtype.name, subject.shape, launches, rung.tuned(tuning), sizes=sizes, memory=memory)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuless import machine, module, timing
+import gpuless
+from gpuless import machine, timing
 from gpuless.facts import gpus, opcodes
 from rung.check.operands import Operands
 from rung.errors import CompileError, EmulatorFault, RungError
@@ -115,10 +116,10 @@ def _predict(subject: Subject, tuning: Mapping[str, int] | None, of: gpus.Gpu, a
     )
     with contextlib.ExitStack() as here:
         here.enter_context(emulated_multiprocessors(of.multiprocessors))
-        here.enter_context(module.under(poison=False, seconds=emulated.PATIENCE, arch=arch))
+        here.enter_context(gpuless.under(poison=False, seconds=emulated.PATIENCE, arch=arch))
         prepared = rung.prepare(
             operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=emulated.aligned_empty
         )
-        launches = here.enter_context(timing.predicted(of.key, timing.sets_of(operands.bytes)))
+        launches = here.enter_context(gpuless.current().predicted(of.key, timing.sets_of(operands.bytes)))
         prepared.run()
     return Prediction(of.name, launches)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpuless.base import disk_cache, files
 from rung.errors import RungError
-from rung.operation import LADDERS
+from rung.operation import LADDERS, folders, rung_folders
 from rung.results import store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
@@ -54,7 +54,10 @@ def text_now(name: str) -> str:
 def _texts() -> dict[str, str]:
     """The digests of the package's rungs, kept in the cache folder until any source of the package changes."""
     package = LADDERS.parent
-    facts = ((path, path.stat()) for end in ("py", "cu", "cuh") for path in sorted(package.rglob(f"*.{end}")))
+    places = {place for name in folders() for place in rung_folders(name)}
+    roots = (package, *sorted(place for place in places if package not in place.parents))
+    every = (path for root in roots for end in ("py", "cu", "cuh") for path in sorted(root.rglob(f"*.{end}")))
+    facts = ((path, path.stat()) for path in every)
     stamp = hashlib.sha256(repr([(str(p), f.st_mtime_ns, f.st_ctime_ns, f.st_size) for p, f in facts]).encode())
     try:
         file = disk_cache.folder("texts") / f"{hashlib.sha256(str(package).encode()).hexdigest()[:16]}.json"

@@ -213,7 +213,7 @@ def _right(of: Operation, rung: Rung, values: Values, dtype: Dtype, zeroed: list
     """Whether a run is right. An output that keeps NaN gets another run that begins with zeros: it may be read."""
 
     def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
-        made = gpuless.guarded_empty(math.prod(shape) * kind.itemsize).view(kind).view(shape)
+        made = torch.from_numpy(gpuless.guarded_empty(math.prod(shape) * kind.itemsize)).view(kind).view(shape)
         return made.fill_(float("nan")) if kind.is_floating_point else made.zero_()
 
     wholes = {of.operand(name).view_of for name in rung.operand_names}

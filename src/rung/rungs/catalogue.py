@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuless.base.files import read_text, shown, whole
 from rung.errors import RungError
-from rung.operation import LADDERS, Operation, folders
+from rung.operation import LADDERS, Operation, rung_folders
 from rung.rungs import adopt_python, launcher
 from rung.rungs.adopt import Proposal, adopted
 from rung.rungs.base import Rung
@@ -38,7 +38,13 @@ def rungs(name: str, *, libraries: bool = True) -> tuple[Rung, ...]:
 
 
 def _files(name: str) -> list[Path]:
-    return sorted(p for p in folders()[name].glob("[0-9]*_*") if p.suffix in (".cu", ".py"))
+    found = [p for folder in rung_folders(name) for p in folder.glob("[0-9]*_*") if p.suffix in (".cu", ".py")]
+    by_number: dict[str, Path] = {}
+    for path in found:
+        other = by_number.setdefault(path.name.partition("_")[0], path)
+        if other.parent != path.parent:
+            raise RungError(f"{path} and {other} have the same number; rename one.")
+    return sorted(found, key=lambda path: path.name)
 
 
 @cache

@@ -14,7 +14,7 @@ from gpuless.base.expressions import names_in
 from gpuless.base.files import read_text, whole
 from rung.dtypes import DTYPES, PRODUCTS
 from rung.errors import RungError
-from rung.operation import folders
+from rung.operation import folders, rung_folders
 
 Expression = str | int
 
@@ -253,9 +253,9 @@ def _file_of(rung: str, origin: str) -> Path:
     """The file of the rung that `rung` names, in a sibling ladder or in any other."""
     name, _, which = parent_name(rung, origin).partition("/")
     beside = Path(origin).parent.parent / name
-    folder = beside if beside.is_dir() else folders().get(name, beside)
+    known = rung_folders(name) if name in folders() else ()
     wanted = whole(which)
-    for path in folder.glob("[0-9]*_*.cu"):
+    for path in (p for folder in dict.fromkeys((beside, *known)) for p in folder.glob("[0-9]*_*.cu")):
         number, _, short = path.stem.partition("_")
         if which in (path.stem, short) or (wanted is not None and whole(number) == wanted):
             return path

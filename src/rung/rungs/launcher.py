@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import gpuless
 from gpuless.base.files import read_text
 from gpuless.compile.host_code import host_part
 from gpuless.compile.source import Parameter, function_parameters
-from gpuless.module import ambient, launching
 from gpuless.program import executable, running
 from rung.dtypes import dtype as dtype_named
 from rung.dtypes import name_of
@@ -239,13 +239,13 @@ class LauncherRung(Rung):
         def run() -> None:
             for zero in call.zeroed:
                 zero()
-            launching()
+            gpuless.current().admit()
             self._run(program, tensors, words)
 
         return Prepared(self, run, call.tuning)
 
     def _run(self, program: Path, tensors: Mapping[int, torch.Tensor], words: Sequence[str]) -> None:
-        now = ambient()
+        now = gpuless.current().settings
         how = running.Execution(now.order, now.seed, "yes" if now.check_races else "no", quiet=True)
         with tempfile.TemporaryDirectory(prefix="rung-operands-") as folder:
             for n, tensor in tensors.items():

@@ -86,10 +86,9 @@ class PythonRung(Rung):
         """What the file's own code sees: a GPU, whose kernels are Triton's, where there is none."""
         if not (self.facts.triton or "triton" in sys.modules):  # a file that it imports may use it
             return nullcontext()
-        from gpuless.program import triton
+        from rung.cuda import triton
 
-        own = python_module.OWN
-        return triton.explained(own) if device == "cuda" else triton.enabled(device_facts(device)[1], own)
+        return triton.explained() if device == "cuda" else triton.enabled(device_facts(device)[1])
 
     def arguments(self, call: Call) -> dict[str, Any]:
         """The arguments of `run`, by name."""

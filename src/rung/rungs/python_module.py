@@ -90,7 +90,6 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
     return Facts(text, header, parameters(found.function), triton, found, project.package, project.modules)
 
 
-OWN = tuple(str(Path(__file__).parents[1] / room) for room in ("rungs", "check"))  # never the caller of a kernel
 OTHERS = {"numba", "cupy", "pycuda", "jax", "tilelang", "cutlass", "cuda", "warp"}  # that write kernels
 
 
@@ -157,9 +156,9 @@ def load(path: Path, facts: Facts | None = None, *, emulated: bool = False) -> M
 
 
 def _gpu_that_is_not_there() -> AbstractContextManager[None]:
-    from gpuless.program import triton
+    from rung.cuda import triton
 
-    return triton.enabled(skip=OWN)
+    return triton.enabled()
 
 
 class _FromText(SourceFileLoader):

@@ -106,7 +106,7 @@ class Project:
 
     def _folder(self, top: str) -> Path | None:
         """The folder in which a module lies that the file imports by its whole name."""
-        if top in sys.stdlib_module_names or top in ("torch", "triton", "rung"):
+        if top in sys.stdlib_module_names or top in ("torch", "triton", "gpuless", "rung"):
             return None
         for folder in itertools.islice(self._path.parents, FOLDERS):
             for place in (folder, folder / "src"):

@@ -9,7 +9,7 @@ import json
 import logging
 import secrets
 import time
-from collections import deque
+from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,30 +25,19 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from gpuless.base.files import whole
 from rung.errors import RungError
-from rung.models.batching.text import Piece
-from rung.models.batching.worker_pool import PooledText, WorkerPool
-from rung.serve.completions import (
-    Call,
-    Choice,
-    Served,
-    answer,
-    chat_answer,
-    chat_body,
-    embeddings,
-    joined,
-    parse,
-    parse_embeddings,
-    usage,
-    written,
-)
+from rung.models.batching.worker_pool import EngineLost, WorkerPool
+from rung.serve.chat_completions import Chat, read_chat
+from rung.serve.completions import Call, Following, Served, embeddings, parse, parse_embeddings, written
 from rung.serve.http import Refusal, named
 from rung.serve.metrics import Metrics
+from rung.serve.responses import read_response
+from rung.serve.writing import ChatWriting, ResponseWriting, Serving, StreamedAnswer, Writing, left_by
 
 PAGE = Path(__file__).with_name("page.html")
+HEADERS = 1 << 16  # bytes of a request's headers and path
 READ_SECONDS = 30.0  # seconds for a body to arrive
 OPEN = ("/", "/health")  # paths that need no key
 ID = "x-request-id"
@@ -80,7 +69,8 @@ class Server:
         self.served, self.pool, self.limits, self._key = served, pool, limits, key
         self._names = {"localhost", *(urlsplit(one).hostname or one for one in origins)} if local and not key else None
         self.metrics = Metrics(served.name)
-        self.inbox, self._tokenizing = Inbox(), ThreadPoolExecutor(1, "tokenize")
+        self.serving = Serving(served, pool, self.metrics, limits.seconds)
+        self._tokenizing, self._templates = ThreadPoolExecutor(1, "tokenize"), ThreadPoolExecutor(1, "template")
         self._started, self._embedding = int(time.time()), 0
         handlers = {
             ("/", "GET"): self.page,
@@ -90,6 +80,7 @@ class Server:
             ("/v1/models/{name:path}", "GET"): self.model,
             ("/v1/completions", "POST"): self.completions,
             ("/v1/chat/completions", "POST"): self.chat,
+            ("/v1/responses", "POST"): self.responses,
             ("/v1/embeddings", "POST"): self.embeddings,
             ("/tokenize", "POST"): self.tokenize,
             ("/detokenize", "POST"): self.detokenize,
@@ -113,18 +104,31 @@ class Server:
         try:
             yield
         finally:
+            self.close()
             await asyncio.to_thread(self.pool.close)
+
+    def close(self) -> None:
+        """End what could hold up the end of this process."""
+        if self.served.chat_template is not None:
+            self.served.chat_template.close()
+        for pool in (self._templates, self._tokenizing):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     async def _guarded(self, handler: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
         request.state.id = _id_of(request)
         try:
+            if len(request.url.path) + sum(len(k) + len(v) for k, v in request.headers.raw) > HEADERS:
+                raise Refusal(431, f"the headers are larger than {HEADERS:,} bytes.", headers={"Connection": "close"})
             self._authorize(request)
             response = await handler(request)
         except Refusal as refusal:
             self.metrics.refused(refusal.status)
-            if refusal.status >= 500:
+            if refusal.status >= 500 and request.url.path not in OPEN:  # a probe asks each second
                 log.warning("%s: %s", request.state.id, refusal.message)
             response = refusal.response()
+        except EngineLost as error:
+            self.metrics.refused(503)
+            response = Refusal(503, str(error), code="engine_error", headers={"Retry-After": "5"}).response()
         except RungError as error:
             self.metrics.refused(400)
             response = Refusal(400, str(error)).response()
@@ -186,13 +190,31 @@ class Server:
         return await self._write(request, await self._body(request), Writing)
 
     async def chat(self, request: Request) -> Response:
-        body = await asyncio.to_thread(chat_body, await self._body(request), self.served)
-        return await self._write(request, body, ChatWriting)
+        chat = await self._read_chat(await self._body(request))
+        return await self._write(request, chat.body, partial(ChatWriting, chat=chat), chat.following)
 
-    async def _write(self, request: Request, body: Any, kind: type[Writing]) -> Response:
-        call = await asyncio.to_thread(parse, body, self.served, priority=self.limits.priority, id=request.state.id)
+    async def responses(self, request: Request) -> Response:
+        reply = read_response(await self._body(request))
+        chat = await self._read_chat(reply.chat)
+        kind = partial(ResponseWriting, chat=chat, reply=reply)
+        return await self._write(request, chat.body, kind, chat.following)
+
+    async def _read_chat(self, body: Any) -> Chat:
+        # Templates are the model's programs: a thread of their own, since they may take all the time that they have.
+        read = asyncio.get_running_loop().run_in_executor(self._templates, read_chat, body, self.served)
+        try:
+            return await asyncio.wait_for(read, self.serving.seconds)
+        except TimeoutError:
+            raise self.serving.late() from None
+
+    async def _write(
+        self, request: Request, body: Any, kind: Callable[[Serving, Call], Writing], following: Following | None = None
+    ) -> Response:
+        call = await asyncio.to_thread(
+            parse, body, self.served, priority=self.limits.priority, id=request.state.id, following=following
+        )
         self._admit(len(call.requests))
-        writing = kind(self, call)
+        writing = kind(self.serving, call)
         if call.stream:
             return StreamedAnswer(writing)
         async with left_by(request.receive) as disconnected:
@@ -208,16 +230,20 @@ class Server:
         if self._embedding >= MOST_EMBEDDING:
             raise Refusal(429, "too many embeddings are being computed; try again later.", headers={"Retry-After": "1"})
         self._embedding += 1
+        computed = asyncio.wrap_future(self.pool.call(call.work))
         try:
-            vectors = await asyncio.wait_for(asyncio.wrap_future(self.pool.call(call.work)), self.limits.seconds)
-        except TimeoutError:
-            raise self.late() from None
+            async with left_by(request.receive) as disconnected:
+                leaving = asyncio.ensure_future(disconnected.wait())
+                try:
+                    await asyncio.wait({computed, leaving}, timeout=self.serving.seconds, return_when=FIRST_COMPLETED)
+                finally:
+                    leaving.cancel()
+            if not computed.done():
+                raise ClientDisconnect if disconnected.is_set() else self.serving.late()
+            return JSONResponse(embeddings(call, self.served.name, computed.result()))
         finally:
+            computed.cancel()  # the worker is told, too
             self._embedding -= 1
-        return JSONResponse(embeddings(call, self.served.name, vectors))
-
-    def late(self) -> Refusal:
-        return Refusal(504, f"the request took longer than {self.limits.seconds:g} s; ask for less.")
 
     def _admit(self, texts: int) -> None:
         self._alive()
@@ -283,7 +309,6 @@ class Server:
         if len(text) > self.served.longest:
             message = f"the text has {len(text):,} characters, more than the model's context holds; send a shorter one."
             raise Refusal(400, message, "prompt", "context_length_exceeded")
-        # On a thread of its own: completions do not wait behind texts of megabytes.
         ids = await asyncio.get_running_loop().run_in_executor(self._tokenizing, self.served.tokenizer.encode, text)
         found = {"count": len(ids), "max_model_len": self.served.config.context, "tokens": ids}
         if body.get("return_token_strs") is True:
@@ -294,9 +319,14 @@ class Server:
         body = await self._body(request)
         ids = body.get("tokens") if isinstance(body, dict) else None
         vocabulary = self.served.config.vocabulary
-        if not isinstance(ids, list) or not all(type(id) is int and 0 <= id < vocabulary for id in ids):
+        if (
+            not isinstance(ids, list)
+            or not set(map(type, ids)) <= {int}
+            or (ids and not 0 <= min(ids) <= max(ids) < vocabulary)
+        ):
             raise Refusal(400, f'send {{"tokens": [...]}}, whole numbers below {vocabulary}.', "tokens")
-        return JSONResponse({"prompt": self.served.tokenizer.decode(ids)})
+        text = await asyncio.get_running_loop().run_in_executor(self._tokenizing, self.served.tokenizer.decode, ids)
+        return JSONResponse({"prompt": text})
 
     async def tokenizer_info(self, request: Request) -> Response:
         s = self.served
@@ -305,181 +335,9 @@ class Server:
         template = None if s.chat_template is None else s.chat_template.source
         return JSONResponse({
             "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": s.config.context,
-            "vocab_size": s.config.vocabulary, "bos_token": begin, "eos_token": end, "unk_token": end,
+            "vocab_size": s.config.vocabulary, "bos_token": begin, "eos_token": end, "unk_token": s.tokenizer.unknown,
             "pad_token": None, "chat_template": template,
         })  # fmt: skip
-
-
-# ---- a running call -------------------------------------------------------------------------------------------------
-
-
-class Inbox:
-    """Pieces from the workers' threads into the event loop, woken once for all that have come."""
-
-    def __init__(self) -> None:
-        self._items: deque[tuple[Callable[[Piece], None], Piece]] = deque()
-        self._scheduled = False
-
-    def listener(self, handle: Callable[[Piece], None]) -> Callable[[Piece], None]:
-        """What a thread may call in place of `handle`."""
-        loop = asyncio.get_running_loop()
-
-        def put(piece: Piece) -> None:
-            self._items.append((handle, piece))
-            if not self._scheduled:
-                self._scheduled = True
-                with contextlib.suppress(RuntimeError):  # the loop has ended
-                    loop.call_soon_threadsafe(self._drain)
-
-        return put
-
-    def _drain(self) -> None:
-        self._scheduled = False
-        while self._items:
-            handle, piece = self._items.popleft()
-            handle(piece)
-
-
-class Writing:
-    """A call's running texts: their pieces in one queue, in the order of arrival."""
-
-    def __init__(self, server: Server, call: Call) -> None:
-        self._server, self.call = server, call
-        self.choices = [Choice(call, i, server.served.tokenizer) for i in range(len(call.requests))]
-        self._pieces: asyncio.Queue[tuple[int, Piece]] = asyncio.Queue()
-        self._deadline = time.monotonic() + server.limits.seconds
-        self._texts: list[PooledText] = []
-        for i, request in enumerate(call.requests):
-            watch = server.metrics.begin(len(request.ids))
-
-            def on_piece(piece: Piece, i: int = i, observe: Callable[[Piece], None] = watch.see) -> None:
-                observe(piece)
-                self._pieces.put_nowait((i, piece))
-
-            text = server.pool.submit(request, server.inbox.listener(on_piece))
-            assert isinstance(text, PooledText)
-            self._texts.append(text)
-
-    async def parts(self, disconnected: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
-        """Each piece as a chunk's choice until all texts have ended; raises Refusal if they cannot."""
-        left = len(self.choices)
-        leaving = asyncio.ensure_future(disconnected.wait())
-        try:
-            while left:
-                i, piece = await self._next(leaving)
-                if piece.error is not None:
-                    raise Refusal(500, piece.error, code="engine_error")
-                left -= piece.reason is not None
-                yield self.choices[i].add(piece)
-        finally:
-            leaving.cancel()
-
-    async def _next(self, leaving: asyncio.Future[Any]) -> tuple[int, Piece]:
-        if self._pieces.empty():
-            waiting = asyncio.ensure_future(self._pieces.get())
-            try:
-                remaining = self._deadline - time.monotonic()
-                await asyncio.wait({waiting, leaving}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
-                if waiting.done():
-                    return waiting.result()
-            finally:
-                waiting.cancel()
-            if not leaving.done():
-                raise self._late()
-        if leaving.done():
-            raise ClientDisconnect
-        if time.monotonic() > self._deadline:
-            raise self._late()
-        return self._pieces.get_nowait()
-
-    def _late(self) -> Refusal:
-        return self._server.late()
-
-    async def whole(self, disconnected: asyncio.Event) -> dict[str, Any]:
-        """The response to a call that does not stream."""
-        parts: list[list[dict[str, Any]]] = [[] for _ in self.choices]
-        async for part in self.parts(disconnected):
-            parts[part["index"]].append(part)
-        return answer(self.call, self._server.served, list(map(joined, parts)), usage=self.usage)
-
-    async def chunks(self, disconnected: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
-        """The chunks of a streaming call; empty ones are left out."""
-        more = {"usage": None} if self.call.include_usage else {}
-        served = self._server.served
-        async for part in self.parts(disconnected):
-            tokens = part["logprobs"] and part["logprobs"]["tokens"]
-            if part["text"] or part["finish_reason"] or tokens or "prompt_logprobs" in part:
-                yield answer(self.call, served, [part], **more)
-        if self.call.include_usage:
-            yield answer(self.call, served, [], usage=self.usage)
-
-    @property
-    def usage(self) -> dict[str, int]:
-        return usage(self.call, self.choices)
-
-    def cancel(self) -> None:
-        """Cancel texts that are not needed any more."""
-        for text in self._texts:
-            if not text.ended:
-                self._server.metrics.ended("interrupted")
-            text.drop()
-
-
-class ChatWriting(Writing):
-    """The same in a chat's form."""
-
-    async def whole(self, disconnected: asyncio.Event) -> dict[str, Any]:
-        return chat_answer(await super().whole(disconnected), set())
-
-    async def chunks(self, disconnected: asyncio.Event) -> AsyncIterator[dict[str, Any]]:
-        begun: set[int] = set()
-        async for chunk in super().chunks(disconnected):
-            yield chat_answer(chunk, begun)
-
-
-class StreamedAnswer(Response):
-    """Server-sent events. When a client disconnects, its texts end, also while nothing is being sent."""
-
-    def __init__(self, writing: Writing) -> None:
-        super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        self._writing = writing
-        del self.headers["content-length"]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def event(data: str) -> None:
-            await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
-
-        async with left_by(receive) as disconnected:
-            try:
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                try:
-                    async for chunk in self._writing.chunks(disconnected):
-                        await event(json.dumps(chunk, ensure_ascii=False, separators=(",", ":")))
-                except Refusal as refusal:
-                    await event(json.dumps(refusal.body))
-                await event("[DONE]")
-                await send({"type": "http.response.body", "body": b""})
-            except (ClientDisconnect, OSError):
-                pass
-            finally:
-                self._writing.cancel()
-
-
-@contextlib.asynccontextmanager
-async def left_by(receive: Receive) -> AsyncIterator[asyncio.Event]:
-    """An event that is set when the client has disconnected."""
-    disconnected = asyncio.Event()
-
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        disconnected.set()
-
-    task = asyncio.create_task(watch())
-    try:
-        yield disconnected
-    finally:
-        task.cancel()
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

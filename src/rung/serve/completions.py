@@ -9,7 +9,7 @@ import json
 import secrets
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -33,13 +33,16 @@ MOST_LOGPROBS = 20
 MOST_TEXTS = 1024  # of one request: prompts times n
 MOST_PROMPT_LOGPROBS = 1 << 17  # numbers of one answer: texts times tokens of their prompts times alternatives
 MOST_INPUTS = 256  # of one request for embeddings
+MOST_INPUT_TOKENS = 1 << 17  # of all of them
 MOST_BIASES = 300
 # Fields without effect, and OpenAI fields that are accepted only with a value without effect.
 IGNORED = {"user", "metadata", "store", "service_tier"}
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "suffix": (None, ""), "best_of": (None, 1), "tools": (None, []),
-    "tool_choice": (None, "none", "auto"), "parallel_tool_calls": (None, True, False),
+    "suffix": (None, ""), "tools": (None, []), "tool_choice": (None, "none", "auto"),
+    "parallel_tool_calls": (None, True, False),
 }  # fmt: skip
+TOO_LONG = "the prompt has {:,} tokens, more than the context of {:,}; shorten it."
+DOCUMENT = "https://github.com/rung-gpu/rung/blob/main/docs/serving.md"
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class _Fields:
         if value is None:
             return default
         if not holds(value):
-            raise Refusal(400, f"{name} is {_show(value)}; it must be {expected}.", name)
+            raise Refusal(400, f"{name} is {show(value)}; it must be {expected}.", name)
         return value
 
     def whole(self, name: str, low: int, high: int, default: Any) -> Any:
@@ -120,14 +123,15 @@ class _Fields:
             if self._left.pop(name, None) not in values:
                 raise Refusal(400, f"{name} is not supported; leave it out.", name)
         for name in self._left.keys() - IGNORED:
-            raise Refusal(400, f"there is no field {_show(name)}; docs/serving.md lists the fields.", name)
+            raise Refusal(400, f"there is no field {show(name)}; {DOCUMENT} lists the fields.", name)
 
 
 def _whole(v: Any) -> bool:
     return isinstance(v, int) and not isinstance(v, bool)
 
 
-def _show(value: Any) -> str:
+def show(value: Any) -> str:
+    """A client's value in a message."""
     text = ascii(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -139,16 +143,27 @@ def _fields(body: Any, served: Served) -> _Fields:
     model = f.take("model", "a string", lambda v: isinstance(v, str), served.name)
     if model != served.name:
         raise Refusal(
-            404, f"there is no model {_show(model)} here; this server has {served.name!r}.", "model", "model_not_found"
+            404, f"there is no model {show(model)} here; this server has {served.name!r}.", "model", "model_not_found"
         )
     return f
 
 
-def parse(body: Any, served: Served, *, priority: bool = False, id: str = "") -> Call:
+@dataclass(frozen=True)
+class Following:
+    """The grammar that a text follows, and after which text (see Constraint)."""
+
+    grammar: str
+    trigger: str = ""
+
+
+def parse(
+    body: Any, served: Served, *, priority: bool = False, id: str = "", following: Following | None = None
+) -> Call:
     """A call; raises Refusal if the request is not possible."""
     f = _fields(body, served)
     prompts = _prompts(f, served, "prompt")
     n = f.whole("n", 1, MOST_TEXTS, 1)
+    f.take("best_of", f"{n}, like n", lambda v: v == n, None)
     if n * len(prompts) > MOST_TEXTS:
         raise Refusal(400, f"{len(prompts)} prompts with n {n} are more than {MOST_TEXTS} texts; send fewer.", "n")
     max_tokens = f.whole("max_tokens", 0, 1 << 20, 16)
@@ -167,7 +182,7 @@ def parse(body: Any, served: Served, *, priority: bool = False, id: str = "") ->
         raise Refusal(400, f"stop_token_ids and the model's own are more than {MOST_STOPS}.", "stop_token_ids")
     stream = f.flag("stream")
     details = f.take("stream_options", "an object", lambda v: isinstance(v, dict), {})
-    seed = f.whole("seed", -(1 << 63), (1 << 64) - 1, None)
+    seed, schema = f.whole("seed", -(1 << 63), (1 << 64) - 1, None), _schema(f, served)
     try:
         options = Options(
             sampling=Sampling(
@@ -188,7 +203,8 @@ def parse(body: Any, served: Served, *, priority: bool = False, id: str = "") ->
             prompt_logprobs=_of_prompt(echo, logprobs, prompt_logprobs, max_tokens),
             priority=f.whole("priority", -(1 << 31), 1 << 31, 0),
             logit_bias=_biases(f, served.config.vocabulary),
-            schema=_schema(f, served),
+            schema=following.grammar if following else schema,
+            trigger=following.trigger if following else "",
         )
         f.end()
         if options.priority and not priority:
@@ -223,7 +239,7 @@ def _of_prompt(echo: bool, logprobs: int | None, requested: int | None, max_toke
 
 def _fits(prompt: Prompt, options: Options, config: Config) -> Options:
     if len(prompt.ids) > config.context:
-        message = f"the prompt has {len(prompt.ids):,} tokens, more than the context of {config.context:,}; shorten it."
+        message = TOO_LONG.format(len(prompt.ids), config.context)
         raise Refusal(400, message, "prompt", "context_length_exceeded")
     suited = check(prompt, options, config)
     together = len(prompt.ids) + max(0, options.max_new_tokens)
@@ -239,7 +255,7 @@ def _fits(prompt: Prompt, options: Options, config: Config) -> Options:
 
 
 def _tokens(value: Any) -> bool:
-    return isinstance(value, list) and all(_whole(v) and v >= 0 for v in value)
+    return isinstance(value, list) and set(map(type, value)) <= {int} and (not value or min(value) >= 0)
 
 
 def _biases(f: _Fields, vocabulary: int) -> tuple[tuple[int, float], ...]:
@@ -298,9 +314,11 @@ def _prompts(f: _Fields, served: Served, name: str, most: int = MOST_TEXTS) -> l
             except RungError as error:
                 raise Refusal(400, str(error), name) from None
         elif _tokens(one):
+            if len(one) > served.config.context:
+                raise Refusal(400, TOO_LONG.format(len(one), served.config.context), name, "context_length_exceeded")
             prompts.append(Prompt(served.tokenizer.decode(one), tuple(one)))
         else:
-            raise Refusal(400, f"{name} holds {_show(one)}; it must be {expected}.", name)
+            raise Refusal(400, f"{name} holds {show(one)}; it must be {expected}.", name)
     return prompts
 
 
@@ -418,82 +436,6 @@ def answer(call: Call, served: Served, choices: Sequence[Mapping[str, Any]], **m
     return {**head, "choices": list(choices), **more}
 
 
-# ---- chat -----------------------------------------------------------------------------------------------------------
-
-
-def chat_body(body: Any, served: Served) -> dict[str, Any]:
-    """A chat's body as that of a completion; raises Refusal where the model has no chat template."""
-    if served.chat_template is None:
-        message = f"{served.name!r} brings no chat template, so that it has no form for messages; use /v1/completions."
-        raise Refusal(400, message, "messages", "no_chat_template")
-    if not isinstance(body, dict):
-        raise Refusal(400, 'the body is no JSON object; send {"messages": [...]}.')
-    given = dict(body)
-    messages = given.pop("messages", None)
-    texts = (
-        isinstance(messages, list)
-        and messages
-        and all(
-            isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(_as_text(m).get("content"), str)
-            for m in messages
-        )
-    )
-    if not texts:
-        raise Refusal(400, "messages must be a list of objects with a role and a content, both texts.", "messages")
-    if "prompt" in given or "echo" in given:
-        raise Refusal(400, "a chat has messages; prompt and echo are fields of /v1/completions.", "prompt")
-    try:
-        given["prompt"] = served.chat_template.text([_as_text(m) for m in messages])
-    except RungError as error:
-        raise Refusal(400, str(error), "messages") from None
-    ids = served.tokenizer.encode(given["prompt"][: served.longest])
-    if len(given["prompt"]) <= served.longest:
-        given["prompt"] = ids  # the template has written what a text begins with
-    if given.pop("logprobs", False) is True:
-        given["logprobs"] = given.pop("top_logprobs", None) or 0
-    most = given.pop("max_completion_tokens", None)
-    if most is not None:
-        given["max_tokens"] = most
-    if given.get("max_tokens") is None:
-        room = served.config.context + 1 - len(ids)
-        given["max_tokens"] = max(1, room)
-    return given
-
-
-def _as_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message whose content is text; clients may divide it into parts."""
-    parts = message.get("content")
-    if not isinstance(parts, list) or not all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in parts):
-        return message
-    return {**message, "content": "".join(part["text"] for part in parts)}
-
-
-def chat_answer(completion: Mapping[str, Any], begun: set[int]) -> dict[str, Any]:
-    """A chat's answer, or its chunk, from a completion's; `begun` holds the choices that had a chunk."""
-    chunk, choices = "usage" not in completion or completion["usage"] is None, []
-    if completion.get("choices") == []:
-        chunk = True
-    for choice in completion["choices"]:
-        message: dict[str, Any] = {"content": choice["text"]}
-        if not chunk or choice["index"] not in begun:
-            message = {"role": "assistant", **message}
-        begun.add(choice["index"])
-        told = choice["logprobs"]
-        content = told and [
-            {
-                "token": token, "logprob": p, "bytes": list(token.encode()),
-                "top_logprobs": [{"token": t, "logprob": q, "bytes": list(t.encode())} for t, q in (top or {}).items()],
-            }
-            for token, p, top in zip(told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True)
-        ]  # fmt: skip
-        choices.append({
-            "index": choice["index"], "delta" if chunk else "message": message,
-            "logprobs": {"content": content} if told else None, "finish_reason": choice["finish_reason"],
-        })  # fmt: skip
-    kind = "chat.completion.chunk" if chunk else "chat.completion"
-    return {**completion, "id": "chat" + completion["id"], "object": kind, "choices": choices}
-
-
 # ---- embeddings -----------------------------------------------------------------------------------------------------
 
 
@@ -505,13 +447,14 @@ class EmbeddingCall:
     base64: bool
 
     @property
-    def work(self) -> Callable[[Model], list[list[float]]]:
+    def work(self) -> Callable[[Model], Iterator[list[float]]]:
         return partial(_vectors, [prompt.ids for prompt in self.prompts])
 
 
-def _vectors(texts: Sequence[Sequence[int]], model: Model) -> list[list[float]]:
-    """The mean of each text's last hidden states."""
-    return [model.hidden_states(list(ids), [-1])[0][0].float().mean(0).tolist() for ids in texts]
+def _vectors(texts: Sequence[Sequence[int]], model: Model) -> Iterator[list[float]]:
+    """The mean of each text's last hidden states, one text after the other."""
+    for ids in texts:
+        yield model.hidden_states(list(ids), [-1])[0][0].float().mean(0).tolist()
 
 
 def parse_embeddings(body: Any, served: Served) -> EmbeddingCall:
@@ -523,9 +466,14 @@ def parse_embeddings(body: Any, served: Served) -> EmbeddingCall:
     f.end()
     for prompt in prompts:
         wrong = any(token >= served.config.vocabulary for token in prompt.ids)
-        if wrong or not 0 < len(prompt.ids) <= served.config.context:
+        if wrong:
+            raise Refusal(400, f"an input has a token outside the vocabulary of {served.config.vocabulary:,}.", "input")
+        if not 0 < len(prompt.ids) <= served.config.context:
             message = f"an input must have 1 to {served.config.context:,} tokens of the model; got {len(prompt.ids):,}."
             raise Refusal(400, message, "input", "context_length_exceeded")
+    if (tokens := sum(len(prompt.ids) for prompt in prompts)) > MOST_INPUT_TOKENS:
+        message = f"the inputs have {tokens:,} tokens, and a request may have {MOST_INPUT_TOKENS:,}; send fewer."
+        raise Refusal(400, message, "input")
     return EmbeddingCall(prompts, form == "base64")
 
 

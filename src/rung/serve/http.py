@@ -1,13 +1,15 @@
 """Errors in the form of OpenAI, and connections with bounds: how many there are, how long one may idle, send
 its headers, or leave an answer unread.
 
-They hold before a request is parsed, so that nobody needs a key to meet them. Headers are bounded by h11, to 64 KiB.
+They hold before a request is parsed, so that nobody needs a key to meet them. Headers that are not complete are bounded
+by h11, to 64 KiB, and complete ones by the server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import socket
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -20,6 +22,18 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 UNREAD = 1 << 18  # bytes in a connection's socket
 
 
+class FromClient(logging.LoggerAdapter[logging.Logger]):
+    """Says whose request a message is about."""
+
+    @property
+    def level(self) -> int:
+        return self.logger.level
+
+    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+        client = (self.extra or {}).get("client")
+        return (f"{client[0]}: {msg}" if isinstance(client, tuple) else msg), kwargs
+
+
 def bounded(connections: int, seconds: float) -> type[H11Protocol]:
     """The protocol of a server with these bounds."""
 
@@ -28,6 +42,7 @@ def bounded(connections: int, seconds: float) -> type[H11Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self.logger = FromClient(self.logger, {"client": self.client})  # type: ignore[assignment]
             one = transport.get_extra_info("socket")
             if one is not None:  # what a client leaves unread is the server's memory, in the kernel as well
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)
@@ -106,6 +121,7 @@ TYPES = {
     405: "invalid_request_error",
     408: "timeout_error",
     413: "invalid_request_error",
+    431: "invalid_request_error",
     415: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",

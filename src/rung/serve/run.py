@@ -21,12 +21,14 @@ from starlette.applications import Starlette
 from rung.errors import RungError
 from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.models.family import read_config
-from rung.models.load import find
+from rung.models.folders import find
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server
 from rung.serve.chat import template_of
 from rung.serve.completions import Served
 from rung.serve.http import bounded
+
+log = logging.getLogger("rung.serve")
 
 
 class _Uvicorn(uvicorn.Server):
@@ -62,8 +64,9 @@ class _Uvicorn(uvicorn.Server):
         yield
 
     def end(self) -> None:
-        """At once: there is nothing to wait for."""
-        self.should_exit = self.force_exit = True
+        """At once: there is little to wait for."""
+        self.config.timeout_graceful_shutdown = 1
+        self.should_exit = True
 
     def _asked_to_end(self) -> None:
         if self.should_exit:
@@ -106,6 +109,8 @@ async def _serve(
 ) -> bool:
     """Serve until a signal, or until no engine can be kept running: whether that was the end."""
     local = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
+    if not local and not key:
+        log.warning("others reach this server, and it asks for no key; --api-key-file FILE asks for one.")
     app = Server(served, pool, limits, key, origins, local=local).app
     server = _Uvicorn(settings(app, limits))
     loop = asyncio.get_running_loop()
@@ -142,6 +147,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+    except socket.gaierror as error:
+        raise RungError(f"there is no address {host} ({error.strerror}); choose another --host.") from None
     except (OSError, OverflowError) as error:
         raise RungError(f"cannot listen on {host} port {port} ({error}); choose another --port.") from None
     return listening
@@ -154,7 +161,7 @@ def serve_over_ray(
     """Serve until SIGINT or SIGTERM."""
     if not port:
         raise RungError("Ray Serve does not support --port 0; name a free port.")
-    from rung.reproduce.parallel.blocks import with_ray  # no other server needs it
+    from rung.models.batching.blocks import with_ray  # no other server needs it
 
     with_ray(address)
     import ray

@@ -137,7 +137,7 @@ def costly(counted: Counted) -> list[Costly]:
 
 
 def stored(rows: Iterable[Row]) -> dict[str, Row]:
-    """The rows of drawings that are of the present code, by rung (benchmarks/drawings.py writes them)."""
+    """Rows of drawings of the present code, by rung; benchmarks/drawings.py of commit 65c23836 wrote them."""
     return {r.what: r for r in newest(r for r in rows if r.kind == "draw" and r.verdict == "ok") if codes.current(r)}
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from rung.results import sources
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show import attention_text_chart
-from rung.show.markdown import picture, table, times
+from rung.show.markdown import table, times
 
 MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # by size
 LLAMA = {"smollm2-135m": "SmolLM2-135M", "qwen3-0.6b": "Qwen3-0.6B", "llama-3.2-1b": "Llama-3.2-1B"}  # by size
@@ -17,20 +15,6 @@ STATIC = "transformers, static + compile"
 COMPILED = "transformers, compiled"
 PEER = ("transformers, static cache + compile", "gain")
 PROMPTS = (("best", "`best`, ms"), ("torch", "torch, ms"), (COMPILED, "transformers compiled, ms"))
-
-
-def pictures(found: Figures) -> dict[str, str]:
-    """Text written with each attention rung in turn, if that was measured."""
-    rows = attention_text_chart.steps(found.of_kind("climb"))
-    if not any("seconds" in row.metrics for row in rows):
-        return {}
-    return {"attention-rung-by-rung": attention_text_chart.chart(rows[0].what, rows)}
-
-
-def attention(found: Figures) -> str:
-    """That picture, for a page in docs/; empty if it was not measured."""
-    alt_text = "Seconds over tokens of text for some variants of attention, and the time of every rung"
-    return picture("attention-rung-by-rung", alt_text, "pictures") if pictures(found) else ""
 
 
 def part(found: Figures, name: str, by: str | None = None) -> list[Row]:
@@ -231,35 +215,6 @@ def inside(found: Figures) -> str:
             lines.append([_name(row), *cells])
     heads = ("model", "token, µs", "gaps", "reading the weights takes", "inside the kernel, µs by cause (timed build)")
     return table(heads, lines)
-
-
-def course(found: Figures, *, short: bool = False) -> str:
-    """The climb of the course project, with the project's own speeds; `short` keeps the steps that have one."""
-    theirs = {
-        figure.ours[0].what: figure.value
-        for experiment in sources.experiments()
-        for figure in experiment.figures
-        if figure.value and len(figure.ours) == 1 and figure.ours[0].kind == "course"
-    }
-    lines, before = [], None
-    for row in sorted(_steps_of_course(found), key=lambda r: int(r.detail["step"])):
-        own, kernels = theirs.get(row.part), row.metrics.get("kernel_ms")
-        if own or not short:
-            gain = times(before / kernels) if before and kernels else ""
-            rate = f"{row.metrics['tokens_per_s']:,.0f}"
-            spent = [f"{kernels:.3g}" if kernels else "", gain]
-            lines.append([row.part, *spent[: 1 if short else 2], rate, f"{own:.3g}" if own else ""])
-        before = kernels
-    if not lines:
-        return ""
-    heads = ("step", "kernels, ms a token", "gain over the step before", "tokens/s with the host", "theirs, on an A40")
-    caption = f"Ours: {row.what}, {row.weights} weights, {row.options['new_tokens']} tokens, on an {row.gpu}.\n\n"
-    return table(heads[:2] + heads[3:] if short else heads, lines) + caption
-
-
-def _steps_of_course(found: Figures) -> list[Row]:
-    climbed = (r for r in found.of_kind("climb") if r.options.get("study") == "course")
-    return [r for r in climbed if "tokens_per_s" in r.metrics]
 
 
 def summary(found: Figures) -> str:

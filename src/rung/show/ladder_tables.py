@@ -51,7 +51,7 @@ def _table(ladder: Ladder, dtype: str) -> str:
     shapes, main = ladder.few_shapes(dtype), ladder.headline(dtype)
     heads = [dtype, "idea", *(f"**{s}**, µs" if s == main else f"{s}, µs" for s in shapes), "of limit", "vs library"]
     lines = []
-    for rung in ladder.rungs:
+    for rung in filter(catalogue.shipped, ladder.rungs):
         row = [ladder.get(rung.full_name, dtype, s) for s in shapes]
         others = [ladder.instead(rung.full_name, dtype, s) for s in shapes]
         if not any(row) and not any(others):
@@ -127,7 +127,7 @@ def overview(found: Figures) -> str:
         if name in measured:
             cells = best_cells(found.ladder(name)) or cells
         page = f"[{name}](../src/rung/ladders/{name}/README.md)"
-        lines.append([page, len(catalogue.rungs(name, libraries=False)), *cells])
+        lines.append([page, sum(map(catalogue.shipped, catalogue.rungs(name, libraries=False))), *cells])
     heads = ("ladder", "rungs", "from naive to best", "of limit", "vs library")
     made = markdown.table(heads, lines)
     made = made.replace("| --- | ---: | ---: | ---: | ---: |", "| --- | ---: | --- | ---: | ---: |")

@@ -1,15 +1,13 @@
-"""Sweeps as tables: a rung's configurations, and the course's table of block sizes."""
+"""A sweep as a table: a rung's configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rung.results.row import Row
 from rung.show.verb_tables import Table
-from rung.sweep import course, summary
-from rung.sweep.course import Column
-from rung.sweep.sweep import Place, Sweep, figure_of, place_of
+from rung.sweep.sweep import Sweep, figure_of
 
 SHOWN = 24
 
@@ -29,7 +27,7 @@ def of_rung(swept: Sweep, findings: Sequence[Any], won: tuple[Row, Row | None] |
                 "" if time is None else f"{time:.2f}",
                 "" if ratio is None else f"{ratio:.3f}",
                 f"{row.metrics['registers']:.0f}" if "registers" in row.metrics else "",
-                _occupancy(row),
+                occupancy(row),
                 row.detail.get("limiter", ""),
                 "default" if row.tuning == default else "",
             )
@@ -67,52 +65,5 @@ def as_json(swept: Sweep, findings: Sequence[Any], won: tuple[Row, Row | None] |
     }  # fmt: skip
 
 
-def course_as_json(swept: Sequence[Sweep], profiles: Sequence[Row]) -> dict[str, Any]:
-    achieved = [[*place_of(r), share] for r in profiles if (share := _achieved(r))]
-    return {
-        "rows": [row.as_json() for s in swept for row in s.rows],
-        "findings": [f.as_json() for s in swept for f in summary.findings(s)],
-        "calls": {c.title: c.calls for c in course.TABLE},
-        "theirs_us": {c.title: c.theirs for c in course.TABLE},
-        "achieved_occupancy": achieved,
-    }
-
-
-def of_course(swept: Sequence[Sweep], profiles: Sequence[Row]) -> Iterator[str | Table]:
-    occupancy = {place_of(r): _achieved(r) for r in profiles}
-    timed = any(s.timed for s in swept)
-    unit = "us of a forward pass's calls, cold" if timed else "theoretical occupancy; no time was taken"
-    for edges, title in ((False, "threads"), (True, "edge of the cube")):
-        columns = [(c, s) for c, s in zip(course.TABLE, swept, strict=True) if (c.tunable == "EDGE") == edges]
-        yield f"\n{unit}; in brackets the course's A40"
-        rows = [(size, *(_course_cell(s, c, size, occupancy) for c, s in columns)) for size in columns[0][0].sizes]
-        names = (title, *(f"{c.title} x{c.calls}" for c, _ in columns))
-        yield Table(names, rows, right=names)
-    if any(occupancy.values()):
-        yield "After each time: achieved occupancy, by Nsight Compute."
-    yield ""
-    for s in swept:
-        for finding in summary.findings(s):
-            yield f"{s.subject.rung.full_name} {s.subject.shape}: {finding.sentence}"
-
-
-def _course_cell(swept: Sweep, column: Column, size: int, occupancy: Mapping[Place, float | None]) -> str:
-    row = next(r for r in swept.rows if r.tuning[column.tunable] == size)
-    theirs = f" ({column.theirs[size]:.0f})" if size in column.theirs else ""
-    if row.verdict != "ok":
-        return f"{row.verdict}{theirs}"
-    if row.cold_us is None:
-        return f"{_occupancy(row) or 'right'}{theirs}"
-    achieved = occupancy.get(place_of(row))
-    return f"{row.cold_us * column.calls:.1f}{theirs}" + (f" {achieved:.0f} %" if achieved else "")
-
-
-def _achieved(row: Row) -> float | None:
-    """The achieved occupancy of a profile's longest kernel."""
-    kernels = [k["figures"] for k in row.detail["kernels"] if "achieved_occupancy" in k["figures"]]
-    longest = max(kernels, key=lambda k: k.get("seconds", 0.0), default=None)
-    return None if longest is None else float(longest["achieved_occupancy"])
-
-
-def _occupancy(row: Row) -> str:
+def occupancy(row: Row) -> str:
     return f"{row.metrics['occupancy']:.0%}" if "occupancy" in row.metrics else ""

@@ -13,20 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
+from rung import plugins
 from rung.errors import RungError
-from rung.results import codes, current, sources, store
+from rung.results import codes, current, store
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show import (
-    charts,
-    counter_tables,
-    generation_tables,
-    ladder_tables,
-    mutation_tables,
-    parallel_tables,
-    prediction_tables,
-    reproduce_page,
-)
+from rung.show import charts, counter_tables, generation_tables, judge_tables, ladder_tables, prediction_tables
 
 ROOT = Path(__file__).resolve().parents[3]
 _PART = re.compile(r"<!-- (?P<name>\S+) -->\n(?P<body>.*?)<!-- /(?P=name) -->", re.DOTALL)
@@ -62,43 +54,33 @@ def makers_of(gpu: Figures, cpu: Figures) -> dict[str, Callable[[], str]]:
         "cpu": partial(generation_tables.on_cpu, cpu.results),
         "cpu:time": partial(generation_tables.by_cpu_time, cpu.results),
         "gpu": partial(generation_tables.summary, gpu),
-        "course": partial(generation_tables.course, gpu, short=True),
-        "beyond:mpi": partial(parallel_tables.mpi, cpu),
-        "beyond:strong": partial(parallel_tables.scaling, cpu, "strong"),
-        "beyond:weak": partial(parallel_tables.scaling, cpu, "weak"),
     }
     makers |= {f"climb:{name}": partial(ladder_tables.climb, gpu, name) for name in (*ladder_tables.CLIMBS, "model")}
     speed = generation_tables
     parts = (
         speed.single, speed.llama, speed.eight_bits, speed.beginnings, speed.batch, speed.evenness, speed.prompts,
-        speed.score, speed.sampling, speed.inside, speed.course,
+        speed.score, speed.sampling, speed.inside,
     )  # fmt: skip
     makers |= {f"speed:{make.__name__}": partial(make, gpu) for make in parts}
-    makers["picture:attention"] = partial(speed.attention, gpu)
-    makers["picture:course"] = partial(reproduce_page.course, gpu)
-    drawn = ("throughput", "occupancy", "sweep", "roofline")
-    makers |= {f"picture:{name}": partial(reproduce_page.embedded, gpu, name) for name in drawn}
-    beyond = parallel_tables
-    tables = (beyond.study, beyond.softmax, beyond.pipeline, beyond.ring, beyond.limits, beyond.split)
-    makers |= {f"beyond:{make.__name__}": partial(make, gpu) for make in tables}
-    return makers | {f"picture:{name}": partial(beyond.embedded, gpu, cpu, name) for name in beyond.CHARTS}
+    return makers
 
 
 def generated(root: Path = ROOT) -> dict[Path, str]:
     """Every file with generated parts, and its expected content."""
     rows = store.published(root)
     gpu, cpu = figures(rows)
-    makers = makers_of(gpu, cpu) | mutation_tables.parts(rows) | counter_tables.parts(rows)
+    makers = makers_of(gpu, cpu) | counter_tables.parts(rows)
     makers |= prediction_tables.parts(rows)
-    makers |= {f"reproduce:{name}": partial(reproduce_page.document, gpu, name, rows) for name in sources.documents()}
-    makers["bounds"] = mutation_tables.bounds
-    makers["programs:seen"] = partial(mutation_tables.programs, rows)
-    makers["judging:seconds"] = partial(mutation_tables.judging, rows)
-    makers |= {f"corpus:{part}": partial(mutation_tables.corpus, rows, part) for part in ("classes", "kernels")}
-    makers["programs:speed"] = partial(mutation_tables.program_speed, rows)
-    makers["emulator:bits"] = partial(mutation_tables.same_bits, rows)
-    makers |= {f"items:{name}": partial(reproduce_page.covered, rows, name) for name in sources.documents()}
-    makers["items"] = partial(reproduce_page.counted, rows)
+    makers["bounds"] = judge_tables.bounds
+    makers["programs:seen"] = partial(judge_tables.programs, rows)
+    makers["judging:seconds"] = partial(judge_tables.judging, rows)
+    makers |= {f"corpus:{part}": partial(judge_tables.corpus, rows, part) for part in ("classes", "kernels")}
+    makers["programs:speed"] = partial(judge_tables.program_speed, rows)
+    makers["emulator:bits"] = partial(judge_tables.same_bits, rows)
+    pictures = {**ladder_tables.pictures(gpu)}
+    for entry in plugins.entries(plugins.TABLES).values():
+        others, drawn = entry.load()(gpu, cpu, rows)
+        makers, pictures = makers | others, pictures | drawn
     files: dict[Path, str] = {}
     documents = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
     for path in [*documents, *sorted((root / "src/rung/ladders").glob("*/README.md"))]:
@@ -106,8 +88,6 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
         if _PART.search(text):
             own = {"times": partial(ladder_tables.times, gpu, path.parent.name)}
             files[path] = fill(text, {**makers, **own}, str(path.relative_to(root)))
-    pictures = {**ladder_tables.pictures(gpu), **generation_tables.pictures(gpu), **parallel_tables.pictures(gpu, cpu)}
-    pictures |= reproduce_page.pictures(gpu)
     for name, picture in pictures.items():
         for scheme in charts.SCHEMES:
             files[root / "docs" / "pictures" / f"{name}-{scheme}.svg"] = charts.standalone(picture, scheme)

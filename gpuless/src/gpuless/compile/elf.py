@@ -16,6 +16,7 @@ from gpuless.launch import Resources
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
 _PARAMETERS, _PARAMETER, _FRAME, _STACK, _REGISTERS = 0x0A, 0x17, 0x11, 0x12, 0x2F
 _LARGE_PARAMETER = 0x45  # of a kernel with more than 4 KB of them
+_CLUSTER = 0x3D  # the blocks of a cluster that __cluster_dims__ requires
 _SYMBOL_TABLE, _NO_DATA = 2, 8  # kinds of sections
 _OBJECT = 1  # and of symbols
 _SIZED = 4  # the format of an attribute with a size and that many bytes; the others have two bytes
@@ -56,6 +57,17 @@ def most_threads(cubin: bytes, symbol: str) -> int | None:
                     x, y, z = struct.unpack("<III", value)
                     return int(x * y * z)
     return None
+
+
+def cluster(cubin: bytes, symbol: str) -> tuple[int, int, int]:
+    """The cluster that __cluster_dims__ requires; zeros if it has none."""
+    for section in sections(cubin):
+        if section.name == f".nv.info.{symbol}":
+            for attribute, value in _attributes(section.data):
+                if attribute == _CLUSTER and len(value) == 12:
+                    x, y, z = struct.unpack("<III", value)
+                    return x, y, z
+    return 0, 0, 0
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:

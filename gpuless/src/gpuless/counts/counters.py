@@ -6,11 +6,10 @@ A launch under `Settings(counters=True)` executes the machine code that NVRTC ma
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
@@ -121,45 +120,11 @@ class Launched:
         return found
 
 
-_recorded: list[Launched] | None = None
-_room = 0  # requests of a launch that are kept
-
-
-@contextlib.contextmanager
-def recorded() -> Iterator[list[Launched]]:
-    """Inside, launches of kernels that count are kept in the list."""
-    global _recorded
-    before, _recorded = _recorded, []
-    try:
-        yield _recorded
-    finally:
-        _recorded = before
-
-
-@contextlib.contextmanager
-def traced(room: int = TRACED) -> Iterator[None]:
-    """Inside, launches keep so many requests; a third each: stores to global memory of the first block, those of
-    other blocks, and what else the first block asks for."""
-    global _room
-    _room = room
-    try:
-        yield
-    finally:
-        _room = 0
-
-
-def room() -> int:
-    """How many requests the next launch keeps."""
-    return _room if _recorded is not None else 0
-
-
-def collect(program: machine.Program, config: LaunchConfig) -> None:
-    """Keeps what the launch that has just ended counted."""
-    if _recorded is None:
-        return
+def collect(program: machine.Program, config: LaunchConfig, room: int = 0) -> Launched:
+    """What the launch that has just ended counted, with at most `room` of its requests."""
     launched = counted(program, config, program.tally(), program.requests())
     lines = places(program)
-    for number, block, warp, mask, size, kind, *at in machine.trace(room()):
+    for number, block, warp, mask, size, kind, *at in machine.trace(room):
         access = _access(program.instructions[number], lines[number], kind & 1, kind >> 1 & 1)
         if access:
             lanes_at = {lane: at[lane] for lane in range(machine.LANES) if mask >> lane & 1}
@@ -167,7 +132,7 @@ def collect(program: machine.Program, config: LaunchConfig) -> None:
     launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in machine.events()]
     shared = program.resources.static_shared + config.shared
     launched.resident = limits.occupancy(machine.ARCH, config.threads, program.resources.registers, shared).blocks
-    _recorded.append(launched)
+    return launched
 
 
 def counted(

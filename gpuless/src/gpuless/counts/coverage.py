@@ -23,41 +23,44 @@ SPACES = ("global", "any", "shared")
 OF_TRITON = SPACES[:2]  # shared memory is its compiler's
 Place = tuple[str, int, str]  # a file, its line, and an instruction of it
 Coverage = dict[Place, bool]
-_ran: Coverage = {}
-_places: weakref.WeakKeyDictionary[machine.Program, list[list[Place]]] = weakref.WeakKeyDictionary()  # of instructions
-# Instructions that have not run.
-_left: weakref.WeakKeyDictionary[machine.Program, Sequence[int]] = weakref.WeakKeyDictionary()
 
 
-def add(program: machine.Program, tally: Sequence[tuple[int, int]]) -> None:
-    """Adds the executions of a launch."""
-    places = _places.get(program)
-    if places is None:
-        places = _places[program] = [
-            [(*at, i.name) for at in program.lines(number)] for number, i in enumerate(program.instructions)
-        ]
-    left = _left.get(program)
-    if left is None:
-        left = range(len(places))
-        for place in itertools.chain.from_iterable(places):
-            _ran.setdefault(place, False)
-    for number in left:
-        if tally[number][1]:
-            _ran.update(dict.fromkeys(places[number], True))
-    _left[program] = [number for number in left if not tally[number][1]]
+class Executed:
+    """What of the programs that ran has been executed, and what has not."""
 
+    def __init__(self) -> None:
+        self._ran: Coverage = {}
+        self._places: weakref.WeakKeyDictionary[machine.Program, list[list[Place]]] = weakref.WeakKeyDictionary()
+        # Instructions that have not run.
+        self._left: weakref.WeakKeyDictionary[machine.Program, Sequence[int]] = weakref.WeakKeyDictionary()
 
-def take() -> Coverage:
-    """What has run, and what has not, since the last call."""
-    found = dict(_ran)
-    _ran.clear()
-    _left.clear()
-    return found
+    def add(self, program: machine.Program, tally: Sequence[tuple[int, int]]) -> None:
+        """Adds the executions of a launch."""
+        places = self._places.get(program)
+        if places is None:
+            places = self._places[program] = [
+                [(*at, i.name) for at in program.lines(number)] for number, i in enumerate(program.instructions)
+            ]
+        left = self._left.get(program)
+        if left is None:
+            left = range(len(places))
+            for place in itertools.chain.from_iterable(places):
+                self._ran.setdefault(place, False)
+        for number in left:
+            if tally[number][1]:
+                self._ran.update(dict.fromkeys(places[number], True))
+        self._left[program] = [number for number in left if not tally[number][1]]
 
+    def take(self) -> Coverage:
+        """What has run, and what has not, since the last call."""
+        found = dict(self._ran)
+        self._ran.clear()
+        self._left.clear()
+        return found
 
-def put(ran: Mapping[Place, bool]) -> None:
-    """Back what was taken."""
-    _ran.update(merged(_ran, ran))
+    def put(self, ran: Mapping[Place, bool]) -> None:
+        """Puts back what was taken."""
+        self._ran.update(merged(self._ran, ran))
 
 
 def merged(*some: Mapping[Place, bool]) -> Coverage:

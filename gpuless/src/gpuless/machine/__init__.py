@@ -184,6 +184,11 @@ def unavailable() -> str:
     return "" if sass.disassembler() else sass.ABSENT
 
 
+def clear_caches() -> None:
+    """The caches hold nothing, for the prediction of the launches that follow."""
+    library().rung_machine_cold()
+
+
 class Program:
     """A kernel, ready to run."""
 
@@ -195,7 +200,7 @@ class Program:
         self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
         code = elf.code(cubin.path.read_bytes(), cubin.lowered[kernel])
         self.shared = elf.kernel_shared(cubin.path.read_bytes(), cubin.lowered[kernel])
-        self.text = "\n".join(f"{i.address:04x}:{_control(i, code):x} {_exact(i, code)}" for i in self.instructions)
+        self.text = "\n".join(line_of(i, code) for i in self.instructions)
         self.handle = library().rung_machine_load(self.text.encode())
         weakref.finalize(self, library().rung_machine_free, self.handle)
         if problem := library().rung_machine_problem(self.handle):
@@ -205,8 +210,7 @@ class Program:
         places = (f"line {line}" if (line := self.line(n)) else "" for n in range(len(self.instructions)))
         library().rung_machine_name(self.handle, kernel.encode(), "\n".join(places).encode())
         self.atomics = [n for n, i in enumerate(self.instructions) if i.atomic]
-        touches = any((row := opcodes.row(i.name)) and row.space == "local" for i in self.instructions)
-        self.local_bytes = -(-self.memory.stack // 16) * 16 + _STACK if touches or self.memory.stack else 0
+        self.local_bytes = local_bytes(self.memory, self.instructions)
 
     def line(self, number: int) -> int:
         """The line of an instruction in the kernel's own file; 0 if it is not known."""
@@ -299,6 +303,17 @@ def _instructions(build: Build, arch: str) -> dict[str, list[sass.Instruction]]:
     return sass.instructions_of(nvrtc.compile_cubin(build.with_lines, arch))
 
 
+def local_bytes(memory: elf.KernelMemory, instructions: Sequence[sass.Instruction]) -> int:
+    """Of a thread's stack."""
+    touches = any((row := opcodes.row(i.name)) and row.space == "local" for i in instructions)
+    return -(-memory.stack // 16) * 16 + _STACK if touches or memory.stack else 0
+
+
+def line_of(instruction: sass.Instruction, code: bytes) -> str:
+    """An instruction as rung_machine_load reads it."""
+    return f"{instruction.address:04x}:{_control(instruction, code):x} {_exact(instruction, code)}"
+
+
 def _control(instruction: sass.Instruction, code: bytes) -> int:
     """What the compiler says about its issue: bits 105 to 125."""
     (high,) = struct.unpack_from("<Q", code, instruction.address + 8)
@@ -363,7 +378,7 @@ class Model(NamedTuple):
     sets: float  # of operands, that calls take in turn
 
 
-class Asked(NamedTuple):
+class LaunchOptions(NamedTuple):
     """How a launch runs, and what is looked for."""
 
     order: int = 0  # of warps and blocks: forward, reverse, shuffled by the seed
@@ -388,7 +403,7 @@ def run(
     config: LaunchConfig,
     variables: Variables,
     parameters: Sequence[Bytes],
-    asked: Asked,
+    options: LaunchOptions,
     regions: Sequence[Region] = (),
     *,
     model: Model | None = None,
@@ -409,30 +424,30 @@ def run(
         cooperative=config.cooperative,
         parameters=of.memory.start,
         prints=2,
-        trace_room=asked.room,
-        seconds=asked.seconds,
-        steps=asked.steps,
-        order=asked.order,
-        seed=asked.seed,
-        poison=asked.poison,
-        races=asked.races,
+        trace_room=options.room,
+        seconds=options.seconds,
+        steps=options.steps,
+        order=options.order,
+        seed=options.seed,
+        poison=options.poison,
+        races=options.races,
         registers=of.resources.registers,
-        strict=asked.strict,
-        tiles=asked.tiles,
+        strict=options.strict,
+        tiles=options.tiles,
         dependent=config.pdl,
-        ahead=asked.ahead,
-        followed=asked.followed,
-        multiprocessors=asked.multiprocessors or gpus.usual().multiprocessors,
+        ahead=options.ahead,
+        followed=options.followed,
+        multiprocessors=options.multiprocessors or gpus.usual().multiprocessors,
     )
     known = [*regions, *variables.regions] if regions else []
-    held = known if asked.bounds else []
+    held = known if options.bounds else []
     rows = (_Region * max(1, len(held)))(
         *(_Region(r.start, r.end, int(not r.written or r.constant) | 2 * int(r.constant)) for r in held)
     )
     launch.regions, launch.region_count = ctypes.addressof(rows), len(held)
     for number, data in banks.items():
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
-    if asked.few and not config.cooperative:
+    if options.few and not config.cooperative:
         units = math.prod(config.grid) // math.prod(config.cluster or (1,))
         some = sorted({0, units // 2, units - 1})
         chosen = (ctypes.c_uint * len(some))(*some)

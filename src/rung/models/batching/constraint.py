@@ -1,4 +1,4 @@
-"""Texts that follow a JSON schema: which tokens may come next, by the library llguidance."""
+"""Texts that follow a JSON schema or a grammar: which tokens may come next, by the library llguidance."""
 
 from __future__ import annotations
 
@@ -14,30 +14,45 @@ from rung.errors import RungError, with_extra
 from rung.models.tokenizer import Tokenizer
 
 LONGEST = 1 << 16  # characters of a schema
+DEEP = "the schema is nested too deeply; give a flatter one."
+GRAMMAR = "%llguidance {}"  # the first line of a schema that is a grammar in llguidance's form of Lark
 
 
 class Constraint:
-    """The state of one text. `ended` says that the schema is fulfilled and allows nothing more."""
+    """The state of one text. `ended` says that the schema is fulfilled and allows nothing more. With a `trigger` the
+    text is free until it has written that; what comes next follows the schema, and then the text is free again."""
 
-    def __init__(self, schema: str, tokenizer: Tokenizer, ends: Sequence[int]) -> None:
-        self._matcher, self._ends = compiled(schema, tokenizer).deep_copy(), list(ends)
+    def __init__(self, schema: str, tokenizer: Tokenizer, ends: Sequence[int], trigger: str = "") -> None:
+        self._schema, self._ends, self._tokenizer = compiled(schema, tokenizer), list(ends), tokenizer
+        self._trigger, self._tail = trigger.encode(), b""
+        self._matcher = None if trigger else self._schema.deep_copy()
         self.ended = False
 
     def forbid(self, scores: torch.Tensor) -> torch.Tensor:
         """Logits (1, V) without the tokens that may not come next; an end may where the schema is fulfilled."""
+        if self._matcher is None:
+            return scores
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         allowed = torch.zeros(scores.shape[-1], dtype=torch.bool, device="cpu")
         known = torch.from_numpy(np.unpackbits(bits, bitorder="little")[: len(allowed)]).bool()
         allowed[: len(known)] = known
         allowed[self._ends] = self._matcher.is_accepting()
         if not allowed.any():
-            raise RungError(f"the schema leaves no token to choose ({self._matcher.get_error() or 'it is complete'}).")
+            raise RungError("the schema leaves no token to choose: it refers to itself without end, or is too deep.")
         return scores.masked_fill(~allowed.to(scores.device), -torch.inf)
 
     def add(self, token: int) -> None:
-        if token not in self._ends:
+        if token in self._ends:
+            return
+        if self._matcher is not None:
             self._matcher.consume_token(token)
-            self.ended = self._matcher.is_stopped()
+            if self._matcher.is_stopped():
+                self.ended = not self._trigger
+                self._matcher = None if self._trigger else self._matcher
+            return
+        self._tail = (self._tail + self._tokenizer.bytes(token))[-len(self._trigger) :]
+        if self._tail == self._trigger:
+            self._tail, self._matcher = b"", self._schema.deep_copy()
 
 
 @lru_cache(16)
@@ -49,15 +64,34 @@ def compiled(schema: str, tokenizer: Tokenizer) -> Any:
         raise RungError(f"schemas need the package llguidance; install it: {with_extra('schema')}.") from None
     if len(schema) > LONGEST:
         raise RungError(f"the schema has {len(schema):,} characters; give one of at most {LONGEST:,}.")
-    try:
-        if not isinstance(json.loads(schema), dict):
-            raise ValueError
-        grammar = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": " ?"})
-    except (ValueError, RecursionError):
-        raise RungError("the schema is not a JSON object; give a JSON schema.") from None
+    grammar = LLMatcher.grammar_from_lark(schema) if schema.startswith(GRAMMAR) else _of_schema(schema)
     if problem := LLMatcher.validate_grammar(grammar, _vocabulary(tokenizer)):
         raise RungError(f"the schema is not one that can be followed ({' '.join(problem.split())[:160]}).")
     return LLMatcher(_vocabulary(tokenizer), grammar, log_level=0)
+
+
+def _of_schema(schema: str) -> Any:
+    from llguidance import LLMatcher
+
+    try:
+        given = json.loads(schema, parse_int=_bounded)
+    except RecursionError:
+        raise RungError(DEEP) from None
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise RungError("the schema is not a JSON object; give a JSON schema.")
+    try:
+        return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": " ?"})
+    except (ValueError, RecursionError):  # the library's own parser has a limit
+        raise RungError(DEEP) from None
+
+
+def _bounded(digits: str) -> int:
+    # The library computes with 64 bits, and would take the largest number of these in place of a larger one.
+    if len(digits) > 20 or not -(1 << 63) <= int(digits) < 1 << 63:
+        raise RungError(f"the schema has the number {digits[:40]}, beyond 64 bits; leave it out.")
+    return int(digits)
 
 
 class _Tokens:

@@ -103,7 +103,8 @@ class Text:
         if schema is not None and self._constraint is None:
             from rung.models.batching.constraint import Constraint
 
-            self._constraint = Constraint(schema, required(self._tokenizer), self.options.stop_tokens)
+            options = self.options
+            self._constraint = Constraint(schema, required(self._tokenizer), options.stop_tokens, options.trigger)
         return self._constraint
 
     def accept(self, tokens: Sequence[int]) -> str:

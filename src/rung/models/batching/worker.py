@@ -68,6 +68,7 @@ def _end_if_broken(error: Exception) -> None:
 def _receive(connection: Connection, model: Model, outbox: Outbox, calls: ThreadPoolExecutor) -> None:
     engine = model.engine
     tickets: dict[int, Ticket] = {}
+    wanted: set[int] = set()  # calls that have not ended
     while True:
         try:
             message = connection.recv()
@@ -79,21 +80,31 @@ def _receive(connection: Connection, model: Model, outbox: Outbox, calls: Thread
             key = message.key
             tickets[key] = engine.submit(message.request, lambda piece, key=key: outbox.put((key, piece)))  # type: ignore[misc]
         elif isinstance(message, Cancel):
+            wanted.discard(message.key)
             if message.key in tickets:
                 tickets[message.key].cancel()
         elif isinstance(message, Call):
-            calls.submit(_compute, message, model, outbox)
+            wanted.add(message.key)
+            calls.submit(_compute, message, model, outbox, wanted)
         elif isinstance(message, Stop):
             return
 
 
-def _compute(call: Call, model: Model, outbox: Outbox) -> None:
+def _compute(call: Call, model: Model, outbox: Outbox, wanted: set[int]) -> None:
+    parts: list[Any] = []
     try:
-        outbox.put(Result(call.key, call.work(model)))
+        if call.key in wanted:
+            for part in call.work(model):
+                parts.append(part)
+                if call.key not in wanted:
+                    return
+            outbox.put(Result(call.key, parts))
     except Exception as error:
         if not isinstance(error, RungError):
             log.exception("a call failed")
         outbox.put(Result(call.key, error=failure(error)))
+    finally:
+        wanted.discard(call.key)
 
 
 def _send(connection: Connection, engine: BatchEngine, outbox: Outbox) -> None:

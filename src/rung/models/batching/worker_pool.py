@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -83,12 +83,15 @@ class Cancel:
     key: int
 
 
+Work = Callable[[Any], Iterator[Any]]  # parts of a result from a model; whether they are still wanted is asked between
+
+
 @dataclass(frozen=True)
 class Call:
-    """Compute work(model)."""
+    """Compute list(work(model)), unless Cancel comes before its end."""
 
     key: int
-    work: Callable[..., Any]
+    work: Work
 
 
 @dataclass(frozen=True)
@@ -126,9 +129,34 @@ HUNG_SECONDS = 60.0  # and after this long it is killed
 STALLED_SECONDS = 300.0  # for one step, after which an engine is not healthy; graphs may be captured in it
 STOP_SECONDS = 10.0
 DIED = "the engine's process died twice while the text was being written; it may be the cause."
+DIED_TWICE = "the engine's process died twice while this was being computed; it may be the cause."
 DIFFERENT = "the engine's process died, and the text came out differently the second time; send the request again."
-GONE = "no engine is left; their output is above."
+GONE = "no engine is running; see the server's log."
 log = logging.getLogger("rung.workers")
+
+
+class EngineLost(RungError):
+    """What was asked for cannot be answered now, through no fault of the request."""
+
+
+@dataclass(eq=False)
+class PooledCall:
+    """A call and its result; cancelling the future ends the computation."""
+
+    key: int
+    work: Work
+    future: Future[Any] = field(default_factory=Future)
+    tries: int = 0
+    worker: Worker | None = None
+
+    def fail(self, error: RungError) -> None:
+        """The result is this error, if anybody still waits for it."""
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+    def succeed(self, value: Any) -> None:
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_result(value)
 
 
 @dataclass(eq=False)
@@ -204,7 +232,7 @@ class Worker:
         self.pool, self.setup = pool, setup
         self.process: subprocess.Popen[bytes] | None = None
         self.texts: dict[int, PooledText] = {}
-        self.calls: dict[int, tuple[Callable[..., Any], Future[Any], int]] = {}
+        self.calls: dict[int, PooledCall] = {}
         self.slots = self.running = self.waiting = self.failures = self.restarts = 0
         self.usage = self.stalled = 0.0
         self.shared_tokens = self.set_back = 0
@@ -282,6 +310,7 @@ class WorkerPool:
         self._lock = threading.RLock()
         self._keys = itertools.count()
         self._unassigned: list[PooledText] = []  # while all workers are being started again
+        self._unassigned_calls: list[PooledCall] = []
         self._closed = threading.Event()
 
     def start(self) -> None:
@@ -423,32 +452,44 @@ class WorkerPool:
 
     # ---- calls ------------------------------------------------------------------------------------------------------
 
-    def call(self, work: Callable[..., Any]) -> Future[Any]:
-        """`work(model)` in the process of a worker."""
-        future: Future[Any] = Future()
+    def call(self, work: Work) -> Future[Any]:
+        """The parts of `work(model)` as a list, computed in the process of a worker."""
         with self._lock:
-            self._call(work, future, 0)
-        return future
+            call = PooledCall(next(self._keys), work)
+            self._hand_call(call)
+        call.future.add_done_callback(lambda done: self._give_up(call) if done.cancelled() else None)
+        return call.future
 
-    def _call(self, work: Callable[..., Any], future: Future[Any], tries: int) -> None:
+    def _hand_call(self, call: PooledCall) -> None:
+        """To a worker; where none is alive, to the first that is again."""
         alive = [one for one in self.workers if one.alive]
-        if not alive or tries == TRIES:
-            future.set_exception(RungError(GONE if not alive else "the processes died that computed this."))
+        call.worker = min(alive, key=lambda one: (not one.healthy, len(one.calls)), default=None)
+        if call.worker is None:
+            self._unassigned_calls.append(call)
             return
-        worker, key = min(alive, key=lambda one: (not one.healthy, len(one.calls))), next(self._keys)
-        worker.calls[key] = work, future, tries + 1
-        worker.send(Call(key, work))
+        call.tries += 1
+        call.worker.calls[call.key] = call
+        call.worker.send(Call(call.key, call.work))
+
+    def _give_up(self, call: PooledCall) -> None:
+        """Nobody waits for it any more."""
+        with self._lock:
+            if call.worker is not None and call.key in call.worker.calls:
+                del call.worker.calls[call.key]
+                call.worker.send(Cancel(call.key))
+            elif call in self._unassigned_calls:
+                self._unassigned_calls.remove(call)
 
     def answered(self, worker: Worker, result: Result) -> None:
         """The result of a call."""
         with self._lock:
-            _, future, _ = worker.calls.pop(result.key)
-        if not future.set_running_or_notify_cancel():
+            call = worker.calls.pop(result.key, None)
+        if call is None:
             return
         if result.error:
-            future.set_exception(RungError(result.error))
+            call.fail(RungError(result.error))
         else:
-            future.set_result(result.value)
+            call.succeed(result.value)
 
     # ---- deaths -----------------------------------------------------------------------------------------------------
 
@@ -457,56 +498,76 @@ class WorkerPool:
         with self._lock:
             worker.alive = True
             waiting, self._unassigned = self._unassigned, []
+            calls, self._unassigned_calls = self._unassigned_calls, []
             for text in waiting:
                 text.tries -= 1
                 self._hand(text, worker)
+            for call in calls:
+                self._hand_call(call)
         worker.settled.set()
 
     def died(self, worker: Worker, code: int) -> None:
         """A worker's process has ended."""
-        lost: list[PooledText] = []
         with self._lock:
-            started, worker.alive, now = worker.alive, False, time.monotonic()
-            worker.running = worker.waiting = 0
-            worker.usage = worker.stalled = 0.0
-            texts, worker.texts = list(worker.texts.values()), {}
-            calls, worker.calls = list(worker.calls.values()), {}
-            if not worker.stopping:
-                worker.deaths = [at for at in worker.deaths if now - at < WINDOW] + [now]
-            again = not worker.stopping and self._restart and len(worker.deaths) <= RESTARTS
-            again = again and (started or worker.restarts > 0)
-            if not worker.stopping:
-                self.deaths += 1
-                ids = ", ".join(sorted({text.request.call for text in texts} - {""})) or "none"
-                what = "it is started again" if again else "it is not started again"
-                log.error("a worker died (exit code %d) with %d texts of requests %s; %s", code, len(texts), ids, what)
-            if again:
-                worker.restarts += 1
-                worker.settled.clear()
-                worker.start()
-            else:
-                worker.settled.set()
-            for text in texts:
-                other = self._least()
-                if text.tries >= TRIES or worker.stopping or (other is None and self.gone):
-                    text.ended = True
-                    lost.append(text)
-                elif other is None and self._local is not None:
-                    self._at_home += 1
-                    text.begin()
-                    self._local.submit(text.request, self._counted(self._relayed(text)))
-                else:
-                    self._hand(text, other)
-            if self.gone:
+            texts, calls = self._bury(worker, code)
+            lost = [text for text in texts if not self._again(worker, text)]
+            failed = [call for call in calls if not self._call_again(worker, call)]
+            gone = self.gone
+            if gone:
                 lost += self._unassigned
-                self._unassigned = []
-            for work, future, tries in calls:
-                self._call(work, future, tries)
-            gone = self.gone and not worker.stopping
+                failed += self._unassigned_calls
+                self._unassigned, self._unassigned_calls = [], []
         for text in lost:
+            text.ended = True
             text.listener(Piece(error=DIED if text.tries >= TRIES else GONE))
-        if gone:
+        for call in failed:
+            call.fail(EngineLost(DIED_TWICE if call.tries >= TRIES else GONE))
+        if gone and not worker.stopping:
             self.on_gone()
+
+    def _bury(self, worker: Worker, code: int) -> tuple[list[PooledText], list[PooledCall]]:
+        """What a worker worked on when it died; it is started again, unless it dies too often."""
+        started, worker.alive, now = worker.alive, False, time.monotonic()
+        worker.running = worker.waiting = 0
+        worker.usage = worker.stalled = 0.0
+        texts, worker.texts = list(worker.texts.values()), {}
+        calls, worker.calls = list(worker.calls.values()), {}
+        if not worker.stopping:
+            worker.deaths = [at for at in worker.deaths if now - at < WINDOW] + [now]
+        again = not worker.stopping and self._restart and len(worker.deaths) <= RESTARTS
+        again = again and (started or worker.restarts > 0)
+        if not worker.stopping:
+            self.deaths += 1
+            ids = ", ".join(sorted({text.request.call for text in texts} - {""})) or "none"
+            what = "it is started again" if again else "it is not started again"
+            log.error("a worker died (exit code %d) with %d texts of requests %s; %s", code, len(texts), ids, what)
+        if again:
+            worker.restarts += 1
+            worker.settled.clear()
+            worker.start()
+        else:
+            worker.settled.set()
+        return texts, calls
+
+    def _again(self, worker: Worker, text: PooledText) -> bool:
+        """Whether the text of a dead worker is written again."""
+        other = self._least()
+        if text.tries >= TRIES or worker.stopping or (other is None and self.gone):
+            return False
+        if other is None and self._local is not None:
+            self._at_home += 1
+            text.begin()
+            self._local.submit(text.request, self._counted(self._relayed(text)))
+        else:
+            self._hand(text, other)
+        return True
+
+    def _call_again(self, worker: Worker, call: PooledCall) -> bool:
+        """Whether the call of a dead worker is computed again."""
+        if call.tries >= TRIES or worker.stopping or self.gone:
+            return False
+        self._hand_call(call)
+        return True
 
     def _relayed(self, text: PooledText) -> Listener:
         def on_piece(piece: Piece) -> None:

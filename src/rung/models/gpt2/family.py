@@ -134,5 +134,4 @@ FAMILY = Family(
     sizes=SIZES,
     steps=rungs,
     compiled=True,
-    checkpoints="rung.models.gpt2.checkpoints",
 )

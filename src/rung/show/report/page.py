@@ -15,18 +15,17 @@ from markupsafe import Markup
 
 from rung.dtypes import DTYPES
 from rung.profile.resources import Compiled
-from rung.results import codes, sources
 from rung.results.current import Figures, percent
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
-from rung.show import attention_text_chart, charts, drawings, markdown, model_chart, predictions
+from rung.show import charts, drawings, markdown, model_chart, predictions
 from rung.show.report import ladder, plots
 from rung.show.report.markup import prose, unit
 
 HERE = Path(__file__).parent
 SECTIONS = (
-    ("model", "The whole model"), ("studies", "Studies"), ("sources", "The sources"), ("machine", "The machine"),
+    ("model", "The whole model"), ("studies", "Studies"), ("machine", "The machine"),
 )  # fmt: skip
 LISTS = (("generate", "Text"), ("profile", "Profiles"), ("parallel", "Over streams and GPUs"))
 
@@ -57,8 +56,6 @@ def build(
     )  # fmt: skip
     environment.policies["json.dumps_function"] = lambda value, **_: json.dumps(_rounded(value), separators=(",", ":"))
     environment.filters["prose"] = lambda value: Markup(prose(str(value)))
-    steps = attention_text_chart.steps(found.of_kind("climb")) if found else []
-    steps = steps if any("seconds" in r.metrics for r in steps) else []
     return (
         environment.get_template("report.html.j2")
         .render(
@@ -69,12 +66,8 @@ def build(
             sections=SECTIONS,
             ladders=ladders,
             climbs=_climbs(found) if found else [],
-            attention=attention_text_chart.chart(steps[0].what, steps) if steps else "",
-            batches=attention_text_chart.batches(found.of_kind("climb")) if found else ([], []),
             lists=[(title, rows) for kind, title in LISTS if found and (rows := _list(found.of_kind(kind)))],
             studies=[_study(row) for row in (found.of_kind("study") if found else ())],
-            sources=_sources([r for r in found.results if codes.current(r)] if found else []),
-            source_columns=[c for c in sources.COLUMNS if c != "emulated"],  # a report is of one machine
             measured=bool(found and found.results),
             gpu=found.gpu or "a CPU" if found else "",
             machine=_machine(found) if found else [],
@@ -152,22 +145,6 @@ def _study(row: Row) -> dict[str, Any]:
         "columns": [unit(str(c)) for c in found["columns"]],
         "rows": [[f"{v:.4g}" if isinstance(v, float) else v for v in line] for line in found["rows"]],
     }
-
-
-def _sources(rows: list[Row]) -> list[dict[str, Any]]:
-    """The five documents, each of their figures next to ours."""
-    tables = [(e, e.table(rows)) for e in sources.experiments()]
-    return [
-        {
-            "cited": document.cited,
-            "experiments": [
-                (e, [[*l[:3], unit(l[4]), l[5]] for l in lines]) for e, lines in tables if e.document == document
-            ],
-            "there": sum(bool(line[2]) for e, lines in tables for line in lines if e.document == document),
-            "all": sum(len(lines) for e, lines in tables if e.document == document),
-        }
-        for document in sources.documents().values()
-    ]
 
 
 MACHINE_FACTS = {

@@ -2,7 +2,7 @@
 // threads that reuse memory do not seem to race.
 #include "host.h"
 
-#include "../machine/unwritten.h"
+#include "../../machine/unwritten.h"
 
 #include <string.h>
 #include <sys/mman.h>

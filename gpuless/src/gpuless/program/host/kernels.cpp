@@ -4,7 +4,7 @@
 #include "host.h"
 #include "modules.h"
 
-#include "../machine/entry.h"
+#include "../../machine/entry.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 // does until the process ends. A copy beyond an allocation is reported.
 #include "host.h"
 
-#include "../machine/unwritten.h"
+#include "../../machine/unwritten.h"
 
 #include <errno.h>
 #include <sys/mman.h>

@@ -1,0 +1,71 @@
+"""libcuda.so.1: the driver's public interface over the machine (README.md)."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gpuless.base.errors import UserError
+
+NAME = "libcuda.so.1"
+
+
+def environment() -> dict[str, str]:
+    """What a process, and those that it starts, need to find the GPU in software."""
+    from gpuless.driver import library
+
+    folder = str(library.folder())
+    before = os.environ.get("LD_LIBRARY_PATH", "")
+    kept = [part for part in before.split(os.pathsep) if part and part != folder]
+    return {
+        "LD_LIBRARY_PATH": os.pathsep.join([folder, *kept]),
+        "GPULESS_PYTHON": sys.executable,
+        "GPULESS_PYTHONPATH": library.paths(),
+    }
+
+
+def use(gpu: str | None = None) -> None:
+    """From now on this process, and those that it starts, find a GPU in software: call it before what uses CUDA is
+    imported. `gpu` is a row of gpus.toml."""
+    from gpuless.driver import library
+
+    ready = library.folder() / NAME
+    if (other := _loaded()) and other != str(ready):
+        raise UserError(
+            f"this process has already loaded {other}: call gpuless.use() before what uses CUDA is imported."
+        )
+    os.environ.update(environment())
+    if gpu is not None:
+        os.environ["GPULESS_GPU"] = gpu
+    if "GPULESS_REPORT" not in os.environ:
+        handle, path = tempfile.mkstemp(prefix="gpuless-", suffix=".jsonl")
+        os.close(handle)
+        os.environ["GPULESS_REPORT"] = path
+    ctypes.CDLL(str(ready), mode=ctypes.RTLD_GLOBAL)
+
+
+def _loaded() -> str:
+    """The libcuda.so.1 that this process has, if any."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return ""
+    return next((line.split()[-1] for line in maps.splitlines() if line.endswith("/" + NAME)), "")
+
+
+def records(path: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
+    """All records of a report, by default that of this process and those that it has started."""
+    where = path or os.environ.get("GPULESS_REPORT")
+    if not where or not Path(where).exists():
+        return []
+    return [json.loads(line) for line in Path(where).read_text().splitlines() if line]
+
+
+def faults(path: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
+    """The faults so far."""
+    return [one for one in records(path) if one["record"] == "fault"]

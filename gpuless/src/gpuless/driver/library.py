@@ -1,0 +1,115 @@
+"""Compiles libcuda.so.1 at its first use, or finds the one that a wheel brings."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gpuless import machine
+from gpuless.base.errors import UserError
+from gpuless.compile import elf, headers, nvrtc, sass, toolchain
+from gpuless.driver import interface
+from gpuless.facts import gpus
+from gpuless.facts.limits import limits
+
+HERE = Path(__file__).parent
+MACHINE = HERE.parent / "machine"
+FLAGS = (
+    *("-std=gnu++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv"),
+    *(
+        "-fno-gnu-unique",
+        "-pthread",
+        "-Wall",
+        "-Wextra",
+        "-Wno-deprecated-declarations",
+        "-Wno-missing-field-initializers",
+    ),
+)
+
+
+def include() -> Path:
+    """The folder of NVIDIA's cuda.h."""
+    found = headers.types(nvrtc.version())
+    if found is None or not (found / "cuda.h").is_file():
+        raise UserError("CUDA's header cuda.h is not found: pip install nvidia-cuda-runtime.")
+    return found
+
+
+def _rows() -> str:
+    """gpus.toml as C++, the usual GPU first."""
+    every = sorted(gpus.rows().values(), key=lambda gpu: gpu.key != gpus.USUAL)
+    return "".join(map(_row, every))
+
+
+def _row(gpu: gpus.Gpu) -> str:
+    of = limits(gpu.arch)
+    card = [gpu.multiprocessors, gpu.memory_gib, gpu.clock_mhz, gpu.memory_clock_mhz, gpu.bus_bits, gpu.l2_mib]
+    each = [of.shared_sm >> 10, of.shared_reserved >> 10, of.threads_sm, of.blocks_sm]
+    numbers = [*divmod(int(of.arch.removeprefix("sm_")), 10), *card, *each]
+    return f'{{"{gpu.key}", "{gpu.name}", {", ".join(map(str, numbers))}}},\n'
+
+
+def _version() -> str:
+    """Of what writes module files."""
+    texts = (Path(str(part.__file__)).read_bytes() for part in (elf, sass, machine))
+    own = ((HERE / name).read_bytes() for name in ("modules.py", "images.py"))
+    return hashlib.sha256(b"".join([*texts, *own])).hexdigest()[:12]
+
+
+def paths() -> str:
+    """Where the loader finds this package and what it imports."""
+    own = Path(__file__).resolve().parents[2]
+    return os.pathsep.join(dict.fromkeys([str(own), *(path for path in sys.path if path)]))
+
+
+@functools.cache
+def folder() -> Path:
+    """The folder with libcuda.so.1."""
+    compiled, rows, version, where = machine.compiled(), _rows(), _version(), include()
+    defines = [
+        f'-DGPULESS_DEFAULT_PYTHON="{sys.executable}"',
+        f'-DGPULESS_DEFAULT_PATH="{paths()}"',
+        f'-DGPULESS_VERSION="{version}"',
+    ]
+    flags = [*FLAGS, *toolchain.machine_flags(), *defines]
+
+    def make(target: Path) -> None:
+        shutil.copy(compiled, target / "libgpuless_machine.so")
+        work = target / "work"
+        work.mkdir()
+        (work / "gpus.inc").write_text(rows)
+        interface.write(where, toolchain.require(), work)
+        sources = [*sorted(HERE.glob("*.cpp")), work / "refusals.cpp", work / "per_thread.cpp"]
+        own = [f"-I{work}", f"-I{HERE}", f"-I{MACHINE}", "-isystem", str(where)]
+
+        def compile_one(source: Path) -> str:
+            done = toolchain.run([*flags, *own, "-c", str(source), "-o", f"{source.stem}.o"], work)
+            return done.stderr.strip() if done.returncode else ""
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            told = [*filter(None, pool.map(compile_one, sources))]
+        if told:
+            raise UserError(f"libcuda.so.1 does not compile: {told[0][:1500]}")
+        objects = [str(work / f"{source.stem}.o") for source in sources]
+        link = ["-shared", "-Wl,-soname,libcuda.so.1", *objects, "-o", str(target / "libcuda.so.1"), f"-L{target}"]
+        done = toolchain.run([*link, "-l:libgpuless_machine.so", "-Wl,-rpath,$ORIGIN", "-ldl", "-lpthread"], work)
+        if done.returncode:
+            raise UserError(f"libcuda.so.1 does not link: {done.stderr.strip()[:1500]}")
+        shutil.rmtree(work)
+
+    own = [
+        path.read_bytes()
+        for path in sorted(HERE.iterdir())
+        if path.suffix in (".cpp", ".h") or path.stem == "interface"
+    ]
+    key = toolchain.key(flags, str(compiled), rows, str(where), version, hashlib.sha256(b"".join(own)).hexdigest())
+    return toolchain.cached_folder(f"driver-{key}", make)
+
+
+if __name__ == "__main__":
+    print(folder())

@@ -1,0 +1,79 @@
+"""The generated parts and pictures of this package, for `make tables`: rung.show.tables finds them by entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from rung.results.current import Figures
+from rung.results.row import Row
+from rung.show.markdown import picture, table, times
+from rung_reproduce import sources
+from rung_reproduce.show import attention_text_chart, parallel_tables, reproduce_page
+
+
+def tables(gpu: Figures, cpu: Figures, rows: Sequence[Row]) -> tuple[dict[str, Callable[[], str]], dict[str, str]]:
+    """All generated parts by name, and all pictures."""
+    makers: dict[str, Callable[[], str]] = {
+        "course": partial(course, gpu, short=True),
+        "speed:course": partial(course, gpu),
+        "beyond:mpi": partial(parallel_tables.mpi, cpu),
+        "beyond:strong": partial(parallel_tables.scaling, cpu, "strong"),
+        "beyond:weak": partial(parallel_tables.scaling, cpu, "weak"),
+        "picture:attention": partial(attention, gpu),
+        "picture:course": partial(reproduce_page.course, gpu),
+        "items": partial(reproduce_page.counted, rows),
+    }
+    drawn = ("throughput", "occupancy", "sweep", "roofline")
+    makers |= {f"picture:{name}": partial(reproduce_page.embedded, gpu, name) for name in drawn}
+    beyond = parallel_tables
+    parts = (beyond.study, beyond.softmax, beyond.pipeline, beyond.ring, beyond.limits, beyond.split)
+    makers |= {f"beyond:{make.__name__}": partial(make, gpu) for make in parts}
+    makers |= {f"picture:{name}": partial(beyond.embedded, gpu, cpu, name) for name in beyond.CHARTS}
+    for name in sources.documents():
+        makers[f"reproduce:{name}"] = partial(reproduce_page.document, gpu, name, rows)
+        makers[f"items:{name}"] = partial(reproduce_page.covered, rows, name)
+    return makers, pictures(gpu) | parallel_tables.pictures(gpu, cpu) | reproduce_page.pictures(gpu)
+
+
+def pictures(found: Figures) -> dict[str, str]:
+    """Text written with each attention rung in turn, if that was measured."""
+    rows = attention_text_chart.steps(found.of_kind("climb"))
+    if not any("seconds" in row.metrics for row in rows):
+        return {}
+    return {"attention-rung-by-rung": attention_text_chart.chart(rows[0].what, rows)}
+
+
+def attention(found: Figures) -> str:
+    """That picture, for a page in docs/; empty if it was not measured."""
+    alt_text = "Seconds over tokens of text for some variants of attention, and the time of every rung"
+    return picture("attention-rung-by-rung", alt_text, "pictures") if pictures(found) else ""
+
+
+def course(found: Figures, *, short: bool = False) -> str:
+    """The climb of the course project, with the project's own speeds; `short` keeps the steps that have one."""
+    theirs = {
+        figure.ours[0].what: figure.value
+        for experiment in sources.experiments()
+        for figure in experiment.figures
+        if figure.value and len(figure.ours) == 1 and figure.ours[0].kind == "course"
+    }
+    lines, before = [], None
+    for row in sorted(_steps_of_course(found), key=lambda r: int(r.detail["step"])):
+        own, kernels = theirs.get(row.part), row.metrics.get("kernel_ms")
+        if own or not short:
+            gain = times(before / kernels) if before and kernels else ""
+            rate = f"{row.metrics['tokens_per_s']:,.0f}"
+            spent = [f"{kernels:.3g}" if kernels else "", gain]
+            lines.append([row.part, *spent[: 1 if short else 2], rate, f"{own:.3g}" if own else ""])
+        before = kernels
+    if not lines:
+        return ""
+    heads = ("step", "kernels, ms a token", "gain over the step before", "tokens/s with the host", "theirs, on an A40")
+    caption = f"Ours: {row.what}, {row.weights} weights, {row.options['new_tokens']} tokens, on an {row.gpu}.\n\n"
+    return table(heads[:2] + heads[3:] if short else heads, lines) + caption
+
+
+def _steps_of_course(found: Figures) -> list[Row]:
+    climbed = (r for r in found.of_kind("climb") if r.options.get("study") == "course")
+    return [r for r in climbed if "tokens_per_s" in r.metrics]

@@ -1,0 +1,3 @@
+"""Results of these tests go to a store of their own."""
+
+from suite import *  # noqa: F403

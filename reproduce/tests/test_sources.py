@@ -1,0 +1,191 @@
+"""The five documents' figures: each place of ours is one that can be filled, and is filled from a row alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rung.cli import main
+from rung.errors import RungError
+from rung.results.row import Row
+from rung.rungs import catalogue
+from rung_reproduce import sources
+from rung_reproduce.climbs import attention, course, model
+from rung_reproduce.studies import STUDIES
+
+FIGURES = [f for e in sources.experiments() for f in e.figures]
+
+
+def test_each_of_the_five_documents_has_author_title_year_address_and_figures() -> None:
+    assert len(sources.documents()) == 5
+    for document in sources.documents().values():
+        assert document.authors and document.title and document.year and document.address and document.gpu
+        assert any(e.document == document for e in sources.experiments())
+
+
+@pytest.mark.parametrize("kind", ["bench", "profile", "sweep"])
+def test_a_place_names_a_rung_a_shape_and_a_tuning_that_exist(kind: str) -> None:
+    for place in sources.references(kind):
+        rung = catalogue.find(place.what)
+        assert place.dtype in rung.dtypes, place
+        assert place.shape in rung.operation.shapes or "=" in place.shape, place
+        assert all(value in rung.tune[name] for name, value in place.tuning.items()), place
+        if place.kernels:
+            assert set(place.kernels) <= {e.kernel for e in rung.header.launches}, place  # type: ignore[attr-defined]
+
+
+def test_a_step_of_the_climb_and_a_study_that_a_place_names_exist() -> None:
+    steps = {s.name for s in model.steps(["float32", "bfloat16"])}
+    assert {r.what for r in sources.references("climb")} <= steps
+    steps_of_course = {(s.name, s.dtype) for s in course.steps()}
+    assert {(r.what, r.dtype) for r in sources.references("course")} <= steps_of_course
+    for r in (*sources.references("text"), *sources.references("kernels")):
+        assert r.what in {variant.name for variant in attention.variants("emulator", dtype=r.dtype)}, r
+    assert {r.what.partition("/")[0] for r in sources.references("study")} <= set(STUDIES)
+
+
+def bench(what: str, us: float, **more: object) -> Row:
+    row = Row(kind="bench", what=what, dtype="f32", shape="b4t64", metrics={"cold_us": us})
+    return Row.of_json({**row.as_json(), **more})
+
+
+def figure(title: str, what: str) -> sources.Figure:
+    found = [f for e in sources.experiments() if e.title.startswith(title) for f in e.figures if f.what == what]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_time_of_ours_is_the_calls_of_a_forward_pass_in_their_unit() -> None:
+    place = figure("Time of a forward pass's calls before and after", "layernorm, reduction")
+    assert (place.value, place.unit) == (355, "us")
+    assert place.beside([bench("layernorm/18_ceiling_halves", 4.0)]) == pytest.approx(100.0)
+    assert place.beside([bench("layernorm/18_ceiling_halves", 4.0, shape="b8t1024")]) is None
+    assert place.beside([bench("layernorm/18_ceiling_halves", 4.0, quick=True)]) is None
+    assert place.missing([]) == "rung bench layernorm/18_ceiling_halves --dtype f32 --shape b4t64"
+
+
+def test_a_ratio_needs_both_of_its_rows() -> None:
+    place = figure("One shared buffer and shuffles", "times as fast")
+    before, after = bench("attention/25_flash2", 30.0), bench("attention/26_flash2_shuffles", 20.0)
+    assert place.beside([before]) is None and place.missing([before]).startswith("rung bench attention/26")
+    assert place.beside([before, after]) == 1.5
+
+
+def test_a_sum_over_the_shapes_of_a_forward_pass_needs_all_of_its_rows() -> None:
+    place = figure("All products of a forward pass", "shared and register tiles")
+    shapes = ("b4t64 qkv", "b4t64 out", "b4t64", "b4t64 proj", "lm head")
+    some = [bench("matmul/32_one_operand_shared", 1000.0, shape=shape) for shape in shapes]
+    assert place.beside(some) == pytest.approx(4 * 12 + 1) and place.unit == "ms"
+    assert place.beside(some[1:]) is None and place.missing(some[1:]).endswith("--shape 'b4t64 qkv'")
+
+
+def test_a_share_is_a_sum_over_a_sum_that_holds_it() -> None:
+    place = figure("All products beside the rest", "their share of the run, %")
+    assert len(place.ours) > place.added == len(sources.PRODUCTS)
+    rows = [bench(r.what, 1000.0, shape=r.shape) for r in place.ours]
+    products = sum(sources.PRODUCTS.values())
+    rest = sum(r.calls for r in place.ours[place.added :]) - products
+    assert place.beside(rows) == pytest.approx(100 * products / (products + rest))
+    assert place.beside([row for row in rows if row.what != "layernorm/19_two_axes"]) is None
+
+
+def test_a_rate_without_its_counters_was_not_measured() -> None:
+    rate = sources.reference("profile | attention/02_five_kernels:query_key | bytes_per_s", "f32", "b4t64")
+    assert rate.value([profile({}, bytes_per_s=0.0)]) is None
+    assert rate.value([profile({}, bytes_per_s=7.0, dram_read=1.0)]) == 7.0
+
+
+def test_a_text_of_one_batch_is_no_evidence_of_another() -> None:
+    place = figure("Peak memory at 512 tokens", "version 12, four texts")
+    options = {"study": "attention, kernels", "new_tokens": 512}
+
+    def row(part: str, peak: float, **more: int) -> Row:
+        one = Row(kind="climb", what="gpt2", part=part, dtype="float32", options={**options, **more})
+        return one.with_metrics(peak_bytes=peak, tokens=512)
+
+    alone = [row("37_sixty_four_square", 300.0), row("naive torch", 600.0)]
+    assert place.beside(alone) is None
+    assert place.missing(alone) == "rung climb --study attention --batch 4"
+    together = [row("37_sixty_four_square", 300.0, batch=4), row("naive torch", 600.0, batch=4)]
+    assert place.beside(together) == 0.5
+
+
+def test_the_time_of_a_text_that_its_limit_ended_is_not_that_of_the_whole() -> None:
+    place = figure("512 tokens from", "version 1: flash attention")
+    options = {"study": "attention", "new_tokens": 512}
+    for tokens, expected in ((512, 5.0), (278, None)):
+        row = Row(kind="climb", what="gpt2", part="13_flash", dtype="float32", options=options)
+        assert place.beside([row.with_metrics(seconds=5.0, tokens=tokens)]) == expected
+
+
+def profile(options: dict[str, str], **figures: float) -> Row:
+    kernels = [
+        {"kernel": "permute", "figures": {"seconds": 1.0}, "opcodes": {}},
+        {"kernel": "query_key", "figures": figures, "opcodes": {"BRA": 7.0}},
+    ]
+    return Row(kind="profile", what="attention/02_five_kernels", dtype="f32", shape="b4t64", options=options,
+               detail={"kernels": kernels})  # fmt: skip
+
+
+def test_a_counter_is_that_of_the_named_kernel_of_a_profile_without_a_tuning_of_its_own() -> None:
+    place = figure("The baseline's one block", "preattention: achieved occupancy, %")
+    assert place.beside([profile({}, achieved_occupancy=8.0)]) == 8.0
+    assert place.beside([profile({"tuning": "given"}, achieved_occupancy=8.0)]) is None
+    branches = sources.reference("profile | attention/02_five_kernels:query_key | opcode BRA", "f32", "b4t64")
+    assert branches.value([profile({})]) == 7.0
+    tuned = sources.reference("profile | attention/02_five_kernels:query_key UNROLL=1 | opcode BRA", "f32", "b4t64")
+    assert tuned.tuning == {"UNROLL": 1} and tuned.value([profile({})]) is None
+    assert place.missing([]) == "rung profile attention/02_five_kernels --dtype f32 --shape b4t64"
+
+
+def test_a_cell_of_a_study_is_found_by_its_row_and_column() -> None:
+    detail = {"columns": ["N", "implementation", "softmax ms"],
+              "rows": [[256, "CUDA, flash", ""], [256, "CUDA, tree softmax", "0.002"]]}  # fmt: skip
+    study = Row(kind="study", what="attention", detail=detail)
+    assert figure("Softmax inside attention", "N = 256: tree").beside([study]) == pytest.approx(0.002)
+    assert figure("Softmax inside attention", "N = 256: linear").beside([study]) is None
+
+
+def test_what_cannot_be_answered_says_why_and_a_wrong_place_is_refused() -> None:
+    assert all(f.ours or f.reason for f in FIGURES)
+    with pytest.raises(RungError, match="does not begin with a kind of row"):
+        sources.reference("bnech | a/b | cold_us", "f32", "b4t64")
+
+
+def test_the_command_shows_every_figure_its_command_and_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "--json"])
+    output = json.loads(capsys.readouterr().out)
+    assert not ended.value.code and {e["document"] for e in output} == {d.cited for d in sources.documents().values()}
+    lines = [line for e in output for line in e["figures"]]
+    assert len(lines) == len(FIGURES) and all(line["command"] for line in lines)
+    assert all(e["differs"].endswith(".") for e in output)
+
+
+def test_missing_prints_a_command_for_every_empty_place(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["reproduce", "milestone2", "--missing"])
+    commands = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("rung ") for line in commands if line) and len(set(commands)) == len(commands)
+
+
+def test_the_sweep_and_the_studies_read_the_sources_figures_from_the_one_file() -> None:
+    assert sources.softmax()[256] == [0.135, 0.027, 5.07]
+    assert sources.latencies()["shared memory"] == 23
+    assert sources.course("layernorm/05_tree")[256] == pytest.approx(180.449)
+
+
+def test_a_counter_is_shown_as_the_emulator_counts_it_and_a_time_is_not() -> None:
+    """Of a row that counts the same launch, in the document's unit; a figure of another kind has none."""
+    counted = Row(
+        kind="count", what="matmul/01_naive", dtype="f32", shape="b4t64 qkv",
+        detail={"kernels": [{"kernel": "matmul", "figures": {"global_loads": 2e6, "global_stores": 1e6}}]},
+    )  # fmt: skip
+    references = [sources.reference("profile | matmul/01_naive | global_loads + global_stores", "f32", "b4t64 qkv")]
+    accesses = sources.Figure("global accesses", 28.33, "M", tuple(references), "")
+    assert accesses.emulated([counted]) == 3.0
+    assert accesses.beside([counted]) is None
+    bench = sources.reference("bench | matmul/01_naive | cold_us", "f32", "b4t64 qkv")
+    timed = sources.Figure("time", 1.0, "ms", (bench,), "")
+    assert timed.emulated([counted]) is None

@@ -1,0 +1,105 @@
+"""What the checker catches, beside other tools, and what judging costs: docs/judge.md, docs/corpus.md and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rung.dtypes import DTYPES
+from rung.results.row import Row
+from rung.show import markdown
+
+THOROUGH = "rung --thorough"
+
+
+def bounds() -> str:
+    """The error bounds of each number format."""
+    bounds = {d.name: (d.rtol, d.atol, d.norm_cap) for d in DTYPES.values()}
+    rows = [(name, *(f"{bound:.1e}".replace("e-0", "e-") for bound in some)) for name, some in bounds.items()]
+    return markdown.table(("dtype", "rtol", "least atol", "cap"), rows)
+
+
+def programs(rows: Iterable[Row]) -> str:
+    """Which tool sees the fault of which program (benchmarks/programs_gpu.py)."""
+    tools = ("rung", "memcheck", "racecheck", "initcheck", "synccheck")
+    found = {(r.what, r.part): r for r in rows if r.kind == "sanitize" and r.part in tools}
+
+    def word(name: str, tool: str) -> str:
+        row = found.get((name, tool))
+        if row is None or row.verdict not in ("ok", "failed"):
+            return ""
+        return "-" if row.verdict == "ok" else row.reason if tool == "rung" else "yes"
+
+    lines = [(name.partition("/")[2], *(word(name, tool) for tool in tools)) for name in sorted({n for n, _ in found})]
+    return markdown.table(("program", *tools), lines) if lines else "\nNot measured yet.\n\n"
+
+
+def program_speed(rows: Iterable[Row]) -> str:
+    """What the emulator takes for a million threads (benchmarks/emulated_speed.py)."""
+    row = next((r for r in reversed(list(rows)) if r.what == "programs/speed"), None)
+    if row is None:
+        return "\nNot measured yet.\n\n"
+    m = row.metrics
+    return (
+        f"\n`rung run` of a program of {m['threads']:,.0f} threads with {m['instructions']:.0f} instructions each "
+        "takes "
+        f"{m['command__no_races_cpu_s']:.1f} s of a processor without the race check and "
+        f"{m['command__races_cpu_s']:.1f} s with it, its objects in the cache. The program alone executes "
+        f"{m['races_no_1_per_s'] / 1e6:.0f} million thread instructions per second of one core, "
+        f"{m['races_yes_1_per_s'] / 1e6:.0f} million with the race check ({row.machine.get('cpu', '')}).\n\n"
+    )
+
+
+def same_bits(rows: Iterable[Row]) -> str:
+    """How many rungs' outputs are those of a GPU (benchmarks/same_bits.py of commit 65c23836)."""
+    found = [row for row in rows if row.part == "same bits" and row.verdict == "ok"]
+    if not found:
+        return "\nNot compared yet.\n\n"
+    equal = [row for row in found if not row.metrics["differ"]]
+    others = sorted({f"{row.operation}/{row.what.partition('/')[2][:2]}" for row in found if row.metrics["differ"]})
+    return (
+        f"\nOf {len(found)} runs of CUDA rungs at small cases, on both, the outputs of {len(equal)} are equal in every "
+        f"bit. The others: {', '.join(others)}.\n\n"
+    )
+
+
+def judging(rows: Iterable[Row]) -> str:
+    """What the default check takes (benchmarks/judging.py)."""
+    row = next((r for r in reversed(list(rows)) if r.what == "judging" and r.part == "seconds"), None)
+    if row is None:
+        return "\nNot measured yet.\n\n"
+    lines = [[markdown.plain(str(cell)) for cell in line] for line in row.detail["rows"]]
+    return markdown.table(row.detail["columns"], lines)
+
+
+def corpus(rows: Iterable[Row], part: str) -> str:
+    """Wrong kernels and right twins by class, and each of them (benchmarks/corpus.py)."""
+    newest = {r.part: r.detail["rows"] for r in rows if r.what == "corpus"}
+    if "kernels" not in newest:
+        return "\nNot measured yet.\n\n"
+    sanitizers = ("compute-sanitizer", "triton-sanitizer")  # whose rows name kernels by their hashes
+    reported: dict[str, dict[str, bool]] = {}
+    for by in sanitizers:
+        for key, *found in newest.get(by, []):
+            reported.setdefault(key, {})[by] = any(found)
+    kernels = [
+        [*k[:4], k[4] | reported.get(k[3], {}), *k[5:7], k[7] | reported.get(k[6], {})] for k in newest["kernels"]
+    ]
+    ways = ("rung", THOROUGH, "KernelBench", "GPU MODE", *sanitizers)
+    if part == "kernels":
+        texts = [markdown.plain(" ".join(k[2].split())).replace("](", "]\\(") for k in kernels]  # a lambda is no link
+        cells = [(k[0], k[1], text, k[3], k[5], k[6]) for k, text in zip(kernels, texts, strict=True)]
+        return markdown.table(("class", "file", "what of its text becomes what", "hash", "right twin", "hash"), cells)
+
+    def share(told: list[dict[str, bool]], way: str) -> str:
+        asked = [one[way] for one in told if way in one]
+        return f"{sum(asked)} of {len(asked)}" if asked else ""
+
+    def line(name: str, some: list[list[Any]]) -> tuple[str, ...]:
+        twins = list({k[6]: k[7] for k in some}.values())
+        wrong = (share([k[4] for k in some], way) for way in ways)
+        return name, *wrong, *(share(twins, way) for way in ways if way != THOROUGH)
+
+    lines = [line(name, [k for k in kernels if k[0] == name]) for name in dict.fromkeys(k[0] for k in kernels)]
+    heads = ("class", *(f"refused by {way}" for way in ways), *(f"twins: {way}" for way in ways if way != THOROUGH))
+    return markdown.table(heads, [*lines, line("all", kernels)])
