@@ -36,10 +36,11 @@ from rung.models.drafts import NGRAM
 from rung.models.family import Config, config_of
 from rung.models.gpt2.rungs import few_rows_rung
 from rung.models.gpu.batched_prefill import Prefill
+from rung.models.gpu.direct import logits_after, write_texts
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.scoring import GpuScorer
 from rung.models.gpu.session import dims
-from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
+from rung.models.gpu.slots import GpuBackend
 from rung.models.sampling import Sampling
 from rung.models.score import Text, scores
 from rung.models.weights import Weights

@@ -6,7 +6,8 @@ Prompts and texts of 128 tokens, greedy, random weights in bfloat16. One line pe
 call of several, the spread, the union of the kernels' intervals in a profiled call, and the idle time by its length:
 between kernels of a graph (below 4 us), between launches (below 40 us), and longer, when the host is late. `--peers`
 adds transformers with a static cache and compiled steps, `--host` the functions of the host that take longest, and
-`--knobs` the same calls with other limits of work ahead and of passes. Rows go to $OUT/idle.jsonl.
+`--knobs` the same calls with other limits of work ahead and of passes, `--kernels` a step's kernels, and `--operations`
+makes steps of the operations in place of a decode ladder. Rows go to $OUT/idle.jsonl.
 """
 
 from __future__ import annotations
@@ -112,25 +113,44 @@ def by_name(ours: Any, rows: int) -> None:
 
 
 def host(work: Callable[[], object]) -> None:
-    """What takes the host's time: in the engine's thread, and in the caller's."""
-    usual, within = slots.GpuBackend.turn, cProfile.Profile()
+    """What takes the host's time: in the engine's thread, and in the caller's; where a call's time goes before the
+    first turn and after the last."""
+    usual, marks = slots.GpuBackend.turn, list[float]()
 
-    def turn(self: Any) -> Any:
+    def marked(self: Any) -> Any:
+        marks.append(time.perf_counter())
+        found = usual(self)
+        marks.append(time.perf_counter())
+        return found
+
+    within = cProfile.Profile()
+
+    def profiled(self: Any) -> Any:
         within.enable()
         try:
             return usual(self)
         finally:
             within.disable()
 
-    outside = cProfile.Profile()
-    slots.GpuBackend.turn = turn  # type: ignore[method-assign]
     try:
-        outside.runcall(work)
+        slots.GpuBackend.turn = marked  # type: ignore[method-assign]
+        began = time.perf_counter()
+        work()
+        ended = time.perf_counter()
+        turns = [b - a for a, b in zip(marks[::2], marks[1::2], strict=True)]
+        print(
+            f"    to the first turn {1e3 * (marks[0] - began):.1f} ms, the first turn {1e3 * turns[0]:.1f}, "
+            f"{len(turns)} turns {1e3 * (marks[-1] - marks[0]):.1f}, after the last {1e3 * (ended - marks[-1]):.1f}"
+        )
+        slots.GpuBackend.turn = profiled  # type: ignore[method-assign]
+        work()
     finally:
         slots.GpuBackend.turn = usual  # type: ignore[method-assign]
-    for title, profiled in (("turns of the engine", within), ("the caller", outside)):
+    outside = cProfile.Profile()
+    outside.runcall(work)
+    for title, seen in (("turns of the engine", within), ("the caller", outside)):
         text = io.StringIO()
-        pstats.Stats(profiled, stream=text).sort_stats("tottime").print_stats(16)
+        pstats.Stats(seen, stream=text).sort_stats("tottime").print_stats(16)
         lines = [line[:118] for line in text.getvalue().splitlines() if line.strip()]
         print(f"    -- {title}", *lines[1:], sep="\n    ", flush=True)
 
@@ -179,6 +199,8 @@ def knobs(work: Callable[[], object]) -> None:
 def ours_of(name: str, given: argparse.Namespace, output: Path | None) -> list[str]:
     """The lines of a model."""
     ours: Any = rung.load(RANDOM + name, device="cuda", dtype="bfloat16", cache=given.cache)
+    if given.operations:  # steps of the operations in place of the decode ladder
+        ours.plan.engine.rung = lambda values: None
     lines = []
     for texts in given.texts:
         prompts = prompts_of(family.config_of(name).vocabulary, texts)
@@ -218,7 +240,7 @@ def main() -> int:
     parser.add_argument("--texts", nargs="*", type=int, default=[64, 256])
     parser.add_argument("--calls", type=int, default=5)
     parser.add_argument("--cache", default=None)
-    for flag in ("peers", "host", "knobs", "kernels"):
+    for flag in ("peers", "host", "knobs", "kernels", "operations"):
         parser.add_argument(f"--{flag}", action="store_true")
     given = parser.parse_args()
     output = Path(os.environ["OUT"]) / "idle.jsonl" if "OUT" in os.environ else None

@@ -128,7 +128,7 @@ class Bench:
                 continue
             reader.tensors["lengths"].fill_(length)
             self.spent[f"pass_{rows}x{length}_ms"] = self._ms(reader.replay)
-        for (rows, _), bank in sorted(backend._banks.items()):
+        for (rows, _), bank in sorted(backend._sessions.opened.items()):
             session = bank.session
             session.choice.greedy, together = True, session.work.steps
             graph, tensors = session.graph(together), session.tensors

@@ -1,6 +1,6 @@
 """The atlas of profiles, without a GPU.
 
-tests/data/ncu_atlas.csv was written by hand after the documentation of ncu's command line (`--csv --page raw
+reproduce/tests/data/ncu_atlas.csv was written by hand after the documentation of ncu's command line (`--csv --page raw
 --print-units base --print-metric-instances details`); no machine with an accelerator had a part in it.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rung.errors import RungError
-from rung.profile import counters, ncu
+from rung.profile import batches, counters, ncu
 from rung.results import machine, store
 from rung.results.row import Row
 from rung.rungs.base import Subject
@@ -78,7 +78,7 @@ def test_every_row_is_stored_at_once_and_a_rung_that_failed_among_others_is_run_
         return ncu.parse(TABLE)
 
     monkeypatch.setattr(counters, "launched", launched)
-    rows = list(atlas.collect(subjects(), 100, quiet, own_store))
+    rows = list(batches.collect(subjects(), 100, quiet, own_store))
     assert profiled == [3, 1] and [r.what for r in store.read(own_store)] == list(THREE)
     assert [r.verdict for r in rows] == ["ok", "failed", "ok"] and "wrong at this shape" in rows[1].reason
     assert [k["kernel"] for k in rows[2].detail["kernels"]] == ["permute", "query_key"]
@@ -90,8 +90,8 @@ def test_what_has_a_row_of_this_code_is_not_profiled_again_and_time_ends_it(
     gpu = {"gpu": "NVIDIA H200"}
     monkeypatch.setattr(machine, "facts", lambda: gpu)
     monkeypatch.setattr(counters, "launched", lambda chosen, timeout=0: ncu.parse(TABLE))
-    assert list(atlas.collect(subjects(), 10, quiet, own_store)) == []
-    assert len(list(atlas.collect(subjects()[:1], 100, quiet, own_store))) == 1
+    assert list(batches.collect(subjects(), 10, quiet, own_store)) == []
+    assert len(list(batches.collect(subjects()[:1], 100, quiet, own_store))) == 1
     assert [s.rung.full_name for s, _ in atlas.missing(subjects(), own_store)] == list(THREE[1:])
 
 

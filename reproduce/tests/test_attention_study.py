@@ -417,3 +417,14 @@ def test_texts_of_all_lengths_share_their_memory(inner: Inner) -> None:
         model.logits(torch.tensor([prompt[:length]]))
     assert kept() == one > 0
     assert torch.equal(model.logits(torch.tensor([prompt])), first)
+
+
+def test_rows_of_another_format_are_not_drawn_among_the_studys() -> None:
+    half = [replace(row, dtype="bfloat16") for row in ROWS]
+    assert attention_text_chart.steps([*half, *ROWS, *half]) == attention_text_chart.steps(ROWS)
+    assert {row.dtype for row in attention_text_chart.steps(half)} == {"bfloat16"}
+
+
+def test_the_studys_last_version_is_drawn_where_it_was_measured() -> None:
+    last = replace(ROWS[-1], part=attention_text_chart.LAST)
+    assert attention_text_chart.telling([*ROWS[:-1], last])[-1].part == attention_text_chart.LAST

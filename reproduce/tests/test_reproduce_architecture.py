@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "rung_reproduce"
 # From the top: a room may import from those below it.
 ORDER = (
     ("cli",),
+    ("measure",),
     ("sweeps", "studies"),
     ("climbs",),
     ("show",),

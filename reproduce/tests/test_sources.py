@@ -31,7 +31,7 @@ def test_a_place_names_a_rung_a_shape_and_a_tuning_that_exist(kind: str) -> None
         assert place.dtype in rung.dtypes, place
         assert place.shape in rung.operation.shapes or "=" in place.shape, place
         assert all(value in rung.tune[name] for name, value in place.tuning.items()), place
-        if place.kernels:
+        if place.kernels and "*" not in "".join(place.kernels):  # a library's kernels have no list
             assert set(place.kernels) <= {e.kernel for e in rung.header.launches}, place  # type: ignore[attr-defined]
 
 
@@ -157,10 +157,11 @@ def test_the_command_shows_every_figure_its_command_and_what_differs(capsys: pyt
     with pytest.raises(SystemExit) as ended:
         main(["reproduce", "--json"])
     output = json.loads(capsys.readouterr().out)
-    assert not ended.value.code and {e["document"] for e in output} == {d.cited for d in sources.documents().values()}
-    lines = [line for e in output for line in e["figures"]]
+    assert not ended.value.code and {e["document"] for e in output} == {*sources.documents()}
+    experiments = [e for document in output for e in document["experiments"]]
+    lines = [line for e in experiments for line in e["figures"]]
     assert len(lines) == len(FIGURES) and all(line["command"] for line in lines)
-    assert all(e["differs"].endswith(".") for e in output)
+    assert all(e["differs"].endswith(".") for e in experiments)
 
 
 def test_missing_prints_a_command_for_every_empty_place(capsys: pytest.CaptureFixture[str]) -> None:

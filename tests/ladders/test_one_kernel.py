@@ -20,8 +20,9 @@ from gpuless.compile import nvrtc
 from gpuless.facts import limits
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
+from rung.models.gpu.direct import logits_after, read_into, write_texts
 from rung.models.gpu.engine import GpuSteps
-from rung.models.gpu.slots import GpuBackend, logits_after, read_into, write_texts
+from rung.models.gpu.slots import GpuBackend
 from rung.models.weights import Linear, read_weights
 from rung.operation import Tensors, Values
 from rung.rungs import base, catalogue, tunings
@@ -517,7 +518,7 @@ def test_engines_sessions_of_two_capacities_take_turns(dtype: str) -> None:
             found[0].append(next(short))
         found[1].append(next(long))
     assert found == alone
-    assert [bank.session.capacity for backend in backends for bank in backend._banks.values()] == [64, 192]
+    assert [bank.session.capacity for backend in backends for bank in backend._sessions.opened.values()] == [64, 192]
 
 
 @pytest.mark.parametrize("start", [0, 900])

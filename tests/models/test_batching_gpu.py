@@ -19,6 +19,7 @@ from rung.errors import RungError
 from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Request, Text
+from rung.models.gpu import launched, session_table
 from rung.models.gpu import slots as slots_module
 from rung.models.gpu.batched_prefill import PASS, bucket, passes, shapes
 from rung.models.gpu.engine import GpuSteps
@@ -114,7 +115,7 @@ def test_equal_prompts_are_read_once_and_continued_apart(model: Model, weights: 
 
 @pytest.mark.slow
 def test_a_run_of_few_texts_has_a_session_of_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots_module, "OWN", 1)
+    monkeypatch.setattr(session_table, "OWN", 1)
     model = models.ours(models.saved(**{**SHAPE, "n_positions": 256}))
     weights = read_weights(model.folder, model.config, lambda w: Linear(w.float().clone()), lambda v: v.float().clone())
     one = backend(model, weights, 4)
@@ -122,12 +123,12 @@ def test_a_run_of_few_texts_has_a_session_of_their_length(monkeypatch: pytest.Mo
         asked = request(length, 4, temperature=1.0)
         own = replace(asked, rows=1, reach=reach)
         assert together(BatchEngine(lambda: one, None), [own])[0].tokens == on_cpu(model, asked).tokens
-    assert list(one._banks) == [(1, 128), (1, 256)]  # the one used last, and one that any text fits into
+    assert list(one._sessions.opened) == [(1, 128), (1, 256)]  # the one used last, and one that any text fits into
 
 
 @pytest.mark.slow
 def test_texts_move_into_more_rows_and_back(model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots_module, "ROWS", (1, 4))
+    monkeypatch.setattr(session_table, "ROWS", (1, 4))
     one = backend(model, weights, 4)
     one._exact = False  # as in 16 bits, with kernels whose rows are independent
     moved: list[int] = []
@@ -224,7 +225,7 @@ def test_a_row_is_free_as_soon_as_the_last_step_of_its_text_is_launched(
     model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = backend(model, weights, 1)
-    monkeypatch.setattr(one, "_collect", lambda wait: [])  # the GPU has done nothing yet
+    monkeypatch.setattr(one, "postprocess", lambda wait: [])  # the GPU has done nothing yet
     texts = [Text(request(5, 3), None), Text(request(7, 3), None)]
     for slot, text in enumerate(texts):
         assert one.free_slots == 1
@@ -245,7 +246,7 @@ def written(one: GpuBackend, texts: dict[int, Text]) -> dict[int, list[int]]:
     """The tokens that each slot's text gets from here to its end."""
     tokens: dict[int, list[int]] = {slot: [] for slot in texts}
     with torch.inference_mode():
-        while one._notes or one._busy or one._waiting:
+        while one._launches or one._sessions.busy or one._waiting:
             for fresh in one.turn():
                 tokens[fresh.slot] += list(fresh.tokens)
     return tokens
@@ -254,10 +255,10 @@ def written(one: GpuBackend, texts: dict[int, Text]) -> dict[int, list[int]]:
 def test_a_full_text_may_be_seen_after_the_others_moved_into_fewer_rows(
     model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots_module, "ROWS", (1, 4))
+    monkeypatch.setattr(session_table, "ROWS", (1, 4))
     one = backend(model, weights, 4)
     one._exact = False
-    monkeypatch.setattr(one, "_collect", lambda wait: [])
+    monkeypatch.setattr(one, "postprocess", lambda wait: [])
     texts = {slot: Text(request(n, 20), None) for slot, n in enumerate([29, 29, 29, 5])}
     with torch.inference_mode():
         for slot, text in texts.items():
@@ -265,9 +266,9 @@ def test_a_full_text_may_be_seen_after_the_others_moved_into_fewer_rows(
             if slot >= 2:  # the last text comes later than the three that fill their contexts
                 one._since = 1 << 20
                 one.turn()
-        while len(one._bank.rows if one._bank else ()) != 1:
+        while len(one._sessions.current.rows if one._sessions.current else ()) != 1:
             one.turn()
-            assert len(one._notes) < 20
+            assert len(one._launches) < 20
     monkeypatch.undo()
     assert written(one, texts) == {slot: on_cpu(model, text.request).tokens for slot, text in texts.items()}
 
@@ -276,12 +277,12 @@ def test_a_text_that_leaves_and_comes_back_gets_no_tokens_of_before(
     model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = backend(model, weights, 1)
-    monkeypatch.setattr(one, "_collect", lambda wait: [])
+    monkeypatch.setattr(one, "postprocess", lambda wait: [])
     text = Text(request(5, 9), None)
     one.begin(0, text)
     with torch.inference_mode():
         one.turn()
-    assert one._notes
+    assert one._launches
     one.end(0)
     one.begin(0, text)  # as where drafts are tried and given up
     monkeypatch.undo()
@@ -294,12 +295,12 @@ def test_steps_are_launched_before_those_ahead_are_done(
 ) -> None:
     one = backend(model, weights, 1)
     one._per_step = slots_module.AHEAD_SECONDS / (ahead + 0.5)
-    monkeypatch.setattr(one, "_collect", lambda wait: [])
+    monkeypatch.setattr(one, "postprocess", lambda wait: [])
     one.begin(0, Text(request(3, 28), None))
     with torch.inference_mode():
         one.turn()
-        one._notes.clear()
-        one._open(1).session._published -= ahead // 2  # half of them are left
+        one._launches.clear()
+        one._sessions.open(1).session._published -= ahead // 2  # half of them are left
         before = one.clock.steps
         one._launch()
     assert ahead // 2 < ahead // 2 + one.clock.steps - before <= ahead
@@ -310,10 +311,10 @@ def test_tokens_of_many_texts_are_taken_launch_by_launch(
     model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch, texts: int
 ) -> None:
     monkeypatch.setattr(slots_module, "FEW_TEXTS", 4)
-    session = backend(model, weights, 8)._open(8).session
+    session = backend(model, weights, 8)._sessions.open(8).session
     session.enqueued, session._published[0] = 8, 3  # the GPU has ended three of eight steps
-    row = slots_module.RunningText(0, Text(request(3, 9), None), slots_module._draw(Text(request(3, 9), None), 300), 3, 0)
-    note = slots_module._Steps(session, 0, 8, [row] * texts + [None] * (8 - texts), texts > 4)
+    row = launched.RunningText(0, Text(request(3, 9), None), slots_module._draw(Text(request(3, 9), None), 300), 3, 0)
+    note = launched.StepLaunch(session, 0, 8, [row] * texts + [None] * (8 - texts), texts > 4)
     early = note.take()
     session._published[0] = 8
     whole = note.take()
@@ -341,13 +342,13 @@ def test_prompts_are_gathered_while_rows_are_busy(model: Model, weights: Any, mo
 def test_a_warm_backend_has_what_any_text_needs(model: Model, weights: Any) -> None:
     one = backend(model, weights, 2)
     one.warm()
-    sessions, readers = dict(one._banks), dict(one._readers)
+    sessions, readers = dict(one._sessions.opened), dict(one._readers)
     assert {(1, 16, None), (1, 32, None)} == set(readers)
     requests = [request(5, 4), request(30, 2)]
     assert [c.tokens for c in together(BatchEngine(lambda: one, None), requests)] == [
         on_cpu(model, r).tokens for r in requests
     ]
-    assert (one._banks, one._readers) == (sessions, readers)
+    assert (one._sessions.opened, one._readers) == (sessions, readers)
 
 
 # ---- on a GPU ---------------------------------------------------------------------------------------------------------
@@ -381,9 +382,8 @@ def admitted_without_waiting(one: GpuBackend, texts: list[Text]) -> set[int]:
     end = time.monotonic() + 30
 
     def turn() -> None:
-        one._read()
-        one._launch()
-        found.update(new.slot for new in one._collect(wait=False))
+        one.run(one.schedule()[1], time.perf_counter())
+        found.update(new.slot for new in one.postprocess(wait=False))
 
     with torch.inference_mode():
         for slot, text in enumerate(texts):
@@ -420,7 +420,7 @@ def test_step_counters_are_reset_also_while_texts_keep_coming(
     one = backend(model, weights, 2)
     requests = [request(3 + i, 5) for i in range(6)]
     assert together(BatchEngine(lambda: one, model.tokenizer), requests) == [on_cpu(model, r) for r in requests]
-    assert one._banks and all(bank.session.enqueued <= 6 + 5 for bank in one._banks.values())
+    assert one._sessions.opened and all(bank.session.enqueued <= 6 + 5 for bank in one._sessions.opened.values())
 
 
 def test_a_bias_is_added_in_each_step(model: Model, weights: Any) -> None:
@@ -445,7 +445,7 @@ def test_what_draws_tokens_is_compiled_for_the_first_text_that_needs_it(model: M
     for temperature, prepared in ((0.0, False), (1.0, True)):
         asked = request(5, 3, temperature=temperature)
         assert together(engine, [asked])[0].tokens == on_cpu(model, asked).tokens
-        choices = [*(first.choice for first in one._firsts.values()), *(b.session.choice for b in one._banks.values())]
+        choices = [*(first.choice for first in one._firsts.values()), *(b.session.choice for b in one._sessions.opened.values())]
         assert all((choice._sample is not None) == prepared for choice in choices)
 
 
@@ -459,7 +459,7 @@ def test_a_text_whose_logits_are_no_numbers_ends_alone(model: Model, weights: An
     errors: dict[int, str] = {}
     counts = dict.fromkeys(texts, 0)
     with torch.inference_mode():
-        while one._notes or one._busy or one._waiting:
+        while one._launches or one._sessions.busy or one._waiting:
             for new in one.turn():
                 if new.error is not None and new.slot not in errors:
                     errors[new.slot] = new.error

@@ -65,7 +65,7 @@ def test_prompts_of_one_turn_read_their_beginning_once(kind: str, device: str) -
         one.begin(slot, Text(request(prompt, logprobs=True), None))
     found: dict[int, list[int]] = {slot: [] for slot in range(len(prompts))}
     with torch.inference_mode():
-        while one._notes or one._busy or one._waiting:
+        while one._launches or one._sessions.busy or one._waiting:
             for new in one.turn():
                 found[new.slot] += new.tokens
     assert [found[slot] for slot in range(len(prompts))] == [list(c.tokens) for c in expected]

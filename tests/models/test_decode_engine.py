@@ -14,8 +14,8 @@ from rung.errors import RungError
 from rung.models.folders import INNER
 from rung.models.gpt2.rungs import BY_OPERATIONS
 from rung.models.gpu import engine as engine_module
+from rung.models.gpu.direct import logits_after
 from rung.models.gpu.engine import GpuSteps
-from rung.models.gpu.slots import logits_after
 from rung.models.load import Model, load
 from rung.models.options import MOST_STOPS
 from rung.models.sampling import Sampling

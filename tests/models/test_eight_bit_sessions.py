@@ -15,11 +15,12 @@ from rung.errors import RungError
 from rung.models import backends
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Request
-from rung.models.gpu import slots as slots_module
+from rung.models.gpu import session_table
+from rung.models.gpu.direct import read_into
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.row_transfer import RowTransfer, record
 from rung.models.gpu.session import Session, Work, dims
-from rung.models.gpu.slots import GpuBackend, read_into
+from rung.models.gpu.slots import GpuBackend
 from rung.models.load import Model, load
 from rung.models.operations import find
 from rung.models.options import Options, Prompt
@@ -185,7 +186,7 @@ def test_texts_that_move_are_quantised_copied_and_widened(model: Model, weights:
 
 @pytest.mark.slow
 def test_texts_go_on_where_the_load_moves_them(model: Model, weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots_module, "ROWS", (1, 4))
+    monkeypatch.setattr(session_table, "ROWS", (1, 4))
     found = {}
     for many in ("library_products", "eight_bit_cache"):
         one = engine(model, weights)
@@ -198,6 +199,6 @@ def test_texts_go_on_where_the_load_moves_them(model: Model, weights: Any, monke
             for n, new in ((5, 12), (3, 4), (9, 3))
         ]  # fmt: skip
         found[many] = [c.tokens for c in together(BatchEngine(lambda one=backend: one, None), requests)]
-        assert {len(bank.rows) for bank in backend._banks.values()} == {1, 4}
+        assert {len(bank.rows) for bank in backend._sessions.opened.values()} == {1, 4}
     assert [len(tokens) for tokens in found["eight_bit_cache"]] == [12, 4, 3]
     assert [tokens[0] for tokens in found["eight_bit_cache"]] == [tokens[0] for tokens in found["library_products"]]

@@ -18,7 +18,7 @@ import gpuless
 import rung
 from rung.errors import RungError
 from rung.models import family
-from rung.models.gpu import recorded
+from rung.models.gpu import step_pass
 from rung.models.operations import step_rungs
 from rung.models.weights import in_file, weights_of
 
@@ -122,7 +122,7 @@ def test_a_norm_that_several_products_read_is_computed_by_each_or_once_for_all(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The emulator's own table has no products with norms.
-    monkeypatch.setattr(recorded, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
+    monkeypatch.setattr(step_pass, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
     model = rung.load(folder, device="emulator", plan="best", dtype="bfloat16")
     prompts = [PROMPT, PROMPT[:2]]
     for prompt, text in zip(prompts, model.generate(prompts, max_new_tokens=3, temperature=0), strict=True):

@@ -17,7 +17,7 @@ import rung
 from llama_models import assert_transformers, ids_of
 from rung.errors import RungError
 from rung.models import family
-from rung.models.gpu import recorded
+from rung.models.gpu import step_pass
 from rung.models.operations import step_rungs
 from rung.models.plan import TorchPlan
 from rung.models.weights import in_file, read_weights, weights_of
@@ -74,7 +74,7 @@ def test_plans_of_rungs_and_recorded_passes_are_transformers(device: str, plan: 
 @pytest.mark.parametrize("rows", [2, 17])
 def test_the_rungs_of_a_gpu_write_few_texts_and_many(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # The emulator's own table leaves products to torch.
-    monkeypatch.setattr(recorded, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
+    monkeypatch.setattr(step_pass, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
     fields = {"head_dim": 32, "hidden_size": 64, "intermediate_size": 128, "sliding_window": 3}
     fields |= {"num_hidden_layers": 2, "layer_types": [SLIDING, FULL]}
     folder, ids = models.saved("gemma3_text", **{**drawn(1), **fields}), ids_of(20, 3)
@@ -152,3 +152,17 @@ def test_known_sizes_have_the_published_number_of_weights() -> None:
             count = torch.Size(spec.stored(family.config_of(name))).numel()
             weights += 0 if spec.same_as else count * (family.config_of(name).layers if spec.layered else 1)
         assert weights / 1e6 == pytest.approx(millions, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_the_compiled_step_writes_a_text_alone_as_in_company(dtype: str) -> None:
+    """On a CPU all texts advance in one step, and no bit of a text depends on the others."""
+    model = rung.load(saved(2), dtype=dtype, device="cpu")
+    if model.transformer.service.stepper is None:
+        pytest.skip("needs a C++ compiler")
+    prompts = [ids_of(n, n) for n in (3, 30, 12, 7)]
+    how: Any = {"max_new_tokens": 12, "temperature": 0, "stop_tokens": [], "logprobs": True}
+    together = model.generate(prompts, **how)
+    for prompt, found in zip(prompts, together, strict=True):
+        (alone,) = model.generate([prompt], **how)
+        assert alone.tokens == found.tokens and alone.logprobs == found.logprobs

@@ -16,10 +16,11 @@ from gpuless.compile import nvrtc
 from gpuless.launch import Build
 from rung import dtypes
 from rung.models.family import Config, read_config
-from rung.models.gpu import recorded, row_transfer
+from rung.models.gpu import prompt_pass, recorded, row_transfer
 from rung.models.gpu.batched_prefill import Prefill
 from rung.models.gpu.engine import GpuSteps
-from rung.models.gpu.recorded import PromptPass, for_few_rows, tiles
+from rung.models.gpu.launch_estimates import for_few_rows, tiles
+from rung.models.gpu.prompt_pass import PromptPass
 from rung.models.operations import Rungs, find, prefill_rungs, roles
 from rung.models.weights import Linear, read_weights, stack
 from rung.operation import Tensors
@@ -210,7 +211,7 @@ def test_few_rows_get_values_that_the_rung_takes(rows: int, depth: int, columns:
 @emulated
 def test_caches_are_written_in_parts_when_products_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = models.saved(n_layer=5)
-    monkeypatch.setattr(recorded, "HELD", 2 * 4 * 16 * 3 * 64 * 4)  # two of five layers
+    monkeypatch.setattr(prompt_pass, "HELD", 2 * 4 * 16 * 3 * 64 * 4)  # two of five layers
     assert_transformers(read(folder, torch.float32, UNEQUAL), folder, UNEQUAL)
 
 

@@ -17,8 +17,8 @@ import llama_models as models
 import rung
 from rung.errors import RungError
 from rung.models import family
-from rung.models.gpu import engine, recorded, slots
-from rung.models.gpu.recorded import StepPass
+from rung.models.gpu import engine, session_table, slots, step_pass
+from rung.models.gpu.step_pass import StepPass
 from rung.models.operations import step_rungs
 from rung.rungs import catalogue
 
@@ -184,7 +184,7 @@ def test_the_rungs_of_a_gpu_write_few_texts_and_many(
 
     monkeypatch.setattr("rung.models.gpu.session.StepPass", Seen)
     # The emulator's own table leaves products to torch.
-    monkeypatch.setattr(recorded, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
+    monkeypatch.setattr(step_pass, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
     folder, ids = models.saved("qwen3", num_hidden_layers=2, head_dim=32, intermediate_size=128), ids_of(20, 3)
     prompts = [ids[: 4 + i % 9] for i in range(count)]
     model = rung.load(folder, device="emulator", plan="best", dtype=dtype)
@@ -200,18 +200,21 @@ def test_rows_grow_with_their_texts_and_the_newest_wait_when_there_is_no_room(mo
     class Small(slots.GpuBackend):
         def __init__(self, transformer: Any, engine: Any, count: int, **given: Any) -> None:
             super().__init__(transformer, engine, 8, exact=False, room=128)
+            usual = self._sessions.open
 
-        def _open(self, rows: int, reach: int = 0) -> Any:
-            opened.append((rows, self._engine.capacity(reach)))
-            return super()._open(rows, reach)
+            def watched(rows: int, reach: int = 0) -> Any:
+                opened.append((rows, self._engine.capacity(reach)))
+                return usual(rows, reach)
+
+            self._sessions.open = watched  # type: ignore[method-assign]
 
         def _set_back(self, bank: Any) -> None:
             waited.append(len(bank.active))
             super()._set_back(bank)
 
     monkeypatch.setattr(slots, "GpuBackend", Small)
-    monkeypatch.setattr(slots, "LEAST_TOKENS", 16)
-    monkeypatch.setattr(slots, "GROWN_AHEAD", 16)
+    monkeypatch.setattr(session_table, "LEAST_TOKENS", 16)
+    monkeypatch.setattr(session_table, "GROWN_AHEAD", 16)
     monkeypatch.setattr(engine, "GRANULE", 16)
     folder, ids = models.saved("qwen3", num_hidden_layers=1), ids_of(20, 3)
     model = rung.load(folder, device="emulator", plan="best", dtype="float32")
@@ -240,7 +243,7 @@ def test_large_products_of_many_rows_are_the_librarys_and_attentions_blocks_are_
             used.append(self.rungs_in_use)
 
     monkeypatch.setattr("rung.models.gpu.session.StepPass", Seen)
-    monkeypatch.setattr(recorded, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
+    monkeypatch.setattr(step_pass, "step_rungs", lambda device, dtype, rows: step_rungs("cuda", dtype, rows))
     few, groups = catalogue.find("matmul/30"), catalogue.find("rope_cached_attention/2")
     for rung_, small in (
         (few, replace(few.header.model, fits=("not step or OC * C < 64 * 128",))),

@@ -19,6 +19,7 @@ import rung
 from convert_checkpoint import convert, main
 from gpt2_models import reference, saved, some_ids, tokenizer_file
 from rung import RungError
+from rung.models.load import Model
 
 ROOT = Path(__file__).parents[2]
 MATRICES = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
@@ -58,7 +59,7 @@ def llmc(path: Path, folder: Path, version: int = 3, cut: int = 0) -> Path:
     return path
 
 
-def load(checkpoint: Path, **options: str) -> rung.Model:
+def load(checkpoint: Path, **options: str) -> Model:
     """The model of a checkpoint, through the folder that the tool writes."""
     folder = checkpoint.parent / "converted"
     convert(checkpoint, folder)

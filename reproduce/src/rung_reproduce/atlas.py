@@ -70,10 +70,10 @@ def _place(reference: sources.Reference) -> tuple[object, ...]:
     return reference.what, reference.dtype, reference.shape, tuple(reference.tuning.items())
 
 
-def of_the_sources(chosen: Sequence[Planned]) -> list[Planned]:
-    """Those that a figure of a source needs: without the roofline's."""
-    places = {_place(r) for r in sources.references("profile")}
-    return [(s, t) for s, t in chosen if _key(s, t) in places]
+def planned_for(references: Sequence[sources.Reference]) -> list[Planned]:
+    """What to profile for these references, each rung, shape, format and tuning once."""
+    places = dict.fromkeys((r.what, r.dtype, r.shape, tuple(r.tuning.items())) for r in references)
+    return [(subject(what, dtype, shape), dict(tuning) or None) for what, dtype, shape, tuning in places]
 
 
 def _key(about: Subject, tuning: Mapping[str, int] | None) -> tuple[object, ...]:

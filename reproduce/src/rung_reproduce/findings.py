@@ -1,8 +1,9 @@
-"""What the five documents found, and what is found here: findings.toml, with figures of sources.toml and their rows."""
+"""What the five documents found, and what is found here: findings.toml, judged by rows of the GPU that is shown."""
 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,23 +17,32 @@ from rung_reproduce import sources
 
 FILE = Path(__file__).with_name("findings.toml")
 VERDICTS = {
-    "same": "the same", "smaller": "smaller", "reversed": "reversed", "none": "no effect, as there",
-    "lost": "no effect here", "unseen": "cannot be seen here",
+    "reversed": "reversed", "effect": "an effect here", "lost": "little of it here", "smaller": "smaller",
+    "larger": "larger", "same": "the same", "small": "small in both", "none": "no effect, as there",
+    "unseen": "cannot be seen here", "": "no row yet",
 }  # fmt: skip
+SIZED = ("effect", "lost", "small", "none")  # verdicts that are told with the size of both effects
 COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
-NOTHING = 0.035  # an effect below it, on a logarithmic scale, is none
+NOTHING, FACTS = "nothing", "facts"  # in place of a neutral point: they find no effect; the facts decide
+SMALL = 0.035  # an effect below it, on a logarithmic scale
+LARGER = 1.5  # times the document's effect
+_PLACE = re.compile(r"\{([^{}]+)\}")
+RELATIONS = (" above ", " below ", " equals ", " names ")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`figures`: one, or two whose ratio it is; `neutral`: where there would be no effect."""
+    """`figures`: one, or two whose ratio it is; `neutral`: where there would be no effect. A finding with facts alone
+    holds if all of them do."""
 
     document: sources.Document
     says: str
     figures: tuple[sources.Figure, ...]
     neutral: float
-    verdict: str
+    by: str  # NOTHING, FACTS, or an effect away from the neutral point
+    explained: str  # the verdict that the reason is for
     why: str
+    facts: tuple[str, ...]  # what the reason, or the finding, says of rows
 
     def theirs(self) -> float | None:
         return _ratio([f.value for f in self.figures])
@@ -46,27 +56,93 @@ class Finding:
 
     def judged(self, rows: Sequence[Row]) -> str:
         """The verdict that the rows give; empty where a row is missing."""
-        if not self.figures:
-            return "unseen"
+        if not self.figures or self.by == FACTS:
+            held = [self.holds(fact, rows) for fact in self.facts]
+            return "unseen" if not held else "" if None in held else "same" if all(held) else "reversed"
         ours, theirs = self.ours(rows), self.theirs()
         if ours is None or (theirs is None and not self.than()):
             return ""
-        found = _effect(ours, self.neutral)
+        found = effect(ours, self.neutral)
+        if self.by == NOTHING:
+            return "none" if abs(found) < 2 * SMALL else "effect"
         if theirs is None:
-            return "lost" if abs(found) < NOTHING else "same" if (found > 0) == (self.than() == "more") else "reversed"
-        wanted = _effect(theirs, self.neutral)
-        if abs(wanted) < NOTHING:
-            return "none" if abs(found) < 2 * NOTHING else "reversed"
-        if abs(found) < NOTHING:
-            return "lost"
+            return "lost" if abs(found) < SMALL else "same" if (found > 0) == (self.than() == "more") else "reversed"
+        wanted = effect(theirs, self.neutral)
+        if abs(found) < SMALL:
+            return "small" if abs(wanted) < SMALL else "lost"
         if found * wanted < 0:
             return "reversed"
-        return "same" if found / wanted >= 0.5 else "smaller"
+        return "larger" if found / wanted > LARGER else "same" if found / wanted >= 0.5 else "smaller"
+
+    def verdict(self, rows: Sequence[Row]) -> str:
+        """In words; where one of the effects is small, with the size of both."""
+        judged = self.judged(rows)
+        against = f" (against {self.neutral:g})" if self.figures and self.neutral not in (1.0, 100.0) else ""
+        if judged not in SIZED:
+            return VERDICTS[judged] + (against if judged else "")
+        sizes = [(self.theirs(), "there"), (self.ours(rows), "here")]
+        told = [f"{100 * (v / self.neutral - 1):+.1f} % {where}" for v, where in sizes if v is not None]
+        return f"{VERDICTS[judged]} ({', '.join(told)})"
+
+    def reason(self, rows: Sequence[Row]) -> str:
+        """Why, made from rows: only of the GPU that it was written for, and for the verdict that it explains."""
+        if self.judged(rows) != self.explained or self.gpu not in gpus(rows):
+            return "" if self.explained != "unseen" else self.filled(rows)
+        return self.filled(rows)
+
+    @property
+    def gpu(self) -> str:
+        return written_for()
+
+    def filled(self, rows: Sequence[Row]) -> str:
+        """The reason with its numbers; empty where one of them has no row."""
+        cells = {name: self._cell(name, rows) for name in _PLACE.findall(self.why)}
+        return "" if None in cells.values() else _PLACE.sub(lambda m: str(cells[m[1]]), self.why)
+
+    def _cell(self, name: str, rows: Sequence[Row]) -> str | None:
+        value = self.ours(rows) if name == "ours" else self.value(name, rows)
+        return None if value is None else sources.number(value)
+
+    def value(self, name: str, rows: Sequence[Row]) -> float | None:
+        """A number, a reference to rows as in sources.toml, or a figure by the start of its title and of its name."""
+        if " | " in name:
+            body, _, unit = name.partition(" in ")
+            found = sources.reference(body, "f32", "b4t64").value(rows)
+            return None if found is None else found / sources.SCALES.get(unit, 1.0)
+        try:
+            return float(name)
+        except ValueError:
+            return figure(self.document.name, name).beside(rows)
+
+    def holds(self, fact: str, rows: Sequence[Row]) -> bool | None:
+        """Whether rows bear a fact out; None without a row."""
+        relation = next((r for r in RELATIONS if r in fact), None)
+        if relation is None:
+            raise RungError(f"findings.toml: {fact!r} has none of {', '.join(r.strip() for r in RELATIONS)}.")
+        left, _, right = fact.partition(relation)
+        if relation == " names ":
+            asked = sources.reference(left, "f32", "b4t64")
+            named = [k["kernel"] for r in rows if r.kind == "profile" and asked.fits(r) for k in asked.chosen(r)]
+            return all(right in name for name in named) if named else None
+        a, b = self.value(left, rows), self.value(right, rows)
+        if a is None or b is None:
+            return None
+        return a > b if relation == " above " else a < b if relation == " below " else math.isclose(a, b, rel_tol=1e-9)
 
     def line(self, rows: Sequence[Row]) -> tuple[str, str, str, str, str]:
-        ours = sources.number(self.ours(rows))
         theirs = self.than() or sources.number(self.theirs())
-        return self.says, VERDICTS[self.verdict], self.why.replace("{ours}", ours), theirs, ours
+        return self.says, self.verdict(rows), self.reason(rows), theirs, sources.number(self.ours(rows))
+
+
+def gpus(rows: Sequence[Row]) -> str:
+    """The GPUs of some rows."""
+    return " ".join(sorted({row.gpu or "" for row in rows}))
+
+
+@cache
+def written_for() -> str:
+    """The GPU whose rows the reasons explain."""
+    return str(_file()["gpu"])
 
 
 @cache
@@ -75,10 +151,24 @@ def findings() -> tuple[Finding, ...]:
     made = []
     for entry in _data():
         document = sources.documents()[entry["name"]]
-        for says, figures, neutral, verdict, why in entry["findings"]:
-            chosen = tuple(_figure(document, key) for key in figures)
-            made.append(Finding(document, says, chosen, float(neutral), verdict, why))
+        for says, figures, neutral, verdict, why, *facts in entry["findings"]:
+            chosen = tuple(figure(document.name, key) for key in figures)
+            by = neutral if isinstance(neutral, str) else ""
+            point = 1.0 if by else float(neutral)
+            made.append(Finding(document, says, chosen, point, by, verdict, why, tuple(*facts)))
     return tuple(made)
+
+
+def of_document(name: str) -> list[Finding]:
+    return [f for f in findings() if f.document.name == name]
+
+
+def headlines(name: str, rows: Sequence[Row]) -> list[Finding]:
+    """A document's ten most important findings, reversals first."""
+    wanted = next(entry["headlines"] for entry in _data() if entry["name"] == name)
+    by_words = {f.says: f for f in of_document(name)}
+    order = list(VERDICTS)
+    return sorted((by_words[says] for says in wanted), key=lambda f: order.index(f.judged(rows)))
 
 
 def of_study(name: str) -> list[Finding]:
@@ -87,24 +177,30 @@ def of_study(name: str) -> list[Finding]:
     return [f for f in findings() if any(asked.intersection(figure.ours) for figure in f.figures)]
 
 
-def takeaways() -> dict[str, str]:
-    """A paragraph for each document."""
-    return {entry["name"]: entry["takeaway"] for entry in _data()}
+def texts(key: str) -> dict[str, str]:
+    """A paragraph for each document: `did`, `takeaway`, `exact`."""
+    return {entry["name"]: entry[key] for entry in _data()}
 
 
 def table(document: str, rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
-    return [finding.line(rows) for finding in findings() if finding.document.name == document]
+    return [finding.line(rows) for finding in of_document(document)]
 
 
 @cache
+def _file() -> dict[str, Any]:
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
 def _data() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = tomllib.loads(FILE.read_text(encoding="utf-8"))["documents"]
+    found: list[dict[str, Any]] = _file()["documents"]
     return found
 
 
-def _figure(document: sources.Document, key: str) -> sources.Figure:
+@cache
+def figure(document: str, key: str) -> sources.Figure:
+    """The figure that a key names by the start of its title and the start of its name."""
     title, _, what = key.partition(" > ")
-    near = [e for e in sources.experiments() if e.document == document and e.title.startswith(title)]
+    near = [e for e in sources.experiments() if e.document.name == document and e.title.startswith(title)]
     chosen = [e for e in near if e.title == title] or near
     found = [figure for e in chosen for figure in e.figures if figure.what.startswith(what)]
     exact = [figure for figure in found if figure.what == what] or found
@@ -117,8 +213,8 @@ def _ratio(values: Sequence[float | None]) -> float | None:
     if not values or any(v is None for v in values):
         return None
     first, *rest = [v for v in values if v is not None]
-    return first / rest[0] if rest else first
+    return (first / rest[0] if rest[0] else None) if rest else first
 
 
-def _effect(value: float, neutral: float) -> float:
+def effect(value: float, neutral: float) -> float:
     return math.log(max(value, 1e-9) / neutral)

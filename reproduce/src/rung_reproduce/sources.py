@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ NONE = "- "  # prefix of the reason why no row of ours can have the figure
 SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "GB": 1e9}
 SUM, OVER = "+", "/"  # the first of several references that are added, and what stands before those that divide them
 PRODUCTS = {"b4t64 qkv": 12, "b4t64 out": 12, "b4t64": 12, "b4t64 proj": 12, "lm head": 1}  # of a forward pass
+LINES = "lines"  # of a study's table
+# Of a kernel's own rate, time or issues: these cannot be added.
+SHARES = ("sm_throughput", "memory_throughput", "l1_throughput", "l2_throughput", "dram_throughput", "l1_hit", "l2_hit",
+          "achieved_occupancy", "issue_active", "no_eligible", "cycles_per_issue", "sm_busy")  # fmt: skip
 COMMANDS = {"profile": "rung profile", "sweep": "rung course", "climb": "rung climb",
             "text": "rung climb --study attention", "kernels": "rung climb --study attention",
             "course": "rung climb --study course"}  # fmt: skip
@@ -39,6 +44,7 @@ class Document:
     address: str
     gpu: str
     studies: Sequence[str] = ()  # of ours whose whole tables belong to it
+    gains: Sequence[Sequence[str]] = ()  # label and figure of each bar of its picture
 
     @property
     def cited(self) -> str:
@@ -51,7 +57,7 @@ class Reference:
 
     kind: str
     what: str  # a rung, a step of the climb, a study
-    kernels: tuple[str, ...]  # of a profile; none means the whole rung
+    kernels: tuple[str, ...]  # of a profile, or patterns of their names; none means a rung's only kernel
     figure: str
     where: tuple[tuple[str, str], ...]  # a tuning, or columns of a study's table
     dtype: str
@@ -81,10 +87,11 @@ class Reference:
     def value(self, rows: Sequence[Row]) -> float | None:
         """Our figure in seconds, bytes or plain numbers, of the newest row that has it."""
         kind = "climb" if self.kind in STUDIES else self.kind  # compared first: thousands of rows are asked each time
-        found = [v for r in rows if r.kind == kind and self._fits(r) and (v := self._read(r)) is not None]
+        found = [v for r in rows if r.kind == kind and self.fits(r) and (v := self._read(r)) is not None]
         return found[-1] * self.calls if found else None
 
-    def _fits(self, row: Row) -> bool:
+    def fits(self, row: Row) -> bool:
+        """Whether the row is of this rung, shape, format and tuning, or of this study."""
         if row.verdict != "ok" or row.quick:
             return False
         if self.kind in STUDIES:
@@ -108,12 +115,18 @@ class Reference:
         if self.kind not in ("profile", "count") or self.figure in row.metrics:
             value = row.metrics.get(self.figure)
             return None if value is None else value * _unit(self.figure)
-        values = [self._counted(k) for k in row.detail["kernels"] if not self.kernels or k["kernel"] in self.kernels]
-        counted = [v for v in values if v is not None]
-        if not counted:
-            return None
-        # The kernel names of a library are unknown: use its longest kernel.
-        return sum(counted) if self.kernels else counted[_longest(row.detail["kernels"])]
+        chosen = self.chosen(row)
+        counted = [v for v in map(self._counted, chosen) if v is not None]
+        if not counted or (len(chosen) > 1 and self.figure in SHARES):
+            return None  # shares of several kernels are no share
+        return sum(counted)
+
+    def chosen(self, row: Row) -> list[dict[str, Any]]:
+        """The kernels of a profile that are meant; none where a rung has several and the reference names none."""
+        kernels: list[dict[str, Any]] = row.detail["kernels"]
+        if not self.kernels:
+            return kernels if len(kernels) == 1 else []
+        return [k for k in kernels if any(fnmatchcase(k["kernel"], pattern) for pattern in self.kernels)]
 
     def _counted(self, kernel: dict[str, Any]) -> float | None:
         if self.figure.startswith("opcode "):
@@ -126,19 +139,16 @@ class Reference:
         return sum(present) if len(present) == len(parts) else None
 
     def _cell(self, row: Row) -> float | None:
+        """A cell of the first line of a study's table that fits; as `lines`, how many fit."""
         columns = [str(c) for c in row.detail["columns"]]
-        if self.figure not in columns or any(name not in columns for name, _ in self.where):
+        if self.figure not in (*columns, LINES) or any(name not in columns for name, _ in self.where):
             return None
-        for line in row.detail["rows"]:
-            cells = dict(zip(columns, line, strict=True))
-            if all(str(cells[name]) == value for name, value in self.where):
-                number = re.match(r"-?[\d.]+", str(cells[self.figure]).replace(",", ""))
-                return float(number[0]) * _unit(self.figure) if number else None
-        return None
-
-
-def _longest(kernels: Sequence[dict[str, Any]]) -> int:
-    return max(range(len(kernels)), key=lambda i: kernels[i]["figures"].get("seconds", 0.0))
+        lines = [dict(zip(columns, line, strict=True)) for line in row.detail["rows"]]
+        fitting = [cells for cells in lines if all(str(cells[name]) == value for name, value in self.where)]
+        if self.figure == LINES:
+            return float(len(fitting))
+        number = re.match(r"-?[\d.]+", str(fitting[0][self.figure]).replace(",", "")) if fitting else None
+        return float(number[0]) * _unit(self.figure) if number else None
 
 
 def _unit(figure: str) -> float:
@@ -197,6 +207,11 @@ class Experiment:
     gpu: str
     differs: str  # what is not as in the document
     figures: tuple[Figure, ...]
+    unit: str = ""
+    form: str = ""  # what divides a figure's name into its line and its column of the document's table
+    table_of: str = ""  # the table that this experiment is a column of, and
+    column: str = ""  # its head there
+    drawn: str = ""  # the title of its picture, if it has one
 
     @property
     def anchor(self) -> str:
@@ -214,6 +229,7 @@ class Experiment:
         return [(f.what, f.than or number(f.value), number(o), number(e), f.unit, f.command) for f, o, e in found]
 
 
+FORMS = {"unit": "unit", "form": "form", "table_of": "table", "column": "column", "drawn": "drawn"}
 COLUMNS = ("measured", "theirs", "ours", "emulated", "unit", "command")
 
 
@@ -253,7 +269,8 @@ def _experiment(entry: dict[str, Any]) -> Experiment:
         unit_of = unit[0] if unit else entry["unit"]
         figures.append(Figure(what, said, unit_of, (*found[0], *found[1]), reason, len(found[0]), than))
     gpu = entry.get("gpu", document.gpu)
-    return Experiment(document, entry["section"], entry["title"], gpu, entry["differs"], tuple(figures))
+    shape = {name: entry.get(key, "") for name, key in FORMS.items()}
+    return Experiment(document, entry["section"], entry["title"], gpu, entry["differs"], tuple(figures), **shape)
 
 
 def _split(parts: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -286,11 +303,12 @@ def reference(text: str, dtype: str, shape: str) -> Reference:
     return Reference(kind, what, parts, figure, where, dtype, shape, int(calls or 1))
 
 
-def references(kind: str) -> Iterator[Reference]:
-    """Every reference to rows of one kind in the figures."""
+def references(kind: str, document: str | None = None) -> Iterator[Reference]:
+    """Every reference to rows of one kind in the figures, of all documents or one."""
     for experiment in experiments():
-        for figure in experiment.figures:
-            yield from (r for r in figure.ours if r.kind == kind)
+        if document in (None, experiment.document.name):
+            for figure in experiment.figures:
+                yield from (r for r in figure.ours if r.kind == kind)
 
 
 def course(rung: str, shape: str = "b4t64") -> dict[int, float]:

@@ -89,6 +89,7 @@ def chat(
     top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens that sum to p.")] = 0.95,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same answers.")] = None,
     draft: options.Draft = None,
+    context: options.Longest = None,
     threads: options.Threads = None,
     revision: options.Revision = None,
     offline: options.Offline = False,
@@ -105,7 +106,10 @@ def chat(
     from rung.models.load import load
     from rung.serve.chat import template_of
 
-    chosen = load(model, device=device, dtype=dtype, threads=threads, revision=revision, offline=offline, draft=draft)
+    chosen = load(
+        model, device=device, dtype=dtype, threads=threads, revision=revision, offline=offline, draft=draft,
+        context=context,
+    )  # fmt: skip
     template = template_of(chosen.folder, chosen.config, chosen.tokenizer)
     if template is None:
         raise RungError(f"{model} brings no chat template; `rung generate` continues texts with it.")

@@ -90,6 +90,7 @@ def generate(
     global_: options.Global = 0,
     draft: options.Draft = None,
     cache: options.Cache = None,
+    context: options.Longest = None,
     threads: options.Threads = None,
     gpus: options.Gpus = None,
     ray: options.Ray = None,
@@ -120,7 +121,7 @@ def generate(
     how: dict[str, Any] = {
         "model": model, "device": device, "dtype": dtype, "revision": revision, "offline": offline, "threads": threads,
         "plan": plan, "kernels": _kernels(kernel or []), "window": window,
-        "global_tokens": global_, "draft": draft, "cache": cache,
+        "global_tokens": global_, "draft": draft, "cache": cache, "context": context,
     }  # fmt: skip
     show_prompt = (not json_) if echo is None else echo
     request: dict[str, Any] = {

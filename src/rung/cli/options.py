@@ -92,6 +92,10 @@ def device_of(gpus: int | None, device: str, ray: str | None = None) -> str:
     return device if gpus is None else "cuda"
 
 
+Longest = Annotated[
+    int | None,
+    typer.Option("--context", min=1, help="Tokens of a text at most (default: the model's context): less memory."),
+]
 Stride = Annotated[int | None, typer.Option(help="Tokens from one window to the next (default: half the context).")]
 Context = Annotated[int | None, typer.Option(help="Tokens per window (default: the model's context).")]
 

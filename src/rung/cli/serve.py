@@ -26,6 +26,7 @@ def serve(
     gpus: Annotated[int | None, typer.Option(help="One engine on each of this many GPUs.", min=1)] = None,
     draft: options.Draft = None,
     cache: options.Cache = None,
+    context: options.Longest = None,
     threads: options.Threads = None,
     api_key_file: Annotated[Path | None, typer.Option(help="A file with the key that clients must send.")] = None,
     cors: Annotated[
@@ -64,7 +65,7 @@ def serve(
     device = options.device_of(gpus, device, ray)
     how = {
         "model": model, "device": device, "dtype": dtype, "threads": threads, "revision": revision, "offline": offline,
-        "draft": draft, "cache": cache,
+        "draft": draft, "cache": cache, "context": context,
     }  # fmt: skip
     behind: dict[str, Any] = {
         "name": name, "host": host, "port": port,

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -104,6 +104,15 @@ class Config:
         scale = 1 / math.sqrt(self.HS) if self.scale_attention else 1.0
         return scale / (layer + 1) if self.scale_by_layer else scale
 
+    @property
+    def embedding_scale(self) -> float:
+        """What embedded tokens are multiplied by."""
+        return 1.0
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """How this layer turns queries and keys."""
+        return self.rope
+
     def attention(self, layer: int) -> Attention:
         """How this layer attends."""
         return Attention(self.NH, self.attention_scale(layer), self.kv_heads or None, self.window)
@@ -175,7 +184,7 @@ class Family:
     plan's operations: torch itself may not touch weights, tokens or results, since on a GPU a pass is recorded once.
     `steps` is a module that names rungs of the decode ladder (see gpt2/rungs.py), if that ladder computes this family's
     layers; otherwise a GPU's step is made of the operations. `compiled` says that the CPU's compiled code does: layers
-    of the roles ln_1, qkv, q_norm, k_norm, attn_proj, ln_2, fc and mlp_proj.
+    of the roles in cpu/engine.py, of which norms of heads and norms behind the products may be missing.
     """
 
     title: str  # in messages
@@ -299,6 +308,17 @@ def read_config(path: Path) -> Config:
     except (OSError, AttributeError):
         ends = None
     return parse_config(fields if ends is None else {**fields, "eos_token_id": ends}, str(path))
+
+
+def shortened(config: Config, context: int | None) -> Config:
+    """The same model with at most so many tokens in a text."""
+    if context is None:
+        return config
+    if not 1 <= context <= config.context:
+        raise RungError(f"the context is {context}; it must be from 1 to the model's {config.context:,}.")
+    if not config.rotary and context < config.context:
+        raise RungError(f"{config.family.title} has a vector for each position; its context cannot be made less.")
+    return replace(config, context=context)
 
 
 def parse_config(fields: Mapping[str, Any], origin: str) -> Config:

@@ -70,10 +70,10 @@ def _adapt(adapter: Path, offline: bool) -> Path:
         except OSError as error:
             raise RungError(f"{folder} cannot be written ({error.strerror}); set RUNG_CACHE to another.") from None
 
-    return _cached_folder(_state(linked), link)
+    return _cached_folder(state_of(linked), link)
 
 
-def _state(those: Iterable[Path]) -> bytes:
+def state_of(those: Iterable[Path]) -> bytes:
     """Which files they are, and when they were changed."""
     facts = [(str(file.resolve()), file.stat()) for file in sorted(those) if file.exists()]
     return repr([(name, status.st_size, status.st_mtime_ns) for name, status in facts]).encode()

@@ -51,7 +51,9 @@ class Run:
         options: Options,
         engine: Engine | None = None,
     ) -> None:
-        self.options, self.stats, self.interrupted = options, Stats(), False
+        self.options, self._stats, self.interrupted = options, Stats(), False
+        self._clock: Clock | None = None  # as it was when the iteration began, while it runs
+        self._begun = 0  # texts that have a token
         self._delivered = 0
         # Without a seed prompts have different ones, so that their texts are independent. With one they share their
         # random numbers, and each text is what it is alone.
@@ -59,10 +61,12 @@ class Run:
         self._transformer, self._tokenizer = transformer, tokenizer
         self._engine: Engine = engine or BatchEngine(lambda: backend_of(transformer, 1), tokenizer)
         call = f"run-{secrets.token_hex(6)}"
+        for prompt in prompts:
+            check(prompt, options, transformer.config)
+        suited = options.within(transformer.config.vocabulary)
         self._texts = [
             Transcript(Request(prompt, suited, seed, sample, call))
             for prompt, seed in zip(prompts, seeds, strict=True)
-            for suited in (check(prompt, options, transformer.config),)
             for sample in range(options.num_samples)
         ]
 
@@ -92,15 +96,13 @@ class Run:
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         stream = Stream(self._engine)
-        clock = replace(self._engine.clock)
+        self._clock, stats = replace(self._engine.clock), self._stats
         try:
-            begun = 0
             for index, piece in self._pieces(stream):
                 text = self._texts[index]
-                begun += not text.tokens and bool(piece.tokens)
+                self._begun += not text.tokens and bool(piece.tokens)
                 text.add(piece)
-                self.stats.new_tokens += len(piece.tokens)
-                self._count(clock, begun)
+                stats.new_tokens += len(piece.tokens)
                 yield index, piece.text
         except KeyboardInterrupt:
             self.interrupted = True
@@ -109,6 +111,8 @@ class Run:
                 self._texts[index].add(piece)
                 yield index, piece.text
         finally:
+            self._count()
+            self._clock = None
             stream.cancel()
 
     def _pieces(self, stream: Stream) -> Iterator[tuple[int, Piece]]:
@@ -116,7 +120,7 @@ class Run:
         rows = len(self._texts) if few else None
         longest = max((len(r.ids) for r in self.requests), default=0)  # none where a resumed output is complete
         reach = 0 if self.options.slide else longest + self.options.max_new_tokens
-        own = [replace(request, rows=rows, reach=reach) for request in self.requests]
+        own = [Request(r.prompt, r.options, r.seed, r.sample, r.call, rows, reach) for r in self.requests]
         waiting = list(enumerate(own))[::-1]
         at_once = min(len(waiting), self.options.batch_size or len(waiting))
         with self._engine.together():
@@ -127,13 +131,22 @@ class Run:
                 stream.submit(*waiting.pop())
             yield index, piece
 
-    def _count(self, before: Clock, begun: int) -> None:
+    @property
+    def stats(self) -> Stats:
+        """How the time was spent so far."""
+        self._count()
+        return self._stats
+
+    def _count(self) -> None:
         # The engine's clock, which includes other runs' texts.
-        now, stats = self._engine.clock, self.stats
+        before = self._clock
+        if before is None:
+            return
+        now, stats = self._engine.clock, self._stats
         stats.prompt_tokens = now.prompt_tokens - before.prompt_tokens
         stats.prefill_seconds = now.prefill_seconds - before.prefill_seconds
         stats.decode_seconds = now.decode_seconds - before.decode_seconds
         stats.proposed = now.proposed - before.proposed
         stats.accepted = now.accepted - before.accepted
         stats.drafted = now.drafted - before.drafted
-        stats.decoded = stats.new_tokens - begun
+        stats.decoded = stats.new_tokens - self._begun

@@ -25,7 +25,7 @@ from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Piece, Request, Transcript
 from rung.models.batching.worker_pool import Setup, WorkerPool
 from rung.models.drafts import NGRAM, drafting
-from rung.models.family import read_config, requested
+from rung.models.family import read_config, requested, shortened
 from rung.models.folders import find
 from rung.models.generate import Run
 from rung.models.options import Completion, Options, Prompt
@@ -426,6 +426,7 @@ def load(
     global_tokens: int = 0,
     draft: str | Path | None = None,
     cache: str | None = None,
+    context: int | None = None,
 ) -> Model:
     """Load a model: a GPT-2, one with Llama's layer, a Gemma 3 or a StarCoder2.
 
@@ -439,6 +440,7 @@ def load(
     a `window` a token attends to the last `window` tokens, including itself, and to the text's first `global_tokens`.
     `draft` proposes tokens, of which the model reads several at a time: a smaller model with the same vocabulary, or
     "ngram", the text so far. With the `cache` "int8" a GPU keeps the keys and values of more than 32 texts in 8 bits.
+    With a `context` texts have at most so many tokens, and less memory is set aside.
     """
     began = time.perf_counter()
     if threads is not None and threads < 1:
@@ -448,7 +450,7 @@ def load(
     chosen = make_plan(device, dtype, plan, kernels or {}, threads, window, global_tokens, cache)
     sized = requested(str(model))
     folder = Path(model) if sized else find(str(model), revision=revision, offline=offline)
-    config = sized or read_config(folder / "config.json")
+    config = shortened(sized or read_config(folder / "config.json"), context)
     chosen.admit(config)
     weights = chosen.read(folder, config) if sized is None else weights_of(
         config, chosen.device.type, matrix=chosen.matrix, vector=chosen.vector

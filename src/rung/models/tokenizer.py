@@ -136,7 +136,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens; bytes that are not UTF-8 become U+FFFD."""
-        return b"".join(self.bytes(id) for id in ids).decode("utf-8", errors="replace")
+        return b"".join(map(self._bytes.__getitem__, ids)).decode("utf-8", errors="replace")
 
 
 class Detokenizer:

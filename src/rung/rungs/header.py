@@ -89,7 +89,7 @@ class Model:
     serves: dict[str, Expression] = field(default_factory=dict)  # purpose: rank among the rungs that serve it, 0: none
     fits: tuple[str, ...] = ()  # where it is worth its place; `tuned`: whether a sweep has found its parameters
     untuned: tuple[tuple[str, dict[str, int]], ...] = ()  # tunables where no sweep was: the first that holds
-    estimate: str = ""  # or a rule of models/gpu/recorded.py that finds them
+    estimate: str = ""  # or a rule of models/gpu/launch_estimates.py that finds them
 
 
 @dataclass(frozen=True)

@@ -241,7 +241,7 @@ def _fits(prompt: Prompt, options: Options, config: Config) -> Options:
     if len(prompt.ids) > config.context:
         message = TOO_LONG.format(len(prompt.ids), config.context)
         raise Refusal(400, message, "prompt", "context_length_exceeded")
-    suited = check(prompt, options, config)
+    check(prompt, options, config)
     together = len(prompt.ids) + max(0, options.max_new_tokens)
     if together > config.context + 1:
         raise Refusal(
@@ -251,7 +251,7 @@ def _fits(prompt: Prompt, options: Options, config: Config) -> Options:
             "max_tokens",
             "context_length_exceeded",
         )
-    return suited
+    return options.within(config.vocabulary)
 
 
 def _tokens(value: Any) -> bool:

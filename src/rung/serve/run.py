@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 
 from rung.errors import RungError
 from rung.models.batching.worker_pool import Setup, WorkerPool
-from rung.models.family import read_config
+from rung.models.family import read_config, shortened
 from rung.models.folders import find
 from rung.models.tokenizer import read_tokenizer
 from rung.serve.app import Limits, Server
@@ -95,12 +95,12 @@ def served_by(setup: Setup, name: str | None) -> Served:
     """The model's description for clients."""
     how: dict[str, Any] = dict(setup.model)
     folder = find(how["model"], revision=how.get("revision"), offline=how.get("offline", False))
-    return served_from(folder, name or how["model"])
+    return served_from(folder, name or how["model"], how.get("context"))
 
 
-def served_from(folder: Path, name: str) -> Served:
+def served_from(folder: Path, name: str, context: int | None = None) -> Served:
     """The same of a model's folder."""
-    config, tokenizer = read_config(folder / "config.json"), read_tokenizer(folder)
+    config, tokenizer = shortened(read_config(folder / "config.json"), context), read_tokenizer(folder)
     return Served(name, config, tokenizer, template_of(folder, config, tokenizer))
 
 

@@ -74,44 +74,19 @@ class _Region(ctypes.Structure):
     _fields_ = (("start", ctypes.c_uint64), ("end", ctypes.c_uint64), ("flags", ctypes.c_uint))
 
 
-class Launch(ctypes.Structure):
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("cluster", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("reserved_shared", ctypes.c_uint),
-        ("local_bytes", ctypes.c_uint),
-        ("cooperative", ctypes.c_uint),
-        ("bank", ctypes.c_void_p * 8),
-        ("bank_bytes", ctypes.c_uint * 8),
-        ("parameters", ctypes.c_uint),
-        ("trace_room", ctypes.c_uint),
-        ("seconds", ctypes.c_double),
-        ("steps", ctypes.c_uint64),
-        ("prints", ctypes.c_uint),
-        ("allocate", ctypes.c_void_p),
-        ("release", ctypes.c_void_p),
-        ("regions", ctypes.c_void_p),
-        ("region_count", ctypes.c_uint),
-        ("order", ctypes.c_uint),
-        ("seed", ctypes.c_uint),
-        ("poison", ctypes.c_uint),
-        ("races", ctypes.c_uint),
-        ("registers", ctypes.c_uint),
-        ("strict", ctypes.c_uint),
-        ("tiles", ctypes.c_uint),
-        ("dependent", ctypes.c_uint),
-        ("ahead", ctypes.c_uint),
-        ("followed", ctypes.c_uint),
-        ("sampled", ctypes.c_void_p),
-        ("sampled_count", ctypes.c_uint),
-        ("sampled_only", ctypes.c_uint),
-        ("multiprocessors", ctypes.c_uint),
-        ("progress", ctypes.c_void_p),
-        ("uncounted", ctypes.c_uint),
-        ("race_seconds", ctypes.c_double),
-    )
+_TYPES: dict[str, Any] = {"uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64, "double": ctypes.c_double}
+_FIELD = re.compile(r"^(?:FIELD|ARRAY)\((\w+), (\w+)(?:, (\d+))?\)", re.MULTILINE)
+
+
+def _launch_fields() -> list[tuple[str, Any]]:
+    """The fields of launch.def; what is not a number is a pointer."""
+    rows = _FIELD.findall(Path(__file__).with_name("launch.def").read_text())
+    kinds = [(name, _TYPES.get(kind, ctypes.c_void_p), count) for kind, name, count in rows]
+    return [(name, kind * int(count) if count else kind) for name, kind, count in kinds]
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = _launch_fields()
 
 
 class Prediction(ctypes.Structure):
@@ -131,7 +106,7 @@ def library() -> ctypes.CDLL:
         ("load", pointer, ctypes.c_char_p),
         ("problem", ctypes.c_char_p, pointer),
         ("free", None, pointer),
-        ("run", ctypes.c_int, pointer, ctypes.POINTER(Launch), ctypes.POINTER(Fault)),
+        ("run", ctypes.c_int, pointer, ctypes.POINTER(_Launch), ctypes.POINTER(Fault)),
         ("name", None, pointer, ctypes.c_char_p, ctypes.c_char_p),
         ("sentence", None, pointer, ctypes.POINTER(Fault), pointer, ctypes.c_char_p, ctypes.c_char_p, words),
         ("unwritten", ctypes.c_int, words, ctypes.POINTER(Fault)),
@@ -414,7 +389,7 @@ def run(
     for (offset, _), value in zip(of.memory.parameters, parameters, strict=True):
         struct.pack_into(f"{len(value)}s", first, of.memory.start + offset, value.raw)
     banks = {0: first, 2: aligned(of.memory.table), 3: variables.constants, 4: variables.pointers}
-    launch = Launch(
+    launch = _Launch(
         grid=config.grid,
         block=config.block,
         cluster=config.cluster or (1, 1, 1),

@@ -216,7 +216,7 @@ double Memories::store(double at, const Stream& s, const GlobalAccess& of, bool 
 {
     const double before = store_free;
     if (of.use == GlobalAccess::STORE)
-        return send(at, s, of.first, of.count, of.lines, of.partial * active / c.partial_sectors);
+        return send(at, s, of.first, of.count, of.lines, of.scattered * active / c.scattered_lines);
     const double clocks = of.count * active / (has_result ? c.atomic_results : c.atomic_sectors);
     const double sent = send(at, s, of.first, of.count, of.lines, clocks);
     return std::max(before, sent) + c.second_cache_latency + c.atomic_latency;

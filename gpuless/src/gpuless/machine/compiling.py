@@ -31,7 +31,7 @@ def digest() -> str:
     """Of the sources."""
     found = hashlib.sha256(OPCODES.read_bytes())
     for path in sorted(HERE.iterdir()):
-        if path.suffix in (".cpp", ".h", ".def", ".xz"):
+        if path.suffix in (".cpp", ".def", ".h", ".xz"):
             found.update(path.name.encode() + b"\0" + path.read_bytes())
     return found.hexdigest()[:16]
 

@@ -53,21 +53,12 @@ void touched_nothing(int, siginfo_t* info, void*)
 
 void prepare(const rung_machine_launch& l)
 {
-    const auto copied = [](uint32_t* to, const uint32_t* from) { std::copy(from, from + 3, to); };
-    copied(launch.grid, l.grid), copied(launch.block, l.block), copied(launch.cluster, l.cluster);
-    launch.shared_bytes = l.shared_bytes, launch.reserved_shared = l.reserved_shared,
-    launch.local_bytes = l.local_bytes, launch.cooperative = l.cooperative, launch.seconds = l.seconds,
-    launch.steps = l.steps;
+    static_cast<rung_machine_launch&>(launch) = l;
     launch.regions.clear(), launch.inputs = false;
     for (uint32_t i = 0; i < l.region_count; i++) launch.inputs |= l.regions[i].flags & INPUT_REGION;
     for (uint32_t i = 0; i < l.region_count; i++)
         launch.regions.push_back({l.regions[i].from, l.regions[i].to, l.regions[i].flags});
-    launch.order = l.order, launch.seed = l.seed, launch.poison = l.poison, launch.races = l.races;
-    launch.registers = l.registers, launch.multiprocessors = l.multiprocessors;
-    launch.strict = l.strict, launch.tiles = l.tiles, launch.dependent = l.dependent, launch.ahead = l.ahead,
-    launch.followed = l.followed;
-    launch.prints = l.prints, launch.allocate = l.allocate, launch.release = l.release, launch.progress = l.progress;
-    launch.uncounted = l.uncounted && !l.trace_room && !l.sampled_count, launch.race_seconds = l.race_seconds;
+    launch.uncounted = l.uncounted && !l.trace_room && !l.sampled_count;
     for (unsigned i = 0; i < 8; i++) {
         const uint8_t* const bytes = static_cast<const uint8_t*>(l.bank[i]);
         launch.bank[i].assign(bytes, bytes + l.bank_bytes[i]);

@@ -7,44 +7,21 @@
 
 extern "C" {
 
+struct rung_machine_region;
+typedef const void* rung_bytes;
+typedef void* (*rung_allocate)(size_t bytes);
+typedef const char* (*rung_release)(void* memory);  // what is wrong, or null
+typedef const struct rung_machine_region* rung_regions;
+typedef const uint32_t* rung_units;
+typedef void (*rung_progress)(uint64_t ended, uint64_t all);
+
 struct rung_machine_launch
 {
-    uint32_t grid[3], block[3], cluster[3];
-    uint32_t shared_bytes;     // static and dynamic
-    uint32_t reserved_shared;  // bytes before them: 1024 since sm_90
-    uint32_t local_bytes;      // of each thread: its stack
-    uint32_t cooperative;
-    const void* bank[8];  // constant memory; bank 0 holds the parameters, the rest of it is filled here
-    uint32_t bank_bytes[8];
-    uint32_t parameters;  // where they begin in bank 0
-    uint32_t trace_room;  // requests that are kept; a third each: stores to global memory of the first block, of
-                          // others, the first's other ones
-    double seconds;       // of CPU time, until the launch is ended
-    uint64_t steps;       // instructions of warps, until the launch is ended; 0: no limit
-    uint32_t prints;      // what kernels print is shown: 1 as output, 2 as errors
-    void* (*allocate)(size_t bytes);            // malloc and free of kernels; null if there are none
-    const char* (*release)(void* memory);       // what is wrong, or null
-    const struct rung_machine_region* regions;  // memory that the kernel may touch; none: all
-    uint32_t region_count;
-    uint32_t order, seed;  // of blocks and warps: forward, reverse, drawn by the seed
-    uint32_t poison;       // of memory that nothing has written: 0 zeros, 1 to 5 a pattern
-    uint32_t races;        // whether accesses that nothing orders are looked for
-    uint32_t registers;    // of each thread
-    uint32_t strict;       // no block may count on another to run, and a barrier wants threads that have returned, too
-    uint32_t tiles;        // Triton's code: lanes of a warp share memory in the order of its instructions; threads hold
-                           // copies of an element
-    uint32_t dependent;    // it may begin before the launch ahead has ended
-    uint32_t ahead;        // an unknown kernel may still run when it begins
-    uint32_t followed;     // what it touches is kept: a dependent launch may follow, or another stream's run beside it
-    const uint32_t*
-        sampled;  // blocks, or clusters, that the model of time is told of: rung_machine_predict chooses them
-    uint32_t sampled_count, sampled_only;  // 1: no others run; 2: and nothing is recorded
-    uint32_t multiprocessors;              // that the kernel sees
-    void (*progress)(uint64_t ended,
-                     uint64_t all);  // told now and then how many blocks, or clusters, have ended; may be null
-    uint32_t uncounted;              // nobody asks what its requests to memory cost
-    double race_seconds;  // of CPU time, until races are looked for in every 16th block alone (with fences: in none);
-                          // 0: no limit
+#define FIELD(type, name) type name;
+#define ARRAY(type, name, count) type name[count];
+#include "launch.def"
+#undef FIELD
+#undef ARRAY
 };
 
 struct rung_machine_region

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "entry.h"
 #include "fault.h"
 #include "races.h"
 
@@ -241,37 +242,17 @@ struct Region
 };
 constexpr uint32_t INPUT_REGION = 1, CONSTANT_REGION = 2;  // nothing may write it; and no launch ahead writes it
 
-struct Launch
+struct Launch : rung_machine_launch  // as it was asked for, with what the machine makes of it
 {
     Program* program;
-    std::vector<Region> regions;  // memory that may be touched; none: all
-    uint32_t order, seed, poison;
-    uint32_t registers;  // of each thread
-    uint32_t multiprocessors;
-    bool strict;  // no block may count on another to run at the same time, and a barrier of all wants those that have
-                  // returned
-    bool tiles;  // Triton's code: lanes of a warp share memory in the order of its instructions; threads hold copies of
-                 // an element
-    bool inputs;  // some region is not to be written
-    bool races, dependent, ahead,
-        followed;  // an unknown kernel may still run when it begins; a dependent launch may follow
-    uint32_t grid[3], block[3], cluster[3];
-    uint32_t shared_bytes, reserved_shared, local_bytes;
-    bool cooperative;
-    double seconds;                // of CPU time, until it is ended
-    uint64_t steps;                // instructions of warps, until it is ended; 0: no limit
+    std::vector<Region> regions;   // memory that may be touched; none: all
+    bool inputs;                   // some region is not to be written
     std::vector<uint8_t> bank[8];  // constant memory
     uint64_t changes;              // of memory
     uint32_t poisoned_with;  // the upper half of words of shared and local memory that nothing has written; 0: they are
                              // not known
     std::array<rung_machine_fault, 5> unwritten;  // by space: the first read of what nothing has written
-    uint32_t prints;                              // 1: to standard output; 2: to that of errors
-    void* (*allocate)(size_t bytes);
-    const char* (*release)(void* memory);
-    void (*progress)(uint64_t ended, uint64_t all);
-    bool uncounted;
-    double race_seconds;
-    bool interleaved;  // blocks take turns
+    bool interleaved;                             // blocks take turns
 };
 extern Launch launch;
 extern const Op* executing;

@@ -471,7 +471,7 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
         touch_span(who, l, at[l], bytes, shared, write, strong, [&](unsigned other, unsigned word) {
             if (other < WARP || (!data && !shared)) return data && data[word * step + l] == data[word * step + other];
             if (shared && (launch.tiles || !data))
-                return launch.tiles;  // which turns tiles by matrices whose rows other lanes hold
+                return bool(launch.tiles);  // which turns tiles by matrices whose rows other lanes hold
             const uint8_t* const now = shared ? shared->shared.data() + at[l] : reinterpret_cast<const uint8_t*>(at[l]);
             return !memcmp(&data[word * step + l], now + 4 * word, std::min(4u, bytes - 4 * word));
         });

@@ -10,6 +10,7 @@ std::vector<std::unique_ptr<Stream>> streams;
 
 namespace {
 
+constexpr uint32_t SCATTERED = 16;                // lines of one store
 constexpr unsigned SLICES = 64;                   // of L2, about as many
 constexpr size_t MOST = 6u << 20;                 // instructions of all
 constexpr uint64_t ALONE = 4, MOST_SAMPLES = 24;  // of a grid with a block for each multiprocessor at most; of others
@@ -179,11 +180,10 @@ void record_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t*
     const auto use = op.way == Way::ATOMIC    ? GlobalAccess::ATOMIC
                      : op.stores(cost.shared) ? GlobalAccess::STORE
                                               : GlobalAccess::LOAD;
-    // Sectors of which it leaves bytes to others.
-    const uint16_t partial =
-        uint16_t(cost.unique_bytes < 32 * cost.sectors ? cost.sectors - cost.unique_bytes / 32 : 0);
-    add(w, GlobalAccess{use, uint8_t(cost.bytes), partial, uint16_t(cost.lines), 0, uint32_t(s.sectors.size() - first),
-                        first});
+    // Lines that it touches apart, and of which it leaves bytes to others.
+    const bool scattered = cost.lines >= SCATTERED && cost.unique_bytes < 32 * cost.sectors;
+    add(w, GlobalAccess{use, uint8_t(cost.bytes), uint16_t(scattered ? cost.lines : 0), uint16_t(cost.lines), 0,
+                        uint32_t(s.sectors.size() - first), first});
 }
 
 void record_again(const Warp& w, uint32_t sectors)

@@ -30,10 +30,11 @@ struct SharedAccess
 struct GlobalAccess
 {
     enum Use : uint8_t { LOAD, STORE, ATOMIC } use;
-    uint8_t bytes;                   // of a lane
-    uint16_t partial, lines, again;  // sectors that a copy by lanes reads once more, for several lines of shared memory
-    uint32_t count;                  // of sectors
-    uint64_t first;                  // in Stream::sectors
+    uint8_t bytes;  // of a lane
+    uint16_t scattered, lines,
+        again;       // sectors that a copy by lanes reads once more, for several lines of shared memory
+    uint32_t count;  // of sectors
+    uint64_t first;  // in Stream::sectors
 };
 
 struct BulkCopy  // by TMA

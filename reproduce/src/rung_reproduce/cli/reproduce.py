@@ -1,89 +1,141 @@
-"""`rung reproduce`: the figures of the five documents that rung follows, each beside ours and its command."""
+"""`rung reproduce`: the documents' tables in their form, ours beside theirs; measured here if asked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rung.cli import console, options
+from rung.errors import RungError
 
 if TYPE_CHECKING:
-    from rung.results.row import Row
-    from rung_reproduce.sources import Experiment
+    from rung_reproduce.show.page import Shown
 
 
 def reproduce(
     document: Annotated[
-        str | None, typer.Argument(metavar="[DOCUMENT]", help="Only this one, as milestone3 or flash.")
+        str | None, typer.Argument(metavar="[DOCUMENT]", help="Which one, as milestone3 or flash (default: list them).")
     ] = None,
     gpu: options.Gpu = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Measure on this GPU what is missing, then show it with its own verdicts.")
+    ] = False,
+    budget: Annotated[float, typer.Option(min=20, help="With --run: seconds; the same command goes on later.")] = 540.0,
+    again: Annotated[bool, typer.Option("--again", help="With --run: also what has a row already.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --run: only what would be measured, and for how long.")
+    ] = False,
     missing: Annotated[
         bool, typer.Option("--missing", help="Only the commands that fill empty places, one on each line.")
     ] = False,
     findings: Annotated[
-        bool, typer.Option("--findings", help="What the documents found, with theirs, ours, a verdict and the reason.")
+        bool, typer.Option("--findings", help="Only what they found, with theirs, ours, a verdict, the reason.")
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Each table and figure of the five documents: theirs, ours, and the command that measures ours.
+    """A document's ten headlines and its tables, in its order and form: theirs and ours, judged by this GPU's rows.
 
-    Nothing is measured here: ours are stored rows of the present code. Each table says what differs.
+    Without --run nothing is measured: ours are stored rows of the present code, of the GPU at hand or of --gpu, beside
+    what the emulator counts.
 
-    Examples: rung reproduce · rung reproduce lecture · rung reproduce --findings · rung reproduce --missing
+    Examples: rung reproduce flash · rung reproduce lecture --gpu H100 · rung reproduce milestone3 --run --budget 540
     """
-    from rung.errors import RungError
-    from rung.results import codes, current, store
     from rung_reproduce import sources
 
     if document is not None and document not in sources.documents():
         raise RungError(f"there is no document {document!r}; there are {', '.join(sources.documents())}.")
-    stored = store.gather()
-    found = current.of_gpu(stored, gpu) if stored or gpu else None
-    rows = [row for row in found.results if codes.current(row)] if found else []
-    counts = [row for row in stored if row.kind == "count" and codes.current(row)]
-    chosen = [e for e in sources.experiments() if document in (None, e.document.name)]
+    if run or dry_run:
+        gpu = _run(document, budget, again=again, dry_run=dry_run)
+        if dry_run:
+            return
+    on = _shown(gpu)
+    names = [name for name in sources.documents() if document in (None, name)]
     if missing:
-        empty = [r for e in chosen for f in e.figures for r in f.ours if r.value(rows) is None]
+        chosen = [e for e in sources.experiments() if e.document.name in names]
+        empty = [r for e in chosen for f in e.figures for r in f.ours if r.value(on.rows) is None]
         print(*dict.fromkeys(r.command for r in empty), sep="\n")
-        return
-    if findings:
-        return _findings(chosen, rows, json)
-    if json:
-        console.print_json(
-            [
-                {"document": e.document.cited, "section": e.section, "title": e.title, "gpu": e.gpu,
-                 "differs": e.differs,
-                 "figures": [dict(zip(sources.COLUMNS, line, strict=True)) for line in e.table(rows, counts)]}
-                for e in chosen
-            ]
-        )  # fmt: skip
-        return
-    ours = found.gpu if found else "no GPU"
-    before = None
-    for experiment in chosen:
-        if experiment.document != before:
-            before = experiment.document
-            print(f"\n{before.cited}")
-        print(f"\n{experiment.section}: {experiment.title}\ntheirs: {experiment.gpu}; ours: {ours}")
-        print(f"{experiment.differs}\n")
-        lines = experiment.table(rows, counts)
-        kept = [i for i, name in enumerate(sources.COLUMNS) if name != "emulated" or any(line[i] for line in lines)]
-        columns = [sources.COLUMNS[i] for i in kept]
-        shown = [[line[i] for i in kept] for line in lines]
-        console.table(columns, shown, right=("theirs", "ours", "emulated"), drop=("command",))
+    elif json:
+        console.print_json([_as_json(name, on, tables=not findings) for name in names])
+    elif findings:
+        for name in names:
+            _findings(name, on)
+    elif document is None:
+        for name, of in sources.documents().items():
+            print(f"{name:12}{of.cited}")
+        print("\nrung reproduce DOCUMENT shows one; --run measures it on this GPU.")
+    else:
+        _document(document, on)
 
 
-def _findings(chosen: Sequence[Experiment], rows: Sequence[Row], json: bool) -> None:
-    from rung_reproduce import findings
+def _shown(gpu: str | None) -> Shown:
+    from rung.results import current, store
+    from rung.results.current import Figures
+    from rung_reproduce.show import page
 
-    lines = {e.document.name: findings.table(e.document.name, rows) for e in chosen}
-    if json:
-        told = {name: [dict(zip(findings.COLUMNS, line, strict=True)) for line in of] for name, of in lines.items()}
-        console.print_json([{"document": name, "findings": of} for name, of in told.items()])
-        return
-    for name, of in lines.items():
-        document = next(e.document for e in chosen if e.document.name == name)
-        print(f"\n{document.cited}\n{findings.takeaways()[name]}\n")
-        console.table(findings.COLUMNS, of, right=("theirs", "ours"), drop=("why",))
+    stored = store.gather()
+    found = current.of_gpu(stored, gpu) if stored or gpu else Figures("", [])
+    return page.shown(found, stored)
+
+
+def _run(document: str | None, budget: float, *, again: bool, dry_run: bool) -> str | None:
+    """Measures what is missing here; the GPU's name."""
+    import torch
+
+    from rung.results import machine
+    from rung_reproduce import measure
+
+    if not torch.cuda.is_available():
+        raise RungError("--run measures on a GPU, and there is none here; without it stored rows are shown.")
+    steps = measure.plan(document, again=again)
+    told = f"{len(steps)} steps, about {measure.minutes(steps):.0f} minutes on an H100"
+    console.note(f"rung: {told}; the budget is {budget / 60:.0f} minutes." if steps else "rung: every place has a row.")
+    if dry_run:
+        console.table(("step", "seconds"), [(s.name, f"{s.seconds:.0f}") for s in steps], right=("seconds",))
+        return None
+    outcomes = list(measure.run(steps, budget, console.note))
+    problems = [(o.step.name, o.problem) for o in outcomes if o.problem]
+    spent = sum(o.seconds for o in outcomes) / 60
+    console.note(f"rung: {len(outcomes) - len(problems)} of {len(steps)} steps in {spent:.1f} minutes.")
+    for name, problem in problems:
+        console.note(f"  {name}: {problem}")
+    return str(machine.facts().get("gpu", "")) or None
+
+
+def _document(name: str, on: Shown) -> None:
+    from rung_reproduce import findings, sources
+    from rung_reproduce.show import forms
+
+    of = sources.documents()[name]
+    print(f"{of.cited}\n\n{findings.texts('did')[name]}")
+    lines = [(f.says, f.than() or sources.number(f.theirs()), sources.number(f.ours(on.rows)), f.verdict(on.rows))
+             for f in findings.headlines(name, on.rows)]  # fmt: skip
+    print()
+    console.table(("they found", "theirs", f"ours, {on.gpu or 'no GPU'}", ""), lines, right=("theirs", "ours"))
+    for form in forms.forms(name, on.columns):
+        differs = " ".join(dict.fromkeys(e.differs for e in form.experiments))
+        print(f"\n{form.experiment.section}: {form.title}\n{differs}\n")
+        console.table(form.heads, form.lines, right=form.heads[1:])
+        if form.rest:
+            print()
+            console.table(forms.REST, form.rest, right=forms.REST[1:3])
+
+
+def _findings(name: str, on: Shown) -> None:
+    from rung_reproduce import findings, sources
+
+    print(f"\n{sources.documents()[name].cited}\n")
+    console.table(findings.COLUMNS, findings.table(name, on.rows), right=("theirs", "ours"))
+
+
+def _as_json(name: str, on: Shown, *, tables: bool) -> dict[str, object]:
+    from rung_reproduce import findings, sources
+
+    told = [dict(zip(findings.COLUMNS, line, strict=True)) for line in findings.table(name, on.rows)]
+    experiments = [
+        {"section": e.section, "title": e.title, "gpu": e.gpu, "differs": e.differs,
+         "figures": [dict(zip(sources.COLUMNS, line, strict=True)) for line in e.table(on.rows, on.counts)]}
+        for e in sources.experiments() if e.document.name == name
+    ]  # fmt: skip
+    more = {"experiments": experiments} if tables else {}
+    return {"document": name, "cited": sources.documents()[name].cited, "gpu": on.gpu, "findings": told, **more}

@@ -18,8 +18,9 @@ from rung.errors import RungError, first_line
 from rung.models.family import TOKENIZED, Config, read_config, requested
 from rung.models.folders import find
 from rung.models.generate import Run
+from rung.models.gpu.direct import logits_after, write_texts
 from rung.models.gpu.engine import DTYPES, GpuSteps
-from rung.models.gpu.slots import GpuBackend, logits_after, write_texts
+from rung.models.gpu.slots import GpuBackend
 from rung.models.operations import PLANS, plan_rungs
 from rung.models.operations import find as find_rung
 from rung.models.options import Options, Prompt

@@ -10,12 +10,17 @@ from rung.results.row import Row
 from rung.show import charts
 from rung.show.charts import Bar, Mark, Panel, Series
 
+FORMAT = "float32"  # the study's
+LAST = "37_sixty_four_square"  # its version 12
 KERNELS = "attention, kernels"  # the study of rows that the host has no part in
 
 
 def steps(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the study, in the order of its variants."""
-    return sorted((r for r in of_study(rows) if "batch" not in r.options), key=lambda r: int(r.detail["step"]))
+    """The rows of the study in its number format, in the order of its variants."""
+    some = [r for r in of_study(rows) if "batch" not in r.options]
+    formats = [r.dtype for r in some]
+    usual = FORMAT if FORMAT in formats else max(sorted(set(formats)), key=formats.count, default="")
+    return sorted((r for r in some if r.dtype == usual), key=lambda r: int(r.detail["step"]))
 
 
 def of_study(rows: Sequence[Row], study: str = "attention") -> list[Row]:
@@ -53,13 +58,14 @@ def result(row: Row) -> str:
 
 def telling(rows: Sequence[Row]) -> list[Row]:
     """At most six rows, so that curves can be told apart: torch's, the first rung on the GPU, the fastest without
-    flash attention, the slowest with it, and the fastest of all."""
+    flash attention, the slowest with it, and the study's last version, or else the fastest of all."""
     timed = [row for row in rows if "seconds" in row.metrics]
     kernels = [row for row in timed if row.detail["language"] in ("cuda", "triton")]
     plain = [row for row in kernels if not row.detail["flash"]]
     flash = [row for row in kernels if row.detail["flash"]]
     found = [row for row in timed if row.detail["language"] == "torch"][:2] + kernels[:1]
-    found += sorted(plain, key=_gain)[-1:] + sorted(flash, key=_gain)[:1] + sorted(kernels, key=_gain)[-1:]
+    last = [row for row in kernels if row.part == LAST] or sorted(kernels, key=_gain)[-1:]
+    found += sorted(plain, key=_gain)[-1:] + sorted(flash, key=_gain)[:1] + last
     return list({row.part: row for row in found}.values())
 
 
@@ -74,7 +80,7 @@ COLOURS = ("ink", "library", "limit", "f16", "bf16", "f32")
 def chart(model: str, rows: Sequence[Row]) -> str:
     """Time over tokens of text for selected rows, and the time of every row as a bar (an SVG)."""
     some = telling(rows)
-    what = f"{rows[0].options['new_tokens']} tokens by {model} in float32, without a cache"
+    what = f"{rows[0].options['new_tokens']} tokens by {model} in {rows[0].dtype}, without a cache"
     text = ", ".join(f"{_label(row)} {result(row)}" for row in some)
     top = max((1.1 * row.metrics["seconds"] for row in some if _whole(row)), default=math.inf)
     series = [

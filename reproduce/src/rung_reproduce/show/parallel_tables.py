@@ -202,8 +202,8 @@ def chart(study: dict[str, Any], width: float, height: float = 300) -> str:
     )
 
 
-def embedded(gpu: Figures, cpu: Figures, name: str) -> str:
+def embedded(gpu: Figures, cpu: Figures, name: str, folder: str = "pictures") -> str:
     """The picture in both colour schemes, for Markdown in docs/."""
     where, *of = CHARTS[name]
     study = study_of(gpu if where == "gpu" else cpu, *of)
-    return picture(f"beyond-{name}", study["title"], "pictures") if study else ""
+    return picture(f"beyond-{name}", study["title"], folder) if study else ""

@@ -9,11 +9,12 @@ from rung.results.current import Figures
 from rung.results.row import Row
 from rung.show.markdown import picture, table, times
 from rung_reproduce import sources
-from rung_reproduce.show import attention_text_chart, parallel_tables, reproduce_page
+from rung_reproduce.show import attention_text_chart, page, parallel_tables
 
 
 def tables(gpu: Figures, cpu: Figures, rows: Sequence[Row]) -> tuple[dict[str, Callable[[], str]], dict[str, str]]:
     """All generated parts by name, and all pictures."""
+    on, drawn = page.shown(gpu, rows), page.pictures(gpu)
     makers: dict[str, Callable[[], str]] = {
         "course": partial(course, gpu, short=True),
         "speed:course": partial(course, gpu),
@@ -21,19 +22,20 @@ def tables(gpu: Figures, cpu: Figures, rows: Sequence[Row]) -> tuple[dict[str, C
         "beyond:strong": partial(parallel_tables.scaling, cpu, "strong"),
         "beyond:weak": partial(parallel_tables.scaling, cpu, "weak"),
         "picture:attention": partial(attention, gpu),
-        "picture:course": partial(reproduce_page.course, gpu),
-        "items": partial(reproduce_page.counted, rows),
+        "items": partial(page.counted, rows),
     }
-    drawn = ("throughput", "occupancy", "sweep", "roofline")
-    makers |= {f"picture:{name}": partial(reproduce_page.embedded, gpu, name) for name in drawn}
+    makers |= {f"picture:{name}": partial(page.embedded, drawn, name) for name in page.titles()}
     beyond = parallel_tables
     parts = (beyond.study, beyond.softmax, beyond.pipeline, beyond.ring, beyond.limits, beyond.split)
     makers |= {f"beyond:{make.__name__}": partial(make, gpu) for make in parts}
-    makers |= {f"picture:{name}": partial(beyond.embedded, gpu, cpu, name) for name in beyond.CHARTS}
+    for name in beyond.CHARTS:
+        makers[f"picture:{name}"] = partial(beyond.embedded, gpu, cpu, name)
+        makers[f"picture:beyond-{name}"] = partial(beyond.embedded, gpu, cpu, name, "../pictures")
     for name in sources.documents():
-        makers[f"reproduce:{name}"] = partial(reproduce_page.document, gpu, name, rows)
-        makers[f"items:{name}"] = partial(reproduce_page.covered, rows, name)
-    return makers, pictures(gpu) | parallel_tables.pictures(gpu, cpu) | reproduce_page.pictures(gpu)
+        makers[f"first:{name}"] = partial(page.first, name, on)
+        makers[f"every:{name}"] = partial(page.every, name, on)
+        makers[f"items:{name}"] = partial(page.covered, rows, name)
+    return makers, pictures(gpu) | parallel_tables.pictures(gpu, cpu) | drawn
 
 
 def pictures(found: Figures) -> dict[str, str]:

@@ -15,8 +15,9 @@ from rung.models import family
 from rung.models import weights as model_weights
 from rung.models.cache import Cache
 from rung.models.family import Config
+from rung.models.gpu.direct import write_texts
 from rung.models.gpu.engine import GpuSteps
-from rung.models.gpu.slots import GpuBackend, write_texts
+from rung.models.gpu.slots import GpuBackend
 from rung.models.plan import TorchPlan
 from rung.models.plans import make_plan
 from rung.models.transformer import Transformer

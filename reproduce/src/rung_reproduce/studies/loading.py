@@ -19,7 +19,7 @@ from rung.models import family
 from rung.models.family import Config
 from rung.models.gpu.device_copy import Mark, transport_to
 from rung.models.gpu.loading import Arrival, Span, pieces
-from rung.models.gpu.recorded import PromptPass
+from rung.models.gpu.prompt_pass import PromptPass
 from rung.models.plan import TorchPlan
 from rung.models.tensors import open_tensors
 from rung.models.weights import Weights, empty_operands, in_file, read_weights, stack, tensor_reader, weights_of

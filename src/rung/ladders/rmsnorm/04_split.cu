@@ -15,7 +15,7 @@ kernel = "rmsnorm"
 grid   = "B * T"
 block  = "BLOCK"
 [model]
-serves = { prompt = 1 }
+serves = { prompt = 2 }
 ---*/
 #include "row_vectors.cuh"
 

@@ -10,7 +10,7 @@ kernel = "rmsnorm_residual"
 grid   = "ceil_div(B * T, BLOCK)"
 block  = "BLOCK"
 [model]
-serves = { prompt = 3 }
+serves = { prompt = 4 }
 ---*/
 #include "rung.cuh"
 

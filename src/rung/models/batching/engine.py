@@ -134,7 +134,7 @@ class BatchEngine:
             self._count += 1
             heapq.heappush(self._waiting, ticket)
             self._lock.notify()
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 self._beat = time.monotonic()
                 self._thread = threading.Thread(target=self._serve, name="rung-engine", daemon=True)
                 self._thread.start()

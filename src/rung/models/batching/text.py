@@ -55,8 +55,8 @@ class Piece:
         return self.reason is not None or self.error is not None
 
 
-def check(prompt: Prompt, options: Options, config: Config) -> Options:
-    """The options as far as they concern this model; RungError if it cannot continue this prompt."""
+def check(prompt: Prompt, options: Options, config: Config) -> None:
+    """RungError if this model cannot continue this prompt."""
     if not prompt.ids:
         raise RungError("the prompt is empty; give at least one character to continue.")
     if len(prompt.ids) > config.context and not options.slide:
@@ -74,7 +74,6 @@ def check(prompt: Prompt, options: Options, config: Config) -> Options:
             f"the prompt has token {max(prompt.ids)}, but the model only {config.vocabulary:,}; "
             "use the model's own tokenizer."
         )
-    return options.within(config.vocabulary)
 
 
 def required(tokenizer: Tokenizer | None) -> Tokenizer:

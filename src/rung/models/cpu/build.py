@@ -112,12 +112,10 @@ def compilation(compiler: str, flags: list[str], dtype: str, source: Path) -> Co
     if found:
         return Compilation(found.path)
     try:
-        # The first token is not delayed by what only prompts need.
-        later = [nice] if source == PASSES and (nice := shutil.which("nice")) else []
         handle, made = tempfile.mkstemp(dir=where, prefix=f".{name}-", suffix=".so")
         os.close(handle)
         process = subprocess.Popen(
-            [*later, compiler, *flags, str(source), "-o", made], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            [compiler, *flags, str(source), "-o", made], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
     except OSError:

@@ -162,10 +162,11 @@ class Forward final : public Model
 
 public:
     Forward(const Network& network, const Step& step)
-        : net_(network), s_(network.s), step_(step), barrier_(s_.threads), next_(6 * s_.L + 1), scratch_(s_.threads)
+        : net_(network), s_(network.s), step_(step), barrier_(s_.threads), next_(8 * s_.L + 1), scratch_(s_.threads)
     {
         const size_t n = MAX_COLUMNS, widest = net_.widest;
         x_.resize(n * s_.C), q_.resize(n * net_.turned), attn_.resize(n * net_.Q), hidden_.resize(n * net_.FC);
+        part_.resize(n * s_.C);
         for (Scratch& scratch : scratch_) {
             scratch.in.x.resize(n * widest), scratch.in.scale.resize(n);
             scratch.row.resize(widest + LANES);
@@ -185,6 +186,13 @@ public:
         const int n = step_.n, C = s_.C, F = s_.F, HS = s_.HS, Q = net_.Q, FC = net_.FC;
         Scratch& my = scratch_[me];
         std::atomic<int>* next = next_.data();
+        // Writes a product into the residual stream, or beside it where a norm comes first.
+        const auto adding = [&](const Norm& post) {
+            return [this, apart = post.weight != nullptr](int c, int o, float y) {
+                float& to = (apart ? part_ : x_)[size_t(c) * s_.C + o];
+                to = apart ? y : to + y;
+            };
+        };
         for (int i = 0; i < s_.L; ++i) {
             const Layer& layer = net_.layers[i];
             for (int c = 0; c < n; ++c) normalize(my, c, &x_[size_t(c) * C], layer.ln_1);
@@ -207,17 +215,17 @@ public:
             ++next;
             barrier_.wait();
             for (int c = 0; c < n; ++c) put(my.in, c, Q, &attn_[size_t(c) * Q]);
-            product(my.in, layer.attn_proj, n, Q, C, *next++,
-                    [&](int c, int o, float y) { x_[size_t(c) * C + o] += y; });
+            product(my.in, layer.attn_proj, n, Q, C, *next++, adding(layer.ln_1_post));
             barrier_.wait();
+            if (layer.ln_1_post.weight) settle(my, layer.ln_1_post, n, *next++);
             for (int c = 0; c < n; ++c) normalize(my, c, &x_[size_t(c) * C], layer.ln_2);
             product(my.in, layer.fc, n, C, FC, *next++,
                     [&](int c, int o, float y) { hidden_[size_t(c) * FC + o] = y; });
             barrier_.wait();
             for (int c = 0; c < n; ++c) activate(my, c);
-            product(my.in, layer.mlp_proj, n, F, C, *next++,
-                    [&](int c, int o, float y) { x_[size_t(c) * C + o] += y; });
+            product(my.in, layer.mlp_proj, n, F, C, *next++, adding(layer.ln_2_post));
             barrier_.wait();
+            if (layer.ln_2_post.weight) settle(my, layer.ln_2_post, n, *next++);
         }
         int asked[MAX_COLUMNS], outputs = 0;
         for (int c = 0; c < n; ++c)
@@ -235,7 +243,20 @@ private:
     { return static_cast<Cached*>(cache) + layer * step_.memory.between_layers + h * step_.memory.page * s_.HS; }
     Cached* place(void* cache, int layer, int c, int h) const { return head(cache, layer, h) + place_[c]; }
 
+    // Adds what waits beside the residual stream, after its norm.
+    void settle(Scratch& my, const Norm& norm, int n, std::atomic<int>& next)
+    {
+        for (int c; (c = next++) < n;) {
+            const float* row = normalized(my, &part_[size_t(c) * s_.C], norm);
+            for (int k = 0; k < s_.C; ++k) x_[size_t(c) * s_.C + k] += row[k];
+        }
+        barrier_.wait();
+    }
+
     void normalize(Scratch& my, int c, const float* x, const Norm& norm) const
+    { put(my.in, c, s_.C, normalized(my, x, norm)); }
+
+    const float* normalized(Scratch& my, const float* x, const Norm& norm) const
     {
         const int C = s_.C;
         Floats sum{}, squares{};
@@ -249,7 +270,7 @@ private:
         const float rstd = 1.0f / std::sqrt(total(squares) / C + s_.eps);
         float* row = my.row.data();
         for (int k = 0; k < C; ++k) row[k] = (x[k] - mean) * rstd * norm.weight[k] + (norm.bias ? norm.bias[k] : 0.0f);
-        put(my.in, c, C, row);
+        return row;
     }
 
     // A head of queries, or of keys on their way to the cache.
@@ -263,8 +284,8 @@ private:
             const float rstd = 1.0f / std::sqrt(total(squares) / HS + s_.eps);
             for (int j = 0; j < HS; ++j) x[j] *= rstd * weight[j];
         }
-        const float *cosine = net_.cosines + step_.columns[c].position * half,
-                    *sine = cosine - net_.cosines + net_.sines;
+        const size_t angles = net_.angles(layer.table, step_.columns[c].position);
+        const float *cosine = net_.cosines + angles, *sine = net_.sines + angles;
         for (int j = 0; j < half; ++j) {
             const float a = x[j], b = x[j + half];
             x[j] = a * cosine[j] - b * sine[j], x[j + half] = b * cosine[j] + a * sine[j];
@@ -280,11 +301,11 @@ private:
         const float* x = &hidden_[size_t(c) * net_.FC];
         float* row = my.row.data();
         for (int k = 0; k < F; k += LANES)
-            if (s_.activation == SWIGLU) {  // a gate before each value
+            if (gated(s_.activation)) {  // a gate before each value
                 float pairs[2 * LANES] = {}, gate[LANES], value[LANES];
                 std::memcpy(pairs, x + 2 * k, 2 * std::min(LANES, F - k) * sizeof(float));
                 for (int i = 0; i < LANES; ++i) gate[i] = pairs[2 * i], value[i] = pairs[2 * i + 1];
-                save(row + k, activated(load(gate), SWIGLU) * load(value));
+                save(row + k, activated(load(gate), s_.activation) * load(value));
             } else {
                 save(row + k, activated(part(x + k, F - k), s_.activation));
             }
@@ -293,7 +314,8 @@ private:
 
     void attend(Scratch& my, int layer, int c, int h)
     {
-        const int HS = s_.HS, before = int(step_.columns[c].position) + 1, T = std::min(before, s_.window);
+        const int HS = s_.HS, before = int(step_.columns[c].position) + 1,
+                  T = std::min(before, net_.layers[layer].window);
         const float* q = &q_[size_t(c) * net_.turned + h * HS];
         const int shared = h / (s_.NH / s_.NKV);
         const auto each = [&](void* cache, const auto& some) {
@@ -388,6 +410,7 @@ private:
     std::vector<std::atomic<int>> next_;  // the next row to take, for each phase of the step
     std::vector<Scratch> scratch_;
     std::vector<float> x_, q_, attn_, hidden_;
+    std::vector<float> part_;     // what a norm comes before, until it is added to x_
     int64_t place_[MAX_COLUMNS];  // of each column's keys and values, in their first head of the first layer
 };
 

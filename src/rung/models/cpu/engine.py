@@ -18,12 +18,16 @@ from rung.models.cache import Cache, Column, Run
 from rung.models.cpu import build
 from rung.models.cpu.build import Compilation
 from rung.models.family import Config
-from rung.models.plan import place_of
+from rung.models.plan import place_of, shorter
 from rung.models.rope import tables
 from rung.models.tensors import empty, floats, integers
 from rung.models.weights import Linear, Weights
 
-LAYER = ("ln_1", "qkv", "q_norm", "k_norm", "attn_proj", "ln_2", "fc", "mlp_proj")  # norms of heads may be missing
+# In the order of shared.h. Norms of heads, and those behind the products (_post), may be missing.
+LAYER = (
+    "ln_1", "qkv", "q_norm", "k_norm", "attn_proj", "ln_1_post",
+    "ln_2", "fc", "mlp_proj", "ln_2_post",
+)  # fmt: skip
 
 
 class Shape(ctypes.Structure):
@@ -31,7 +35,7 @@ class Shape(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("activation", "threads")),
-        *((name, ctypes.c_int32) for name in ("L", "C", "NH", "NKV", "HS", "F", "V", "window")),
+        *((name, ctypes.c_int32) for name in ("L", "C", "NH", "NKV", "HS", "F", "V", "tables", "positions")),
         ("eps", ctypes.c_float),
     )
 
@@ -99,7 +103,6 @@ class CpuSteps:
         self._config = config
         self._weights = weights
         self.columns_at_once: int = self._library.rung_max_columns()
-        scales = floats([config.attention_scale(i) for i in range(config.layers)])
         tensors: list[torch.Tensor | None] = []
         of_layers = (getattr(layer, role, None) for layer in weights.layers for role in LAYER)
         for held in (*of_layers, weights.ln_f, weights.head):
@@ -109,15 +112,20 @@ class CpuSteps:
                 tensors += [None, None]
             else:
                 tensors += [held.weight.float(), None if held.bias is None else held.bias.float()]
-        tensors.append(scales)
-        rope = config.rope
-        tensors += tables(rope, config.HS, config.context, torch.device("cpu")) if rope else (None, None)
+        layers, context = range(config.layers), config.context
+        windows = [shorter(window, config.attention(i).window) or context for i in layers]
+        ropes = list(dict.fromkeys(rope for i in layers if (rope := config.rope_of(i))))
+        tensors.append(floats([config.attention_scale(i) for i in layers]))
+        tensors.append(integers([min(n, context) for n in windows]).int())
+        tensors.append(integers([ropes.index(rope) if (rope := config.rope_of(i)) else 0 for i in layers]).int())
+        turns = [tables(rope, config.HS, context, torch.device("cpu")) for rope in ropes]
+        tensors += map(torch.stack, zip(*turns, strict=True)) if turns else (None, None)
         assert all(t is None or t.is_contiguous() for t in tensors)
         self._tensors = tensors
         shape = Shape(
             place_of(config.activation), threads,
             config.layers, config.C, config.NH, config.NKV, config.HS, config.F, config.vocabulary,
-            min(window or config.context, config.context), config.eps,
+            len(ropes), context, config.eps,
         )  # fmt: skip
         self._shape = shape
         self._begin()
@@ -195,6 +203,8 @@ class CpuSteps:
         x: torch.Tensor = wte.weight[ids].float()
         if wte.scale is not None:
             x *= wte.scale[ids, None]
+        if (scale := self._config.embedding_scale) != 1:
+            x *= scale
         if not self._config.rotary:
             x += self._weights.wpe[integers(positions)]
         return x

@@ -294,7 +294,7 @@ class Lanes final : public Many
 
 public:
     Lanes(const Network& network, const Pass& pass)
-        : net_(network), s_(network.s), pass_(pass), barrier_(s_.threads), next_(12 * s_.L + 6), scratch_(s_.threads)
+        : net_(network), s_(network.s), pass_(pass), barrier_(s_.threads), next_(14 * s_.L + 6), scratch_(s_.threads)
     {
     }
 
@@ -317,7 +317,7 @@ public:
         grow(x_, n_, s_.C), grow(q_, n_, net_.turned), grow(norm_, n_, std::max(s_.C, net_.Q));
         grow(hidden_, n_, std::max(s_.C, s_.F));
         grow(own_, n_, 1);
-        if (net_.cosines) grow(turns_, n_, s_.HS);
+        if (net_.cosines) grow(turns_, n_, s_.tables * s_.HS);
         if (PACKED) grow(packed_, n_, (net_.widest + 1) / 2);
         if (INTEGERS) grow(quanta_, n_, 1);
         if (pass_.wanted) grow(figures_, n_, FIGURES * shares());
@@ -362,14 +362,26 @@ public:
             });
             if (net_.cosines) each(strips * heads, [&](int i) { turn(layer, l, i / heads * LANES, i % heads); });
             each(blocks * s_.NH, [&](int i) { attend(my, l, (blocks - 1 - i / s_.NH) * BLOCK, i % s_.NH); });
-            linear(layer.attn_proj, norm_, Q, C, add);
-            each(strips, [&](int i) { normalize(x_, layer.ln_2, i * LANES); });
-            linear(layer.fc, norm_, C, net_.FC, [&](int o, int t, Floats f) {
-                if (s_.activation != SWIGLU) return save(at(hidden_, F, o, t), activated(f, s_.activation));
-                float* to = at(hidden_, F, o / 2, t);  // a gate, then its value
-                save(to, o % 2 ? activated(load(to), SWIGLU) * f : f);
+            const Norm &post = layer.ln_1_post, &end = layer.ln_2_post;
+            if (post.weight)
+                linear(layer.attn_proj, norm_, Q, C, [&](int o, int t, Floats f) { save(at(hidden_, C, o, t), f); });
+            else
+                linear(layer.attn_proj, norm_, Q, C, add);
+            each(strips, [&](int i) {
+                if (post.weight) settle(hidden_, post, i * LANES);
+                normalize(x_, layer.ln_2, i * LANES);
             });
-            linear(layer.mlp_proj, hidden_, F, C, add);
+            linear(layer.fc, norm_, C, net_.FC, [&](int o, int t, Floats f) {
+                if (!gated(s_.activation)) return save(at(hidden_, F, o, t), activated(f, s_.activation));
+                float* to = at(hidden_, F, o / 2, t);  // a gate, then its value
+                save(to, o % 2 ? activated(load(to), s_.activation) * f : f);
+            });
+            if (end.weight) {
+                linear(layer.mlp_proj, hidden_, F, C, [&](int o, int t, Floats f) { save(at(norm_, C, o, t), f); });
+                each(strips, [&](int i) { settle(norm_, end, i * LANES); });
+            } else {
+                linear(layer.mlp_proj, hidden_, F, C, add);
+            }
         }
         if (!pass_.wanted) return last(my, next, each);
         each(strips, [&](int i) { normalize(x_, net_.ln_f, i * LANES); });
@@ -414,13 +426,18 @@ private:
             const int token = std::min(t + i, n_ - 1), r = run_of_[token];
             const int64_t before =
                 pass_.wanted ? 0 : pass_.run[r].position;  // of a text to score: where its keys are stored
-            const size_t at_position = size_t(before + token - first_[r]) * half;
-            for (int j = 0; j < half; ++j) {
-                at(turns_, s_.HS, j, t)[i] = net_.cosines[at_position + j];
-                at(turns_, s_.HS, half + j, t)[i] = net_.sines[at_position + j];
+            for (int table = 0; table < s_.tables; ++table) {
+                const size_t angles = net_.angles(table, before + token - first_[r]);
+                for (int j = 0; j < half; ++j) {
+                    angle(table, j, t)[i] = net_.cosines[angles + j];
+                    angle(table, half + j, t)[i] = net_.sines[angles + j];
+                }
             }
         }
     }
+
+    // A cosine or a sine of a vector of tokens.
+    float* angle(int table, int j, int t) { return at(turns_, s_.tables * s_.HS, table * s_.HS + j, t); }
 
     // 1 / sqrt(x + eps)
     Floats inverse_root(Floats x) const
@@ -444,7 +461,7 @@ private:
         }
         for (int j = 0; j < half; ++j) {
             const Floats a = load(x(j)), b = load(x(j + half));
-            const Floats cosine = load(at(turns_, HS, j, t)), sine = load(at(turns_, HS, half + j, t));
+            const Floats cosine = load(angle(layer.table, j, t)), sine = load(angle(layer.table, half + j, t));
             save(x(j), a * cosine - b * sine), save(x(j + half), b * cosine + a * sine);
         }
         for (int j = 0; h >= s_.NH && j < HS; ++j) keep(memory_.k, l, h - s_.NH, j, t, load(x(j)));
@@ -465,6 +482,16 @@ private:
         for (int k = 0; k < C; ++k) {
             const float bias = norm.bias ? norm.bias[k] : 0.0f;
             save(at(norm_, C, k, t), (load(at(in, C, k, t)) - mean) * rstd * norm.weight[k] + bias);
+        }
+    }
+
+    // Adds what a product has left, after its norm, to the residual stream.
+    void settle(const Buffer& part, const Norm& norm, int t)
+    {
+        normalize(part, norm, t);
+        for (int k = 0; k < s_.C; ++k) {
+            float* to = at(x_, s_.C, k, t);
+            save(to, load(to) + load(at(norm_, s_.C, k, t)));
         }
     }
 
@@ -595,7 +622,7 @@ private:
             const Run& run = pass_.run[r];
             const int begin = std::max(block, first_[r]), end = std::min(block_end, first_[r] + int(run.count));
             const int64_t position = run.position + begin - first_[r];
-            const int64_t low = std::max(pass_.wanted ? run.position : 0, position - s_.window + 1);
+            const int64_t low = std::max(pass_.wanted ? run.position : 0, position - net_.layers[layer].window + 1);
             const int before = int(position - low),
                       T = before + end - begin;  // keys before the run's first token here; all
             const float* k = floats(head(memory_.k, layer, shared), run.row, low, T, my.keys);
@@ -607,7 +634,7 @@ private:
             for (int s = 0; s < strips; ++s) {
                 Ints lane;
                 for (int i = 0; i < LANES; ++i) lane[i] = std::clamp(t + s * LANES + i - begin, 0, end - begin - 1);
-                sums[s] = softmax(my.scores.data() + s, T, before + lane, net_.scale[layer]);
+                sums[s] = softmax(my.scores.data() + s, T, before + lane, net_.scale[layer], net_.layers[layer].window);
             }
             multiply<true>(strips, v, HS, my.scores[0].f, T, HS, my.y[0].f);
             for (int s = 0; s < strips; ++s) {
@@ -635,12 +662,12 @@ private:
     }
 
     // exp(score - the largest) of the keys that each lane sees, up to its own; their sums.
-    Floats softmax(Line* scores, int T, Ints own, float scale) const
+    Floats softmax(Line* scores, int T, Ints own, float scale, int window) const
     {
         Floats largest = Floats{} - INFINITY, sum{};
         for (int t = 0; t < T; ++t) {
             float* score = scores[size_t(t) * STRIPS].f;
-            const Floats s = (t <= own & t > own - s_.window) ? load(score) * scale : Floats{} - INFINITY;
+            const Floats s = (t <= own & t > own - window) ? load(score) * scale : Floats{} - INFINITY;
             save(score, s);
             largest = larger(s, largest);
         }

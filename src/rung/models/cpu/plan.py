@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import torch
 
@@ -11,10 +12,11 @@ from rung.errors import RungError
 from rung.models.cache import SHORT_PROMPT, Cache, Column, Run
 from rung.models.cpu import build
 from rung.models.cpu.engine import CpuSteps, available
+from rung.models.cpu.prepared import prepared
 from rung.models.family import Config
-from rung.models.plan import Service, TorchPlan, shorter
+from rung.models.plan import Service, TorchPlan
 from rung.models.score import Rated
-from rung.models.tensors import empty
+from rung.models.tensors import GGUF, empty
 from rung.models.weights import Linear, Weights
 from rung.precision import one_thread
 
@@ -69,6 +71,11 @@ class CpuPlan(TorchPlan):
             return []
         return ["torch writes the text, many times slower, for want of a C++ compiler: install g++ or set RUNG_CXX."]
 
+    def read(self, folder: Path, config: Config) -> Weights:
+        if self.dtype != "int8" and not (folder / GGUF).is_file():
+            return super().read(folder, config)
+        return prepared(folder, config, self.dtype, lambda: TorchPlan.read(self, folder, config))
+
     def matrix(self, weight: torch.Tensor) -> Linear:
         made = super().matrix(weight)
         made.weight = self._place(made.weight)
@@ -87,7 +94,7 @@ class CpuPlan(TorchPlan):
             return Service()
         worth = weights.nbytes() // BYTES_A_THREAD
         threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))
-        engine = CpuSteps(self._native, config, weights, threads, shorter(self.window, config.window))
+        engine = CpuSteps(self._native, config, weights, threads, self.window)
         return Service(stepper=NativeStep(engine), rater=NativeRater(engine))
 
 

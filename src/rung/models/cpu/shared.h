@@ -39,7 +39,10 @@ public:
 
 namespace {
 
-enum Activation : int32_t { GELU_TANH = 0, GELU_ERF = 1, RELU = 2, SWIGLU = 3 };
+enum Activation : int32_t { GELU_TANH = 0, GELU_ERF = 1, RELU = 2, SWIGLU = 3, GEGLU_TANH = 4 };
+
+// Whether values have gates before them.
+inline bool gated(int32_t activation) { return activation == SWIGLU || activation == GEGLU_TANH; }
 
 struct BFloat16
 { uint16_t bits; };
@@ -176,7 +179,7 @@ inline Floats activated(Floats x, int kind)
     if (kind == RELU) return larger(Floats{}, x);
     if (kind == SWIGLU) return x / (1.0f + exp(-x));  // of a gate
     // x/2 (1 + tanh u) = x / (1 + exp(-2u)), which does not cancel for negative x
-    if (kind == GELU_TANH) return x / (1.0f + exp(-1.5957691216f * fma(0.044715f * x * x, x, x)));
+    if (kind == GELU_TANH || kind == GEGLU_TANH) return x / (1.0f + exp(-1.5957691216f * fma(0.044715f * x * x, x, x)));
     float y[LANES];
     std::memcpy(y, &x, sizeof y);
     for (float& f : y) f = 0.5f * f * std::erfc(-0.70710678f * f);
@@ -245,8 +248,12 @@ struct Layer
     Linear qkv;
     Norm q_norm, k_norm;  // of each head
     Linear attn_proj;
+    Norm ln_1_post;  // of what attention adds to the residual stream, and of what the MLP adds; may be missing
     Norm ln_2;
     Linear fc, mlp_proj;
+    Norm ln_2_post;
+    int window = 0;  // tokens that a token sees, itself the last
+    int table = 0;   // of angles
 };
 
 }  // namespace
@@ -254,7 +261,7 @@ struct Layer
 extern "C" struct Shape
 {
     int32_t activation, threads, L, C, NH, NKV, HS, F, V;  // F: width of the MLP
-    int32_t window;                                        // tokens that a token sees, itself the last
+    int32_t tables, positions;                             // of angles, by which queries and keys are turned
     float eps;
 };
 
@@ -308,23 +315,31 @@ struct Network
         for (int i = 0; i < s.L; ++i) {
             Layer& layer = layers.emplace_back();
             layer.ln_1 = norm(), layer.qkv = linear(Q + 2 * KV, s.C), layer.q_norm = norm(), layer.k_norm = norm();
-            layer.attn_proj = linear(s.C, Q);
+            layer.attn_proj = linear(s.C, Q), layer.ln_1_post = norm();
             layer.ln_2 = norm(), layer.fc = linear(FC, s.C), layer.mlp_proj = linear(s.C, s.F);
+            layer.ln_2_post = norm();
         }
         ln_f = norm(), head = linear(s.V, s.C);
-        scale = (const float*)t[0], cosines = (const float*)t[1], sines = (const float*)t[2];
+        scale = (const float*)t[0];
+        for (int i = 0; i < s.L; ++i) {
+            layers[i].window = static_cast<const int32_t*>(t[1])[i];
+            layers[i].table = static_cast<const int32_t*>(t[2])[i];
+        }
+        cosines = (const float*)t[3], sines = (const float*)t[4];
         turned = cosines ? Q + KV : Q;
     }
 
     const Shape s;
-    const int Q = s.NH * s.HS, KV = s.NKV * s.HS;           // widths of a token's queries, and of its keys
-    const int FC = s.activation == SWIGLU ? 2 * s.F : s.F;  // with SwiGLU, a gate before each value
-    const int widest = std::max({s.C, Q, s.F});             // inputs of a product
+    const int Q = s.NH * s.HS, KV = s.NKV * s.HS;        // widths of a token's queries, and of its keys
+    const int FC = gated(s.activation) ? 2 * s.F : s.F;  // with a gate before each value
+    const int widest = std::max({s.C, Q, s.F});          // inputs of a product
     std::vector<Layer> layers;
     Norm ln_f;
     Linear head;
     const float* scale;            // (L): what queries times keys are multiplied by
-    const float *cosines, *sines;  // (positions, HS / 2): how queries and keys are turned; null for models that are not
+    const float *cosines, *sines;  // (tables, positions, HS / 2): how queries and keys are turned; null if they are not
+    // Where the angles of a position begin.
+    size_t angles(int table, int64_t position) const { return (size_t(table) * s.positions + position) * (s.HS / 2); }
     int turned;  // of a token's queries, keys and values, this many wait for that; the others go to the cache at once
 };
 

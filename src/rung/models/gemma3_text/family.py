@@ -43,6 +43,13 @@ class GemmaConfig(Config):
     sliding: tuple[bool, ...]  # whether a layer has the window, and the local rotation
     local: Rope
 
+    @property
+    def embedding_scale(self) -> float:
+        return math.sqrt(self.C)
+
+    def rope_of(self, layer: int) -> Rope | None:
+        return self.local if self.sliding[layer] else self.rope
+
     def attention_scale(self, layer: int) -> float:
         return self.scale
 
@@ -51,8 +58,9 @@ class GemmaConfig(Config):
 
     def turns(self, layer: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines of a layer's rotation."""
-        assert self.rope is not None
-        return tables(self.local if self.sliding[layer] else self.rope, self.HS, self.context, device)
+        rope = self.rope_of(layer)
+        assert rope is not None
+        return tables(rope, self.HS, self.context, device)
 
 
 def parse(fields: Mapping[str, Any], origin: str) -> Config:
@@ -117,7 +125,7 @@ def forward(
 ) -> torch.Tensor:
     """(B, T) -> (B, T, C): what the LM head reads. The cache is filled, not advanced."""
     eps, past = config.eps, cache.lengths if cache else [0] * tokens.shape[0]
-    x = plan.embedding(tokens, past, weights.wte, None, math.sqrt(config.C))
+    x = plan.embedding(tokens, past, weights.wte, None, config.embedding_scale)
     for i, layer in enumerate(weights.layers):
         rotation = Rotation(config.NH, config.NKV, *config.turns(i, plan.device), layer.q_norm, layer.k_norm, eps)
         qkv = plan.rotate(plan.layernorm_matmul(x, layer.ln_1, eps, layer.qkv), rotation, past)
@@ -148,4 +156,5 @@ FAMILY = Family(
     forward=forward,
     prefix="model.",
     sizes={"gemma-3-270m": size(640, 2048, 18), "gemma-3-1b": size(1152, 6912, 26)},
+    compiled=True,
 )

@@ -17,7 +17,7 @@ from rung.models.family import Config
 from rung.models.gpu.device_copy import sent
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.loading import Arrival
-from rung.models.gpu.recorded import PromptPass, RestPass
+from rung.models.gpu.prompt_pass import PromptPass, RestPass
 from rung.models.gpu.row_transfer import EMPTY_RECORD, RECORD
 from rung.models.gpu.token_sampler import SEEDS, SETTINGS, Draw, TokenSampler, packed
 from rung.models.operations import Rungs

@@ -19,9 +19,9 @@ from rung.models.cache import Cache, Column
 from rung.models.family import Config
 from rung.models.gpu.device_copy import refuse, sent
 from rung.models.gpu.loading import Arrival, arrival
-from rung.models.gpu.recorded import StepPass
 from rung.models.gpu.scoring import GpuScorer
 from rung.models.gpu.session import Session, Work, dims
+from rung.models.gpu.step_pass import StepPass
 from rung.models.operations import find
 from rung.models.plan import Service, TorchPlan, WrappedPlan
 from rung.models.weights import Linear, Weights, as_weights, share, stack

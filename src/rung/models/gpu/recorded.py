@@ -5,35 +5,27 @@ scores, and for steps of families without a decode ladder. On a GPU the launches
 from __future__ import annotations
 
 import math
-import weakref
-from collections import defaultdict
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
-from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._pytree import tree_leaves
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from gpuless.base.expressions import evaluate
 from gpuless.base.processors import processors
 from gpuless.launch import Argument, Build, LaunchConfig
 from rung.dtypes import DTYPES, Dtype
-from rung.errors import RungError
 from rung.models.cache import Cache
 from rung.models.family import Attention, Config
-from rung.models.gpu.device_copy import refuse
+from rung.models.gpu.launch_estimates import ESTIMATES
+from rung.models.gpu.recording import Buffers, Guard, Normed, Step, Sum, alias, by_tensor, captured
 from rung.models.ladder_plan import LadderCalls, norm_of
-from rung.models.operations import Rungs, aligned, dims_of, find, ladder_of, last_resort, prefill_rungs, step_rungs
-from rung.models.plan import ACTIVATIONS, Rotation, TorchPlan, attended, heads_of, place_of, seen
-from rung.models.tensors import empty
+from rung.models.operations import Rungs, aligned, dims_of, find, ladder_of, last_resort, prefill_rungs
+from rung.models.plan import Rotation, TorchPlan, attended, heads_of, place_of, seen
 from rung.models.weights import Linear, Norm, as_weights
 from rung.operation import Tensors, Values
-from rung.quantised import CACHES, EIGHT_BIT_CACHES
 from rung.rungs import catalogue, tunings
 from rung.rungs.base import Device, Rung, device_facts
 from rung.rungs.cuda import CudaRung, build_of, load_module
@@ -42,96 +34,6 @@ if TYPE_CHECKING:
     from gpuless.base.expressions import Number
 
 THREADS = 256
-PARTS = 64  # of a row of logits, whose likeliest tokens are found in parallel
-HELD = 32 << 20  # bytes of qkv that are buffered before they are written to the caches, while they are still in L2
-IN_EIGHT_BITS = "eight_bit_rope_cached_attention"
-UNCAPTURED = 3  # runs of a pass over the rest of prompts: a capture costs more than a few of these save
-Step = Callable[[], object]
-
-
-class Buffers:
-    """Memory for intermediate results. A result's memory is free again when the forward pass has dropped its tensor and
-    the tensor's views: whatever is recorded from then on runs after all that reads it.
-    """
-
-    def __init__(self) -> None:
-        self._free: defaultdict[tuple[torch.dtype, int], list[torch.Tensor]] = defaultdict(list)
-
-    def take(self, shape: tuple[int, ...], dtype: torch.dtype, where: torch.device, size: int) -> torch.Tensor:
-        """A tensor of this shape in memory of `size` elements."""
-        free = self._free[dtype, size]
-        block = free.pop() if free else torch.empty(size, dtype=dtype, device=where)
-        made = alias(block[: math.prod(shape)].view(shape))
-        weakref.finalize(made, free.append, block)
-        return made
-
-
-def alias(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as another tensor, which does not keep the first one."""
-    found = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return found.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
-
-
-def by_tensor() -> MutableMapping[torch.Tensor, Any]:
-    """A table of tensors, which it does not keep."""
-    return WeakTensorKeyDictionary()
-
-
-class Guard(TorchFunctionMode):
-    """The operations of a plan for a forward pass that is recorded. What torch itself computes of weights, tokens or
-    results would be computed now and never again: it is refused."""
-
-    ASKED = frozenset(
-        getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "is_cuda")
-    ) | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.__len__}
-
-    def __init__(self, plan: LadderCalls, title: str, known: Sequence[torch.Tensor]) -> None:
-        super().__init__()
-        self._plan, self._title, self._within = plan, title, False
-        self._known: MutableMapping[torch.Tensor, bool] = by_tensor()
-        self._known.update(dict.fromkeys(known, True))
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._plan, name)
-        if not callable(found):
-            return found
-
-        def operation(*given: Any, **named: Any) -> Any:
-            before, self._within = self._within, True
-            try:
-                results = found(*given, **named)
-            finally:
-                self._within = before
-            self._known.update((x, True) for x in tree_leaves(results) if isinstance(x, torch.Tensor))
-            return results
-
-        return operation
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self._within and func not in self.ASKED:
-            of = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-            if any(x in self._known for x in of):
-                name = resolve_name(func) or getattr(func, "__name__", "an operation")
-                raise RungError(
-                    f"the forward pass of {self._title} calls {name} itself; a pass is recorded once and repeated, so "
-                    "write it over the operations of the plan."
-                )
-        return func(*args, **(kwargs or {}))
-
-
-class Sum(NamedTuple):
-    """a + b, both (B, T, C)."""
-
-    a: torch.Tensor
-    b: torch.Tensor
-
-
-class Normed(NamedTuple):
-    """x after a norm."""
-
-    x: torch.Tensor
-    norm: Norm
-    eps: float
 
 
 class PassPlan(LadderCalls):
@@ -224,7 +126,7 @@ class PassPlan(LadderCalls):
 
     def _turned_attention(self, qkv: torch.Tensor, how: Attention, layer: int) -> torch.Tensor:
         """Of new texts' tokens; keys and values go to where `_kept` says."""
-        (B, T, _), (NKV, HS) = qkv.shape, _heads(qkv, how)
+        (B, T, _), (NKV, HS) = qkv.shape, heads_and_size(qkv, how)
         q, (k, v) = self.of.take(B, T, how.NH, HS), self._kept(layer, NKV, HS)
         self._turn("rope_append", qkv, how, {"k_cache": k, "v_cache": v}, {"past": self._past, "q": q}, {"T": T})
         given = {"q": q.transpose(1, 2), "k": k[:, :, :T], "v": v[:, :, :T]}
@@ -314,7 +216,7 @@ class PassPlan(LadderCalls):
         assert self._run("matmul", tuple(out.shape), given, dims, out=out) is not None
 
 
-def _heads(qkv: torch.Tensor, how: Attention) -> tuple[int, int]:
+def heads_and_size(qkv: torch.Tensor, how: Attention) -> tuple[int, int]:
     """Heads of keys, and a head's size."""
     NKV = how.NKV or how.NH
     return NKV, qkv.shape[-1] // (how.NH + 2 * NKV)
@@ -394,9 +296,7 @@ class RecordedPass:
 
     # ---- recording --------------------------------------------------------------------------------------------------
 
-    def record(
-        self, operation: str, names: Sequence[str], tensors: Tensors, dims: Mapping[str, Number]
-    ) -> bool:
+    def record(self, operation: str, names: Sequence[str], tensors: Tensors, dims: Mapping[str, Number]) -> bool:
         """Records the operation with the first of the rungs that takes it; False if none does."""
         values = catalogue.operation(ladder_of(operation)).complete(dims)
         given = {name: self.operand(tensor) for name, tensor in tensors.items()}
@@ -503,384 +403,8 @@ class RecordedPass:
         return self._pool.submit(on_this_device)
 
 
-class KeepingPlan(PassPlan):
-    """Keys and values go to the caches, and the last layer ends with one token per row."""
-
-    of: PromptPass
-
-    def _kept(self, layer: int, NKV: int, HS: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.of.t["k_cache"][layer], self.of.t["v_cache"][layer]
-
-    def last_tokens(self, y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        of = self.of
-        found = of.take(of.B, 1, y.shape[2]), of.take(of.B, 1, x.shape[2])
-        of.launch("last", of.B, [y, x, of.t["lengths"], *found], (of.T, y.shape[2], x.shape[2]))
-        return found
-
-
-class PromptPlan(KeepingPlan):
-    """Caches are written for several layers at once."""
-
-    def __init__(self, of: PromptPass) -> None:
-        super().__init__(of)
-        self._held, self._packed = 0, empty(0)
-
-    def _place(self, role: str, shape: tuple[int, ...]) -> torch.Tensor:
-        if role != "qkv" or self.of.config.kv_heads:
-            return super()._place(role, shape)
-        if not self._packed.numel():
-            kind = self.of.real.torch
-            self._packed = torch.empty(self.of.layers_at_once, *shape, dtype=kind, device=self.device)
-        return self._packed[self._held]
-
-    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
-        out = super().attention(qkv, how, layer, cache)
-        last = layer == self.of.config.layers - 1
-        if not how.plain:
-            self._store_held(layer)
-        elif not self._packed.numel() or qkv.data_ptr() != self._packed[self._held].data_ptr():
-            self._store(qkv, layer, 1)  # keys and values of another product than the table's qkv
-        else:
-            self._held += 1
-            if last or self._held == self.of.layers_at_once:
-                self._store_held(layer + 1)
-        return out
-
-    def _store_held(self, end: int) -> None:
-        """Keys and values of the layers that are held, those before `end`."""
-        if self._held:
-            self._store(self._packed, end - self._held, self._held)
-        self._held = 0
-
-    def _store(self, qkv: torch.Tensor, first: int, layers: int) -> None:
-        c, of = self.of.config, self.of
-        eight = "k_cache_q" in of.t
-        caches = [of.t[name][first : first + layers] for name in (EIGHT_BIT_CACHES if eight else CACHES)]
-        sizes = (layers, of.B, of.T, c.NH, c.NKV, c.HS, of.capacity)
-        numbers = layers * of.B * of.T * 2 * c.NKV * c.HS
-        if eight:
-            of.launch("keep_in_eight_bits", -(-(numbers // 16) // THREADS), [qkv, *caches], sizes)
-            return
-        vector = 16 // of.real.size
-        if c.HS % vector == 0:
-            numbers //= vector
-        of.launch("keep", -(-numbers // THREADS), [qkv, *caches], sizes)
-
-
-class PromptPass(RecordedPass):
-    """Prompts of one length, padding included: `run` reads `tokens` and lengths, and leaves caches and logits."""
-
-    operations: type[KeepingPlan] = PromptPlan
-
-    def __init__(
-        self,
-        config: Config,
-        tensors: Tensors,
-        rows: int,
-        length: int,
-        capacity: int,
-        rungs: Rungs | None = None,
-        tokens: torch.Tensor | None = None,
-    ) -> None:
-        history = tensors["history"]
-        size, where = tensors["wte"].dtype.itemsize, history.device
-        self.capacity = capacity
-        self.layers_at_once = max(1, min(config.layers, HELD // (rows * length * config.QKV * size)))
-        if where.type == "cuda":
-            width = self.layers_at_once * config.QKV + config.QKV + 4 * config.C + 3 * config.F
-            refuse(
-                rows * length * width * size,
-                f"reading {rows} prompts of {length:,} tokens",
-                "write fewer texts at a time",
-            )
-        if tokens is None:
-            whole = rows == 1 or length == history.shape[1]
-            tokens = history[:, :length] if whole else torch.empty(rows, length, dtype=torch.int32, device=where)
-        super().__init__(config, tensors, tokens, rungs)
-
-    def end(self, x: torch.Tensor) -> None:
-        """The logits that follow each prompt."""
-        if x.shape[1] > 1:  # a forward pass that has not cut its last layer
-            x, _ = self.plan.last_tokens(x, x)
-        logits = self.t["logits"].view(self.B, 1, -1)
-        narrow = logits if logits.dtype == self.real.torch else self.take(*logits.shape)
-        self.plan.logits(x, narrow)
-        if narrow is not logits:
-            self.copy(logits, narrow)
-
-
-class RestPlan(KeepingPlan):
-    """Of prompts whose first tokens are in the caches."""
-
-    of: RestPass
-
-    def __init__(self, of: RestPass) -> None:
-        super().__init__(of)
-        self._past = of.t["past"]
-        self._biases: dict[tuple[int | None, int], torch.Tensor] = {}
-
-    def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
-    ) -> torch.Tensor:
-        if wpe is None:
-            return super().embedding(tokens, past, wte, wpe, scale)
-        return self._embedding_at(self.of.t["places"], tokens, wte, wpe, scale)
-
-    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
-        (B, T, _), (NKV, HS) = self.of.ready(qkv).shape, _heads(qkv, how)
-        new, (k, v) = self.of.take(B, T, how.NH, HS), self._kept(layer, NKV, HS)
-        self._turn("rope_append", qkv, how, {"k_cache": k, "v_cache": v}, {"past": self._past, "q": new}, {"T": T})
-        q, k, v = (self.of.operand(x) for x in (new, k, v))
-        shape, S = (B, T, how.NH * HS), k.shape[2]
-        if how.softcap is not None:
-            return self.of.by_torch(
-                shape, lambda: attended(q.transpose(1, 2), k, v, how, seen(self._past, T, S, how.window), False)
-            )
-        # Heads that share keys are further queries of these: torch's kernels that take a mask do not know of groups.
-        group, bias = how.NH // NKV, self._bias(how.window, how.NH // NKV)
-
-        def compute() -> torch.Tensor:
-            queries = q.view(B, T, NKV, group, HS).transpose(1, 2).flatten(2, 3)
-            y = attended(queries, k, v, how, bias, False)
-            return y.view(B, T, group, NKV, HS).transpose(2, 3).flatten(2)
-
-        return self.of.by_torch(shape, compute)
-
-    def _bias(self, window: int | None, group: int) -> torch.Tensor:
-        """(B, 1, T * group, S): 0 for keys that a token sees, otherwise -inf; of all layers with this window."""
-        if (window, group) not in self._biases:
-            of, past = self.of, self._past
-            bias = torch.zeros(of.B, 1, of.T * group, of.capacity, dtype=of.real.torch, device=self.device)
-            self._biases[window, group] = bias
-            of.add(
-                lambda: bias.zero_().masked_fill_(
-                    ~seen(past, of.T, of.capacity, window).repeat_interleave(group, 2), -torch.inf
-                )
-            )
-        return self._biases[window, group]
-
-
-class RestPass(PromptPass):
-    """The rest of prompts, (rows, length) in `rest` and with these `lengths` and `places`, after as many tokens as
-    `past` says, which are in the caches. It is captured when its shape has come several times."""
-
-    operations = RestPlan
-
-    def __init__(self, config: Config, tensors: Tensors, rungs: Rungs | None = None) -> None:
-        self._runs = 0
-        (rows, length), capacity = tensors["rest"].shape, tensors["history"].shape[1]
-        super().__init__(config, tensors, rows, length, capacity, rungs, tensors["rest"])
-
-    def replay(self) -> None:
-        self._runs += 1
-        if self._runs < UNCAPTURED:
-            self.run()
-        else:
-            super().replay()
-
-
-class StepPlan(PassPlan):
-    """Of one token per row. A norm waits as well: for few rows, the product after it normalises its inputs itself."""
-
-    def embedding(
-        self, tokens: torch.Tensor, past: Sequence[int], wte: Linear, wpe: torch.Tensor | None, scale: float = 1.0
-    ) -> torch.Tensor:
-        if wpe is None:
-            return super().embedding(tokens, past, wte, wpe, scale)
-        return self._embedding_at(self.of.t["lengths"], tokens, wte, wpe, scale)
-
-    def layernorm(self, x: torch.Tensor, norm: Norm, eps: float) -> torch.Tensor:
-        if _product_of(norm) not in self.of.rungs:
-            return super().layernorm(x, norm, eps)
-        out = self.of.take(*x.shape)
-        self.of.deferred[out] = Normed(x, norm, eps)
-        return out
-
-    def layernorm_matmul(self, x: torch.Tensor, norm: Norm, eps: float, linear: Linear) -> torch.Tensor:
-        return self.matmul(self.layernorm(x, norm, eps), linear)
-
-    def matmul(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
-        out = self._normed_product(x, linear)
-        return super().matmul(x, linear) if out is None else out
-
-    def matmul_activation(self, x: torch.Tensor, linear: Linear, name: str) -> torch.Tensor:
-        what = self.of.deferred.get(x)
-        if not isinstance(what, Normed):
-            return super().matmul_activation(x, linear, name)
-        if ACTIVATIONS[name].normed != _product_of(what.norm):
-            return self.activation(self.matmul(x, linear), name)
-        out = self._normed_product(x, linear, active=True)
-        return super().matmul_activation(x, linear, name) if out is None else out
-
-    def _normed_product(
-        self, x: torch.Tensor, linear: Linear, *, active: bool = False, out: torch.Tensor | None = None
-    ) -> torch.Tensor | None:
-        """The product of a norm that waits, with the activation that this operation has, if `active`; None if no norm
-        waits, or no rung takes both."""
-        what = self.of.deferred.get(x)
-        if not isinstance(what, Normed):
-            return None
-        given = {"x": what.x, "weight": linear.weight}
-        given |= {} if linear.bias is None else {"bias": linear.bias}
-        dims: dict[str, Number] = {**dims_of(x), "OC": linear.weight.shape[0], "eps": what.eps}
-        if what.norm.bias is None:
-            given["norm"] = what.norm.weight
-            dims |= {"OC": linear.weight.shape[0] // (1 + active), "gated": int(active)}
-        else:
-            given |= {"ln_weight": what.norm.weight, "ln_bias": what.norm.bias}
-            dims["gelu"] = int(active)
-        return self._run(_product_of(what.norm), (self.of.B, 1, int(dims["OC"])), given, dims, out=out)
-
-    def logits(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        if self._normed_product(x, self.of.weights.head, out=out) is None:
-            super().logits(x, out)
-
-    def _turned_attention(self, qkv: torch.Tensor, how: Attention, layer: int) -> torch.Tensor:
-        B, (_, HS), t = len(qkv), _heads(qkv, how), self.of.t
-        eight = "k_cache_q" in t
-        caches, past = {name: t[name][layer] for name in (EIGHT_BIT_CACHES if eight else CACHES)}, t["lengths"]
-        if how.softcap is not None:
-            q = self.of.take(B, 1, how.NH, HS)
-            self._turn("rope_append", qkv, how, caches, {"past": past, "q": q}, {"T": 1})
-            q, k, v = (self.of.operand(x) for x in (q.transpose(1, 2), *caches.values()))
-            return self.of.by_torch(
-                (B, 1, how.NH * HS), lambda: attended(q, k, v, how, seen(past, 1, k.shape[2], how.window), False)
-            )
-        out = self.of.take(B, 1, how.NH * HS)
-        more: dict[str, Number] = {"scale": how.scale} | ({} if how.window is None else {"window": how.window})
-        given = {"past": past, "out": out.view(B, -1)}
-        self._turn(IN_EIGHT_BITS if eight else "rope_cached_attention", qkv, how, caches, given, more)
-        return out
-
-    def attention(self, qkv: torch.Tensor, how: Attention, layer: int, cache: Cache | None) -> torch.Tensor:
-        """Heads that were not rotated are stored as they are."""
-        return self._turned_attention(self.of.ready(qkv), how, layer)
-
-
-class StepPass(RecordedPass):
-    """One more token for each row of a session, by the operations: the step of families without a decode ladder. `run`
-    reads `tokens`, `lengths` and the caches, and leaves `logits` and the likeliest tokens in `next`.
-    """
-
-    operations, step = StepPlan, True
-
-    def __init__(self, config: Config, tensors: Tensors, rungs: Rungs | None = None) -> None:
-        rows, where = len(tensors["tokens"]), tensors["tokens"].device
-        if rungs is None:
-            real = next(d for d in DTYPES.values() if d.torch == tensors["wte"].dtype)
-            rungs = step_rungs("cuda" if where.type == "cuda" else "emulator", real.name, rows)
-        super().__init__(config, tensors, tensors["tokens"].view(rows, 1), rungs)
-
-    @staticmethod
-    def fits_eight_bits(config: Config, real: Dtype, device: Device) -> bool:
-        """Whether a step of many rows can read keys and values in 8 bits."""
-        every = [config.attention(layer) for layer in range(config.layers)]
-        sizes = {"B": 64, "NH": config.NH, "NKV": config.NKV, "HS": config.HS, "S": config.context}
-        values = catalogue.operation(ladder_of(IN_EIGHT_BITS)).complete(sizes)
-        rungs = [find(IN_EIGHT_BITS, name) for name in step_rungs(device, real.name, 64).get(IN_EIGHT_BITS, ())]
-        return not any(how.softcap for how in every) and any(
-            rung.refusal(values, real, None, None, device) is None for rung in rungs
-        )
-
-    @staticmethod
-    def fits(config: Config) -> bool:
-        """Whether rungs of the operations compute all of a GPT-2's step."""
-        return ACTIVATIONS[config.activation].normed == "layernorm_matmul" and config.C % 32 == config.F % 32 == 0
-
-    def end(self, x: torch.Tensor) -> None:
-        """Logits in float32, and the likeliest tokens: of each part of a row, then of the row."""
-        logits = self.t["logits"]
-        narrow = logits.view(self.B, 1, -1)
-        if logits.dtype != self.real.torch:
-            narrow = self.take(*narrow.shape)
-        self.plan.logits(x, narrow)
-        best, at = (self.take(self.B, PARTS, dtype=kind) for kind in (torch.float32, torch.int32))
-        self._keeps = len(self._recorded)
-        for keep in (1, 0):
-            self.launch("best_of_parts", self.B * PARTS, [narrow, logits, best, at], (logits.shape[1], PARTS, keep))
-        self.launch("best_of_all", self.B, [best, at, self.t["next"]], (PARTS,))
-
-    def run(self, before: Callable[[int], None] | None = None, *, logits: bool = True) -> None:
-        """Without `logits` only the likeliest tokens are left."""
-        for number, step in enumerate(self._steps):
-            if number != (self._keeps + 1 if logits else self._keeps):
-                step()
-
-
-def _product_of(norm: Norm) -> str:
-    """The operation of a norm and the product after it."""
-    return "rmsnorm_matmul" if norm.bias is None else "layernorm_matmul"
-
-
-def captured(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """Launches as one graph."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        run()  # libraries choose and allocate now, not during capture
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        run()
-    return graph
-
-
 @cache
 def build(real: Dtype) -> Build:
     """The kernels without a ladder."""
     kernels = ("keep", "keep_in_eight_bits", "last", "embed", "embed_placed", "gate", "best_of_parts", "best_of_all")
     return build_of(Path(__file__).with_name("prefill.cu"), kernels, (real.macro, 1))
-
-
-# ---- launch parameters of a Triton matmul for which no sweep has found a tuning -------------------------------------
-
-# Tiles of Triton's products, rows x columns, and their warps; the first that gives every multiprocessor a tile is used.
-TILES = ((128, 128, 8), (64, 128, 8), (64, 64, 4), (32, 64, 4))
-LEAST_DEPTH = 192  # minimum depth of a part, if parts share a tile's depth
-# Fitted to the times of a hundred values at 16 shapes on an H200: bytes from the L2 and FLOPs per multiprocessor and
-# nanosecond; nanoseconds per step, per part of the depth that is added up, and for sharing x.
-L2_BYTES, FLOPS, LATENCY, PART, MEETING = 60, 2500, 30, 200, 800
-SHARED_BYTES = 230400
-Tunables = tuple[tuple[str, tuple[int, ...]], ...]
-
-
-def tiles(tunables: Tunables, rows: int, columns: int, depth: int, sms: int) -> dict[str, int]:
-    """Values for the tunables, so that every multiprocessor has a tile."""
-    tune = dict(tunables)
-
-    def blocks_of(BM: int, BN: int) -> int:
-        return -(-rows // BM) * -(-columns // BN)
-
-    BM, BN, warps = next((t for t in TILES if blocks_of(*t[:2]) >= sms), TILES[-1])
-    blocks, tuning = blocks_of(BM, BN), {"BM": BM, "BN": BN, "num_warps": warps}
-    parts = [n for n in tune.get("SPLIT", (1,)) if n == 1 or (blocks * n <= 2 * sms and depth >= n * LEAST_DEPTH)]
-    tuning["SPLIT"] = max(parts) if blocks < sms else 1
-    return {name: value for name, value in tuning.items() if value in tune.get(name, ())}
-
-
-@cache
-def for_few_rows(tune: Tunables, rows: int, columns: int, depth: int, sms: int) -> dict[str, int]:
-    """Values for a product in 16 bits whose depth and rows of x are shared by a cluster's blocks: the lowest
-    estimate."""
-    depth_steps = -(-depth // 64)
-
-    def nanoseconds(values: dict[str, int]) -> float:
-        BN, GROUPS, SPLIT, STAGES, SHARE = (values[name] for name in ("BN", "GROUPS", "SPLIT", "STAGES", "SHARE"))
-        steps, stage = -(-depth_steps // SPLIT), (64 * GROUPS + BN) * 128
-        in_shared = 256 * GROUPS * (BN + 8) <= STAGES * stage <= SHARED_BYTES
-        fits = range(steps if SHARE > 1 else 3, max(3, steps) + 1)
-        if not in_shared or SPLIT * SHARE > 8 or STAGES not in fits:
-            return float("inf")
-        blocks = -(-rows // (64 * GROUPS)) * -(-columns // (BN * SHARE)) * SPLIT * SHARE
-        step = max((64 * GROUPS / SHARE + BN) * 128 / L2_BYTES, 64 * GROUPS * BN * 128 / FLOPS) + LATENCY
-        return -(-blocks // sms) * steps * step + PART * SPLIT + MEETING * (SHARE > 1) - STAGES
-
-    names = [name for name, _ in tune]
-    return min((dict(zip(names, v, strict=True)) for v in product(*(v for _, v in tune))), key=nanoseconds)
-
-
-ESTIMATES: dict[str, Callable[[Tunables, int, int, int, int], dict[str, int]]] = {
-    "tiles": tiles,
-    "few_rows": for_few_rows,
-}  # by the names in headers

@@ -17,7 +17,8 @@ import torch
 
 from rung.models.family import Config
 from rung.models.gpu.device_copy import sent, to_host
-from rung.models.gpu.recorded import Buffers, RecordedPass
+from rung.models.gpu.recorded import RecordedPass
+from rung.models.gpu.recording import Buffers
 from rung.models.operations import score_rungs
 from rung.models.score import Rated
 from rung.models.tensors import plain_torch

@@ -14,7 +14,7 @@ from gpuless.launch import Argument, LaunchConfig, Module
 from rung.dtypes import Dtype
 from rung.models.family import Config
 from rung.models.gpu.device_copy import refuse
-from rung.models.gpu.recorded import StepPass
+from rung.models.gpu.step_pass import StepPass
 from rung.models.gpu.token_sampler import TokenSampler
 from rung.models.options import MOST_STOPS
 from rung.models.plan import place_of
