@@ -19,6 +19,7 @@ ORDER = (
     ("sweep",),
     ("profile",),
     ("bench",),
+    ("adopt",),
     ("check",),
     ("ops",),
     ("results",),

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar, overload
 
 import torch
 
+from rung import adopt
 from rung.bench import plan
 from rung.bench import race as races
 from rung.bench.race import Timed
@@ -23,7 +24,7 @@ from rung.profile import emulated
 from rung.profile import inspect as compiler
 from rung.profile.counted import Counted
 from rung.profile.resources import Compiled
-from rung.rungs import base, catalogue, subjects
+from rung.rungs import base, subjects
 from rung.rungs.base import Rung
 from rung.show import counts, verb_tables
 from rung.show.verb_tables import Table
@@ -79,12 +80,12 @@ def chosen(what: What, operation: str | None) -> list[Rung]:
     if path.suffix not in (".cu", ".py"):
         if operation is not None:
             raise RungError(f"{what} is not a .cu or .py file, so `operation` does not apply; leave it out.")
-        return catalogue.select(str(what))
+        return adopt.select(str(what))
     own = path.resolve().parent
     name = operation or next((name for name, folder in folders().items() if folder == own), None)
     if name is None:
         raise RungError(f'{path} belongs to no ladder; name the operation that it computes, as in operation="gelu".')
-    return catalogue.select(name, path)
+    return adopt.select(name, path)
 
 
 def check(

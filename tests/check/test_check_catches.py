@@ -205,7 +205,7 @@ PYTHON = [
 @pytest.mark.parametrize("name", PYTHON)
 def test_python_that_computes_or_reaches_its_judge_is_not_right(name: str) -> None:
     report = report_on(task_on(name))
-    assert report.verdict in ("failed", "calls the library"), report
+    assert report.verdict in ("failed", "calls the library", "not judged"), report
     assert report.reason
     assert exit_code([report], set()) in (1, 3)
 

@@ -41,9 +41,9 @@ def test_a_file_that_reaches_beyond_its_kernels_calls_the_library(text: str) -> 
     [
         ("from .kernels import row", "not judged"),
         ("import kernels_of_others.ops", "not judged"),
-        ("import numpy", "calls the library"),
-        ("import sys", "calls the library"),
-        ("import torch.utils.dlpack", "calls the library"),
+        ("import numpy", "not judged"),
+        ("import sys", "not judged"),
+        ("import torch.utils.dlpack", "not judged"),
     ],
 )
 def test_a_module_of_others_is_no_library_that_is_called(text: str, verdict: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rung.check.judge import check
 from rung.check.report import Report
 from rung.cli import VERBS, main
 from rung.rungs import catalogue
-from rung.show.verb_tables import verdict_line
+from rung.show.verdicts import head
 
 TUTORIAL = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 
@@ -59,7 +59,7 @@ def test_each_failure_is_the_one_that_is_printed(
 def test_the_last_version_is_right(tmp_path: Path) -> None:
     report = verdict_on(versions()[-1], tmp_path)
     assert report.verdict == "ok", report.reason
-    line = verdict_line(report.rung, report.dtype, report.cases, report.element, report.verdict)
+    line = head(report.rung, report.dtype, report.cases, report.element, report.verdict)
     assert blocks("text")[3].split() == f"{line} 3 other tunings".split()
 
 

@@ -78,7 +78,7 @@ NEEDS = HONEST.replace(LAUNCH, "") + "\nNEEDS = ['test == 9']\nEMULATE = 'only t
 )
 def test_a_submission_that_cheats_is_refused(verdict: Callable[[str], Report], source: str, reason: str) -> None:
     report = verdict(source)
-    assert report.verdict in ("failed", "calls the library"), report
+    assert report.verdict in ("failed", "calls the library", "not judged"), report
     assert reason in report.reason, report.reason
 
 

@@ -14,9 +14,11 @@ import pytest
 
 from emulation import needs_compiler
 from gpuless.base.files import read_text
+from rung import adopt
+from rung.adopt import launches, names
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
-from rung.rungs import adopt, adopt_trial, catalogue, header
+from rung.rungs import catalogue, header, learned
 from rung.rungs.cuda import CudaRung
 
 FOREIGN = Path(__file__).parents[1] / "foreign"
@@ -26,7 +28,7 @@ TOLD = {  # what to add
     "attention_heads.cu": 'needs = "HS <= 128"',
     "layernorm_packed_shared.cu": "C % 4 == 0",
     "matmul_register_tiles.cu": "OC % 128 == 0",
-    "matmul_whole_tiles.cu": "the header is a guess",
+    "matmul_whole_tiles.cu": "not judged",
     "attention_torch_host.cu": "T % 32 == 0",
     "relu_float4.cu": "NaN is lost",
     "sgemm_shared.cu": "C % 32 == 0",
@@ -42,15 +44,30 @@ SURE = {
 }
 
 
+def first(operation: str, text: str, path: Path) -> launches.Proposal:
+    """The likeliest proposal for the file's first kernel."""
+    of = launches.propose(catalogue.operation(operation), text, path)
+    if not of.proposals:
+        raise next(iter(of.failures.values()))
+    return next(next(iter(of.proposals.values())))
+
+
+def learn(operation: str, path: Path) -> learned.LearnedCall:
+    """What is found out about the file's first kernel."""
+    adopt.rungs_in_file(catalogue.operation(operation), path)
+    found = learned.read(catalogue.operation(operation), catalogue.text_of(path))
+    assert found is not None
+    return found.calls[0]
+
+
 @pytest.mark.parametrize("name", SURE)
-def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_written_launch_is_enough(name: str) -> None:
     operation, bind, grid, block = SURE[name]
-    monkeypatch.setattr(adopt, "try_proposals", lambda *_: (None, "wrong", ""))  # as if it were wrong: the text is certain
     path = FOREIGN / f"{name}.cu"
     source = read_text(path)
-    assert adopt.spoken_of(source, path, list(catalogue.folders()))[0] == operation
-    found = adopt._chosen(catalogue.operation(operation), source, path)
-    assert found.table["bind"] == bind and not found.doubts
+    assert names.spoken_of(source, path, list(catalogue.folders()))[0] == operation
+    found = first(operation, source, path)
+    assert found.sure and found.own and found.table["bind"] == bind
     assert found.table["launch"][0]["grid"] == grid
     assert found.table["launch"][0]["block"] == block
     rung = CudaRung(catalogue.operation(operation), path, found.table)
@@ -66,7 +83,7 @@ def test_a_written_launch_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(("name", "operation"), [("triton_block_pointers.py", "transpose"), ("rmsnorm_cub.cu", "rmsnorm")])
 def test_names_of_functions_say_which_operation_a_file_is_for(name: str, operation: str) -> None:
     source = read_text(FOREIGN / name)
-    assert adopt.spoken_of(source, Path("k" + name[-3:]), list(catalogue.folders()))[0] == operation
+    assert names.spoken_of(source, Path("k" + name[-3:]), list(catalogue.folders()))[0] == operation
 
 
 @pytest.mark.parametrize(
@@ -83,7 +100,7 @@ def test_names_of_functions_say_which_operation_a_file_is_for(name: str, operati
 )
 def test_the_first_word_of_a_name_counts_most(path: str, kernels: list[str], operations: list[str]) -> None:
     source = "".join(f"__global__ void {kernel}(float* x) {{}}\n" for kernel in kernels)
-    assert adopt.spoken_of(source, Path("/files") / path, list(catalogue.folders())) == operations
+    assert names.spoken_of(source, Path("/files") / path, list(catalogue.folders())) == operations
 
 
 @needs_compiler
@@ -101,7 +118,7 @@ def test_of_two_operations_that_a_name_speaks_of_the_right_one_has_a_header(tmp_
 @pytest.mark.slow  # like its neighbours: each candidate is run at eight sizes
 def test_a_grid_that_is_not_rounded_up_asks_for_multiples() -> None:
     path = FOREIGN / "matmul_whole_tiles.cu"
-    found = adopt._chosen(catalogue.operation("matmul"), read_text(path), path)
+    found = learn("matmul", path)
     assert found.table["needs"] == ["OC % 32 == 0", "B * T % 32 == 0"]
 
 
@@ -112,16 +129,16 @@ def test_a_grid_that_is_not_rounded_up_asks_for_multiples() -> None:
 )
 def test_a_wrong_proposal_does_not_end_the_search(name: str, size: dict[str, str]) -> None:
     path = FOREIGN / f"{name}.cu"
-    found = adopt._chosen(catalogue.operation(name.partition("_")[0]), read_text(path), path)
-    assert found.doubts == () and size.items() <= found.table["bind"].items()
+    found = learn(name.partition("_")[0], path)
+    assert not found.doubts and size.items() <= found.table["bind"].items()
 
 
 @needs_compiler
 @pytest.mark.slow
 def test_what_the_text_leaves_open_is_tried() -> None:
     path = FOREIGN / "transpose_tiled.cu"
-    found = adopt._chosen(catalogue.operation("transpose"), read_text(path), path)
-    assert found.doubts == ()
+    found = learn("transpose", path)
+    assert not found.doubts
     assert found.table["bind"] == {"odata": "out", "idata": "x", "rows": "R", "cols": "C"}
     assert found.table["launch"][0]["block"] == [32, 8]
 
@@ -145,7 +162,7 @@ def test_indices_comments_and_instantiations_tell_the_launch(
     path = FOREIGN / f"{name}.cu"
     device, main, host = read_text(path).partition("int main")
     source = f"{device}/* {main}{host} */"
-    table, _ = next(adopt._proposals(catalogue.operation(name.partition("_")[0]), source, path))
+    table = first(name.partition("_")[0], source, path).table
     assert (table["launch"][0]["grid"], table["launch"][0]["block"]) == (grid, block)
     assert {key: table.get(key) for key in more} == more
     assert name != "matmul_instantiated" or table["launch"][0]["kernel"] == "linear_tiled<true>"
@@ -153,7 +170,8 @@ def test_indices_comments_and_instantiations_tell_the_launch(
 
 def test_tensors_of_a_torch_host_are_sizes_and_buffers() -> None:
     path = FOREIGN / "attention_torch_host.cu"
-    table, sure = next(adopt._proposals(catalogue.operation("attention"), read_text(path), path))
+    found = first("attention", read_text(path), path)
+    table, sure = found.table, found.sure
     assert table["buffers"]["sums"] == {"shape": ["B", "NH", "T"], "dtype": "f32", "zero": True}
     assert table["buffers"]["maxima"]["fill"] == float("-inf")
     assert (table["bind"]["len"], table["bind"]["tiles"], table["bind"]["Bk"]) == ("T", "ceil_div(T, 32)", 32)
@@ -178,16 +196,13 @@ ADDS += "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < N) out[i] = (flo
 
 
 @needs_compiler
-def test_the_hosts_code_of_headers_is_no_kernels_and_their_types_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(adopt, "try_proposals", lambda of, path, tables: ({"table": tables[0], "needs": [], "right": [], "wrong": None}, "", ""))
+def test_the_hosts_code_of_headers_is_no_kernels_and_their_types_count(tmp_path: Path) -> None:
     (tmp_path / "include").mkdir()
     (tmp_path / "include/common.h").write_text(HEADER_OF_HOST)
     path = tmp_path / "residual.cuh"
     path.write_text('#include "common.h"\n#include "bindings_of_torch.h"\nnamespace own {\n' + ADDS + "}\n")
-    (rung,) = catalogue.rungs_in_file(catalogue.operation("residual"), path)
-    assert isinstance(rung, CudaRung) and rung.dtypes == ("bf16",) and rung.doubts == ()
+    (rung,) = adopt.rungs_in_file(catalogue.operation("residual"), path)
+    assert isinstance(rung, CudaRung) and rung.dtypes == ("bf16",) and not rung.doubts
     assert rung.header.launches[0].kernel == "own::add"
     assert [p.ctype for p in rung.parameters["own::add"] if p.pointer] == ["__nv_bfloat16"] * 3
 
@@ -201,9 +216,10 @@ def test_kernels_in_a_row_are_each_tried_and_a_block_of_a_row_has_a_limit(tmp_pa
         "int cols) { dim3 block(cols), grid(rows); one<<<grid, block>>>(d_c, d_a, d_b, rows, cols);\n"
         "two<<<grid, block>>>(d_c, d_a, d_b, rows, cols); }\n"
     )
-    found = list(itertools.islice(adopt._proposals(catalogue.operation("swiglu"), path.read_text(), path), 8))
-    assert {table["launch"][0]["kernel"] for table, _ in found} == {"one", "two"}
-    assert all("C <= 1024" in table["needs"] for table, _ in found if table["launch"][0]["block"] == "C")
+    found = launches.propose(catalogue.operation("swiglu"), path.read_text(), path).proposals
+    assert {*found} == {"one", "two"}
+    tables = [one.table for some in found.values() for one in itertools.islice(some, 8)]
+    assert all("C <= 1024" in table["needs"] for table in tables if table["launch"][0]["block"] == "C")
 
 
 def test_values_of_a_template_come_from_braces_and_types_of_the_hosts_template_are_numbers(tmp_path: Path) -> None:
@@ -213,7 +229,7 @@ def test_values_of_a_template_come_from_braces_and_types_of_the_hosts_template_a
         "template <typename T> void run(T* out, T* x, int R, int C) { constexpr unsigned int SIDE{8U};\n"
         "dim3 grid(C / SIDE, R / SIDE), block(SIDE, SIDE); turn<T, SIDE><<<grid, block>>>(out, x, R, C); }\n"
     )
-    table, _ = next(adopt._proposals(catalogue.operation("transpose"), path.read_text(), path))
+    table = first("transpose", path.read_text(), path).table
     assert table["launch"][0]["kernel"] == "turn<float, 8>" and table["launch"][0]["block"] == [8, 8]
 
 
@@ -221,7 +237,7 @@ def test_a_pointer_that_no_operand_is_left_for_is_told_without_advice(tmp_path: 
     path = tmp_path / "softmax.cu"
     path.write_text("__global__ void softmax(const float* x, const float* mask, float* out, int C) {}")
     with pytest.raises(RungError, match=r"mask of softmax\(const float\* x, (?!.*\[bind\])"):
-        adopt._chosen(catalogue.operation("softmax"), path.read_text(), path)
+        first("softmax", path.read_text(), path)
 
 
 @needs_compiler
@@ -242,7 +258,7 @@ def test_an_operation_that_nothing_names(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     path.write_text("__global__ void k(const float* x, float* out) {}")
     with pytest.raises(RungError, match="name it, as in"):
-        adopt.spoken_of(path.read_text(), path, list(catalogue.folders()))
+        names.spoken_of(path.read_text(), path, list(catalogue.folders()))
 
 
 def rung_line(*words: str) -> subprocess.CompletedProcess[str]:
@@ -349,7 +365,7 @@ def test_kernels_as_people_write_them_pass(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_product_of_row_major_matrices_has_the_other_layout_of_the_weight() -> None:
     path = FOREIGN / "sgemm_shared.cu"
-    found = adopt._chosen(catalogue.operation("matmul"), read_text(path), path)
+    found = learn("matmul", path)
     assert (found.table["bind"]["B"], found.table["zeroed"]) == ("weight_t", ["out"])
     assert 'needs = ["B * T % 32 == 0", "C % 32 == 0", "OC % 32 == 0"]' in found.doubts[0]
 
@@ -362,10 +378,10 @@ WHOLE = """void launch(float* out, float* x, int B, int T, int C, int side) {
 }"""
 
 
-def proposed(text: str, operation: str, tmp_path: Path) -> adopt.Proposal:
+def proposed(text: str, operation: str, tmp_path: Path) -> learned.LearnedCall:
     path = tmp_path / "own.cu"
     path.write_text(text)
-    return adopt._chosen(catalogue.operation(operation), text, path)
+    return learn(operation, path)
 
 
 def test_a_size_that_has_the_operations_name_is_no_other(tmp_path: Path) -> None:
@@ -413,13 +429,17 @@ def test_values_are_fitted_to_what_a_rung_needs(tmp_path: Path) -> None:
     ("statement", "tried"), [("while (C) {}", 2), ('asm volatile("nonsense.u32;");', 8)], ids=["endless", "unknown PTX"]
 )
 def test_a_trial_ends_at_what_no_header_changes(statement: str, tried: int, tmp_path: Path) -> None:
+    from rung.adopt import search
+
     of, path = catalogue.operation("softmax"), tmp_path / "own.cu"
     path.write_text((FOREIGN / "softmax_forward.cu").read_text().replace("int laneId", f"{statement} int laneId"))
-    tables = [table for table, _ in itertools.islice(adopt._proposals(of, path.read_text(), path), 8)]
-    told: list[object] = []
-    found = adopt_trial._try(of, path, tables, 0, told.append)
-    begun = [number for number in told if isinstance(number, int)]
-    assert found is None and len({number % len(tables) for number in begun}) == tried <= len(tables)
+    proposals = next(iter(launches.propose(of, path.read_text(), path).proposals.values()))
+    tables = [one.table for one in itertools.islice(proposals, 8)]
+    begun: list[int] = []
+    found = search.Search(of, path, "kernel", tables, True, lambda told: begun.append(told[0])).run(0)
+    assert found.table is None
+    order = [*search.order(len(tables))]
+    assert len({order[number][1] for number in begun}) == tried <= len(tables)
 
 
 @needs_compiler
@@ -525,7 +545,7 @@ def test_a_kernel_that_one_block_runs_for_one_vector_has_one_row(tmp_path: Path)
         "    softmax_kernel<<<1, 256>>>(input, output, N);\n"
         "}\n"
     )
-    rung = catalogue.rung_from_file(catalogue.operation("softmax"), path)
+    rung = adopt.rung_from_file(catalogue.operation("softmax"), path)
     assert {"B == 1", "NH == 1", "T == 1"} <= {*rung.needs} and rung.guessed and not rung.doubts
 
 
@@ -538,8 +558,8 @@ def test_a_block_that_is_rounded_up_to_whole_warps_by_a_mask(tmp_path: Path) -> 
         "    if (threadIdx.x < C) out[blockIdx.x * C + threadIdx.x] = expf(row[threadIdx.x] - m) / sum;\n}\n"
         "void launched(const float* x, float* out, int N, int C) { softmax<<<N, (C + 31) & ~31>>>(x, out, C); }\n"
     )
-    found = adopt.adopted(catalogue.operation("softmax"), path)
-    assert found is not None and found.table["launch"][0]["block"] == "(S + 31) // 32 * 32"
+    found = learn("softmax", path)
+    assert found.table["launch"][0]["block"] == "(S + 31) // 32 * 32"
 
 
 TURN = "__global__ void transpose_kernel(float* input, int M, int N, float* output)\n{\n"
@@ -689,8 +709,8 @@ def test_rows_by_batch_and_seq_len_and_a_thread_for_each_column(tmp_path: Path) 
     row = "__global__ void softmax(const float* input, float* output, int batch, int seq_len) { }\n"
     path = _bare(tmp_path / "softmax.cu", row + "void run(const float* x, float* y, int batch, int seq_len) {\n"
                  "    softmax<<<batch, 256>>>(x, y, batch, seq_len);\n}\n")
-    first, _ = next(adopt._proposals(catalogue.operation("softmax"), path.read_text(), path))
-    assert (first["bind"]["batch"], first["bind"]["seq_len"]) == ("B * NH * T", "S")
+    bind = first("softmax", path.read_text(), path).table["bind"]
+    assert (bind["batch"], bind["seq_len"]) == ("B * NH * T", "S")
 
 
 @needs_compiler
@@ -721,7 +741,7 @@ void run(const float* x, float* out, int rows, int n) { softmax<<<rows, 256>>>(x
 
 
 def _first(operation: str, path: Path, text: str) -> dict[str, Any]:
-    return next(adopt._proposals(catalogue.operation(operation), text, _bare(path, text)))[0]
+    return first(operation, text, _bare(path, text)).table
 
 
 def test_macros_that_launch_and_values_of_templates_that_are_sizes(tmp_path: Path) -> None:
@@ -777,14 +797,15 @@ int main() {
 }
 """
     result = rung_line("check", str(_bare(tmp_path / "add.cu", text)))
-    assert result.returncode == 3 and "the header is a guess" in result.stdout, result.stdout + result.stderr
+    assert result.returncode == 3 and "not judged" in result.stdout, result.stdout + result.stderr
 
 
 def test_operands_of_their_own_names_are_never_swapped(tmp_path: Path) -> None:
     text = "__global__ void swiglu(float* out, const float* gate, const float* up, int N) { out[0] = gate[0] * up[0]; }\n"
     text += "void run(float* o, float* g, float* u, int N) { swiglu<<<(N + 255) / 256, 256>>>(o, g, u, N); }\n"
     of = catalogue.operation("swiglu")
-    tables = [table for table, _ in adopt._proposals(of, text, _bare(tmp_path / "swiglu.cu", text))]
+    proposals = launches.propose(of, text, _bare(tmp_path / "swiglu.cu", text)).proposals
+    tables = [one.table for some in proposals.values() for one in some]
     assert tables and all({"gate", "up"}.isdisjoint(table.get("bind", {})) for table in tables)
 
 

@@ -228,7 +228,7 @@ def test_the_readme_tells_of_the_model_the_checks_and_the_cpu(root: Path) -> Non
     readme = (root / "README.md").read_text()
     assert "in bfloat16 from 120 tokens/s (naive) to 5,400 (07_graph)" in readme
     assert "random weights" in (root / "docs/pictures/climb-model-dark.svg").read_text()
-    assert "layernorm/01_naive  f32   9 cases  0.250 of bound  ok" in readme
+    assert "ok      layernorm/01_naive  f32   9 cases  0.250 of bound" in readme
     assert "1 of 2 implementations and number formats are right on an NVIDIA H200 (commit abc1234)." in readme
     assert "| gpt2 | AVX2 | 8 |  |  | 90, 2.50× |" in readme
     assert "| rung int8 | 80 | 3.20× bfloat16 |  |  |  |  | 2.0e-04 |" in readme and "gpt2, random weights" in readme

@@ -4,6 +4,7 @@ ended with its children. What is learned from it is text: the verdict is read fr
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import json
 import multiprocessing
@@ -24,6 +25,7 @@ from rung.apart import how_it_ended
 from rung.check.report import SLOW, Failure
 from rung.rungs.base import Device
 
+PR_SET_DUMPABLE = 4
 IDLE = 4  # times the limit on CPU time, for a process that only waits
 ANSWER = 1 << 20  # bytes of an answer that are read at most
 PRINTS = "rung-prints"  # a thread that passes on what a kernel prints
@@ -71,10 +73,26 @@ def copies(device: Device, file: str) -> bool:
     return device == "emulator" and file.endswith(".cu") and "torch" in sys.modules and alone
 
 
+KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "USER", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONHASHSEED", "OMP_NUM_THREADS")
+PREFIXES = ("RUNG_", "GPULESS_", "XDG_", "CUDA_", "NVIDIA_", "TRITON_", "TORCH", "LC_")
+
+
+def _environment() -> dict[str, str]:
+    """What the file's process needs of this one's environment: it holds no secrets of others."""
+    own = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith(PREFIXES)}
+    return {**own, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
+def _close_to_others() -> None:
+    """The file's process, of the same user, cannot trace this one or open its memory and files."""
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+
+
 class Child:
     """A process that imports torch at once, and a rung's file at the first request."""
 
     def __init__(self, device: Device, operation: str, file: str, *, mirrored: bool | None = None) -> None:
+        _close_to_others()
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.of = (device, operation, file, self.mirrored)
         self.device = device
@@ -103,7 +121,7 @@ class Child:
             stderr=subprocess.STDOUT,
             pass_fds=tuple(needed),
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env=_environment(),
         )
 
     def clock(self) -> float:

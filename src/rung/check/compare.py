@@ -23,7 +23,8 @@ FORMATS = {  # bits of the mantissa after the first, the least normal number and
     "bfloat16": (7, 2.0**-126, (2 - 2.0**-7) * 2.0**127),
 }
 MANY = 400  # enough results for their mean to show how they were rounded
-CUT_OFF = 0.8  # share of the expected shortfall from which results count as truncated
+CUT_OFF, GROUPS = 0.8, 8  # share of a directed rounding's bias that is told; columns are looked at in so many groups
+FEW, FEW_ERROR = 8, 0.25  # of so few results one cancelling sum decides the error in all: its own bound decides then
 FEW_EXTREMES = 1e5  # number of results whose largest error is, by chance, within the absolute tolerance
 DRIFT = 0.2  # mean one-sided error allowed for many rounded integers, in units
 
@@ -104,7 +105,7 @@ class Measured:
             low = xp.where(finite, truth - whole, 0.0)  # below the truth; times its sign: nearer to zero
             facts += [xp.sum(off) / xp.where(count == 0, 1.0, count) for off in (low, low * xp.sign(truth))]
         elif self.format and math.prod(out.shape) >= MANY:
-            facts += self._shortfall(values, truth)
+            facts += self._one_sided(values, truth)
         return xp.stack(facts)
 
     def _ratio(self, values: Array, truth: Array, count: Array | float) -> Array:
@@ -155,15 +156,17 @@ class Measured:
         """What is wrong with finite results, and how it is said."""
         if worst > 1:
             return "far", self._far_off(counted, worst)
-        if relative > cap:
+        if relative > cap and (counted >= FEW or worst > FEW_ERROR):
             return "inexact", f"{self.name}: relative error {relative:.2g} in all, over the cap of {cap:.3g}"
         if self.rounded:
             if counted >= MANY and (off := max(map(abs, cut_off))) > DRIFT:
                 return "one-sided", (
                     f"{self.name}: off by {off:.2f} units to one side on average: not rounded to the nearest"
                 )
-        elif cut_off and counted >= MANY and _is_cut_off(*cut_off):
+        elif cut_off and cut_off[0] > CUT_OFF:
             return "truncated", f"{self.name}: cut off, not rounded: too small on average"
+        elif cut_off and cut_off[1] > CUT_OFF:
+            return "one-sided", f"{self.name}: rounded to one side, not to the nearest, at least in every eighth column"
         return "", ""
 
     def differences(self) -> tuple[Any, Any, Any]:
@@ -232,27 +235,36 @@ class Measured:
         xp, finite = self.xp, self.xp.isfinite(reference)
         return xp.where(finite & xp.isfinite(out), out, 0.0), xp.where(finite, reference, 0.0), finite
 
-    def _shortfall(self, out: Array, truth: Array) -> list[Array]:
-        """Count, mean shortfall (towards zero) and expected shortfall under truncation of the results that can show
-        it, in units in the last place (ulps)."""
+    def _one_sided(self, out: Array, truth: Array) -> list[Array]:
+        """How much of truncation's bias the results have, and the largest share of any directed rounding's (towards or
+        away from zero, down, up), among all results and among every eighth column."""
         assert self.format
         xp, (mantissa, tiny, largest) = self.xp, self.format
         size = xp.abs(truth)
         place = xp.exp2(to_float64(xp.frexp(size)[1]) - 1.0 - mantissa)  # the value of the last bit
-        short, cut = (xp.round(size / place) - xp.abs(out) / place), _fraction(xp, size / place)
+        units = size / place
+        short = xp.round(units) - xp.abs(out) / place  # nearer to zero
         near = (size > tiny) & (size < largest) & (xp.abs(short) <= 2)  # larger errors have another cause
-        count = to_float64(xp.sum(near))
-        return [count, xp.sum(xp.where(near, short, 0.0)) / count, xp.sum(xp.where(near, cut, 0.0)) / count]
+        less, more = xp.round(units) - xp.floor(units), xp.ceil(units) - xp.round(units)
+        shares = [self._directed(short, less, more, truth > 0, near)]
+        if out.ndim and out.shape[-1] >= GROUPS and math.prod(out.shape) >= MANY * GROUPS:
+            parts = [[one[..., k::GROUPS] for one in (short, less, more, truth > 0, near)] for k in range(GROUPS)]
+            shares += [self._directed(*part) for part in parts]
+        return [shares[0][0], xp.amax(xp.stack([xp.amax(one) for one in shares]))]
 
+    def _directed(self, short: Array, less: Array, more: Array, positive: Array, near: Array) -> Array:
+        """The mean error as a share of what each directed rounding gives; 0 where there are too few results, or where
+        rounding changes too few of them."""
+        xp, count = self.xp, to_float64(self.xp.sum(near))
 
-def _fraction(xp: Any, units: Array) -> Array:
-    """What truncation takes from the number that rounding gives."""
-    return xp.round(units) - xp.floor(units)
+        def mean(numbers: Array) -> Array:
+            return xp.sum(xp.where(near, numbers, 0.0)) / xp.where(count == 0, 1.0, count)
 
-
-def _is_cut_off(count: float, short: float, cut: float) -> bool:
-    """Whether the mean shortfall of the results shows that their last bits were truncated."""
-    return count >= MANY and cut > 0.1 and short > CUT_OFF * cut
+        to_zero, down = mean(short), mean(xp.where(positive, short, -short))
+        expected = [mean(less), mean(more), mean(xp.where(positive, less, more)), mean(xp.where(positive, more, less))]
+        found = xp.stack([to_zero, -to_zero, down, -down])
+        enough = xp.stack([(count >= MANY) & (one > 0.1) for one in expected])
+        return xp.where(enough, found / xp.where(enough, xp.stack(expected), 1.0), 0.0)
 
 
 def _quiet(xp: Any) -> Any:

@@ -1,4 +1,5 @@
-"""What a check of a file tells before torch is imported: names that cannot be bound, code that does not compile."""
+"""What a check of a file reports before torch is imported: names that cannot be bound, code that does not compile, a
+call that is only proposed."""
 
 from __future__ import annotations
 
@@ -15,13 +16,36 @@ from rung.rungs.cuda import CudaRung
 
 
 def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
-    """A report if the names or types of a kernel's parameters cannot be bound, or a compiler refuses the code; torch is
-    not imported for that."""
+    """A report if the launch that the file itself makes has a fault, names or types of a kernel's parameters cannot be
+    bound, a compiler refuses the code, or no call of it is confirmed; torch is not imported for that."""
+    known = rung.learned
+    if known and known.fault:
+        fault = known.fault
+        report = Report(rung.full_name, rung.dtypes[0], "", "failed", str(fault["text"]), str(fault["kind"]))
+        return replace(report, place=dict(fault["place"]), related=[*fault["related"]])
     if isinstance(rung, CudaRung) and (found := _unbound(rung, dtypes, archs)):
         return found
-    if rung.guessed and rung.doubts:  # the trials have failed where a check would
-        return Report(rung.full_name, rung.dtypes[0], "", "failed", "")
+    if known and known.doubts:
+        why, *likely = known.doubts
+        notes = [f"perhaps {line}" for line in likely]
+        failure = {n: v for n, v in known.failure.items() if n not in ("own", "error")}
+        reason = f"{_computed(known.failure)}rung does not know how {known.name} is called: {why}"
+        return Report(rung.full_name, rung.dtypes[0], "", "not judged", reason, "call", notes=notes, failure=failure)
     return None
+
+
+def _computed(failure: Mapping[str, Any]) -> str:
+    """What the likeliest call gave."""
+    if not failure.get("error"):
+        return ""
+    call = "the file's own launch" if failure.get("own") else "the likeliest call"
+    dims = " ".join(f"{n}={v}" for n, v in failure.get("dims", {}).items())
+    if not failure.get("pairs"):
+        return f"with {call}, at {dims}: {str(failure['error']).rstrip('.')}; "
+    pair = failure["pairs"][0]
+    at, got = ", ".join(map(str, pair["index"])), "never written" if pair["got"] is None else f"{pair['got']:.6g}"
+    pattern = f" ({failure['pattern'].rstrip('.')})" if failure.get("pattern") else ""
+    return f"with {call} {failure['output']}[{at}] is {got} instead of {pair['expected']:.6g}, at {dims}{pattern}; "
 
 
 def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
@@ -42,27 +66,15 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
 
 
 def doubted(report: Report, rung: Rung) -> Report:
-    """A failure by a header that is guessed, at a shape at which neither the file's text nor a trial confirms it, is no
-    verdict. The loss of NaN is none either, of a file that was not written for rung."""
-    if report.verdict == "failed" and rung.foreign and (key := report.failure.get("admitted_by")):
+    """A failure by a call that rung has found out, at a shape at which no plain run of it is right, is no verdict. The
+    loss of NaN is none either, of a file that was not written for rung."""
+    if report.verdict != "failed" or not rung.foreign:
+        return report
+    if key := report.failure.get("admitted_by"):
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
-    needs = "" if rung.doubts else report.failure.get("needs", "")
-    if report.verdict == "failed" and rung.foreign and needs:
+    if needs := report.failure.get("needs"):
         return replace(report, verdict="not judged", reason=f"{right_where(needs)} Else: {report.reason}")
-    elsewhere = rung.right is not None and report.failure.get("dims", {}) not in rung.right
-    if report.verdict != "failed" or not rung.guessed:
-        return report
-    if not rung.doubts and (report.cause == "compile" or not elsewhere):
-        return report
-    why, *likely = rung.doubts or (_elsewhere(report.failure, rung.right or []),)
-    told = f"the header is a guess, and {why}; {rung.mend}"
-    notes = [*report.notes, *(f"perhaps {line}" for line in likely), *filter(None, [report.reason])]
-    return replace(report, verdict="not judged", reason=told, notes=notes)
-
-
-def _elsewhere(failure: Mapping[str, Any], right: Sequence[Mapping[str, int]]) -> str:
-    """Where a guessed header is right, and where not: the kernel may have another grid there, or no such sizes."""
-    if not right or "dims" not in failure:
-        return "no trial has shown that it is right"
-    at = [" ".join(f"{dim}={size}" for dim, size in one.items()) for one in (right[-1], failure["dims"])]
-    return f"right at {len(right)} shapes such as {at[0]}, but not at {at[1]}"
+    if report.failure.get("unconfirmed"):
+        told = f"right in {report.cases} cases; here the call may be another, or the kernel not for such sizes"
+        return replace(report, verdict="not judged", reason=f"{report.reason.rstrip('.')} ({told})")
+    return report

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from gpuless.facts import gpus, limits
 from gpuless.launch import Build, LaunchConfig
+from rung.check import machine_code
 from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.operation import Values
@@ -14,6 +18,8 @@ from rung.rungs.base import emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 
 ARCH = "sm_90"
+BATCHES, LARGEST = 8, 64 << 30  # times the batch of the model's shapes; bytes of operands
+_CLOCKS = re.compile(r"\bclock(?:64)?\s*\(|globaltimer|%clock|smid\b|%n?warpid|nanotime|SM_ID")
 MOST_BUILDS = 6  # that are compiled
 Planned = tuple[Build, list[tuple[str, LaunchConfig]]]
 
@@ -23,7 +29,8 @@ def unlaunchable(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None) ->
     is to be compiled, each build with its largest launches."""
     with emulated_multiprocessors(gpus.usual().multiprocessors):
         admitted = dict(_admitted(rung, dtype, tuning))
-        for name, values in admitted.items():
+        larger = {} if catalogue.shipped(rung) else dict(_larger(rung, dtype, tuning))
+        for name, values in (admitted | larger).items():
             for kernel, config in rung.launches(values, dtype, tuning, emulated=False):
                 if reason := limits.refusal(limits.limits(ARCH), config):
                     return f"at {name} {kernel} cannot be launched on {ARCH}: {reason}; `needs` should refuse that", []
@@ -57,6 +64,32 @@ def _admitted(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None) -> It
         values = rung.operation.complete(given)
         if rung.refused_by_needs(values, dtype, tuning) is None:
             yield name, values
+
+
+def _larger(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None) -> Iterator[tuple[str, Values]]:
+    """Shapes of the model with a larger batch, for which operands still fit a GPU: a grid may not."""
+    batch, of = rung.operation.dims[0], rung.operation
+    for name, given in of.shapes.items():
+        with suppress(RungError):
+            values = of.complete({**given, batch: int(given[batch]) * BATCHES})
+            moved = sum(of.size_of(of.operand(n), values, dtype) for n in rung.operand_names)
+            if moved < LARGEST and rung.refused_by_needs(values, dtype, tuning) is None:
+                yield f"{name} with {batch}={values[batch]}", values
+
+
+def clock_read(rung: CudaRung, planned: Sequence[Planned]) -> tuple[str, dict[str, Any]]:
+    """Which clock or processor's number decides what a kernel stores, as a sentence with its place."""
+    from gpuless.compile import nvrtc, sass
+
+    if not _CLOCKS.search(rung.source) or sass.disassembler() is None:
+        return "", {}
+    for build, _ in planned[:1]:
+        for kernel, code in sass.instructions_of(nvrtc.compile_cubin(build.with_lines, ARCH)).items():
+            for one, what in machine_code.clocks(code):
+                file, line = one.lines[0] if one.lines else (str(rung.path), 0)
+                text = f"what kernel '{kernel}' stores or where it branches depends on {what}: no run shows its results"
+                return text, {"file": file, "kernel": kernel, **({"line": line} if line else {})}
+    return "", {}
 
 
 def _builds(

@@ -71,11 +71,14 @@ class GuardedStorage:
         multiple = max(self.alignment, dtype.itemsize)
         padded = -(-size // multiple) * multiple  # the bytes between the data and that boundary are guarded as well
         behind = BAND if self.device == "cuda" else 0  # on a CPU there is an unmapped page
-        odd = multiple if self.placement.kind == "odd" else 0
+        only = self.placement.only
+        odd = multiple if self.placement.kind == "odd" and only in ("", name) else 0
         room = -(-(BAND + padded + odd + behind) // PAGE) * PAGE
         start = BAND if self.placement.kind == "page" else room - behind - padded
         if odd and start // multiple % 2 == 0:
             start -= multiple
+        if only and not odd:
+            start -= start % STRICTEST
         raw = self._memory(name, room, start)
         self.blocks[name] = Block(raw, start, start + size)
         if self.device != "cuda":
@@ -198,6 +201,7 @@ class Placement:
 
     kind: Kind = "end"
     below: bool = False
+    only: str = ""  # the operand that this holds of; others begin at multiples of what the strictest kernel asks for
 
 
 KINDS: tuple[Kind, ...] = ("end", "page", "odd")

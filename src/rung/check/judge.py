@@ -22,8 +22,19 @@ from gpuless.counts.coverage import OF_TRITON, SPACES, Coverage, merged, unreach
 from rung import progress
 from rung.apart import Apart
 from rung.check.child import copied, copies
-from rung.check.gpu_limits import unfit, unlaunchable
-from rung.check.report import ALONE, LADDER, QUICK, RAISED, SHARE_REFUSED, CheckRequest, Effort, Failure, Report
+from rung.check.gpu_limits import clock_read, unfit, unlaunchable
+from rung.check.report import (
+    ALONE,
+    LADDER,
+    OF_THE_KERNEL,
+    QUICK,
+    RAISED,
+    SHARE_REFUSED,
+    CheckRequest,
+    Effort,
+    Failure,
+    Report,
+)
 from rung.check.runner import LocalRunner
 from rung.check.sandbox import Sandbox, computes_beside
 from rung.check.schedule import Procedure, afterwards, shape_text
@@ -37,10 +48,12 @@ from rung.operation import Case, Values
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
+from rung.rungs.header import DESCRIPTIVE
 
 SQUARE = 96  # sizes of a case that would be too dear as it is fitted
 FEW_LEGAL = 4  # with fewer cases that a rung takes, the others get sizes and scalars that it takes
 KEPT = 3 << 30  # bytes of GPU memory that a process keeps for its next rung; other processes need some, too
+_ARCHITECTURES = re.compile(r"\b__CUDA_ARCH__\b")
 _WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
 
 
@@ -177,6 +190,9 @@ def judge(
     reason = _cannot_run(rung, device)
     if reason is not None:
         return _only_compiled(rung, dtype, report, reason, asked.tuned)
+    if asked.file and isinstance(rung, CudaRung) and (unseen := _asks_who_runs_it(rung)):
+        report.verdict, report.reason, report.cause = "not judged", unseen, "header"
+        return report
     cases = list(_legal_cases(rung, dtype, asked, report))
     few = len(cases) < FEW_LEGAL or len(report.left_out) > SHARE_REFUSED * (len(cases) + len(report.left_out))
     if few and asked.case is None and (asked.effort.alone or not cases):
@@ -235,6 +251,8 @@ def _failed(failure: Failure | RungError, procedure: Procedure) -> None:
     if failure.kind in WRONG or (failure.kind in (CompileError.kind, RAISED) and procedure.ran):
         procedure.advise()
     report.failure = report.failure or procedure.trials.last_call()
+    if procedure.rung.header.adopted == "trial" and failure.kind not in OF_THE_KERNEL and not procedure.confirmed():
+        report.failure["unconfirmed"] = True
 
 
 @contextmanager
@@ -276,6 +294,8 @@ def _conclude(
     host = trials.host
     if rung.operation.custom_check is not None:
         report.notes.append("judged by the problem's own check_implementation; the error figures are rung's")
+    if asked.file and _ARCHITECTURES.search(without_comments(rung.source)):
+        report.notes.append("its code asks for __CUDA_ARCH__: that of sm_90 was judged, and no other")
     if trials.coverage:
         trials.ran = merged(trials.ran, host.coverage())
         of_triton = None if trials.cuda else rung.path and rung.path.resolve()  # whose functions have lines, too
@@ -311,18 +331,35 @@ def _compiled_for_a_gpu(
         except RungError as error:
             report.notes.append(f"not compiled for a GPU: {error}")
             return ""
-        return unfit(rung, planned)
+        if reason := unfit(rung, planned):
+            return reason
+        if not catalogue.shipped(rung):
+            clock.append(clock_read(rung, planned))
+        return ""
+
+    clock: list[tuple[str, dict[str, Any]]] = []
 
     def wait() -> None:
         with report.phase("compile_for_a_gpu"):
             reason = found.result()
         if reason:
             raise Failure(reason, "launch")
+        for text, place in clock:
+            if text:
+                report.place = place
+                raise Failure(text, "clock")
 
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(compiled)
         pool.shutdown(wait=False)  # its thread ends with that: a process without threads can be copied
         yield wait
+
+
+def _asks_who_runs_it(rung: CudaRung) -> str:
+    """Why the kernels that run here need not be those that a GPU would run."""
+    if re.search(r"\bemulated\b", str({n: v for n, v in rung.table.items() if n not in DESCRIPTIVE})):
+        return "its header asks whether it is `emulated`, so that a GPU would run other code than was run here"
+    return ""
 
 
 def _never_waits(rung: Rung) -> bool:

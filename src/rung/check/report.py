@@ -55,6 +55,7 @@ def right_where(needs: str) -> str:
     return f"Of the calls tried, those with {needs} are right, and no other. {meant}."
 
 
+OF_THE_KERNEL = ("barrier", "race", "trap", "deadlock", "async")  # faults that seldom come from wrong arguments
 SLOW = "slow"  # the kind of a failure by the limit on time
 RAISED = "raised"  # the kind of an error that the file itself raises: it does not take such a call
 OFTEN = 0.03  # seconds per run, for cases that every setting of the tunables is checked at
@@ -112,6 +113,7 @@ class Report:
     related: list[dict[str, Any]] = field(default_factory=list)  # what a race is with
     failure: dict[str, Any] = field(default_factory=dict)  # of wrong values: the call, places, pairs, what separates
     seconds: dict[str, float] = field(default_factory=dict)  # seconds by phase
+    kernels: list[str] = field(default_factory=list)  # of a file: those that its call launches
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -141,11 +143,12 @@ class Report:
 
 
 class Failure(Exception):
-    """A rung failed; the message says why. `kind` is "values" if its outputs are wrong, or that of an error."""
+    """A rung failed; the message says why. `kind` is "values" if its outputs are wrong, or that of an error; it would
+    be right if the outputs `zeroed` were zero before."""
 
-    def __init__(self, message: str, kind: str = "") -> None:
+    def __init__(self, message: str, kind: str = "", zeroed: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.zeroed = kind, [*zeroed]
 
 
 def as_result(report: Report, rung: Rung) -> Row:

@@ -50,6 +50,7 @@ class Binding:
     coverage: bool = False  # branches are counted
     sms: int | None = None
     cap: int = 0  # replaces the numbers that cap a grid
+    seconds: float = 0.0  # until a launch is stopped, if another limit than usual
 
 
 Seconds = Callable[[], float]  # known once the work is complete
@@ -241,7 +242,7 @@ def emulated(
     stopped early if its threads wait for each other in this order."""
     if device == "cuda":
         return nullcontext()
-    seconds = min(UNKNOWN, max(LEAST_SECONDS, LONGER * took)) if took else UNKNOWN
+    seconds = how.seconds or (min(UNKNOWN, max(LEAST_SECONDS, LONGER * took)) if took else UNKNOWN)
     return gpuless.under(order=order, seed=SEED, seconds=seconds, check_races=True, coverage=how.coverage)
 
 

@@ -189,6 +189,8 @@ IMPORTS = {
     *("__future__", "abc", "collections", "contextlib", "dataclasses", "enum", "functools", "itertools", "logging"),
     *("math", "operator", "pathlib", "typing", "types", "warnings", "torch", "triton", "rung"),
 }
+# And what modules of its project may import besides, for what is none of its kernels' work.
+OF_A_PROJECT = {"importlib", "inspect", "os", "sys", "threading", "packaging", "copy", "re", "time", "random", "string"}
 SETTINGS = ("environ", "getenv")  # of os
 HIDDEN = ("torch.utils", "torch.library", "torch._", "torch.multiprocessing", "triton.runtime.interpreter")
 OF_RUNG = ("gpuless", "rung.cuda", "rung.rungs", "rung.dtypes", "rung.precision")
@@ -209,22 +211,29 @@ def computes_beside(rung: Rung) -> tuple[Verdict, str] | None:
         return None
     of_a_problem = rung.operation.custom_check is not None
     texts = [rung.source] if of_a_problem else identity.texts(rung, lambda path: path.suffix == ".py")
-    every = [*((text, rung.facts.package) for text in texts), *((one.text, one.package) for one in rung.imported)]
-    own = rung.facts.modules
-    found = (beyond_its_kernels(text, package, own, of_a_problem=of_a_problem) for text, package in every)
+    own, scalars = rung.facts.modules, {*rung.operation.scalars}
+    files = ((text, rung.facts.package, IMPORTS) for text in texts)
+    modules = ((one.text, one.package, {*IMPORTS, *OF_A_PROJECT}) for one in rung.imported)
+    found = (
+        beyond_its_kernels(text, package, own, of_a_problem=of_a_problem, admitted=admitted, scalars=scalars)
+        for text, package, admitted in (*files, *modules)
+    )
     other = next(filter(None, found), "")
     if not other:
         return None
     package = other.partition(".")[0]
     if of_a_problem or other in NAMES or package in {*IMPORTS, *ELSEWHERE, *sys.stdlib_module_names}:
-        why = "a rung's Python allocates, chooses sizes and launches"
-        return "calls the library", f"it uses {other} besides its kernels; {why}"
+        why = "rung runs only what allocates, chooses sizes and launches"
+        return "not judged", f"it uses {other} besides its kernels; {why}"
     return "not judged", f"it imports {other}, which its project does not have; it may need torch and triton besides"
 
 
-def beyond_its_kernels(source: str, package: str = "", own: Collection[str] = (), *, of_a_problem: bool = False) -> str:
+def beyond_its_kernels(
+    source: str, package: str = "", own: Collection[str] = (), *, of_a_problem: bool = False,
+    admitted: Collection[str] = IMPORTS, scalars: Collection[str] = (),
+) -> str:  # fmt: skip
     """The first thing that a Python text imports or names to compute with besides its kernels; empty if none. It may
-    import its project's `own` modules."""
+    import its project's `own` modules, and name the operation's scalars where it does not call them."""
     tree = ast.parse(source)
     nodes = list(ast.walk(tree))
     every = [(module, name) for module, name in imports(tree, package) if not {module, f"{module}.{name}"} & {*own}]
@@ -242,6 +251,8 @@ def beyond_its_kernels(source: str, package: str = "", own: Collection[str] = ()
         if name == "os" and uses and uses <= {*SETTINGS}:
             continue
         of_rung = package == "rung" and name != "rung" and not name.startswith(OF_RUNG)
-        if package not in IMPORTS or name.startswith(HIDDEN) or of_rung:
+        if package not in admitted or name.startswith(HIDDEN) or of_rung:
             return name.lstrip(".") or "an import of its own"
-    return min(names & NAMES, default="")
+    called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    hidden = {n.attr for n in nodes if isinstance(n, ast.Attribute) and n.attr in ("os", "sys")}  # pathlib.sys
+    return min((names & NAMES - ({*scalars} - called)) | hidden, default="")

@@ -27,11 +27,11 @@ from gpuless.base.processors import available_memory
 from gpuless.counts.coverage import OF_TRITON, SPACES, merged, missed
 from gpuless.facts import gpus
 from rung.check.advice import Advice
-from rung.check.guarded_memory import ALL
+from rung.check.guarded_memory import ALL, STRICTEST, Placement
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding, capped
 from rung.check.shapes import MOST_BYTES, MOST_FLOPS, Shapes
-from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, largest, quick, widest
+from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, alignment_of, largest, quick, widest
 from rung.errors import RungError, TooLarge
 from rung.operation import Case, Operation, Values
 from rung.rungs import catalogue
@@ -39,6 +39,7 @@ from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
 
+MULTIPROCESSORS = (46, 58, 78, 84, 108, 114, 128, 144, 148, 160, 170)  # of further GPUs, of which one is drawn
 FIRST_CASES = 3
 FEW_BLOCKS = 2
 LATER_PYTHON = 150  # later runs of a Python file: its own code takes time, too
@@ -96,6 +97,19 @@ class Procedure:
         needs = of.needs(right)
         report.__dict__.update(before)
         report.failure = failure | ({"needs": needs} if needs else {})
+
+    def confirmed(self) -> bool:
+        """Whether usual numbers come out right at the shape that failed: the call is right there, the kernel wrong."""
+        report, trials = self.report, self.trials
+        values = trials.operation.complete({**report.failure.get("dims", {}), **report.failure.get("scalars", {})})
+        before = vars(report).copy()
+        try:
+            trials.at(Case("trial", values), values, self.seed + 1, only_run=True).once()
+        except (Failure, RungError):
+            return False
+        finally:
+            vars(report).update(before)
+        return True
 
     def _every_case(self, cases: Sequence[tuple[Case, Values]]) -> None:
         effort, trials, slow = self.effort, self.trials, self._slow()
@@ -230,13 +244,20 @@ class Procedure:
 
     def _elsewhere(self, one: Ran) -> None:
         """The same numbers at other addresses: in each order, and aligned as little and as much as can be."""
-        for placement in ALL:
+        names = [n for n in self.trials.names() if self.operation.operand(n).view_of is None]
+        apart = [Placement("odd", only=name) for name in names] if self._least_alignment(one) < STRICTEST else []
+        for placement in (*ALL, *(apart if len(names) > 1 else [])):
             try:
                 self.trials.at(one.case, one.values, self.seed, placement=placement).once()
             except Failure as failure:
                 how = {"end": "the end of a page", "page": "the start of a page", "odd": "an odd multiple"}
                 where = f"operands at {how[placement.kind]}, {'descending' if placement.below else 'ascending'}"
+                where = f"{placement.only} alone at an odd multiple" if placement.only else where
                 raise Failure(f"with {where}: {failure}", failure.kind) from failure
+
+    def _least_alignment(self, one: Ran) -> int:
+        trials = self.trials
+        return alignment_of(self.rung, one.values, trials.dtype, trials.tuning, trials.device)
 
     def _full_checks_at(self, one: Ran) -> None:
         trial, seed = self._at(one), self.seed
@@ -268,17 +289,19 @@ class Procedure:
             self._at(one, self._binding(few)).once(self.trials.next_order())
 
     def _on_a_large_gpu(self) -> None:
-        """With an H200's multiprocessors, if that launches more blocks; cooperative grids would take too long."""
+        """With an H200's multiprocessors and with another GPU's, if that launches more blocks; blocks of a cooperative
+        grid run at the same time, which takes long: those at the smallest case, where most have no work."""
         assert isinstance(self.rung, CudaRung)
-        if any(launch.cooperative for launch in self.rung.header.launches):
-            return
-        large, found = gpus.usual().multiprocessors, []
-        for one in self.ran:
-            usual, many = self._blocks(one, USUAL), self._blocks(one, large)
-            found.append((max(b / a for a, b in zip(usual, many, strict=False)), -one.work, one.index, one))
-        more, *_, one = max(found)
-        if more > 1.0:
-            self._at(one, self._binding(large)).once()
+        together = any(launch.cooperative for launch in self.rung.header.launches)
+        other = random.Random(self.rung.source).choice(MULTIPROCESSORS)
+        for large in (gpus.usual().multiprocessors, *(() if together else (other,))):
+            found = []
+            for one in self.ran:
+                usual, many = self._blocks(one, USUAL), self._blocks(one, large)
+                found.append((max(b / a for a, b in zip(usual, many, strict=False)), -one.work, one.index, one))
+            more, *_, one = max(found, key=lambda each: each[1:] if together else each)
+            if more > 1.0:
+                self._at(one, self._binding(large)).once()
 
     def _blocks(self, one: Ran, multiprocessors: int) -> list[int]:
         return [math.prod(grid) for grid in self.trials.grids(one.values, multiprocessors=multiprocessors)]

@@ -166,7 +166,7 @@ class Trial:
             owned = [o for o in self.operation.operands if o.name in names and o.view_of is None]
             sizes = [self.operation.size_of(o, values, of.dtype) for o in owned]
             small = only_run and sum(sizes) <= SMALL
-            multiple = _alignment(of.rung, values, of.dtype, how.tuning, of.device)
+            multiple = alignment_of(of.rung, values, of.dtype, how.tuning, of.device)
             self.storage = of.host.storage(
                 multiple,
                 placement or of.next_placement(),
@@ -218,7 +218,7 @@ class Trial:
         read = [n for n, t in tensors.items() if self.operation.operand(n).role == "out" and bool((t != t).any())]
         if read and self._right_with(read) and not self._right_with([]):
             text = f"{read[0]} is read before it is written: right only if it starts as zeros; leave `beta * C` out"
-            return Failure(f"{text} where beta is 0, or add zeroed = {json.dumps(read)}", "zeroed")
+            return Failure(f"{text} where beta is 0, or add zeroed = {json.dumps(read)}", "zeroed", read)
         if NEVER not in str(failure):
             return failure
         try:
@@ -406,7 +406,7 @@ class Trial:
         return index_names(self.operation.operand(measured.name).shape, measured.out.ndim)
 
 
-def _alignment(rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None, device: Device) -> int:
+def alignment_of(rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None, device: Device) -> int:
     """The alignment of data; 1 if any element's address is valid. A Python rung without `align` gets torch's alignment,
     which its kernels and libraries expect."""
     if not isinstance(rung, CudaRung) and rung.header.align is None:

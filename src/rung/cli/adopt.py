@@ -19,13 +19,14 @@ def adopt(
 
     Examples: rung adopt softmax kernel.cu · rung adopt softmax_kernels.cu --show
     """
+    from rung.adopt import rung_from_file
     from rung.rungs import catalogue
     from rung.rungs.cuda import CudaRung
 
     name, path = options.operation_and_file(operation, file)
     if path is None:
         raise RungError("`rung adopt` takes a kernel's file, as in `rung adopt softmax kernel.cu`.")
-    rung = catalogue.rung_from_file(catalogue.operation(str(name)), path)
-    if not isinstance(rung, CudaRung) or not rung.guessed:
+    rung = rung_from_file(catalogue.operation(str(name)), path)
+    if not isinstance(rung, CudaRung) or not rung.learned:
         raise RungError(f"{path} has a header already; edit it there.")
     console.note(options.proposed(rung, write=not show))

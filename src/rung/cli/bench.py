@@ -46,16 +46,16 @@ def bench(
     """How fast are rungs and libraries? Interleaved, cold and warm, checked in the same run."""
     import torch
 
+    from rung import adopt
     from rung.bench import plan
     from rung.bench import race as racing
     from rung.results import machine, store
-    from rung.rungs import catalogue
     from rung.show import result_tables, verb_tables
 
     def planned() -> list[Planned]:
         if rung == "all":
             return plan.of_all(shape, dtype, patience)
-        return plan.of_ladder(catalogue.select(rung, file), shape, dtype, patience, "/" in rung or file is not None, vs)
+        return plan.of_ladder(adopt.select(rung, file), shape, dtype, patience, "/" in rung or file is not None, vs)
 
     if not torch.cuda.is_available():
         would = ""

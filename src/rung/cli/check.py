@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ from rung.profile.cubins import Launch
 
 if TYPE_CHECKING:
     from rung.check.report import CheckRequest, Report
+    from rung.profile.goals import Remarks
     from rung.rungs.base import Rung
 
 INTERRUPTED = 130  # exit code
@@ -33,6 +34,10 @@ def check(
     problem: Annotated[
         Path | None,
         typer.Option(help="A problem in GPU MODE's format (reference.py, task.yml); the file is a submission to it."),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="A file with Model and get_inputs, reference(...), or GPU MODE's pair, as the reference."),
     ] = None,
     call: Annotated[
         list[str] | None,
@@ -73,6 +78,12 @@ def check(
     cluster: options.Cluster = None,
     kernel: options.Kernel = None,
     args: options.Args = "",
+    launch: Annotated[
+        str, typer.Option(help="With --kernel: 'grid=ceil_div(N, 256), block=256, shared=0', as in a header.")
+    ] = "",
+    layout: Annotated[
+        str, typer.Option("--format", help="text, or gcc: FILE:LINE: error: ... alone, as editors and CI read it.")
+    ] = "text",
     write: Annotated[bool, typer.Option("--write", help="Put the header that was proposed into the file.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -87,99 +98,163 @@ def check(
     · rung check --problem ./vectoradd submission.py
     · rung check layernorm prog.cu --call 'layernorm_forward*' --with block_size=128
     """
-    launch = Launch(grid, block, shared, cluster, kernel, args)
+    cubin = Launch(grid, block, shared, cluster, kernel if file is None else None, args)
     if rung is not None and rung.endswith(".cubin"):
-        raise typer.Exit(cubins.check(Path(rung), launch, json=json))
-    if launch.given:
-        raise RungError(f"{launch.given[0]} is of a cubin by itself, as in `rung check k.cubin --grid 4 --block 256`.")
-    from gpuless.compile.source import kernels_in
-    from rung.check import child
-    from rung.check.first_look import doubted, first_look
-    from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, exit_code
+        raise typer.Exit(cubins.check(Path(rung), cubin, json=json))
+    if cubin.given:
+        raise RungError(f"{cubin.given[0]} is of a cubin by itself, as in `rung check k.cubin --grid 4 --block 256`.")
+    from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest
     from rung.dtypes import dtype as dtype_named
-    from rung.rungs import catalogue
-    from rung.rungs.cuda import CudaRung
-    from rung.rungs.header import has_header
-    from rung.rungs.python import PythonRung
 
     for name in dtype or []:
         dtype_named(name)
     if coverage and device == "cuda":
         raise RungError("branches are counted on the emulator; add --device emulator.")
+    if launch and not kernel:
+        raise RungError("--launch is of one kernel: name it by --kernel.")
     effort = QUICK if quick else THOROUGH if thorough else LADDER
     tuning = tuple(sorted((options.parse_tuning(tune) or {}).items()))
     asked = CheckRequest(seed=seed, case=case, tuning=tuning, coverage=coverage, effort=effort)
-
-    def work() -> int:
-        if call:
-            from rung.check.judge import requests
-            from rung.rungs import launcher
-
-            operation, path = options.operation_and_file(rung, file)
-            if operation is None or path is None or device == "cuda":
-                raise RungError("--call needs an operation and a .cu file, and runs on the emulator.")
-            launchers = launcher.select(catalogue.operation(operation), path, call, given or [])
-            again = ["check", operation, path, *(w for c in call for w in ("--call", c))]
-            again += [w for g in given or [] for w in ("--with", g)]
-            return _report(requests(launchers, asked, dtype or []), launchers, jobs, output, False, json, again)
-        if problem is not None:
-            from rung.exchange.problem import submission
-
-            if rung is None or file is not None:
-                raise RungError("--problem takes the submission alone, as in `rung check --problem FOLDER sub.py`.")
-            chosen = [submission(problem, Path(rung))]
-            operation = path = None
-        else:
-            operation, path = options.operation_and_file(rung, file)
-            if path is not None and path.suffix in (".cu", ".cuh") and path.is_file():
-                text = read_text(path)
-                if kernels_in(text) and not has_header(text):
-                    console.note(f"rung: {path} has no header; those that fit it are tried.")
-            chosen = [r for r in catalogue.select(operation, path) if libraries or r.kind != "library"]
-        own = chosen[0]
-        again = ["check", "--problem", problem, rung] if problem else ["check", operation, path] if path else []
-        if goal and (path is None or not isinstance(own, CudaRung) or own.emulate):
-            raise RungError("--goal needs a file whose kernels the emulator runs, as in `rung check gelu mine.cu`.")
-        if isinstance(own, CudaRung) and own.guessed:
-            console.note(options.proposed(own, write=write))
-        if isinstance(own, PythonRung) and own.facts.entry:
-            console.note(f"rung: of {path} this is called: {own.facts.entry}")
-        if own.kind == "launcher":
-            console.note(f"rung: no kernel of {path} can be judged by itself; its host function {own.name} is.")
-        if path is not None and (failed := first_look(own, dtype or [], arch or [])):
-            failed = doubted(failed, own)
-            code = exit_code([failed], set())
-            if json:
-                from rung.show import document
-
-                console.print_json(document.of_reports(code, [failed], lambda r: [*again, "--dtype", r.dtype], ""))
-            else:
-                _say(failed, [replace(asked, rung=failed.rung, dtype=failed.dtype)], sys.stdout)
-            return code
-        here = device == "emulator" or coverage or not Path("/dev/nvidiactl").exists()
-        imports = path is not None and own.kind in ("python", "triton")  # torch, meanwhile
-        if imports and here and not sanitize:
-            child.prestart("emulator", own.operation.name, str(own.path))
-        from rung.check.judge import device_named, requests
-
-        where = device_named("emulator" if coverage else device)
-        if sanitize:
-            return _sanitize([r.full_name for r in chosen if r.kind != "library"], where, jobs, json)
-        requested = requests(chosen, replace(asked, device=where), dtype or [])
-        uncounted = path is None or not isinstance(own, CudaRung) or own.emulate or (effort is QUICK and not goal)
-        goals = None if uncounted else goal or []
-        return _report(requested, chosen, jobs, output, missing, json, again, goals)
+    what = Subjects(rung, file, problem, against, call or [], given or [], kernel or "", launch, libraries, write)
+    how = Manner(device, dtype or [], arch or [], goal, jobs, output, missing, sanitize, json, layout)
 
     def once() -> int:
-        if problem is None:
-            return work()
+        if problem is None and against is None:
+            return _checked(what, how, asked)
         from rung.check.processes import completed
 
-        return completed(lambda: exit_code_of(work), "the problem's code")
+        return completed(lambda: exit_code_of(lambda: _checked(what, how, asked)), "the problem's code")
 
     code = _again_at_each_save(once, file or Path(rung or "")) if watch else once()
     if code:
         raise typer.Exit(code)
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """What the command line names to be judged."""
+
+    spec: str | None
+    file: Path | None
+    problem: Path | None
+    against: Path | None
+    functions: list[str]
+    words: list[str]  # of the functions' parameters
+    kernel: str
+    launch: str
+    libraries: bool
+    write: bool
+
+    def rungs(self, device: str | None) -> tuple[list[Rung], Path | None, list[object]]:
+        """The rungs, the file that they stand in, and the words that repeat the check of it."""
+        from rung import adopt
+        from rung.rungs import catalogue
+
+        if self.problem is not None:
+            from rung.exchange.problem import submission
+
+            if self.spec is None or self.file is not None:
+                raise RungError("--problem takes the submission alone, as in `rung check --problem FOLDER sub.py`.")
+            return [submission(self.problem, Path(self.spec))], None, ["check", "--problem", self.problem, self.spec]
+        if self.against is not None:
+            from rung.exchange.against import candidate
+
+            if self.spec is None or self.file is not None:
+                raise RungError("--against takes the candidate alone, as in `rung check --against ref.py kernel.py`.")
+            rungs = candidate(self.against, Path(self.spec))
+            return rungs, None, ["check", "--against", self.against, self.spec]
+        operation, path = options.operation_and_file(self.spec, self.file)
+        again: list[object] = ["check", operation, path] if path else []
+        if self.functions or self.kernel:
+            if operation is None or path is None or device == "cuda":
+                raise RungError("--call and --kernel need an operation and a .cu file, and run on the emulator.")
+            of = catalogue.operation(operation)
+            again += [word for call in self.functions for word in ("--call", call)]
+            again += [word for given in self.words for word in ("--with", given)]
+            again += ["--kernel", self.kernel] if self.kernel else []
+            again += ["--launch", self.launch] if self.launch else []
+            if self.functions:
+                return adopt.of_functions(of, path, self.functions, self.words), path, again
+            return adopt.of_kernel(of, path, self.kernel, self.launch), path, again
+        chosen = [r for r in adopt.select(operation, path) if self.libraries or r.kind != "library"]
+        return chosen, path, again
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How the verdicts are reached and reported."""
+
+    device: str | None
+    dtypes: list[str]
+    archs: list[str]
+    goal: list[str] | None
+    jobs: int | None
+    output: Path | None
+    missing: bool
+    sanitize: bool
+    json: bool
+    layout: str
+
+
+def _checked(what: Subjects, how: Manner, asked: CheckRequest) -> int:
+    """The exit code."""
+    from rung.check import child
+    from rung.check.first_look import doubted, first_look
+    from rung.check.report import QUICK
+    from rung.rungs.cuda import CudaRung
+
+    chosen, path, again = what.rungs(how.device)
+    own = chosen[0]
+    if how.goal and (path is None or not isinstance(own, CudaRung) or own.emulate):
+        raise RungError("--goal needs a file whose kernels the emulator runs, as in `rung check gelu mine.cu`.")
+    _note_calls(chosen, path, write=what.write)
+    known: list[Report] = []
+    for rung in chosen if path is not None else []:
+        if report := first_look(rung, how.dtypes, how.archs):
+            known.append(replace(doubted(report, rung), kernels=_kernels(rung)))
+    settled = {report.rung for report in known}
+    left = [rung for rung in chosen if rung.full_name not in settled]
+    here = how.device == "emulator" or asked.coverage or not Path("/dev/nvidiactl").exists()
+    if left and path is not None and left[0].kind in ("python", "triton") and here and not how.sanitize:
+        child.prestart("emulator", own.operation.name, str(own.path))  # it imports torch, meanwhile
+    if not left:
+        return _Report(asked, [], chosen, path, how, again, known).run()
+    from rung.check.judge import device_named, requests
+
+    where = device_named("emulator" if asked.coverage else how.device)
+    if how.sanitize:
+        return _sanitize([r.full_name for r in left if r.kind != "library"], where, how.jobs, how.json)
+    requested = requests(left, replace(asked, device=where), how.dtypes)
+    uncounted = path is None or not isinstance(own, CudaRung) or own.emulate or (asked.effort is QUICK and not how.goal)
+    goals = None if uncounted or own not in left else how.goal or []
+    return _Report(replace(asked, device=where), requested, chosen, path, how, again, known, goals).run()
+
+
+def _note_calls(chosen: Sequence[Rung], path: Path | None, *, write: bool) -> None:
+    """Says how a file without a header is called."""
+    from rung.rungs.cuda import CudaRung
+    from rung.rungs.python import PythonRung
+
+    own = chosen[0]
+    if write and len([rung for rung in chosen if rung.learned]) > 1:
+        raise RungError(f"{path} has several kernels; name the one whose header is written, as in --kernel {own.name}.")
+    for rung in chosen:
+        if isinstance(rung, CudaRung) and rung.learned and (len(chosen) == 1 or write):
+            console.note(options.proposed(rung, write=write))
+        elif isinstance(rung, PythonRung) and rung.facts.entry:
+            console.note(f"rung: of {path} this is called: {rung.facts.entry}")
+        elif rung.kind == "launcher":
+            console.note(f"rung: {path} is called by its host function {rung.name}.")
+
+
+def _kernels(rung: Rung) -> list[str]:
+    """The kernels that a rung of a file launches."""
+    from rung.rungs.cuda import CudaRung
+
+    if rung.learned:
+        return [*rung.learned.kernels]
+    launches = rung.header.launches if isinstance(rung, CudaRung) else ()
+    return list(dict.fromkeys(entry.kernel.partition("<")[0].rpartition("::")[2] for entry in launches))
 
 
 def _again_at_each_save(once: Callable[[], int], file: Path) -> int:
@@ -208,73 +283,141 @@ def _again_at_each_save(once: Callable[[], int], file: Path) -> int:
                 return code
 
 
-def _report(
-    work: list[CheckRequest], chosen: Sequence[Rung], jobs: int | None, output: Path | None, missing: bool, json: bool,
-    again: list[object], goals: Sequence[str] | None = None,
-) -> int:  # fmt: skip
-    """The exit code. `again` are the words that repeat the check of a file; with `goals`, a right file is counted."""
-    from rung.check.first_look import doubted
-    from rung.check.processes import report_on_all
-    from rung.check.report import THOROUGH, as_result, exit_code
-    from rung.check.report import known as known_right
-    from rung.profile.goals import Remarks, counted
-    from rung.results import store
-    from rung.show import document, verb_tables
+@dataclass
+class _Report:
+    """Judges, prints each verdict as soon as it is known, and sums up."""
 
-    where = work[0].device
-    if missing:
+    asked: CheckRequest
+    work: list[CheckRequest]
+    chosen: Sequence[Rung]
+    path: Path | None
+    how: Manner
+    again: list[object]  # words that repeat the check of a file
+    known: list[Report]
+    goals: Sequence[str] | None = None  # with these a right file is counted
+    remarks: Remarks | None = None
+
+    def run(self) -> int:
+        """The exit code."""
+        from rung.check.report import exit_code
+
+        by_name = {r.full_name: r for r in self.chosen}
+        self._leave_out_known(by_name)
+        progress.doing(f"0 of {len(self.work)} are judged" if self.work else "printing the verdict")
+        code, total = INTERRUPTED, len(self.work) + len(self.known)
+        try:
+            for report in self.known:
+                self._print(report)
+            for report in self._judged(by_name):
+                self.known.append(report)
+                progress.doing(f"{len(self.known)} of {total} are judged")
+                self._print(report)
+            libraries = {r.full_name for r in self.chosen if r.kind == "library"}
+            code = exit_code(self.known, libraries) if total else 0
+            code = self._count(code) if self.how.json else code
+        finally:  # verdicts are printed at once, so that they are visible if the check is stopped
+            self._sum_up(code, total)
+        if not self.how.json:
+            code = self._count(code)
+            if self.remarks:
+                print("".join(f"{line}\n" for line in (*self.remarks.others, *self.remarks.missed)), end="")
+        return code
+
+    def _judged(self, by_name: Mapping[str, Rung]) -> Iterator[Report]:
+        if not self.work:
+            return
+        from rung.check.first_look import doubted
+        from rung.check.processes import report_on_all  # it imports torch
+        from rung.check.report import as_result
+        from rung.results import store
+
+        for report in report_on_all(self.work, self.how.jobs, by_name):
+            rung = by_name[report.rung]
+            report = replace(doubted(report, rung), kernels=_kernels(rung) if self.path is not None else [])
+            if self.how.output is not None:
+                store.append(as_result(report, rung), self.how.output)
+            yield report
+
+    def _leave_out_known(self, by_name: Mapping[str, Rung]) -> None:
+        output = self.how.output
+        if not self.how.missing:
+            return
+        from rung.check.report import known as known_right
+        from rung.results import store
+
         rows = store.gather() + (store.load(output) if output is not None and output.exists() else [])
-        right = known_right(where, rows)
-        work = [t for t in work if (t.rung, t.dtype) not in right]
-        if not work:
+        right = known_right(self.asked.device, rows)
+        self.work = [t for t in self.work if (t.rung, t.dtype) not in right]
+        if not self.work:
             console.note("rung: every chosen rung has a verdict of its present code; nothing is left to check.")
-    by_name = {r.full_name: r for r in chosen}
-    known: list[Report] = []
 
-    def repeat(r: Report) -> list[object]:
-        asked = next(t for t in work if (t.rung, t.dtype) == (r.rung, r.dtype))
+    def _others(self) -> dict[str, str]:
+        """The kernels of the file that no call reaches, and why."""
+        from gpuless.compile.source import kernels_in
+        from rung import adopt
+
+        if self.path is None or self.path.suffix not in (".cu", ".cuh"):
+            return {}
+        reached = {kernel for report in self.known for kernel in report.kernels}
+        every = [k for k in kernels_in(read_text(self.path)) if k not in reached]
+        why = adopt.others_in_file(self.chosen[0].operation, self.path)
+        plain = "no call that was asked for reaches it" if self.chosen[0].learned else "the header does not launch it"
+        return {kernel: why.get(kernel, plain) for kernel in every} if self.known else {}
+
+    def _repeat(self, r: Report) -> list[object]:
+        from rung.check.report import THOROUGH
+
+        asked = next((t for t in self.work if (t.rung, t.dtype) == (r.rung, r.dtype)), self.asked)
         tuned = (word for name, value in asked.tuning for word in ("--tune", f"{name}={value}"))
-        known = r.case in [case.name for case in by_name[r.rung].operation.cases]
+        rung = next(one for one in self.chosen if one.full_name == r.rung)
+        known = r.case in [case.name for case in rung.operation.cases]
         asks = ("--quick", asked.quick), ("--thorough", asked.effort == THOROUGH)
         rest = [*tuned, *(word for word, on in asks if on), *(["--case", r.case] if known else [])]
-        return [*(again or ["check", r.rung]), "--dtype", r.dtype, "--seed", asked.seed, *rest]
+        return [*(self.again or ["check", r.rung]), "--dtype", r.dtype, "--seed", asked.seed, *rest]
 
-    code, remarks = INTERRUPTED, Remarks()
-
-    def count() -> int:
-        nonlocal remarks
-        if code or goals is None:
+    def _count(self, code: int) -> int:
+        if code or self.goals is None:
             return code
-        progress.doing("counting what the kernels do to memory")
-        remarks = counted(chosen[0], work[0].dtype, goals)
-        progress.doing("printing the remarks")
-        return int(bool(remarks.missed))
+        from rung.profile.goals import counted  # it imports torch
 
-    progress.doing(f"0 of {len(work)} are judged")
-    try:
-        for report in (doubted(r, by_name[r.rung]) for r in report_on_all(work, jobs, by_name)):
-            known.append(report)
-            progress.doing(f"{len(known)} of {len(work)} are judged")
-            if output is not None:
-                store.append(as_result(report, by_name[report.rung]), output)
-            _say(report, work, file=sys.stderr if json else sys.stdout)
-        code = exit_code(known, {r.full_name for r in chosen if r.kind == "library"}) if work else 0
-        code = count() if json else code
-    finally:  # verdicts are printed at once, so that they are visible if the check is stopped
-        order = {(t.rung, t.dtype): i for i, t in enumerate(work)}
-        known.sort(key=lambda r: order[(r.rung, r.dtype)])
-        if json:
-            complete = len(known) == len(work)
-            name = _device_name(where)
-            console.print_json(document.of_reports(code, known, repeat, name, *remarks, complete=complete))
-        else:
-            print("".join(f"{line}\n" for line in verb_tables.unreached(known)), end="")
-            if known:
-                print(verb_tables.sum_up(known, len(work), _device_name(where)))
-    if not json:
-        code = count()
-        print("".join(f"{line}\n" for line in (*remarks.others, *remarks.missed)), end="")
-    return code
+        progress.doing("counting the kernels' memory traffic")
+        self.remarks = counted(self.chosen[0], self.work[0].dtype, self.goals)
+        progress.doing("printing the remarks")
+        return int(bool(self.remarks.missed))
+
+    def _print(self, report: Report) -> None:
+        if self.how.json or self.how.layout == "gcc":
+            return
+        from rung.show import verdicts
+
+        names = (max(len(getattr(t, part)) for t in [*self.work, *self.known]) for part in ("rung", "dtype"))
+        for line in verdicts.lines(report, *names, file=self.path, width=console.width()):
+            console.verdict(line)
+
+    def _sum_up(self, code: int, total: int) -> None:
+        from rung.show import document, verb_tables, verdicts
+
+        order = {(t.rung, t.dtype): i for i, t in enumerate(self.work)}
+        self.known.sort(key=lambda r: order.get((r.rung, r.dtype), -1))
+        device, others = _device_name(self.asked.device), self._others()
+        if self.how.json:
+            complete = len(self.known) == total
+            remarks = self.remarks or ((), ())
+            more: dict[str, Any] = {"kernels": verdicts.of_kernels(self.known, others)} if self.path else {}
+            console.print_json(
+                document.of_reports(code, self.known, self._repeat, device, *remarks, complete=complete, **more)
+            )
+            return
+        if self.how.layout == "gcc":
+            print("".join(f"{line}\n" for report in self.known for line in verdicts.gcc(report, self.path)), end="")
+            return
+        print("".join(f"{line}\n" for line in verb_tables.unreached(self.known)), end="")
+        print(
+            "".join(f"{line}\n" for line in verdicts.kernels(self.known if self.path else [], others, console.width())),
+            end="",
+        )
+        if self.known:
+            print(verb_tables.sum_up(self.known, total, device))
 
 
 def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> int:
@@ -306,25 +449,3 @@ def _device_name(device: str) -> str:
     import torch
 
     return torch.cuda.get_device_name()
-
-
-def _say(report: Report, work: Sequence[CheckRequest], file: TextIO) -> None:
-    """One verdict, as soon as it is known."""
-    from rung.show import verb_tables
-
-    name, dtype = (max(len(getattr(t, part)) for t in work) for part in ("rung", "dtype"))
-    text = verb_tables.verdict_line(
-        f"{report.rung:{name}}", f"{report.dtype:{dtype}}", report.cases, report.element, report.verdict,
-        verb_tables.remark(report),
-    )  # fmt: skip
-    if console.is_terminal() and file is sys.stdout:
-        from rich.console import Console
-        from rich.text import Text
-
-        line = Text(text)
-        line.highlight_words([f"  {report.verdict}"], console.STYLES.get(report.verdict, "yellow"))
-        Console(highlight=False).print(line, soft_wrap=True)
-    else:
-        print(text, file=file, flush=True)
-    for told in verb_tables.failure_lines(report):
-        print(f"    {told}", file=file, flush=True)

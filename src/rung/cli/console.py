@@ -145,6 +145,23 @@ def show(pieces: Iterable[str | Table]) -> None:
             table(piece.columns, piece.rows, right=piece.right, drop=piece.drop)
 
 
+def width() -> int:
+    """The terminal's columns; 0 where standard output is none, and nothing is wrapped."""
+    return shutil.get_terminal_size().columns if is_terminal() else 0
+
+
+def verdict(line: str) -> None:
+    """A line of a verdict, which is coloured if it begins with one."""
+    word = line[:10].strip()
+    style = STYLES.get(word.partition("  ")[0])
+    if is_terminal() and style:
+        text = Text(line)
+        text.stylize(style, 0, len(word.partition("  ")[0]))
+        Console(highlight=False).print(text, soft_wrap=True)
+    else:
+        print(line, flush=True)
+
+
 def note(text: str) -> None:
     """A note on standard error."""
     clear()

@@ -99,10 +99,11 @@ def of_rung(
     json: bool = False,
 ) -> None:  # fmt: skip
     """Counts a rung and prints it; with a GPU, predicts its time there instead."""
+    from rung import adopt
     from rung.profile import emulated
     from rung.rungs.subjects import subject_of
 
-    subject = subject_of(rung, file, shape, dtype)
+    subject = subject_of(adopt.named(rung, file), None, shape, dtype)
     if gpu:
         others = [(_second_subject(subject, vs, shape, dtype), None)] if vs else []
         predict([(subject, options.parse_tuning(tune)), *others], gpu, json=json)

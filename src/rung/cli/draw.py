@@ -25,13 +25,14 @@ def draw(
 
     Example: rung draw transpose/3 · rung draw reduce mine.cu -o mine.html
     """
+    from rung import adopt
     from rung.lines import write_whole
     from rung.profile import emulated
     from rung.rungs import catalogue
     from rung.rungs.subjects import subject_of
     from rung.show import drawings
 
-    subject = subject_of(rung, file, shape, dtype)
+    subject = subject_of(adopt.named(rung, file), None, shape, dtype)
     output = output or Path(f"{subject.rung.full_name.replace('/', '-')}.html")
     if shape is None:
         subject = emulated.to_draw(subject)

@@ -41,13 +41,14 @@ def inspect(
     Examples: rung inspect softmax · rung inspect gelu/2 --arch sm_75 --arch sm_90 · rung inspect gelu x.cu ·
     rung inspect matmul --legal 40
     """
+    from rung import adopt
     from rung.dtypes import dtype as dtype_named
     from rung.profile import inspect as inspection
-    from rung.rungs import base, catalogue
+    from rung.rungs import base
 
     if dtype is not None:
         dtype_named(dtype)
-    chosen = [r for r in catalogue.select(rung, file) if r.kind != "library" or "/" in rung]
+    chosen = [r for r in adopt.select(rung, file) if r.kind != "library" or "/" in rung]
     if legal is not None:
         _compile_legal(chosen, arch or [base.arch()], legal, seed)
         return

@@ -64,23 +64,28 @@ async def count(operation: Operation, file: File | None = None, shape: str | Non
 
 async def operations(operation: str | None = None) -> str:
     """The operations; or the rungs of one, and the names that a kernel's parameters may have."""
-    return await _output("list", operation)
+    return (await _output("list", operation))[1]
 
 
 async def show(rung: Annotated[str, "A rung of a ladder, such as softmax/1."]) -> str:
     """A rung's idea and source: a working kernel to start from."""
-    return await _output("show", rung)
+    return (await _output("show", rung))[1]
 
 
 async def _document(verb: str, *words: str | None, **options: str | int | bool | None) -> dict[str, Any]:
     chosen = [(name, value) for name, value in options.items() if value is not None and value is not False]
     given = [f"--{name}" if value is True else f"--{name}={value}" for name, value in chosen]
-    found: dict[str, Any] = json.loads(await _output(verb, "--json", *given, *words))
+    if option := next((word for word in words[:1] if word and word.startswith("-")), None):
+        raise RungError(f"{option!r} is an option, and no file or operation.")
+    code, text = await _output(verb, "--json", *given, *words)
+    found: dict[str, Any] = json.loads(text)
+    if found.get("exit") != code:  # whoever wrote the document was not the verb
+        raise RungError(f"rung {verb} ended with exit code {code}, and its document says {found.get('exit')}.")
     return found
 
 
-async def _output(*words: str | None) -> str:
-    """What the verb prints, in a process of its own."""
+async def _output(*words: str | None) -> tuple[int, str]:
+    """The exit code of the verb, and what it prints, in a process of its own."""
     import anyio
 
     with anyio.move_on_after(SECONDS):
@@ -88,5 +93,5 @@ async def _output(*words: str | None) -> str:
         done = await anyio.run_process(command, check=False)
         if not done.stdout:
             raise RungError(done.stderr.decode(errors="replace").strip())
-        return done.stdout.decode(errors="replace")
+        return done.returncode, done.stdout.decode(errors="replace")
     raise RungError(f"rung {words[0]} has not ended within {SECONDS} seconds.")

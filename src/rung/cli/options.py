@@ -39,7 +39,7 @@ Grid = Annotated[str | None, typer.Option(help="Of a .cubin: blocks, 4 or 4,2,1.
 Block = Annotated[str | None, typer.Option(help="Of a .cubin: threads, 256 or 32,8.")]
 Shared = Annotated[int, typer.Option(min=0, help="Of a .cubin: bytes of dynamic shared memory.")]
 Cluster = Annotated[str | None, typer.Option(help="Of a .cubin: blocks of a cluster, 2 or 2,1,1.")]
-Kernel = Annotated[str | None, typer.Option(help="Of a .cubin: which of its kernels.")]
+Kernel = Annotated[str | None, typer.Option(help="Which kernel of a .cubin or of a .cu file.")]
 Args = Annotated[str, typer.Option(help="Of a .cubin: 'x:f32[16,64] out:f32[64]=unset n:i32=64', in order.")]
 
 # ---- models ----------------------------------------------------------------------------------------------------------
@@ -138,12 +138,12 @@ def operation_and_file(operation: str | None, file: Path | None) -> tuple[str | 
         return operation, file
     if not Path(operation).is_file():
         raise RungError(f"there is no file {shown(operation)}.")
+    from rung import adopt
     from rung.cli import console
     from rung.operation import folders
-    from rung.rungs import adopt
 
     path = Path(operation)
-    found = adopt.taken_for(path, list(folders()))
+    found = adopt.operation_of(path, list(folders()))
     console.note(f"rung: {path} is taken for {found}; to say otherwise: rung check OP {path}")
     return found, path
 

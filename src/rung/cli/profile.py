@@ -54,11 +54,12 @@ def profile(
         return
     if device not in (None, "cuda"):
         raise RungError(f"--device {device} is for `rung profile generate`; a rung takes cuda or emulator.")
+    from rung import adopt
     from rung.profile import counters
     from rung.results import store
     from rung.rungs.subjects import subject_of
 
-    subject, tuning = subject_of(rung, file, shape, dtype), options.parse_tuning(tune)
+    subject, tuning = subject_of(adopt.named(rung, file), None, shape, dtype), options.parse_tuning(tune)
     reports = [counters.profile(subject, tuning)]
     store.append(counters.as_result(subject, tuning, reports[0]))
     if vs is not None:

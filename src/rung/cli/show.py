@@ -34,13 +34,14 @@ def show(
     json: options.Json = False,
 ) -> None:
     """A rung's idea and source, its page, and how it differs from its parent."""
+    from rung import adopt
     from rung.rungs import catalogue, difference
 
     if operands:
         return _operands(rung.partition("/")[0], json=json)
     if "/" not in rung and file is None:
         raise RungError(f"{rung!r} names a ladder; `rung list {rung}` shows its rungs, and OP/RUNG shows one.")
-    chosen = catalogue.select(rung, file)[0]
+    chosen = adopt.select(rung, file)[0]
     parent = catalogue.parent(chosen)
     changes = difference.lines(parent, chosen) if parent is not None else []
     if diff and parent is None and chosen.number is None:

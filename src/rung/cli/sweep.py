@@ -55,10 +55,11 @@ def sweep(
 
     Examples: rung sweep layernorm/9 · rung sweep matmul/5 --shape b8t1024 --halving
     """
+    from rung import adopt
     from rung.rungs.subjects import subject_of
     from rung.sweep.backends import measure_named
 
-    subject = subject_of(rung, file, shape, dtype)
+    subject = subject_of(adopt.named(rung, file), None, shape, dtype)
     how = measure_named(measure, arch)
     if one_by_one:
         how.batch = 1

@@ -63,7 +63,7 @@ def run({inputs}, {outputs}, *, test):
 
 def submission(folder: Path, file: Path) -> Rung:
     """The file as a rung of the problem in the folder."""
-    place = _ladder(folder)
+    place = ladder(folder)
     of = catalogue.operation(place.name)
     try:
         source = files.read_bytes(file).decode("utf-8")
@@ -89,7 +89,7 @@ def submission(folder: Path, file: Path) -> Rung:
 # ---- the problem, read where it is judged ----------------------------------------------------------------------------
 
 
-def _ladder(folder: Path) -> Path:
+def ladder(folder: Path) -> Path:
     """A ladder for the problem, in a temporary folder that other processes find as well."""
     tests, listed = _task(folder)
     name = "problem_" + re.sub(r"[^a-z0-9]+", "_", folder.resolve().name.lower())
@@ -209,7 +209,8 @@ def _describe(judge: _Judge, tests: Sequence[Mapping[str, Any]], folder: Path) -
         if any(i not in places for i in changed) or not results:
             raise RungError(f"{folder}: ref_kernel changes an input that is not an output; rung cannot judge that.")
         unchanged = [i for i in range(len(inputs)) if i not in places]
-        names = {i: f"in{n}" for n, i in enumerate(unchanged)}
+        given_names: list[str] = getattr(judge.module, "names", lambda _: [])(len(unchanged))
+        names = {i: given_names[n] if n < len(given_names) else f"in{n}" for n, i in enumerate(unchanged)}
         names |= {place: f"out{n}" for n, place in enumerate(places) if place is not None}
         described = [_operand(names[i], t, "out" if i in places else "in") for i, t in enumerate(inputs)]
         described += [_operand(f"out{n}", t, "out") for n, t in enumerate(results) if places[n] is None]

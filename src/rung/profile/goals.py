@@ -36,8 +36,8 @@ def counted(rung: Rung, dtype: str, goals: Sequence[str]) -> Remarks:
 
         signal.alarm(SECONDS)
         torch.set_num_threads(1)  # a copy of a process has no other threads, and would wait for them
-        subject = subject_of(rung, None, None, dtype)
         try:
+            subject = subject_of(rung, None, None, dtype)
             kernels = emulated.count(subject).kernels if goals else emulated.count_small_case(subject)
             judged = judge_goals(goals, kernels)
         except RungError as error:

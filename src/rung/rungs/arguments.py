@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -156,3 +156,11 @@ _RANGES = {"i32": (-(2**31), 2**31), "u32": (0, 2**32), "i64": (-(2**63), 2**63)
 def _must_fit(kind: str, value: Number, where: str) -> None:
     if kind in _RANGES and not _RANGES[kind][0] <= value < _RANGES[kind][1]:
         raise RungError(f"{where} would be {value}, which its type cannot hold; use a wider one.")
+
+
+def formats_of(parameters: Sequence[Parameter]) -> list[str]:
+    """The formats that a kernel or function is for: a narrow one, if any pointer has it."""
+    if any(p.pointer and p.ctype == "Real" for p in parameters):
+        return ["f32", "f16", "bf16"]
+    named = [kind for p in parameters if p.pointer and (kind := POINTEES.get(p.ctype)) in ("f32", "f16", "bf16")]
+    return [next((kind for kind in named if kind != "f32"), "f32")]

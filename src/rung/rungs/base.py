@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from gpuless.base.expressions import Names, evaluate, evaluate_int
 from rung.dtypes import Dtype, element
@@ -20,6 +20,7 @@ from rung.errors import RungError
 from rung.lazy import torch
 from rung.operation import Case, Operation, Tensors, Values
 from rung.rungs import alignment, header
+from rung.rungs.learned import LearnedCall
 from rung.rungs.reached import Imported
 
 if TYPE_CHECKING:
@@ -89,9 +90,8 @@ class Rung(ABC):
                 known = ", ".join(outputs)
                 raise RungError(f"{path}: zeroed names {zeroed!r}; the outputs of {operation.name} are {known}.")
         self.siblings: Callable[[], Sequence[Rung]] = tuple  # the rungs of its ladder, libraries left out
-        self.guessed = False  # whether the header is not the file's own
-        self.doubts: tuple[str, ...] = ()  # why that header is no ground for a verdict, and the likeliest ones
-        self.right: list[dict[str, Any]] | None = None  # the shapes at which trials confirm it; None: at all
+        self.guessed = bool(keys.adopted)  # whether rung found out how it is called
+        self.learned: LearnedCall | None = None  # that, of a file without a header
 
     @property
     def full_name(self) -> str:
@@ -101,6 +101,11 @@ class Rung(ABC):
     def imported(self) -> Collection[Imported]:
         """The modules of its own project that it imports."""
         return ()
+
+    @property
+    def doubts(self) -> Sequence[str]:
+        """Why its call is only proposed, and the likeliest ones; empty if the call is known."""
+        return self.learned.doubts if self.learned else ()
 
     @property
     def foreign(self) -> bool:
@@ -254,7 +259,7 @@ class Rung(ABC):
 
         def taken(dims: Values) -> Values | None:
             try:
-                told = ruled({**values, **dims}, operation.dims if self.guessed else ())  # of a header nobody wrote
+                told = ruled({**values, **dims}, operation.dims)
                 given = operation.complete({n: told[n] for n in (*operation.dims, *operation.scalars)})
                 found = ruled(given, operation.scalars)
                 return found if self.refusal(found, dtype, device=device) is None else None

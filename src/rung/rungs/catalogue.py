@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
 from gpuless.base.files import read_text, shown, whole
+from gpuless.compile.source import kernels_in
 from rung.errors import RungError
 from rung.operation import LADDERS, Operation, rung_folders
-from rung.rungs import adopt_python, launcher
-from rung.rungs.adopt import Proposal, adopted
+from rung.rungs import learned
 from rung.rungs.base import Rung
 from rung.rungs.cubin import CubinRung
-from rung.rungs.cuda import CudaRung
+from rung.rungs.cuda import CudaRung, whole_text
 from rung.rungs.header import has_header
+from rung.rungs.launcher import HostFunctionRung
+from rung.rungs.learned import LearnedCall
 from rung.rungs.library import LibraryRung
 from rung.rungs.operations import nearest
 from rung.rungs.operations import operation as operation
 from rung.rungs.operations import operations as operations
 from rung.rungs.python import PythonRung
+from rung.rungs.python_module import Unspoken
 
 
 def shipped(rung: Rung) -> bool:
@@ -58,44 +62,76 @@ def _library_rung(name: str, library: str) -> Rung:
     return _of_its_ladder(LibraryRung(of, next(found for found in of.libraries if found.name == library)))
 
 
+class Unbound(RungError):
+    """A file that does not say how its kernels are called, and that nothing was learned of yet."""
+
+    def __init__(self, of: Operation, path: Path, kernels: Sequence[str], why: str = "") -> None:
+        self.path, self.kernels = path, kernels
+        header = f"`rung check {of.name} {path}` finds out how it is called, and `rung adopt` writes its header"
+        super().__init__(why or f"{path} has no header: {header}.")
+
+
 def rung_from_file(of: Operation, path: Path, name: str = "") -> Rung:
-    """The rung in a file anywhere on disk, or the one called `name` of several formats."""
-    found = rungs_in_file(of, path)
+    """The rung in a file anywhere on disk, or the one called `name` of several formats or calls."""
+    found = rungs_in_file(of, path, asked=bool(name))
     return next((rung for rung in found if rung.name == name), found[0])
 
 
-def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
-    """The rung in a file anywhere on disk, then the same in the other formats of its header."""
+def rungs_in_file(of: Operation, path: Path, *, asked: bool = False) -> tuple[Rung, ...]:
+    """The rung in a file anywhere on disk, then the same in the other formats of its header; or the calls that were
+    learned of a file without one, with those that a user `asked` for. Only reads; raises `Unbound` where nothing is
+    known."""
+    _require_file(of, path)
+    if path.suffix == ".toml":
+        return (_of_its_ladder(CubinRung(of, path)),)
+    if path.suffix == ".py":
+        try:
+            return (_of_its_ladder(PythonRung(of, path)),)
+        except Unspoken as error:
+            return _learned_or_unbound(of, path, (), asked=asked, why=str(error))
+    if not has_header(text := read_text(path)):
+        if not text.strip():
+            raise RungError(f"{path} is empty; `rung new {of.name} {path.stem}` writes a file to start from.")
+        return _learned_or_unbound(of, path, kernels_in(text), asked=asked)
+    first = CudaRung(of, path)
+    return tuple(map(_of_its_ladder, (first, *(CudaRung(of, path, form=form) for form in first.header.formats))))
+
+
+def _require_file(of: Operation, path: Path) -> None:
     if path.is_dir():
         raise RungError(f"{path} is a folder; name one .cu or .py file in it.")
     if not path.exists():
         raise RungError(f"there is no file {path}; `rung new {of.name} {path.stem}` writes one to start from.")
     if path.suffix not in (".cu", ".cuh", ".py", ".toml"):
         raise RungError(f"{path} is neither a .cu, a .cuh, a .py nor a .toml file, so it cannot be a rung.")
-    if path.suffix == ".toml":
-        return (_of_its_ladder(CubinRung(of, path)),)
-    if path.suffix == ".py":
-        called = adopt_python.adopted(of, path)
-        return (_of_its_ladder(_guessed(PythonRung(of, path, called.table if called else None), called)),)
-    by_host, guess = None, None
-    if not has_header(read_text(path)):
-        by_host = launcher.found_right(of, path, in_a_row=True)
-    try:
-        guess = None if by_host else adopted(of, path)
-    except RungError:  # no kernel does it alone
-        if not (by_host := launcher.found_right(of, path, in_a_row=False)):
-            raise
-    if by_host or (guess and guess.doubts and (by_host := launcher.found_right(of, path, in_a_row=False))):
-        return (_of_its_ladder(by_host),)
-    first = CudaRung(of, path, guess.table if guess else None)
-    _guessed(first, guess)
-    return tuple(map(_of_its_ladder, (first, *(CudaRung(of, path, form=form) for form in first.header.formats))))
 
 
-def _guessed(rung: Rung, guess: Proposal | None) -> Rung:
-    if guess:
-        rung.guessed, rung.doubts, rung.right = True, guess.doubts, guess.right
-    return rung
+def text_of(path: Path) -> str:
+    """The text by which a file's learned calls are found: with its own headers."""
+    return read_text(path) if path.suffix == ".py" else whole_text(path)
+
+
+def _learned_or_unbound(
+    of: Operation, path: Path, kernels: Sequence[str], *, asked: bool, why: str = ""
+) -> tuple[Rung, ...]:
+    told = learned.read(of, text_of(path))
+    plain = [call for call in told.calls if not call.asked] if told else []
+    if told is None or not (plain or asked):
+        raise Unbound(of, path, kernels, why)
+    calls = told.calls if asked else plain
+    return tuple(rung_of_call(of, path, call, alone=len(plain) == 1 and not call.asked) for call in calls)
+
+
+def rung_of_call(of: Operation, path: Path, call: LearnedCall, *, alone: bool = True) -> Rung:
+    """The rung that calls a file in this way; with others of the file it has its kernel's name."""
+    table = dict(call.table)
+    if call.kind == "host":
+        rung: Rung = HostFunctionRung(of, path, table)
+    else:
+        rung = PythonRung(of, path, table) if call.kind == "python" else CudaRung(of, path, table)
+    rung.name = call.name if call.kind == "host" else path.stem if alone else f"{path.stem}:{call.name}"
+    rung.guessed, rung.learned = True, call
+    return _of_its_ladder(rung)
 
 
 def _of_its_ladder(rung: Rung) -> Rung:

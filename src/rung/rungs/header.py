@@ -20,7 +20,7 @@ Expression = str | int
 
 _BEGINS = re.compile(r"\A\s*/\*---(?!-)|^[ \t]*/\*---[ \t]*$", re.MULTILINE)  # no line of a comment's own dashes
 _BLOCK = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
-DESCRIPTIVE = ("idea", "expect", "found", "provenance", "from", "rewrite", "side_experiment")  # descriptive keys
+DESCRIPTIVE = ("idea", "expect", "found", "provenance", "adopted", "from", "rewrite", "side_experiment")
 LONGEST_FOUND = 400  # characters; a longer text goes on a page next to the rung
 _PARENT = re.compile(r"\w+/\w+")
 _PLACE = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
@@ -100,6 +100,7 @@ class Header:
     expect: str = ""
     found: str = ""
     provenance: str = ""
+    adopted: str = ""  # rung wrote the header; "text": as the file's own text says, "trial": as trials confirm
     parent: str = ""  # `from` in the file: the parent rung, if it is not the number before
     rewrite: str = ""  # why most of the parent's code is replaced at once
     side_experiment: str = ""  # why it is not a step of the climb: such a rung is never chosen in place of another
@@ -127,6 +128,7 @@ class Header:
     formats: tuple[str, ...] = ()  # names of further rungs in the file: other keys for the same code
 
 
+_TEXTS = ("idea", "expect", "provenance", "adopted", "rewrite", "side_experiment")
 # Keys of a Python rung, given as constants with these names in capitals; it launches its kernels itself.
 _CONSTANTS = {*DESCRIPTIVE, "emulate", "dtypes", "products", "needs", "align", "tune", "let", "buffers", "model"}
 _CONSTANTS |= {"zeroed", "loses_nan", "only_finite"}
@@ -365,7 +367,7 @@ class _Reader:
         let = let_table(self.table(table, "let"), self.origin)
         define = {k: self.expression(v, f"define.{k}") for k, v in self.table(table, "define").items()}
         return Header(
-            **{k: self.text(table, k) for k in ("idea", "expect", "provenance", "rewrite", "side_experiment")},
+            **{k: self.text(table, k) for k in _TEXTS},
             emulate=self.text(table, "emulate"),
             found=short_enough(self.text(table, "found"), self.origin),
             parent=parent_name(self.text(table, "from"), self.origin),

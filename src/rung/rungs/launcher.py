@@ -3,34 +3,29 @@ whose memory holds nothing but the call's operands."""
 
 from __future__ import annotations
 
-import fnmatch
 import functools
-import itertools
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import gpuless
 from gpuless.base.files import read_text
 from gpuless.compile.host_code import host_part
 from gpuless.compile.source import Parameter, function_parameters
 from gpuless.program import executable, running
-from rung.dtypes import dtype as dtype_named
 from rung.dtypes import name_of
 from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
 from rung.lazy import torch
 from rung.operation import Operation
-from rung.rungs import adopt
-from rung.rungs.arguments import POINTEES, Arguments
+from rung.rungs.arguments import POINTEES, Arguments, formats_of
 from rung.rungs.base import Call, Prepared, Rung
 from rung.rungs.header import Header
 
 SECONDS, PROGRAM = 60.0, "made"  # of one call; its file
-MOST, MOST_SECONDS = 24, 10.0  # bindings of a file's host functions that are tried; of CPU time
 # Operands lie in files named 0, 1, ... of the folder that the program is given, and numbers follow it.
 _DRIVER = """#define main rung_main_of_the_program
 #include "{path}"
@@ -79,129 +74,50 @@ int main(int, char** words)
 
 
 @dataclass(frozen=True)
-class _Function:
+class HostFunction:
     text: str
     parameters: tuple[Parameter, ...]
 
 
-def _defined(source: str, path: Path) -> dict[str, _Function]:
+def plain_name(call: str) -> str:
+    return call.partition("<")[0].rpartition("::")[2]
+
+
+def host_functions(source: str, path: Path) -> dict[str, HostFunction]:
     """The host functions of a file that take pointers."""
-    found: dict[str, _Function] = {}
+    found: dict[str, HostFunction] = {}
     for text in host_part(source).split("\0"):
         try:
             name, parameters = function_parameters(text, source, str(path))
         except RungError:  # a parameter that is a function, for example
             continue
         if any(p.pointer for p in parameters):
-            found[name] = _Function(text, parameters)
+            found[name] = HostFunction(text, parameters)
     return found
 
 
-def select(of: Operation, path: Path, calls: Sequence[str], words: Sequence[str]) -> list[LauncherRung]:
-    """The launchers of a file that the patterns name. `words` are NAME=VALUE for parameters, and conditions."""
-    source = read_text(path)
-    defined = _defined(source, path)
-    given = dict(word.split("=", 1) for word in words if word.partition("=")[0].isidentifier() and "==" not in word)
-    needs = [word for word in words if word.partition("=")[0] not in given]
-    found: list[LauncherRung] = []
-    for call in calls:
-        plain = call.partition("<")[0].rpartition("::")[2]
-        names = [name for name in defined if name == plain or fnmatch.fnmatchcase(name, call)]
-        if not names:
-            listed = ", ".join(name for name in defined if name != "main") or "none"
-            raise RungError(f"{path} defines no host function {call} that takes pointers; it has {listed}.")
-        for name in names:
-            one = defined[name]
-            own = {word: value for word, value in given.items() if word in {p.name for p in one.parameters}}
-            called = call if name == plain else name
-            with adopt.budget(MOST_SECONDS) as left:
-                rung = _right(of, path, called, one, own, needs, left)
-            if rung is None:
-                bound, fixed = next(_ways(of, source, path, call, one, own))
-                told = {o.name for o in of.operands} | {*own.values()}
-                if p := next((p for p in one.parameters if adopt.unknown(of, p) and bound[p.name] not in told), None):
-                    raise RungError(f"{path}: what is {p.ctype} {p.name} of {call}? Say so, as in --with {p.name}=1.")
-                rung = LauncherRung(of, path, called, one, bound, [*fixed, *needs])
-            found.append(rung)
-    unknown = given.keys() - {p.name for rung in found for p in rung.parameters}
-    if unknown:
-        raise RungError(f"--with {min(unknown)}: no launcher has such a parameter.")
-    return found
-
-
-def found_right(of: Operation, path: Path, *, in_a_row: bool) -> LauncherRung | None:
-    """The host function that computes the operation by its launches, if a trial on small cases is right; the function
-    that launches most is tried first. Either those whose kernels do it together, or the others."""
-    source = read_text(path)
-    defined = {name: one for name, one in _defined(source, path).items() if name != "main" and "<<<" in one.text}
-    asked = [n for n, f in defined.items() if adopt.in_a_row(source, adopt.launches_in(f.text, {})) == in_a_row]
-    with adopt.budget(MOST_SECONDS) as left:
-        for name in sorted(asked, key=lambda name: -defined[name].text.count("<<<")):
-            with suppress(RungError):
-                if rung := _right(of, path, name, defined[name], {}, (), left):
-                    return rung
-    return None
-
-
-def _right(
-    of: Operation,
-    path: Path,
-    call: str,
-    function: _Function,
-    given: Mapping[str, str],
-    needs: Sequence[str],
-    left: Callable[[], float],
-) -> LauncherRung | None:
-    """A host function with what its parameters are, if a trial on small cases is right."""
-    from rung.rungs import adopt_trial  # it imports torch
-
-    held: LauncherRung | None = None
-    for bound, fixed in itertools.islice(_ways(of, read_text(path), path, call, function, given), MOST):
-        if left() <= 0:
-            break
-        rung = LauncherRung(of, path, call, function, bound, [*fixed, *needs])
-        rung.guessed = True
-        zeroed: list[str] = []
-        with suppress(RungError):
-            found = adopt_trial.cases_right(of, rung, dtype_named(rung.dtypes[0]), zeroed)
-            if found:
-                rung.header = replace(rung.header, zeroed=tuple(zeroed))
-                rung.right = None if adopt.told(of, function.parameters, adopt.Written(call), bound) else found[0]
-            if found and (found[1] is None or rung.right is None):
-                return rung
-            held = held or (rung if found else None)
-    return held
-
-
-def _ways(
-    of: Operation, source: str, path: Path, name: str, function: _Function, given: Mapping[str, str]
-) -> Iterator[tuple[Mapping[str, str | float], list[str]]]:
-    """What a host function's parameters may be, the likeliest first, with conditions."""
-    for bound, _ in adopt.binds(of, function.parameters, adopt.Written(name), path, name, given=given):
-        rows = adopt.alone(of, bound)
-        yield from ((bound, [*needs, *rows]) for needs in adopt.fixed(of, source, bound))
-
-
-class LauncherRung(Rung):
+class HostFunctionRung(Rung):
     """A host function of a `.cu` file that launches kernels."""
 
     kind = "launcher"
 
-    def __init__(
-        self,
-        of: Operation,
-        path: Path,
-        call: str,
-        function: _Function,
-        bind: Mapping[str, str | float],
-        needs: Sequence[str],
-    ) -> None:
-        self.parameters, self._function, self._call, self.bind = function.parameters, function, call, bind
-        self._source = read_text(path)
-        idea = f"{call} of {path.name}."
-        header = Header(idea, dtypes=tuple(adopt.dtypes(self.parameters)), needs=tuple(needs), align=1)
-        super().__init__(of, call, path, header)
-        numbers = {str(bind[p.name]): None for p in self.parameters if not p.pointer}
+    def __init__(self, of: Operation, path: Path, table: Mapping[str, Any]) -> None:
+        """`table` has the call (a function, with template arguments), bind, needs, and what holds of its header."""
+        self._source, self._call, self.bind = read_text(path), str(table["call"]), dict(table["bind"])
+        name = plain_name(self._call)
+        if (function := host_functions(self._source, path).get(name)) is None:
+            raise RungError(f"{path} defines no host function {name} that takes pointers.")
+        self.parameters, self._function = function.parameters, function
+        header = Header(
+            f"{self._call} of {path.name}.",
+            adopted=str(table.get("adopted", "")),
+            dtypes=tuple(formats_of(self.parameters)),
+            needs=tuple(table["needs"]),
+            zeroed=tuple(table.get("zeroed", ())),
+            align=1,
+        )
+        super().__init__(of, self._call, path, header)
+        numbers = {str(self.bind[p.name]): None for p in self.parameters if not p.pointer}
         self.operation = self.operation.with_numbers(numbers)
 
     @property
@@ -273,7 +189,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(path: Path, source: str, call: str, function: _Function) -> tempfile.TemporaryDirectory[str]:
+def _compiled(path: Path, source: str, call: str, function: HostFunction) -> tempfile.TemporaryDirectory[str]:
     """A folder with the program that calls a file's function; it is there as long as somebody holds it."""
     folder = tempfile.TemporaryDirectory(prefix="rung-launcher-")
     here = Path(folder.name)

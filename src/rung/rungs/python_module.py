@@ -40,6 +40,10 @@ class Facts:
     modules: Mapping[str, Imported] = field(default_factory=dict)  # of its own project that it imports
 
 
+class Unspoken(RungError):
+    """A Python file whose names do not say which function is called with what."""
+
+
 def read_facts(path: Path, operation: Operation | None = None, table: dict[str, Any] | None = None) -> Facts:
     """The metadata of the rung at `path`, read from its syntax tree so that listing imports nothing. Without a function
     run, the function that takes operands by name, or by a usual name, and returns the results is called; then only
@@ -75,7 +79,7 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
             why = f"is of {others[0]}; of Python rung judges Triton's kernels, and what launches them"
         elif any(isinstance(n, ast.FunctionDef) for n in tree.body) and not [*callables(tree)]:
             why = "has no function that launches its kernels"
-        raise RungError(f"{path} {why}; define run({least}).")
+        raise Unspoken(f"{path} {why}; define run({least}).")
     chosen = reached_from(tree, found.root)
     text, project = text_of(source, chosen), Project(path, chosen)
     formats = [dtype for word, dtype in _FORMATS.items() if word in text][:1]

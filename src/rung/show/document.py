@@ -52,7 +52,7 @@ _TOLD: tuple[str, ...] = ("reason", "cause", "case", "failure", "place", "relate
 
 def of_reports(
     code: int, reports: Sequence[Report], repeat: Callable[[Report], list[object]], device: str,
-    missed: Sequence[str] = (), notes: Sequence[str] = (), *, complete: bool = True,
+    missed: Sequence[str] = (), notes: Sequence[str] = (), *, complete: bool = True, **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """The reports as JSON: what is wrong, missed goals too, is apart from what was done."""
     found: list[dict[str, Any]] = []
@@ -60,10 +60,10 @@ def of_reports(
         facts = dict(r.failure)
         case = {"name": r.case, "values": facts.pop("dims", {}) | facts.pop("scalars", {})}
         case |= {"dtype": facts.pop("dtype", r.dtype), "without": facts.pop("without", [])}
-        more: dict[str, Any] = {"about": f"{r.rung} {r.dtype}", "case": case if r.case else {}, "evidence": facts}
+        facts_of: dict[str, Any] = {"about": f"{r.rung} {r.dtype}", "case": case if r.case else {}, "evidence": facts}
         if r.place:
-            more |= {"place": r.place, "related": r.related}
-        found.append(finding(r.cause or r.verdict, r.reason, repeat(r), **more))
+            facts_of |= {"place": r.place, "related": r.related}
+        found.append(finding(r.cause or r.verdict, r.reason, repeat(r), **facts_of))
     found += [finding("goal", line, repeat(reports[0])) for line in missed]
     rows = [{n: v for n, v in r.as_json().items() if n not in _TOLD} for r in reports]
-    return document("check", code, rows, found, notes, device=device, complete=complete)
+    return document("check", code, rows, found, notes, device=device, complete=complete, **more)

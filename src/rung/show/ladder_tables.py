@@ -6,8 +6,8 @@ from rung.results import current
 from rung.results.current import Figure, Figures, Ladder
 from rung.results.row import Row
 from rung.rungs import catalogue
-from rung.show import climb_chart, markdown, model_chart
-from rung.show.verb_tables import cases_left_out, verdict_line
+from rung.show import climb_chart, markdown, model_chart, verdicts
+from rung.show.verb_tables import cases_left_out
 
 CLIMBS = ("attention", "matmul", "layernorm")
 SHOWN_CLIMB = "attention"  # the README's picture: the fastest so far
@@ -153,7 +153,7 @@ def checked(found: Figures) -> str:
     some = sorted((r for r in every if r.operation == SHOWN and r.dtype == "f32"), key=lambda r: r.what)
     width = max((len(r.what) for r in some), default=0)
     lines = [
-        verdict_line(
+        verdicts.head(
             f"{r.what:{width}}", r.dtype, r.metrics["cases"], r.metrics.get("error_element", 0.0), r.verdict,
             cases_left_out(r.what, left_out) if (left_out := r.detail.get("left_out")) else "",
         )

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
-
-from rung.check.diagnosis import Diagnosis
-from rung.check.report import admitted_by, right_where
 
 if TYPE_CHECKING:
     from gpuless.compile.source import Unreached
@@ -69,13 +65,6 @@ def checked(reports: Iterable[Report]) -> Table:
     return Table(("rung", "dtype", "cases", "of bound", "verdict", "remark"), rows, ("cases", "of bound"))
 
 
-def verdict_line(name: str, dtype: str, cases: float, element: float, verdict: str, remark: str = "") -> str:
-    """One verdict of `rung check`; names and formats come padded to one width."""
-    error = f"{element:.3f} of bound" if verdict == "ok" else ""
-    count = f"{cases:>2.0f} case{'s' if cases != 1 else ''}" if cases else ""
-    return f"{name}  {dtype}  {count:8}  {error:14}  {verdict}  {remark}".rstrip()
-
-
 def remark(report: Report) -> str:
     """Where and why a rung failed, and further remarks on a verdict."""
     parts = [f"case {report.case!r}:"] if report.case else []
@@ -91,25 +80,6 @@ def remark(report: Report) -> str:
     if report.left_out and not report.reason:
         parts.append(cases_left_out(report.rung, report.left_out))
     return parts[0] + " " + "; ".join(parts[1:]) if report.case else "; ".join(parts)
-
-
-def failure_lines(report: Report) -> list[str]:
-    """The call that failed, the worst place with its neighbours, their pattern, what separates it from right calls."""
-    failure = report.failure
-    if not failure or report.verdict != "failed":
-        return []
-    facts = " ".join(f"{n}={v:g}" for n, v in {**failure["dims"], **failure["scalars"]}.items())
-    without = f", without {' and '.join(failure['without'])}" if failure["without"] else ""
-    lines = [f"at {facts}, {failure['dtype']}{without}"]
-    if failure["without"]:
-        lines.append(f"a kernel for calls with it alone has the header's line needs = {json.dumps(failure['without'])}")
-    if "map" in failure:
-        lines += Diagnosis.from_json(failure).lines()
-        if "admitted_by" in failure:
-            lines.append(admitted_by(failure["admitted_by"]))
-    if needs := failure.get("needs"):
-        lines.append(right_where(needs))
-    return lines
 
 
 def cases_left_out(rung: str, rules: Mapping[str, str]) -> str:

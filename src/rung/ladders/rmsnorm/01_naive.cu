@@ -10,7 +10,7 @@ kernel = "rmsnorm"
 grid   = "ceil_div(B * T, BLOCK)"
 block  = "BLOCK"
 [model]
-serves = { naive = 1, prompt = 4 }
+serves = { naive = 1, prompt = 3 }
 ---*/
 #include "rung.cuh"
 

@@ -15,7 +15,7 @@ kernel = "rmsnorm"
 grid   = "ceil_div(B * T, BLOCK // 32)"
 block  = "BLOCK"
 [model]
-serves = { prompt = 3 }
+serves = { prompt = 2 }
 ---*/
 #include "row_vectors.cuh"
 

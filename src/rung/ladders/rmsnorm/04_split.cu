@@ -15,7 +15,7 @@ kernel = "rmsnorm"
 grid   = "B * T"
 block  = "BLOCK"
 [model]
-serves = { prompt = 2 }
+serves = { prompt = 1 }
 ---*/
 #include "row_vectors.cuh"
 

@@ -10,7 +10,7 @@ kernel = "rmsnorm_residual"
 grid   = "ceil_div(B * T, BLOCK)"
 block  = "BLOCK"
 [model]
-serves = { prompt = 4 }
+serves = { prompt = 3 }
 ---*/
 #include "rung.cuh"
 

@@ -15,7 +15,7 @@ kernel = "rmsnorm_residual"
 grid   = "B * T"
 block  = "BLOCK"
 [model]
-serves = { prompt = 2 }
+serves = { prompt = 1 }
 ---*/
 #include "row_vectors.cuh"
 

@@ -1,6 +1,5 @@
 """Proposes what the parameters of a Python file's functions are, where their names leave that open: sizes of a shape,
-operands by position. As for CUDA files (adopt.py), each proposal is tried on small cases; the first right one is taken.
-"""
+operands by position. As for CUDA files (launches.py), each proposal is tried on small cases."""
 
 from __future__ import annotations
 
@@ -11,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpuless.base.files import read_text
 from gpuless.compile.source import Parameter
+from rung.adopt.host_text import Written
+from rung.adopt.operands import alone, binds, fixed
 from rung.errors import RungError
 from rung.operation import Operation
-from rung.rungs import adopt, python_module
-from rung.rungs.adopt import Proposal
-from rung.rungs.python_entry import callables, called, has_kernel, parameters, tensors_of
+from rung.rungs.python_entry import callables, has_kernel, parameters, tensors_of
 from rung.rungs.words import SCALARS, SHAPES, names_of
 
 MOST = 12  # proposals that are tried
@@ -26,36 +24,13 @@ _ONE_BLOCK, _SHAPE = re.compile(r"\w\[\(?1,\)?\]\("), re.compile(r"\.(?:shape|si
 _SIZE = re.compile(rf"{_WORDS}|num_\w+|n_\w+|\w+_(?:size|dim|len|rows|cols)")
 
 
-def adopted(of: Operation, path: Path) -> Proposal | None:
-    """How the file's function is called best; None if its names tell it."""
+def propose(of: Operation, source: str, path: Path) -> list[dict[str, Any]]:
+    """Calls of the file's functions that launch kernels, the likeliest first; none if it is not Python."""
     try:
-        python_module.read_facts(path, of)
-        return None
-    except RungError as told:
-        source = read_text(path)
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise told from None
-        tables = list(itertools.islice(_proposals(of, tree, source, path), MOST))
-        if not tables:
-            raise
-
-    def found() -> Proposal:
-        right, none, _ = adopt.try_proposals(of, path, tables)
-        if right is not None:
-            why = adopt.unsure(right, "NEEDS")
-            operands = {*of.scalars, *(o.name for o in of.operands)}
-            sizes = {*right["table"]["bind"].values()} - operands  # which are told apart at some shapes only
-            shapes = right["right"] if sizes or not right["right"] else None
-            return Proposal(right["table"], (why, *_lines([right["table"]])) if why else (), shapes)
-        return Proposal(tables[0], (none, *_lines(tables[: adopt.CANDIDATES])))
-
-    return adopt.kept_proposal(of, source, found)
-
-
-def _lines(tables: list[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(called(t["entry"], t["bind"], t["needs"]) for t in tables))
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return list(itertools.islice(_proposals(of, tree, source, path), MOST))
 
 
 def _proposals(of: Operation, tree: ast.Module, source: str, path: Path) -> Iterator[dict[str, Any]]:
@@ -74,22 +49,22 @@ def _of_function(
     with_results = [p for p in made if not _takes(of, taken, p)]
     text = ast.unparse(function)
     try:
-        binds = list(adopt.binds(of, (*taken, *with_results), adopt.Written(name), path, name, body=text))
+        ways = list(binds(of, (*taken, *with_results), Written(name), path, name, body=text))
     except RungError:
         return
     sizes = [p.name for p in taken if not p.pointer and p.ctype == "int"]
-    if binds and len(sizes) > len(of.dims):  # of more axes than there are: these are one
+    if ways and len(sizes) > len(of.dims):  # of more axes than there are: these are one
         of_axes = itertools.chain((of.dims[0], of.dims[-1]), itertools.repeat("1"))
-        binds.insert(0, (binds[0][0] | dict(zip(sizes, of_axes, strict=False)), binds[0][1]))
-    for bind, _ in binds:
+        ways.insert(0, (ways[0][0] | dict(zip(sizes, of_axes, strict=False)), ways[0][1]))
+    for bind, _ in ways:
         shapes = {name: name for name in parameters(function) if name in SHAPES}
         meant = {**{p.name: str(bind[p.name]) for p in taken}, **shapes}
-        fixed = adopt.fixed(of, source, meant)
+        rules = fixed(of, source, meant)
         counted = {} if _ONE_BLOCK.search(text) else meant  # which is for one row
         if not counted or not _SHAPE.search(text):  # what neither a size nor a shape counts is there once
-            alone = adopt.alone(of, counted)
-            fixed = [*([*needs, *alone] for needs in fixed if alone), *fixed]
-        yield from ({"entry": name, "bind": meant, "needs": needs} for needs in fixed)
+            rows = alone(of, counted)
+            rules = [*([*needs, *rows] for needs in rules if rows), *rules]
+        yield from ({"entry": name, "bind": meant, "needs": needs} for needs in rules)
 
 
 def _takes(of: Operation, taken: tuple[Parameter, ...], result: Parameter) -> bool:

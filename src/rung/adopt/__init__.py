@@ -1,0 +1,320 @@
+"""How a stranger's file becomes a rung: its own text proposes how kernels and functions are called, check judges each
+proposal at a small budget, and what was learned is kept beside the file's digest (rungs/learned.py)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuless.base.files import read_text
+from rung import progress
+from rung.adopt import host_calls, launches, names, python_calls
+from rung.adopt.host_text import Written
+from rung.dtypes import dtype
+from rung.errors import CompileError, RungError, Unjudged
+from rung.operation import Operation
+from rung.rungs import catalogue, learned
+from rung.rungs.base import Rung
+from rung.rungs.cuda import CudaRung, whole_text
+from rung.rungs.header import has_header, inline
+from rung.rungs.launcher import HostFunction
+from rung.rungs.learned import LearnedCall, LearnedFile
+
+if TYPE_CHECKING:
+    from rung.adopt.search import Budget, Outcome
+
+SECONDS = 5.0  # of CPU time for all searches of a file that lead to nothing
+MOST = 48  # proposals for a kernel
+SHOWN = 3  # that are shown, where none is right
+OPERATIONS = 3  # of those that names speak of, whose calls are tried
+
+
+def operation_of(path: Path, known: list[str]) -> str:
+    """The first operation that a file's names speak of and that it has a call for."""
+    source = read_text(path)
+    spoken = names.spoken_of(source, path, known)
+    if path.suffix == ".py" or has_header(source):
+        return spoken[0]
+    doubted: list[str] = []
+    for n, name in enumerate(spoken[:OPERATIONS]):
+        progress.stage(f"{path} may be {' or '.join(spoken[n:OPERATIONS])}; {name} is tried")
+        with suppress(RungError):
+            if any(not rung.doubts for rung in rungs_in_file(catalogue.operation(name), path)):
+                return name
+            doubted.append(name)
+    return (doubted or spoken)[0]
+
+
+def select(spec: str | None, file: Path | None = None) -> list[Rung]:
+    """As the catalogue's; a file that does not say how it is called is tried."""
+    try:
+        return catalogue.select(spec, file)
+    except catalogue.Unbound:
+        assert spec is not None and file is not None
+        return list(rungs_in_file(catalogue.operation(spec), file))
+
+
+def named(spec: str, file: Path | None) -> str | Rung:
+    """What a command's OP[/RUNG] and FILE name: of a file the first call that is confirmed."""
+    if file is None:
+        return spec
+    found = select(spec, file)
+    return next((rung for rung in found if not rung.doubts), found[0])
+
+
+def rungs_in_file(of: Operation, path: Path) -> tuple[Rung, ...]:
+    """The calls of a file, a rung each: those that it says, or those that were found out."""
+    try:
+        return catalogue.rungs_in_file(of, path)
+    except catalogue.Unbound as unbound:
+        source = catalogue.text_of(path)
+        triton = path.suffix == ".py"
+        found = _python(of, source, path, unbound) if triton else _Kernels(of, source, path).learn()
+        learned.write(of, source, found)
+        return catalogue.rungs_in_file(of, path)
+
+
+def rung_from_file(of: Operation, path: Path, name: str = "") -> Rung:
+    found = rungs_in_file(of, path)
+    return next((rung for rung in found if rung.name == name), found[0])
+
+
+def others_in_file(of: Operation, path: Path) -> Mapping[str, str]:
+    """The kernels of a file that no call of it reaches, and why they are not judged."""
+    found = learned.read(of, catalogue.text_of(path)) if path.suffix != ".py" else None
+    return found.others if found else {}
+
+
+def of_kernel(of: Operation, path: Path, kernel: str, launch: str = "") -> list[Rung]:
+    """One kernel of a file, with the launch that the file makes or that the user gives, as
+    'grid=ceil_div(N, 256), block=256, shared=0'."""
+    source = whole_text(path)
+    call = _Kernels(of, source, path).one(kernel, launch)
+    return [_with_asked(of, path, source, [call])[0]]
+
+
+def of_functions(of: Operation, path: Path, patterns: Sequence[str], words: Sequence[str]) -> list[Rung]:
+    """Host functions of a file that a user names."""
+    source = whole_text(path)
+    calls = []
+    for name, function, tables in host_calls.asked(of, source, path, patterns, words):
+        call = _of_function(of, path, name, function, tables, _budget())
+        if call.doubts:
+            host_calls.require_known(of, path, name, function, tables[0])
+        calls.append(LearnedCall(call.name, "host", call.kernels, call.table, asked=True))
+    return _with_asked(of, path, source, calls)
+
+
+def _with_asked(of: Operation, path: Path, source: str, calls: Sequence[LearnedCall]) -> list[Rung]:
+    """The calls that a user asks for, stored beside what is known: other processes find them by name."""
+    known = learned.read(of, source) or LearnedFile([], {})
+    kept = [call for call in known.calls if not (call.asked and call.name in {one.name for one in calls})]
+    learned.write(of, source, LearnedFile([*kept, *calls], known.others))
+    return [catalogue.rung_of_call(of, path, call, alone=False) for call in calls]
+
+
+def _budget() -> Budget:
+    from rung.adopt.search import Budget  # it imports torch: a copy of this process has it
+
+    return Budget(SECONDS)
+
+
+def _python(of: Operation, source: str, path: Path, unbound: catalogue.Unbound) -> LearnedFile:
+    tables = python_calls.propose(of, source, path)
+    if not tables:
+        raise unbound
+    found = _budget().search(of, path, "python", tables)
+    table, doubts = _concluded(tables, found, "NEEDS")
+    call = LearnedCall(tables[0]["entry"], "python", (), table, doubts, failure=found.failure)
+    return LearnedFile([call], {})
+
+
+def _concluded(tables: Sequence[Mapping[str, Any]], found: Outcome, key: str) -> tuple[dict[str, Any], list[str]]:
+    """The table that is used, and why it is no ground for a verdict."""
+    table = {**(found.table or tables[0])}
+    if found.table is None:
+        return table, [found.why, *_lines(tables)]
+    if not found.needs:
+        return table, []
+    rules = dict.fromkeys([*table.get("needs", []), *found.needs])
+    why = f"it is only right where {' and '.join(found.needs)}: if it is for such sizes, it needs the line {key} = "
+    return table, [why + json.dumps([*rules]), *_lines([table])]
+
+
+def _lines(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The likeliest calls, a line each: what differs between them."""
+    lines = []
+    for table in tables:
+        parts = (
+            {**table["launch"][0], **({"bind": table["bind"]} if "bind" in table else {})}
+            if "launch" in table
+            else table
+        )
+        lines.append(", ".join(f"{name} = {inline(value)}" for name, value in parts.items() if name != "adopted"))
+    return list(dict.fromkeys(lines))[:SHOWN]
+
+
+def _of_function(
+    of: Operation, path: Path, name: str, function: HostFunction, tables: Sequence[Mapping[str, Any]],
+    budget: Budget,
+) -> LearnedCall:  # fmt: skip
+    found = budget.search(of, path, "host", tables, own=True)
+    table, doubts = _concluded(tables, found, "needs")
+    return LearnedCall(name, "host", host_calls.kernels_of(function), table, doubts, found.fault, found.failure)
+
+
+class _Kernels:
+    """The kernels of a `.cu` file without a header, each alone or with those that a host function launches with it."""
+
+    def __init__(self, of: Operation, source: str, path: Path) -> None:
+        self.of, self.source, self.path = of, source, path
+        self.budget: Budget | None = None
+        self.calls: list[LearnedCall] = []
+        self.others: dict[str, str] = {}
+
+    def learn(self) -> LearnedFile:
+        text = launches.propose(self.of, self.source, self.path)
+        functions = host_calls.launching(self.source, self.path)
+        done = {kernel for row in text.in_a_row for kernel in self._in_a_row(row, functions)}
+        own = self._of_the_operation([kernel for kernel in text.proposals if kernel not in done])
+        if text.launched & {*own, *done}:
+            for kernel in [kernel for kernel in own if kernel not in text.launched]:
+                self.others[kernel] = f"nothing in the file launches it; --kernel {kernel} judges it"
+                own.remove(kernel)
+        for kernel in own:
+            self.calls.append(self._of_kernel(kernel, list(itertools.islice(text.proposals[kernel], MOST)), functions))
+        if (
+            len(self.calls) > 1
+        ):  # a kernel that is not the operation's has no right call, and says nothing of the others
+            parts = {kernel for row in text.in_a_row for kernel in row} - done
+            for call in [call for call in self.calls if call.doubts and not call.fault and parts & {*call.kernels}]:
+                if any(not other.doubts for other in self.calls):
+                    self.calls.remove(call)
+                    self.others[call.name] = call.doubts[0]
+        self.others |= {kernel: _why(error, self.path) for kernel, error in text.failures.items() if kernel not in done}
+        if not self.calls:
+            raise self._none(text)
+        return LearnedFile(self.calls, self.others)
+
+    def one(self, kernel: str, launch: str) -> LearnedCall:
+        given = _given(self.path, kernel, launch) if launch else None
+        text = launches.propose(self.of, self.source, self.path, given)
+        if kernel not in text.proposals:
+            if kernel in text.failures:
+                raise text.failures[kernel]
+            listed = ", ".join([*text.proposals, *text.failures])
+            raise RungError(f"{self.path} has no kernel {kernel}; it has {listed}.")
+        call = self._of_kernel(kernel, list(itertools.islice(text.proposals[kernel], MOST)), {})
+        name = f"{kernel}<<<{launch}>>>" if launch else kernel
+        return LearnedCall(**{**vars(call), "name": name, "asked": True})
+
+    def _of_the_operation(self, kernels: list[str]) -> list[str]:
+        """Without those whose names speak of other operations only, if names of others do not."""
+        known = [*catalogue.operations()]
+        spoken = {kernel: names.in_text(kernel, known) for kernel in kernels}
+        foreign = {kernel: said for kernel, said in spoken.items() if said and self.of.name not in said}
+        if len(foreign) == len(kernels):
+            return kernels
+        self.others |= {kernel: f"its name speaks of {next(iter(said))}" for kernel, said in foreign.items()}
+        return [kernel for kernel in kernels if kernel not in foreign]
+
+    def _in_a_row(self, row: list[str], functions: Mapping[str, HostFunction]) -> list[str]:
+        """The kernels of a host function that does it with several, if that is right."""
+        for name, function in functions.items():
+            if host_calls.kernels_of(function) == row and (call := self._function(name, function)):
+                self.calls.append(call)
+                return row
+        return []
+
+    def _function(self, name: str, function: HostFunction) -> LearnedCall | None:
+        with suppress(RungError):
+            proposals = host_calls.propose(self.of, self.source, self.path, name, function)
+            if tables := list(itertools.islice(proposals, host_calls.MOST)):
+                self.budget = self.budget or _budget()
+                call = _of_function(self.of, self.path, name, function, tables, self.budget)
+                return call if not call.doubts or call.fault else None
+        return None
+
+    def _of_kernel(
+        self, kernel: str, every: list[launches.Proposal], functions: Mapping[str, HostFunction]
+    ) -> LearnedCall:
+        """What a kernel's call is: as the text says it, or as trials confirm; else what the likeliest one gives."""
+        bindable = [one for one in every if self._compiles(one.table, only_bound=True)] or every
+        first = bindable[0]
+        chosen = [{**one.table, "adopted": "trial"} for one in bindable]
+        chosen = self._compiling(chosen)
+        if not chosen:  # the compiler's own words are the reason, where the file says which instance is meant
+            values = launches.says_values(self.source, kernel)
+            table = {**first.table, "adopted": "text" if values else "trial"}
+            unsaid = launches.values_unsaid(self.source, kernel)
+            doubts = [] if values or not unsaid else [f"{unsaid}, and the usual ones do not compile", *_lines([table])]
+            return LearnedCall(kernel, "kernel", (kernel,), table, doubts)
+        self.budget = self.budget or _budget()
+        tables = chosen[:1] if first.sure else chosen
+        found = self.budget.search(self.of, self.path, "kernel", tables, own=first.own)
+        if found.table is None and (function := self._host_of(kernel, functions)):
+            return function
+        table, doubts = _concluded(tables, found, "needs")
+        if first.sure and not found.needs:  # as the file says it: what is wrong is the kernel's
+            table, doubts = {**table, "adopted": "text"}, []
+        return LearnedCall(kernel, "kernel", (kernel,), table, doubts, found.fault, found.failure | {"own": first.own})
+
+    def _host_of(self, kernel: str, functions: Mapping[str, HostFunction]) -> LearnedCall | None:
+        for name, function in functions.items():
+            if host_calls.kernels_of(function) == [kernel] and (call := self._function(name, function)):
+                return call
+        return None
+
+    def _compiling(self, tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those whose instances of the kernel compile, as far as one shows it."""
+        left = tables
+        instances = {table["launch"][0]["kernel"]: table for table in reversed(tables)}
+        for instance, table in reversed(instances.items()):
+            progress.doing(f"{instance} is compiled")
+            if self._compiles(table):
+                break
+            left = [one for one in left if one["launch"][0]["kernel"] != instance]
+        return left
+
+    def _compiles(self, table: dict[str, Any], *, only_bound: bool = False) -> bool:
+        """Whether compilers take the file; torch is not imported. Or only whether the parameters can be bound."""
+        try:
+            rung = CudaRung(self.of, self.path, table)
+            given = self.of.complete(self.of.cases[0].values), dtype(rung.dtypes[0])
+            rung.require_bindable(*given) if only_bound else rung.require_compiled(*given, ("sm_90",))
+        except RungError as error:
+            return not only_bound and not isinstance(error, CompileError)  # else the proposal does not suit the file
+        return True
+
+    def _none(self, text: launches.OfKernels) -> RungError:
+        failures = list(text.failures.values())
+        if failures and text.in_a_row:
+            row = ", ".join(text.in_a_row[0])
+            return Unjudged(
+                f"{failures[0]} If {row} run one after another, write a header with a [[launch]] for each "
+                "(docs/header.md)."
+            )
+        return failures[0] if failures else Unjudged(f"{self.path}: no kernel has the operands of {self.of.name}.")
+
+
+def _why(error: RungError, path: Path) -> str:
+    return str(error).removeprefix(f"{path}: ").removeprefix(f"{path} has no header, and none can be proposed: ")
+
+
+def _given(path: Path, kernel: str, launch: str) -> Written:
+    """'grid=ceil_div(N, 256), block=(32, 8), shared=0' as a launch of the kernel."""
+    parts: dict[str, str] = {}
+    from rung.adopt.host_text import split
+
+    for part in split(launch):
+        name, equals, value = part.partition("=")
+        if not equals or name.strip() not in ("grid", "block", "shared"):
+            raise RungError(f"--launch {part!r}: write 'grid=ceil_div(N, 256), block=256, shared=0', as in a header.")
+        parts[name.strip()] = f"dim3{value.strip()}" if value.strip().startswith("(") else value.strip()
+    if not {"grid", "block"} <= {*parts}:
+        raise RungError("--launch needs grid and block, as in 'grid=ceil_div(N, 256), block=256'.")
+    return Written(kernel, grid=parts["grid"], block=parts["block"], shared=parts.get("shared", ""), given=True)

@@ -1,0 +1,82 @@
+"""What is judged is named: each kernel of a file has its own verdict, and no right sibling stands in for a wrong one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulation import needs_compiler
+
+PLAIN = """__global__ void relu_plain(const float* x, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = x[i] < 0 ? 0.f : x[i];
+}
+"""
+FAST = PLAIN.replace("relu_plain", "relu_fast").replace("0.f : x[i]", "1.f : 2 * x[i]")
+MAIN = """int main() { float *d_x, *d_out; int n = 1000;
+    relu_plain<<<(n + 255) / 256, 256>>>(d_x, d_out, n);
+    relu_fast<<<(n + 255) / 256, 256>>>(d_x, d_out, n);
+}
+"""
+SIBLING = "__global__ void gelu_approximate(const float* x, float* out, int n) { out[0] = n; }\n"
+
+
+def checked(path: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    command = [sys.executable, "-m", "rung", "check", "relu", str(path), "--device", "emulator", "--json", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.returncode, json.loads(done.stdout)
+
+
+@needs_compiler
+def test_each_kernel_has_its_own_verdict_and_the_files_is_the_worst(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(PLAIN + FAST + SIBLING + MAIN)
+    code, told = checked(path, "--quick")
+    verdicts = {one["kernel"]: one["verdict"] for one in told["kernels"]}
+    assert verdicts == {"relu_plain": "ok", "relu_fast": "failed", "gelu_approximate": "not judged"}
+    assert code == 1 and all(one.get("reason") for one in told["kernels"] if one["verdict"] == "not judged")
+
+
+@needs_compiler
+@pytest.mark.parametrize(("kernel", "expected"), [("relu_plain", 0), ("relu_fast", 1)])
+def test_a_user_names_a_kernel_and_its_launch(kernel: str, expected: int, tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(PLAIN + FAST + MAIN)
+    given = ("--kernel", kernel, "--launch", "grid=ceil_div(N, 128), block=128", "--quick")
+    code, told = checked(path, *given)
+    assert code == expected and [r["kernels"] for r in told["results"]] == [[kernel]]
+
+
+@needs_compiler
+def test_the_header_that_was_proposed_gives_the_same_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(PLAIN.replace("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x").replace("if (i < n)", "for (; i < n; i += 64)"))
+    bare = checked(path)
+    subprocess.run([sys.executable, "-m", "rung", "adopt", "relu", str(path)], check=True, capture_output=True)
+    written = checked(path)
+    assert path.read_text().startswith("/*---")
+    facts = [(code, [(r["verdict"], r["cases"]) for r in told["results"]]) for code, told in (bare, written)]
+    assert facts[0] == facts[1] and facts[0][0] == 0
+
+
+@needs_compiler
+def test_a_header_that_asks_who_runs_it_is_no_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    launch = '[[launch]]\nkernel = "{}"\ngrid = "ceil_div(N, 256)"\nblock = 256\nwhen = "{}"\n'
+    head = '/*---\nidea = "x"\n[bind]\nn = "N"\n' + launch.format("relu_plain", "emulated")
+    path.write_text(head + launch.format("relu_fast", "1 - emulated") + "---*/\n" + PLAIN + FAST)
+    assert checked(path, "--quick")[0] == 3
+
+
+@needs_compiler
+def test_editors_read_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(PLAIN.replace("if (i < n) ", "") + MAIN.replace("    relu_fast<<<(n + 255) / 256, 256>>>(d_x, d_out, n);\n", ""))
+    command = [sys.executable, "-m", "rung", "check", "relu", str(path), "--device", "emulator", "--format", "gcc"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout.startswith(f"{path}:3: error: "), done.stdout + done.stderr
