@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from emulation import needs_compiler, orders, run
-from gpuless import EmulatorFault, Session
+from gpuless import EmulatorFault
+from gpuless.session import Session
 
 pytestmark = needs_compiler
 ORDERS = list(orders())

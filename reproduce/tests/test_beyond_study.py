@@ -165,7 +165,7 @@ def test_ranks_cuda_and_one_core_share_a_chart_and_forecasts_are_marked() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("problem", [None, "mpi4py is not installed; `pip install 'rung[mpi]'` brings it."])
+@pytest.mark.parametrize("problem", [None, "mpi4py is not installed; `pip install 'rung-reproduce[mpi]'` brings it."])
 def test_ranks_are_measured_over_mpi_and_over_gloo_where_there_is_none(
     problem: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

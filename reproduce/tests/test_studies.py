@@ -380,3 +380,18 @@ def test_a_sum_in_16_bits_stops_growing_and_an_exponential_overflows() -> None:
 def test_the_lectures_tiles_on_its_gpu_are_one_wave_and_two() -> None:
     found = waves.limited(FakeRunner(lambda name, values, dtype: 50.0 * (1 + (values["T"] > 1792))))
     assert [(row[1], row[2], float(row[3])) for row in found.rows] == [(98, 1, 50.0), (120, 2, 100.0)]
+
+
+def test_the_summary_of_a_pass_has_its_kernels_copies_and_calls_by_time() -> None:
+    from rung.profile.trace import Breakdown, Share, Total
+    from rung_reproduce.studies import summary
+
+    base = Breakdown(
+        "cuda", 3, 0.2, 0.0, [Share("matmul", 49, 0.06, 0.06), Share("query_key", 12, 0.14, 0.14)],
+        [Total("HtoD", 3, 1e-6)], [Total("cudaLaunchKernel", 90, 3e-4), Total("cudaMemcpyAsync", 3, 1e-3)],
+    )  # fmt: skip
+    found = summary.report({summary.STEPS[0]: base, summary.STEPS[3]: base})
+    assert found.rows == [("query_key", "12", "140.000", "70.0"), ("matmul", "49", "60.000", "30.0")]
+    assert found.finding.startswith("query_key takes most of 200 ms")
+    assert [row[0] for row in found.more["calls"].rows] == ["cudaMemcpyAsync", "cudaLaunchKernel"]
+    assert set(found.more) == {"copies", "calls", "cuBLAS"} and found.more["cuBLAS"].rows == found.rows

@@ -6,8 +6,11 @@ torch is never imported here: its arrays bring it.
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
+
+import numpy as np
 
 Array = Any  # numpy.ndarray or torch.Tensor
 NEGATIVE_INFINITY = float("-inf")
@@ -20,12 +23,15 @@ def namespace(array: Array) -> Any:
 
 def to_float64(array: Array) -> Array:
     xp = namespace(array)
+    if xp is np:
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            return np.asarray(array, dtype=np.float64)
     return xp.asarray(array, dtype=xp.float64)
 
 
 def to_host(array: Array) -> Any:
     """As a numpy array; what numpy has no format for as float64."""
-    if namespace(array).__name__ == "numpy":
+    if namespace(array) is np:
         return array
     array = array.detach().cpu()
     return (array.double() if str(array.dtype).endswith("bfloat16") else array).numpy()
@@ -66,3 +72,17 @@ def variance(x: Array) -> Array:
     """The mean squared distance from the mean, along the last axis."""
     xp = namespace(x)
     return xp.mean(xp.square(x - xp.mean(x, axis=-1, keepdims=True)), axis=-1)
+
+
+def sigmoid(x: Array) -> Array:
+    return 1.0 / (1.0 + namespace(x).exp(-x))
+
+
+def gelu(x: Array) -> Array:
+    """GPT-2's, by tanh."""
+    return 0.5 * x * (1.0 + namespace(x).tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def rms_factor(x: Array, eps: float) -> Array:
+    """1 over the root of the mean square of the last axis."""
+    return (namespace(x).mean(x * x, axis=-1, keepdims=True) + eps) ** -0.5

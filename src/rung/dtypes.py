@@ -39,6 +39,9 @@ DTYPES = {
     )
 }
 
+# Sums of 16-bit numbers that are stored in 32 bits.
+SUMS = Dtype("sums of 16 bits", "f32", "float", "", 1e-5, 1e-3, 1e-4)
+
 # Formats of a product that differ from its rung's dtype: eight bits, or the rung's own with two zeros in every four
 # weights. Tensor cores have other rates for these.
 PRODUCTS = ("i8", "e4m3", "2:4")

@@ -59,7 +59,7 @@ class Operand:
     below: str | int | None = None
     make: Callable[[Values, torch.Generator], torch.Tensor] | None = None
     view_of: str | None = None
-    view: Callable[[torch.Tensor, Values], torch.Tensor] | None = None
+    view: Callable[[Any, Values], Any] | None = None
     copy_of: str | None = None
     follows: Callable[[Tensors, Values], torch.Tensor] | None = None
     changed: Callable[[Tensors, Values], torch.Tensor] | None = None
@@ -150,7 +150,7 @@ class Operation:
     summary: str
     dims: tuple[str, ...]
     operands: tuple[Operand, ...]
-    reference: Callable[[Tensors, Values], Tensors]
+    reference: Callable[[Any, Values], Any]  # of operands in float64, of numpy or torch (arrays.py)
     cost: Callable[[Values, int], Cost]
     cases: tuple[Case, ...]
     shapes: dict[str, Values]

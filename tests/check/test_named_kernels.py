@@ -26,8 +26,18 @@ MAIN = """int main() { float *d_x, *d_out; int n = 1000;
 SIBLING = "__global__ void gelu_approximate(const float* x, float* out, int n) { out[0] = n; }\n"
 
 
-def checked(path: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, "-m", "rung", "check", "relu", str(path), "--device", "emulator", "--json", *words]
+ONE_ROW = """__global__ void softmax_kernel(const float* input, float* output, int N) {
+    float most = -INFINITY, sum = 0.0f;
+    for (int i = 0; i < N; ++i) most = fmaxf(most, input[i]);
+    for (int i = 0; i < N; ++i) sum += expf(input[i] - most);
+    for (int i = threadIdx.x; i < N; i += blockDim.x) output[i] = expf(input[i] - most) / sum;
+}
+void solve(const float* input, float* output, int N) { softmax_kernel<<<1, 256>>>(input, output, N); }
+"""
+
+
+def checked(path: Path, *words: str, operation: str = "relu") -> tuple[int, dict[str, Any]]:
+    command = [sys.executable, "-m", "rung", "check", operation, str(path), "--device", "emulator", "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.returncode, json.loads(done.stdout)
 
@@ -55,10 +65,10 @@ def test_a_user_names_a_kernel_and_its_launch(kernel: str, expected: int, tmp_pa
 @needs_compiler
 def test_the_header_that_was_proposed_gives_the_same_verdict(tmp_path: Path) -> None:
     path = tmp_path / "own.cu"
-    path.write_text(PLAIN.replace("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x").replace("if (i < n)", "for (; i < n; i += 64)"))
-    bare = checked(path)
-    subprocess.run([sys.executable, "-m", "rung", "adopt", "relu", str(path)], check=True, capture_output=True)
-    written = checked(path)
+    path.write_text(ONE_ROW)
+    bare = checked(path, operation="softmax")
+    subprocess.run([sys.executable, "-m", "rung", "adopt", "softmax", str(path)], check=True, capture_output=True)
+    written = checked(path, operation="softmax")
     assert path.read_text().startswith("/*---")
     facts = [(code, [(r["verdict"], r["cases"]) for r in told["results"]]) for code, told in (bare, written)]
     assert facts[0] == facts[1] and facts[0][0] == 0

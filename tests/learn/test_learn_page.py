@@ -1,6 +1,8 @@
 """`rung learn --web` in a real browser: an exercise is read, predicted, filled, run and seen, by keyboard, at three widths."""
 
 import json
+import socket
+import struct
 import threading
 import time
 import urllib.error
@@ -50,7 +52,7 @@ def opened(page: browser.Page, served: str, name: str) -> None:
 
 
 def ran(page: browser.Page, text: str) -> str:
-    page.value(f"write({json.dumps(text)}); delete at('verdict').dataset.state; run()")
+    page.value(f"write({json.dumps(text)}); delete at('verdict').dataset.state; void run()")
     waits(page, "at('verdict').dataset.state !== undefined && !at('run').disabled")
     return str(page.value("at('verdict').dataset.state"))
 
@@ -80,6 +82,50 @@ def test_the_chapter_on_copies_draws_events_without_the_exercise_s_answer() -> N
 def test_a_wrong_prediction_does_not_show_the_count(served: str) -> None:
     assert "drawn" not in graded(served, "predict_banks", {"BLANK_1": "1"})
     assert "drawn" in graded(served, "predict_banks", {})
+
+
+def test_list_task_and_editor_need_no_run(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web.grading, "grade", None)
+    monkeypatch.setattr(web, "picture", None)
+    for path in ("/", "/course", "/exercise/1", "/solution/1"):
+        with urllib.request.urlopen(served + path) as answer:
+            assert answer.status == 200
+    with urllib.request.urlopen(served + "/exercise/1") as answer:
+        found = json.loads(answer.read())
+    assert found["text"] == by_name("index").source and found["theory"] and "about" not in found
+
+
+def test_a_tab_that_is_closed_leaves_no_traceback(served: str, capfd: pytest.CaptureFixture[str]) -> None:
+    host, port = served.removeprefix("http://").split(":")
+    for _ in range(3):
+        with socket.create_connection((host, int(port))) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset when closed
+            connection.sendall(f"GET /theory/1 HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    with urllib.request.urlopen(served + "/theory/1") as answer:  # after those before: one is drawn at a time
+        assert answer.status == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["/course", "/exercise/2", "/theory/1"])
+def test_another_host_s_name_is_refused_before_work(served: str, path: str, tmp_path: Path) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(served + path, headers={"Host": "example.org"}))
+    assert refused.value.code == 403 and not list((tmp_path / "files").iterdir())
+
+
+@in_a_browser
+def test_wrong_numbers_are_a_picture_and_a_click_marks_a_line(page: browser.Page, served: str) -> None:
+    page.size(1280, 900)
+    opened(page, served, "matmul_tile")
+    exercise = by_name("matmul_tile")
+    assert ran(page, exercise.filled({**exercise.solution, "BLANK_1": "m < T && c < C"})) == "wrong"
+    assert page.value("document.querySelectorAll('.wrong td').length") == 24
+    assert page.value("document.querySelectorAll('.wrong rect').length") > 24
+    opened(page, served, "bug_tree")
+    page.value("here(view.state.doc.line(14))")
+    assert page.value("text().split('\\n')[13].endsWith('  // here')")
+    page.value("here(view.state.doc.line(14))")
+    assert page.value("text()") == by_name("bug_tree").source
 
 
 @in_a_browser
@@ -116,7 +162,7 @@ def test_a_prediction_a_miss_and_a_solution_are_seen_beside_each_other(page: bro
     assert ran(page, exercise.solved) == "solved"
     assert time.monotonic() - began < 10 * SECONDS
     assert page.value("document.querySelectorAll('#drawings .pair > section').length") == 2
-    assert "★★☆" in page.value("at('chapters').textContent")
+    assert "★★★" in page.value("at('chapters').textContent")
     assert (tmp_path / "files" / exercise.file).read_text() == exercise.solved
 
 

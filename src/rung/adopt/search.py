@@ -38,6 +38,7 @@ TILES = (32, 64, 128)
 CONFIRMING = 1.5  # CPU seconds for further cases
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other call is tried
 IDLE, TICK = 4, 0.5  # times the limit on CPU time, for a process that waits; seconds between two looks at the clock
+LIKELIEST = "likeliest"  # what the first proposal gave, while others are tried
 Table = Mapping[str, Any]
 
 
@@ -65,7 +66,7 @@ class Budget:
         file itself makes."""
         if gpuless.available() is None:
             gpuless.compiled()  # once for a machine; it is not the file's time
-        outcome, begun, first, spent = Outcome(), 0, 0, 0.0
+        outcome, likeliest, begun, first, spent = Outcome(), Outcome(), 0, 0, 0.0
         began, seconds = time.monotonic(), self.left
         method = "fork" if threading.active_count() == 1 else "spawn"
         every = len([*order(len(tables))])
@@ -82,6 +83,8 @@ class Budget:
                     if isinstance(answer, list):
                         begun, used = int(answer[0]), max(used, answer[1])
                         progress.doing(f"call {begun + 1} of {every} is tried")
+                    elif answer["why"] == LIKELIEST:
+                        likeliest = Outcome(**answer)
                     else:
                         outcome = Outcome(**answer)
                         begun = begun if outcome.why else every  # with a reason, others are still tried
@@ -94,10 +97,9 @@ class Budget:
         if outcome.table is not None:
             return dataclasses.replace(outcome, why="")
         self.left -= spent
-        if not outcome.why:
-            tried = min(max(begun, 0) + 1, len(tables))
-            outcome.why = f"{tried} of {len(tables)} calls were tried, and none gave the right result"
-        return outcome
+        tried = min(max(begun, 0) + 1, len(tables))
+        why = f"{tried} of {len(tables)} calls were tried, and none gave the right result"
+        return dataclasses.replace(likeliest, why=why)
 
 
 def _cpu(pid: int | None) -> float:
@@ -140,6 +142,7 @@ class Search:
         self.best: Outcome | None = None  # right at some shapes: another may be right at all
         self.most = 0  # shapes at which it is
         self.likeliest = Outcome()
+        self.first_fault: dict[str, Any] = {}  # of the likeliest, at plain sizes
 
     def run(self, first: int) -> Outcome:
         endless = 0
@@ -190,9 +193,11 @@ class Search:
     def _of_the_likeliest(self, attempt: _Attempt, tile: int) -> None:
         """A fault of the file's own launch counts if sizes that are whole tiles have it as well."""
         if not tile:
-            self.likeliest = Outcome(fault=attempt.fault if self.own else {}, failure=attempt.failure)
-        elif attempt.fault.get("kind") != self.likeliest.fault.get("kind"):
-            self.likeliest.fault = {}
+            self.first_fault = attempt.fault if self.own else {}
+            self.likeliest = Outcome(failure=attempt.failure)
+        elif self.first_fault and attempt.fault.get("kind") == self.first_fault["kind"]:
+            self.likeliest.fault = self.first_fault
+        self.tell(dataclasses.asdict(dataclasses.replace(self.likeliest, why=LIKELIEST)))
 
 
 class _Attempt:

@@ -63,13 +63,17 @@ class Diagnosis:
 
     def lines(self) -> list[str]:
         """As the terminal shows it."""
-        shape = " x ".join(map(str, self.shape))
-        lines = [f"{self.wrong:,} of the {math.prod(self.shape):,} elements of {self.output} ({shape}) are wrong:"]
+        shape, total = " x ".join(map(str, self.shape)), math.prod(self.shape)
+        every = self.wrong == total
+        many = f"all {total:,} elements" if every else f"{self.wrong:,} of the {total:,} elements"
+        lines = [
+            f"{many} of {self.output} ({shape}) are wrong{':' if len(self.elements) == self.wrong else ', such as'}"
+        ]
         for one in self.elements:
             got = "never written" if one["got"] is None else f"{one['got']:.6g}"
             place = f"{self.output}[{', '.join(map(str, one['index']))}]" if self.shape else self.output
             lines.append(f"  {place}  expected {one['expected']:<12.6g} got {got}")
-        if math.prod(self.shape) > 1:
+        if not every:
             lines += ["  which are wrong (#), right (.), some of several (+):", *(f"  {t}" for t in self.map.lines())]
         return [*lines, *self.sentences]
 

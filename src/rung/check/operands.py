@@ -11,12 +11,9 @@ import torch
 
 from rung.check.compare import Deviation, Measured
 from rung.check.guarded_memory import POISONS, Block, fill
-from rung.dtypes import Dtype
+from rung.dtypes import SUMS, Dtype
 from rung.errors import RungError
 from rung.operation import Case, Operation, Tensors, Values
-
-# Sums of 16-bit numbers that are stored in 32 bits.
-SUMS = Dtype("sums of 16 bits", "f32", "float", "", 1e-5, 1e-3, 1e-4)
 
 Empty = Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
 
@@ -173,23 +170,25 @@ class Operands:
         return self.operation.viewed(self._own, self.names, self.values) if self._own else self.tensors
 
     def _computed(self, calls: int) -> Tensors:
-        exact = {}
-        tensors = self._originals()
-        for name in self.names:
-            if self.operation.operand(name).role != "out":
-                tensor = tensors[name]
-                exact[name] = tensor.double() if tensor.is_floating_point() else tensor.long()
-        found = self.operation.reference(exact, self.values)
+        exact = self.in_float64()
+        found: Tensors = self.operation.reference(exact, self.values)
         changed = [n for n in found if n in exact]
         for _ in range(calls - 1 if changed else 0):
             found = self.operation.reference({**exact, **{n: found[n] for n in changed}}, self.values)
         return found
 
+    def in_float64(self) -> Tensors:
+        """The inputs, as the reference takes them."""
+        tensors = self._originals()
+        given = {n: tensors[n] for n in self.names if self.operation.operand(n).role != "out"}
+        return {n: t.double() if t.is_floating_point() else t.long() for n, t in given.items()}
+
     def _rounded_at_each_step(self) -> Tensors:
         """The outputs as the formula gives them in the number format itself; empty if torch cannot."""
         given = {n: t for n, t in self._originals().items() if t.device.type != "meta"}
         try:
-            return self.operation.reference(given, self.values)
+            rounded: Tensors = self.operation.reference(given, self.values)
+            return rounded
         except (RuntimeError, KeyError):
             return {}
 

@@ -13,9 +13,11 @@ import torch
 
 from gpuless import EmulatorFault
 from gpuless.counts.coverage import Coverage
+from rung.arrays import to_host
 from rung.check.compare import Deviation, Measured
 from rung.check.diagnosis import index_names
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
+from rung.check.likeness import alternatives
 from rung.check.operands import Operands
 from rung.check.report import ADMITS, SLOW, CheckRequest, Failure, Report, admitted_by
 from rung.check.runner import STALLS, Binding, LocalRunner, Order, blamed
@@ -395,15 +397,20 @@ class Trial:
         if not deviation.ok:
             self.integers_differ = deviation.integers
             measured = next((m for m in self.operands.last if m.name == deviation.name), None)
-            found = measured and measured.diagnosis(infinite=self.operands.infinite, axes=self._axes(measured))
+            found = measured and measured.diagnosis(infinite=self.operands.infinite, **self._about(measured))
             where = found.as_json() if found else {}
             self.report.failure = {**self.of.call_facts(self.values, self.names), **where}
             reads = self.of.host.unwritten
             raise Failure((self._never_written() or deviation.problem) + (f"; {reads}" if reads else ""), "values")
 
 
-    def _axes(self, measured: Measured) -> tuple[str, ...]:
-        return index_names(self.operation.operand(measured.name).shape, measured.out.ndim)
+    def _about(self, measured: Measured) -> dict[str, Any]:
+        """Names of the axes, and what the numbers may be instead."""
+        name = measured.name
+        inputs = self.operands.in_float64()
+        other = alternatives(self.operation, self.values, inputs, name, self.of.dtype.size)
+        axes = index_names(self.operation.operand(name).shape, measured.out.ndim)
+        return {"axes": axes, "alternatives": other, "inputs": {n: to_host(t) for n, t in inputs.items()}}
 
 
 def alignment_of(rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int] | None, device: Device) -> int:

@@ -67,6 +67,8 @@ def count(
     words = rest or []
     if cold and not (time and rung.endswith(".cu")):
         raise RungError("--cold is of a program's predicted times: rung count main.cu --time GPU --cold.")
+    if time is not None and time.startswith("-"):  # the next option was taken for the GPU's name
+        raise RungError(f"--time needs the name of a GPU before {time}, as in --time h200.")
     launch = cubins.Launch(grid, block, shared, cluster, kernel, args)
     if rung.endswith(".cubin") and time:
         _predicted([(rung, cubins.predict(Path(rung), launch, time), None)], json=json)

@@ -31,8 +31,12 @@ def learn(
     watch: Annotated[bool, typer.Option("--watch", help="Grade the file again at each save, until ^C.")] = False,
     web: Annotated[bool, typer.Option("--web", help="The course as a page in a browser, served here.")] = False,
     port: Annotated[int, typer.Option(help="With --web.")] = 8765,
+    solution: Annotated[bool, typer.Option("--solution", help="Show the worked solution, line by line.")] = False,
     of_class: Annotated[
         Path | None, typer.Option("--class", help="Grade a class: a folder with a folder of files for each learner.")
+    ] = None,
+    page_of: Annotated[
+        Path | None, typer.Option("--page", help="Write chapter one as one file of HTML, for a teacher to host.")
     ] = None,
     source: From = None,
     json: options.Json = False,
@@ -51,6 +55,11 @@ def learn(
 
         page.serve(folder, place, port)
         return
+    if page_of:
+        from rung.learn import static
+
+        static.write_page(page_of, place)
+        return
     if of_class:
         _class(of_class, place, json)
         return
@@ -58,6 +67,9 @@ def learn(
         _list(progress.solved, place, json)
         return
     exercise = find(which, progress.solved, place)
+    if solution:
+        _solution(exercise, sys.stdout)
+        return
     path = folder / exercise.file
     out = sys.stderr if json else sys.stdout
     if not path.exists():
@@ -101,32 +113,72 @@ def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
     print(f"{exercise.number}. {exercise.chapter}, {KINDS[exercise.kind]}: {exercise.task}", file=out)
     if exercise.goal:
         aim = f"{exercise.aim}: " if exercise.aim else ""
-        print(f"Aim: {aim}{exercise.goal}, at {exercise.shape}.", file=out)
+        print(f"Target: {aim}{exercise.goal}, at {exercise.shape}.", file=out)
     print(f"\n{path} is the kernel. Change it, and run `rung learn {exercise.number}` again.", file=out)
     print(f"`rung hint {exercise.number}` gives a hint; `rung learn --web` shows pictures.", file=out)
 
 
 def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> dict[str, Any]:
     """The verdict as JSON has it, printed and kept; that of an unchanged file is printed again."""
-    from rung.learn.grading import stars_of, verdict_on
+    from rung.learn.grading import verdict_on
 
     facts = verdict_on(exercise, path, progress)
     if facts["cases"]:
-        print(f"{facts['cases']} runs at different sizes, with races and bounds looked for.", file=out)
-    if facts["goal"] and facts["state"] == "solved":
-        print(f"counted: {facts['goal']}", file=out)
+        print(f"Checked at {facts['cases']} sizes, also for races and out-of-bounds accesses.", file=out)
+    if facts["goal"] and facts["state"] == "solved" and not exercise.timed:
+        print(f"Counted: {facts['goal']}", file=out)
     for symptom in facts["symptoms"]:
         print(symptom["says"], file=out)
+        if "map" in symptom["facts"]:
+            _show_wrong(symptom["facts"], out)
     if facts["state"] == "solved":
-        print(f"\n{'★' * facts['stars']}{'☆' * (3 - facts['stars'])} Solved. {exercise.why}".rstrip(), file=out)
-        meant = stars_of(exercise)[facts["stars"] :]
-        if meant:
-            print(f"The next star is for: {meant[0]}.", file=out)
-        if exercise.story:
-            print(f"See also {', '.join(f'`rung show {name} --diff`' for name in exercise.story)}.", file=out)
+        _celebrate(exercise, facts, out)
     else:
         print(f"\nNot yet. `rung hint {exercise.number}` gives a hint.", file=out)
     return facts
+
+
+def _show_wrong(facts: dict[str, Any], out: TextIO) -> None:
+    """The first wrong elements, and which are wrong."""
+    from rung.check.diagnosis import Diagnosis
+
+    number = float("nan")
+    pairs = [{**p, "expected": number if p["expected"] is None else p["expected"]} for p in facts["pairs"]]
+    for line in Diagnosis.from_json({**facts, "pairs": pairs, "sentences": ()}).lines()[1:]:
+        print(line, file=out)
+
+
+def _celebrate(exercise: Exercise, facts: dict[str, Any], out: TextIO) -> None:
+    from rung.learn.grading import stars_of
+
+    print(f"\n{'★' * facts['stars']}{'☆' * (3 - facts['stars'])} Solved.", file=out)
+    if facts["work"] and exercise.par:
+        traffic = f"{facts['work']:,} sectors and passes (reference: {exercise.par:,})"
+        print(f"Your kernel: {traffic}{_times(facts['times'])}.", file=out)
+    if meant := stars_of(exercise)[facts["stars"] :]:
+        print(f"Next star: {meant[0]}.", file=out)
+    if exercise.why:
+        print(f"About the reference: {exercise.why}", file=out)
+    print(f"`rung learn {exercise.number} --solution` shows the reference line by line.", file=out)
+    if exercise.story:
+        print(f"See also {', '.join(f'`rung show {name} --diff`' for name in exercise.story)}.", file=out)
+
+
+def _times(times: dict[str, Any]) -> str:
+    """Predicted microseconds: mine, the reference's, the best so far."""
+    if not times:
+        return ""
+    return (
+        f"; predicted on an {times['gpu']} at {times['at']}: {times['mine']:.3g} us "
+        f"(reference: {times['reference']:.3g} us, your best: {times['best']:.3g} us)"
+    )
+
+
+def _solution(exercise: Exercise, out: TextIO) -> None:
+    """The worked solution."""
+    for line, note in exercise.worked:
+        print(f"{line}  // {note}" if note else line, file=out)
+    print(f"\n{exercise.why}", file=out)
 
 
 def _passes_long_check(exercise: Exercise, path: Path, out: TextIO) -> bool:
@@ -156,8 +208,8 @@ def _again_at_each_save(exercise: Exercise, path: Path, progress: Progress, out:
 
 def _class(folder: Path, source: Path, json: bool) -> None:
     """What each learner of a class has solved."""
-    from rung.learn import exercises
-    from rung.learn.grading import grade
+    from rung.learn import Progress, exercises
+    from rung.learn.grading import Standing, grade
 
     if not folder.is_dir():
         raise RungError(f"there is no folder {folder}; each folder in it is a learner's.")
@@ -165,7 +217,7 @@ def _class(folder: Path, source: Path, json: bool) -> None:
     for learner in sorted(p for p in folder.iterdir() if p.is_dir()):
         for exercise in exercises(source):
             if (path := learner / exercise.file).is_file():
-                verdict = grade(exercise, path)
+                verdict = grade(exercise, path, Standing.of(exercise, Progress.read(learner)))
                 rows.append(
                     {"learner": learner.name, "exercise": exercise.number, "name": exercise.name, **verdict.as_json()}
                 )
@@ -198,6 +250,6 @@ def _list(solved: dict[str, int], source: Path, json: bool) -> None:
     next_step = (
         f"next: `rung learn {find('next', solved, source).number}`, or `rung learn --web`"
         if done < len(every)
-        else "all of them"
+        else "that was the whole course; `rung learn --web` has your certificate"
     )
     print(f"\n{done} of {len(every)} solved; {next_step}.")

@@ -45,7 +45,8 @@ def show(
     parent = catalogue.parent(chosen)
     changes = difference.lines(parent, chosen) if parent is not None else []
     if diff and parent is None and chosen.number is None:
-        raise RungError(f"{chosen.full_name} has no number and names no parent: nothing to compare.")
+        example = f'from = "{chosen.operation.name}/1"'
+        raise RungError(f"{chosen.full_name} has no number and names no parent; a header's {example} would.")
     if diff and parent is None:
         raise RungError(f"{chosen.full_name} is the first of its ladder: there is no rung before it.")
     if json:

@@ -5,6 +5,7 @@ grading.py judges a file on the machine, symptoms.py has the sentences, web.py t
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import tomllib
@@ -44,7 +45,11 @@ class Exercise:
     timed: str = ""  # sizes at which the time is predicted
     within: float = 1.0  # the goal: of the time that is predicted for the solution
     dtype: str = "f32"
-    par: int = 0  # sectors and passes of the solution
+    par: int = 0  # memory traffic of the solution: sectors and passes over the banks
+    best: int = 0  # the traffic that the third star asks for, where the solution's can be beaten
+    uses: Mapping[str, str] = field(default_factory=dict)  # opcodes that must be executed, and what is said if not
+    notes: tuple[str, ...] = ()  # the solution line by line: "part of a line: what it does"
+    slips: tuple[Mapping[str, str], ...] = ()  # typical mistakes by blank, which must not be solved
     of: str = ""  # the exercise whose solution has the bug put in
     swap: tuple[tuple[str, str], ...] = ()  # the bug: what stands there, and what is put in its place
     predict: Mapping[str, str] = field(default_factory=dict)  # figures by the names of the answers
@@ -52,7 +57,7 @@ class Exercise:
     @property
     def title(self) -> str:
         about = self.name.removeprefix(f"{self.kind}_").replace("_", " ")
-        before = {"bug": "The bug: ", "predict": "Predict: ", "write": "Write: "}.get(self.kind, "")
+        before = {"bug": "Find the bug: ", "predict": "Predict: ", "write": "Write: "}.get(self.kind, "")
         return before + about if before else about.capitalize()
 
     @property
@@ -76,6 +81,25 @@ class Exercise:
         if self.of:
             return by_name(self.of, self.folder).solved
         return self.filled(self.solution)
+
+    @property
+    def bug_lines(self) -> frozenset[int]:
+        """Of a hunt: the lines that differ from the solution's."""
+        lines = self.source.splitlines()
+        changed = difflib.SequenceMatcher(None, self.solved.splitlines(), lines, autojunk=False).get_opcodes()
+        return frozenset(
+            n + 1 for how, _, _, begin, end in changed if how != "equal" for n in range(begin, max(end, begin + 1))
+            if not lines[min(n, len(lines) - 1)].startswith("idea")
+        )  # fmt: skip
+
+    @property
+    def worked(self) -> tuple[tuple[str, str], ...]:
+        """The worked solution: each line of code with what is said of it."""
+        found = []
+        for line in self.solved.splitlines():
+            note = next((n.partition(" => ")[2] for n in self.notes if n.partition(" => ")[0] in line), "")
+            found.append((line, note))
+        return tuple(found)
 
     def filled(self, answers: Mapping[str, str]) -> str:
         """The kernel with these in place of its blanks."""
@@ -128,7 +152,7 @@ def chapters(folder: Path = FOLDER) -> tuple[Chapter, ...]:
 
 
 def _exercise(name: str, number: int, chapter: str, facts: dict[str, Any], folder: Path) -> Exercise:
-    for key in ("hints", "story"):
+    for key in ("hints", "story", "notes", "slips"):
         facts[key] = tuple(facts.get(key, ()))
     facts["swap"] = tuple((old, new) for old, new in facts.get("swap", ()))
     facts.setdefault("solution", {})
@@ -163,12 +187,16 @@ def find(which: str, solved: Mapping[str, int] | None = None, folder: Path = FOL
 
 @dataclass
 class Progress:
-    """Stars of solved exercises, how many hints were read, and the last verdicts, beside the learner's files."""
+    """Beside the learner's files: stars of solved exercises, hints that were read, the last verdicts, how many runs
+    have told something, bugs whose lines were marked first, and the least predicted microseconds."""
 
     path: Path
     solved: dict[str, int]
     hints: dict[str, int]
     graded: dict[str, dict[str, Any]]
+    tries: dict[str, int] = field(default_factory=dict)
+    found: dict[str, bool] = field(default_factory=dict)
+    best: dict[str, float] = field(default_factory=dict)
 
     @staticmethod
     def read(folder: Path) -> Progress:
@@ -176,11 +204,13 @@ class Progress:
         facts = files.read_json(path, "remove it") if path.is_file() else {}
         if not isinstance(facts, dict):
             raise RungError(f"{path} is not a record of exercises; remove it.")
-        return Progress(path, facts.get("solved", {}), facts.get("hints", {}), facts.get("graded", {}))
+        return Progress(
+            path, *(facts.get(name, {}) for name in ("solved", "hints", "graded", "tries", "found", "best"))
+        )
 
     def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        facts = {"solved": self.solved, "hints": self.hints, "graded": self.graded}
+        facts = {name: value for name, value in vars(self).items() if name != "path"}
         beside = self.path.with_suffix(".new")
         beside.write_text(json.dumps(facts, allow_nan=False), encoding="utf-8")
         beside.replace(self.path)

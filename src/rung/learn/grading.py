@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import re
@@ -18,15 +19,17 @@ import gpuless
 from gpuless import machine, timing
 from gpuless.base.expressions import evaluate
 from gpuless.counts.counters import Launched
-from gpuless.counts.counters_explained import figures, judge_goals
+from gpuless.counts.counters_explained import figures, judge_goals, summed
 from gpuless.facts import gpus
 from gpuless.launch import Build
 from gpuless.session import ORDERS
 from rung import __version__
-from rung.dtypes import Dtype
+from rung.check.compare import Measured
+from rung.check.likeness import alternatives
+from rung.dtypes import SUMS, Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
-from rung.learn import BLANK, Exercise, Progress, operations, symptoms
+from rung.learn import BLANK, Exercise, Progress, by_name, operations, symptoms
 from rung.learn.running import Ran, run
 from rung.learn.symptoms import Symptom
 from rung.operation import Case, Operation, Values
@@ -37,17 +40,43 @@ State = Literal["blank", "wrong", "slow", "solved"]
 MOST_BUILDS = 3  # that the first cases may need: of sizes that are compiled in
 MOST_FURTHER = 3  # cases that are looked at for one that tells more
 SECONDS = 2.0  # without a thread that ends
-_SAME = 1.03  # predicted times that differ by less are the same
+MARGIN = 0.95  # of the reference's traffic or time: what counts as better
+SAME = 1.03  # predicted times that differ by less are the same
+REPEATED = 0.25  # share of the stores that may be made twice, as where two vectors overlap at a row's end
 IN_WORDS = {  # figures as sentences name them
     "sectors_per_request": "sectors per load",
     "sectors_per_store": "sectors per store",
-    "conflicts_load": "extra passes of loads (bank conflicts)",
-    "conflicts_store": "extra passes of stores (bank conflicts)",
-    "bytes_per_sector": "bytes used per sector of loads",
+    "conflicts_load": "bank conflicts of loads",
+    "conflicts_store": "bank conflicts of stores",
+    "bytes_per_sector": "bytes used per sector loaded",
     "global_loads": "loads from global memory",
     "shared_loads": "loads from shared memory",
+    "shared_size": "bytes of shared memory per block",
+    "global_atomics": "atomic operations on global memory",
+    "bulk_read_bytes": "bytes moved by the copy engine",
+    "groups_under_way": "copy groups in flight",
+    "threads_not_predicated": "active lanes per instruction",
 }
 ANSWER = re.compile(r"constexpr\s+\w+\s+(ANSWER\w*)\s*=\s*([^;]+);")
+MARK = re.compile(r"[ \t]*//[ \t]*here[ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a learner has done with an exercise before this run."""
+
+    hints: int = 0
+    tries: int = 0  # runs that have told something
+    found: bool = False  # the bug's lines, before any of these
+    best_us: float = math.inf
+
+    @staticmethod
+    def of(exercise: Exercise, progress: Progress) -> Standing:
+        name = exercise.name
+        return Standing(
+            progress.hints.get(name, 0), progress.tries.get(name, 0), progress.found.get(name, False),
+            progress.best.get(name, math.inf),
+        )  # fmt: skip
 
 
 @dataclass
@@ -62,6 +91,7 @@ class Verdict:
     cases: int = 0
     case: Values = field(default_factory=dict)  # in which something was wrong
     counted: Counted | None = None
+    times: Mapping[str, Any] = field(default_factory=dict)  # predicted: mine, the reference's, the best so far
 
     @property
     def says(self) -> str:
@@ -69,10 +99,9 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         shown = [
-            {"kind": s.kind, "when": s.when, "says": s.says, "lines": list(s.lines), "facts": _finite(s.facts)}
+            {"kind": s.kind, "when": s.when, "says": s.says, "lines": list(s.lines), "facts": finite(s.facts)}
             for s in self.symptoms
         ]
-        case = {name: value for name, value in self.case.items() if isinstance(value, int)}
         blanks: list[str] = next((s.facts["blanks"] for s in self.symptoms if s.kind == "blank"), [])
         rest = {
             "blanks": blanks,
@@ -80,24 +109,33 @@ class Verdict:
             "work": self.work,
             "stars": self.stars,
             "cases": self.cases,
-            "case": case,
+            "case": {name: value for name, value in self.case.items() if isinstance(value, int | float)},
+            "times": finite(self.times),
         }
         return {"state": self.state, "says": self.says, "symptoms": shown, **rest}
 
 
-def _finite(facts: Mapping[str, Any]) -> dict[str, Any]:
+def finite(value: Any) -> Any:
     """NaN and infinities are null: standard JSON has no such numbers."""
-    return {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in facts.items()}
+    if isinstance(value, Mapping):
+        return {name: finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def stars_of(exercise: Exercise) -> tuple[str, ...]:
+def stars_of(exercise: Exercise) -> tuple[str, str, str]:
     """What each star is for."""
     if exercise.kind == "predict":
-        return ("the counts are predicted", "the kernel counts as the reference does")
-    first = "the result is right and the aim is met" if exercise.goal else "the result is right"
+        return "the prediction is right", "at most one prediction was wrong", "right at the first run"
+    first = "the result is right and the target is met" if exercise.goal else "the result is right"
+    second = f"at most {exercise.par:,} sectors and passes, as the reference has"
+    if exercise.kind == "bug":
+        return first, second, "the bug's lines were marked before they were shown"
     if exercise.timed:
-        return (first, "predicted to be as fast as the reference", "predicted to be faster than the reference")
-    return (first, "no more sectors and passes than the reference", "fewer sectors and passes than the reference")
+        return (first, f"predicted time within {SAME:g} of the reference's",
+                f"at most {MARGIN:g} of the reference's predicted time")  # fmt: skip
+    return first, second, f"at most {exercise.best:,} sectors and passes" if exercise.best else "no hint was used"
 
 
 def verdict_on(exercise: Exercise, path: Path, progress: Progress) -> dict[str, Any]:
@@ -105,16 +143,25 @@ def verdict_on(exercise: Exercise, path: Path, progress: Progress) -> dict[str, 
     text = path.read_text(encoding="utf-8")
     kept = progress.graded.get(exercise.name, {})
     known = kept.get("digest") == _digest(exercise, text)
-    facts: dict[str, Any] = kept["verdict"] if known else grade(exercise, path).as_json()
-    keep(exercise, text, facts, progress)
+    facts: dict[str, Any] = (
+        kept["verdict"] if known else grade(exercise, path, Standing.of(exercise, progress)).as_json()
+    )
+    keep(exercise, text, facts, progress, again=known)
     return facts
 
 
-def keep(exercise: Exercise, text: str, facts: dict[str, Any], progress: Progress) -> None:
+def keep(exercise: Exercise, text: str, facts: dict[str, Any], progress: Progress, *, again: bool = False) -> None:
     """Writes a verdict into the learner's record."""
-    progress.graded[exercise.name] = {"digest": _digest(exercise, text), "verdict": facts}
+    name, kinds = exercise.name, {s["kind"] for s in facts["symptoms"]}
+    progress.graded[name] = {"digest": _digest(exercise, text), "verdict": facts}
     if facts["state"] == "solved":
-        progress.solved[exercise.name] = max(facts["stars"], progress.solved.get(exercise.name, 0))
+        progress.solved[name] = max(facts["stars"], progress.solved.get(name, 0))
+        if mine := facts["times"].get("mine"):
+            progress.best[name] = min(mine, progress.best.get(name, math.inf))
+    elif "found" in kinds and not progress.tries.get(name):
+        progress.found[name] = True
+    if facts["state"] in ("wrong", "slow") and not again and not kinds & {"not here"}:
+        progress.tries[name] = progress.tries.get(name, 0) + 1
     progress.write()
 
 
@@ -122,14 +169,19 @@ def _digest(exercise: Exercise, text: str) -> str:
     return hashlib.sha256("\0".join((text, __version__, repr(exercise))).encode()).hexdigest()[:16]
 
 
-def grade(exercise: Exercise, path: Path, *, drawn: bool = False) -> Verdict:
+def grade(exercise: Exercise, path: Path, standing: Standing | None = None, *, drawn: bool = False) -> Verdict:
     """The verdict on a file. What is seen first is said first: one mistake at a time. `drawn`: a wrong one is run for
     its drawings, too."""
     text = path.read_text(encoding="utf-8")
     if blanks := sorted(set(BLANK.findall(text))):
-        says = f"{' and '.join(blanks)}: not filled yet."
+        says = f"{' and '.join(blanks)}: not filled in yet."
         return Verdict("blank", [Symptom("blank", "wrong", says, (), {"blanks": blanks})])
-    trial = _Trial(exercise, path, text)
+    if exercise.kind == "predict" and _without_answers(text) != _without_answers(exercise.source):
+        says = "Change only the answer: the question is about this kernel. Reset restores it."
+        return Verdict("wrong", [Symptom("changed", "wrong", says)])
+    trial = _Trial(exercise, path, text, standing or Standing())
+    if exercise.kind == "bug" and MARK.sub("", text).split() == exercise.source.split():
+        return trial.hunt()
     verdict = trial.verdict()
     if drawn and verdict.counted is None:
         with contextlib.suppress(RungError):
@@ -138,13 +190,42 @@ def grade(exercise: Exercise, path: Path, *, drawn: bool = False) -> Verdict:
     return verdict
 
 
+def _without_answers(text: str) -> list[str]:
+    return ANSWER.sub(lambda one: one[1], text).split()
+
+
 class _Trial:
-    def __init__(self, exercise: Exercise, path: Path, text: str) -> None:
-        self.exercise, self.path, self.text = exercise, path, text
+    def __init__(self, exercise: Exercise, path: Path, text: str, standing: Standing) -> None:
+        self.exercise, self.path, self.text, self.standing = exercise, path, text, standing
         self.dtype: Dtype = dtype_named(exercise.dtype)
         self.of: Operation = operations.operation(exercise.operation)
         self.block: tuple[int, int, int] = (1, 1, 1)
         self.done = 0
+
+    def hunt(self) -> Verdict:
+        """Of a kernel whose bug is still there: are the lines marked? Only then is it said what is wrong."""
+        marked = {n for n, line in enumerate(self.text.splitlines(), 1) if MARK.search(line)}
+        if not marked:
+            says = (
+                "Find the bug before you run: put `// here` at the end of the one or two lines that are to blame "
+                "(on the page, click their numbers). Or mend the kernel at once."
+            )
+            return Verdict("blank", [Symptom("unmarked", "wrong", says)])
+        verdict = self.verdict()
+        seen = {line for s in verdict.symptoms for line in s.lines}
+        race = any(s.kind == "race" for s in verdict.symptoms)
+        if marked <= seen | self.exercise.bug_lines and (
+            not race or seen <= marked or marked & self.exercise.bug_lines
+        ):
+            says = f"Right: {_lines(marked)} {'are' if len(marked) > 1 else 'is'} to blame. Now mend the kernel."
+            return replace(
+                verdict, symptoms=[Symptom("found", "wrong", says, tuple(sorted(marked))), *verdict.symptoms]
+            )
+        wrong = marked - seen - self.exercise.bug_lines
+        says = f"No: {_lines(wrong)} {'are' if len(wrong) > 1 else 'is'} not to blame." if wrong else (
+            f"{_lines(marked)} is one of two lines: which is the other?"
+        )  # fmt: skip
+        return Verdict("wrong", [Symptom("not here", "wrong", says, tuple(sorted(wrong or marked)))])
 
     def verdict(self) -> Verdict:
         values: Values = {}
@@ -153,9 +234,7 @@ class _Trial:
             tunings: list[dict[str, int]] = [{}]
             tunings += [{name: choice} for name, choices in rung.tune.items() for choice in choices[1:2]]
             if not (tried := list(self._cases(rung))):
-                raise RungError(
-                    f"{self.path}: `needs` refuses every size that is tried; an exercise is for all of them."
-                )
+                raise RungError(f"{self.path}: `needs` refuses every size; an exercise is for all of them.")
             for tuning in tunings:
                 for number, case in enumerate(tried if not tuning else tried[-2:]):
                     values = self.of.complete(case.values)
@@ -163,9 +242,13 @@ class _Trial:
                         return self._most_telling(rung, values, found, tuning, tried[number + 1 :])
             return self.counted()
         except EmulatorFault as fault:
-            return Verdict("wrong", [self._fault(fault, values)], cases=self.done, case=values)
+            found = [self._fault(fault, values)]
+            if fault.kind == "unfinished":  # too much work may be the same work many times
+                with contextlib.suppress(RungError):
+                    found = [s for s in self.counted().symptoms if s.kind == "repeated"] or found
+            return Verdict("wrong", found, cases=self.done, case=values)
         except RungError as error:
-            return Verdict("wrong", [symptoms.of_error(error)], cases=self.done, case=values)
+            return Verdict("wrong", [symptoms.of_error(error, values)], cases=self.done, case=values)
 
     def _most_telling(
         self, rung: CudaRung, values: Values, found: list[Symptom], tuning: dict[str, int], rest: list[Case]
@@ -185,7 +268,7 @@ class _Trial:
         return math.prod(int(case.values[d]) for d in self.of.dims)
 
     def _cases(self, rung: CudaRung) -> Iterator[Case]:
-        """Those that the header admits, of few builds."""
+        """Those that the header admits, of few builds; a case that differs from all others comes before that limit."""
         builds: set[Build] = set()
         for case in (*operations.cases(self.of, self.dtype), Case("of the aim", self.exercise.dims)):
             values = self.of.complete(case.values)
@@ -197,54 +280,85 @@ class _Trial:
                 yield case
 
     def _wrong(self, rung: CudaRung, case: Case, values: Values, tuning: dict[str, int], number: int) -> list[Symptom]:
-        """What is wrong in this case. Every second case has none of the operands that may be null."""
-        given = operations.inputs(self.of, values, self.dtype, number + 1, case.magnitude)
+        """What is wrong in this case. Every second case has none of the operands that may be null, and operands that
+        begin between multiples of 16 bytes, if the header does not exclude it."""
+        given = operations.inputs(self.of, values, self.dtype, number + 1, case)
         for operand in self.of.operands if number % 2 else ():
             if operand.nullable:
                 given.pop(operand.name, None)
         asked = gpuless.Settings(order=ORDERS[number % 3], seed=number, check_races=True, seconds=SECONDS)
-        ran = self._run(rung, values, given, asked, tuning)
+        shifted = number % 2 == 1 and rung.header.align is None
+        ran = self._run(rung, values, given, asked, tuning, shifted=shifted)
         self.done += 1
-        used = {name: array.astype(np.float64) for name, array in given.items() if name in rung.binds}
+        used = {name: array for name, array in given.items() if name in rung.binds}
         with np.errstate(all="ignore"):
-            truth = operations.REFERENCES[self.of.name](used, values)
-        for name, got in ran.outputs.items():
-            about = (self.of, values, self.dtype, name, got, ran.unset[name], truth[name], used)
-            if found := symptoms.of_values(*about):
-                return self._explained(found, ran, values, tuning)
+            truth = operations.reference(self.of, used, values)
+        for name in ran.outputs:
+            if found := self._compared(name, ran, truth[name], used, values):
+                return self._explained(found, ran, values, tuning, given)
         if ran.unwritten:
             return [self._fault(ran.unwritten, values)]
         return []
 
-    def _explained(self, found: Symptom, ran: Ran, values: Values, tuning: dict[str, int]) -> list[Symptom]:
-        every = [self._placed(found, values | tuning)]
+    def _compared(self, name: str, ran: Ran, truth: Any, used: Any, values: Values) -> Symptom | None:
+        """What is wrong with an output."""
+        operand, got, unset = self.of.operand(name), ran.outputs[name], ran.unset[name]
+        sums = operand.sums and self.dtype.size == 2
+        precision = SUMS if sums else self.dtype
+        exact = self.of.exact or operand.dtype.startswith("i")
+        bound = self.of.tolerance(values, precision)
+        measured = Measured(name, got, np.asarray(truth, np.float64), precision, bound, exact, operand.apart)
+        if (deviation := measured.deviation()).ok:
+            return None
+        inputs = operations.in_float64(self.of, used, values)
+        found = measured.diagnosis(
+            axes=symptoms.axes_of(operand, got.ndim), unset=unset, inputs=inputs,
+            alternatives=alternatives(self.of, values, inputs, name, self.dtype.size),
+        )  # fmt: skip
+        return symptoms.of_diagnosis(found) if found else symptoms.of_deviation(deviation)
+
+    def _explained(
+        self, found: Symptom, ran: Ran, values: Values, tuning: dict[str, int], given: Mapping[str, Any]
+    ) -> list[Symptom]:
+        without = tuple(o.name for o in self.of.operands if o.nullable and not o.written and o.name not in given)
+        every = [self._placed(found, values | tuning, without)]
         if ran.unwritten:
             every.append(symptoms.of_fault(ran.unwritten, self.block, self.text))
         if tuning:
             name = next(iter(tuning))
-            says = f"With the usual {name} it is right: a number that depends on {name} is written out somewhere."
+            says = f"With the first value of {name} it is right: a number that depends on {name} is hard-coded."
             every.append(Symptom("tuning", "wrong", says, (), {"tuning": tuning}))
         return every
 
     def _fault(self, fault: EmulatorFault, values: Values) -> Symptom:
         return self._placed(symptoms.of_fault(fault, self.block, self.text), values)
 
-    def _placed(self, found: Symptom, values: Values) -> Symptom:
-        """With the sizes in front."""
-        names = [n for n in values if n in self.of.dims or n.isupper()]
-        where = f"At {', '.join(f'{n} = {values[n]}' for n in names)}: " if names else ""
-        says = found.says if not where else where + found.says[:1].lower() + found.says[1:]
+    def _placed(self, found: Symptom, values: Values, without: tuple[str, ...] = ()) -> Symptom:
+        """With the sizes and scalars in front."""
+        if not values:
+            return found
+        names = [n for n in values if n in (*self.of.dims, *self.of.scalars) or n.isupper()]
+        where = f"At {', '.join(f'{n} = {values[n]:.4g}' for n in names)}"
+        where += f", without {' and '.join(without)}: " if without else ": "
+        says = where + found.says[:1].lower() + found.says[1:]
         return replace(found, says=says)
 
     def _run(
-        self, rung: CudaRung, values: Values, given: Any, asked: gpuless.Settings, tuning: dict[str, int] | None = None
+        self,
+        rung: CudaRung,
+        values: Values,
+        given: Any,
+        asked: gpuless.Settings,
+        tuning: dict[str, int] | None = None,
+        *,
+        shifted: bool = False,
     ) -> Ran:
         self.block = next(iter(rung.launches(values, self.dtype, tuning)))[1].block
         given = {n: a for n, a in given.items() if n in rung.binds}
-        return run(rung, values, self.dtype, given, asked, tuning)
+        return run(rung, values, self.dtype, given, asked, tuning, shifted=shifted)
 
     def counted(self) -> Verdict:
-        """Of a right kernel: is it as fast as it should be?"""
+        """Of a right kernel: does it do what the exercise is about, each part once, and as fast as it should?"""
         rung, values = CudaRung(self.of, self.path), self.of.complete(self.exercise.dims)
         given = operations.inputs(self.of, values, self.dtype, 1)
         machine.clear_caches()
@@ -253,56 +367,84 @@ class _Trial:
         memory = [Tensor(t.name, t.values.shape, t.values.itemsize, t.values.ctypes.data) for t in ran.tensors]
         shape = ",".join(f"{d}={values[d]}" for d in self.of.dims)
         counted = Counted(rung.full_name, self.dtype.name, shape, ran.launched, {}, memory=memory)
-        sizes = {n: int(v) for n, v in values.items() if isinstance(v, int)}
         verdict = Verdict("solved", cases=self.done, case=values, counted=counted, work=work(ran.launched))
-        if predictions := self.exercise.predict:
-            verdict.symptoms = self._predicted(predictions, ran.launched)
-        elif self.exercise.goal:
-            ((_, ok, verdict.goal),) = judge_goals([self.exercise.goal], ran.launched)
-            if not ok:
-                verdict.symptoms = [self._missed(verdict.goal)]
-                if cost := symptoms.of_cost(ran.launched, sizes, self.text, "slow"):
-                    verdict.symptoms.append(cost)
+        verdict.symptoms = self._shortcomings(verdict, ran.launched, memory)
         if verdict.symptoms:
             verdict.state = "slow" if verdict.symptoms[0].when == "slow" else "wrong"
             return verdict
+        self._rate(verdict, ran.launched)
+        return verdict
+
+    def _shortcomings(self, verdict: Verdict, launched: list[Launched], memory: list[Tensor]) -> list[Symptom]:
+        """Of a right kernel: what keeps it from being the solution."""
+        if predictions := self.exercise.predict:
+            return self._predicted(predictions, launched)
+        if repeated := symptoms.of_repeated_stores(launched, memory, self.text, REPEATED):
+            return [repeated]
+        executed = sum((summed(kernel.executed) for kernel in launched), start=type(summed({}))())
+        for opcode, says in self.exercise.uses.items():
+            if not any(executed[one] for one in opcode.split("|")):
+                return [Symptom("unused", "slow", says, (), {"opcode": opcode})]
+        if self.exercise.goal:
+            ((_, ok, verdict.goal),) = judge_goals([self.exercise.goal], launched)
+            if not ok:
+                cost = symptoms.of_cost(launched, self._sizes(verdict), self.text, "slow")
+                return [self._missed(verdict.goal), *([cost] if cost else [])]
+        return []
+
+    def _sizes(self, verdict: Verdict) -> dict[str, int]:
+        return {n: int(v) for n, v in verdict.case.items() if isinstance(v, int)}
+
+    def _rate(self, verdict: Verdict, launched: list[Launched]) -> None:
+        """The stars of a solved exercise, and what is said of its cost."""
+        if self.exercise.kind == "predict":
+            verdict.stars = max(1, 3 - self.standing.tries)
+            return
+        self._time(verdict)
+        par, best, mine = self.exercise.par, self.exercise.best, verdict.work
         if self.exercise.timed:
-            return self._timed(verdict)
-        par = self.exercise.par
-        verdict.stars = 1 + (verdict.work <= par) + (verdict.work < par) if par else 2
-        if verdict.stars == 3:
-            says = f"Better than the reference: {verdict.work:,} sectors and passes, where it has {par:,}."
-            verdict.symptoms.append(Symptom("better", "solved", says, (), {"work": verdict.work, "par": par}))
-        elif verdict.stars == 1 and (cost := symptoms.of_cost(ran.launched, sizes, self.text, "solved")):
-            says = f"The reference has {par:,} sectors and passes, yours {verdict.work:,}."
-            verdict.symptoms += [Symptom("work", "solved", says, (), {"work": verdict.work, "par": par}), cost]
-        return verdict
+            self._rate_time(verdict)
+            return
+        second = not par or mine <= par
+        third = {"bug": self.standing.found}.get(
+            self.exercise.kind, mine <= best if best else not self.standing.hints
+        ) or mine <= MARGIN * par
+        verdict.stars = 1 + second + (second and third)
+        facts = {"work": mine, "par": par, "best": best}
+        if par and mine <= MARGIN * par:
+            says = f"Less memory traffic than the reference: {mine:,} sectors and passes instead of {par:,}."
+            verdict.symptoms.append(Symptom("better", "solved", says, (), facts))
+        elif not second and (cost := symptoms.of_cost(launched, self._sizes(verdict), self.text, "solved")):
+            says = f"Your kernel takes {mine:,} sectors and passes, the reference {par:,}."
+            verdict.symptoms += [Symptom("work", "solved", says, (), facts), cost]
 
-    def _timed(self, verdict: Verdict) -> Verdict:
-        """Of a kernel that meets its aim: is it predicted to be as fast as the reference?"""
-        ours = self._predicted_us(self.path)
-        with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
-            solved = Path(folder) / self.exercise.file
-            solved.write_text(self.exercise.solved, encoding="utf-8")
-            theirs = self._predicted_us(solved)
-        gpu, most = gpus.usual().name, self.exercise.within
-        verdict.goal = f"{ours:.3g} us, and the reference {theirs:.3g} us: predicted for {gpu}, not measured"
-        facts = {"predicted_us": ours, "reference_us": theirs, "gpu": gpu, "at": self.exercise.timed}
+    def _time(self, verdict: Verdict) -> None:
+        """Predicted microseconds of this kernel, the reference and the best so far."""
+        shape = self.exercise.timed or self.exercise.shape
+        mine, theirs = self._predicted_us(self.path, shape), _reference_us(self.exercise.name, self.exercise.folder)
+        best = min(mine, self.standing.best_us)
+        verdict.times = {"mine": mine, "reference": theirs, "best": best, "gpu": gpus.usual().name, "at": shape}
+
+    def _rate_time(self, verdict: Verdict) -> None:
+        """Of a kernel that meets its target: is it predicted to be as fast as the reference?"""
+        ours, theirs, most = verdict.times["mine"], verdict.times["reference"], self.exercise.within
+        said = f"predicted {ours:.3g} us on an {verdict.times['gpu']} (reference: {theirs:.3g} us)"
+        verdict.goal = said
+        facts = {"predicted_us": ours, "reference_us": theirs, "gpu": verdict.times["gpu"], "at": self.exercise.timed}
         if ours > most * theirs:
-            most_asked = f"at most {most:g} times is asked"
-            says = f"The result is right, but slow at {self.exercise.timed}: {verdict.goal}; {most_asked}."
+            target = f"the target is at most {most:g} times the reference's"
+            says = f"Correct, but slow at {self.exercise.timed}: {said}; {target}."
             verdict.state, verdict.symptoms = "slow", [Symptom("time", "slow", says, (), facts)]
-            return verdict
-        verdict.stars = 1 + (ours <= _SAME * theirs) + (ours * _SAME < theirs)
-        kind = {1: "time", 2: "", 3: "better"}[verdict.stars]
-        if kind:
-            than = "Faster than the reference" if kind == "better" else "The reference is faster"
-            says = f"{than} at {self.exercise.timed}: {verdict.goal}."
-            verdict.symptoms.append(Symptom(kind, "solved", says, (), facts))
-        return verdict
+            return
+        verdict.stars = 1 + (ours <= SAME * theirs) + (ours <= MARGIN * theirs)
+        if verdict.stars != 2:
+            than = "Faster than the reference" if verdict.stars == 3 else "The reference is faster"
+            kind = "better" if verdict.stars == 3 else "time"
+            verdict.symptoms.append(Symptom(kind, "solved", f"{than} at {self.exercise.timed}: {said}.", (), facts))
 
-    def _predicted_us(self, path: Path) -> float:
-        rung, values = CudaRung(self.of, path), self.of.complete(self.exercise.timed_dims)
+    def _predicted_us(self, path: Path, shape: str) -> float:
+        values = self.of.complete({n: int(v) for n, _, v in (part.partition("=") for part in shape.split(","))})
+        rung = CudaRung(self.of, path)
         given = operations.inputs(self.of, values, self.dtype, 1)
         given = {name: array for name, array in given.items() if name in rung.binds}
         sets = timing.sets_of(sum(array.nbytes for array in given.values()))
@@ -313,10 +455,11 @@ class _Trial:
     def _missed(self, counted: str) -> Symptom:
         aim = self.exercise.aim or self.exercise.goal
         kind = "overlap" if "groups_under_way" in self.exercise.goal else "goal"
-        counts = re.sub(r"\b\w+(?= = )", lambda name: IN_WORDS.get(name[0], name[0]), counted)
-        idle = "Nothing is under way when the wait ends: nothing overlaps"
-        said = idle if kind == "overlap" else f"Counted: {counts}"
-        says = f"The result is right, but the aim is missed ({aim}). {said}."
+        counts = re.sub(r"\b(\w+) = ([\d,.e+]*\d)", lambda m: f"{m[2]} {IN_WORDS.get(m[1], m[1])}", counted)
+        counts = re.sub(r"\b\w+: ", "", counts)
+        idle = "No copy is in flight when the wait ends: nothing overlaps"
+        said = idle if kind == "overlap" else f"counted: {counts}"
+        says = f"Correct, but not yet at the target ({aim}); {said}."
         return Symptom(kind, "slow", says, (), {"goal": self.exercise.goal})
 
     def _predicted(self, asked: Mapping[str, str], launched: list[Launched]) -> list[Symptom]:
@@ -329,13 +472,28 @@ class _Trial:
             try:
                 said = float(evaluate(_python(written.get(name, "")), {}))
             except RungError:
-                every.append(Symptom("unanswered", "wrong", f"{name} is no number.", (), {"name": name}))
+                every.append(Symptom("unanswered", "wrong", f"{name} is not a number.", (), {"name": name}))
                 continue
             if abs(said - truth) > 0.02 * abs(truth):
-                says = f"{name}: {said:g} is too {'few' if said < truth else 'many'}."
+                of = f" for {name}" if len(asked) > 1 else ""
+                says = f"Your answer {said:g}{of} is too {'low' if said < truth else 'high'}."
                 facts = {"name": name, "predicted": said, "counted": truth}
                 every.append(Symptom("prediction", "wrong", says, (), facts))
         return every
+
+
+def _lines(numbers: set[int]) -> str:
+    return ("line " if len(numbers) == 1 else "lines ") + " and ".join(map(str, sorted(numbers)))
+
+
+@functools.cache
+def _reference_us(name: str, source: Path) -> float:
+    """The predicted time of the solution; of an exercise once in a process."""
+    exercise = by_name(name, source)
+    with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
+        path = Path(folder) / exercise.file
+        path.write_text(exercise.solved, encoding="utf-8")
+        return _Trial(exercise, path, exercise.solved, Standing())._predicted_us(path, exercise.timed or exercise.shape)
 
 
 def work(launched: list[Launched]) -> int:

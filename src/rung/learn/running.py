@@ -66,14 +66,17 @@ def run(
     given: Arrays,
     settings: gpuless.Settings,
     tuning: dict[str, int] | None = None,
+    *,
+    shifted: bool = False,
 ) -> Ran:
-    """One call of the rung at this shape. With counts, requests of the first block are traced for drawings."""
+    """One call of the rung at this shape. With counts, requests of the first block are traced for drawings. `shifted`:
+    operands begin one element after a multiple of 256 bytes, as parts of a larger tensor do."""
     operation = rung.operation
     names = rung.names(values, dtype, tuning)
     build = rung.build(values, dtype, tuning)
     nvrtc.compile_cubin(build.with_lines, machine.ARCH)
     bound = (o for o in operation.operands if o.name in rung.operand_names and (o.written or o.name in given))
-    tensors = {o.name: _tensor(o, values, dtype, given) for o in bound}
+    tensors = {o.name: _tensor(o, values, dtype, given, shifted) for o in bound}
     buffers = {
         name: _array(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
         for name, b in rung.header.buffers.items()
@@ -104,18 +107,19 @@ def run(
     return ran
 
 
-def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays) -> Tensor:
-    tensor = _array(operand.name, operand.size(values), kind_of(operand.dtype, dtype), written=operand.written)
+def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays, shifted: bool) -> Tensor:
+    kind = kind_of(operand.dtype, dtype)
+    tensor = _array(operand.name, operand.size(values), kind, written=operand.written, shifted=shifted)
     if operand.name in given:
         tensor.values[...] = given[operand.name]
     return tensor
 
 
-def _array(name: str, shape: Sequence[int], kind: str, *, written: bool) -> Tensor:
-    """An array of unset numbers, at a multiple of 256 bytes, between margins."""
+def _array(name: str, shape: Sequence[int], kind: str, *, written: bool, shifted: bool = False) -> Tensor:
+    """An array of unset numbers, at a multiple of 256 bytes or one element further, between margins."""
     size = math.prod(shape) * np.dtype(kind).itemsize
     memory = np.zeros(size + 2 * MARGIN, np.uint8)
-    first = MARGIN + -(memory.ctypes.data + MARGIN) % 256
+    first = MARGIN + -(memory.ctypes.data + MARGIN) % 256 + (np.dtype(kind).itemsize if shifted else 0)
     values = memory[first : first + size].view(kind).reshape(shape)
     values.view(f"u{values.itemsize}")[...] = UNSET[values.itemsize]
     return Tensor(f"torch.{kind}", name, values, written)

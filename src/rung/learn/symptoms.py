@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gpuless.counts.counters import Launched
 from gpuless.counts.counters_explained import hottest, per_request, reason
-from rung.dtypes import DTYPES, Dtype
+from rung.check.compare import Deviation
+from rung.check.diagnosis import Diagnosis, index_names
 from rung.errors import EmulatorFault, RungError
-from rung.operation import Operation, Values
+from rung.operation import Operand, Values
+from rung.profile.counted import Tensor
+from rung.show import layouts
 
 When = Literal["wrong", "slow", "solved"]
-FEW_EXTREMES = 1e5  # check/compare.py explains the bound
 WARP = 32
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -69,33 +68,38 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
             f" of block {p['block'][0]}" if fault.place["block"] != other["block"] else "" for p in (fault.place, other)
         ]
         if memory == "global":
-            mend = "Let one thread alone write to each place, or add with one indivisible (atomic) operation"
+            mend = "Make exactly one thread write each element, or use an atomic operation"
         elif _warp(fault.place, block) == _warp(other, block):
             mend = (
-                "`__syncthreads()` between the two orders them; `__syncwarp()` suffices only if each warp uses "
-                "places of its own"
+                "Put `__syncthreads()` between them; `__syncwarp()` is enough only if no other warp uses these elements"
             )
         else:
-            mend = "The two are in different warps: `__syncthreads()` orders them, `__syncwarp()` does not"
+            mend = "They are in different warps: `__syncthreads()` orders them, `__syncwarp()` does not"
         both = (f"{who}{whose[0]}", f"{_thread(other, block)}{whose[1]}")
         if fault.place.get("line") == other.get("line"):
             where = f"{both[0]} and {both[1]}, both in {here}"
+            if memory != "global":
+                mend = f"One statement both reads and writes it: read into a variable, wait, then write. {mend}"
         else:
             where = f"{both[0]} in {here}, {both[1]} in {_quote_line(other, source)}"
             if memory != "global" and _has_barrier(source, fault.place.get("line", 0), other.get("line", 0)):
-                mend = f"The barrier between these lines does not order a later iteration of a loop. {mend}"
-        says = f"a race for {operand}: {where}. At least one writes, and nothing orders the two. {mend}"
+                mend = (
+                    "The barrier between these lines does not order the next time that this code runs (a later "
+                    f"iteration, or a second call). {mend}"
+                )
+        apart = "At least one of them writes, and no barrier or atomic separates them"
+        says = f"a race on {operand}: {where}. {apart}. {mend}"
     elif fault.kind == "race" and fault.related:
         there = _quote_line(fault.related[0], source)
-        says = f"a race: {who} in {here} {what} in {there}, and does not wait for that: {operand}"
+        says = f"a race: {who} in {here} {what} in {there}, and does not wait for it: {operand}"
     elif fault.kind == "race":
         says = f"a race: {who} in {here} {what}, {lacks}: {operand}"
     elif fault.kind == "barrier":
-        says = f"not all threads of the block reach the barrier in {here}, or they reach different ones"
+        says = f"not all threads of the block reach the barrier in {here}, or they wait at different barriers"
     elif fault.kind == "deadlock":
-        says = f"the threads wait for ever in {here}: what they wait for is never complete"
+        says = f"the threads wait forever in {here}: what they wait for never completes"
     elif fault.kind == "unwritten":
-        says = f"{who} in {here} reads {operand} before anything has been written there"
+        says = f"{who} in {here} reads {operand} before anything has written to it"
     elif fault.place.get("line"):
         block_of = tuple(fault.place.get("block", ()))
         says = f"{who} of block {block_of} in {here}: {': '.join(t for t in (what, operand) if t)}"
@@ -121,7 +125,7 @@ _RENAMED = {  # what older books call it
 }
 
 
-def of_error(error: RungError) -> Symptom:
+def of_error(error: RungError, values: Values) -> Symptom:
     """What keeps the kernel from running: the compiler's first error, or a name or a size that does not fit."""
     text = str(error)
     kind = "compile" if error.kind == "compile" else "launch"
@@ -130,127 +134,72 @@ def of_error(error: RungError) -> Symptom:
     )
     known = re.search(r'identifier "(\w+)" is undefined', text)
     renamed = _RENAMED.get(known[1], "") if known else ""
-    more = f" Since Volta it is written {renamed}: the mask names the lanes that take part." if renamed else ""
+    more = f" Since Volta it is called {renamed}: the mask names the lanes that take part." if renamed else ""
+    if " is 0." in text and values:
+        more += f" That is so at {', '.join(f'{n} = {v:.4g}' for n, v in values.items() if n.isupper())}."
     return Symptom(kind, "wrong", text + more, lines, {"instead": renamed})
 
 
-def of_values(
-    of: Operation,
-    values: Values,
-    dtype: Dtype,
-    name: str,
-    got: Array,
-    unset: Array,
-    expected: Array,
-    inputs: Mapping[str, Array],
-) -> Symptom | None:
-    """What is wrong with an output, and what the wrong numbers have in common; None if it is right."""
-    operand = of.operand(name)
-    with np.errstate(invalid="ignore"):
-        truth, found = np.asarray(expected, np.float64), got.astype(np.float64)
-    exact = of.exact or (operand.dtype != "real" and not operand.sums)
-    if exact:
-        wrong = found != truth.astype(got.dtype).astype(np.float64)
+def axes_of(operand: Operand, ndim: int) -> tuple[str, ...]:
+    return index_names(operand.shape, ndim)
+
+
+def of_diagnosis(found: Diagnosis) -> Symptom:
+    """The sentence about wrong numbers; the facts have the elements, the map and the reason."""
+    first, total = found.elements[0], math.prod(found.shape)
+    place = f"{found.output}[{', '.join(map(str, first['index']))}]" if found.shape else found.output
+    many = f"all {total:,}" if found.wrong == total else f"{found.wrong:,} of {total:,}"
+    many = f"{many} elements of {found.output} are wrong" if total > 1 else f"{found.output} is wrong"
+    if first["got"] is None:
+        pair = f"{place} was never written (expected {first['expected']:.6g})"
     else:
-        precision = DTYPES["f32"] if operand.sums else dtype
-        with np.errstate(invalid="ignore"):
-            wrong = ~(np.abs(found - truth) <= _bound(of, values, precision, truth))
-            size = np.linalg.norm(truth)
-            if not wrong.any() and size and np.linalg.norm(found - truth) > precision.norm_cap * size:
-                return _inexact(name, found, truth)
-    if not wrong.any():
-        return None
-    at = tuple(int(i) for i in np.argwhere(wrong)[0])
-    facts = {"output": name, "wrong": int(wrong.sum()), "of": wrong.size, "index": list(at)}
-    facts |= {"expected": float(truth[at]), "got": None if unset[at] else float(found[at])}
-    place = f"{name}{list(at)}" if truth.ndim else name
-    seen = "nothing: it was never written" if unset[at] else f"{found[at]:.6g}"
-    pair = f"{place} should be {truth[at]:.6g} and is {seen}"
-    many = f"{wrong.sum():,} of {wrong.size:,} numbers are wrong"
-    kind, why = _likeness(found, truth, wrong, unset, inputs, [str(size) for size in operand.shape])
-    return Symptom(kind, "wrong", f"{many}: {pair}.{' ' if why else ''}{why}", (), facts)
+        pair = f"{place} should be {first['expected']:.6g} and is {first['got']:.6g}"
+    says = " ".join([f"{many}: {pair}.", *found.sentences])
+    facts = {"expected": first["expected"], "got": first["got"], "index": first["index"], **found.as_json()}
+    return Symptom(found.kind, "wrong", says, (), facts)
 
 
-def _inexact(name: str, found: Array, truth: Array) -> Symptom:
-    """All are near, but as a whole they are less exact than the format allows."""
-    off = float(np.linalg.norm(found - truth) / np.linalg.norm(truth))
-    says = f"The numbers of {name} are near, but off by {off:.2g} of their size: something is kept in too few bits."
-    return Symptom("inexact", "wrong", says, (), {"output": name, "error": off})
-
-
-def _bound(of: Operation, values: Values, dtype: Dtype, truth: Array) -> Array:
-    """The error that each number may have."""
-    atol = of.tolerance(values, dtype) * math.sqrt(max(1.0, math.log(max(truth.size, 2)) / math.log(FEW_EXTREMES)))
-    unit = math.sqrt(float(np.square(truth).mean())) or 1.0
-    return np.asarray(atol * unit + dtype.rtol * np.abs(truth))
-
-
-def _likeness(
-    found: Array, truth: Array, wrong: Array, unset: Array, inputs: Mapping[str, Array], axes: Sequence[str]
-) -> tuple[str, str]:
-    """What all wrong numbers have in common: a kind and a sentence."""
-    pattern = _pattern(wrong, axes)
-    if unset[wrong].all():
-        return "unset", f"Every wrong number was never written{pattern}: no thread stores it."
-    if unset[wrong].any():
-        return "unset", f"{int(unset.sum()):,} numbers were never written{_pattern(unset, axes)}."
-    if np.isnan(found[wrong]).all():
-        return (
-            "nan",
-            f"They are not numbers (NaN){pattern}: infinity minus infinity, 0 / 0, or memory that was never set.",
+def of_deviation(found: Deviation) -> Symptom:
+    """All elements are near, but as a whole they are less exact than the format allows."""
+    if found.kind == "truncated":
+        says = f"the elements of {found.name} are too small on average: they are cut off, not rounded."
+    else:
+        says = (
+            f"the elements of {found.name} are near, but their relative error is {found.norm:.2g} in all "
+            f"(allowed: {found.norm_cap:.2g}): something is kept in too few bits."
         )
-    if not np.isfinite(found[wrong]).any():
-        return "infinite", f"They are infinite or NaN{pattern}: something overflows, or is divided by 0."
-    if wrong.sum() >= 3 and not found[wrong].any():
-        return "zero", f"They are 0{pattern}."
-    ratio = _common(found[wrong], truth[wrong])
-    if ratio is not None:
-        return "times", f"Each is {ratio:.4g} times what it should be{pattern}."
-    for name, given in inputs.items():
-        if (
-            given.size == found.size
-            and found.size > 2
-            and np.array_equal(found.ravel(), given.astype(np.float64).ravel())
-        ):
-            return "copied", f"They are the numbers of {name} in their old order: nothing was exchanged."
-    if truth.ndim == 2 and truth.shape[0] == truth.shape[1] > 1 and np.allclose(found, truth.T, 1e-3):
-        return "transposed", "Rows and columns are exchanged."
-    for by in (1, -1):
-        here, there = (found[..., by:], truth[..., :-by]) if by > 0 else (found[..., :by], truth[..., -by:])
-        if truth.ndim and here.size > 2 and np.isfinite(here).all() and np.allclose(here, there, 1e-3):
-            return "shifted", "They are right, but one place away from where they belong."
-    return "values", f"They are wrong{pattern}." if pattern else ""
+    return Symptom("inexact", "wrong", says, (), {"output": found.name, "error": found.norm})
 
 
-def _common(found: Array, truth: Array) -> float | None:
-    """A factor other than 1 by which all numbers are off."""
-    some = np.abs(truth) > 1e-3 * np.abs(truth).max(initial=0)
-    if not some.any() or not np.isfinite(found).all():
-        return None
-    ratios = found[some] / truth[some]
-    middle = float(np.median(ratios))
-    if some.sum() < 3 and abs(middle - round(middle)) > 1e-3 * abs(middle):
-        return None  # by chance
-    return middle if abs(middle) > 1e-3 and abs(middle - 1) > 1e-2 and np.allclose(ratios, middle, 1e-2) else None
-
-
-def _pattern(wrong: Array, axes: Sequence[str]) -> str:
-    """Where they are, if that is simple: from an index on, or in every n-th row."""
-    for axis, name in enumerate(axes):
-        some = wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis))
-        at, right = np.flatnonzero(some), np.flatnonzero(~some)
-        size = wrong.shape[axis]
-        if not len(right) or size < 3:
+def of_repeated_stores(
+    launched: Sequence[Launched], memory: Sequence[Tensor], source: str, most: float
+) -> Symptom | None:
+    """Whether elements are stored by several threads of a launch: with the same value, or a race would be reported."""
+    for kernel in launched:
+        writers: dict[tuple[str, int], dict[tuple[int, int, int], None]] = {}
+        lines: Counter[int] = Counter()
+        for request in kernel.trace:
+            access = request.access
+            if access.memory != "global" or access.direction != "write" or access.way not in ("plain", "generic"):
+                continue
+            lines[access.line] += 1
+            for tensor, element, lane in layouts.elements(request, memory):
+                writers.setdefault((tensor.name, element), {})[request.block, request.warp, lane] = None
+        stores = sum(map(len, writers.values()))
+        if stores <= (1 + most) * len(writers):
             continue
-        index = f"index {'' if len(axes) == 1 else 'along ' + name + ' '}"
-        if len(at) == size - at[0]:
-            return f", from {index}{at[0]} on"
-        steps = {int(s) for s in np.diff(right)}
-        if len(right) > 2 and len(steps) == 1 and steps != {1}:
-            return f"; those at {index}{right[0]}, {right[1]}, {right[2]} and so on are right"
-        if len(at) == 1:
-            return f", only at {index}{at[0]}"
-    return ""
+        (name, element), who = max(writers.items(), key=lambda item: (len(item[1]), -item[0][1]))
+        some = [f"thread {32 * warp + lane} of block {block}" for block, warp, lane in list(who)[:2]]
+        line = lines.most_common(1)[0][0]
+        says = (
+            f"the numbers are right, but the work is repeated: element {element} of {name} is written by {len(who)} "
+            f"threads ({some[0]}, {some[1]}{', ...' if len(who) > 2 else ''}), with the same value, in "
+            f"{_quote_line({'line': line}, source)}. On average each element is written {stores / len(writers):.3g} "
+            "times; one thread should do it."
+        )
+        facts = {"output": name, "element": element, "threads": len(who), "times": stores / len(writers)}
+        return Symptom("repeated", "slow", _upper(says), (line,), facts)
+    return None
 
 
 def of_cost(launched: Sequence[Launched], sizes: Mapping[str, int], source: str, when: When) -> Symptom | None:
@@ -266,8 +215,8 @@ def of_cost(launched: Sequence[Launched], sizes: Mapping[str, int], source: str,
     ideal = counts.ideal_sectors if access.memory == "global" else counts.ideal_wavefronts
     least = ideal / max(counts.requests, 1)
     line = _upper(_quote_line({"line": access.line}, source))
-    says = f"{line} {verb} {access.memory} memory: a request of a warp takes {each}"
-    says += f", where {least:.3g} would do" if least < cost else ""
+    says = f"{line} {verb} {access.memory} memory: on average a warp's request takes {each}"
+    says += f"; {least:.3g} would be enough" if least < cost else ""
     kind = "banks" if access.memory == "shared" else "sectors"
     says += f", since {why}." if why else "."
     return Symptom(

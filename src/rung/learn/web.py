@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import sys
 import threading
 from functools import cache
 from html import escape
@@ -12,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gpuless import machine
 from gpuless.counts.counters_explained import figures
 from rung.errors import RungError
 from rung.learn import KINDS, Chapter, Exercise, Progress, by_name, chapters, find, grading
@@ -30,6 +33,7 @@ TITLES = {  # of figures that a learner predicts; that of the first which the ai
     "atomics": "How many atomic operations do all warps make together?",
 }
 _grading = threading.Lock()  # the machine counts one launch at a time
+_ready = threading.Event()  # the machine is compiled
 
 
 def serve(folder: Path, source: Path, port: int) -> None:
@@ -40,6 +44,7 @@ def serve(folder: Path, source: Path, port: int) -> None:
         f"The course is at http://127.0.0.1:{server.server_port}/, and its files in {folder.resolve()}; ^C ends.",
         flush=True,
     )
+    threading.Thread(target=_prepare, daemon=True).start()
     try:
         server.serve_forever()
     except KeyboardInterrupt:
@@ -53,9 +58,25 @@ def make_server(folder: Path, source: Path, port: int) -> ThreadingHTTPServer:
         course = Course(folder, source)
 
     try:
-        return ThreadingHTTPServer((HERE[0], port), Handler)
+        return _Server((HERE[0], port), Handler)
     except OSError as problem:
         raise RungError(f"port {port} cannot be served ({problem.strerror}); choose another with --port.") from None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A tab that is closed while it is answered is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+def _prepare() -> None:
+    """Compiles the machine while the first task is read."""
+    with contextlib.suppress(RungError), _grading:
+        machine.library()
+        _ready.set()
 
 
 class Course:
@@ -76,7 +97,11 @@ class Course:
             }
             for chapter in chapters(self.source)
         ]
-        return {"chapters": every, "next": find("next", progress.solved, self.source).number}
+        return {
+            "chapters": every,
+            "next": find("next", progress.solved, self.source).number,
+            "ready": _ready.is_set(),
+        }
 
     def exercise(self, number: str) -> dict[str, Any]:
         exercise, progress = find(number, None, self.source), Progress.read(self.folder)
@@ -91,12 +116,21 @@ class Course:
             "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
             "aim": exercise.aim, "goal": exercise.goal, "shape": exercise.shape,
             "text": path.read_text(encoding="utf-8"), "start": exercise.source,
-            "about": _page(chapter), "first": exercise == chapter.exercises[0],
+            "theory": bool(chapter.text), "first": exercise == chapter.exercises[0], "par": exercise.par,
             "hints": [_inline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen,
             "question": TITLES.get(_asked_figure(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
             "for": grading.stars_of(exercise),
             "why": as_html(exercise.why) if solved else "", "story": list(exercise.story) if solved else [],
         }  # fmt: skip
+
+    def theory(self, number: str) -> dict[str, Any]:
+        """The chapter's page with its drawings, for which kernels are run: asked for when the rest is shown."""
+        exercise = find(number, None, self.source)
+        return {"about": _page(next(c for c in chapters(self.source) if exercise in c.exercises))}
+
+    def solution(self, number: str) -> dict[str, Any]:
+        exercise = find(number, None, self.source)
+        return {"lines": [list(line) for line in exercise.worked], "why": as_html(exercise.why)}
 
     def grade(self, number: str, asked: dict[str, Any]) -> dict[str, Any]:
         """Saves the text, and judges and draws it."""
@@ -106,8 +140,8 @@ class Course:
             raise RungError("the request has no text.")
         path.write_text(text, encoding="utf-8")
         with _grading:
-            verdict = grading.grade(exercise, path, drawn=True)
             progress = Progress.read(self.folder)
+            verdict = grading.grade(exercise, path, grading.Standing.of(exercise, progress), drawn=True)
             grading.keep(exercise, text, verdict.as_json(), progress)
         found = verdict.as_json()
         if verdict.counted is not None and not (exercise.predict and verdict.state != "solved"):  # they show the counts
@@ -218,13 +252,15 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        if self._is_foreign():
+            return
         path = self.path.partition("?")[0]
         if path == "/page.css":
             self._send(style().encode(), TYPES[".css"])
         elif path == "/course":
             self._answer(self.course.overview)
-        elif match := re.fullmatch(r"/exercise/(\d+)", path):
-            self._answer(lambda: self.course.exercise(match[1]))
+        elif match := re.fullmatch(r"/(exercise|theory|solution)/(\d+)", path):
+            self._answer(lambda: getattr(self.course, match[1])(match[2]))
         else:
             file = PAGE / ("index.html" if path == "/" else path.lstrip("/"))
             if file.parent != PAGE or not file.is_file():
@@ -233,6 +269,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(file.read_bytes(), TYPES.get(file.suffix, "text/plain"))
 
     def do_POST(self) -> None:
+        if self._is_foreign():
+            return
         length = int(self.headers.get("Content-Length") or 0)
         match = re.fullmatch(r"/exercise/(\d+)/(grade|hint)", self.path)
         # A page of another site cannot set this header.
@@ -249,6 +287,15 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._answer(lambda: getattr(self.course, match[2])(match[1], asked))
 
+    def _is_foreign(self) -> bool:
+        """Whether a name that leads here from elsewhere is asked for; then nothing is done but to refuse."""
+        host = self.headers.get("Host") or ""
+        if host.rpartition(":")[0] in HERE or host in HERE:
+            return False
+        self.close_connection = True
+        self._send(b"refused", "text/plain", 403)
+        return True
+
     def _answer(self, work: Any) -> None:
         try:
             found = work()
@@ -258,9 +305,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(json.dumps(found, allow_nan=False).encode(), "application/json")
 
     def _send(self, body: bytes, kind: str, status: int = 200) -> None:
-        host = (self.headers.get("Host") or "").rpartition(":")[0] or self.headers.get("Host")
-        if host not in HERE:  # a name that leads here from elsewhere
-            body, kind, status = b"refused", "text/plain", 403
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
@@ -268,8 +312,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header(
             "Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
         )
-        self.end_headers()
-        self.wfile.write(body)
+        try:
+            self.end_headers()
+            self.wfile.write(body)
+        except ConnectionError:  # the tab was closed
+            self.close_connection = True
 
     def log_message(self, *_: object) -> None:
         pass

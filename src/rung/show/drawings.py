@@ -89,7 +89,7 @@ def page(every: Sequence[Counted], sources: Mapping[str, Mapping[str, str]], siz
         '<p class="soft">Counted on the emulator, not measured. First who computes what, and what lies where in shared '
         "memory; then the lines that cost most. A request is one load or store of a warp, a lane one of its 32 threads."
         " The compiler may make several instructions of a line, as where it unrolls a loop. The text has averages over "
-        "them all; the drawing is of the one request that wastes most, and a number in it is a lane.</p>"
+        "them all; the drawing is of the one request that wastes most, and a number in it is the lane.</p>"
         f'{_BANKS}<main class="drawn">{rungs}</main></body></html>\n'
     )
 

@@ -136,10 +136,10 @@ def tile(counted: Counted) -> str:
             _figure(
                 banks, lambda bank: f"hsl({bank * 360 // BANKS} 60% 52%)",
                 (min(len(at[0]), tall), min(len(at[1]), WIDE)),
-                f"the tile of {tensor.name}, element by element: a colour for each of the 32 banks; "
+                f"the bank of each element of {tensor.name}'s tile (32 colours); "
                 + (f"a swizzle of {16 << swizzle} bytes moves 16-byte parts of a row, so that equal columns of "
                    f"{1 << swizzle} rows lie in different banks" if swizzle else
-                   "a column of one colour is a bank conflict when it is read as a column"), apart=True,
+                   "a column in one colour conflicts when a warp reads it"), apart=True,
             )
         )  # fmt: skip
     return _row(panels, f"shared memory of the first block of {kernel.kernel}")
@@ -151,7 +151,7 @@ def _stored(counted: Counted) -> tuple[Launched, Tensor, dict[int, tuple[int, in
         stores: dict[Tensor, dict[int, tuple[int, int, int]]] = defaultdict(dict)
         for request in kernel.trace:
             if request.access.memory == "global" and request.access.direction == "write":
-                for tensor, element, lane in _elements(request, counted.memory):
+                for tensor, element, lane in elements(request, counted.memory):
                     stores[tensor].setdefault(element, (request.block, request.warp, lane))
         if stores:
             out = max(stores, key=lambda tensor: len(stores[tensor]))
@@ -164,7 +164,7 @@ def _read(kernel: Launched, memory: Iterable[Tensor]) -> dict[Tensor, dict[int, 
     found: dict[Tensor, dict[int, Counter[tuple[int, int]]]] = defaultdict(lambda: defaultdict(Counter))
     for request in kernel.trace:
         if request.access.memory == "global" and request.access.direction == "read" and request.block == 0:
-            for tensor, element, lane in _elements(request, memory):
+            for tensor, element, lane in elements(request, memory):
                 found[tensor][element][request.warp, lane] += 1
     return found
 
@@ -181,7 +181,7 @@ def _cuts(kernel: Launched) -> tuple[str, str, str]:
     )
 
 
-def _elements(request: Request, memory: Iterable[Tensor]) -> Iterator[tuple[Tensor, int, int]]:
+def elements(request: Request, memory: Iterable[Tensor]) -> Iterator[tuple[Tensor, int, int]]:
     for lane, address in request.lanes.items():
         for tensor in memory:
             if 0 <= address - tensor.at < math.prod(tensor.shape) * tensor.size:

@@ -106,7 +106,9 @@ def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
     if _whole(path):
         return path
     try:
-        with tempfile.TemporaryDirectory(dir=where, prefix=".") as work:
+        with disk_cache.alone(where, name), tempfile.TemporaryDirectory(dir=where, prefix=".") as work:
+            if _whole(path):  # another process has made it meanwhile
+                return path
             fresh = Path(work) / name
             fresh.mkdir()
             make(fresh)

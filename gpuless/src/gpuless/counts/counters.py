@@ -109,6 +109,7 @@ class Launched:
     events: list[Event] = field(default_factory=list)  # of the first block, in order
     trace: list[Request] = field(default_factory=list)  # under `traced`
     resident: int = 0  # blocks that a multiprocessor holds at once
+    shared_size: int = 0  # bytes of shared memory of a block
     launches: int = 1  # that are summed
     code: str = ""
 
@@ -131,6 +132,7 @@ def collect(program: machine.Program, config: LaunchConfig, room: int = 0) -> La
             launched.trace.append(Request(access, block, warp, size, lanes_at, kind >> 2))
     launched.events = [Event(EVENTS[kind], warp, amount, copy) for kind, warp, amount, copy in machine.events()]
     shared = program.resources.static_shared + config.shared
+    launched.shared_size = shared
     launched.resident = limits.occupancy(machine.ARCH, config.threads, program.resources.registers, shared).blocks
     return launched
 

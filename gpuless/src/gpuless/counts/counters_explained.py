@@ -69,6 +69,7 @@ def figures(kernel: Launched) -> dict[str, float]:
         "stmatrix": kernel.total("shared", "write", "matrix").requests,
         "operand_bytes": kernel.total("shared", "read", "operand").bytes,
         "barriers": kernel.total("shared", "read", "barrier").requests,
+        "shared_size": kernel.shared_size,
     }
     if any(event.what == "group" for event in kernel.events):
         found["groups_under_way"] = _under_way(kernel)
@@ -159,7 +160,7 @@ def _in_sectors(sample: Sample) -> str:
     late = pieces[0][0] % _SECTOR
     if len(pieces) == 1:
         if late:
-            return f"neighbouring lanes are contiguous, but begin {late} bytes after a sector's start"
+            return f"the access is contiguous but starts {late} bytes into a sector, so that it touches one more"
         return f"the lanes have only {len(at)} different addresses" if len(at) < len(sample.lanes) else ""
     long = {end - begin for begin, end in pieces}
     if long == {sample.size} and len(at) > len(sample.lanes) // 2:

@@ -84,7 +84,7 @@ std::string operand_of(const Code& code, const rung_machine_fault& fault)
 Place place_in(const Code& code, const rung_where& where, const unsigned* block)
 {
     Place place;
-    place.kernel = code.name;
+    place.kernel = code.title;
     if (where.instruction < 0) return place;
     if (size_t(where.instruction) < code.places.size()) {
         const std::string& line = code.places[size_t(where.instruction)];
@@ -109,12 +109,12 @@ bool begin_code(Code& code, const Site& site)
         if (!problem) {
             std::string places;
             for (const std::string& place : code.places) places += place + "\n";
-            rung_machine_name(code.program, code.name.c_str(), places.c_str());
+            rung_machine_name(code.program, code.title.c_str(), places.c_str());
             return true;
         }
         const size_t at = strtoul(problem, nullptr, 10);
         const char* const instruction = strchr(problem, ' ');
-        code.refused = "kernel '" + code.name + "'" +
+        code.refused = "kernel '" + code.title + "'" +
                        (at < code.places.size() && !code.places[at].empty() ? ", " + code.places[at] : "") +
                        ": the instruction" + (instruction ? instruction : "") + " is not executed here";
         code.program = nullptr;
@@ -200,7 +200,7 @@ void tell_conflicts(const Code& code, const Site& site)
         [](void* of, uint64_t line, uint32_t read, uint32_t written, uint32_t plain) {
             const auto& [code, site] = *static_cast<std::pair<const Code&, const Site&>*>(of);
             if (!in_heap(reinterpret_cast<void*>(line * 128)))
-                touch("kernel '" + code.name + "'", site, line, read, written, plain);
+                touch("kernel '" + code.title + "'", site, line, read, written, plain);
         },
         &who);
 }
@@ -233,7 +233,7 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     tell_unwritten(code, how, site);
     const Place place = place_of(site);
     ran(uint64_t(how.grid[0]) * how.grid[1] * how.grid[2], uint64_t(how.block[0]) * how.block[1] * how.block[2],
-        "kernel '" + code.name + "'" +
+        "kernel '" + code.title + "'" +
             (place.line ? " (" + place.file + ":" + std::to_string(place.line) + ")" : std::string()),
         pointers_in(parameters));
     tell_conflicts(code, site);
@@ -265,7 +265,7 @@ void run(Code& code, const Configuration& how, const std::string& parameters, co
     const double races = race_seconds(code, raced, of_shape);
     const double begun = seconds_now();
     begin_heap();
-    begin_progress(code.name.c_str());
+    begin_progress(code.title.c_str());
     execute(code, how, parameters, races, site);
     end_progress();
     fflush(stdout);
@@ -274,7 +274,7 @@ void run(Code& code, const Configuration& how, const std::string& parameters, co
     if (settings().races == 1 && seconds > races)
         note_once("races: checked in a kernel's first launches of one shape, then in every 16th block (--races "
                   "checks all)");
-    note_launch({code.name.c_str(), blocks, threads, seconds, races > 0});
+    note_launch({code.title.c_str(), blocks, threads, seconds, races > 0});
 }
 
 CUresult refusal(const Code& code, const Configuration& how)

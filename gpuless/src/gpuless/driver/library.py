@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpuless import machine
+from gpuless.base import disk_cache
 from gpuless.base.errors import UserError
 from gpuless.compile import elf, headers, nvrtc, sass, toolchain
 from gpuless.driver import interface
@@ -62,21 +63,17 @@ def _version() -> str:
 
 
 def paths() -> str:
-    """Where the loader finds this package and what it imports."""
+    """Where the loader finds this package and what it imports: not the present folder, which would be compiled in."""
     own = Path(__file__).resolve().parents[2]
-    return os.pathsep.join(dict.fromkeys([str(own), *(path for path in sys.path if path)]))
+    return os.pathsep.join(dict.fromkeys([str(own), *(path for path in sys.path if path.endswith("-packages"))]))
 
 
 @functools.cache
 def folder() -> Path:
     """The folder with libcuda.so.1."""
     compiled, rows, version, where = machine.compiled(), _rows(), _version(), include()
-    defines = [
-        f'-DGPULESS_DEFAULT_PYTHON="{sys.executable}"',
-        f'-DGPULESS_DEFAULT_PATH="{paths()}"',
-        f'-DGPULESS_VERSION="{version}"',
-    ]
-    flags = [*FLAGS, *toolchain.machine_flags(), *defines]
+    named = {"GPULESS_DEFAULT_PYTHON": sys.executable, "GPULESS_DEFAULT_PATH": paths(), "GPULESS_VERSION": version}
+    flags = [*FLAGS, *toolchain.machine_flags()]
 
     def make(target: Path) -> None:
         shutil.copy(compiled, target / "libgpuless_machine.so")
@@ -87,9 +84,23 @@ def folder() -> Path:
         sources = [*sorted(HERE.glob("*.cpp")), work / "refusals.cpp", work / "per_thread.cpp"]
         own = [f"-I{work}", f"-I{HERE}", f"-I{MACHINE}", "-isystem", str(where)]
 
+        kept = disk_cache.folder("driver-objects")  # an object is compiled anew where its file or a header has changed
+        read = [path.read_bytes() for place in (HERE, MACHINE, work) for path in sorted(place.glob("*.[hi]*"))]
+
         def compile_one(source: Path) -> str:
-            done = toolchain.run([*flags, *own, "-c", str(source), "-o", f"{source.stem}.o"], work)
-            return done.stderr.strip() if done.returncode else ""
+            text = source.read_bytes()
+            defines = [f'-D{name}="{value}"' for name, value in named.items() if name.encode() in text]
+            key = toolchain.key(flags, defines, str(where), hashlib.sha256(b"\0".join([text, *read])).hexdigest())
+            made = work / f"{source.stem}.o"
+            if (kept / f"{key}.o").is_file():
+                shutil.copy(kept / f"{key}.o", made)
+                return ""
+            done = toolchain.run([*flags, *defines, *own, "-c", str(source), "-o", made.name], work)
+            if done.returncode:
+                return done.stderr.strip()
+            shutil.copy(made, kept / f".{key}-{os.getpid()}")
+            (kept / f".{key}-{os.getpid()}").replace(kept / f"{key}.o")
+            return ""
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             told = [*filter(None, pool.map(compile_one, sources))]
@@ -107,7 +118,8 @@ def folder() -> Path:
         for path in sorted(HERE.iterdir())
         if path.suffix in (".cpp", ".h") or path.stem == "interface"
     ]
-    key = toolchain.key(flags, str(compiled), rows, str(where), version, hashlib.sha256(b"".join(own)).hexdigest())
+    digest = hashlib.sha256(b"".join(own)).hexdigest()
+    key = toolchain.key(flags, named, str(compiled), rows, str(where), version, digest)
     return toolchain.cached_folder(f"driver-{key}", make)
 
 

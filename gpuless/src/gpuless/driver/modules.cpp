@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cxxabi.h>
 #include <fstream>
 
 struct CUmod_st : gpuless::Module
@@ -34,6 +35,42 @@ namespace gpuless {
 uint64_t module_changes;
 
 namespace {
+
+// A kernel's name as its source has it, with a template's arguments and without parameters.
+std::string title_of(const std::string& name)
+{
+    int failed = 0;
+    char* const whole = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &failed);
+    if (failed || !whole) return name;
+    std::string text = whole;
+    free(whole);
+    int depth = 0;
+    for (size_t i = 0; i < text.size(); i++) {  // "void k<int>(int*)": up to the parenthesis, without the result's type
+        const bool anonymous = !text.compare(i, 21, "(anonymous namespace)");
+        if (anonymous)
+            i += 20;
+        else if (text[i] == '<')
+            depth++;
+        else if (text[i] == '>')
+            depth--;
+        else if (text[i] == '(' && !depth) {
+            text.resize(i);
+            break;
+        }
+    }
+    depth = 0;
+    for (size_t i = 0; i < text.size(); i++) {
+        if (!text.compare(i, 21, "(anonymous namespace)"))
+            i += 20;
+        else if (text[i] == '<')
+            depth++;
+        else if (text[i] == '>')
+            depth--;
+        else if (text[i] == ' ' && !depth)
+            return text.substr(i + 1);
+    }
+    return text;
+}
 
 auto& all = *new std::set<Module*>;
 auto& handles = *new std::map<const void*, char>;  // of living modules, functions, libraries and kernels: their kind
@@ -99,7 +136,7 @@ void read_kernel(Reader& read, Module& module)
 {
     const std::string name = read.word();
     Code& code = module.codes[name];
-    code.module = &module, code.name = name, code.refused = read.line();
+    code.module = &module, code.name = name, code.title = title_of(name), code.refused = read.line();
     if (code.refused != "-") return;
     code.refused.clear();
     code.start = read.small(), code.constants = read.small(), code.shared = read.small(), code.local = read.small();

@@ -15,23 +15,29 @@ thread_local Site named;             // by the runtime library, whose caller it 
 thread_local const void* outermost;  // the caller of a per-thread variant
 thread_local int per_thread;         // how deep
 
-// The line of an instruction, by its file's debug information.
+// A function of CUDA's headers that was put in its caller's place.
+bool of_toolkit(const char* file) { return strstr(file, "/include/c") && strstr(file, "/toolkits/"); }
+
+// The line of an instruction, by its file's debug information: that of the program's file, where the instruction belongs
+// to a function of CUDA's headers.
 Place looked_up(const void* instruction)
 {
     Place place;
     Dl_info in;
     if (!dladdr(instruction, &in) || !in.dli_fname || strchr(in.dli_fname, '\'')) return place;
     char command[4200], line[4200] = "";
-    snprintf(command, sizeof command, "addr2line -e '%s' %#lx 2>/dev/null", in.dli_fname,
+    snprintf(command, sizeof command, "addr2line -i -e '%s' %#lx 2>/dev/null", in.dli_fname,
              (unsigned long)(static_cast<const char*>(instruction) - static_cast<const char*>(in.dli_fbase)));
-    if (FILE* const found = popen(command, "r")) {
-        if (!fgets(line, sizeof line, found)) *line = 0;
-        pclose(found);
+    FILE* const found = popen(command, "r");
+    if (!found) return place;
+    while (fgets(line, sizeof line, found)) {
+        char* const colon = strrchr(line, ':');
+        if (!colon || *line == '?' || !atoi(colon + 1)) continue;
+        *colon = 0;
+        place.file = shown(line), place.line = atoi(colon + 1);
+        if (!of_toolkit(line)) break;
     }
-    char* const colon = strrchr(line, ':');
-    if (!colon || *line == '?' || !atoi(colon + 1)) return place;
-    *colon = 0;
-    place.file = shown(line), place.line = atoi(colon + 1);
+    pclose(found);
     return place;
 }
 

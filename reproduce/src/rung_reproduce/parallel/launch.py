@@ -14,8 +14,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from rung.errors import RungError, with_extra
+from rung.errors import RungError
 
+INSTALL = "pip install 'rung-reproduce[mpi] @ git+https://github.com/rung-gpu/rung#subdirectory=reproduce'"
 IN_A_JOB = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
 
 
@@ -31,7 +32,7 @@ def mpiexec() -> str:
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec") or shutil.which("mpirun")
     if found is None:
-        raise RungError(f"mpiexec was not found; `{with_extra('mpi')}` installs it (or apt install openmpi-bin).")
+        raise RungError(f"mpiexec was not found; `{INSTALL}` installs it (or apt install openmpi-bin).")
     return found
 
 
@@ -40,7 +41,7 @@ def available() -> str | None:
     import importlib.util
 
     if importlib.util.find_spec("mpi4py") is None:
-        return f"mpi4py is not installed; `{with_extra('mpi')}` installs it and an MPI library."
+        return f"mpi4py is not installed; `{INSTALL}` installs it and an MPI library."
     try:
         mpiexec()
     except RungError as error:

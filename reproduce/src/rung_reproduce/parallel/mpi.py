@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rung.errors import RungError, first_line, with_extra
+from rung.errors import RungError, first_line
 from rung_reproduce.parallel import launch, local, ring
 from rung_reproduce.parallel.ring import travel
 
@@ -32,7 +32,7 @@ def engine() -> Any:
         from mpi4py import MPI
     except ImportError as error:
         raise RungError(
-            f"mpi4py is missing or finds no MPI library ({first_line(error)}); `{with_extra('mpi')}` installs both."
+            f"mpi4py is missing or finds no MPI library ({first_line(error)}); `{launch.INSTALL}` installs both."
         ) from None
     return MPI
 

@@ -83,10 +83,10 @@ def every(name: str, on: Shown) -> str:
         rows = [r for r in on.rows if r.kind == "study" and (r.what, r.part) == (what, part)]
         if rows:
             told = rows[-1].detail
-            cells = [tuple(plain(str(cell)) for cell in line) for line in told["rows"]]
+            body = [tuple(plain(str(cell)) for cell in line) for line in told["rows"]]
             title = f"{charts.escape(told['title'])} (`rung study {what}`)".replace("`", "")
             parts.append(f"\n<details><summary>{title}</summary>\n\n{plain(told['finding'])}\n")
-            parts.append(f"{table([plain(c) or ' ' for c in told['columns']], cells)}</details>\n")
+            parts.append(f"{table([plain(c) or ' ' for c in told['columns']], body)}</details>\n")
     again = dict.fromkeys(c for e in _own(name) for f in e.figures for c in f.command.split("; ") if not f.reason)
     listed, head = "\n".join(again), "<details><summary>The commands that measure ours</summary>"
     parts.append(f"\n{head}\n\n```sh\n{listed}\n```\n\n</details>\n")

@@ -26,6 +26,7 @@ STUDIES = {
     "attention-scaling": ("attention_scaling", "Time and peak memory as the context grows."),
     "cache": ("cache", "What does a KV cache gain, at the first pass and at later ones? (On a CPU too.)"),
     "restrict": ("restrict", "Does __restrict__ change the baseline's kernels or their times? (On a CPU too.)"),
+    "summary": ("summary", "What does the course's forward pass spend by kernel, by copy and by CUDA call?"),
     "memory-latency": ("memory_latency", "What are the latencies of shared memory, L1, L2 and global memory?"),
     "cutlass": ("cutlass", "How far is the ladder from CUTLASS? (Needs nvcc and its headers.)"),
     "fusion": ("fusion", "What is gained by fusing one kernel into another?"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rung.arrays import Array, arange, hide, logsumexp, namespace, softmax, transpose
 from rung.inputs import BELOW, large_but_for_scores, rows_alike, scores_alike, scores_beyond_exp, scores_far_apart
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
@@ -12,35 +13,36 @@ from rung.precision import float32_products
 QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
 
 
-def heads_of(part: int) -> Callable[[torch.Tensor, Values], torch.Tensor]:
+def heads_of(part: int) -> Callable[[Array, Values], Array]:
     """The view (B, NH, T, HS) of the queries (0), keys (1) or values (2) inside qkv (B, T, 3 C)."""
 
-    def view(qkv: torch.Tensor, v: Values) -> torch.Tensor:
+    def view(qkv: Array, v: Values) -> Array:
         B, T, NH, HS = (int(v[n]) for n in ("B", "T", "NH", "HS"))
-        return qkv.view(B, T, 3, NH, HS)[:, :, part].transpose(1, 2)
+        return qkv.reshape(B, T, 3, NH, HS)[:, :, part].swapaxes(1, 2)
 
     return view
 
 
-def merged(o: torch.Tensor) -> torch.Tensor:
+def merged(o: Array) -> Array:
     """(B, NH, T, HS) -> (B, T, C)"""
-    return o.transpose(1, 2).flatten(2)
+    return o.swapaxes(1, 2).reshape(o.shape[0], o.shape[2], -1)
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
     q, k, values = t["q"], t["k"], t["v"]
     T = q.shape[2]
-    position = torch.arange(T, device=q.device)
+    position = arange(T, q)
     o, lse = [], []
     for start in range(0, T, QUERIES_AT_ONCE):
         rows = slice(start, min(T, start + QUERIES_AT_ONCE))
-        scores = q[:, :, rows] @ k.transpose(2, 3) * v["scale"]
+        scores = q[:, :, rows] @ transpose(k) * v["scale"]
         if v["causal"]:
-            scores.masked_fill_(position > position[rows, None], -torch.inf)
-        lse.append(scores.logsumexp(3))
-        o.append(scores.softmax(3) @ values)
-    heads = torch.cat(o, 2)
-    return {"out": merged(heads), "lse": torch.cat(lse, 2), "out_heads": heads}
+            scores = hide(scores, position > position[rows, None])
+        lse.append(logsumexp(scores))
+        o.append(softmax(scores) @ values)
+    concatenate = namespace(q).concatenate
+    heads = concatenate(o, axis=2)
+    return {"out": merged(heads), "lse": concatenate(lse, axis=2), "out_heads": heads}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -51,7 +53,7 @@ def cost(v: Values, size: int) -> Cost:
 
 def torch_naive(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: int, dtype: str
-) -> torch.Tensor:
+) -> Array:
     with float32_products(dtype):
         scores = q @ k.transpose(2, 3) * scale
         if causal:
@@ -63,7 +65,7 @@ def torch_naive(
 def sdpa(backend: str) -> Callable[..., torch.Tensor]:
     """torch's scaled_dot_product_attention with one of its backends."""
 
-    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: int) -> torch.Tensor:
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: int) -> Array:
         with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend)):
             return merged(F.scaled_dot_product_attention(q, k, v, is_causal=bool(causal), scale=scale))
 

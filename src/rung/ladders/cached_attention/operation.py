@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuless.base.expressions import Number
+from rung.arrays import Array, arange, hide, softmax, transpose
 from rung.inputs import (
     BELOW,
     all_alike,
@@ -24,29 +25,28 @@ from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, 
 from rung.precision import float32_products
 
 
-def queries(qkv: torch.Tensor, v: Values) -> torch.Tensor:
+def queries(qkv: Array, v: Values) -> Array:
     """The view (B, NH, T, HS) of the queries inside qkv (B, T, 3 C)."""
     B, T, NH, HS = (int(v[n]) for n in ("B", "T", "NH", "HS"))
-    return qkv.view(B, T, 3, NH, HS)[:, :, 0].transpose(1, 2)
+    return qkv.reshape(B, T, 3, NH, HS)[:, :, 0].swapaxes(1, 2)
 
 
-def merged(o: torch.Tensor) -> torch.Tensor:
+def merged(o: Array) -> Array:
     """(B, NH, T, HS) -> (B, T, C)"""
-    return o.transpose(1, 2).flatten(2)
+    return o.swapaxes(1, 2).reshape(o.shape[0], o.shape[2], -1)
 
 
-def seen(past: torch.Tensor, T: int, S: int, window: int, first: int) -> torch.Tensor:
+def seen(past: Array, T: int, S: int, window: int, first: int) -> Array:
     """The mask of each query's keys: (B, 1, T, S)."""
-    query = past.long()[:, None, None, None] + torch.arange(T, device=past.device)[:, None]
-    key = torch.arange(S, device=past.device)
+    query = past[:, None, None, None] + arange(T, past)[:, None]
+    key = arange(S, past)
     return (key <= query) & ((key > query - window) | (key < first))
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
     T, S, window, first = (int(v[n]) for n in ("T", "S", "window", "globals"))
-    scores = t["q"] @ t["k"].transpose(2, 3) * v["scale"]
-    scores.masked_fill_(~seen(t["past"], T, S, window, first), -torch.inf)
-    return {"out": merged(scores.softmax(3) @ t["v"])}
+    scores = t["q"] @ transpose(t["k"]) * v["scale"]
+    return {"out": merged(softmax(hide(scores, ~seen(t["past"], T, S, window, first))) @ t["v"])}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -61,7 +61,7 @@ def cost(v: Values, size: int) -> Cost:
 def torch_masked(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor, scale: float, window: int, globals: int,
     dtype: str, T: int, S: int,
-) -> torch.Tensor:  # fmt: skip
+) -> Array:  # fmt: skip
     with float32_products(dtype):
         scores = q @ k.transpose(2, 3) * scale
         scores.masked_fill_(~seen(past, T, S, window, globals), -torch.inf)
@@ -71,7 +71,7 @@ def torch_masked(
 def sdpa(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor, scale: float, window: int, globals: int,
     T: int, S: int,
-) -> torch.Tensor:  # fmt: skip
+) -> Array:  # fmt: skip
     mask = seen(past, T, S, window, globals)
     backends = torch.nn.attention.SDPBackend
     with torch.nn.attention.sdpa_kernel([backends.EFFICIENT_ATTENTION, backends.MATH]):

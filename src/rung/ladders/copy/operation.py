@@ -8,7 +8,7 @@ from rung.operation import Case, Cost, Library, Operand, Operation, Race, sizes
 
 
 def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
-    return {"out": t["x"].clone()}
+    return {"out": t["x"]}
 
 
 def cost(v: dict[str, int | float], size: int) -> Cost:

@@ -6,6 +6,7 @@ those at odd indices are stiffer and have friction. The loops are long enough th
 
 from __future__ import annotations
 
+from rung.arrays import Array
 from rung.inputs import F16_TOP, spread
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
@@ -15,9 +16,9 @@ KEPT = 1 - 1 / 128  # speed after a step with friction, relative to before
 STEP = 1 / 4
 
 
-def swing(x: torch.Tensor, steps: int) -> torch.Tensor:
+def swing(x: Array, steps: int) -> Array:
     """All springs oscillate, the even ones freely, the odd ones with friction."""
-    u, w = x.clone(), torch.zeros_like(x)
+    u, w = x + 0, x * 0
     for _ in range(steps):
         w[0::2] -= FREE * u[0::2]
         w[1::2] = KEPT * w[1::2] - STIFF * u[1::2]
@@ -34,7 +35,7 @@ def cost(v: dict[str, int | float], size: int) -> Cost:
     return Cost(flops=int(v["N"]) * int(v["STEPS"]) * (free + rubbed) / 2, bytes=2 * int(v["N"]) * size)
 
 
-def torch_swing(x: torch.Tensor, STEPS: int, **_: object) -> torch.Tensor:
+def torch_swing(x: torch.Tensor, STEPS: int, **_: object) -> Array:
     return swing(x.float(), STEPS).to(x.dtype)
 
 

@@ -37,11 +37,11 @@ __device__ __forceinline__ void cp_async_4(void* smem, const void* gmem, bool va
 
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most N of the committed groups are still in flight.
-template <int N>
+// Waits until at most N_ of the committed groups are still in flight.
+template <int N_>
 __device__ __forceinline__ void cp_async_wait()
 {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(N_) : "memory");
 }
 #endif
 
@@ -60,11 +60,11 @@ __device__ __forceinline__ void byte_barrier_arrive(uint64_t* barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// __syncthreads for the first THREADS of the block.
-template <int THREADS>
+// __syncthreads for the first THREADS_ of the block.
+template <int THREADS_>
 __device__ __forceinline__ void sync_first()
 {
-    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS_) : "memory");
 }
 
 __device__ __forceinline__ void byte_barrier_expect(uint64_t* barrier, unsigned bytes)
@@ -95,15 +95,15 @@ __device__ __forceinline__ void byte_barrier_wait(uint64_t* barrier, unsigned pa
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // __syncthreads for THREADS of the block, which all pass the same number (1 to 15); or arrive there without waiting.
-template <int THREADS>
+template <int THREADS_>
 __device__ __forceinline__ void sync_some(int number)
 {
-    asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS_) : "memory");
 }
-template <int THREADS>
+template <int THREADS_>
 __device__ __forceinline__ void arrive_some(int number)
 {
-    asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS_) : "memory");
 }
 
 // True in one lane of a whole warp, and the compiler can assume that it is only one.

@@ -95,8 +95,8 @@ __device__ __forceinline__ uint32_t pack2<__nv_bfloat16>(float lo, float hi)
 constexpr int WARP_SIZE = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-template <class A, class B>
-__host__ __device__ constexpr A ceil_div(A a, B b)
+template <class A_, class B_>
+__host__ __device__ constexpr A_ ceil_div(A_ a, B_ b)
 {
     return (a + b - 1) / b;
 }
@@ -150,10 +150,10 @@ __device__ __forceinline__ float block_max(float x)
 
 // ---- vectors ----------------------------------------------------------------------------------------------------
 
-template <class T, int N>
-struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec
+template <class T, int N_>
+struct alignas(sizeof(T) * N_ < 16 ? sizeof(T) * N_ : 16) Vec
 {
-    T v[N];
+    T v[N_];
     __device__ __forceinline__ T& operator[](int i) { return v[i]; }
     __device__ __forceinline__ const T& operator[](int i) const { return v[i]; }
 };
@@ -171,8 +171,8 @@ __device__ __forceinline__ Vec16<T> vec_from_bits(uint4 bits)
     return vec;
 }
 
-template <class T, int N>
-__device__ __forceinline__ uint4 bits_of(const Vec<T, N>& vec)
+template <class T, int N_>
+__device__ __forceinline__ uint4 bits_of(const Vec<T, N_>& vec)
 {
     static_assert(sizeof(vec) == 16, "store_vec and store_stream move 16 bytes");
     uint4 bits;
@@ -187,8 +187,8 @@ __device__ __forceinline__ Vec16<T> load_vec(const T* address)
     return vec_from_bits<T>(*reinterpret_cast<const uint4*>(address));
 }
 
-template <class T, int N>
-__device__ __forceinline__ void store_vec(T* address, const Vec<T, N>& vec)
+template <class T, int N_>
+__device__ __forceinline__ void store_vec(T* address, const Vec<T, N_>& vec)
 {
     *reinterpret_cast<uint4*>(address) = bits_of(vec);
 }
@@ -208,8 +208,8 @@ __device__ __forceinline__ Vec16<T> load_stream(const T* address)
 }
 
 // For data not read again soon: evicted first from the caches.
-template <class T, int N>
-__device__ __forceinline__ void store_stream(T* address, const Vec<T, N>& vec)
+template <class T, int N_>
+__device__ __forceinline__ void store_stream(T* address, const Vec<T, N_>& vec)
 {
     __stcs(reinterpret_cast<uint4*>(address), bits_of(vec));
 }

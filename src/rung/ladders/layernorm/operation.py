@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rung.arrays import variance
 from rung.inputs import ROW_SCALES, around, raised_from, rows_alike, rows_scaled, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
@@ -9,15 +10,9 @@ from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, 
 
 def reference(t: Tensors, v: Values) -> Tensors:
     x = t["x"] + t["residual"] if "residual" in t else t["x"]
-    mean = x.mean(-1, keepdim=True)
-    centred = x - mean
-    rstd = (centred.square().mean(-1, keepdim=True) + v["eps"]).rsqrt()
-    return {
-        "out": centred * rstd * t["weight"] + t["bias"],
-        "sum": x,
-        "mean": mean.squeeze(-1),
-        "rstd": rstd.squeeze(-1),
-    }
+    mean, rstd = x.mean(-1), (variance(x) + v["eps"]) ** -0.5
+    out = (x - mean[..., None]) * rstd[..., None] * t["weight"] + t["bias"]
+    return {"out": out, "sum": x, "mean": mean, "rstd": rstd}
 
 
 def cost(v: Values, size: int) -> Cost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rung.arrays import rms_factor
 from rung.inputs import ROW_SCALES, raised_from, rows_alike, rows_scaled, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
@@ -9,7 +10,7 @@ from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, 
 
 def reference(t: Tensors, v: Values) -> Tensors:
     x = t["x"] + t["residual"]
-    return {"out": x * (x.square().mean(-1, keepdim=True) + v["eps"]).rsqrt() * t["weight"], "sum": x}
+    return {"out": x * rms_factor(x, v["eps"]) * t["weight"], "sum": x}
 
 
 def cost(v: Values, size: int) -> Cost:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from rung.arrays import arange, hide, softmax
 from rung.inputs import around, leading, row_scores, rows_alike, rows_far_apart, times
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
@@ -17,8 +18,9 @@ def hidden(T: int, S: int, device: torch.device | str = "cpu") -> torch.Tensor:
 def reference(t: Tensors, v: Values) -> Tensors:
     scores = t["x"] * v["scale"]
     if v["causal"]:
-        scores = scores.masked_fill(hidden(int(v["T"]), int(v["S"]), scores.device), -torch.inf)
-    return {"out": scores.softmax(-1)}
+        T, S = int(v["T"]), int(v["S"])
+        scores = hide(scores, arange(S, scores) > arange(T, scores)[:, None] + S - T)
+    return {"out": softmax(scores)}
 
 
 def cost(v: Values, size: int) -> Cost:

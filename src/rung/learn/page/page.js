@@ -1,7 +1,8 @@
 "use strict";
 // The course's page: one exercise at a time; the hash of the address is its number.
 const at = (id) => document.getElementById(id);
-const STATES = { solved: "Solved", slow: "Right, but the aim is missed", wrong: "Not yet", blank: "Not filled yet" };
+const STATES = { solved: "Solved", slow: "Correct, but not yet at the target", wrong: "Not yet", blank: "Not yet complete" };
+const WIDE = matchMedia("(min-width: 70rem)");
 let course, exercise, drawn = null, before = null;
 
 async function ask(path, body) {
@@ -51,13 +52,20 @@ const view = new EditorView({
   state: EditorState.create({
     extensions: [
       CM.keymap.of([{ key: "Mod-Enter", run: () => (run(), true) }]), // the Tab key leaves the editor, as a reader expects
-      CM.lineNumbers(), EditorView.lineWrapping, CM.history(), CM.highlightActiveLine(), CM.bracketMatching(), CM.cpp(), CM.indentUnit.of("    "),
+      CM.lineNumbers({ domEventHandlers: { click: (view, block) => (here(view.state.doc.lineAt(block.from)), true) } }), EditorView.lineWrapping, CM.history(), CM.highlightActiveLine(), CM.bracketMatching(), CM.cpp(), CM.indentUnit.of("    "),
       CM.keymap.of([...CM.defaultKeymap, ...CM.historyKeymap]), CM.syntaxHighlighting(colours), marked, blanks,
       EditorView.contentAttributes.of({ "aria-label": "The kernel" }),
       EditorView.updateListener.of((change) => change.docChanged && arrows([])),
     ],
   }),
 });
+// In a hunt, a click on a line's number marks the line; so does the comment, in any editor.
+function here(line) {
+  if (exercise?.kind !== "bug") return;
+  const found = line.text.match(/\s*\/\/ here$/);
+  view.dispatch({ changes: found ? { from: line.to - found[0].length, to: line.to } : { from: line.to, insert: "  // here" } });
+}
+const undo = () => CM.historyKeymap[0].run(view);
 const text = () => view.state.doc.toString();
 
 function write(content) {
@@ -94,17 +102,20 @@ async function list() {
   course = await ask("/course");
   const every = course.chapters.flatMap((c) => c.exercises);
   at("done").textContent = `${every.filter((e) => e.stars).length} of ${every.length} solved, ${every.reduce((n, e) => n + e.stars, 0)} stars`;
+  let current = null;
   at("chapters").replaceChildren(...course.chapters.map((c) => {
     const part = made("section"), items = made("ol");
     for (const e of c.exercises) {
       const link = made("a", undefined, { href: `#${e.number}` });
       link.append(made("span", `${e.number}. ${e.title}`), made("span", e.stars ? stars(e.stars) : e.kind, { className: e.stars ? "stars" : "soft" }));
-      if (exercise && e.number === exercise.number) link.setAttribute("aria-current", "page");
+      if (exercise && e.number === exercise.number) link.setAttribute("aria-current", "page"), current = link;
       const item = made("li"); item.append(link); items.append(item);
     }
     part.append(made("h2", c.title), items);
     return part;
   }));
+  const box = document.querySelector("nav");
+  if (current && WIDE.matches) box.scrollTop = current.offsetTop - box.clientHeight / 2;
 }
 
 async function show(number) {
@@ -114,14 +125,13 @@ async function show(number) {
   at("chapter").textContent = `${exercise.chapter} · ${exercise.does}`;
   at("title").textContent = `${exercise.number}. ${exercise.title}`;
   at("task").innerHTML = exercise.task;
-  at("aim").textContent = exercise.goal ? `Aim: ${exercise.aim || exercise.goal}, at ${exercise.shape.replaceAll(",", ", ").replaceAll("=", " = ")}.` : "";
+  at("aim").textContent = exercise.goal ? `Target: ${exercise.aim || exercise.goal}, at ${exercise.shape.replaceAll(",", ", ").replaceAll("=", " = ")}.` : "";
   at("predict").hidden = !exercise.question;
   at("predict").querySelector("span").textContent = `Predict before you run: ${exercise.question}`;
   at("predict").querySelector("input").value = "";
-  at("theory").hidden = !exercise.about;
-  at("theory").open = exercise.first;
+  at("theory").hidden = !exercise.theory;
   at("theory").querySelector("summary").textContent = `The chapter: ${exercise.chapter}`;
-  at("theory").querySelector("div").innerHTML = exercise.about;
+  theory(exercise);
   at("file").textContent = exercise.file;
   hints(exercise);
   write(exercise.text);
@@ -129,9 +139,23 @@ async function show(number) {
   at("verdict").replaceChildren();
   delete at("verdict").dataset.state;
   at("drawings").hidden = true;
+  at("worked").open = false;
+  at("solution").replaceChildren();
   if (exercise.why) said({ state: "solved", stars: exercise.stars, symptoms: [], why: exercise.why, story: exercise.story });
   await list();
-  at("list").open = matchMedia("(min-width: 70rem)").matches;
+}
+
+// The chapter's page comes later: its drawings are made from runs.
+async function theory(of) {
+  const box = at("theory").querySelector("div");
+  at("theory").open = of.first && WIDE.matches;
+  if (!of.theory || box.dataset.chapter === of.chapter) return;
+  box.dataset.chapter = "";
+  box.replaceChildren(made("p", course.ready ? "Drawing ..." : "Drawing ... (the first time the simulator is compiled: about half a minute)", { className: "soft" }));
+  const { about } = await ask(`/theory/${of.number}`);
+  if (exercise !== of) return;
+  box.innerHTML = about;
+  box.dataset.chapter = of.chapter;
 }
 
 function hints({ hints: seen, further }) {
@@ -143,7 +167,7 @@ async function run() {
   if (at("run").disabled) return;
   at("run").disabled = true;
   delete at("verdict").dataset.state;
-  at("verdict").replaceChildren(made("p", "Running ..."));
+  at("verdict").replaceChildren(made("p", course.ready ? "Running ..." : "Running ... (the first time the simulator is compiled: about half a minute)"));
   try {
     const found = await ask(`/exercise/${exercise.number}/grade`, { text: text() });
     said(found);
@@ -165,6 +189,7 @@ function said(found) {
     const item = made("li");
     item.append(...symptom.says.split("`").map((part, i) => (i % 2 ? made("code", part) : part)), " ");
     for (const line of new Set(symptom.lines)) item.append(made("button", `line ${line}`, { type: "button", onclick: () => go(line) }), " ");
+    if (symptom.facts?.map) item.append(wrongMap(symptom.facts));
     items.append(item);
   }
   box.replaceChildren(head, items);
@@ -175,12 +200,47 @@ function said(found) {
   const guess = at("predict").querySelector("input").value;
   if (guess !== "" && found.answer !== undefined)
     box.append(made("p", Number(guess) === found.answer ? `You predicted ${guess}, and ${guess} was counted.` : `You predicted ${guess}; counted: ${+found.answer.toFixed(2)}.`));
-  if (found.cases) box.append(made("p", `${found.cases} runs at different sizes.`, { className: "soft" }));
+  if (found.cases) box.append(made("p", `Checked at ${found.cases} sizes, also for races and out-of-bounds accesses.`, { className: "soft" }));
+  if (found.state === "solved" && found.work && exercise.par) {
+    const us = (n) => +n.toPrecision(3), t = found.times;
+    box.append(made("p", `Your kernel: ${found.work.toLocaleString("en")} sectors and passes (reference: ${exercise.par.toLocaleString("en")})` + (t?.mine ? `; predicted on an ${t.gpu} at ${t.at}: ${us(t.mine)} us (reference: ${us(t.reference)} us, your best: ${us(t.best)} us).` : ".")));
+  }
+  if (found.why) box.append(made("p", "About the reference:", { className: "soft" }));
   if (found.why) box.append(made("div", undefined, { innerHTML: found.why }));
   if (found.story?.length) box.append(made("p", `See also: ${found.story.map((s) => `rung show ${s} --diff`).join(", ")}`, { className: "soft" }));
   view.dispatch({ effects: mark.of(found.symptoms.flatMap((s) => s.lines)) });
   const race = found.symptoms.find((s) => s.kind === "race" && s.lines.length);
   arrows(race ? race.lines : []);
+}
+
+// The first wrong elements, and a picture of all: a row and a column for each index, or for several.
+function wrongMap({ output, pairs, map, wrong, shape }) {
+  const box = made("div", undefined, { className: "wrong" }), table = made("table");
+  const number = (x) => (x === null ? "NaN" : String(+x.toPrecision(6)));
+  table.append(row(["element", "expected", "yours"], "th"));
+  for (const one of pairs) table.append(row([`${output}[${one.index.join(", ")}]`, number(one.expected), one.got === null ? "NaN or never written" : number(one.got)], "td"));
+  box.append(table);
+  if (wrong < shape.reduce((a, b) => a * b, 1)) {
+    const cell = 9, left = 8 + 6.2 * Math.max(...map.row_labels.map((t) => t.length)), colours = { "#": "var(--p1)", "+": "color-mix(in srgb, var(--p1) 50%, var(--box))", ".": "var(--box)" };
+    const cells = map.rows.flatMap((line, y) => [...line].map((mark, x) => `<rect x="${left + cell * x}" y="${18 + cell * y}" width="${cell - 1}" height="${cell - 1}" style="fill:${colours[mark]}"/>`));
+    const rows = map.row_labels.map((t, y) => (y % 2 ? "" : `<text x="${left - 4}" y="${26 + cell * y}" text-anchor="end">${t}</text>`));
+    const columns = map.column_labels.map((n, x) => (x % 8 ? "" : `<text x="${left + cell * x}" y="12">${x ? "" : `${map.columns} = `}${n}</text>`));
+    const wide = left + cell * Math.max(...map.rows.map((r) => r.length)) + 60;
+    box.insertAdjacentHTML("beforeend", `<svg role="img" aria-label="Which elements of ${output} are wrong" viewBox="0 0 ${wide} ${22 + cell * map.rows.length}" width="${wide}">${columns.join("")}${rows.join("")}${cells.join("")}</svg><p class="soft">${output}: wrong elements are coloured</p>`);
+  }
+  return box;
+}
+
+function row(cells, name) {
+  const one = made("tr");
+  one.append(...cells.map((t) => made(name, t)));
+  return one;
+}
+
+async function solution() {
+  const { lines, why } = await ask(`/solution/${exercise.number}`), list = made("pre");
+  for (const [code, note] of lines) list.append(made("span", `${code}\n`), ...(note ? [made("em", `    ^ ${note}\n`)] : []));
+  at("solution").replaceChildren(list, made("div", undefined, { innerHTML: why }));
 }
 
 function drawing(found) {
@@ -201,17 +261,26 @@ function drawing(found) {
 // A picture of what is solved, to keep or to show.
 function card() {
   const every = course.chapters.flatMap((c) => c.exercises);
-  const rows = course.chapters.map((c, i) => `<text x="24" y="${88 + 26 * i}">${c.title}</text><text x="330" y="${88 + 26 * i}" fill="#bf5700">${c.exercises.map((e) => (e.stars ? "★" : "☆")).join("")}</text>`);
+  const rows = course.chapters.map((c, i) => `<text x="24" y="${98 + 26 * i}">${c.title}</text><text x="360" y="${98 + 26 * i}" fill="#bf5700">${c.exercises.map((e) => (e.stars ? "★" : "☆")).join("")}</text>`);
   const height = 110 + 26 * rows.length;
-  const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="560" height="${height}" font-family="system-ui, sans-serif" font-size="15"><rect width="100%" height="100%" fill="#fff"/><text x="24" y="42" font-size="22" font-weight="600">rung: ${every.filter((e) => e.stars).length} of ${every.length} solved</text>${rows.join("")}</svg>`;
-  made("a", "", { href: URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" })), download: "rung.svg" }).click();
+  const who = prompt("Your name, for the certificate (or empty):") ?? "";
+  const by = who.replace(/[<&]/g, "") && `<text x="24" y="66">${who.replace(/[<&]/g, "")}, ${new Date().toISOString().slice(0, 10)}</text>`;
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="620" height="${height + 10}" font-family="system-ui, sans-serif" font-size="15"><rect width="100%" height="100%" fill="#fff"/><text x="24" y="42" font-size="22" font-weight="600">rung: ${every.filter((e) => e.stars).length} of ${every.length} solved, ${every.reduce((n, e) => n + e.stars, 0)} stars</text>${by}${rows.join("")}</svg>`;
+  made("a", "", { href: URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" })), download: "rung-certificate.svg" }).click();
 }
 
 at("run").onclick = run;
 at("hint").onclick = async () => hints(await ask(`/exercise/${exercise.number}/hint`, {}));
-at("again").onclick = () => write(exercise.start);
+at("again").onclick = () => { if (text() === exercise.start || confirm("Replace your text with the start of the exercise? Undo brings it back.")) write(exercise.start); };
+at("undo").onclick = undo;
+at("worked").ontoggle = () => at("worked").open && solution();
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.defaultPrevented) { event.preventDefault(); run(); }
+});
 at("next").onclick = () => { location.hash = `#${exercise.number + 1}`; };
 at("card").onclick = card;
 at("predict").onsubmit = (event) => { event.preventDefault(); run(); };
 onhashchange = () => /^#\d+$/.test(location.hash) && show(location.hash.slice(1)).catch((error) => at("verdict").replaceChildren(made("p", error.message)));
+at("list").open = WIDE.matches;
+WIDE.onchange = () => { at("list").open = WIDE.matches; };
 list().then(() => { if (/^#\d+$/.test(location.hash)) onhashchange(); else location.hash = `#${course.next}`; });

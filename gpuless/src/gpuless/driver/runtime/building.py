@@ -1,0 +1,77 @@
+"""Compiles the libraries that stand in for NVIDIA's over the driver: the runtime, cuBLAS, cuBLASLt and cuRAND."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuless.base.errors import UserError
+from gpuless.compile import toolchain
+
+HERE = Path(__file__).parent
+MATH = HERE.parent / "math"
+_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-pthread", "-w")
+
+
+@dataclass(frozen=True)
+class Library:
+    """One library: its files, what programs link, and the names that it gives them."""
+
+    soname: str
+    sources: tuple[str, ...]
+    exported: str  # patterns of names
+    defines: tuple[str, ...] = ()
+    version: str = ""  # of the names
+
+    @property
+    def linked(self) -> str:
+        """The name without its version, for a linker."""
+        return self.soname.split(".so")[0] + ".so"
+
+
+_PARTS = ("devices", "errors", "forwarded", "graphs", "memory", "registered", "textures")
+_RUNTIME = tuple(f"runtime/{part}.cpp" for part in _PARTS)
+LIBRARIES = (
+    Library("libcudart.so.13", _RUNTIME, "cuda*; __cuda*;", ("CUDART=13",), version="libcudart.so.13"),
+    Library("libcudart.so.12", _RUNTIME, "cuda*; __cuda*;", ("CUDART=12",), version="libcudart.so.12"),
+    Library("libcublas.so.13", ("math/cublas.cpp", "math/cublas_vectors.cpp"), "cublas*;"),
+    Library("libcublasLt.so.13", ("math/cublaslt.cpp",), "cublasLt*;"),
+    Library("libcurand.so.10", ("math/curand.cpp",), "curand*;"),
+)  # fmt: skip
+
+
+def folder(include: Sequence[Path]) -> Path:
+    """The folder with all of them, and a name for linkers beside each. They need libcuda.so.1 when they are loaded."""
+
+    def make(target: Path) -> None:
+        _run(["-shared", "-Wl,-soname,libcuda.so.1", "-x", "c++", "/dev/null", "-o", "libcuda.so.1"], target)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda library: _compile(library, target, include), LIBRARIES))
+        (target / "libcuda.so.1").unlink()
+
+    texts = [path.read_bytes() for place in (HERE, MATH) for path in sorted(place.iterdir()) if path.is_file()]
+    headers = [path.read_bytes() for place in include[:1] for path in sorted(place.rglob("*.h"))]
+    digest = hashlib.sha256(b"\0".join([*texts, *headers])).hexdigest()
+    return toolchain.cached_folder(f"runtime-{toolchain.key(digest, list(map(str, include)))}", make)
+
+
+def _compile(library: Library, target: Path, include: Sequence[Path]) -> None:
+    version = target / f"{library.soname}.map"
+    version.write_text(f"{library.version or library.soname} {{ global: {library.exported} local: *; }};\n")
+    flags = [*_FLAGS, *toolchain.machine_flags(), *(f"-D{name}" for name in library.defines)]
+    flags += [word for path in include for word in ("-isystem", str(path))]
+    link = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={version}"]
+    link += ["-Wl,--no-as-needed", "-L.", "-l:libcuda.so.1"]
+    sources = [str(HERE.parent / name) for name in library.sources]
+    _run([*flags, *sources, *link, "-Wl,-rpath,$ORIGIN", "-Wl,-z,lazy", "-o", library.soname], target)
+    version.unlink()
+
+
+def _run(command: list[str], folder: Path) -> None:
+    result = toolchain.run(command, folder)
+    if result.returncode:
+        raise UserError(f"The libraries of the GPU in software do not compile: {result.stderr.strip()[:1500]}")

@@ -1,0 +1,160 @@
+"""Runs commands where a GPU in software is found, and returns what was reported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gpuless import driver
+from gpuless.base.errors import UserError
+from gpuless.facts import gpus
+from gpuless.program import building, toolkit
+
+ORDERS = ("forward", "reverse", "shuffled")
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a program's threads, blocks and streams take turns, and what is looked for."""
+
+    order: str = "forward"
+    seed: int = 0
+    races: Literal["auto", "yes", "no"] = "auto"
+    gpu: str = gpus.USUAL
+    quiet: bool = False
+    stop: bool = False  # at the first fault
+    kernels: Sequence[str] = ()  # patterns of the names of those that are looked at
+    skipped: Sequence[str] = ()
+    suppressions: Path | None = None
+    watches: Sequence[str] = ()  # FILE:LINE:EXPRESSION
+    format: str = "text"  # or gcc
+    counts: Path | None = None  # what is counted is written there
+    constants: Sequence[float] = ()  # of the model of time: then only blocks that stand for a grid are executed
+
+    def environment(self, report: Path | None = None) -> dict[str, str]:
+        """All variables of a process that finds the GPU in software (driver/README.md)."""
+        tools = toolkit.folder()
+        chosen = driver.environment() | building.compiling(self.gpu)
+        chosen |= {
+            "LD_LIBRARY_PATH": os.pathsep.join([str(tools / "lib64"), chosen["LD_LIBRARY_PATH"]]),
+            "PATH": os.pathsep.join([str(tools / "bin"), os.environ.get("PATH", os.defpath)]),
+            **dict.fromkeys(("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDAToolkit_ROOT"), str(tools)),
+            "CUDACXX": str(tools / "bin/nvcc"),
+            "GPULESS_ORDER": str(ORDERS.index(self.order)),
+            "GPULESS_SEED": str(self.seed),
+            "GPULESS_RACES": str(("no", "auto", "yes").index(self.races)),
+            "GPULESS_GPU": self.gpu,
+            "GPULESS_QUIET": str(int(self.quiet)),
+            "GPULESS_STOP": str(int(self.stop)),
+            "GPULESS_FORMAT": self.format,
+            "GPULESS_KERNELS": "\n".join(self.kernels),
+            "GPULESS_SKIP": "\n".join(self.skipped),
+            "GPULESS_WATCH": "\n".join(self.watches),
+            "GPULESS_CONSTANTS": " ".join(map(repr, self.constants)),
+        }
+        for name, path in (
+            ("GPULESS_REPORT", report), ("GPULESS_COUNTS", self.counts), ("GPULESS_SUPPRESS", self.suppressions)
+        ):  # fmt: skip
+            if path is not None:
+                chosen[name] = str(path.absolute())
+        return os.environ | chosen
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: the exit code, the records of its processes, and the output where it was kept."""
+
+    code: int
+    records: list[dict[str, Any]] = field(default_factory=list)
+    output: str = ""
+    errors: str = ""
+
+    @property
+    def faults(self) -> list[dict[str, Any]]:
+        return [one for one in self.records if one["record"] == "fault"]
+
+    @property
+    def kernels(self) -> list[dict[str, Any]]:
+        """Each kernel with its launches, as the processes summed them."""
+        return [kernel for one in self.records if one["record"] == "end" for kernel in one["kernels"]]
+
+    @property
+    def notes(self) -> list[str]:
+        return [note for one in self.records if one["record"] == "end" for note in one["notes"]]
+
+    def findings(self) -> list[dict[str, Any]]:
+        """The faults, as documents tell them."""
+        told = []
+        for one in self.faults:
+            found = {"kind": one["kind"], "text": one["text"], "place": one["place"]}
+            if one.get("related"):
+                found["related"] = [one["related"]]
+            if (called := one.get("called")) and one["place"].get("kernel"):
+                found["launched"] = f"{called['file']}:{called['line']}"
+            told.append(found)
+        if not told and self.code > 128:
+            name = signal.Signals(self.code - 128).name if self.code - 128 in signal.valid_signals() else str(self.code)
+            told.append({"kind": "signal", "text": f"the program's host code was ended by {name}"})
+        return told
+
+
+def split(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """A program's files, and the arguments behind them."""
+    at = next((i for i, word in enumerate(words) if not word.endswith(building.SOURCES)), len(words))
+    arguments = [*words[at:]]
+    return [Path(word) for word in words[:at]], arguments[1:] if arguments[:1] == ["--"] else arguments
+
+
+@contextmanager
+def _ending_with(process: subprocess.Popen[str]) -> Iterator[None]:
+    """A SIGTERM that this process gets goes to that one, which tells how far it came; ^C goes to both by itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def run(command: Sequence[str | Path], how: Execution, *, keep: bool = False, seconds: float | None = None) -> Ended:
+    """Runs a command here, in the present folder; with `keep`, its output is returned instead of shown."""
+    words = [str(word) for word in command]
+    with tempfile.TemporaryDirectory(prefix="gpuless-") as folder:
+        report = Path(folder) / "report.jsonl"
+        sys.stdout.flush()
+        streams = subprocess.PIPE if keep else None
+        try:
+            process = subprocess.Popen(
+                words, env=how.environment(report), stdout=streams, stderr=streams, text=True, errors="replace",
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )  # fmt: skip
+        except OSError as problem:
+            raise UserError(f"{words[0]} does not start: {problem.strerror}.") from None
+        with process, _ending_with(process):
+            try:
+                output, errors = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise UserError(f"{Path(words[0]).name} has not ended within {seconds:g} seconds.") from None
+        records = driver.records(report)
+    code = process.returncode
+    return Ended(128 - code if code < 0 else code, records, output or "", errors or "")
+
+
+def orders(how: Execution) -> list[Execution]:
+    """Eight orders: as issued, the latest first, and six at random."""
+    plain = [replace(how, order="forward", quiet=True), replace(how, order="reverse", quiet=True)]
+    return [*plain, *(replace(how, order="shuffled", quiet=True, seed=how.seed + n) for n in range(1, 7))]

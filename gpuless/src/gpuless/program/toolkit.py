@@ -1,0 +1,184 @@
+"""A folder like that of a CUDA toolkit: NVIDIA's compiler and headers as their wheels have them, and our libraries.
+
+nvcc, make and CMake find in it what they expect: bin, include, nvvm, lib64. It is made of symbolic links, once for the
+wheels and libraries that are installed, in the disk cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from gpuless.base import disk_cache
+from gpuless.base.errors import UserError
+from gpuless.compile import toolchain
+from gpuless.driver import library
+from gpuless.driver.runtime import building
+
+HERE = Path(__file__).parent
+STANDARD = HERE.parent / "compile/standard"  # headers of our own
+_WHEELS = {
+    "nvidia-cuda-nvcc": "bin/nvcc",
+    "nvidia-nvvm": "nvvm/bin/cicc",
+    "nvidia-cuda-crt": "include/crt/host_runtime.h",
+    "nvidia-cuda-cccl": "include/cccl/cuda/std/version",
+    "nvidia-cuda-runtime": "include/cuda_runtime.h",
+}  # and a file that each has
+_TOOLS = ("cudafe++", "ptxas", "fatbinary", "nvlink", "bin2c", "__nvcc_device_query", "crt")
+_PROFILE = """TOP = $(_HERE_)/..
+CICC_PATH = $(TOP)/nvvm/bin
+NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice
+LD_LIBRARY_PATH += $(TOP)/lib64:
+PATH += $(CICC_PATH):$(_HERE_):
+INCLUDES += "-I$(TOP)/include" $(_SPACE_)
+SYSTEM_INCLUDES += "-isystem" "$(TOP)/include/cccl" $(_SPACE_)
+LIBRARIES =+ $(_SPACE_) "-L$(TOP)/lib64/stubs" "-L$(TOP)/lib64"
+CUDAFE_FLAGS +=
+PTXAS_FLAGS +=
+"""
+
+
+@functools.cache
+def _roots() -> tuple[Path, ...]:
+    """The folders of CUDA 13's wheels."""
+    found = importlib.util.find_spec("nvidia")
+    places = [*(found.submodule_search_locations or [])] if found else []
+    return tuple(path for place in places if (path := Path(place) / "cu13").is_dir())
+
+
+def _file(name: str) -> Path | None:
+    return next((root / name for root in _roots() if (root / name).exists()), None)
+
+
+def require_compiler() -> Path:
+    """NVIDIA's nvcc, or an error that says what to install."""
+    lacking = [wheel for wheel, name in _WHEELS.items() if _file(name) is None]
+    if lacking:
+        raise UserError(f"CUDA's compiler is not whole: pip install {' '.join(lacking)}.")
+    toolchain.require()
+    nvcc = _file("bin/nvcc")
+    assert nvcc is not None
+    return nvcc
+
+
+@functools.cache
+def folder() -> Path:
+    """The toolkit's folder."""
+    require_compiler()
+    versions = [(wheel, _version(wheel)) for wheel in _WHEELS]
+    made = (building.folder(_include()), library.folder())
+    parts = (versions, made, _roots(), sys.executable, _digest(HERE), toolchain.key())
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+    where = disk_cache.folder("toolkits")
+    path = where / key
+    if path.is_dir():
+        return path
+    with tempfile.TemporaryDirectory(dir=where, prefix=".") as work:
+        fresh = Path(work) / key
+        _fill(fresh)
+        if not path.is_dir():
+            fresh.replace(path)
+    return path
+
+
+def _version(wheel: str) -> str:
+    try:
+        return importlib.metadata.version(wheel)
+    except importlib.metadata.PackageNotFoundError:  # files without their record
+        return "?"
+
+
+def _digest(place: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(place.rglob("*")):
+        if path.suffix in (".h", ".py", ".hpp"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _include() -> list[Path]:
+    """The folders of headers, ours first."""
+    return [HERE / "include", *(root / "include" for root in _roots()), *(root / "include/cccl" for root in _roots())]
+
+
+def _fill(target: Path) -> None:
+    for name in ("bin", "compiler", "include", "lib64/stubs"):
+        (target / name).mkdir(parents=True)
+    _link_headers(target / "include")
+    nvcc = require_compiler()
+    for name in ("nvcc", *_TOOLS):
+        (target / "compiler" / name).symlink_to(nvcc.parent / name)
+    for name in _TOOLS:
+        (target / "bin" / name).symlink_to(nvcc.parent / name)
+    (target / "compiler/nvcc.profile").write_text(_PROFILE)
+    nvvm = _file("nvvm")
+    assert nvvm is not None
+    (target / "nvvm").symlink_to(nvvm)
+    (target / "lib").symlink_to("lib64")
+    (target / "version.json").write_text(
+        json.dumps({"cuda": {"name": "CUDA SDK", "version": _version("nvidia-cuda-nvcc")}})
+    )
+    _fill_libraries(target)
+    wrapper = target / "bin/nvcc"
+    words = (sys.executable, "-IS", str(HERE / "nvcc_options.py"))
+    wrapper.write_text("#!/bin/sh\nhere=${0%/*}\nexec " + shlex.join(words) + ' "$here/.." "$@"\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+
+
+def _link_headers(target: Path) -> None:
+    ours = HERE / "include"
+    (target / "curand_kernel.h").symlink_to(STANDARD / "curand_kernel.h")
+    for place in (ours, *(root / "include" for root in _roots())):
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            if not (target / path.name).exists():
+                (target / path.name).symlink_to(path)
+
+
+def _fill_libraries(target: Path) -> None:
+    """Our libraries; the static ones that linkers ask for stand for the shared ones."""
+    lib = target / "lib64"
+    for path in library.folder().glob("*.so*"):
+        (lib / path.name).symlink_to(path)
+    for path in building.folder(_include()).glob("*.so*"):  # linkers look for what these need beside the file itself
+        shutil.copy(path, lib / path.name)
+    for one in building.LIBRARIES:
+        if not (lib / one.linked).exists():
+            (lib / one.linked).symlink_to(one.soname)
+    driver = lib / "libcuda.so.1"
+    for name in ("libcuda.so", "stubs/libcuda.so"):
+        (lib / name).symlink_to(driver.resolve())
+    (lib / "libcudart_static.a").write_text("INPUT(-lcudart)\n")
+    _archive_nothing(lib / "libcudadevrt.a")
+    nvrtc = next((path for root in _roots() for path in sorted((root / "lib").glob("libnvrtc.so.*"))), None)
+    if nvrtc:
+        (lib / nvrtc.name).symlink_to(nvrtc)
+        (lib / "libnvrtc.so").symlink_to(nvrtc)
+
+
+def _archive_nothing(target: Path) -> None:
+    """NVIDIA's library for kernels that launch kernels is not there; builds that name it need a file."""
+    with tempfile.TemporaryDirectory() as work:
+        (Path(work) / "nothing.c").write_text("typedef int nothing;\n")
+        done = toolchain.run(["-x", "c", "-c", "nothing.c", "-o", "nothing.o"], Path(work))
+        if done.returncode:
+            raise UserError(f"g++ does not compile: {done.stderr.strip()[:500]}")
+        subprocess.run(["ar", "rcs", str(target), "nothing.o"], check=True, cwd=work)
+
+
+def compiler() -> Path:
+    return folder() / "bin/nvcc"
+
+
+def remove() -> None:
+    """Removes all that were made."""
+    shutil.rmtree(disk_cache.folder("toolkits"))

@@ -1,0 +1,74 @@
+"""The command `gpuless run`: CUDA programs compiled by NVIDIA's nvcc, judged while they run."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuless.program import execution, nvcc_options
+
+PROGRAMS = Path(__file__).parent / "programs"
+CODES = {"race": 102, "unasked": 103, "copy": 103, "double free": 103, "free": 103, "symbol": 103}
+
+
+def gpuless(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpuless", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_options_of_builds_are_for_the_gpu_in_software() -> None:
+    """A build names its own architectures and runtime; lines are kept, and host code is compiled for its lines."""
+    words = ["-gencode", "arch=compute_80,code=sm_80", "--gpu-architecture=sm_70", "-cudart", "static", "-c", "a.cu"]
+    made = nvcc_options.translated(words, "/toolkit")
+    assert made[:2] == ["-c", "a.cu"]
+    assert "-arch=sm_90" in made and not any("80" in word or "70" in word for word in made)
+    assert made[made.index("-cudart") + 1] == "shared" and "-lineinfo" in made
+    assert "-arch=sm_90a" in nvcc_options.translated(["-gencode=arch=compute_90a,code=sm_90a", "a.cu"], "/toolkit")
+    assert nvcc_options.translated(["--version"], "/toolkit") == ["--version"]
+    assert "-O1" not in nvcc_options.translated(["-O3", "a.cu"], "/toolkit")
+    assert "-lineinfo" not in nvcc_options.translated(["-G", "a.cu"], "/toolkit")
+
+
+def test_files_come_before_arguments() -> None:
+    assert execution.split(["a.cu", "b.cpp", "3", "c.cu"]) == ([Path("a.cu"), Path("b.cpp")], ["3", "c.cu"])
+    assert execution.split(["a.cu", "--", "--size"]) == ([Path("a.cu")], ["--size"])
+    assert execution.split(["pytest", "tests"]) == ([], ["pytest", "tests"])
+
+
+def test_mistakes_are_told_in_a_sentence(tmp_path: Path) -> None:
+    for words, told in (
+        (["run", tmp_path / "none.cu"], "is not a file"),
+        (["run", "--gpu", "none", "true"], "no GPU"),
+        (["run", "--order", "none", "true"], "--order none is not known"),
+        (["none"], "gpuless run"),
+    ):
+        ended = gpuless(*words)
+        assert ended.returncode == 2 and told in ended.stderr, ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", sorted((PROGRAMS / "faulty").glob("*.cu")), ids=lambda path: path.stem)
+def test_faulty_program_is_refused_for_its_reason_at_its_line(program: Path) -> None:
+    """A comment `// fault: KIND` stands at the line that is at fault."""
+    lines = program.read_text().splitlines()
+    expected = [(found[1], n) for n, line in enumerate(lines, 1) if (found := re.search(r"// fault: ([\w ]+)$", line))]
+    document = json.loads(gpuless("run", "--json", program).stdout)
+    assert document["findings"], document
+    kind, first = expected[0][0], document["findings"][0]
+    assert first["kind"] == kind
+    places = {one.get("line") for one in (first["place"], *first.get("related", []))}
+    assert places & {number for _, number in expected}, first
+    assert document["exit"] == CODES.get(kind, 101)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", sorted((PROGRAMS / "right").glob("*.cu")), ids=lambda path: path.stem)
+def test_right_program_says_ok_and_has_no_fault(program: Path) -> None:
+    document = json.loads(gpuless("run", "--json", program).stdout)
+    assert document["exit"] == 0 and not document["findings"], document
+    assert "OK" in document["output"]
