@@ -30,8 +30,10 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Without a GPU torch's CPU build is taken, where its index is reached: PyPI's brings some three gigabytes of CUDA libraries.
+# Python compiles what it imports; pip would compile everything, which takes minutes.
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 CPU_TORCH := https://download.pytorch.org/whl/cpu
-TORCH := $(if $(wildcard /dev/nvidiactl),,$(BIN)/python -m pip install -q --disable-pip-version-check --retries 0 --timeout 15 \
+TORCH := $(if $(wildcard /dev/nvidiactl),,$(PIP) --retries 0 --timeout 15 \
   --index-url $(CPU_TORCH) $(shell grep -m1 '^torch==' constraints.txt) 2>/dev/null || true)
 
 # The checkout's packages beside rung; one run of pip for all, which would resolve the same packages twice.
@@ -40,17 +42,17 @@ DECLARED := pyproject.toml gpuless/pyproject.toml reproduce/pyproject.toml const
 
 $(READY): $(DECLARED) | $(BIN)/python
 	@$(TORCH)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . $(OTHERS)
+	$(PIP) -c constraints.txt -e . $(OTHERS)
 	@touch $@
 
 $(TEST_READY): $(DECLARED) | $(BIN)/python
 	@$(TORCH)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]' $(OTHERS)[mpi]
+	$(PIP) -c constraints.txt -e '.[test]' $(OTHERS)[mpi]
 	@touch $(READY) $@
 
 $(DOCS_READY): $(DECLARED) | $(BIN)/python
 	@$(TORCH)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]' $(OTHERS)
+	$(PIP) -c constraints.txt -e '.[docs]' $(OTHERS)
 	@touch $(READY) $@
 
 demo: $(READY)

@@ -270,6 +270,21 @@ def test_embeddings_are_the_models_in_both_encodings(server: Running, model: Mod
     assert plain.usage.prompt_tokens == sum(len(model.tokenizer.encode(text)) for text in texts)
 
 
+def test_embeddings_end_with_their_client(server: Running) -> None:
+    body = json.dumps({"input": [[1] * 250] * 256}).encode()
+    with raw(server, "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n") as one:
+        one.sendall(b"Authorization: Bearer secret\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        until = time.monotonic() + 30
+        while not any(worker.calls for worker in server.pool.workers):
+            assert time.monotonic() < until
+            time.sleep(0.001)
+    while any(worker.calls for worker in server.pool.workers):
+        assert time.monotonic() < until, "nobody waits for it, and it is computed on"
+        time.sleep(0.01)
+    status, found = ask(server, "/v1/embeddings", {"input": [[1] * 250] * 256 * 3}, Authorization="Bearer secret")
+    assert status == 400 and found["error"]["param"] == "input"
+
+
 @pytest.mark.slow
 def test_a_chat_is_a_completion_of_what_the_models_template_writes(server: Running, model: Model, tmp_path: Path) -> None:
     messages: Any = [{"role": "user", "content": "Once upon"}]

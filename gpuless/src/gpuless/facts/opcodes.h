@@ -21,8 +21,9 @@
     "BF16x4 BF16x8 ADD MIN MAX INC DEC AND OR XOR EXCH CAS CAST POPC SPIN STRONG GPU SYS CTA " \
     "SM FTZ RN EF EL LU NA"
 #define SIGNAL_WORDS "32 64 128 U64 S64 S32 ADD MIN MAX INC DEC AND OR XOR"
-#define MINIMUM_WORDS "U32 S32 S16x2 U16x2 RELU"
+#define MINIMUM_WORDS "U32 S32 U64 S64 S16x2 U16x2 RELU"
 #define REDUCTION_WORDS "ADD MIN MAX INC DEC AND OR XOR S32 U32 U64 S64 64 F16 BF16 F32 F64 RN FTZ"
+#define SURFACE_WORDS "D BA 1D 2D 3D 1D_ARRAY 2D_ARRAY 64 128 U8 S8 U16 S16 STRONG WEAK SM CTA GPU SYS TRAP IGN"
 #endif
 
 #ifdef OF_FLOATS
@@ -30,6 +31,7 @@ OP(FFMA, ffma, prepare_arithmetic, true, ARITHMETIC_WORDS, "FFMA", FMA, 1, WORD)
 OP(FMUL, fmul, prepare_fmul, true, ARITHMETIC_WORDS " D2 D4 D8 M2 M4 M8", "fp32", FMA, 1, WORD)
 OP(FADD, fadd, prepare_arithmetic, true, ARITHMETIC_WORDS, "fp32", FMA, 1, WORD)
 OP(FMNMX, fmnmx, prepare_fmnmx, true, "FTZ NAN XORSIGN", "fp32", ALU, 2, WORD)
+OP(FMNMX3, fmnmx3, prepare_fmnmx, true, "FTZ NAN", "fp32", ALU, 2, WORD)
 OP(FSEL, fsel, nullptr, true, "", "fp32", ALU, 2, WORD)
 OP(FSETP, fsetp, prepare_comparison, false, COMPARISON_WORDS, "fp32", ALU, 2, WORD)
 OP(FSET, fset, prepare_comparison, true, COMPARISON_WORDS, "fp32", ALU, 2, WORD)
@@ -60,6 +62,7 @@ OP(HSET2, hset2, prepare_comparison, true, COMPARISON_WORDS, "fp16", ALU, 2, WOR
 #ifdef OF_TENSOR
 OP(BMMA, multiply_warp, prepare_product, true, "AND POPC #", "tensor", TENSOR, 0, MATRICES)
 OP(HMMA, multiply_warp, prepare_product, true, PRODUCT_WORDS, "tensor", TENSOR, 0, MATRICES)
+OP(QMMA, multiply_warp, prepare_product, true, PRODUCT_WORDS, "tensor", TENSOR, 0, MATRICES)
 OP(IMMA, multiply_warp, prepare_product, true, PRODUCT_WORDS, "tensor", TENSOR, 0, MATRICES)
 ACCESS(BGMMA, multiply_group, prepare_product, true,
        "AND POPC #x#x#", "tensor", TENSOR, 0, GROUP, OPERAND, SHARED, READ)
@@ -87,7 +90,17 @@ ACCESS(ATOMS, atomic, prepare_atomic, true, ATOMIC_WORDS, "atomic", LSU, 4, PAIR
 ACCESS(RED, atomic, prepare_atomic, false, ATOMIC_WORDS, "atomic", LSU, 4, PAIR, ATOMIC, ANY, UPDATE)
 ACCESS(REDG, atomic, prepare_atomic, false, ATOMIC_WORDS, "atomic", LSU, 4, PAIR, ATOMIC, GLOBAL, UPDATE)
 OP(QSPC, query_space, prepare_query, true, "E S L G", "", ALU, 2, WORD)
+ACCESS(LDCU, load_constant, prepare_constant, true, "64 U16 S16 U8 S8 32", "LDC", LSU, 4, DATA, NONE, CONSTANT, READ)
 ACCESS(LDC, load_constant, prepare_constant, true, "64 U16 S16 U8 S8 32", "LDC", LSU, 4, DATA, NONE, CONSTANT, READ)
+#endif
+
+#ifdef OF_TEXTURE
+OP(TEX, sample, prepare_sample, true, "SCR NODEP B LL LZ LC", "TEX", LSU, 8, DATA)
+OP(TXD, sample, prepare_sample, true, "SCR NODEP", "TEX", LSU, 8, DATA)
+OP(TLD, sample, prepare_sample, true, "SCR NODEP LL LZ", "TEX", LSU, 8, DATA)
+OP(TLD4, sample, prepare_sample, true, "SCR NODEP R G B A", "TEX", LSU, 8, DATA)
+OP(SULD, surface, prepare_surface, true, SURFACE_WORDS, "TEX", LSU, 8, DATA)
+OP(SUST, surface, prepare_surface, false, SURFACE_WORDS, "TEX", LSU, 8, DATA)
 #endif
 
 #ifdef OF_ASYNC
@@ -125,16 +138,16 @@ OP(PREEXIT, start_next, nullptr, false, "", "", NONE, 1, WORD)
 #ifdef OF_INTEGERS
 OP(IADD3, iadd3, prepare_iadd3, true, "X 64", "", ALU, 2, PAIR)
 OP(IMAD, imad, prepare_imad, true, "X U32 S32 HI WIDE MOV SHL IADD", "", FMA_HEAVY, 2, PAIR)
-OP(VIADD, viadd, prepare_viadd, true, "16x2", "", ALU, 2, WORD)
-OP(IADD, viadd, prepare_viadd, true, "16x2", "", ALU, 2, WORD)
+OP(VIADD, viadd, prepare_viadd, true, "16x2 64", "", ALU, 2, WORD)
+OP(IADD, viadd, prepare_viadd, true, "16x2 64", "", ALU, 2, WORD)
 OP(LEA, lea, prepare_lea, true, "X HI SX32", "", ALU, 2, WORD)
 OP(LOP3, lop3, nullptr, true, "LUT", "", ALU, 2, WORD)
 OP(PLOP3, plop3, prepare_plop3, false, "LUT", "", ALU, 2, PREDICATES)
 OP(SHF, shf, prepare_shf, true, "L R U32 S32 U64 S64 HI W", "", ALU, 2, PAIR)
-OP(ISETP, isetp, prepare_isetp, false, "LT LE GT GE EQ NE T F AND OR XOR EX U32 S32", "", ALU, 2, WORD)
-OP(MOV, mov, nullptr, true, "", "", ALU, 2, WORD)
+OP(ISETP, isetp, prepare_isetp, false, "LT LE GT GE EQ NE T F AND OR XOR EX U32 S32 U64 S64", "", ALU, 2, WORD)
+OP(MOV, mov, prepare_move, true, "64", "", ALU, 2, WORD)
 OP(LEPC, lepc, prepare_lepc, true, "", "", ALU, 2, WORD)
-OP(SEL, sel, nullptr, true, "", "", ALU, 2, WORD)
+OP(SEL, sel, prepare_select, true, "64", "", ALU, 2, WORD)
 OP(IABS, iabs, nullptr, true, "", "", ALU, 2, WORD)
 OP(IMNMX, minimum, prepare_minimum, true, MINIMUM_WORDS, "", ALU, 2, WORD)
 OP(VIMNMX, minimum, prepare_minimum, true, MINIMUM_WORDS, "", ALU, 2, WORD)
@@ -161,6 +174,7 @@ OP(SHFL, shfl, prepare_shfl, true, "IDX UP DOWN BFLY", "SHFL", LSU, 4, WORD)
 OP(VOTE, vote, nullptr, false, "ALL ANY EQ", "vote", ALU, 2, PREDICATES)
 OP(VOTEU, vote, prepare_uniform_vote, false, "ALL ANY EQ", "vote", ALU, 2, PREDICATES)
 OP(MATCH, match, nullptr, true, "ANY ALL U32 U64", "vote", XU, 8, PAIR)
+OP(CREDUX, redux, nullptr, true, "MIN MAX U32 S32", "SHFL", XU, 8, WORD)
 OP(REDUX, redux, nullptr, true, "SUM MIN MAX AND OR XOR S32 U32", "SHFL", XU, 8, WORD)
 OP(ELECT, elect, nullptr, true, "", "", ALU, 2, WORD)
 #endif
@@ -198,11 +212,17 @@ OP(FFMA2, nullptr, nullptr, true, "", "FFMA", FMA, 2, PAIR)
 OP(FADD2, nullptr, nullptr, true, "", "fp32", FMA, 2, PAIR)
 OP(FMUL2, nullptr, nullptr, true, "", "fp32", FMA, 2, PAIR)
 OP(FSWZADD, nullptr, nullptr, true, "", "fp32", FMA, 1, WORD)
-OP(QMMA, nullptr, nullptr, true, "", "tensor", TENSOR, 0, MATRICES)
 OP(UTCHMMA, nullptr, nullptr, false, "", "tensor", TENSOR, 0, GROUP)
 OP(UTCQMMA, nullptr, nullptr, false, "", "tensor", TENSOR, 0, GROUP)
+OP(UTCMXQMMA, nullptr, nullptr, false, "", "tensor", TENSOR, 0, GROUP)
+OP(UTCATOMSWS, nullptr, nullptr, false, "", "tensor memory", NONE, 1, WORD)
+OP(UVIRTCOUNT, nullptr, nullptr, false, "", "tensor memory", NONE, 1, WORD)
+OP(UTCCP, nullptr, nullptr, false, "", "tensor memory", TENSOR, 1, WORD)
+OP(UTCSHIFT, nullptr, nullptr, false, "", "tensor memory", TENSOR, 1, WORD)
+OP(UTCBAR, nullptr, nullptr, false, "", "tensor memory", TENSOR, 1, WORD)
+OP(LDTM, nullptr, nullptr, true, "", "tensor memory", LSU, 4, DATA)
+OP(STTM, nullptr, nullptr, false, "", "tensor memory", LSU, 4, DATA)
 OP(UTCIMMA, nullptr, nullptr, false, "", "tensor", TENSOR, 0, GROUP)
-ACCESS(LDCU, nullptr, nullptr, true, "", "LDC", LSU, 4, DATA, NONE, CONSTANT, READ)
 OP(BARRIER, nullptr, nullptr, false, "", "BAR", ADU, 2, WORD)
 OP(JMP, nullptr, nullptr, false, "", "branch", CBU, 1, WORD)
 #endif

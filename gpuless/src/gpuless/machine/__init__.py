@@ -35,6 +35,9 @@ DRIVER = {  # functions of the driver, as machine.h numbers them
     name: (3 << 48) + number for number, name in enumerate(("vprintf", "__assertfail", "malloc", "free"), 1)
 }
 _NOT_A_NUMBER = re.compile(r"[+-]QNAN")  # as nvdisasm writes any bits of one
+_HALF = r"[+-]?(?:QNAN|INF|[0-9][0-9.e+-]*)"
+_PAIR = re.compile(rf"(?<![\w.]){_HALF} ?, {_HALF}(?= ?,| ?$)")  # of halves: two numbers for one of 32 bits
+_OF_PAIRS = frozenset({"HADD2", "HMUL2", "HFMA2", "HMNMX2", "HSET2", "HSETP2"})
 Bytes = ctypes.Array[ctypes.c_char]
 
 
@@ -180,7 +183,8 @@ class Program:
         weakref.finalize(self, library().rung_machine_free, self.handle)
         if problem := library().rung_machine_problem(self.handle):
             number, _, instruction = problem.decode().partition(" ")
-            text = f"{self.place(int(number))}: the instruction {instruction} is not executed here."
+            where = self.place(int(number))
+            text = f"{where}: the instruction {instruction} is not executed here (code for {self.arch})."
             raise EmulatorFault("unsupported", text)
         places = (f"line {line}" if (line := self.line(n)) else "" for n in range(len(self.instructions)))
         library().rung_machine_name(self.handle, kernel.encode(), "\n".join(places).encode())
@@ -300,7 +304,8 @@ def _exact(instruction: sass.Instruction, code: bytes) -> str:
     if "QNAN" not in instruction.text or instruction.name.startswith("D"):
         return instruction.text
     (bits,) = struct.unpack_from("<I", code, instruction.address + 4)
-    return _NOT_A_NUMBER.sub(hex(bits), instruction.text)
+    text = _PAIR.sub(hex(bits), instruction.text, count=1) if instruction.name in _OF_PAIRS else instruction.text
+    return _NOT_A_NUMBER.sub(hex(bits), text)
 
 
 class Variables:

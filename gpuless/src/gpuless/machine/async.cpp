@@ -162,8 +162,31 @@ void exchange(Warp& warp, const Op& op, unsigned lane)
     if (warp.recorded) record_bytes(warp, Bytes::BEGINS, at & 0xffffff, uint32_t(count));
 }
 
+// What arrivals release: to other blocks only what a fence has covered, and that reads have ended.
+void release_arrivals(Warp& warp, const Op& op, Block& block, BytesBarrier& b, uint32_t lanes)
+{
+    if (op.flags & REMOTE && &block != warp.block)
+        release_reads_to(warp, b.collecting, lanes, OF_CLUSTER);
+    else
+        release_to(warp, b.collecting, lanes);
+}
+
 void arrive(Warp& warp, const Op& op, uint32_t lanes)
 {
+    const auto arrivals_of = [&](unsigned l) {
+        return op.flags & ARRIVALS ? 1 : op.flags & ARRIVALS_OF_REGISTER ? int(value(warp, op.s[2], l)) : 0;
+    };
+    uint32_t together = 0;  // they all arrive in one phase of one barrier: it is told of them once
+    const auto release_together = [&](Block& block, BytesBarrier& b, uint32_t at, unsigned first) {
+        uint32_t same = 0;
+        int64_t count = 0;
+        each(lanes & ~((1u << first) - 1), [&](unsigned l) {
+            if (uint32_t(address(warp, op.s[1], l)) == at) same |= 1u << l, count += arrivals_of(l);
+        });
+        if (count > b.pending) same = 1u << first;
+        together |= same;
+        release_arrivals(warp, op, block, b, same);
+    };
     each(lanes, [&](unsigned l) {
         const uint32_t at = uint32_t(address(warp, op.s[1], l)), given = value(warp, op.s[2], l);
         Block& block = op.flags & REMOTE ? block_of(warp, at) : *warp.block;
@@ -173,9 +196,9 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
             const uint64_t state = state_of(b);
             warp.r[out.index][l] = uint32_t(state), warp.r[out.index + 1][l] = uint32_t(state >> 32);
         }
-        const int arrivals = op.flags & ARRIVALS ? 1 : op.flags & ARRIVALS_OF_REGISTER ? int(given) : 0;
+        const int arrivals = arrivals_of(l);
+        if (launch.races && arrivals && !(together >> l & 1)) release_together(block, b, at, l);
         b.pending -= arrivals;
-        if (arrivals) release_to(warp, b.collecting);
         if (op.flags & DROPS) b.expected -= arrivals;
         const long expects = op.flags & EXPECTS     ? long(given)
                              : op.flags & COMPLETES ? -long(given)
@@ -195,14 +218,22 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
 
 void check(Warp& warp, const Op& op, uint32_t lanes)
 {
-    uint32_t complete = 0;
+    uint32_t complete = 0, learned = 0;
     each(lanes, [&](unsigned l) {
         const uint32_t at = uint32_t(address(warp, op.s[0], l)), parity = value(warp, op.s[1], l) >> 31;
         const BytesBarrier& b = barrier_at(warp, *warp.block, at);
         look_at_barrier(warp, op, *warp.block, at, l, false);
         const bool done = (b.phase & 1) != parity;
         complete |= uint32_t(done) << l;
-        if (done) acquire_from(warp, b.complete_clock);
+        if (done && launch.races && !(learned >> l & 1)) {
+            uint32_t same = 0;
+            each(lanes, [&](unsigned other) {
+                same |= uint32_t(uint32_t(address(warp, op.s[0], other)) == at &&
+                                 value(warp, op.s[1], other) >> 31 == parity)
+                        << other;
+            });
+            acquire_from(warp, b.complete_clock, same), learned |= same;
+        }
         if (done && warp.recorded)
             record_bytes(warp, Bytes::WAITED, (at & 0xffffff) | warp.block->in_cluster << 24, parity);
         if (warp.block->number) return;
@@ -335,11 +366,11 @@ void close_bulk_group(Warp& warp, const Op&, uint32_t)
     if (!warp.block->number) groups[warp.rank % WARP]++;
 }
 
-void wait_for_group(Warp& warp, const Op& op, uint32_t)
+void wait_for_group(Warp& warp, const Op& op, uint32_t lanes)
 {
     if (!op.flags) return;
     const unsigned left = op.s[1].value;
-    wait_for_group_of(warp, Agent::Copy, left), wait_for_group_of(warp, Agent::Out, left);
+    wait_for_group_of(warp, Agent::Copy, left, lanes), wait_for_group_of(warp, Agent::Out, left, lanes);
     if (warp.recorded) record_group(warp, true, Agent::Copy, left), record_group(warp, true, Agent::Out, left);
     if (warp.block->number) return;
     note(Event::WaitGroup, warp, left);
@@ -756,13 +787,13 @@ bool prepare_store_and_signal(Op& op)
 
 void no_effect(Warp&, const Op&, uint32_t) {}
 
-void warp_group(Warp& warp, const Op& op, uint32_t)
+void warp_group(Warp& warp, const Op& op, uint32_t lanes)
 {
     if (!op.has("DEPBAR")) return;
     note(Event::WaitProducts, warp);
     const size_t at = op.text.find("gsb0, ");
     const unsigned left = at == std::string::npos ? 0 : unsigned(strtoul(op.text.c_str() + at + 6, nullptr, 0));
-    wait_for_group_of(warp, Agent::Product, left);
+    wait_for_group_of(warp, Agent::Product, left, lanes);
     if (warp.recorded) record_group(warp, true, Agent::Product, left);
 }
 
@@ -776,7 +807,7 @@ void look_at_cluster(Block& block)
     for (Block* other : *block.cluster) {
         other->cluster_arrived = 0;
         for (const auto& warp : other->warps)
-            if (warp->alive) acquire_from(*warp, first.cluster_clock), step(*warp), meet(*warp, warp->alive);
+            if (warp->alive) acquire_from(*warp, first.cluster_clock, warp->alive), step(*warp);
     }
     first.cluster_clock = Clock(), first.cluster_met = true;
 }
@@ -786,7 +817,7 @@ void arrive_in_cluster(Warp& warp, const Op&, uint32_t)
     if (warp.split().lanes != warp.alive)
         fail(warp, RUNG_UNSUPPORTED, "a part of a warp arrives at the cluster's barrier, which is not executed");
     warp.block->cluster_arrived |= 1u << warp.rank;
-    release_to(warp, warp.block->cluster->front()->cluster_clock), step(warp);
+    release_reads_to(warp, warp.block->cluster->front()->cluster_clock, warp.alive, OF_CLUSTER), step(warp);
 }
 
 void wait_for_cluster(Warp& warp, const Op&, uint32_t)
@@ -795,12 +826,12 @@ void wait_for_cluster(Warp& warp, const Op&, uint32_t)
     warp.gives_way = warp.block->cluster_arrived >> warp.rank & 1;
 }
 
-void fence_view(Warp& warp, const Op& op, uint32_t)
+void fence_view(Warp& warp, const Op& op, uint32_t lanes)
 {
-    if (op.has("ASYNC")) fence_proxy(warp);
+    if (op.has("ASYNC")) fence_proxy(warp, op.uniform ? warp.split().lanes : lanes);
 }
 
-void wait_for_launch(Warp& warp, const Op&, uint32_t) { wait_for_launch_ahead(warp); }
+void wait_for_launch(Warp& warp, const Op&, uint32_t lanes) { wait_for_launch_ahead(warp, lanes); }
 void start_next(Warp& warp, const Op&, uint32_t) { let_next_start(warp); }
 
 // setmaxnreg: a block has 65,536 registers; a warp that asks for more waits until others have given some back.

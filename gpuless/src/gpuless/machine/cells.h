@@ -10,7 +10,7 @@ struct Block;
 
 struct Access
 {
-    uint32_t clock, unit, tick, instruction, lanes;  // clock 0: none
+    uint32_t clock, unit, instruction, lanes;  // clock 0: none
     uint16_t index;
     uint8_t mask, strong;  // of the bytes of a word; 0 a plain access, else the scope of a strong one and one more
 };
@@ -43,6 +43,8 @@ struct CellRow
 };
 
 constexpr uint32_t layout_of(unsigned first_lane, unsigned shift) { return first_lane | shift << 8; }
+constexpr uint32_t lanes_of_layout(uint32_t layout)
+{ return (~0u >> (ROW_WORDS - (ROW_WORDS >> (layout >> 8)))) << (layout & 0xff); }
 
 CellRow* cell_row(Block* shared, uint32_t unit, uint64_t word);  // null: there is no room
 // The cell of a word, apart from those beside it; null: there is no room.

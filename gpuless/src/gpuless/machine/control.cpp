@@ -78,7 +78,7 @@ bool converged(Warp& w, size_t i)
 {
     const Split at = w.splits[i];
     const uint32_t wanted =
-        at.wait == Wait::Converge ? w.converge[at.wanted][__builtin_ctz(at.lanes)] & w.alive : at.wanted & w.alive;
+        w.alive & (at.wait == Wait::Converge ? w.converging(at.wanted, unsigned(__builtin_ctz(at.lanes))) : at.wanted);
     uint32_t here = 0;
     const auto waits = [&](const Split& s) {
         return s.wait == at.wait && s.wanted == at.wanted && s.lanes & wanted &&
@@ -155,7 +155,7 @@ void look_at_barrier(Block& block, unsigned number)
     if ((!waiting && !barrier.arrived) || arrived < (barrier.count ? barrier.count : alive)) return;
     require_all(block, barrier, number);
     block.reduced = barrier.sum;
-    const NamedBarrier complete = std::move(barrier);
+    NamedBarrier complete = std::move(barrier);
     barrier = NamedBarrier();
     for (const auto& warp : block.warps) {
         Warp& w = *warp;
@@ -164,7 +164,7 @@ void look_at_barrier(Block& block, unsigned number)
             if (s.wait == Wait::Barrier && s.wanted == number) s.wait = Wait::None, here |= s.lanes, pc = s.pc;
         if (!here) continue;
         join(w, here, pc);
-        acquire_from(w, complete.clock), acquire_pending(w, OF_BLOCK), step(w), meet(w, here);
+        leave_from(w, complete, here);
     }
 }
 
@@ -207,7 +207,7 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
         else
             barrier.sum = (barrier.arrived || barrier.sum ? barrier.sum : ALL) & (yes == lanes ? ALL : 1);
     }
-    acquire_ticket(w), release_to(w, barrier.clock);
+    acquire_ticket(w, lanes), arrive_at(w, barrier, lanes);
     if (op.has("ARV"))
         barrier.arrived += WARP, step(w);
     else {
@@ -311,17 +311,37 @@ void exit_lanes(Warp& w, const Op& op, uint32_t lanes)
     ended(w);
 }
 
+// The masks of convergence barriers are numbered; a number that no barrier holds, and no register, is used again.
+uint32_t new_mask(Warp& w, uint32_t lanes)
+{
+    if (w.unused_masks.empty()) w.unused_masks.push_back(uint32_t(w.masks.size())), w.masks.emplace_back();
+    const uint32_t number = w.unused_masks.back();
+    w.unused_masks.pop_back();
+    w.masks[number] = {lanes, 0, false};
+    return number;
+}
+
+void hold_mask(Warp& w, unsigned barrier, unsigned lane, uint32_t number)
+{
+    uint32_t& held = w.converge[barrier][lane];
+    w.masks[number].holders++;
+    Warp::Mask& before = w.masks[held];
+    if (held && !--before.holders && !before.saved) w.unused_masks.push_back(held);
+    held = number;
+}
+
 void bssy(Warp& w, const Op& op, uint32_t lanes)
 {
     const unsigned number = op.every[0].index & 15;
-    each(lanes, [&](unsigned l) { w.converge[number][l] = lanes; });
+    const uint32_t mask = new_mask(w, lanes);
+    each(lanes, [&](unsigned l) { hold_mask(w, number, l, mask); });
 }
 
 void bsync(Warp& w, const Op& op, uint32_t)
 {
     Split& s = w.split();
     s.wait = Wait::Converge, s.wanted = op.every[0].index & 15;
-    if (w.converge[s.wanted][__builtin_ctz(s.lanes)] == s.lanes)
+    if (w.converging(s.wanted, unsigned(__builtin_ctz(s.lanes))) == s.lanes)
         s.wait = Wait::None;
     else
         reconverge(w);
@@ -331,8 +351,10 @@ void leave(Warp& w, const Op& op, uint32_t lanes)  // BREAK
 {
     lanes = narrowed(w, op, lanes);
     const unsigned number = op.every.back().index & 15;
-    for (uint32_t& waits : w.converge[number]) waits &= ~lanes;
-    each(lanes, [&](unsigned l) { w.converge[number][l] = 1u << l; });
+    each(lanes, [&](unsigned l) {
+        w.masks[w.converge[number][l]].lanes &= ~(1u << l);
+        hold_mask(w, number, l, new_mask(w, 1u << l));
+    });
     reconverge(w);
 }
 
@@ -342,10 +364,10 @@ void bmov(Warp& w, const Op& op, uint32_t lanes)
     if (to.kind == Kind::Other) {
         Row scratch;
         const uint32_t* const a = w.row(from, scratch);
-        each(lanes, [&](unsigned l) { w.converge[to.index & 15][l] = a[l]; });
+        each(lanes, [&](unsigned l) { hold_mask(w, to.index & 15, l, a[l] < w.masks.size() ? a[l] : 0); });
     } else {
         uint32_t* const d = w.target(to);
-        each(lanes, [&](unsigned l) { d[l] = w.converge[from.index & 15][l]; });
+        each(lanes, [&](unsigned l) { w.masks[d[l] = w.converge[from.index & 15][l]].saved = true; });
     }
 }
 
@@ -380,21 +402,34 @@ void warpsync(Warp& w, const Op& op, uint32_t lanes)
     }
     Split& s = w.split();
     s.wait = Wait::Together, s.wanted = wanted;
-    if (!(s.wanted & w.alive & ~whole))
-        s.wait = Wait::None, meet(w, wanted);
-    else
-        reconverge(w);
+    if (s.wanted & w.alive & ~whole) return reconverge(w);
+    s.wait = Wait::None;
+    meet(w, wanted);
+    for (uint32_t left = s.lanes == whole ? others : 0; left;) {  // those of other masks are all here, too
+        const uint32_t theirs = masks[__builtin_ctz(left)];
+        meet(w, theirs);
+        each(left, [&](unsigned l) { left &= ~(uint32_t(masks[l] == theirs) << l); });
+    }
 }
 
-// ptxas leaves a NOP where the lanes of a __syncwarp have come together.
-void no_operation(Warp& w, const Op&, uint32_t) { meet(w, w.split().lanes); }
+uint32_t lanes_of(const Warp& w, const Op& op, uint32_t lanes)
+{ return op.flags & FOR_ALL_LANES ? w.split().lanes : lanes; }
+
+// ptxas leaves a NOP where the lanes of a __syncwarp have come together, and behind what acquires within the block
+// (orders.cpp).
+void no_operation(Warp& w, const Op& op, uint32_t lanes)
+{
+    if (op.flags & INITIALISES) fence(w, OF_CLUSTER, lanes);
+    if (op.flags & ACQUIRES) acquire_pending(w, OF_BLOCK, lanes_of(w, op, lanes));
+    if (op.guard == TRUE) meet(w, w.split().lanes);
+}
 
 Scope scope_of(const Op& op) { return op.has("CTA") ? OF_BLOCK : OF_GPU; }
-void memory_barrier(Warp& w, const Op& op, uint32_t) { fence(w, scope_of(op)); }
+void memory_barrier(Warp& w, const Op& op, uint32_t lanes) { fence(w, scope_of(op), lanes_of(w, op, lanes)); }
 
-void invalidate(Warp& w, const Op& op, uint32_t)
+void invalidate(Warp& w, const Op& op, uint32_t lanes)
 {
-    if (op.has("IVALL")) acquire_pending(w, OF_GPU);
+    if (op.has("IVALL")) acquire_pending(w, OF_GPU, lanes_of(w, op, lanes));
 }
 
 void nothing(Warp&, const Op&, uint32_t) {}
@@ -433,7 +468,8 @@ void interrupt(Warp& w)
         const unsigned free = unsigned(__builtin_ctzll(~(used | 1)));
         w.kept.resize(std::max<size_t>(w.kept.size(), free));
         for (unsigned i = 0; i < UNIFORM; i++)
-            w.kept[free - 1][i] = i < 63 ? w.r[FIRST_UNIFORM + i][0] : w.p[FIRST_UNIFORM_PREDICATE + i - 63];
+            w.kept[free - 1][i] =
+                i < UNIFORMS ? w.r[FIRST_UNIFORM + i][0] : w.p[FIRST_UNIFORM_PREDICATE + i - UNIFORMS];
         s.kept = free;
     }
     w.now = unsigned((w.now + 1) % w.splits.size());
@@ -443,10 +479,10 @@ void resume(Warp& w, Split& s)
 {
     const auto& kept = w.kept[s.kept - 1];
     for (unsigned i = 0; i < UNIFORM; i++)
-        if (i < 63)
+        if (i < UNIFORMS)
             std::fill(w.r[FIRST_UNIFORM + i], w.r[FIRST_UNIFORM + i] + WARP, kept[i]);
         else
-            w.p[FIRST_UNIFORM_PREDICATE + i - 63] = kept[i];
+            w.p[FIRST_UNIFORM_PREDICATE + i - UNIFORMS] = kept[i];
     s.kept = 0;
 }
 
@@ -539,7 +575,7 @@ void start(Unit& unit, uint64_t number)
         block.index[2] = uint32_t(z * c[2] + rank / (c[0] * c[1]));
         block.number = (uint64_t(block.index[2]) * launch.grid[1] + block.index[1]) * launch.grid[0] + block.index[0];
         block.in_cluster = rank, block.unit = uint32_t(number);
-        block.shared.resize(launch.reserved_shared + launch.shared_bytes);
+        block.shared.resize(launch.reserved_shared + (launch.shared_bytes + 15) / 16 * 16);
         poison(block.shared.data() + launch.reserved_shared, launch.shared_bytes);
         if (!spare_cells.empty()) block.cells = std::move(spare_cells.back()), spare_cells.pop_back();
         for (unsigned first = 0; first < threads; first += WARP) {
@@ -547,8 +583,9 @@ void start(Unit& unit, uint64_t number)
             block.warps.push_back(std::move(spare.back()));
             spare.pop_back();
             Warp& w = *block.warps.back();
-            memset(w.p, 0, sizeof w.p), memset(w.converge, 0, sizeof w.converge);
-            memset(w.r[ZERO], 0, sizeof(Row)), memset(w.r[FIRST_UNIFORM + 63], 0, sizeof(Row));
+            memset(w.p, 0, sizeof w.p), memset(w.converge, 0, sizeof w.converge), w.masks.assign(1, {0, 0, true}),
+                w.unused_masks.clear();
+            memset(w.r[ZERO], 0, sizeof(Row));
             w.p[TRUE] = w.p[FIRST_UNIFORM_PREDICATE + TRUE] = ALL;
             w.alive = threads - first >= WARP ? ALL : (1u << (threads - first)) - 1;
             w.rank = first / WARP, w.block = &block, w.now = 0, w.clock = 0, w.polled = nullptr;

@@ -14,7 +14,7 @@ const Table& table()
     static const Table& made =
         []() -> const Table& {  // never destroyed: kernels may run after the statics of main's libraries
         Table& t = *new Table;
-        add_integers(t), add_floats(t), add_memory(t), add_control(t), add_tensor(t), add_async(t);
+        add_integers(t), add_floats(t), add_memory(t), add_control(t), add_tensor(t), add_async(t), add_texture(t);
         return t;
     }();
     return made;
@@ -108,6 +108,8 @@ bool place_of(const std::string& text, Operand& o)
                     (uniform ? o.uniform_wide : o.wide) = true;
                 else if (words[i][0] == 'X' && digits(words[i].substr(1)))
                     o.scale = uint8_t(atoi(words[i].c_str() + 1));
+                else if (words[i] == "U32" && !uniform)
+                    o.parts = words[i];
                 else if (words[i] != "U32" && words[i] != "reuse")
                     return false;
             }
@@ -331,7 +333,7 @@ Program* decoded(const char* text)
             if (target != program->at.end()) op.target = target->second;
         }
     }
-    mark_verified_reads(*program);
+    mark_verified_reads(*program), mark_orders_within_blocks(*program);
     return program;
 }
 

@@ -24,22 +24,14 @@ extern size_t trace_room;
 
 namespace {
 
-// Places in constant bank 0.
-enum : uint32_t {
-    BLOCK_SIZE = 0,
-    GRID_SIZE = 0xc,
-    LOCAL_BASE = 0x20,
-    STACK = 0x28,
-    GRID_BARRIER_HIGH = 0x44,
-    GRID_BARRIER_LOW = 0x48,
-    MULTIPROCESSORS = 0x10c,
-    HAS_CLUSTERS = 0x140,
-    CLUSTER_SIZE = 0x144,
-    CLUSTER_RECIPROCAL = 0x150,
-    GRID_OF_CLUSTERS = 0x15c,
-    CLUSTER_BLOCKS = 0x188,
-    PARAMETERS = 0x198
+// Places in constant bank 0: before Blackwell, and since.
+struct Places
+{
+    uint32_t block_size, grid_size, local_base, stack, grid_barrier_high, grid_barrier_low, multiprocessors,
+        has_clusters, cluster_size, cluster_reciprocal, grid_of_clusters, cluster_blocks, parameters;
 };
+constexpr Places BEFORE = {0, 0xc, 0x20, 0x28, 0x44, 0x48, 0x10c, 0x140, 0x144, 0x150, 0x15c, 0x188, 0x198};
+constexpr Places SINCE = {0x360, 0x370, 0x2f8, 0x37c, 0x254, 0x258, 0x2d0, 0x36c, 0x2a0, 0x2b0, 0x2c0, 0x2cc, 0x348};
 uint32_t grid_barrier[16];  // cooperative groups'
 
 void touched_nothing(int, siginfo_t* info, void*)
@@ -65,17 +57,20 @@ void prepare(const rung_machine_launch& l)
     }
     std::vector<uint8_t>& first = launch.bank[0];
     first.resize(std::max<size_t>(first.size(), l.parameters + 8));
+    const Places& places = l.parameters >= 0x380 ? SINCE : BEFORE;
     const auto put = [&](uint32_t at, auto value) {  // before sm_90 parameters lie where later clusters are described
         if (!l.parameters || at < l.parameters) memcpy(&first[at], &value, sizeof value);
     };
-    put(LOCAL_BASE, LOCAL_WINDOW), put(STACK, l.local_bytes), put(PARAMETERS, uint64_t(first.data()) + l.parameters);
+    put(places.local_base, LOCAL_WINDOW), put(places.stack, l.local_bytes),
+        put(places.parameters, uint64_t(first.data()) + l.parameters);
     const uint32_t blocks = l.cluster[0] * l.cluster[1] * l.cluster[2];
-    put(HAS_CLUSTERS, uint32_t(blocks > 1)), put(CLUSTER_BLOCKS, blocks), put(MULTIPROCESSORS, l.multiprocessors);
+    put(places.has_clusters, uint32_t(blocks > 1)), put(places.cluster_blocks, blocks),
+        put(places.multiprocessors, l.multiprocessors);
     for (uint32_t axis = 0; axis < 3; axis++) {
-        put(BLOCK_SIZE + 4 * axis, l.block[axis]), put(GRID_SIZE + 4 * axis, l.grid[axis]),
-            put(CLUSTER_SIZE + 4 * axis, l.cluster[axis]);
-        put(CLUSTER_RECIPROCAL + 4 * axis, 1.0f / float(l.cluster[axis])),
-            put(GRID_OF_CLUSTERS + 4 * axis, l.grid[axis] / l.cluster[axis]);
+        put(places.block_size + 4 * axis, l.block[axis]), put(places.grid_size + 4 * axis, l.grid[axis]),
+            put(places.cluster_size + 4 * axis, l.cluster[axis]);
+        put(places.cluster_reciprocal + 4 * axis, 1.0f / float(l.cluster[axis])),
+            put(places.grid_of_clusters + 4 * axis, l.grid[axis] / l.cluster[axis]);
     }
     std::fill(grid_barrier, grid_barrier + 16, 0);
     if (!launch.regions.empty()) {  // the machine's own
@@ -87,7 +82,7 @@ void prepare(const rung_machine_launch& l)
                   [](const Region& a, const Region& b) { return a.from < b.from; });
     }
     const uint64_t at = launch.cooperative ? uint64_t(grid_barrier) : 0;
-    put(GRID_BARRIER_HIGH, uint32_t(at >> 32)), put(GRID_BARRIER_LOW, uint32_t(at));
+    put(places.grid_barrier_high, uint32_t(at >> 32)), put(places.grid_barrier_low, uint32_t(at));
     Program& program = *launch.program;
     for (const auto& [operand, row] : program.constants) {
         const std::vector<uint8_t>& bank = launch.bank[operand->index];

@@ -227,6 +227,22 @@ void fmnmx(Warp& w, const Op& op, uint32_t lanes)
     });
 }
 
+void fmnmx3(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
+    const uint32_t least = w.predicate(op.in[0]);
+    const auto better = [&](float x, float y, bool is_least) {
+        if (x != x || y != y) return op.flags & NAN_WINS ? NAN : x != x ? y : x;
+        const bool less = x < y || (x == y && as_bits(x) >> 31 && !(as_bits(y) >> 31));
+        return less == is_least ? x : y;
+    };
+    map(w.target(op.out), lanes, [&](unsigned l) {
+        const auto at = [&](const Source& s) { return op.flags & FLUSHES ? flushed(s(l)) : s(l); };
+        const bool is_least = least >> l & 1;
+        return canonical(better(better(at(a), at(b), is_least), at(c), is_least));
+    });
+}
+
 bool prepare_fmnmx(Op& op)
 {
     op.flags = (op.has("FTZ") ? FLUSHES : 0) | (op.has("NAN") ? NAN_WINS : 0) | (op.has("XORSIGN") ? SIGNS : 0);
@@ -352,7 +368,7 @@ void mufu_of_16_bits(Warp& w, const Op& op, uint32_t lanes)
     each(lanes, [&](unsigned l) {
         const uint16_t bits =
             uint16_t((a[l] >> by & (op.s[0].absolute ? 0x7fff : 0xffff)) ^ (op.s[0].negative ? 0x8000 : 0));
-        const float x = bf16 ? bf16_to_float(bits) : half_to_float(bits);
+        const float x = op.s[0].real ? float(op.s[0].exact) : bf16 ? bf16_to_float(bits) : half_to_float(bits);
         const float made = op.flags == 2 ? exp2f(x) : special(op.flags, x);
         d[l] = bf16 ? float_to_bf16(made) : float_to_half(made);
     });
@@ -500,6 +516,7 @@ struct Real
     double operator()(unsigned l) const
     {
         if (flags & OF_DOUBLE) return wide(l);
+        if (o.real && flags & (OF_HALF | OF_BF16)) return o.exact;
         if (!(flags & (OF_HALF | OF_BF16))) return flags & FLUSHES ? flushed(single(l)) : single(l);
         const uint16_t bits =
             uint16_t((single.at[l] >> by & (o.absolute ? 0x7fff : 0xffff)) ^ (o.negative ? 0x8000 : 0));
@@ -862,9 +879,7 @@ void two_numbers(Warp& w, const Op& op, uint32_t lanes)  // x * 0 + (a, b): a co
 template <uint32_t WHAT>
 bool prepare_pairs(Op& op)
 {
-    const auto zero = [&](unsigned i) {
-        return op.s[i].kind == Kind::Register && (op.s[i].index == ZERO || op.s[i].index == FIRST_UNIFORM + 63);
-    };
+    const auto zero = [&](unsigned i) { return op.s[i].kind == Kind::Register && op.s[i].index == ZERO; };
     if (WHAT == FUSED && op.sources == 4 && zero(0) && zero(1) && op.s[2].real && op.s[3].real &&
         op.modifiers.size() <= 1 && !op.has("BF16_V2")) {
         op.flags = uint32_t(float_to_half(float(op.s[2].exact))) << 16 | float_to_half(float(op.s[3].exact));

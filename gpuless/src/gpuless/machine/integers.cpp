@@ -1,6 +1,7 @@
 // Integers, predicates, moves and special registers.
 #include "machine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -340,6 +341,8 @@ void isetp(Warp& w, const Op& op, uint32_t lanes)
     if (op.outs > 1) w.set(op.p[1], combined(op.flags >> 4 & 3, ~holds, other), lanes);
 }
 
+void compare_wide(Warp& w, const Op& op, uint32_t lanes);
+
 bool prepare_isetp(Op& op)
 {
     static const char* const names[] = {"LT", "LE", "GT", "GE", "EQ", "NE", "T", "F"};
@@ -347,7 +350,8 @@ bool prepare_isetp(Op& op)
                 : op.has("XOR") ? XOR
                                 : AND)
                    << 4 |
-               (op.has("EX") ? EXTENDED : 0) | (op.has("U32") ? NATURAL : 0);
+               (op.has("EX") ? EXTENDED : 0) | (op.has("U32") || op.has("U64") ? NATURAL : 0);
+    if (op.has("U64") || op.has("S64")) op.run = compare_wide;
     bool known = false;
     for (unsigned i = 0; i < 8; i++)
         if (op.has(names[i])) op.flags |= i, known = true;
@@ -421,8 +425,14 @@ void minimum_of_any(Warp& w, const Op& op, uint32_t lanes)
     for (unsigned i = 0; i < op.outs; i++) w.set(op.p[i], chosen[i], lanes);
 }
 
+void minimum_wide(Warp& w, const Op& op, uint32_t lanes);
+
 bool prepare_minimum(Op& op)
 {
+    if (op.has("S64") || op.has("U64")) {
+        op.flags = op.has("U64") ? UNSIGNED : 0, op.run = minimum_wide;
+        return op.ins && (!op.outs || ((op.p[0].index & 7) == TRUE && (op.p[1].index & 7) == TRUE));
+    }
     op.flags = (op.has("U32") || op.has("U16x2") ? UNSIGNED : 0) | (op.has("RELU") ? RELU : 0) |
                (op.has("S16x2") || op.has("U16x2") ? HALVES : 0) | (op.name == "VIMNMX3" ? THREE : 0);
     if (op.flags & (HALVES | THREE) || op.outs) op.run = minimum_of_any;
@@ -617,6 +627,8 @@ void r2ur(Warp& w, const Op& op, uint32_t lanes)
     map(w.target(op.out), ALL, [&](unsigned) { return v; });
 }
 
+constexpr uint32_t BLACKWELL_PARAMETERS = 0x380;
+
 enum Special : uint32_t {
     TID_X,
     TID_Y,
@@ -707,7 +719,8 @@ uint32_t special(const Warp& w, uint32_t what, unsigned l)
     case CLUSTER_X:
     case CLUSTER_Y:
     case CLUSTER_Z: return b.index[what - CLUSTER_X] % c[what - CLUSTER_X];
-    case CLUSTER_SIZE: return c[0] * c[1] * c[2];
+    case CLUSTER_SIZE:
+        return launch.parameters >= BLACKWELL_PARAMETERS ? 0 : c[0] * c[1] * c[2];  // then: of which constants
     case LANE: return l;
     case SM: return uint32_t(b.number % launch.multiprocessors);
     case WARP_ID: return w.rank;
@@ -758,11 +771,19 @@ bool prepare_special(Op& op)
 // ---- across lanes
 // ----------------------------------------------------------------------------------------------------
 
+[[noreturn]] void takes_from_outside(const Warp& w, const Op& op, unsigned lane, unsigned from)
+{
+    Fault fault(RUNG_BARRIER);
+    fault.at = rung_machine::where(w, op, lane);
+    snprintf(fault.text, sizeof fault.text, "a shuffle takes the number of lane %u, which takes no part in it", from);
+    throw fault;
+}
+
 void shfl(Warp& w, const Op& op, uint32_t lanes)
 {
     const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
     Row made;
-    uint32_t inside = 0;
+    uint32_t inside = 0, outside = 0;
     for (unsigned l = 0; l < WARP; l++) {
         const int clamp = int(c(l) & 31), segment = int(c(l) >> 8 & 31), by = int(b(l) & 31);
         const int least = int(l) & segment, most = least | (clamp & ~segment);
@@ -776,6 +797,8 @@ void shfl(Warp& w, const Op& op, uint32_t lanes)
         const bool ok = op.flags == 1 ? from >= most : from <= most;
         made[l] = a(ok ? unsigned(from) & 31 : l);
         inside |= uint32_t(ok) << l;
+        outside |= uint32_t(ok && (w.alive & ~lanes) >> (from & 31) & 1) << l;
+        if (outside & lanes) takes_from_outside(w, op, l, unsigned(from) & 31);
     }
     if (op.outs) w.set(op.p[0], inside, lanes);
     map(w.target(op.out), lanes, [&](unsigned l) { return made[l]; });
@@ -857,8 +880,110 @@ void elect(Warp& w, const Op& op, uint32_t lanes)  // P, UR, P
     map(w.target(op.out), ALL, [&](unsigned) { return among ? uint32_t(__builtin_ctz(among)) : 0; });
 }
 
+// ---- numbers of 64 bits: pairs of registers, or a number ------------------------------------------------------------
+
+struct Wide
+{
+    const Pair pair;
+    const bool is_number;
+    const uint64_t number;
+    Wide(const Warp& w, const Operand& o)
+        : pair(w, o),
+          is_number(o.kind == Kind::Number),
+          number(o.exact < 0 ? uint64_t(int64_t(o.exact)) : uint64_t(o.value))
+    {
+    }
+    uint64_t operator()(unsigned l) const { return is_number ? number : pair(l); }
+};
+
+template <class F>
+void wide(Warp& w, const Op& op, uint32_t lanes, F f)
+{
+    uint32_t* const d = w.target(op.out);
+    Row low, high;
+    for (unsigned l = 0; l < WARP; l++) {
+        const uint64_t v = f(l);
+        low[l] = uint32_t(v), high[l] = uint32_t(v >> 32);
+    }
+    put(d, lanes, low);
+    if (d != w.r[SINK]) put(d + WARP, lanes, high);
+}
+
+void add_wide(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Wide a(w, op.s[0]), b(w, op.s[1]);
+    wide(w, op, lanes, [&](unsigned l) { return a(l) + b(l); });
+}
+
+void select_wide(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Wide a(w, op.s[0]), b(w, op.s[1]);
+    const uint32_t first = w.predicate(op.in[0]);
+    wide(w, op, lanes, [&](unsigned l) { return first >> l & 1 ? a(l) : b(l); });
+}
+
+void move_wide(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Wide a(w, op.s[0]);
+    if (!a.is_number) return wide(w, op, lanes, a);
+    const uint64_t number = uint64_t(op.flags) << 32 | op.s[0].value;
+    wide(w, op, lanes, [&](unsigned) { return number; });
+}
+
+void compare_wide(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Wide a(w, op.s[0]), b(w, op.s[1]);
+    const uint64_t flip = op.flags & NATURAL ? 0 : 1ull << 63;
+    const auto holds = where([&](unsigned l) {
+        const uint64_t x = a(l) ^ flip, y = b(l) ^ flip;
+        switch (op.flags & 15) {
+        case 0: return x < y;
+        case 1: return x <= y;
+        case 2: return x > y;
+        case 3: return x >= y;
+        case 4: return x == y;
+        case 5: return x != y;
+        }
+        return (op.flags & 15) == 6;
+    });
+    const uint32_t other = op.ins ? w.predicate(op.in[0]) : ALL;
+    w.set(op.p[0], combined(op.flags >> 4 & 3, holds, other), lanes);
+    if (op.outs > 1) w.set(op.p[1], combined(op.flags >> 4 & 3, ~holds, other), lanes);
+}
+
+void minimum_wide(Warp& w, const Op& op, uint32_t lanes)
+{
+    const Wide a(w, op.s[0]), b(w, op.s[1]);
+    const uint32_t least = w.predicate(op.in[0]);
+    const uint64_t flip = op.flags & UNSIGNED ? 0 : 1ull << 63;
+    wide(w, op, lanes, [&](unsigned l) {
+        const bool less = (a(l) ^ flip) < (b(l) ^ flip);
+        return less == bool(least >> l & 1) ? a(l) : b(l);
+    });
+}
+
+bool prepare_move(Op& op)
+{
+    if (op.has("64")) {
+        op.run = move_wide;
+        const size_t comma = op.text.find(',');
+        if (op.s[0].kind == Kind::Number && comma != std::string::npos)  // a number of 64 bits
+            op.flags = uint32_t(uint64_t(strtoll(op.text.c_str() + comma + 1, nullptr, 0)) >> 32);
+        if (op.s[0].kind == Kind::Number && op.text.find("-0x", comma) == std::string::npos)
+            op.flags = uint32_t(strtoull(op.text.c_str() + comma + 1, nullptr, 0) >> 32);
+    }
+    return true;
+}
+
+bool prepare_select(Op& op)
+{
+    if (op.has("64")) op.run = select_wide;
+    return op.ins;
+}
+
 bool prepare_viadd(Op& op)
 {
+    if (op.has("64")) op.run = add_wide;
     op.flags = op.has("16x2") ? HALVES : 0;
     return true;
 }

@@ -18,9 +18,10 @@
 namespace rung_machine {
 
 constexpr unsigned WARP = 32, ALL = ~0u;
-constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = 320,
-                   ROWS = 321;  // of a warp's registers; RZ and URZ read as 0
-constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16, UNIFORM = 63 + 7;
+constexpr unsigned UNIFORMS = 80;  // registers: 63 before sm_100
+constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = FIRST_UNIFORM + UNIFORMS,
+                   ROWS = SINK + 1;  // of a warp's registers; RZ and URZ read as 0
+constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16, UNIFORM = UNIFORMS + 7;
 constexpr uint64_t SHARED_WINDOW = 1ull << 48,
                    LOCAL_WINDOW = 2ull << 48;  // generic addresses; memory of the host lies below
 constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2, ALLOCATES = 3,
@@ -78,7 +79,10 @@ struct Memory  // of an instruction that touches memory
 
 constexpr uint32_t ALWAYS_STRONG = 1 << 19;  // of the flags of an atomic
 constexpr uint32_t READ_ONLY_CACHE = 1 << 20,
-                   VERIFIED = 1 << 21;  // of the flags of a load; the latter: by a compare-and-swap
+                   VERIFIED = 1 << 21;                  // of the flags of a load; the latter: by a compare-and-swap
+constexpr uint32_t STRONG = 4, WITHIN_BLOCK = 1 << 18;  // of the flags of an access
+constexpr uint32_t FOR_ALL_LANES = 1 << 22;        // of an atomic and fences about it, which one lane executes for all
+constexpr uint32_t ACQUIRES = 1, INITIALISES = 2;  // of the flags of a NOP (orders.cpp)
 
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
 
@@ -170,7 +174,16 @@ struct Warp
 {
     alignas(64) Row r[ROWS];
     uint32_t p[PREDICATES];
-    uint32_t converge[16][WARP];  // lanes that a lane waits for at each convergence barrier
+    // For each convergence barrier and lane the number of a mask: of the lanes that it waits for. A barrier that a
+    // called function has saved, in a register or on its stack, is still told of lanes that leave.
+    uint32_t converge[16][WARP];
+    struct Mask
+    {
+        uint32_t lanes, holders;  // barriers of lanes that have this number
+        bool saved;
+    };
+    std::vector<Mask> masks;
+    std::vector<uint32_t> unused_masks;
     uint32_t alive, rank;
     Block* block;
     std::vector<Split> splits;
@@ -188,10 +201,12 @@ struct Warp
     bool timed_out = false;      // a wait of a limited time has ended once without what it waited for
     Stream* recorded = nullptr;  // timing.h: what it executes, for the model of time
 
+    uint32_t converging(unsigned barrier, unsigned lane) const { return masks[converge[barrier][lane]].lanes; }
     Split& split() { return splits[now]; }
+    const Split& split() const { return splits[now]; }
     uint32_t pc() const { return splits[now].pc; }
     const uint32_t* row(const Operand& o, Row& scratch) const;
-    uint32_t* target(const Operand& o) { return r[o.index == ZERO || o.index == FIRST_UNIFORM + 63 ? SINK : o.index]; }
+    uint32_t* target(const Operand& o) { return r[o.index == ZERO ? SINK : o.index]; }
     uint32_t predicate(const Operand& o) const
     { return o.kind == Kind::None ? ALL : o.inverted ? ~p[o.index] : p[o.index]; }
     void set(const Operand& o, uint32_t value, uint32_t lanes)
@@ -214,7 +229,9 @@ struct NamedBarrier
 {
     unsigned arrived = 0, count = 0, sum = 0;
     uint32_t of_warp[WARP] = {};
-    Clock clock;
+    Clock clock, released[SCOPES];  // what arrivals release; what fences before them have covered
+    bool any_released = false;
+    std::shared_ptr<const Clock> shared_released[SCOPES];
 };
 
 struct Block
@@ -232,6 +249,8 @@ struct Block
     std::vector<CellRow> cells;  // of shared memory, for races.cpp
     Clock cluster_clock;         // of a cluster's first block: what arrivals at the cluster's barrier release
     bool cluster_met = false;
+    // By the index of their warp: the last accesses of other blocks to its shared memory.
+    std::unordered_map<uint16_t, Access> visits;
     bool done() const;
 };
 
@@ -267,6 +286,10 @@ struct Fault : rung_machine_fault
 rung_where where(const Warp& warp, const Op& op, unsigned lane);  // of a lane, or of none (WARP)
 void block_index(uint32_t unit, unsigned rank, uint32_t* index);
 void mark_verified_reads(Program& program);
+void mark_orders_within_blocks(Program& program);
+// A load of several words of shared memory of which the first lie in it: whether nobody uses the others (ptxas merges
+// loads of neighbours).
+bool may_read_beyond(const Program& program, const Op& load, unsigned first);
 const Region& region_of(uint64_t address);  // an empty one where there is none
 // An access of lanes to global memory, which must be inside a region.
 void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool write);
@@ -376,6 +399,7 @@ void add_memory(Table& table);
 void add_control(Table& table);
 void add_tensor(Table& table);
 void add_async(Table& table);
+void add_texture(Table& table);
 
 float special_reciprocal(float x);
 float special_root(float x);   // 1 / sqrt(x)

@@ -11,7 +11,7 @@ namespace rung_machine {
 uint64_t address(const Warp& w, const Operand& o, unsigned lane)
 {
     const auto of = [&](uint16_t row, bool wide) {
-        if (row == ZERO || row == FIRST_UNIFORM + 63) return uint64_t(0);
+        if (row == ZERO) return uint64_t(0);
         return w.r[row][lane] | (wide ? uint64_t(w.r[row + 1][lane]) << 32 : 0);
     };
     const uint64_t made = of(o.base, o.wide) * o.scale + of(o.uniform, o.uniform_wide) + int64_t(o.offset);
@@ -25,10 +25,14 @@ uint8_t* shared_place(Warp& w, uint32_t at, unsigned bytes)
         if (rank >= block->cluster->size()) fail(w, RUNG_BOUNDS, "there is no block %u in the cluster", rank);
         block = (*block->cluster)[rank];
     }
-    const uint32_t offset = at & 0xffffff;
-    if (offset + bytes > block->shared.size() || offset < launch.reserved_shared)
+    const uint32_t offset = at & 0xffffff, end = launch.reserved_shared + launch.shared_bytes;
+    if (offset + bytes > end || offset < launch.reserved_shared) {
+        const bool inside = offset < end && offset >= launch.reserved_shared;
+        if (inside && executing && may_read_beyond(*launch.program, *executing, (end - offset + 3) / 4))
+            return block->shared.data() + offset;
         fail(w, RUNG_BOUNDS, "byte %d is beyond the block's %u bytes of shared memory",
-             int(offset) - int(launch.reserved_shared), launch.shared_bytes);
+             int(inside ? end : offset) - int(launch.reserved_shared), launch.shared_bytes);
+    }
     return block->shared.data() + offset;
 }
 
@@ -317,7 +321,7 @@ namespace {
 // ---- loads and stores
 // ------------------------------------------------------------------------------------------------------
 
-enum : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, STRONG = 4, IS_SIGNED = 8, WITHIN_BLOCK = 1 << 18 };
+enum : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, IS_SIGNED = 8 };
 
 void addresses(const Warp& w, const Operand& o, uint64_t* at)
 {
@@ -344,10 +348,17 @@ unsigned strength_among_atomics(const Op& op) { return op.flags & VERIFIED ? OF_
 void publish_each(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, bool write)
 {
     if (!launch.races) return;
-    uint64_t last = ~0ull;
-    each(lanes, [&](unsigned l) {
-        if (at[l] != last) publish(w, last = at[l], strength(op), !write || op.flags & ALWAYS_STRONG, write);
-    });
+    const bool reads = !write || op.flags & ALWAYS_STRONG, is_store = op.space == Space::SHARED && !reads;
+    if (is_store) fence(w, OF_BLOCK, lanes);  // it may write data beside the flag: ptxas merges stores behind a fence
+    while (lanes) {
+        const uint64_t first = at[__builtin_ctz(lanes)];
+        uint32_t same = 0;
+        each(lanes, [&](unsigned l) { same |= uint32_t(at[l] == first) << l; });
+        const uint32_t all = op.flags & FOR_ALL_LANES ? w.split().lanes : same;
+        for (unsigned word = 0; word < (is_store ? op.bytes : 1u); word += 4)
+            publish(w, all, first + word, strength(op), reads, write);
+        lanes &= ~same;
+    }
 }
 
 // In its own block's shared memory, or another's of the cluster.
@@ -372,6 +383,7 @@ void look_at_shared(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, b
             if (uint32_t(at[l]) >> 24 == rank)
                 same |= 1u << l, from[l] = at[l] & 0xffffff, place[l] = uint64_t(block->shared.data()) + from[l];
         });
+        if (block != w.block) look_at_visit(w, op, same, *block, write);
         look(w, op, same, from, op.bytes, block, write, strength_among_atomics(op), data, step);
         if (strength(op)) publish_each(w, op, same, place, write);
         lanes &= ~same;
@@ -408,7 +420,7 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
     if ((op.flags & SPACE) == SHARED) {
         shared = lanes;
         Block& block = *w.block;
-        const uint64_t mine = uint64_t(block.in_cluster) << 24, size = block.shared.size();
+        const uint64_t mine = uint64_t(block.in_cluster) << 24, size = launch.reserved_shared + launch.shared_bytes;
         uint8_t* const memory = block.shared.data();
         uint64_t outside = 0;
         for (unsigned l = 0; l < WARP; l++) {
@@ -457,8 +469,12 @@ bool prepare_memory(Op& op)
     for (const auto& size : sizes)
         if (op.has(size.name)) op.bytes = size.bytes;
     op.flags = op.space == Space::SHARED ? SHARED : op.space == Space::LOCAL ? LOCAL : GENERIC;
-    if (op.flags == GENERIC && op.has("E") && op.sources && op.s[0].base != ZERO)
-        op.s[0].wide = true;  // also without ".64"
+    if (op.flags == GENERIC && op.has("E") && op.sources) {
+        if (op.s[0].parts == "U32")  // of the register; the uniform one is a pair
+            op.s[0].uniform_wide = true;
+        else if (op.s[0].base != ZERO)
+            op.s[0].wide = true;  // also without ".64"
+    }
     if (op.has("STRONG")) op.flags |= STRONG;
     if (op.has("CTA") || op.has("SM")) op.flags |= WITHIN_BLOCK;
     if (op.has("CONSTANT")) op.flags |= READ_ONLY_CACHE;
@@ -888,6 +904,7 @@ void load_constant(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_constant(Op& op)
 {
     op.bytes = op.has("64") ? 8 : op.has("U16") || op.has("S16") ? 2 : op.has("U8") || op.has("S8") ? 1 : 4;
+    if (op.name == "LDCU") op.uniform = true;
     return op.s[0].kind == Kind::Constant;
 }
 

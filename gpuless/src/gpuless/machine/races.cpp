@@ -1,7 +1,8 @@
 // Looks for accesses of the same bytes, one of them a write, that nothing orders. Barriers order their threads,
-// __syncwarp its lanes; shuffles and votes order nothing. A fence releases what came before it through the atomics and
-// strong stores behind it, and acquires what those before it have read, within the scopes of both (a barrier: within
-// its block, and what read-modify-writes have read). A byte barrier releases what came before its arrivals.
+// __syncwarp its lanes; shuffles and votes order nothing. A fence releases what came before it in its lane through the
+// atomics and strong stores behind it, and acquires what those before it have read, within the scopes of both (a
+// barrier: within its block, and what read-modify-writes have read). An arrival at a byte barrier releases what came
+// before it in its lane, to other blocks if there is a fence. order.cpp keeps what each lane knows.
 // Asynchronous work is an agent's: it is ordered before those that have waited for it.
 #include "races.h"
 
@@ -19,7 +20,6 @@ constexpr size_t MOST_READERS = 256;
 constexpr unsigned WHOLE_ROW = WARP;  // in place of a lane: the cell of a row is looked at
 
 std::vector<std::vector<Access>> crowds(1);
-std::unordered_map<uint64_t, std::vector<std::pair<uint64_t, Clock>>> locations;  // what atomics release, by domain
 
 // With tiles: by which instructions the threads of the present unit have loaded a word.
 struct Load
@@ -55,59 +55,39 @@ struct Who
 unsigned warps_of(const Block& block) { return unsigned(block.warps.size()); }
 unsigned all_warps(const Block& block) { return warps_of(block) * unsigned(block.cluster->size()); }
 
-void join(std::vector<uint32_t>& to, const std::vector<uint32_t>& from)
-{
-    if (to.size() < from.size()) to.resize(from.size());
-    for (size_t i = 0; i < from.size(); i++) to[i] = std::max(to[i], from[i]);
-}
-
-void join(Clock& to, const Clock& from)
-{
-    join(to.own, from.own), join(to.proxied, from.proxied);
-    for (const auto& [who, clock] : from.others) to.others[who] = std::max(to.others[who], clock);
-    to.waited |= from.waited, to.any = true;
-}
-
-// Of another cluster's warps.
-void join_foreign(Clock& to, uint32_t to_unit, const Clock& from, uint32_t from_unit)
-{
-    if (to_unit == from_unit) return join(to, from);
-    for (size_t i = 0; i < from.own.size(); i++)
-        if (from.own[i]) {
-            uint32_t& known = to.others[uint64_t(from_unit) << 16 | i];
-            known = std::max(known, from.own[i]);
-        }
-    for (const auto& [who, clock] : from.others)
-        if (who >> 16 == to_unit) {
-            const size_t index = who & 0xffff;
-            if (to.own.size() <= index) to.own.resize(index + 1);
-            to.own[index] = std::max(to.own[index], clock);
-        } else
-            to.others[who] = std::max(to.others[who], clock);
-    to.waited |= from.waited, to.any = true;
-}
-
 Order& order_of(Warp& w) { return *w.order; }
 
-uint32_t& count_of(Order& o) { return o.known.own[o.index]; }
+bool knows(const Clock& clock, const Access& was)  // of this cluster, by all its lanes
+{ return was.index < clock.own.of.size() && clock.own.of[was.index] >= was.clock; }
 
-bool knows(const std::vector<uint32_t>& clocks, const Access& was)
-{ return was.index < clocks.size() && clocks[was.index] >= was.clock; }
-
-bool ordered(const Who& who, unsigned lane, const Access& was, bool shared)
+bool reaches(const Who& who, unsigned lane, const Access& was, Reach what)
 {
     const Order& o = who.order;
-    if (was.unit != who.unit) {
-        if (o.known.others.empty()) return false;
-        const auto found = o.known.others.find(uint64_t(was.unit) << 16 | was.index);
-        return found != o.known.others.end() && found->second >= was.clock;
+    uint32_t left = was.lanes & ~reached(o.known, who.unit, was, what);
+    if (left && o.apart >> lane & 1) left &= ~reached(*o.beyond[lane], who.unit, was, what);
+    if (left && !o.met_at.empty() && what != Reach::Proxied && was.unit == who.unit && was.index == o.index)
+        each(left, [&](unsigned l) { left &= ~(uint32_t(o.met_at[lane * WARP + l] >= was.clock) << l); });
+    return !left;
+}
+
+bool ordered(const Who& who, unsigned lane, const Access& was, bool shared, Reach what = Reach::All)
+{
+    const Order& o = who.order;
+    if (lane == WHOLE_ROW) {  // look_at_row has seen to what the warp itself has accessed
+        Access whole = was;
+        whole.lanes = lanes_of_layout(was.lanes);
+        return (was.unit == who.unit && was.index == o.index) ||
+               !(whole.lanes & ~reached(o.known, who.unit, whole, what));
     }
-    if (was.index != o.index) return knows(o.known.own, was);
-    if (was.tick <= o.met || lane == WHOLE_ROW || was.lanes == 1u << lane || (launch.tiles && shared)) return true;
-    if (o.meetings.empty()) return false;
-    bool all = true;
-    each(was.lanes, [&](unsigned l) { all &= l == lane || o.meetings[lane * WARP + l] >= was.tick; });
-    return all;
+    if (was.unit == who.unit && was.index == o.index &&
+        (was.clock <= o.met || was.lanes == 1u << lane || (launch.tiles && shared)))
+        return true;
+    if (was.unit == who.unit && was.index == o.index && was.lanes >> lane & 1) {
+        Access others = was;
+        others.lanes &= ~(1u << lane);
+        return reaches(who, lane, others, what);
+    }
+    return reaches(who, lane, was, what);
 }
 
 bool both_strong(const Who& who, unsigned strong, const Access& was)
@@ -193,12 +173,26 @@ rung_where where_of(const Access& was, const Warp& w)
     throw fault;
 }
 
+// A block whose shared memory another one still reads or writes, or may.
+[[noreturn]] void race_at_end(Warp& w, const Op& op, const Access& was, const Block& of)
+{
+    Fault fault(RUNG_RACE);
+    fault.space = RUNG_SHARED_SPACE, fault.writes = fault.other_wrote = was.strong;
+    fault.at = where(w, op, WARP), fault.other = where_of(was, w);
+    snprintf(fault.text, sizeof fault.text,
+             "block (%u, %u, %u) ends, whose shared memory another block of the cluster %s", of.index[0], of.index[1],
+             of.index[2], was.strong ? "writes" : "reads");
+    snprintf(fault.lacks, sizeof fault.lacks, "with no barrier of the cluster between");
+    throw fault;
+}
+
 void test_reads(const Who& who, unsigned lane, const Cell& cell, uint64_t at, Block* shared, unsigned mask,
                 unsigned strong)
 {
     const auto test = [&](const Access& read) {
-        if (read.clock && read.mask & mask && !both_strong(who, strong, read) && !ordered(who, lane, read, shared) &&
-            !(read.index == who.index && who.agent) && (shared || !holds_a_copy(who, lane, at / 4, read)))
+        if (read.clock && read.mask & mask && !both_strong(who, strong, read) &&
+            !ordered(who, lane, read, shared, Reach::Read) && !(read.index == who.index && who.agent) &&
+            (shared || !holds_a_copy(who, lane, at / 4, read)))
             race(who, lane, at, shared, true, read, false, "with no barrier between");
     };
     test(cell.read), test(cell.apart);
@@ -206,7 +200,7 @@ void test_reads(const Who& who, unsigned lane, const Cell& cell, uint64_t at, Bl
         Access other = cell.read;
         const unsigned per = warps_of(*who.w.block);
         each(cell.others, [&](unsigned i) {
-            other.index = uint16_t(cell.read.index / per * per + i), other.lanes = ALL;
+            other.index = uint16_t(cell.read.index / per * per + i);
             if (other.index != who.order.index || other.unit != who.unit) test(other);
         });
     }
@@ -224,11 +218,15 @@ bool stands_for(const Who& who, unsigned lane, const Access& mine, const Access&
 bool together(Access& was, const Access& mine)
 {
     if ((was.mask != mine.mask && was.lanes != mine.lanes) || was.unit != mine.unit || was.index != mine.index ||
-        was.clock != mine.clock || was.tick != mine.tick || was.strong != mine.strong)
+        was.clock != mine.clock || was.strong != mine.strong)
         return false;
     was.lanes |= mine.lanes, was.mask |= mine.mask;
     return true;
 }
+
+// Whether the lanes of a read are among those of the one before it; the layout of a row must be the same.
+bool covers(unsigned lane, const Access& was, const Access& mine)
+{ return lane == WHOLE_ROW ? was.lanes == mine.lanes : !(mine.lanes & ~was.lanes); }
 
 // Whether the cell could hold it: that of a row has no crowd.
 bool remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine, bool shared)
@@ -238,7 +236,8 @@ bool remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
         first = mine;
         return true;
     }
-    if (together(first, mine)) return true;
+    const bool within = !cell.others || covers(lane, first, mine);  // the others' lanes are the first one's
+    if (within && together(first, mine)) return true;
     Access& apart = cell.apart;
     if (!(first.mask & mine.mask) && first.unit == mine.unit &&
         (!apart.clock || (apart.unit == mine.unit && apart.mask == mine.mask))) {
@@ -263,7 +262,7 @@ bool remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
             each(cell.others, [&](unsigned i) {
                 Access other = first;
                 other.index = uint16_t(first.index / per * per + i);
-                covered &= other.index == who.order.index || knows(who.order.known.own, other);
+                covered &= other.index == who.order.index || knows(who.order.known, other);
             });
             if (covered && first.unit == mine.unit) cell.others = 0;
         }
@@ -274,7 +273,7 @@ bool remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
     }
     const bool beside = first.unit == mine.unit && mine.index < all && first.index < all &&
                         first.index / per == mine.index / per && first.clock == mine.clock &&
-                        first.strong == mine.strong && first.mask == mine.mask;
+                        first.strong == mine.strong && first.mask == mine.mask && covers(lane, first, mine);
     if (beside) {
         cell.others |= 1u << mine.index % per;
         return true;
@@ -306,8 +305,7 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
         last.lanes = 0;
         each(last.mask & mask, [&](unsigned i) { last.lanes |= 1u << cell.writers[i]; });
     }
-    const Access mine = {who.clock,  who.unit,  who.order.tick, who.op.number,
-                         1u << lane, who.index, uint8_t(mask),  uint8_t(strong)};
+    const Access mine = {who.clock, who.unit, who.op.number, 1u << lane, who.index, uint8_t(mask), uint8_t(strong)};
     if (last.clock && last.mask & mask && !both_strong(who, strong, last)) {
         const bool pieces =
             who.agent && last.index == who.index && last.unit == who.unit;  // of one operation, or of one barrier's
@@ -324,7 +322,7 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
         } else if (!write && who.op.flags & READ_ONLY_CACHE && !shared && last.index < all_warps(*who.w.block))
             race(who, lane, at, shared, write, last, true, "which the cache of constants may not see");
         else if (!launch.tiles && !write && who.by_proxy && last.index < 2 * all_warps(*who.w.block) &&
-                 last.unit == who.unit && !knows(who.order.known.proxied, last))
+                 last.unit == who.unit && !reaches(who, lane, last, Reach::Proxied))
             race(who, lane, at, shared, write, last, true, "with no fence.proxy.async between");
     }
     if (!write) {
@@ -332,8 +330,7 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
         return;
     }
     test_reads(who, lane, cell, at, shared, mask, strong);
-    if (last.clock == mine.clock && last.index == mine.index && last.unit == mine.unit && last.strong == mine.strong &&
-        last.tick == mine.tick)
+    if (last.clock == mine.clock && last.index == mine.index && last.unit == mine.unit && last.strong == mine.strong)
         cell.write.mask |= uint8_t(mask), cell.write.lanes = mine.lanes, cell.write.instruction = mine.instruction;
     else
         cell.write = mine;
@@ -368,11 +365,14 @@ void note_touched(uint64_t at, unsigned bytes, bool write, unsigned strong)
     if (!strong) present_words->plain |= mask;
 }
 
+bool has_waited(const Order& o, unsigned lane)
+{ return o.known.waited || (o.apart >> lane & 1 && o.beyond[lane]->waited); }
+
 // Before a dependent launch waits for the launch ahead, it may read only what that does not write, and write only what
 // that does not touch.
 void stay_behind(Warp& w, const Op& op, unsigned lane, uint64_t at, unsigned bytes, bool write)
 {
-    if (!launch.dependent || order_of(w).known.waited || region_of(at).flags & CONSTANT_REGION) return;
+    if (!launch.dependent || has_waited(order_of(w), lane) || region_of(at).flags & CONSTANT_REGION) return;
     const uint32_t mask = words_of(at, bytes);
     unsigned by_it = 0;
     if (unknown_ahead)
@@ -390,36 +390,16 @@ void stay_behind(Warp& w, const Op& op, unsigned lane, uint64_t at, unsigned byt
     throw fault;
 }
 
-uint64_t domain_of(const Warp& w, unsigned scope)
-{
-    if (scope == OF_GPU) return 0;
-    return 1 + (uint64_t(w.block->unit) << 16 | (scope == OF_CLUSTER ? 0xffff : w.block->in_cluster));
-}
-
-void begin_agent(Order& o, unsigned index)
-{
-    if (o.known.own.size() <= index) o.known.own.resize(index + 1);
-}
-
 }  // namespace
 
 void begin_races()
 {
-    forget_global_cells(), locations.clear(), crowds.resize(1), loads.clear();
+    forget_global_cells(), forget_releases(), crowds.resize(1), loads.clear();
     if (!launch.dependent || !lets_start_early) ahead.clear();
     if (launch.dependent)
         for (const auto& [line, how] : present) ahead[line].read |= how.read, ahead[line].written |= how.written;
     present.clear(), present_words = nullptr;
     unknown_ahead = launch.ahead, lets_start_early = false;
-}
-
-void begin_order(Warp& w, unsigned index)
-{
-    if (!w.order) w.order.reset(new Order());
-    *w.order = Order();
-    w.order->index = uint16_t(index);
-    w.order->known.own.assign(index + 1, 0);
-    count_of(*w.order) = 1;
 }
 
 // A plain or strong read of a whole word, by several lanes at once: mostly of what nothing has written, or another warp
@@ -428,14 +408,14 @@ static inline bool read_word(const Who& who, unsigned lane, Cell& cell, const Ac
 {
     const Access& was = cell.write;
     if (was.clock && (was.unit != who.unit ||
-                      (was.index == who.index ? was.tick > who.order.met : !knows(who.order.known.own, was))))
+                      (was.index == who.index ? was.clock > who.order.met : !knows(who.order.known, was))))
         return false;
     const Access &first = cell.read, &apart = cell.apart;
     if (!first.clock)
         cell.read = mine;
     else if (!launch.program->orders_blocks && first.unit != who.unit && apart.clock && apart.unit != who.unit)
         return true;  // two other blocks are enough
-    else if (!together(cell.read, mine))
+    else if ((cell.others && !covers(lane, first, mine)) || !together(cell.read, mine))
         remember_read(who, lane, cell, mine, shared);
     return true;
 }
@@ -446,10 +426,10 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
     if (!shared && launch.followed) each(lanes, [&](unsigned l) { note_touched(at[l], bytes, write, strong); });
     if (!launch.races) return;
     Order& o = order_of(w);
-    const Who who = {w, op, o, w.block->unit, count_of(o), o.index, false, false};
+    const Who who = {w, op, o, w.block->unit, o.count, o.index, false, false};
     if (!write && bytes % 4 == 0 && !launch.tiles &&
         (shared || !(launch.dependent || launch.inputs || op.flags & READ_ONLY_CACHE))) {
-        Access mine = {who.clock, who.unit, o.tick, op.number, 0, who.index, 15, uint8_t(strong)};
+        Access mine = {who.clock, who.unit, op.number, 0, who.index, 15, uint8_t(strong)};
         uint32_t left = 0;
         for (uint32_t rest = lanes; rest;) {
             const unsigned l = unsigned(__builtin_ctz(rest));
@@ -483,22 +463,24 @@ static bool look_at_row(const Who& who, CellRow& row, uint32_t layout, Block* sh
 {
     Cell& cell = row.all;
     if (!write && who.op.flags & READ_ONLY_CACHE && !shared && cell.write.clock) return false;
-    const Access mine = {who.clock, who.unit, who.order.tick, who.op.number, layout, who.index, 15, 0};
+    const Access mine = {who.clock, who.unit, who.op.number, layout, who.index, 15, 0};
     // What a lane of this warp has accessed since all of them met is in order for this lane alone.
     for (const Access* was : {&cell.write, &cell.read, &cell.apart})
-        if (was->clock && was->unit == who.unit && was->index == who.index && was->tick > who.order.met &&
+        if (was->clock && was->unit == who.unit && was->index == who.index && was->clock > who.order.met &&
             was->lanes != layout)
             return false;
-    const auto is_ordered = [&](const Access& was) { return !was.clock || ordered(who, WHOLE_ROW, was, shared); };
-    if (!is_ordered(cell.write)) return false;
+    const auto is_ordered = [&](const Access& was, Reach what) {
+        return !was.clock || ordered(who, WHOLE_ROW, was, shared, what);
+    };
+    if (!is_ordered(cell.write, Reach::All)) return false;
     if (!write) return remember_read(who, WHOLE_ROW, cell, mine, shared);
-    bool all = is_ordered(cell.read) && is_ordered(cell.apart);
+    bool all = is_ordered(cell.read, Reach::Read) && is_ordered(cell.apart, Reach::Read);
     if (cell.others) {
         Access other = cell.read;
         const unsigned per = warps_of(*who.w.block);
         each(cell.others, [&](unsigned i) {
             other.index = uint16_t(cell.read.index / per * per + i);
-            all &= is_ordered(other);
+            all &= is_ordered(other, Reach::Read);
         });
     }
     if (!all) return false;
@@ -510,7 +492,7 @@ static bool look_at_row(const Who& who, CellRow& row, uint32_t layout, Block* sh
 static bool look_at_words(const Who& who, CellRow& row, uint32_t layout, Block* shared, bool write)
 {
     const unsigned first_lane = layout & 0xff, shift = layout >> 8;
-    Access mine = {who.clock, who.unit, who.order.tick, who.op.number, 0, who.index, 15, 0};
+    Access mine = {who.clock, who.unit, who.op.number, 0, who.index, 15, 0};
     if (!write) {
         if (who.op.flags & READ_ONLY_CACHE && !shared) return false;
         for (unsigned i = 0; i < ROW_WORDS; i++) {
@@ -522,10 +504,11 @@ static bool look_at_words(const Who& who, CellRow& row, uint32_t layout, Block* 
     }
     for (unsigned i = 0; i < ROW_WORDS; i++) {
         const Cell& cell = row.words[i];
-        const auto is_ordered = [&](const Access& was) {
-            return !was.clock || ordered(who, first_lane + (i >> shift), was, shared);
+        const auto is_ordered = [&](const Access& was, Reach what) {
+            return !was.clock || ordered(who, first_lane + (i >> shift), was, shared, what);
         };
-        if (cell.others || cell.crowd || !is_ordered(cell.write) || !is_ordered(cell.read) || !is_ordered(cell.apart))
+        if (cell.others || cell.crowd || !is_ordered(cell.write, Reach::All) || !is_ordered(cell.read, Reach::Read) ||
+            !is_ordered(cell.apart, Reach::Read))
             return false;
     }
     mine.lanes = layout;
@@ -538,7 +521,7 @@ void look_at_span(Warp& w, const Op& op, uint64_t first, unsigned apart, Block* 
 {
     if (!launch.races) return;
     Order& o = order_of(w);
-    const Who who = {w, op, o, w.block->unit, count_of(o), o.index, false, false};
+    const Who who = {w, op, o, w.block->unit, o.count, o.index, false, false};
     const auto look_at_lanes = [&](uint32_t lanes) {
         uint64_t at[WARP];
         for (unsigned l = 0; l < WARP; l++) at[l] = first + uint64_t(l) * apart;
@@ -552,7 +535,7 @@ void look_at_span(Warp& w, const Op& op, uint64_t first, unsigned apart, Block* 
     }
     const unsigned words = op.bytes / 4;
     if (!apart && !write && (shared || !(op.flags & READ_ONLY_CACHE))) {
-        const Access mine = {who.clock, who.unit, o.tick, op.number, ALL, who.index, 15, 0};
+        const Access mine = {who.clock, who.unit, op.number, ALL, who.index, 15, 0};
         bool all = true;
         for (unsigned i = 0; i < words; i++) {
             Cell* const cell = cell_of(shared, who.unit, first / 4 + i);
@@ -571,12 +554,9 @@ void look_at_span(Warp& w, const Op& op, uint64_t first, unsigned apart, Block* 
         look_at_lanes((lanes == WARP ? ALL : (1u << lanes) - 1) << i * lanes);
         if (!write) continue;
         row->forget();  // each word's last access is this one
-        row->all.write = {who.clock, who.unit, o.tick, op.number, layout, who.index, 15, 0};
+        row->all.write = {who.clock, who.unit, op.number, layout, who.index, 15, 0};
     }
 }
-
-static unsigned index_of(const Warp& w, const Order& o, Agent agent)
-{ return o.index + all_warps(*w.block) * (1 + unsigned(agent)); }
 
 static void look_as_index(Warp& w, const Op& op, uint16_t index, uint32_t clock, bool by_proxy, uint64_t at,
                           unsigned bytes, Block* shared, bool write, unsigned lane)
@@ -594,17 +574,41 @@ void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Bl
 {
     if (!launch.races) return;
     Order& o = order_of(w);
-    const uint32_t clock = agent == Agent::Copy ? o.copies : agent == Agent::Out ? o.out : o.products;
-    look_as_index(w, op, uint16_t(index_of(w, o, agent)), clock, agent != Agent::Copy, at, bytes, shared, write, lane);
+    const uint32_t clock = group_of(o, agent);
+    look_as_index(w, op, uint16_t(index_of(w, agent)), clock, agent != Agent::Copy, at, bytes, shared, write, lane);
     if (agent == Agent::Out && shared && !write) o.reading = clock, o.reader = op.number;
+}
+
+void look_at_visit(Warp& w, const Op& op, uint32_t lanes, Block& of, bool write)
+{
+    const Order& o = order_of(w);
+    Access& last = of.visits[o.index];
+    if (last.clock != o.count) last = {o.count, w.block->unit, op.number, 0, o.index, 15, 0};
+    last.lanes |= lanes, last.instruction = op.number, last.strong = write;
+    if (of.done()) race_at_end(w, op, last, of);
+}
+
+// Whether some lane of the block knows that others' accesses of its shared memory have ended.
+static void look_at_visits(Warp& w, const Op& op)
+{
+    for (const auto& [index, was] : w.block->visits) {
+        uint32_t left = was.lanes;
+        for (const auto& warp : w.block->warps) {
+            const Order& o = order_of(*warp);
+            left &= ~reached(o.known, was.unit, was, Reach::Read);
+            for (unsigned l = 0; l < WARP && left; l++)
+                if (o.beyond[l]) left &= ~reached(*o.beyond[l], was.unit, was, Reach::Read);
+        }
+        if (left) race_at_end(w, op, was, *w.block);
+    }
 }
 
 void look_at_end(Warp& w, const Op& op)
 {
     if (!launch.races) return;
+    if (!w.block->visits.empty() && w.block->done()) look_at_visits(w, op);
     const Order& o = order_of(w);
-    const unsigned index = index_of(w, o, Agent::Out);
-    if (o.reading <= (index < o.known.own.size() ? o.known.own[index] : 0)) return;
+    if (!o.reading || has_waited_for(w, Agent::Out, o.reading)) return;
     Fault fault(RUNG_RACE);
     fault.space = RUNG_SHARED_SPACE, fault.at = fault.other = where(w, op, WARP);
     fault.other.instruction = int32_t(o.reader);
@@ -621,153 +625,14 @@ void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, 
 
 uint16_t new_agent(Block& block) { return uint16_t(4 * all_warps(block) + block.cluster->front()->agents++); }
 
-void meet(Warp& w, uint32_t lanes)
-{
-    if (!launch.races) return;
-    Order& o = order_of(w);
-    const uint32_t tick = o.tick++;
-    if ((lanes & w.alive) == w.alive) {
-        o.met = tick, o.meetings.clear();
-        return;
-    }
-    if (o.meetings.empty()) o.meetings.resize(WARP * WARP);
-    uint32_t known[WARP] = {};
-    each(lanes, [&](unsigned i) {
-        for (unsigned j = 0; j < WARP; j++) known[j] = std::max(known[j], o.meetings[i * WARP + j]);
-    });
-    each(lanes, [&](unsigned i) {
-        for (unsigned j = 0; j < WARP; j++)
-            o.meetings[i * WARP + j] = std::max(o.meetings[i * WARP + j], lanes >> j & 1 ? tick : known[j]);
-    });
-}
-
-void release_to(Warp& w, Clock& clock)
-{
-    if (launch.races) join(clock, order_of(w).known);
-}
-
-void acquire_from(Warp& w, const Clock& clock)
-{
-    if (launch.races && clock.any) join(order_of(w).known, clock);
-}
-
-void step(Warp& w)
-{
-    if (launch.races) count_of(order_of(w))++;
-}
-
-void acquire_pending(Warp& w, Scope widest)
-{
-    if (!launch.races) return;
-    Order& o = order_of(w);
-    for (unsigned s = 0; s <= widest; s++)
-        if (o.pending[s].any) join(o.known, o.pending[s]), o.pending[s] = Clock();
-}
-
-void acquire_ticket(Warp& w)
-{
-    if (!launch.races) return;
-    Order& o = order_of(w);
-    if (o.ticket.any) join(o.known, o.ticket), o.ticket = Clock();
-}
-
-void fence(Warp& w, Scope scope)
-{
-    if (!launch.races) return;
-    acquire_pending(w, scope);
-    Order& o = order_of(w);
-    for (unsigned s = 0; s <= scope; s++) o.released[s] = o.known, o.released[s].any = true;
-    count_of(o)++;
-}
-
-void publish(Warp& w, uint64_t address, unsigned strong, bool reads, bool writes)
-{
-    if (!launch.races || !strong) return;
-    Order& o = order_of(w);
-    const uint32_t unit = w.block->unit;
-    std::vector<std::pair<uint64_t, Clock>>* place = nullptr;
-    if (const auto found = locations.find(address); found != locations.end()) place = &found->second;
-    for (unsigned s = 0; s < strong; s++) {
-        const uint64_t domain = domain_of(w, s);
-        // A clock at a location is kept as seen by no cluster: all of it stands in `others`.
-        if (reads && place)
-            for (auto& [of, clock] : *place)
-                if (of == domain && clock.any) {
-                    join_foreign(o.pending[s], unit, clock, ~0u);
-                    if (writes) join_foreign(o.ticket, unit, clock, ~0u);
-                }
-        if (writes && o.released[s].any) {
-            if (!place) place = &locations[address];
-            auto entry =
-                std::find_if(place->begin(), place->end(), [&](const auto& one) { return one.first == domain; });
-            if (entry == place->end()) place->emplace_back(domain, Clock()), entry = place->end() - 1;
-            join_foreign(entry->second, ~0u, o.released[s], unit);
-        }
-    }
-}
-
-void fence_proxy(Warp& w)
-{
-    if (!launch.races) return;
-    Order& o = order_of(w);
-    join(o.known.proxied, o.known.own);
-    count_of(o)++;
-}
-
-static void wait_for(Warp& w, Agent agent, uint32_t filling, unsigned left)
-{
-    Order& o = order_of(w);
-    const unsigned index = index_of(w, o, agent);
-    begin_agent(o, index);
-    const uint32_t done = filling - 1 > left ? filling - 1 - left : 0;
-    o.known.own[index] = std::max(o.known.own[index], done);
-}
-
-void close_group_of(Warp& w, Agent agent)
-{
-    if (!launch.races) return;
-    Order& o = order_of(w);
-    (agent == Agent::Copy ? o.copies : agent == Agent::Out ? o.out : o.products)++;
-}
-
-void wait_for_group_of(Warp& w, Agent agent, unsigned left)
-{
-    if (!launch.races) return;
-    const Order& o = order_of(w);
-    wait_for(w, agent, agent == Agent::Copy ? o.copies : agent == Agent::Out ? o.out : o.products, left);
-}
-
-void release_copies_to(Warp& w, Clock& clock)  // those begun so far
-{
-    if (!launch.races) return;
-    const unsigned index = order_of(w).index + all_warps(*w.block);
-    if (clock.own.size() <= index) clock.own.resize(index + 1);
-    clock.own[index] = std::max(clock.own[index], order_of(w).copies), clock.any = true;
-    close_group_of(w, Agent::Copy);
-}
-
-void complete_phase(BytesBarrier& b)
-{
-    if (!launch.races) return;
-    join(b.complete_clock, b.collecting);
-    b.collecting = Clock();
-    if (b.complete_clock.own.size() <= b.agent) b.complete_clock.own.resize(b.agent + 1u);
-    b.complete_clock.own[b.agent] = b.phase;
-}
-
 void each_touched(void (*take)(void*, uint64_t, uint32_t, uint32_t, uint32_t), void* to)
 {
     for (const auto& [line, how] : present) take(to, line, how.read, how.written, how.plain);
 }
 
-void wait_for_launch_ahead(Warp& w)
-{
-    if (launch.races) order_of(w).known.waited = true;
-}
-
 void let_next_start(Warp& w)
 {
-    if (launch.races && !order_of(w).known.waited) lets_start_early = true;
+    if (launch.races && !order_of(w).known.waited && !order_of(w).apart) lets_start_early = true;
 }
 
 }  // namespace rung_machine

@@ -4,6 +4,7 @@
 #pragma once
 #include <stdint.h>
 
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -14,32 +15,64 @@ namespace rung_machine {
 struct Warp;
 struct Block;
 struct BytesBarrier;
+struct NamedBarrier;
 struct Op;
 
-// Of each warp and each agent of a cluster, by its index; what fences have shown to the copy engine, too. An agent
-// stands for asynchronous work: a warp's copies by cp.async, its copies out of shared memory, its products, and what a
-// byte barrier awaits.
+// The last count of each warp and each agent of a cluster that is ordered before somebody, by its index: for all of its
+// lanes, and for some beyond that. An agent stands for asynchronous work: a warp's copies by cp.async, its copies out
+// of shared memory, its products, and what a byte barrier awaits.
+struct Times
+{
+    std::vector<uint32_t> of;
+    std::unordered_map<uint32_t, uint32_t> lanes;  // by the index times 32, and the lane
+    void forget(uint32_t index)
+    {
+        if (!lanes.empty())
+            for (uint32_t l = 0; l < 32; l++) lanes.erase(index * 32 + l);
+    }
+};
+
 struct Clock
 {
-    std::vector<uint32_t> own, proxied;
-    std::unordered_map<uint64_t, uint32_t> others;  // of other clusters: (number << 16) + index
+    Times own, proxied, reads;  // `proxied`: what fences have shown to the copy engine; `reads`: of reads alone
+    std::unordered_map<uint64_t, uint32_t> others;  // of other clusters (foreign)
     bool waited = false;                            // for the launch ahead
     bool any = false;
 };
 
+// The key of another cluster's lane, or of all of its warp's (32).
+constexpr uint64_t foreign(uint32_t unit, uint32_t index, uint32_t lane)
+{ return uint64_t(unit) << 32 | index << 8 | lane; }
+
 enum Scope : unsigned { OF_BLOCK, OF_CLUSTER, OF_GPU, SCOPES };
 enum class Agent { Copy, Out, Product };
 
+struct Pending  // what atomics and strong loads of these lanes have read, until a fence acquires it
+{
+    uint32_t lanes;
+    Clock clock;
+};
+
+struct Released  // what a fence has covered: what its lane knew, and its own past up to this count
+{
+    std::shared_ptr<const Clock> clock;
+    uint32_t time = 0;
+};
+
 struct Order  // of a warp
 {
-    Clock known, released[SCOPES],
-        pending[SCOPES];  // what a fence covers; what atomics have read, and a fence acquires
-    Clock ticket;         // of `pending`, what read-modify-writes have read, which a barrier of the block acquires
-    uint32_t tick = 1, met = 0;                  // counts the meetings of its lanes; the last at which all were
-    std::vector<uint32_t> meetings;              // [lane][lane]: the last one of both, if some met apart
+    Clock known;                        // by all of its lanes
+    std::unique_ptr<Clock> beyond[32];  // by one of them
+    uint32_t apart = 0;                 // lanes that know something beyond
+    Released released[SCOPES][32];
+    std::vector<Pending> pending[SCOPES],
+        ticket;                    // `ticket`: of read-modify-writes, which a barrier of the block acquires
+    uint32_t count = 1, met = 0;   // counts releases and meetings of its lanes; the last at which all were
+    std::vector<uint32_t> met_at;  // [lane][lane]: the last one of both, if some met apart
     uint32_t copies = 1, out = 1, products = 1;  // groups that are being filled
     uint32_t reading = 0, reader = 0;            // the newest group of copies out of shared memory, and its instruction
     uint16_t index = 0;
+    Clock& beyond_of(unsigned lane);
 };
 
 void begin_races();  // before a launch
@@ -56,25 +89,42 @@ void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Bl
              unsigned lane = 0);
 void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared,
                      bool write, unsigned lane = 0);
+// Another block of the cluster touches a block's shared memory.
+void look_at_visit(Warp& w, const Op& op, uint32_t lanes, Block& of, bool write);
 void look_at_end(Warp& w, const Op& op);  // of a warp: its copies out of shared memory have read it
 uint16_t new_agent(Block& block);
 
-// What orders them.
+// The lanes of an access whose end (of a read, if that is enough; or as the copy engine sees it) a clock of a unit has
+// reached.
+enum class Reach { All, Read, Proxied };
+uint32_t reached(const Clock& clock, uint32_t own_unit, const Access& was, Reach what);
+
+// What orders them: of the lanes of a warp that are named.
 void meet(Warp& w, uint32_t lanes);
-void release_to(Warp& w, Clock& clock);
-void acquire_from(Warp& w, const Clock& clock);
+void release_to(Warp& w, Clock& clock, uint32_t lanes);
+// Arrivals at a barrier of the block, and what lanes learn that leave it.
+void arrive_at(Warp& w, NamedBarrier& barrier, uint32_t lanes);
+void leave_from(Warp& w, NamedBarrier& barrier, uint32_t lanes);
+// As an arrival without a fence does: that its reads have ended; and what a fence before it has covered.
+void release_reads_to(Warp& w, Clock& clock, uint32_t lanes, Scope scope);
+void acquire_from(Warp& w, const Clock& clock, uint32_t lanes);
 void step(Warp& w);  // what follows is not part of what was released
-void fence(Warp& w, Scope scope);
-void acquire_pending(Warp& w, Scope widest);
-void acquire_ticket(Warp& w);                                                       // where it arrives at a barrier
-void publish(Warp& w, uint64_t address, unsigned strong, bool reads, bool writes);  // a strong access or an atomic
-void fence_proxy(Warp& w);
+void fence(Warp& w, Scope scope, uint32_t lanes);
+void acquire_pending(Warp& w, Scope widest, uint32_t lanes);
+void acquire_ticket(Warp& w, uint32_t lanes);  // where it arrives at a barrier
+// A strong access of lanes to one address, or their atomics.
+void publish(Warp& w, uint32_t lanes, uint64_t address, unsigned strong, bool reads, bool writes);
+void fence_proxy(Warp& w, uint32_t lanes);
+unsigned index_of(const Warp& w, Agent agent);
+uint32_t& group_of(Order& o, Agent agent);
 void close_group_of(Warp& w, Agent agent);
-void wait_for_group_of(Warp& w, Agent agent, unsigned left);
+void wait_for_group_of(Warp& w, Agent agent, unsigned left, uint32_t lanes);
+bool has_waited_for(const Warp& w, Agent agent, uint32_t group);
 void release_copies_to(Warp& w, Clock& clock);
 void complete_phase(BytesBarrier& b);
+void forget_releases();
 void each_touched(void (*take)(void*, uint64_t, uint32_t, uint32_t, uint32_t), void* to);
-void wait_for_launch_ahead(Warp& w);
+void wait_for_launch_ahead(Warp& w, uint32_t lanes);
 void let_next_start(Warp& w);
 
 }  // namespace rung_machine

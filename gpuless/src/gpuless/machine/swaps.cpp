@@ -38,7 +38,7 @@ struct Hash
 };
 
 bool is_register(const Operand& o)
-{ return o.kind == Kind::Register && o.index != ZERO && o.index != FIRST_UNIFORM + 63; }
+{ return o.kind == Kind::Register && o.index != ZERO; }
 bool touches_memory(const Op& op) { return op.space != Space::NONE; }
 bool is(const Op& op, const char* name) { return op.name == name; }
 bool compares_and_swaps(const Op& op) { return op.has("CAS") || op.has("CAST"); }
@@ -116,7 +116,7 @@ struct Place
             of.insert(SCALED | uint64_t(o.scale) << 32 | o.base);
         else if (o.base != ZERO)
             add(program, o.base, op.number);
-        if (o.uniform != ZERO && o.uniform != FIRST_UNIFORM + 63) add(program, o.uniform, op.number);
+        if (o.uniform != ZERO) add(program, o.uniform, op.number);
     }
 
     void add(const Program& program, uint16_t row, uint32_t before)

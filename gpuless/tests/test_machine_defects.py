@@ -1,0 +1,216 @@
+"""Small programs that the executor once got wrong: each by the machine code that showed it."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+
+from emulation import load, needs_compiler, run
+from gpuless import EmulatorFault, machine
+from gpuless.launch import LaunchConfig
+
+pytestmark = needs_compiler
+
+
+def run_code(lines: str, threads: int = 32) -> None:
+    """Runs machine code as it is written, without a compiler: each line is 16 bytes behind the one before it."""
+    text = "\n".join(f"{16 * n:04x} {line.strip()}" for n, line in enumerate(lines.strip().splitlines()))
+    library = machine.library()
+    handle = library.rung_machine_load(text.encode())
+    try:
+        assert library.rung_machine_problem(handle) is None, library.rung_machine_problem(handle)
+        launch = machine._Launch(grid=(1, 1, 1), block=(threads, 1, 1), cluster=(1, 1, 1), seconds=2.0, multiprocessors=1)
+        constants, fault = machine.aligned(bytes(1024)), machine.Fault()
+        launch.bank[0], launch.bank_bytes[0], launch.parameters = ctypes.addressof(constants), 1024, 0x210
+        assert not library.rung_machine_run(handle, ctypes.byref(launch), ctypes.byref(fault)), fault.text
+    finally:
+        library.rung_machine_free(handle)
+
+
+def test_lanes_leave_a_region_whose_barrier_a_called_function_has_saved() -> None:
+    run_code("""
+        S2R R0, SR_TID.X
+        ISETP.GE.AND P0, PT, R0, 0x10, PT
+        ISETP.GE.AND P1, PT, R0, 0x8, PT
+        BSSY B7, 0xa0
+        @P0 BRA 0x80
+        MOV R20, 0x70
+        CALL.REL.NOINC 0xd0
+        BRA 0xa0
+        BREAK B7
+        BRA 0xb0
+        BSYNC B7
+        WARPSYNC.ALL
+        EXIT
+        BMOV.32.CLEAR R18, B7
+        BSSY B7, 0x120
+        @P1 BRA 0x110
+        MOV R3, R0
+        MOV R2, R0
+        BSYNC B7
+        BMOV.32 B7, R18
+        RET.REL.NODEC R20 0x0
+    """)
+
+
+def test_halves_in_the_code_are_halves() -> None:
+    source = """
+    #include <cuda_fp16.h>
+    __global__ void k(unsigned* o) {
+        o[0] = __half2int_rd(__ushort_as_half(0x5c00));
+        unsigned short s; asm("cvt.rz.bf16.f16 %0, %1;" : "=h"(s) : "h"((unsigned short)0x47db)); o[1] = s;
+        unsigned r; asm("fma.rn.sat.f16x2 %0, %1, %2, %1;" : "=r"(r) : "r"(o[4]), "r"(0xfe014100u)); o[2] = r;
+        asm("set.gtu.u32.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(0x39b77fc0u), "r"(o[5])); o[3] = r;
+    }"""
+    o = torch.tensor([0, 0, 0, 0, 0x1FE, 0x3A094F00], dtype=torch.int32)
+    run(source, o, block=1)
+    assert o[:4].tolist() == [256, 0x40FB, 0x6F9, 0xFFFF]
+
+
+SUMS = """
+__global__ void k(float* o) {
+    __shared__ float sums[N];
+    if (threadIdx.x < N) sums[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    if (threadIdx.x == 0) { float sum = 0; for (int i = 0; i < USED; i++) sum += sums[i]; o[0] = sum; }
+}"""
+
+
+@pytest.mark.parametrize("n", [3, 7, 11])
+def test_a_load_that_ptxas_has_merged_ends_beyond_the_array(n: int) -> None:
+    o = torch.zeros(1)
+    run(SUMS, o, block=96, defines=[("N", str(n)), ("USED", str(n))])
+    assert o[0] == n * (n - 1) / 2
+
+
+def test_a_load_beyond_shared_memory_whose_number_is_used() -> None:
+    with pytest.raises(EmulatorFault) as caught:
+        run(SUMS, torch.zeros(1), block=96, defines=[("N", "3"), ("USED", "4")])
+    assert caught.value.kind == "bounds" and "byte 12 is beyond the block's 12 bytes" in str(caught.value)
+
+
+def test_a_uniform_address_in_another_block_of_the_cluster() -> None:
+    source = """
+    __global__ void k(unsigned* o) {
+        __shared__ unsigned s; s = 5 + blockIdx.x;
+        asm volatile("barrier.cluster.arrive;" ::: "memory"); asm volatile("barrier.cluster.wait;" ::: "memory");
+        if (threadIdx.x == 0) {
+            unsigned a = (unsigned)__cvta_generic_to_shared(&s), v;
+            asm volatile("mapa.shared::cluster.u32 %0, %0, 1;" : "+r"(a));
+            asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(a) : "memory"); o[blockIdx.x] = v;
+        }
+        asm volatile("barrier.cluster.arrive;" ::: "memory"); asm volatile("barrier.cluster.wait;" ::: "memory");
+    }"""
+    o = torch.zeros(2, dtype=torch.int32)
+    run(source, o, grid=2, block=32, cluster=(2, 1, 1), settings={"check_races": True})
+    assert o.tolist() == [6, 6]
+
+
+SHUFFLES = "__global__ void k(int* o) { int v = o[threadIdx.x]; if (threadIdx.x < ACTIVE) v = CALL; o[threadIdx.x] = v; }"
+
+
+@pytest.mark.parametrize(
+    ("active", "call", "fine"),
+    [(32, "__shfl_down_sync(~0u, v, 8)", True), (16, "__shfl_xor_sync(0xffff, v, 8)", True),
+     (16, "__shfl_down_sync(0xffff, v, 8, 16)", True), (16, "__shfl_down_sync(0xffff, v, 8)", False),
+     (16, "__shfl_sync(0xffff, v, 20)", False), (32, "__shfl_xor_sync(0xffff, v, 1)", False),
+     (32, "__any_sync(0xffff, v)", False), (16, "__ballot_sync(0xffff, v)", True)],
+)  # fmt: skip
+def test_lanes_outside_of_the_mask_of_a_shuffle_or_vote(active: int, call: str, fine: bool) -> None:
+    o, defines = torch.arange(32, dtype=torch.int32), [("ACTIVE", str(active)), ("CALL", call)]
+    if fine:
+        return run(SHUFFLES, o, defines=defines)
+    with pytest.raises(EmulatorFault) as caught:
+        run(SHUFFLES, o, defines=defines)
+    assert caught.value.kind == "barrier"
+
+
+def texture(data: torch.Tensor, **fields: Any) -> int:
+    """The number of an object over the data of a matrix, of a layer of matrices, or of a box."""
+
+    class Texture(ctypes.Structure):  # machine/texture.h
+        _fields_ = (
+            *((name, ctypes.c_uint64) for name in ("address", "pitch", "slice")),
+            *((name, ctypes.c_uint32) for name in ("width", "height", "depth")),
+            *((name, ctypes.c_uint8) for name in ("channels", "channel_bits", "kind")),
+            ("address_mode", ctypes.c_uint8 * 3),
+            *((name, ctypes.c_uint8) for name in ("filter", "reads_normalized", "normalized")),
+            ("border", ctypes.c_float * 4),
+        )
+
+    depth, height, width, channels = data.shape
+    size = data.element_size()
+    kind = 2 if data.is_floating_point() else int(data.dtype == torch.uint8)
+    given: dict[str, Any] = {"address_mode": (1, 1, 1), "kind": kind} | fields
+    made = Texture(data.data_ptr(), width * channels * size, height * width * channels * size, width, height, depth,
+                   channels, 8 * size, **given)  # fmt: skip
+    function = machine.library().rung_machine_add_texture
+    function.restype = ctypes.c_uint32
+    return int(function(ctypes.byref(made)))
+
+
+def sampled(expression: str, to: str, number: int, count: int = 32) -> torch.Tensor:
+    source = f"""
+    extern "C" __global__ void f(long long object, float* out) {{
+        const int i = threadIdx.x; cudaTextureObject_t t = object; cudaSurfaceObject_t s = object;
+        {expression}
+    }}"""
+    out = torch.zeros(count)
+    module = load(source, kernels=("f",))
+    module.launch("f", LaunchConfig((1, 1, 1), (count, 1, 1)), [("i64", number), ("pointer", out)])
+    return out
+
+
+def test_textures_of_every_shape_are_read_at_points() -> None:
+    data = torch.arange(2 * 4 * 8, dtype=torch.float32).view(2, 4, 8, 1)
+    object_ = texture(data)
+    assert sampled("out[i] = tex2D<float>(t, i % 8, i / 8);", "float", object_).tolist() == list(range(32))
+    assert sampled("out[i] = tex2DLayered<float>(t, i % 8, i / 8, 1);", "float", object_)[5] == 37
+    assert sampled("out[i] = tex3D<float>(t, i % 8, i / 8, 1);", "float", object_)[9] == 41
+    assert sampled("out[i] = tex1Dfetch<float>(t, i);", "float", texture(data.view(1, 1, 64, 1)))[31] == 31
+    assert sampled("out[i] = tex2D<float>(t, 100, -7);", "float", object_)[0] == 7  # clamped
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0, [6, 7, 0, 1]), (1, [0, 0, 0, 1]), (2, [1, 0, 0, 1]), (3, [-1, -1, 0, 1])])
+def test_address_modes(mode: int, expected: list[int]) -> None:
+    data = torch.arange(8, dtype=torch.float32).view(1, 1, 8, 1)
+    object_ = texture(data, address_mode=(mode, mode, mode), normalized=1, border=(-1, -1, -1, -1))
+    assert sampled("out[i] = tex1D<float>(t, (i - 1.5f) / 8);", "float", object_, 4).tolist() == expected
+
+
+def test_linear_filtering_follows_the_programming_guide() -> None:
+    data = torch.rand(1, 4, 8, 1)
+    object_ = texture(data, filter=1)
+    found = sampled("out[i] = tex2D<float>(t, i * 0.25f, i * 0.125f);", "float", object_)
+    x, y = torch.arange(32) * 0.25 - 0.5, torch.arange(32) * 0.125 - 0.5
+    left, above = x.floor().long(), y.floor().long()
+    a, b = x - left, y - above
+    at = lambda i, j: data[0, j.clamp(0, 3), i.clamp(0, 7), 0]  # noqa: E731
+    expected = (1 - a) * (1 - b) * at(left, above) + a * (1 - b) * at(left + 1, above) + (1 - a) * b * at(left, above + 1) + a * b * at(left + 1, above + 1)
+    torch.testing.assert_close(found, expected)
+
+
+def test_pixels_are_read_as_numbers_and_gathered() -> None:
+    data = torch.randint(0, 255, (1, 4, 8, 4), dtype=torch.uint8)
+    object_ = texture(data, reads_normalized=1)
+    found = sampled("out[i] = tex2D<float4>(t, i % 8, i / 8).z;", "float", object_)
+    torch.testing.assert_close(found, data[0, :, :, 2].flatten() / 255)
+    found = sampled("out[i] = tex2D<uchar4>(t, i % 8, i / 8).w;", "float", texture(data))
+    assert torch.equal(found, data[0, :, :, 3].flatten().float())
+    found = sampled("float4 v = tex2Dgather<float4>(t, 2.f, 1.f, 1); out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;", "float", object_)
+    torch.testing.assert_close(found[:4] * 255, data[0, [1, 1, 0, 0], [1, 2, 2, 1], 1].float())
+
+
+def test_surfaces_are_read_and_written() -> None:
+    data = torch.arange(2 * 4 * 8, dtype=torch.float32).view(2, 4, 8, 1)
+    object_ = texture(data)
+    sampled("float v; surf2Dread(&v, s, i % 8 * 4, i / 8); surf3Dwrite(v + 100, s, i % 8 * 4, i / 8, 1);", "float", object_)
+    assert torch.equal(data[1], data[0] + 100)
+    out = sampled("float v = 1; surf2Dread(&v, s, i * 4, 0, cudaBoundaryModeZero); out[i] = v; surf2Dread(&v, s, i * 4, 0, cudaBoundaryModeClamp); out[i] += v;", "float", object_)
+    assert out[:9].tolist() == [0, 2, 4, 6, 8, 10, 12, 14, 7]
+    with pytest.raises(EmulatorFault) as caught:
+        sampled("float v; surf2Dread(&v, s, i * 4, 0); out[i] = v;", "float", object_)
+    assert caught.value.kind == "trap"
