@@ -407,8 +407,8 @@ void begin_races()
 static inline bool read_word(const Who& who, unsigned lane, Cell& cell, const Access& mine, bool shared)
 {
     const Access& was = cell.write;
-    if (was.clock && (was.unit != who.unit ||
-                      (was.index == who.index ? was.clock > who.order.met : !knows(who.order.known, was))))
+    if (was.clock &&
+        (was.unit != who.unit || (was.index == who.index ? was.clock > who.order.met : !knows(who.order.known, was))))
         return false;
     const Access &first = cell.read, &apart = cell.apart;
     if (!first.clock)
