@@ -89,7 +89,7 @@ def constants(gpu: gpus.Gpu, probes: Probes) -> dict[str, float | dict[str, floa
     empty = "empty kernel, {} x 256".format
     read("block_interval", lambda p: (p(empty(many)) - p(empty(few))) / (many - few) * 1e-6 * clock)
     read("stored_line", lambda p: p("store, 32 lines, 1 apart") / 32)
-    read("line_of_quarter", lambda p: p("load, 32 lines of each of 1 warps in first cache, 1 apart") / 32)
+    read("line_of_partition", lambda p: p("load, 32 lines of each of 1 warps in first cache, 1 apart") / 32)
     return found
 
 

@@ -10,7 +10,7 @@ std::vector<std::unique_ptr<Stream>> streams;
 
 namespace {
 
-constexpr uint32_t SCATTERED = 16;                // lines of one store
+constexpr uint32_t SCATTERED = 24;                // lines of one store
 constexpr unsigned SLICES = 64;                   // of L2, about as many
 constexpr size_t MOST = 6u << 20;                 // instructions of all
 constexpr uint64_t ALONE = 4, MOST_SAMPLES = 24;  // of a grid with a block for each multiprocessor at most; of others
