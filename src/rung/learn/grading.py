@@ -245,7 +245,8 @@ class _Trial:
             found = [self._fault(fault, values)]
             if fault.kind == "unfinished":  # too much work may be the same work many times
                 with contextlib.suppress(RungError):
-                    found = [s for s in self.counted().symptoms if s.kind == "repeated"] or found
+                    repeated = (s for s in self.counted().symptoms if s.kind == "repeated")
+                    found = [replace(s, when="wrong") for s in repeated] or found
             return Verdict("wrong", found, cases=self.done, case=values)
         except RungError as error:
             return Verdict("wrong", [symptoms.of_error(error, values)], cases=self.done, case=values)

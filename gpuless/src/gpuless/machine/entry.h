@@ -14,6 +14,7 @@ typedef const char* (*rung_release)(void* memory);  // what is wrong, or null
 typedef const struct rung_machine_region* rung_regions;
 typedef const uint32_t* rung_units;
 typedef void (*rung_progress)(uint64_t ended, uint64_t all);
+typedef void (*rung_race)(const struct rung_machine_fault*);
 
 struct rung_machine_launch
 {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "machine.h"
 
@@ -33,6 +34,7 @@ struct Loads
     std::vector<Load> of;
 };
 std::unordered_map<uint64_t, Loads> loads;
+std::set<std::pair<uint32_t, uint32_t>> told;  // instructions of races, where the launch goes on
 
 struct Touched
 { uint32_t read, written, plain; };  // words of a line of 128 bytes; `plain`: not by strong accesses alone
@@ -138,9 +140,11 @@ rung_where where_of(const Access& was, const Warp& w)
     return found;
 }
 
-[[noreturn]] void race(const Who& who, unsigned lane, uint64_t at, Block* shared, bool write, const Access& was,
-                       bool was_write, const char* lacks)
+// Ends the launch, or is told once for two instructions.
+void race(const Who& who, unsigned lane, uint64_t at, Block* shared, bool write, const Access& was, bool was_write,
+          const char* lacks)
 {
+    if (launch.race && !told.emplace(who.op.number, was.instruction).second) return;
     Fault fault(RUNG_RACE);
     fault.space = shared ? RUNG_SHARED_SPACE : RUNG_GLOBAL_SPACE, fault.address = at, fault.bytes = 4;
     fault.writes = write, fault.other_wrote = was_write;
@@ -170,7 +174,8 @@ rung_where where_of(const Access& was, const Warp& w)
         snprintf(fault.lacks, sizeof fault.lacks, "%s%s", lacks,
                  elsewhere ? " (of blocks: a __threadfence before the flag or counter that tells of it)" : "");
     }
-    throw fault;
+    if (!launch.race) throw fault;
+    launch.race(&fault);
 }
 
 // A block whose shared memory another one still reads or writes, or may.
@@ -394,6 +399,7 @@ void stay_behind(Warp& w, const Op& op, unsigned lane, uint64_t at, unsigned byt
 
 void begin_races()
 {
+    told.clear();
     forget_global_cells(), forget_releases(), crowds.resize(1), loads.clear();
     if (!launch.dependent || !lets_start_early) ahead.clear();
     if (launch.dependent)
