@@ -232,3 +232,19 @@ def test_textures_filter_and_surfaces_write_arrays(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
+
+
+def test_events_of_an_idle_stream_have_the_time_of_their_call_and_old_ptx_loads(tmp_path: Path) -> None:
+    check(
+        """
+        import time
+        first, last = ok(driver.cuEventCreate(0)), ok(driver.cuEventCreate(0))
+        ok(driver.cuEventRecord(first, 0)); ok(driver.cuEventSynchronize(first))
+        time.sleep(0.02)
+        ok(driver.cuEventRecord(last, 0)); ok(driver.cuEventSynchronize(last))
+        assert ok(driver.cuEventElapsedTime(first, last)) >= 20
+        module = ok(driver.cuModuleLoadData(b".version 3.0\\n.target sm_20\\n.address_size 64\\n.visible .entry nothing() { ret; }\\0"))
+        ok(driver.cuModuleGetFunction(module, b"nothing"))
+        """,
+        tmp_path,
+    )

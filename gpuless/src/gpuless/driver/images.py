@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -116,6 +117,14 @@ def fits(arch: int, gpu: int) -> bool:
     return arch // 10 == gpu // 10 and arch <= gpu
 
 
+_OLD = re.compile(rb"\.version\s+[\d.]+(\s+)\.target\s+sm_([1-6]\d)\b[^\n]*")
+
+
+def _renewed(text: bytes) -> bytes:
+    """PTX of an architecture that today's compilers no longer know, and a GPU's driver still takes."""
+    return _OLD.sub(rb".version 6.3\1.target sm_75", text, count=1)
+
+
 def cubin_of(data: bytes, gpu: int, options: Sequence[str] = ()) -> bytes:
     """The machine code of an image for a GPU of this compute capability."""
     if data[:4] == b"\x7fELF":
@@ -129,7 +138,7 @@ def cubin_of(data: bytes, gpu: int, options: Sequence[str] = ()) -> bytes:
         return _of_fatbin(data, gpu, options)
     text = data.split(b"\0")[0]
     if b".version" in text and b".target" in text:
-        return linked([("ptx", text)], gpu, options)
+        return linked([("ptx", _renewed(text))], gpu, options)
     raise NotLoaded(INVALID_IMAGE, "the image is neither a cubin, a fat binary nor PTX")
 
 

@@ -438,7 +438,10 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned)
     if (!events.count(event)) return CUDA_ERROR_INVALID_HANDLE;
     CUstream_st& one = *stream_of(stream);
     event->graph = one.capture, event->captured = one.captured, event->capture_id = one.capture_id;
-    if (!one.capture) event->recorded = append(one, [event] { event->time = seconds_now(); }), event->known = one.known;
+    if (one.capture) return CUDA_SUCCESS;
+    const double idle_since = before_next(one).empty() ? seconds_now() : 0;  // then it is recorded now
+    event->recorded = append(one, [=] { event->time = idle_since > 0 ? idle_since : seconds_now(); });
+    event->known = one.known;
     return CUDA_SUCCESS;
 }
 CUresult cuEventRecord(CUevent event, CUstream stream) { return cuEventRecordWithFlags(event, stream, 0); }
