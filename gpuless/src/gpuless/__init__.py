@@ -5,7 +5,7 @@ README.md has the public interface: compile_cuda, load_cubin, Session, predict, 
 
 from gpuless.api import Kernel, Module, Prediction, Session, compile_cuda, load_cubin, predict
 from gpuless.base.errors import EmulatorFault, FaultKind
-from gpuless.driver import faults, use
+from gpuless.driver import counted, faults, use
 from gpuless.guard import guarded_empty, guarded_file, mark_data
 from gpuless.machine import available, compiled
 from gpuless.module import EmulatedModule, load
@@ -23,6 +23,7 @@ __all__ = [
     "available",
     "compile_cuda",
     "compiled",
+    "counted",
     "current",
     "faults",
     "guarded_empty",

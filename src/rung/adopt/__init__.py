@@ -21,7 +21,7 @@ from rung.rungs import catalogue, learned
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung, whole_text
 from rung.rungs.header import has_header, inline
-from rung.rungs.launcher import HostFunction
+from rung.rungs.launcher import HostFunction, HostFunctionRung
 from rung.rungs.learned import LearnedCall, LearnedFile
 
 if TYPE_CHECKING:
@@ -162,6 +162,8 @@ def _of_function(
     of: Operation, path: Path, name: str, function: HostFunction, tables: Sequence[Mapping[str, Any]],
     budget: Budget,
 ) -> LearnedCall:  # fmt: skip
+    with suppress(RungError):
+        HostFunctionRung(of, path, tables[0]).compile()  # once, for the processes of all trials; it is not their time
     found = budget.search(of, path, "host", tables, own=True)
     table, doubts = _concluded(tables, found, "needs")
     return LearnedCall(name, "host", host_calls.kernels_of(function), table, doubts, found.fault, found.failure)

@@ -37,7 +37,7 @@ TILED, TILED_FIRST = 16, 4  # of the likeliest, which are tried at whole tiles; 
 TILES = (32, 64, 128)
 CONFIRMING = 1.5  # CPU seconds for further cases
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other call is tried
-IDLE, TICK = 4, 0.5  # times the limit on CPU time, for a process that waits; seconds between two looks at the clock
+IDLE, TICK = 20, 0.5  # times the limit on CPU time, for a process that waits; seconds between two looks at the clock
 LIKELIEST = "likeliest"  # what the first proposal gave, while others are tried
 Table = Mapping[str, Any]
 

@@ -245,7 +245,8 @@ class _Trial:
             found = [self._fault(fault, values)]
             if fault.kind == "unfinished":  # too much work may be the same work many times
                 with contextlib.suppress(RungError):
-                    found = [s for s in self.counted().symptoms if s.kind == "repeated"] or found
+                    repeated = (s for s in self.counted().symptoms if s.kind == "repeated")
+                    found = [replace(s, when="wrong") for s in repeated] or found
             return Verdict("wrong", found, cases=self.done, case=values)
         except RungError as error:
             return Verdict("wrong", [symptoms.of_error(error, values)], cases=self.done, case=values)
@@ -450,7 +451,7 @@ class _Trial:
         sets = timing.sets_of(sum(array.nbytes for array in given.values()))
         with gpuless.current().predicted(gpus.USUAL, sets) as launches:
             run(rung, values, self.dtype, given, gpuless.Settings(seconds=SECONDS))
-        return sum(timing.microseconds(gpus.usual(), played) for played in launches)
+        return sum(timing.microseconds(gpus.usual(), one) for one in launches)
 
     def _missed(self, counted: str) -> Symptom:
         aim = self.exercise.aim or self.exercise.goal

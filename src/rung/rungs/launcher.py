@@ -133,6 +133,10 @@ class HostFunctionRung(Rung):
         assert self.path is not None
         return _compiled(self.path.resolve(), self._source, self._call, self._function)
 
+    def compile(self) -> None:
+        """Makes the program that calls the function; a copy of this process has it then."""
+        _ = self._compiled
+
     def bound(self, call: Call) -> Prepared:
         if call.device != "emulator":
             raise RungError("--call runs on the emulator; leave --device cuda out.")

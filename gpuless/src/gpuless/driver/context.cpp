@@ -67,12 +67,22 @@ void end_all()
 
 }  // namespace
 
-Alone::Alone() { one_at_a_time.lock(); }
-Alone::~Alone() { one_at_a_time.unlock(); }
+static thread_local unsigned depth;
+Alone::Alone() { one_at_a_time.lock(), depth++; }
+Alone::~Alone() { depth--, one_at_a_time.unlock(); }
+bool is_alone() { return depth; }
+void let_others(const std::function<void()>& meanwhile)
+{
+    const unsigned before = depth;
+    for (; depth; depth--) one_at_a_time.unlock();
+    meanwhile();
+    for (; depth < before; depth++) one_at_a_time.lock();
+}
 
 CUresult initialized() { return begun ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 CUresult ready()
 {
+    note_call();
     if (!begun) return CUDA_ERROR_NOT_INITIALIZED;
     if (sticky) return sticky;
     return current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
@@ -101,7 +111,7 @@ CUresult cuInit(unsigned flags)
     if (gpus().empty()) return CUDA_ERROR_NO_DEVICE;
     if (!begun) {
         pthread_atfork([] { one_at_a_time.lock(); }, [] { one_at_a_time.unlock(); },
-                       [] { one_at_a_time.unlock(), begin_child(); });
+                       [] { one_at_a_time.unlock(), forget_streams(), begin_child(); });
     }
     return begun = true, CUDA_SUCCESS;
 }

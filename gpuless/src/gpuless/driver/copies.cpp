@@ -40,8 +40,20 @@ void touch_bytes(const Site& site, const Block3& part, size_t width, size_t heig
 bool staged(const void* address)  // host memory that a copy reads or writes before the call returns
 { return !allocation_at(address) && !device_may_touch(address); }
 
-std::map<uint64_t, std::string> launched, launched_blocks;  // threads and blocks of a launch, and which it was
-constexpr uint64_t FEW = 4;                                 // blocks, as many as numbers are written by chance
+struct Launched
+{
+    std::string kernel;
+    Site site;
+};
+std::map<uint64_t, Launched> launched, launched_blocks;  // threads and blocks of a launch, and which it was
+constexpr uint64_t FEW = 4;                              // blocks, as many as numbers are written by chance
+
+std::string told_of(const Launched& one)
+{
+    const Place place = place_of(one.site);
+    return "kernel '" + one.kernel + "'" +
+           (place.line ? " (" + place.file + ":" + std::to_string(place.line) + ")" : std::string());
+}
 
 std::string from_where(const Allocation& memory) { return number(memory.bytes) + " bytes from " + called(memory.made); }
 
@@ -53,7 +65,7 @@ std::string written_by(size_t bytes)
         for (size_t each = 1; each <= 16; each *= 2)
             if (const auto found = launches->find(bytes / each);
                 bytes % each == 0 && bytes / each >= least && found != launches->end())
-                return "; " + found->second + " has " + number(bytes / each) + units + " and wrote " +
+                return "; " + told_of(found->second) + " has " + number(bytes / each) + units + " and wrote " +
                        number(bytes / each) + " numbers of " + number(each) +
                        " bytes: the grid is too small, or the copy too long";
     return "";
@@ -150,7 +162,7 @@ void look_for_short(const Copy& c, const Site& site)
                       width,
                       {"copy",
                        called(site) + " copies " + number(width) + " bytes to the host, out of the " +
-                           from_where(*memory) + ", and nothing reads the rest; " + threads->second + " has " +
+                           from_where(*memory) + ", and nothing reads the rest; " + told_of(threads->second) + " has " +
                            number(threads->first) + " threads: is a * sizeof(T) missing?",
                        site}});
 }
@@ -207,9 +219,10 @@ void tell_shorts()
         note_once("memory is copied to the device, and nothing that a kernel writes is copied to the host");
 }
 
-void ran(uint64_t blocks, uint64_t threads, const std::string& kernel, const std::vector<const void*>& pointers)
+void ran(uint64_t blocks, uint64_t threads, const std::string& kernel, const Site& site,
+         const std::vector<const void*>& pointers)
 {
-    launched[blocks * threads] = launched_blocks[blocks] = kernel;
+    launched[blocks * threads] = launched_blocks[blocks] = {kernel, site};
     shorts.clear();  // it may read the rest
     for (const void* one : pointers)
         if (Allocation* const memory = allocation_at(one)) memory->used_by_kernel = true;

@@ -1,5 +1,5 @@
 // What launches counted, and how long they are predicted to take: a file at the end, for `gpuless count`
-// (counts read it).
+// (counts/counting.py reads it).
 #include "driver.h"
 
 #include <math.h>
@@ -95,6 +95,14 @@ void count(const Code& code, const Configuration& how)
     add_counts(code, sum);
 }
 
+// The file of the kernel's first line.
+static std::string source_of(const Code& code)
+{
+    for (const std::string& place : code.places)
+        if (!place.empty()) return place.substr(0, place.rfind(':'));
+    return code.name;
+}
+
 // A line for each form of launch, each instruction that was executed, and each row of requests.
 void write_counts()
 {
@@ -103,7 +111,8 @@ void write_counts()
     for (const Sum& sum : sums) {
         fprintf(file, "launch %lu", sum.launches);
         for (unsigned one : sum.form) fprintf(file, " %u", one);
-        fprintf(file, "\ncode %s\n%s", sum.code->name.c_str(), sum.code->module->cubin.c_str());
+        fprintf(file, "\ncode %s\n%s\n%s", sum.code->name.c_str(), sum.code->module->cubin.c_str(),
+                source_of(*sum.code).c_str());
         if (predicting()) {
             fprintf(file, "\nplayed %a %u %u", sum.made.clocks, sum.made.resident, sum.made.together);
             for (size_t i = 0; i < sum.stalls.size(); i++)
@@ -123,3 +132,9 @@ void write_counts()
 }
 
 }  // namespace gpuless
+
+// Before the process ends: what has been counted so far.
+EXPORTED void gpuless_write_counts()
+{
+    if (gpuless::counting()) gpuless::write_counts();
+}

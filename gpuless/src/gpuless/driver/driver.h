@@ -34,16 +34,17 @@ struct Settings
 };
 const Settings& settings();
 
-struct Site  // a call of the host's: the function's name, and the instruction behind the call
-{
-    const char* function = nullptr;
-    const void* address = nullptr;
-};
 struct Place  // a line, and who was there, as far as it is known
 {
     std::string file, kernel;
     int line = 0;
     std::vector<unsigned> block, thread;
+};
+struct Site  // a call of the host's: the function's name, and the instruction behind the call
+{
+    const char* function = nullptr;
+    const void* address = nullptr;
+    const Place* python = nullptr;  // the line, in a process of Python's; never destroyed
 };
 struct Told
 {
@@ -87,9 +88,11 @@ struct Alone  // of the host's threads, one at a time is in this library
     Alone();
     ~Alone();
 };
-CUresult ready();            // the sticky error, or that there is no context
-CUresult initialized();      // or that cuInit has not been called
-void stick(CUresult error);  // every later call returns it
+bool is_alone();                                          // this thread, already
+void let_others(const std::function<void()>& meanwhile);  // in, while a function of the program's runs, or a wait
+CUresult ready();                                         // the sticky error, or that there is no context
+CUresult initialized();                                   // or that cuInit has not been called
+void stick(CUresult error);                               // every later call returns it
 CUresult stuck();
 CUcontext current();
 int current_device();
@@ -127,6 +130,9 @@ struct Allocation
     CUmemoryPool pool = nullptr;
     uint64_t id = 0;
     bool used_by_kernel = false;  // since memory was last copied to it
+    bool read_mostly = false;     // and what else the program advises of managed memory
+    CUmemLocation preferred = {}, prefetched = {};
+    std::set<int> accessed_by;  // devices; -1 the host
 };
 Allocation* allocation_at(const void* address);  // guards included, freed ones too
 bool device_may_touch(const void* address);
@@ -166,7 +172,8 @@ std::function<void()> copying(const Copy& what, const Site& site);  // what a no
 std::function<void()> filling(const Fill& what, const Site& site);
 std::string objection(const void* address, size_t bytes, int device);
 struct Code;
-void ran(uint64_t blocks, uint64_t threads, const std::string& kernel, const std::vector<const void*>& pointers);
+void ran(uint64_t blocks, uint64_t threads, const std::string& kernel, const Site& site,
+         const std::vector<const void*>& pointers);
 void tell_shorts();  // copies to the host that left out most of a result
 
 // ---- heap.cpp: malloc of kernels ------------------------------------------------------------------------------------
@@ -178,6 +185,7 @@ const char* heap_release(void* pointer);  // what is wrong, or null
 
 // ---- streams.cpp ----------------------------------------------------------------------------------------------------
 using Work = std::function<void()>;
+void note_call();    // of the host: work that nobody waits for stays where it is for a while
 bool run_pending();  // false if there is nothing to run
 bool beside();       // whether work may run at the same time as other work
 // The present piece of work reads and writes words of a line of 128 bytes; `plain`: those of them not by atomics alone.

@@ -143,7 +143,7 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction funct
     const size_t reserved = size_t(g.reserved_kib) << 10,
                  each = (size_t(g.shared_kib) << 10) / size_t(blocks) / 128 * 128, taken = reserved + code->shared,
                  most = (size_t(g.shared_kib) << 10) - taken;
-    return *bytes = std::min(most, each > taken ? each - taken : 0), CUDA_SUCCESS;
+    return *bytes = std::min({most, size_t(code->dynamic_limit), each > taken ? each - taken : 0}), CUDA_SUCCESS;
 }
 static unsigned blocks_of(const CUlaunchConfig& config)
 {

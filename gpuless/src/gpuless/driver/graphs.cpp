@@ -84,7 +84,7 @@ CUresult work_of(NodeParameters& node, Work& work, const Site& site)
     }
     case CU_GRAPH_NODE_TYPE_HOST:
         if (!node.host.fn) return CUDA_ERROR_INVALID_VALUE;
-        return work = [host = node.host] { host.fn(host.userData); }, CUDA_SUCCESS;
+        return work = [host = node.host] { let_others([&] { host.fn(host.userData); }); }, CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_GRAPH: return work_of_child(node.child, work);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
         return work = [event = node.event] { event->time = seconds_now(), event->recorded = present_work(); },
@@ -97,6 +97,7 @@ CUgraphExec instantiated(const CUgraph_st& graph)
 {
     const CUgraphExec exec = new CUgraphExec_st;
     exec->id = ++graph_ids, execs.insert(exec);
+    keep_objects(exec->objects = graph.objects);
     for (size_t i = 0; i < graph.nodes.size(); i++) exec->of[graph.nodes[i]] = i;
     for (const CUgraphNode node : graph.nodes) {
         exec->nodes.push_back(copied(node, nullptr));
@@ -137,7 +138,7 @@ CUresult add(CUgraphNode* node, CUgraph graph, const CUgraphNode* needs, size_t 
 CUresult change(CUgraphNode node, NodeParameters parameters, const Site& site)
 {
     if (node->parameters.type != parameters.type) return CUDA_ERROR_INVALID_VALUE;
-    parameters.how = node->parameters.how;
+    if (parameters.type == CU_GRAPH_NODE_TYPE_KERNEL && !parameters.changes_how) parameters.how = node->parameters.how;
     Work work;
     if (const CUresult error = work_of(parameters, work, site)) return error;
     node->parameters = parameters, node->work = std::move(work);
@@ -168,6 +169,13 @@ CUgraphNode add_node(CUgraph graph, Work work, std::vector<CUgraphNode> needs, N
 bool is_graph(CUgraph graph) { return graphs.count(graph); }
 bool is_node(CUgraphNode node) { return nodes.count(node); }
 void forget_node(CUgraphNode node) { forget(node); }
+CUgraphNode node_in(CUgraphExec exec, CUgraphNode node)
+{ return execs.count(exec) && exec->of.count(node) ? exec->nodes[exec->of[node]] : nullptr; }
+CUresult add_checked(CUgraphNode* node, CUgraph graph, const CUgraphNode* needs, size_t count,
+                     NodeParameters parameters, const Site& site)
+{ return add(node, graph, needs, count, std::move(parameters), site); }
+CUresult change_node(CUgraphNode node, NodeParameters parameters, const Site& site)
+{ return change(node, std::move(parameters), site); }
 
 void capture(CUstream_st& stream, Work work, const NodeParameters& parameters)
 { stream.captured = {add_node(stream.capture, std::move(work), stream.captured, parameters)}; }
@@ -179,11 +187,13 @@ using namespace gpuless;
 CUgraph_st::~CUgraph_st()
 {
     for (CUgraphNode node : nodes) forget(node);
+    drop_objects(objects);
     graphs.erase(this);
 }
 CUgraphExec_st::~CUgraphExec_st()
 {
     for (CUgraphNode node : nodes) forget(node);
+    drop_objects(objects);
     execs.erase(this);
 }
 
@@ -295,6 +305,7 @@ CUresult cuGraphClone(CUgraph* clone, CUgraph graph)
     CHECK(clone && graphs.count(graph));
     std::map<CUgraphNode, CUgraphNode> of;
     *clone = new CUgraph_st;
+    keep_objects((*clone)->objects = graph->objects);
     (*clone)->id = ++graph_ids, (*clone)->nodes_made = graph->nodes_made, graphs.insert(*clone);
     for (const CUgraphNode node : graph->nodes) (*clone)->nodes.push_back(of[node] = copied(node, *clone));
     for (CUgraphNode node : (*clone)->nodes)
@@ -408,8 +419,12 @@ CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* nee
     CHECK(p);
     switch (p->type) {
     case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphAddChildGraphNode(node, graph, needs, count, p->graph.graph);
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
-    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+        const CUresult error =
+            cuGraphAddMemAllocNode(node, graph, needs, count, reinterpret_cast<CUDA_MEM_ALLOC_NODE_PARAMS*>(&p->alloc));
+        return error;
+    }
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphAddMemFreeNode(node, graph, needs, count, p->free.dptr);
     case CU_GRAPH_NODE_TYPE_CONDITIONAL:
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:

@@ -18,6 +18,7 @@ struct NodeParameters
     CUdeviceptr freed = 0;
     CUevent event = nullptr;
     CUgraph child = nullptr;
+    bool changes_how = false;
     Configuration how = {};                      // of a kernel
     std::string arguments;                       // of a kernel: the parameters, packed
     std::shared_ptr<std::vector<void*>> values;  // and where each lies
@@ -41,6 +42,7 @@ struct CUgraphNode_st
 struct CUgraph_st
 {
     std::vector<CUgraphNode> nodes;
+    std::map<CUuserObject, unsigned> objects;  // that it keeps, and how often
     unsigned id = 0, nodes_made = 0;
     bool owned = false;  // by a node of another graph
     ~CUgraph_st();
@@ -51,6 +53,7 @@ struct CUgraphExec_st
     std::vector<std::vector<size_t>> needs;
     std::vector<unsigned> agents;
     std::map<CUgraphNode, size_t> of;  // the graph's nodes
+    std::map<CUuserObject, unsigned> objects;
     unsigned long long flags = 0;
     unsigned id = 0;
     ~CUgraphExec_st();
@@ -96,7 +99,23 @@ void wait_where_many();
 unsigned new_agent();
 void begin_several();
 CUgraphNode add_node(CUgraph graph, Work work, std::vector<CUgraphNode> needs, NodeParameters parameters);
+CUresult add_checked(CUgraphNode* node, CUgraph graph, const CUgraphNode* needs, size_t count,
+                     NodeParameters parameters, const Site& site);
+CUresult change_node(CUgraphNode node, NodeParameters parameters, const Site& site);
+CUgraphNode node_in(CUgraphExec exec, CUgraphNode node);  // null if it has none
+bool is_graph(CUgraph graph);
+bool is_node(CUgraphNode node);
+void forget_node(CUgraphNode node);
+void keep_objects(const std::map<CUuserObject, unsigned>& objects);
+void drop_objects(const std::map<CUuserObject, unsigned>& objects);
 void capture(CUstream_st& stream, Work work, const NodeParameters& parameters);
 bool is_event(CUevent event);
 
 }  // namespace gpuless
+
+// The beginning of a function of a stream.
+#define STREAM(NAME)                                                                                                   \
+    BEGIN(NAME);                                                                                                       \
+    if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;                                                          \
+    CUstream_st& one = *stream_of(stream);                                                                             \
+    (void)one

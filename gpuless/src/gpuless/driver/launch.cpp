@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 namespace gpuless {
 
@@ -120,7 +121,6 @@ bool begin_code(Code& code, const Site& site)
         code.program = nullptr;
     }
     tell(FAULTED, {"unsupported", code.refused, site});
-    stick(CUDA_ERROR_LAUNCH_FAILED);
     return false;
 }
 
@@ -164,9 +164,9 @@ std::vector<const void*> pointers_in(const std::string& parameters)
 // What the machine needs besides the constant bank of the parameters.
 rung_machine_launch described(const Code& code, const Configuration& how, double race_seconds)
 {
-    rung_machine_launch launch = {{how.grid[0], how.grid[1], how.grid[2]},
-                                  {how.block[0], how.block[1], how.block[2]},
-                                  {how.cluster[0], how.cluster[1], how.cluster[2]}};
+    rung_machine_launch launch = {};
+    std::copy(how.grid, how.grid + 3, launch.grid), std::copy(how.block, how.block + 3, launch.block);
+    std::copy(how.cluster, how.cluster + 3, launch.cluster);
     const Module& module = *code.module;
     launch.shared_bytes = code.shared + unsigned(how.shared), launch.reserved_shared = code.reserved(),
     launch.local_bytes = code.local, launch.cooperative = how.cooperative;
@@ -205,6 +205,30 @@ void tell_conflicts(const Code& code, const Site& site)
         &who);
 }
 
+struct Running
+{
+    const Code* code;
+    const Configuration* how;
+    const Site* site;
+} running;
+
+void tell_fault(const rung_machine_fault& fault)
+{
+    const auto& [code, how, site] = running;
+    Told told = {KINDS[fault.kind], sentence_of(*code, fault, how->block), *site,
+                 place_in(*code, fault.at, how->block)};
+    if (fault.kind == RUNG_UNFINISHED) told.text += " (GPULESS_SECONDS is the limit of a launch)";
+    if (fault.kind == RUNG_RACE) told.other = place_in(*code, fault.other, how->block);
+    tell(fault.kind == RUNG_RACE ? RACED : FAULTED, told);
+}
+
+// A race is told once for two lines; the launch goes on, as a GPU's does.
+void tell_race(const rung_machine_fault* fault)
+{
+    static auto& told = *new std::set<std::tuple<const Code*, int, int>>;
+    if (told.emplace(running.code, fault->at.instruction, fault->other.instruction).second) tell_fault(*fault);
+}
+
 void execute(Code& code, const Configuration& how, const std::string& parameters, double race_seconds, const Site& site)
 {
     if (!begin_code(code, site)) return;
@@ -212,30 +236,25 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     memcpy(&first[code.start], parameters.data(), parameters.size());
     char* const bank = aligned(first);
     rung_machine_launch launch = described(code, how, race_seconds);
-    launch.bank[0] = bank, launch.bank_bytes[0] = unsigned(first.size());
+    launch.bank[0] = bank, launch.bank_bytes[0] = unsigned(first.size()), launch.race = tell_race;
     static unsigned long last_moment;
     launch.dependent = how.dependent && moment() == last_moment + 1,
     launch.followed = settings().races &&
                       (code.starts_next || beside() || host_accessed(present_work()));  // else all before it has ended
     last_moment = moment();
     rung_machine_fault fault = {};
+    running = {&code, &how, &site};
     const int failed =
         predicting() ? predicted(code, how, launch, fault) : rung_machine_run(code.program, &launch, &fault);
     free(bank);
     if (failed) {
-        Told told = {KINDS[fault.kind], sentence_of(code, fault, launch.block), site,
-                     place_in(code, fault.at, how.block)};
-        if (fault.kind == RUNG_UNFINISHED) told.text += " (GPULESS_SECONDS is the limit of a launch)";
-        if (fault.kind == RUNG_RACE) told.other = place_in(code, fault.other, how.block);
-        tell(fault.kind == RUNG_RACE ? RACED : FAULTED, told);
-        return stick(error_of(fault));
+        tell_fault(fault);
+        if (fault.kind != RUNG_UNSUPPORTED) stick(error_of(fault));  // the machine's own lack does not hide the rest
+        return;
     }
     tell_unwritten(code, how, site);
-    const Place place = place_of(site);
     ran(uint64_t(how.grid[0]) * how.grid[1] * how.grid[2], uint64_t(how.block[0]) * how.block[1] * how.block[2],
-        "kernel '" + code.title + "'" +
-            (place.line ? " (" + place.file + ":" + std::to_string(place.line) + ")" : std::string()),
-        pointers_in(parameters));
+        code.title, site, pointers_in(parameters));
     tell_conflicts(code, site);
     if (counting() && !predicting()) count(code, how);
 }
@@ -366,7 +385,6 @@ static CUresult launch(CUfunction function, const Configuration& how, void** val
     for (const void* one : pointers_in(parameters))
         if (const Allocation* const memory = allocation_at(one); memory && memory->kind == Kind::Managed)
             watches.push_back({memory->start, memory->bytes, true, false, "kernel '" + code->name + "'", site});
-    static const NodeParameters plain(CU_GRAPH_NODE_TYPE_KERNEL);
     const NodeParameters node =
         capturing(how.stream) ? node_of(function, *code, how, parameters) : NodeParameters(CU_GRAPH_NODE_TYPE_KERNEL);
     Work work;

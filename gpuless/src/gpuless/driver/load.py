@@ -18,12 +18,13 @@ from gpuless.driver import images, modules
 
 
 def loaded(gpu: int, image: Path, output: Path) -> None:
-    """Writes an image's module file, whole or not at all."""
+    """Writes an image's module file, whole or not at all, and its cubin beside it, which counts refer to."""
     cubin = images.cubin_of(image.read_bytes(), gpu)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".") as folder:
         code, made = Path(folder) / "code.cubin", Path(folder) / "module"
         code.write_bytes(cubin)
         made.write_bytes(modules.module_of(code))
+        code.replace(f"{output}.cubin")
         made.replace(output)
 
 

@@ -304,23 +304,99 @@ CUresult cuMemHostUnregister(void* pointer)
     wait_for_all();
     return forget_memory(*memory), CUDA_SUCCESS;
 }
-CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t, CUmemLocation, unsigned, CUstream stream)
+static Allocation* managed_at(CUdeviceptr pointer)
+{
+    Allocation* const memory = allocation_at(bytes_at(pointer));
+    return memory && !memory->freed && memory->kind != Kind::Device ? memory : nullptr;
+}
+static bool is_location(const CUmemLocation& at)
+{
+    return at.type == CU_MEM_LOCATION_TYPE_DEVICE ? at.id >= 0 && size_t(at.id) < gpus().size()
+                                                  : at.type != CU_MEM_LOCATION_TYPE_INVALID;
+}
+static int number_of(const CUmemLocation& at)
+{ return at.type == CU_MEM_LOCATION_TYPE_DEVICE ? at.id : at.type ? CU_DEVICE_CPU : CU_DEVICE_INVALID; }
+CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t, CUmemLocation to, unsigned, CUstream stream)
 {
     BEGIN("cuMemPrefetchAsync");
     if (const CUresult error = check_stream(stream)) return error;
-    return allocation_at(bytes_at(pointer)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    Allocation* const memory = managed_at(pointer);
+    if (!memory || !is_location(to)) return CUDA_ERROR_INVALID_VALUE;
+    return memory->prefetched = to, CUDA_SUCCESS;
 }
-CUresult cuMemAdvise(CUdeviceptr pointer, size_t, CUmem_advise, CUmemLocation)
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr* pointers, size_t* sizes, size_t count, CUmemLocation* places,
+                                 size_t* which, size_t kinds, unsigned long long flags, CUstream stream)
+{
+    if (!pointers || !sizes || !count || !places || !which || !kinds || flags) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0, kind = 0; i < count; i++) {
+        while (kind + 1 < kinds && which[kind + 1] <= i) kind++;
+        if (const CUresult error = cuMemPrefetchAsync(pointers[i], sizes[i], places[kind], 0, stream)) return error;
+    }
+    return CUDA_SUCCESS;
+}
+// The content of discarded memory is undefined: it stays as it is.
+CUresult cuMemDiscardBatchAsync(CUdeviceptr* pointers, size_t*, size_t count, unsigned long long flags, CUstream stream)
+{
+    BEGIN("cuMemDiscardBatchAsync");
+    if (const CUresult error = check_stream(stream)) return error;
+    for (size_t i = 0; i < count; i++)
+        if (!managed_at(pointers[i])) return CUDA_ERROR_INVALID_VALUE;
+    return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* pointers, size_t* sizes, size_t count, CUmemLocation* places,
+                                           size_t* which, size_t kinds, unsigned long long flags, CUstream stream)
+{ return cuMemPrefetchBatchAsync(pointers, sizes, count, places, which, kinds, flags, stream); }
+CUresult cuMemAdvise(CUdeviceptr pointer, size_t, CUmem_advise advice, CUmemLocation at)
 {
     BEGIN("cuMemAdvise");
-    return allocation_at(bytes_at(pointer)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    Allocation* const memory = managed_at(pointer);
+    if (!memory) return CUDA_ERROR_INVALID_VALUE;
+    switch (advice) {
+    case CU_MEM_ADVISE_SET_READ_MOSTLY: memory->read_mostly = true; break;
+    case CU_MEM_ADVISE_UNSET_READ_MOSTLY: memory->read_mostly = false; break;
+    case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
+        if (!is_location(at)) return CUDA_ERROR_INVALID_VALUE;
+        memory->preferred = at;
+        break;
+    case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION: memory->preferred = {}; break;
+    case CU_MEM_ADVISE_SET_ACCESSED_BY:
+        if (!is_location(at)) return CUDA_ERROR_INVALID_VALUE;
+        memory->accessed_by.insert(number_of(at));
+        break;
+    case CU_MEM_ADVISE_UNSET_ACCESSED_BY: memory->accessed_by.erase(number_of(at)); break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
 }
 CUresult cuMemRangeGetAttribute(void* data, size_t bytes, CUmem_range_attribute attribute, CUdeviceptr pointer, size_t)
 {
     BEGIN("cuMemRangeGetAttribute");
-    if (!allocation_at(bytes_at(pointer)) || bytes < 4) return CUDA_ERROR_INVALID_VALUE;
-    const bool location = attribute != CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY;
-    *static_cast<int*>(data) = location ? CU_DEVICE_INVALID : 0;
+    const Allocation* const memory = managed_at(pointer);
+    if (!data || !memory || bytes < 4) return CUDA_ERROR_INVALID_VALUE;
+    int* const to = static_cast<int*>(data);
+    switch (attribute) {
+    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: *to = memory->read_mostly; break;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION: *to = number_of(memory->preferred); break;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION: *to = number_of(memory->prefetched); break;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE: *to = memory->preferred.type; break;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID: *to = memory->preferred.id; break;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE: *to = memory->prefetched.type; break;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID: *to = memory->prefetched.id; break;
+    case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY: {
+        auto one = memory->accessed_by.begin();
+        for (size_t i = 0; i < bytes / 4; i++) to[i] = one == memory->accessed_by.end() ? CU_DEVICE_INVALID : *one++;
+        break;
+    }
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+CUresult cuMemRangeGetAttributes(void** data, size_t* sizes, CUmem_range_attribute* attributes, size_t count,
+                                 CUdeviceptr pointer, size_t bytes)
+{
+    for (size_t i = 0; i < count; i++)
+        if (const CUresult error = cuMemRangeGetAttribute(data[i], sizes[i], attributes[i], pointer, bytes))
+            return error;
     return CUDA_SUCCESS;
 }
 CUresult cuPointerSetAttribute(const void*, CUpointer_attribute attribute, CUdeviceptr pointer)

@@ -250,7 +250,7 @@ CUresult load_image(const void* image, CUmodule* module, std::string* log)
             delete made, *log = problem.what(), remove(path.c_str());
             continue;
         }
-        made->cubin = path;
+        made->cubin = path + ".cubin";
         all.insert(made), handles[made] = 'm', module_changes++;
         return *module = made, CUDA_SUCCESS;
     }
@@ -477,6 +477,7 @@ static CUresult parameter(const Code& code, size_t index, size_t* offset, size_t
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, size_t* size)
 {
     KERNEL;
+    if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
     return parameter(*kernel->code, index, offset, size);
 }
 #define FUNCTION                                                                                                       \

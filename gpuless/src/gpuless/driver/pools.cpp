@@ -54,6 +54,7 @@ CUresult allocate_from(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CU
     if (!pointer) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult error = check_stream(stream)) return error;
     if (!pools.count(pool)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!bytes) return *pointer = 0, CUDA_SUCCESS;
     const Kind kind = pool->of.location.type == CU_MEM_LOCATION_TYPE_DEVICE  ? Kind::Device
                       : pool->of.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED ? Kind::Managed
                                                                              : Kind::Pinned;
@@ -178,6 +179,49 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
     if (device < 0 || size_t(device) >= gpus().size()) return CUDA_ERROR_INVALID_DEVICE;
     if (!pools.count(pool)) return CUDA_ERROR_INVALID_VALUE;
     return present[device] = pool, CUDA_SUCCESS;
+}
+
+// By a place in place of a device: the host has pools of its own.
+static CUresult key_of(const CUmemLocation* location, CUmemAllocationType type, int& key)
+{
+    if (!location) return CUDA_ERROR_INVALID_VALUE;
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) {
+        if (location->id < 0 || size_t(location->id) >= gpus().size()) return CUDA_ERROR_INVALID_DEVICE;
+        key = location->id;
+    } else
+        key = -1 - int(location->type);
+    if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) key += 1000;
+    return CUDA_SUCCESS;
+}
+static CUmemoryPool placed_pool(std::map<int, CUmemoryPool>& of, int key, const CUmemLocation& location,
+                                CUmemAllocationType type)
+{
+    const CUmemoryPool pool = pool_of(of, key);
+    pool->of.allocType = type, pool->of.location = location;
+    return pool;
+}
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type)
+{
+    BEGIN("cuMemGetDefaultMemPool");
+    int key = 0;
+    if (const CUresult error = key_of(location, type, key)) return error;
+    return *pool = placed_pool(usual, key, *location, type), CUDA_SUCCESS;
+}
+CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type)
+{
+    BEGIN("cuMemGetMemPool");
+    int key = 0;
+    if (const CUresult error = key_of(location, type, key)) return error;
+    if (!present[key]) present[key] = placed_pool(usual, key, *location, type);
+    return *pool = present[key], CUDA_SUCCESS;
+}
+CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool)
+{
+    BEGIN("cuMemSetMemPool");
+    int key = 0;
+    if (const CUresult error = key_of(location, type, key)) return error;
+    if (!pools.count(pool)) return CUDA_ERROR_INVALID_VALUE;
+    return present[key] = pool, CUDA_SUCCESS;
 }
 
 // ---- addresses and memory apart from each other ---------------------------------------------------------------------

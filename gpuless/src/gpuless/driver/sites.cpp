@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 namespace gpuless {
+
+const Place* python_line();
+
 namespace {
 
 thread_local Site named;             // by the runtime library, whose caller it is
@@ -18,8 +21,8 @@ thread_local int per_thread;         // how deep
 // A function of CUDA's headers that was put in its caller's place.
 bool of_toolkit(const char* file) { return strstr(file, "/include/c") && strstr(file, "/toolkits/"); }
 
-// The line of an instruction, by its file's debug information: that of the program's file, where the instruction belongs
-// to a function of CUDA's headers.
+// The line of an instruction, by its file's debug information: that of the program's file, where the instruction
+// belongs to a function of CUDA's headers.
 Place looked_up(const void* instruction)
 {
     Place place;
@@ -43,6 +46,12 @@ Place looked_up(const void* instruction)
 
 }  // namespace
 
+Site here(const char* function, const void* address)
+{
+    if (named.function) return named;
+    return {function, outermost ? outermost : address, is_alone() ? nullptr : python_line()};
+}
+
 std::string number(size_t n)
 {
     std::string text = std::to_string(n);
@@ -58,12 +67,6 @@ std::string shown(const std::string& path)
     return !path.compare(0, length, here) && path[length] == '/' ? path.substr(length + 1) : path;
 }
 
-Site here(const char* function, const void* address)
-{
-    if (named.function) return named;
-    return {function, outermost ? outermost : address};
-}
-
 Place place_of_instruction(const void* address)
 {
     static auto& known = *new std::map<const void*, Place>;
@@ -73,7 +76,10 @@ Place place_of_instruction(const void* address)
 
 // A return address belongs to the instruction before it.
 Place place_of(const Site& site)
-{ return site.address ? place_of_instruction(static_cast<const char*>(site.address) - 1) : Place(); }
+{
+    if (site.python) return *site.python;
+    return site.address ? place_of_instruction(static_cast<const char*>(site.address) - 1) : Place();
+}
 
 std::string called(const Site& site)
 {
@@ -95,5 +101,5 @@ bool per_thread_default() { return per_thread; }
 }  // namespace gpuless
 
 // A library above this one, such as the runtime's, names the function and the caller that its user knows.
-EXPORTED void gpuless_enter(const char* function, const void* caller) { gpuless::named = {function, caller}; }
+EXPORTED void gpuless_enter(const char* function, const void* caller) { gpuless::named = {function, caller, nullptr}; }
 EXPORTED void gpuless_leave() { gpuless::named = {}; }

@@ -33,9 +33,16 @@ struct Past
 };
 
 unsigned agents;
+
+CUstream_st* named_stream(unsigned long long id)
+{
+    CUstream_st* const one = new CUstream_st;
+    return one->id = id, one;
+}
+
 auto& pending = *new std::map<unsigned long, Item>;  // by number, from 1
 unsigned long issued;
-CUstream_st &legacy = *new CUstream_st, &per_thread = *new CUstream_st;
+CUstream_st &legacy = *named_stream(1), &per_thread = *named_stream(2);
 auto &streams = *new std::set<CUstream>, &destroyed = *new std::set<CUstream>;
 unsigned long long stream_ids = 2;
 Clock &of_host = *new Clock, &of_all = *new Clock;  // the last destructors still wait
@@ -45,7 +52,8 @@ constexpr size_t MOST_LINES = size_t(1) << 20;
 auto& pasts = *new std::unordered_map<uint64_t, std::vector<Past>>;
 auto& random_numbers = *new std::mt19937;
 bool seeded, at_work;
-unsigned long moments;  // pieces of work that have run, and waits
+std::thread::id worker;  // who is at work
+unsigned long moments;   // pieces of work that have run, and waits
 constexpr size_t MOST_PENDING = 4096;
 std::atomic<double> last_call;
 std::atomic<bool> progressing;
@@ -60,7 +68,7 @@ bool ready(const Item& work)
 void run(unsigned long number)
 {
     const Item work = std::move(pending[number]);
-    at_work = true, present = &work;
+    at_work = true, present = &work, worker = std::this_thread::get_id();
     moments++;
     open_watched();
     if (!stuck() && work.run) work.run();
@@ -70,10 +78,13 @@ void run(unsigned long number)
     close_watched();
 }
 
+bool working_here() { return at_work && worker == std::this_thread::get_id(); }  // a host function
+
 // One piece of pending work, as the order has it; `last`: of those issued up to this one, if issued order is kept.
 bool step(unsigned long last)
 {
     const Alone alone;
+    if (at_work) return false;
     const Settings& chosen = settings();
     if (chosen.order == 0) {
         for (auto one = pending.begin(); one != pending.end() && one->first <= last; ++one)
@@ -112,13 +123,13 @@ void progress()
 
 void begin_progressing()
 {
-    last_call = seconds_now();
     if (!progressing.exchange(true)) std::thread(progress).detach();
 }
 
 }  // namespace
 
 unsigned new_agent() { return agents++; }
+void note_call() { last_call = seconds_now(); }
 void begin_several() { several = true; }
 bool beside() { return several; }
 unsigned long moment() { return moments; }
@@ -165,7 +176,11 @@ unsigned long issue(Work run, std::vector<unsigned long> needs, unsigned agent, 
 void wait_for_number(unsigned long number)
 {
     const Alone alone;
-    for (double since = 0; !done(number) && !at_work;) {
+    for (double since = 0; !done(number) && !working_here();) {
+        if (at_work) {
+            let_others([] { usleep(100); });
+            continue;
+        }
         if (step(number)) {
             since = 0;
             continue;
@@ -177,7 +192,7 @@ void wait_for_number(unsigned long number)
             stick(CUDA_ERROR_LAUNCH_TIMEOUT), pending.clear();
             break;
         }
-        usleep(1000);
+        let_others([] { usleep(1000); });
     }
     moments++;
 }
@@ -252,7 +267,7 @@ CUresult wait_for(CUstream stream)
 void wait_for_all()
 {
     const Alone alone;
-    if (at_work) return;  // of a host function
+    if (working_here()) return;
     while (!pending.empty()) wait_for_number(pending.begin()->first);
     of_host = of_all;
     moments++;
@@ -376,64 +391,12 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned)
     one.last = {issue(nullptr, needs, one.agent, one.known)};
     return CUDA_SUCCESS;
 }
-#define STREAM(NAME)                                                                                                   \
-    BEGIN(NAME);                                                                                                       \
-    if (!stream_of(stream)) return CUDA_ERROR_INVALID_HANDLE;                                                          \
-    CUstream_st& one = *stream_of(stream);                                                                             \
-    (void)one
-CUresult cuStreamGetPriority(CUstream stream, int* priority)
-{
-    STREAM("cuStreamGetPriority");
-    return priority ? (*priority = one.priority, CUDA_SUCCESS) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuStreamGetFlags(CUstream stream, unsigned* flags)
-{
-    STREAM("cuStreamGetFlags");
-    return flags ? (*flags = !one.blocking, CUDA_SUCCESS) : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult cuStreamGetId(CUstream stream, unsigned long long* id)
-{
-    STREAM("cuStreamGetId");
-    return *id = &one == &legacy ? 1 : &one == &per_thread ? 2 : one.id, CUDA_SUCCESS;
-}
-CUresult cuStreamGetCtx(CUstream stream, CUcontext* context)
-{
-    STREAM("cuStreamGetCtx");
-    return *context = one.context ? one.context : current(), CUDA_SUCCESS;
-}
-CUresult cuStreamGetDevice(CUstream stream, CUdevice* device)
-{
-    STREAM("cuStreamGetDevice");
-    return *device = current_device(), CUDA_SUCCESS;
-}
-CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID, const CUstreamAttrValue*)
-{
-    STREAM("cuStreamSetAttribute");
-    return CUDA_SUCCESS;
-}
-CUresult cuStreamGetAttribute(CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue* value)
-{
-    STREAM("cuStreamGetAttribute");
-    *value = {};
-    if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) value->priority = one.priority;
-    return CUDA_SUCCESS;
-}
-CUresult cuStreamCopyAttributes(CUstream to, CUstream stream)
-{
-    STREAM("cuStreamCopyAttributes");
-    return stream_of(to) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t, unsigned)
-{
-    STREAM("cuStreamAttachMemAsync");
-    const Allocation* const memory = allocation_at(bytes_at(pointer));
-    return memory && memory->kind == Kind::Managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* data, unsigned)
 {
     STREAM("cuStreamAddCallback");
     if (one.capture) return one.broken = true, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    enqueue(stream, [=] { callback(stream, stuck(), data); }, NodeParameters(CU_GRAPH_NODE_TYPE_HOST));
+    enqueue(
+        stream, [=] { let_others([=] { callback(stream, stuck(), data); }); }, NodeParameters(CU_GRAPH_NODE_TYPE_HOST));
     return CUDA_SUCCESS;
 }
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data)
@@ -442,82 +405,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data)
     if (!function) return CUDA_ERROR_INVALID_VALUE;
     NodeParameters node(CU_GRAPH_NODE_TYPE_HOST);
     node.host = {function, data};
-    enqueue(stream, [=] { function(data); }, node);
-    return CUDA_SUCCESS;
-}
-
-// ---- values in memory -----------------------------------------------------------------------------------------------
-template <typename Word>
-static CUresult write_value(CUstream stream, CUdeviceptr at, Word value, const Site& site)
-{
-    if (const CUresult error = check_stream(stream)) return error;
-    if (!device_may_touch(bytes_at(at)) || at % sizeof value) return CUDA_ERROR_INVALID_VALUE;
-    enqueue(
-        stream, [=] { *reinterpret_cast<volatile Word*>(at) = value; },
-        NodeParameters(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP));
-    (void)site;
-    return CUDA_SUCCESS;
-}
-template <typename Word>
-static CUresult wait_value(CUstream stream, CUdeviceptr at, Word value, unsigned flags)
-{
-    if (const CUresult error = check_stream(stream)) return error;
-    if (!device_may_touch(bytes_at(at)) || at % sizeof value) return CUDA_ERROR_INVALID_VALUE;
-    if (capturing(stream)) return CUDA_ERROR_NOT_SUPPORTED;
-    append(*stream_of(stream), nullptr, [=] {
-        const Word is = *reinterpret_cast<volatile Word*>(at);
-        switch (flags & 7) {
-        case CU_STREAM_WAIT_VALUE_EQ: return is == value;
-        case CU_STREAM_WAIT_VALUE_AND: return (is & value) != 0;
-        case CU_STREAM_WAIT_VALUE_NOR: return Word(~(is | value)) != 0;
-        default: return std::make_signed_t<Word>(is - value) >= 0;
-        }
-    });
-    return CUDA_SUCCESS;
-}
-CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned)
-{
-    STREAM("cuStreamWriteValue32");
-    return write_value(stream, at, uint32_t(value), site);
-}
-CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned)
-{
-    STREAM("cuStreamWriteValue64");
-    return write_value(stream, at, uint64_t(value), site);
-}
-CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags)
-{
-    STREAM("cuStreamWaitValue32");
-    return wait_value(stream, at, uint32_t(value), flags);
-}
-CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags)
-{
-    STREAM("cuStreamWaitValue64");
-    return wait_value(stream, at, uint64_t(value), flags);
-}
-CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams* every, unsigned)
-{
-    STREAM("cuStreamBatchMemOp");
-    for (unsigned i = 0; i < count; i++) {
-        const CUstreamBatchMemOpParams& p = every[i];
-        CUresult error = CUDA_SUCCESS;
-        switch (p.operation) {
-        case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-            error = write_value(stream, p.writeValue.address, p.writeValue.value, site);
-            break;
-        case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-            error = write_value(stream, p.writeValue.address, uint64_t(p.writeValue.value64), site);
-            break;
-        case CU_STREAM_MEM_OP_WAIT_VALUE_32:
-            error = wait_value(stream, p.waitValue.address, p.waitValue.value, p.waitValue.flags);
-            break;
-        case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-            error = wait_value(stream, p.waitValue.address, uint64_t(p.waitValue.value64), p.waitValue.flags);
-            break;
-        default: break;  // barriers and flushes: the order is that of the stream
-        }
-        if (error) return error;
-    }
+    enqueue(stream, [=] { let_others([=] { function(data); }); }, node);
     return CUDA_SUCCESS;
 }
 

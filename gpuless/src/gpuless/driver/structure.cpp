@@ -6,10 +6,6 @@
 #include <algorithm>
 
 namespace gpuless {
-bool is_graph(CUgraph graph);
-bool is_node(CUgraphNode node);
-void forget_node(CUgraphNode node);
-
 namespace {
 
 template <typename List, typename Item>

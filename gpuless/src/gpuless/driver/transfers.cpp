@@ -270,11 +270,19 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, s
     return CUDA_SUCCESS;
 }
 
+// A set of memory that the host sees ends before the call returns.
+static CUresult fill_and_wait(const Fill& what, const Site& site)
+{
+    if (const CUresult error = fill(what, nullptr, site)) return error;
+    const Allocation* const memory = allocation_at(what.to);
+    return memory && memory->kind != Kind::Device && !capturing(nullptr) ? wait_for(nullptr) : CUDA_SUCCESS;
+}
+
 #define SET(NAME, TYPE)                                                                                                \
     CUresult NAME(CUdeviceptr to, TYPE value, size_t count)                                                            \
     {                                                                                                                  \
         BEGIN(#NAME);                                                                                                  \
-        return fill({bytes_at(to), 0, count, 1, sizeof value, value}, nullptr, site);                                  \
+        return fill_and_wait({bytes_at(to), 0, count, 1, sizeof value, value}, site);                                  \
     }                                                                                                                  \
     CUresult NAME##Async(CUdeviceptr to, TYPE value, size_t count, CUstream stream)                                    \
     {                                                                                                                  \
@@ -285,7 +293,7 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, s
     CUresult NAME(CUdeviceptr to, size_t pitch, TYPE value, size_t width, size_t height)                               \
     {                                                                                                                  \
         BEGIN(#NAME);                                                                                                  \
-        return fill({bytes_at(to), pitch, width, height, sizeof value, value}, nullptr, site);                         \
+        return fill_and_wait({bytes_at(to), pitch, width, height, sizeof value, value}, site);                         \
     }                                                                                                                  \
     CUresult NAME##Async(CUdeviceptr to, size_t pitch, TYPE value, size_t width, size_t height, CUstream stream)       \
     {                                                                                                                  \

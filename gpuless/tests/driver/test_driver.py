@@ -1,0 +1,194 @@
+"""The driver's functions by NVIDIA's own bindings: memory, streams, graphs, occupancy. Each program runs in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from test_cuda_core import ran
+
+BINDINGS = """
+from cuda.bindings import driver
+def ok(result):
+    assert result[0] == 0, result[0]
+    return result[1] if len(result) == 2 else result[1:] or None
+def refused(result, name):
+    assert result[0].name == "CUDA_ERROR_" + name, result[0]
+"""
+SCALE = """
+__device__ int total[2] = {1, 2};
+extern "C" __global__ void scale(int* x, int n, int by) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= by; }
+extern "C" __global__ void __launch_bounds__(128) bounded(int* x) { __shared__ int s[1024]; s[threadIdx.x] = x[threadIdx.x]; __syncthreads(); x[threadIdx.x] = s[127 - threadIdx.x]; }
+extern "C" __global__ void __cluster_dims__(2, 1, 1) pairs(int* x) { x[blockIdx.x] = 1; }
+extern "C" __global__ void race(int* x) { if (blockIdx.x < 2) x[0] = blockIdx.x; x[1 + blockIdx.x] = 7; }
+"""
+
+
+def check(text: str, tmp_path: Path, code: int = 0, **environment: str) -> list[dict[str, object]]:
+    import textwrap
+
+    done, records = ran(BINDINGS + textwrap.dedent(text), tmp_path, **environment)
+    assert done.returncode == code, done.stderr
+    return records
+
+
+def test_copies_in_two_and_three_dimensions_and_memsets(tmp_path: Path) -> None:
+    check(
+        """
+        pointer, pitch = ok(driver.cuMemAllocPitch(100, 8, 4))
+        assert pitch == 512
+        ok(driver.cuMemsetD2D8(pointer, pitch, 5, 100, 8))
+        host = np.zeros((8, 100), np.uint8)
+        p = driver.CUDA_MEMCPY2D()
+        p.srcMemoryType, p.srcDevice, p.srcPitch = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE, pointer, pitch
+        p.dstMemoryType, p.dstHost, p.dstPitch = driver.CUmemorytype.CU_MEMORYTYPE_HOST, host.ctypes.data, 100
+        p.WidthInBytes, p.Height = 100, 8
+        ok(driver.cuMemcpy2D(p))
+        assert (host == 5).all()
+        p.srcXInBytes = 500
+        refused(driver.cuMemcpy2D(p), "INVALID_VALUE")
+        ok(driver.cuMemsetD32(pointer, 0x01020304, 8))
+        words = np.zeros(8, np.uint32)
+        ok(driver.cuMemcpyDtoH(words.ctypes.data, pointer, 32))
+        assert (words == 0x01020304).all()
+        refused(driver.cuMemsetD32(int(pointer) + 1, 0, 1), "INVALID_VALUE")
+        refused(driver.cuMemAlloc(1 << 50), "OUT_OF_MEMORY")
+        attribute = driver.CUpointer_attribute
+        kind = ok(driver.cuPointerGetAttribute(attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer))
+        assert kind == driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        assert [*map(int, ok(driver.cuMemGetAddressRange(int(pointer) + 70)))] == [int(pointer), 512 * 8]
+        refused(driver.cuPointerGetAttribute(attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, host.ctypes.data), "INVALID_VALUE")
+        ok(driver.cuMemFree(pointer))
+        """,
+        tmp_path,
+    )
+
+
+def test_memory_that_is_mapped_twice_is_one(tmp_path: Path) -> None:
+    check(
+        """
+        prop = driver.CUmemAllocationProp()
+        prop.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        prop.location.type, prop.location.id = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, 0
+        size = ok(driver.cuMemGetAllocationGranularity(prop, driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM))
+        handle = ok(driver.cuMemCreate(size, prop, 0))
+        access = driver.CUmemAccessDesc()
+        access.location, access.flags = prop.location, driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        places = [ok(driver.cuMemAddressReserve(size, 0, 0, 0)) for _ in range(2)]
+        for place in places:
+            ok(driver.cuMemMap(place, size, 0, handle, 0))
+            ok(driver.cuMemSetAccess(place, size, [access], 1))
+        ok(driver.cuMemsetD8(places[0], 9, size))
+        host = np.zeros(size, np.uint8)
+        ok(driver.cuMemcpyDtoH(host.ctypes.data, places[1], size))
+        assert (host == 9).all()
+        ok(driver.cuMemUnmap(places[0], size))
+        ok(driver.cuMemAddressFree(places[0], size))
+        """,
+        tmp_path,
+    )
+
+
+def test_a_captured_graph_runs_again_and_again(tmp_path: Path) -> None:
+    check(
+        f"""
+        f = driver.CUfunction(int(kernel("scale", {SCALE!r}).handle))
+        pointer = ok(driver.cuMemAlloc(400)); ok(driver.cuMemsetD32(pointer, 1, 100)); ok(driver.cuCtxSynchronize())
+        args = ((int(pointer), 100, 3), (__import__("ctypes").c_void_p, __import__("ctypes").c_int, __import__("ctypes").c_int))
+        s, other = (ok(driver.cuStreamCreate(1)) for _ in range(2))
+        event = ok(driver.cuEventCreate(0)); back = ok(driver.cuEventCreate(0))
+        ok(driver.cuStreamBeginCapture(s, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+        refused(driver.cuStreamSynchronize(s), "STREAM_CAPTURE_UNSUPPORTED")
+        refused(driver.cuStreamEndCapture(s), "STREAM_CAPTURE_INVALIDATED")
+        ok(driver.cuStreamBeginCapture(s, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+        ok(driver.cuLaunchKernel(f, 1, 1, 1, 128, 1, 1, 0, s, args, 0))
+        ok(driver.cuEventRecord(event, s)); ok(driver.cuStreamWaitEvent(other, event, 0))
+        ok(driver.cuLaunchKernel(f, 1, 1, 1, 128, 1, 1, 0, other, args, 0))
+        ok(driver.cuEventRecord(back, other)); ok(driver.cuStreamWaitEvent(s, back, 0))
+        graph = ok(driver.cuStreamEndCapture(s))
+        nodes, count = ok(driver.cuGraphGetNodes(graph))
+        assert count == 2
+        ready = ok(driver.cuGraphInstantiate(graph, 0))
+        for _ in range(2): ok(driver.cuGraphLaunch(ready, s))
+        ok(driver.cuStreamSynchronize(s))
+        host = np.zeros(100, np.int32)
+        ok(driver.cuMemcpyDtoH(host.ctypes.data, pointer, 400))
+        assert (host == 81).all(), host
+        """,
+        tmp_path,
+    )
+
+
+def test_a_missing_event_between_streams_is_a_race(tmp_path: Path) -> None:
+    records = check(
+        f"""
+        import ctypes
+        f = driver.CUfunction(int(kernel("scale", {SCALE!r}).handle))
+        pointer = ok(driver.cuMemAlloc(400)); ok(driver.cuMemsetD32(pointer, 1, 100)); ok(driver.cuCtxSynchronize())
+        for _ in range(2):
+            s = ok(driver.cuStreamCreate(1))
+            ok(driver.cuLaunchKernel(f, 1, 1, 1, 128, 1, 1, 0, s, ((int(pointer), 100, 3), (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)), 0))
+        ok(driver.cuCtxSynchronize())
+        """,
+        tmp_path,
+        102,
+    )
+    assert [one["kind"] for one in records if one["record"] == "fault"] == ["race"]
+
+
+def test_a_race_is_told_and_the_launch_goes_on(tmp_path: Path) -> None:
+    records = check(
+        f"""
+        import ctypes
+        f = driver.CUfunction(int(kernel("race", {SCALE!r}).handle))
+        pointer = ok(driver.cuMemAlloc(400)); ok(driver.cuMemsetD32(pointer, 0, 100))
+        ok(driver.cuLaunchKernel(f, 99, 1, 1, 1, 1, 1, 0, 0, ((int(pointer),), (ctypes.c_void_p,)), 0))
+        host = np.zeros(100, np.int32)
+        ok(driver.cuMemcpyDtoH(host.ctypes.data, pointer, 400))
+        assert (host[1:] == 7).all()
+        """,
+        tmp_path,
+        102,
+    )
+    assert [one["kind"] for one in records if one["record"] == "fault"] == ["race"]
+
+
+def test_a_callback_runs_while_the_host_waits_for_something_else(tmp_path: Path) -> None:
+    check(
+        """
+        import threading
+        event = threading.Event()
+        calls = __import__("ctypes").CFUNCTYPE(None, __import__("ctypes").c_void_p)(lambda _: event.set())
+        s = ok(driver.cuStreamCreate(1))
+        ok(driver.cuLaunchHostFunc(s, driver.CUhostFn(_ptr=__import__("ctypes").addressof(calls)), 0))
+        assert event.wait(10)
+        """,
+        tmp_path,
+    )
+
+
+def test_attributes_occupancy_and_variables(tmp_path: Path) -> None:
+    check(
+        f"""
+        arch = "".join(map(str, device.compute_capability))
+        image = Program({SCALE!r}, "c++", ProgramOptions(std="c++17", arch=f"sm_{{arch}}")).compile("cubin").code
+        module = ok(driver.cuModuleLoadData(image))
+        address, size = ok(driver.cuModuleGetGlobal(module, b"total"))
+        host = np.zeros(2, np.int32)
+        ok(driver.cuMemcpyDtoH(host.ctypes.data, address, size))
+        assert size == 8 and list(host) == [1, 2]
+        bounded = ok(driver.cuModuleGetFunction(module, b"bounded"))
+        of = driver.CUfunction_attribute
+        assert ok(driver.cuFuncGetAttribute(of.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, bounded)) == 4096
+        assert ok(driver.cuFuncGetAttribute(of.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, bounded)) == 128
+        pairs = ok(driver.cuModuleGetFunction(module, b"pairs"))
+        assert ok(driver.cuFuncGetAttribute(of.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, pairs)) == 2
+        assert ok(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(bounded, 128, 0)) == 16
+        assert ok(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(bounded, 128, 40000)) == 5
+        refused(driver.cuFuncSetAttribute(bounded, of.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1 << 20), "INVALID_VALUE")
+        pointer = ok(driver.cuMemAlloc(400))
+        import ctypes
+        refused(driver.cuLaunchKernel(bounded, 1, 1, 1, 256, 1, 1, 0, 0, ((int(pointer),), (ctypes.c_void_p,)), 0), "INVALID_VALUE")
+        refused(driver.cuLaunchKernel(pairs, 3, 1, 1, 32, 1, 1, 0, 0, ((int(pointer),), (ctypes.c_void_p,)), 0), "INVALID_CLUSTER_SIZE")
+        """,
+        tmp_path,
+    )
