@@ -24,7 +24,8 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
         report = Report(rung.full_name, rung.dtypes[0], "", "failed", str(fault["text"]), str(fault["kind"]))
         return replace(report, place=dict(fault["place"]), related=[*fault["related"]])
     if isinstance(rung, CudaRung) and (found := _unbound(rung, dtypes, archs)):
-        return found
+        if not rung.doubts or found.verdict != "failed":  # an instance that is only proposed need not compile
+            return found
     if known and known.doubts:
         why, *likely = known.doubts
         notes = [f"perhaps {line}" for line in likely]
