@@ -132,14 +132,14 @@ def compare(folder: Path, gpu: str) -> list[Row]:
                 print(task["rung"], error, flush=True)
                 continue
             kernels: list[dict[str, object]] = []
-            for (_, seen), played in zip(launches, made.launches, strict=False):
-                if len(seen) != len(played.stalls):
-                    print(task["rung"], played.program.kernel, "is other code", len(seen), len(played.stalls))
+            for (_, seen), one in zip(launches, made.launches, strict=False):
+                if len(seen) != len(one.stalls):
+                    print(task["rung"], one.program.kernel, "is other code", len(seen), len(one.stalls))
                     continue
-                at = [f"{line or 0}" for _, line in places(played.program)]
-                ours = [dict(zip(timing.STALLS, of, strict=True)) for of in played.stalls]
+                at = [f"{line or 0}" for _, line in places(one.program)]
+                ours = [dict(zip(timing.STALLS, of, strict=True)) for of in one.stalls]
                 count = sum(sum(of.values()) for of in seen)
-                name, both = played.program.kernel, (by_line(at, ours), by_line(at, seen))
+                name, both = one.program.kernel, (by_line(at, ours), by_line(at, seen))
                 kernels.append({"kernel": name, "samples": count, "ours": both[0], "theirs": both[1]})
                 told = (" | ".join(f"{k} {v:.0%}" for k, v in list(side.items())[:3]) for side in both)
                 print(f"{task['rung']:36} {name[:18]:18} {count:7.0f}", *told, sep="  #  ", flush=True)

@@ -117,7 +117,7 @@ def measure(folders: list[Path], output: Path, seconds: float) -> None:
 
 
 def predict(path: Path, gpu: str) -> list[dict[str, object]]:
-    command = [sys.executable, "-m", "rung", "count", str(path), "--time", gpu, "--json"]
+    command = [sys.executable, "-m", "rung", "count", str(path), "--time", gpu, "--cold", "--json"]
     done = subprocess.run([*command, "--", *read_arguments(path)], capture_output=True, text=True)
     try:
         return list(json.loads(done.stdout)["results"][0]["launches"])

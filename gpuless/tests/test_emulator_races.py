@@ -485,3 +485,88 @@ def test_a_byte_barrier_is_initialised_before_other_threads_use_it(threads: int,
     else:
         check(BEGINS, out, **how)
         assert out.sum() == threads
+
+
+# A whole warp writes rows of 32 words and reads them, each lane so many words at once, from so many words on. The
+# history of such a row is held once, until its words differ.
+ROWS = """
+using W = WRITTEN; using R = READ;
+__global__ void rows(float* out) {
+    __shared__ __align__(512) float s[2 * 32 * 8];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int i = threadIdx.x; i < 512; i += blockDim.x) s[i] = 0;
+    __syncthreads();
+    float sum = 0;
+    for (int n = 0; n < 3; n++) {
+        if (warp == 0) reinterpret_cast<W*>(s)[lane] = W{};
+        BETWEEN;
+        const R* const from = reinterpret_cast<const R*>(s + (FIRST) * sizeof(R) / 4);
+        const R one = from[(LANE)];
+        sum += *reinterpret_cast<const float*>(&one);
+        BEHIND;
+    }
+    out[threadIdx.x] = sum;
+}"""
+WIDTHS = ("float", "float2", "float4")
+
+
+def rows(written: str, read: str, between: str, behind: str, *, lane: str = "lane", first: int = 0) -> str:
+    text = ROWS.replace("WRITTEN", written).replace("READ", read)
+    for name, value in (("BETWEEN", between), ("BEHIND", behind), ("LANE", lane), ("FIRST", str(first))):
+        text = text.replace(name, value)
+    return text
+
+
+@pytest.mark.parametrize("threads", [32, 64])
+@pytest.mark.parametrize("written", WIDTHS)
+@pytest.mark.parametrize("read", WIDTHS)
+def test_rows_of_a_warp_in_order(written: str, read: str, threads: int) -> None:
+    barrier = "__syncthreads()" if threads > 32 else "__syncwarp()"
+    for lane, first in (("lane", 0), ("0", 3), ("31 - lane", 0), ("lane", 1)):
+        check(rows(written, read, barrier, barrier, lane=lane, first=first), torch.zeros(threads), block=threads)
+
+
+@pytest.mark.parametrize("written", WIDTHS)
+@pytest.mark.parametrize("read", WIDTHS)
+def test_a_row_that_another_warp_reads_needs_both_barriers(written: str, read: str) -> None:
+    for between, behind in (("", "__syncthreads()"), ("__syncthreads()", "")):
+        race_of(rows(written, read, between, behind), torch.zeros(64), block=64)
+
+
+@pytest.mark.parametrize("written", WIDTHS)
+@pytest.mark.parametrize("read", WIDTHS)
+def test_a_lane_reads_its_own_words_without_a_barrier_and_no_others(written: str, read: str) -> None:
+    source, out = rows(written, read, "", ""), torch.zeros(32)
+    if written == read:
+        check(source, out, block=32)
+    else:
+        race_of(source, out, block=32)
+    race_of(rows(written, read, "", "", lane="0"), out, block=32)
+    race_of(rows(written, read, "", "", lane="lane ^ 16"), out, block=32)
+
+
+def test_a_row_is_read_by_all_and_one_word_of_it_is_written() -> None:
+    source = """
+__global__ void one(float* out) {
+    __shared__ __align__(128) float s[64];
+    s[threadIdx.x] = 1;
+    __syncthreads();
+    float x = s[threadIdx.x % 32];
+    BARRIER;
+    if (threadIdx.x == 40) s[7] = 2;
+    out[threadIdx.x] = x;
+}"""
+    check(source.replace("BARRIER", "__syncthreads()"), torch.zeros(64), block=64)
+    words = race_of(source.replace("BARRIER", ""), torch.zeros(64), block=64)
+    assert "element 7" in words and "line 6" in words  # of the warp itself, which comes to the barrier last
+
+
+def test_rows_of_global_memory_that_blocks_write_and_read() -> None:
+    source = """
+__global__ void rows(float* x, float* out) {
+    if (blockIdx.x == 0) reinterpret_cast<float4*>(x)[threadIdx.x] = float4{};
+    else out[threadIdx.x] = x[threadIdx.x + FIRST];
+}"""
+    for first in (0, 96, 97):
+        race_of(source.replace("FIRST", str(first)), torch.zeros(160), torch.zeros(32), grid=2, block=32)
+    check(source.replace("FIRST", "128"), torch.zeros(160), torch.zeros(32), grid=2, block=32)

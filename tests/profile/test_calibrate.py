@@ -1,4 +1,4 @@
-"""Constants of predicted times, read from probes: those recorded on an H100, and those that the machine plays."""
+"""Constants of predicted times, read from probes: those recorded on an H100, and those that the machine simulates."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ def test_the_model_plays_the_probes_of_arithmetic_as_its_table_says(gpu: str, ff
         for name in ("ffma_many", "dfma_many"):
             given = [("pointer", out), ("i32", count)]
             found.launch(name, LaunchConfig((1, 1, 1), (512, 1, 1)), given)  # type: ignore[arg-type]
-    for played, clocks in zip(launches, (ffma, dfma), strict=True):
-        assert played.clocks == pytest.approx(count * 64 * 4 * clocks, rel=0.15, abs=1500)
+    for one, clocks in zip(launches, (ffma, dfma), strict=True):
+        assert one.clocks == pytest.approx(count * 64 * 4 * clocks, rel=0.15, abs=1500)

@@ -146,3 +146,46 @@ def test_copies_of_one_row_by_all_blocks_wait_for_its_line(capsys: pytest.Captur
         predicted(capsys, "matmul/14", "--shape", shape, "--dtype", "f16")[0]["us"] for shape in ("decode", "b4t64")
     )
     assert decode > 1.15 * rows  # 1.18 measured: less work takes longer
+
+
+CONTENDED = """
+#include <vector>
+template <int THREADS = 32> __global__ void one_warp(float* x) { x[blockIdx.x * THREADS + threadIdx.x] = 1; }
+__global__ void histogram(const int* a, int* y) { atomicAdd(y + a[blockIdx.x * 256 + threadIdx.x], 1); }
+__global__ void sum(float* y) { if (threadIdx.x == 0) atomicAdd(y, 1.0f); }
+__global__ void apart(int* y) { atomicAdd(y + blockIdx.x * 256 + threadIdx.x, 1); }
+__global__ void swap(int* y) { if (threadIdx.x == 0) atomicCAS(y, blockIdx.x, blockIdx.x + 1); }
+int main()
+{
+    const int n = 1 << 22;
+    std::vector<int> values(n);
+    unsigned drawn = 9;
+    for (int& one : values) drawn = drawn * 1664525u + 1013904223u, one = (drawn >> 8) % 97;
+    int *a, *y;
+    float* x;
+    cudaMalloc(&a, n * 4), cudaMalloc(&y, n * 4), cudaMalloc(&x, n * 4);
+    cudaMemset(y, 0, n * 4), cudaMemset(x, 0, n * 4), cudaMemcpy(a, values.data(), n * 4, cudaMemcpyHostToDevice);
+    one_warp<<<8192, 32>>>(x);
+    histogram<<<n / 256, 256>>>(a, y);
+    sum<<<16385, 64>>>(x);
+    apart<<<n / 256, 256>>>(y);
+    swap<<<16385, 64>>>(y);
+    cudaDeviceSynchronize();
+}
+"""
+
+
+def test_atomics_and_blocks_of_a_program_as_a_profiler_measures_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Clocks of an H200 under Nsight Compute stand beside; the histogram's and the sum's are queues in L2."""
+    file = tmp_path / "contended.cu"
+    file.write_text(CONTENDED)
+    (found,) = predicted(capsys, str(file), "--cold")
+    assert found["class"] == "contended atomics"
+    blocks, histogram, total, apart, swap = found["launches"]
+    assert blocks["resident"] == 32  # a template whose arguments are not written out
+    assert histogram["clocks"] == pytest.approx(1_867_349, rel=0.2)
+    assert total["clocks"] == pytest.approx(60_000, rel=0.1)  # 3.48 clocks each, and the launch
+    assert apart["clocks"] < 0.1 * histogram["clocks"] and apart["atomic_clocks"] < 0.1 * apart["clocks"]
+    assert swap["not_modelled"] and not histogram["not_modelled"]

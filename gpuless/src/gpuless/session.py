@@ -100,7 +100,7 @@ class Session:
             self.room = 0
 
     @contextlib.contextmanager
-    def predicted(self, gpu: str, sets: float = math.inf) -> Iterator[list[timing.Played]]:
+    def predicted(self, gpu: str, sets: float = math.inf) -> Iterator[list[timing.SimulatedLaunch]]:
         """Inside, launches are simulated for this GPU and kept in the list; only the blocks that stand for the grid are
         executed, so that results are those of no run. `sets`: of operands, that calls take in turn."""
         before, self._prediction = self._prediction, timing.Recording(gpus.find(gpu), sets, [])

@@ -39,6 +39,9 @@ def count(
     time: Annotated[
         str | None, typer.Option(metavar="GPU", help="Predict the time on this GPU, and what is waited for.")
     ] = None,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Of a program, with --time: each launch as Nsight Compute measures it.")
+    ] = False,
     include: Annotated[list[str] | None, typer.Option("-I", help="A program's folder of headers (repeatable).")] = None,
     define: Annotated[list[str] | None, typer.Option("-D", help="A program's macro, NAME or NAME=VALUE.")] = None,
     grid: options.Grid = None,
@@ -62,6 +65,8 @@ def count(
     · rung count k.cubin --grid 4 --block 256 --args 'x:f32[1024] out:f32[1024] n:i32=1024'
     """
     words = rest or []
+    if cold and not (time and rung.endswith(".cu")):
+        raise RungError("--cold is of a program's predicted times: rung count main.cu --time GPU --cold.")
     if time is not None and time.startswith("-"):  # the next option was taken for the GPU's name
         raise RungError(f"--time needs the name of a GPU before {time}, as in --time h200.")
     launch = cubins.Launch(grid, block, shared, cluster, kernel, args)
@@ -80,7 +85,7 @@ def count(
             if given is not None:
                 raise RungError(f"{name} is of rungs: {rung} is a program.")
         if time:
-            predict_program([rung, *words], include or (), define or (), time, json=json)
+            predict_program([rung, *words], include or (), define or (), time, cold=cold, json=json)
         else:
             of_program([rung, *words], include or (), define or (), lines=lines, goals=goal or (), json=json)
         return
@@ -185,8 +190,9 @@ def _predicted(every: Sequence[tuple[str, Prediction, float | None]], *, json: b
 
 
 def predict_program(
-    words: Sequence[str], include: Sequence[str], define: Sequence[str], gpu: str, *, json: bool = False
-) -> None:
+    words: Sequence[str], include: Sequence[str], define: Sequence[str], gpu: str, *, cold: bool = False,
+    json: bool = False,
+) -> None:  # fmt: skip
     """Predicts the times of a program's launches on a GPU; what they compute is not computed whole."""
     from gpuless import timing
     from gpuless.counts import counting
@@ -199,10 +205,10 @@ def predict_program(
     with running.built(files, executable.Options(tuple(include), tuple(define))) as program:
         counts = program.with_name("counts")
         how = running.Execution(
-            races="no", gpu=of.key, quiet=True, counts=counts, constants=timing.basis(of).constants.row()
+            races="no", gpu=of.key, quiet=True, counts=counts, cold=cold, constants=timing.basis(of).constants.row()
         )
         ended = running.run(program, arguments, how, keep=True)
-        found = Prediction(of.name, counting.played(counts))
+        found = Prediction(of.name, counting.simulated(counts, of, cold=cold))
     told = [str(one.get("text", "")) for one in ended.report.get("findings", [])]
     if not found.launches:
         raise RungError(f"{files[0]}: no launch was predicted{': ' + told[0] if told else ''}.")

@@ -451,7 +451,7 @@ class _Trial:
         sets = timing.sets_of(sum(array.nbytes for array in given.values()))
         with gpuless.current().predicted(gpus.USUAL, sets) as launches:
             run(rung, values, self.dtype, given, gpuless.Settings(seconds=SECONDS))
-        return sum(timing.microseconds(gpus.usual(), played) for played in launches)
+        return sum(timing.microseconds(gpus.usual(), one) for one in launches)
 
     def _missed(self, counted: str) -> Symptom:
         aim = self.exercise.aim or self.exercise.goal

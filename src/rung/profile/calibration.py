@@ -89,7 +89,7 @@ def constants(gpu: gpus.Gpu, probes: Probes) -> dict[str, float | dict[str, floa
     empty = "empty kernel, {} x 256".format
     read("block_interval", lambda p: (p(empty(many)) - p(empty(few))) / (many - few) * 1e-6 * clock)
     read("stored_line", lambda p: p("store, 32 lines, 1 apart") / 32)
-    read("line_of_quarter", lambda p: p("load, 32 lines of each of 1 warps in first cache, 1 apart") / 32)
+    read("line_of_partition", lambda p: p("load, 32 lines of each of 1 warps in first cache, 1 apart") / 32)
     return found
 
 
@@ -120,9 +120,9 @@ def beside(gpu: gpus.Gpu, found: Mapping[str, float | dict[str, float]]) -> Iter
     for name, value in found.items():
         if isinstance(value, dict):
             for unit, one in value.items():
-                yield f"{name}.{unit}", getattr(table, name)[timing.PIPES.index(unit)], one
+                yield f"{name}.{unit}", table.of_unit(name, unit), one
         else:
-            yield name, getattr(table, name), value
+            yield name, table[name], value
 
 
 def _chain(count: int, step: int) -> torch.Tensor:

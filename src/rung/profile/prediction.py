@@ -23,10 +23,10 @@ ERRORS = Path(__file__).with_name("prediction_errors.json")
 
 @dataclass(frozen=True)
 class Prediction:
-    """The launches of a call as they were played."""
+    """The launches of a call as they were simulated."""
 
     gpu: str
-    launches: list[timing.Played]
+    launches: list[timing.SimulatedLaunch]
 
     def __post_init__(self) -> None:
         of = gpus.find(self.gpu)
@@ -40,25 +40,29 @@ class Prediction:
     @property
     def kind(self) -> str:
         """Its class, by the units that its instructions use: each has an error of its own."""
-        if any(played.together for played in self.launches):
+        if any(one.together for one in self.launches):
             return "blocks that wait for blocks"
+        if sum(p.clocks * p.launches for p in self.launches if p.contended) > 0.5 * sum(
+            p.clocks * p.launches for p in self.launches
+        ):
+            return "contended atomics"
         units = {
             row.unit if row.width != "GROUP" else "warp group"
-            for played in self.launches
-            for instruction, stalls in zip(played.program.instructions, played.stalls, strict=True)
+            for one in self.launches
+            for instruction, stalls in zip(one.program.instructions, one.stalls, strict=True)
             if stalls[0] and (row := opcodes.row(instruction.name))
         }
         return "wgmma, TMA" if units & {"warp group", "TMA"} else "mma.sync" if "TENSOR" in units else "plain"
 
     @property
     def code(self) -> str:
-        """The architecture whose code was played."""
+        """The architecture whose code was simulated."""
         return self.launches[0].program.arch.rstrip("af") if self.launches else ""
 
     @property
     def parts(self) -> list[float]:
         """Microseconds of each launch."""
-        return [timing.microseconds(gpus.find(self.gpu), played) for played in self.launches]
+        return [timing.microseconds(gpus.find(self.gpu), one) for one in self.launches]
 
     @property
     def us(self) -> float:

@@ -27,15 +27,31 @@ WORDS = {
     "branch_resolving": "waits for a branch",
 }
 _MOST_LINES = 8
+ATOMIC_RANGE = 2e6  # clocks of the longest queue of atomics that was compared with a measurement
 
 
 def _us(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
+def _caches(found: Prediction) -> str:
+    if all(one.profiled for one in found.launches):
+        return "as Nsight Compute measures, each launch from empty caches"
+    return "with cold caches, launches back to back"
+
+
+def not_modelled(one: timing.SimulatedLaunch) -> str:
+    """What takes time that the prediction lacks."""
+    if one.together:
+        return "blocks wait for each other"
+    if one.contended and one.swaps:
+        return "contended compare-and-swaps, which are tried again"
+    return "an atomic queue beyond what was measured" if one.atomic_clocks > ATOMIC_RANGE else ""
+
+
 def said(found: Prediction, known: Error | None, share: float | None) -> str:
     """The prediction in a sentence, which says that it is one."""
-    text = f"predicted for {found.gpu}, not measured: {_us(found.us)} us with cold caches"
+    text = f"predicted for {found.gpu}, not measured: {_us(found.us)} us {_caches(found)}"
     if share is not None:
         text += f", {share:.0%} of the limit"
     if found.code and found.code != (arch := gpus.find(found.gpu).arch):
@@ -85,28 +101,29 @@ def compared(names: Sequence[str], every: Sequence[Prediction]) -> str:
 
 def launches(found: Prediction) -> Table:
     rows = []
-    for played, us in zip(found.launches, found.parts, strict=True):
-        figures = (_us(us), f"{played.clocks:,.0f}", f"{played.config.blocks:,}", str(played.resident))
-        rows.append((played.program.kernel, str(played.launches), *figures))
-    heads = ("kernel", "launches", "us each", "clocks", "blocks", "at once on a multiprocessor")
-    return Table(heads, rows, heads[1:])
+    for one, us in zip(found.launches, found.parts, strict=True):
+        figures = (_us(us), f"{one.clocks:,.0f}", f"{one.config.blocks:,}", str(one.resident))
+        rows.append((one.program.kernel, str(one.launches), *figures, not_modelled(one)))
+    heads = ("kernel", "launches", "us each", "clocks", "blocks", "at once on an SM", "not modelled")
+    columns = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
+    return Table(heads[:columns], [row[:columns] for row in rows], heads[1:6])
 
 
 def waits(found: Prediction) -> Table:
     """The lines at which warps spend most time, and why."""
     spent: dict[tuple[str, Place], dict[str, float]] = defaultdict(lambda: dict.fromkeys(timing.STALLS, 0.0))
-    for played in found.launches:
-        own = sum(map(sum, played.stalls)) or 1.0
-        for place, stalls in zip(places(played.program), played.stalls, strict=True):
+    for one in found.launches:
+        own = sum(map(sum, one.stalls)) or 1.0
+        for place, stalls in zip(places(one.program), one.stalls, strict=True):
             for name, clocks in zip(timing.STALLS, stalls, strict=True):
-                spent[played.program.kernel, place][name] += clocks / own
+                spent[one.program.kernel, place][name] += clocks / own
     most = sorted(spent, key=lambda at: -sum(spent[at].values()))[:_MOST_LINES]
     rows = []
     for kernel, (_, line) in most:
         of = spent[kernel, (_, line)]
         why = [
             (name, part)
-            for name, part in sorted(of.items(), key=lambda one: -one[1])
+            for name, part in sorted(of.items(), key=lambda pair: -pair[1])
             if name != "selected" and part >= 0.01
         ]
         if not why:
@@ -124,18 +141,19 @@ def as_json(found: Prediction, known: Error | None) -> dict[str, object]:
         "error": known._asdict() if known and found.basis.kind == "compared" else None,
         "launches": [
             {
-                "kernel": played.program.kernel, "us": us, "clocks": played.clocks, "launches": played.launches,
-                "blocks": played.config.blocks, "resident": played.resident,
-                "lines": _lines(played),
+                "kernel": one.program.kernel, "us": us, "clocks": one.clocks, "launches": one.launches,
+                "blocks": one.config.blocks, "resident": one.resident,
+                "atomic_clocks": one.atomic_clocks, "not_modelled": not_modelled(one),
+                "lines": _lines(one),
             }
-            for played, us in zip(found.launches, found.parts, strict=True)
+            for one, us in zip(found.launches, found.parts, strict=True)
         ],
     }  # fmt: skip
 
 
-def _lines(played: timing.Played) -> Sequence[dict[str, object]]:
+def _lines(one: timing.SimulatedLaunch) -> Sequence[dict[str, object]]:
     spent: dict[Place, dict[str, float]] = defaultdict(dict)
-    for place, stalls in zip(places(played.program), played.stalls, strict=True):
+    for place, stalls in zip(places(one.program), one.stalls, strict=True):
         for name, clocks in zip(timing.STALLS, stalls, strict=True):
             if clocks:
                 spent[place][name] = spent[place].get(name, 0.0) + clocks

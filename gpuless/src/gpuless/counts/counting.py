@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuless import machine, timing
 from gpuless.counts import counters
+from gpuless.facts import gpus
 from gpuless.launch import LaunchConfig
 from gpuless.program import device_code
 
@@ -21,7 +22,7 @@ class _Sum:
     launches: int
     tally: dict[int, tuple[int, int]] = field(default_factory=lambda: defaultdict(lambda: (0, 0)))
     requests: list[tuple[list[int], list[int]]] = field(default_factory=list)
-    played: tuple[float, int, bool] = (0.0, 0, False)
+    simulated: tuple[float, int, bool, float, bool] = (0.0, 0, False, 0.0, False)
     stalls: dict[tuple[int, int], float] = field(default_factory=dict)
 
 
@@ -36,20 +37,17 @@ def counted(counts: Path) -> list[counters.Launched]:
     ]
 
 
-def played(counts: Path) -> list[timing.Played]:
-    """What the model of time says of each kernel with each grid."""
-    return [
-        timing.Played(
-            s.program,
-            s.config,
-            *s.played[:2],
-            [[s.stalls.get((n, why), 0.0) for why in _WHYS] for n in range(len(s.program.instructions))],
-            s.played[2],
-            s.launches,
-        )
-        for s in _sums(counts)
-        if s.played[0]
-    ]
+def simulated(counts: Path, gpu: gpus.Gpu, *, cold: bool = False) -> list[timing.SimulatedLaunch]:
+    """What the model of time says of each kernel with each grid; `cold`: with a launch under Nsight Compute."""
+    launch = timing.basis(gpu).constants["profiled_launch"] if cold else 0.0
+    found = []
+    for s in _sums(counts):
+        clocks, resident, together, atomic_clocks, swaps = s.simulated
+        if clocks:
+            stalls = [[s.stalls.get((n, why), 0.0) for why in _WHYS] for n in range(len(s.program.instructions))]
+            facts = (clocks + launch, resident, stalls, together, atomic_clocks, swaps, s.launches, cold)
+            found.append(timing.SimulatedLaunch(s.program, s.config, *facts))
+    return found
 
 
 def _sums(counts: Path) -> list[_Sum]:
@@ -65,8 +63,9 @@ def _sums(counts: Path) -> list[_Sum]:
             name = device_code.expression_of(device_code.demangled(symbol).strip())
             sums.append(_Sum(device_code.program(cubin, symbol, source, name), config, launches))
             continue
-        if kind == "played":
-            sums[-1].played = (float.fromhex(words[0]), int(words[1]), words[2] != "0")
+        if kind == "simulated":
+            facts = (int(words[1]), words[2] != "0", float.fromhex(words[3]), words[4] != "0")
+            sums[-1].simulated = (float.fromhex(words[0]), *facts)
             continue
         if kind == "stall":
             sums[-1].stalls[int(words[0]), int(words[1])] = float.fromhex(words[2])

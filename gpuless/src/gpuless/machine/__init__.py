@@ -95,7 +95,10 @@ class _Launch(ctypes.Structure):
 class Prediction(ctypes.Structure):
     """How long a launch takes, by the model of time."""
 
-    _fields_ = (("clocks", ctypes.c_double), ("resident", ctypes.c_uint), ("together", ctypes.c_uint))
+    _fields_ = (
+        ("clocks", ctypes.c_double), ("atomic_clocks", ctypes.c_double), ("resident", ctypes.c_uint),
+        ("together", ctypes.c_uint), ("swaps", ctypes.c_uint),
+    )  # fmt: skip
 
 
 @functools.cache
@@ -346,7 +349,7 @@ class Region(NamedTuple):
     constant: bool = False  # no kernel ever writes to it
 
 
-class Play(NamedTuple):
+class Model(NamedTuple):
     """What the model of time is given."""
 
     constants: Sequence[float]
@@ -383,7 +386,7 @@ def run(
     options: LaunchOptions,
     regions: Sequence[Region] = (),
     *,
-    play: Play | None = None,
+    model: Model | None = None,
 ) -> tuple[Prediction, list[list[float]]]:
     """Runs the whole grid; the parameters' sizes are those of `of.memory`. With `play`, only what stands for the grid,
     and how long it takes is returned, with clocks of each instruction's warps by the reason why they did not issue."""
@@ -430,11 +433,11 @@ def run(
         chosen = (ctypes.c_uint * len(some))(*some)
         launch.sampled, launch.sampled_count, launch.sampled_only = ctypes.addressof(chosen), len(some), 2
     fault, made = Fault(), Prediction()
-    stalls = (ctypes.c_double * STALLS * len(of.instructions))() if play else None
-    if play:
-        given = (ctypes.c_double * len(play.constants))(*play.constants)
-        model = (given, play.resident, play.shared, play.sets, ctypes.byref(made), stalls)
-        failed = library().rung_machine_predict(of.handle, ctypes.byref(launch), *model, ctypes.byref(fault))
+    stalls = (ctypes.c_double * STALLS * len(of.instructions))() if model else None
+    if model:
+        given = (ctypes.c_double * len(model.constants))(*model.constants)
+        words = (given, model.resident, model.shared, model.sets, ctypes.byref(made), stalls)
+        failed = library().rung_machine_predict(of.handle, ctypes.byref(launch), *words, ctypes.byref(fault))
     else:
         failed = library().rung_machine_run(of.handle, ctypes.byref(launch), ctypes.byref(fault))
     if failed:

@@ -1,6 +1,5 @@
-// Shared memory and the first cache, which have one data path; the share of the second cache and of DRAM that a
-// multiprocessor has when all do the same; the copy engine.
-#include "model.h"
+// Shared memory and L1, which have one data path; the share of L2 and of DRAM that an SM has when all do the same; TMA.
+#include "timing.h"
 
 #include <set>
 #include <unordered_set>
@@ -13,11 +12,11 @@ struct Part  // a region of memory
     uint64_t from, to;                   // sectors
     double readers = 1, writers = 1;     // blocks that read, that write each of its sectors
     bool early = false, by_all = false;  // the first blocks have read all of it; every block reads all of it
-    bool kept = false;                   // an earlier launch has left it in the second cache
+    bool kept = false;                   // an earlier launch has left it in L2
 };
 std::vector<Part> parts;
 std::vector<std::pair<uint64_t, uint64_t>> left,
-    touched_now;  // regions that launches have touched since nothing was in the second cache; by the last
+    touched_now;  // regions that launches have touched since nothing was in L2; by the last
 
 const Part* part_of(uint64_t sector)
 {
@@ -29,9 +28,14 @@ const Part* part_of(uint64_t sector)
 template <class F>
 void each_sector(const Stream& s, F f)
 {
-    for (const Ask& ask : s.events)
-        if (ask.asked == Asked::GLOBAL || ask.asked == Asked::COPY)
-            for (uint32_t i = 0; i < ask.count; i++) f(s.sectors[ask.first + i], ask.store);
+    const auto all = [&](uint64_t first, uint32_t count, bool store) {
+        for (uint32_t i = 0; i < count; i++) f(s.sectors[first + i], store);
+    };
+    for (const auto& [event, _] : s.events)
+        if (const GlobalAccess* const of = std::get_if<GlobalAccess>(&event))
+            all(of->first, of->count, of->use == GlobalAccess::STORE);
+        else if (const BulkCopy* const copy = std::get_if<BulkCopy>(&event))
+            all(copy->first, copy->count, copy->store);
 }
 
 double covered(const std::unordered_set<uint64_t>& a, const std::unordered_set<uint64_t>& b)
@@ -41,10 +45,16 @@ double covered(const std::unordered_set<uint64_t>& a, const std::unordered_set<u
     return a.empty() ? 0 : double(common) / double(a.size());
 }
 
-constexpr double STAYS = 0.6;  // of the second cache, that launches find what earlier ones touched
+constexpr double STAYS = 0.6;  // of L2, that launches find what earlier ones touched
 constexpr size_t WAYS = 4;
 
 }  // namespace
+
+double writers_of(uint64_t sector)
+{
+    const Part* const part = part_of(sector);
+    return part ? part->writers : 1;
+}
 
 void forget_launches() { left.clear(), touched_now.clear(); }
 
@@ -126,7 +136,7 @@ Memories::Memories(const Constants& constants, double used_shared, double active
       lines(sets)
 { memory_free = c.cold_start; }
 
-double Memories::shared(double at, const Ask& ask) { return path(at, ask.passes) + c.shared_latency; }
+double Memories::access(double at, double passes) { return path(at, passes) + c.shared_latency; }
 
 double Memories::from_second(double at, uint64_t sector, uint32_t copy, bool first_wave)
 {
@@ -143,13 +153,13 @@ double Memories::from_second(double at, uint64_t sector, uint32_t copy, bool fir
 }
 
 // `copy`: of a block that stands for others, too, which touch other memory.
-double Memories::load(double at, const Stream& s, const Ask& ask, uint32_t copy, bool first_wave, bool keeps)
+double Memories::load(double at, const Stream& s, const GlobalAccess& of, uint32_t copy, bool first_wave, bool keeps)
 {
-    const double known = path(at, std::max({1.0, ask.passes * c.line, ask.count * 32 / 128.0}));
+    const double known = path(at, std::max({1.0, of.lines * c.line, of.count * 32 / c.path_bytes}));
     double done = known + c.first_cache_latency;
     uint64_t last = ~0ull;
-    for (uint32_t i = 0; i < ask.count; i++) {
-        uint64_t sector = s.sectors[ask.first + i];
+    for (uint32_t i = 0; i < of.count; i++) {
+        uint64_t sector = s.sectors[of.first + i];
         const Part* const part = part_of(sector);
         const uint64_t place = sector | (part && part->by_all ? 0 : uint64_t(copy) << 44), line = place / 4;
         auto& set = lines[(line ^ line >> 9 ^ copy * 0x9e37u) % sets];
@@ -180,35 +190,46 @@ double Memories::load(double at, const Stream& s, const Ask& ask, uint32_t copy,
         }
         found->used = known, found->valid |= uint8_t(1 << (place & 3)), coming[place] = comes;
     }
-    if (ask.again) {  // what all ask one line for, a slice of the second cache gives to one after the other
-        const Part* const part = part_of(s.sectors[ask.first]);
-        double& free = line_free[s.sectors[ask.first] / 4];
-        free = std::max(free, known) + ask.again * std::min(active, part ? part->readers : 1) / c.line_sectors;
+    if (of.again) {  // what all read of one line, a slice of L2 gives to one after the other
+        const Part* const part = part_of(s.sectors[of.first]);
+        double& free = line_free[s.sectors[of.first] / 4];
+        free = std::max(free, known) + of.again * std::min(active, part ? part->readers : 1) / c.line_sectors;
         done = std::max(done, free + c.second_cache_latency);
     }
     return done;
 }
 
-double Memories::store(double at, const Stream& s, const Ask& ask, bool atomic)
+// What leaves the SM; when it has been sent.
+double Memories::send(double at, const Stream& s, uint64_t first, uint32_t sectors, uint32_t lines, double clocks_of_l2)
 {
-    const double sent = path(at, std::max({1.0, ask.passes * c.line, ask.count * 32 / 128.0})),
-                 asked = std::max(store_free, sent);
-    store_free = asked + std::max(ask.passes * c.stored_line, ask.count * 32 / second_rate);
-    path_free = std::max(path_free, store_free - c.stores_wait),
+    const double sent = path(at, std::max({1.0, lines * c.line, sectors * 32 / c.path_bytes})),
+                 begins = std::max(store_free, sent);
+    store_free = begins + std::max({lines * c.stored_line, sectors * 32 / second_rate, clocks_of_l2});
+    path_free = std::max(path_free, store_free - c.stores_wait);
     stored = std::max(stored, store_free + c.second_cache_latency);
-    const Part* const part = ask.count ? part_of(s.sectors[ask.first]) : nullptr;
-    memory_free = std::max(memory_free, sent) + ask.count * 32 / memory_rate / (part ? part->writers : 1);
-    return atomic ? asked + c.second_cache_latency + c.atomic_latency : sent;
+    const Part* const part = sectors ? part_of(s.sectors[first]) : nullptr;
+    memory_free = std::max(memory_free, sent) + sectors * 32 / memory_rate / (part ? part->writers : 1);
+    return sent;
 }
 
-double Memories::bulk(double at, const Stream& s, const Ask& ask, uint32_t copy, bool first_wave)
+double Memories::store(double at, const Stream& s, const GlobalAccess& of, bool has_result)
+{
+    const double before = store_free;
+    if (of.use == GlobalAccess::STORE)
+        return send(at, s, of.first, of.count, of.lines, of.scattered * active / c.scattered_lines);
+    const double clocks = of.count * active / (has_result ? c.atomic_results : c.atomic_sectors);
+    const double sent = send(at, s, of.first, of.count, of.lines, clocks);
+    return std::max(before, sent) + c.second_cache_latency + c.atomic_latency;
+}
+
+double Memories::copy(double at, const Stream& s, const BulkCopy& of, uint32_t copy, bool first_wave)
 {
     double begins = std::max(engine_free, at), done = begins + c.copy_latency;
-    engine_free = begins + std::max(c.copy_interval, ask.amount / c.port_bytes / 2);
-    if (ask.store) return done = std::max(done, store(begins, s, ask, false));
-    for (uint32_t i = 0; i < ask.count; i++)
-        done = std::max(done, from_second(begins, s.sectors[ask.first + i], copy, first_wave) + c.copy_latency);
-    path_free = std::max(path_free, begins) + ask.amount / 128.0;
+    engine_free = begins + std::max(c.copy_interval, of.bytes / c.port_bytes / 2);
+    if (of.store) return std::max(done, send(begins, s, of.first, of.count, 0, 0));
+    for (uint32_t i = 0; i < of.count; i++)
+        done = std::max(done, from_second(begins, s.sectors[of.first + i], copy, first_wave) + c.copy_latency);
+    path_free = std::max(path_free, begins) + of.bytes / c.path_bytes;
     return done;
 }
 

@@ -508,19 +508,27 @@ Turn run_warp(Warp& w)
         Split& s = w.split();
         if (s.kept) resume(w, s);
         if (s.pc >= program.ops.size()) fail(w, RUNG_BOUNDS, "the kernel's code ends without EXIT");
-        const Op& op = program.ops[s.pc];
-        const uint32_t guard = w.p[op.guard], lanes = s.lanes & (op.guard_inverted ? ~guard : guard);
-        executing = &op, executing_warp = &w;
-        s.pc++, w.clock++;
-        if (w.recorded) record(w, op, lanes);
-        if (lanes) op.run(w, op, op.uniform ? ALL : lanes);
+        const Op* next = &program.ops[s.pc];
+        uint32_t lanes;
+        for (;;) {  // behind what only computes these lanes have the next instruction, too
+            const Op& op = *next;
+            const uint32_t guard = w.p[op.guard];
+            lanes = s.lanes & (op.guard_inverted ? ~guard : guard);
+            executing = &op, executing_warp = &w;
+            s.pc++, w.clock++;
+            if (w.recorded) record(w, op, lanes);
+            if (lanes) op.run(w, op, op.uniform ? ALL : lanes);
+            if (!op.computes || s.pc >= program.ops.size() || w.clock - began >= most) break;
+            program.tally[op.number].count(lanes);
+            next = &program.ops[s.pc];
+        }
+        const Op& op = *next;
         if (w.gives_way) {
             w.split().pc--;
             if (w.recorded) forget_last(w);
             break;
         }
-        Tally& tally = program.tally[op.number];
-        tally.executed++, tally.lanes += unsigned(__builtin_popcount(lanes));
+        program.tally[op.number].count(lanes);
         if (w.pauses) break;
         if (launch.interleaved && op.meets && draw() % 2) most = w.clock - began;
     }
@@ -535,7 +543,7 @@ struct Unit  // the blocks of a cluster, which run together
 };
 
 std::vector<std::unique_ptr<Warp>> spare;
-std::vector<std::vector<Cell>> spare_cells;
+std::vector<std::vector<CellRow>> spare_cells;
 std::vector<uint32_t> pattern;  // what memory holds that nothing has written
 // NaN in every format, or huge values of either sign, by which their readers are known; negative zero; random bits.
 void make_pattern(size_t bytes)

@@ -321,7 +321,13 @@ Program* decoded(const char* text)
     for (Op& op : program->ops) {
         op.memory = &program->memory[op.number];
         if (op.opcode) op.products = clocks_of_products(op);
-        for (Operand* o : {&op.s[0], &op.s[1], &op.s[2], &op.s[3], &op.s[4]}) widen(*program, *o);
+        op.plain = true;
+        for (Operand* o : {&op.s[0], &op.s[1], &op.s[2], &op.s[3], &op.s[4]}) {
+            widen(*program, *o);
+            op.plain &= o->kind == Kind::None ||
+                        ((o->kind == Kind::Register || o->lanes) && !o->negative && !o->absolute && !o->inverted);
+        }
+        op.computes = op.opcode && op.opcode->computes;
         if (!op.every.empty() && op.every.back().kind == Kind::Number) {
             const auto target = program->at.find(op.every.back().value);
             if (target != program->at.end()) op.target = target->second;

@@ -1,5 +1,5 @@
 #include "entry.h"
-#include "model.h"
+#include "timing.h"
 
 #include "machine.h"
 
@@ -199,12 +199,13 @@ EXPORTED int rung_machine_predict(void* program, const rung_machine_launch* l, c
         else
             return 1;
     }
-    const Played played = play(*static_cast<Program*>(program), c, blocks, resident, cluster, shared_bytes, sets);
-    *made = {played.clocks, resident, !one.sampled_only};
-    for (const auto& of : played.stalls) std::copy(of.begin(), of.end(), *stalls++);
-    if (played.clocks >= 0) return 0;
+    const Simulated found = simulate(*static_cast<Program*>(program), c, blocks, resident, cluster, shared_bytes, sets);
+    *made = {found.clocks, found.atomics.clocks, resident, !one.sampled_only, found.atomics.swaps};
+    for (const auto& of : found.stalls) std::copy(of.begin(), of.end(), *stalls++);
+    if (found.clocks >= 0) return 0;
     *fault = Fault(RUNG_UNSUPPORTED);
-    snprintf(fault->text, sizeof fault->text, "its blocks wait for each other: the model of time does not play that");
+    snprintf(fault->text, sizeof fault->text,
+             "its blocks wait for each other: the model of time does not simulate that");
     return 1;
 }
 

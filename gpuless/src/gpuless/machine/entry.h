@@ -61,18 +61,20 @@ void rung_machine_tally(void* program, uint64_t (*rows)[2]);
 // Total in their order; `samples` are the worst requests: lanes, bytes of each, place within a line, how bad it is,
 // distances from the first lane. Returns how many there are.
 uint32_t rung_machine_memory(void* program, uint64_t (*rows)[12], int64_t (*samples)[36], uint32_t room);
-// Runs the blocks that stand for the grid, or all if those wait for others, and plays them on a multiprocessor
-// (model.h), called with so many sets of operands in turn: its clocks for its share of the grid, and of each
+// Runs the blocks that stand for the grid, or all if those wait for others, and simulates them on an SM
+// (timing.h), called with so many sets of operands in turn: its clocks for its share of the grid, and of each
 // instruction clocks of warps by the reason why they did not issue. 0, or 1 with what went wrong.
 struct rung_machine_prediction
 {
     double clocks;
+    double atomic_clocks;         // of the memory that is busiest with atomics
     uint32_t resident, together;  // blocks at once; blocks wait for each other, and how long is not modelled
+    uint32_t swaps;  // that memory takes compare-and-swaps, which are tried again, and how often is not modelled
 };
 int rung_machine_predict(void* program, const struct rung_machine_launch* launch, const double* constants,
                          uint32_t resident, double shared_bytes, double sets, struct rung_machine_prediction* made,
                          double (*stalls)[12], struct rung_machine_fault* fault);
-// The second cache holds nothing: for the prediction of the launches that follow.
+// L2 holds nothing: for the prediction of the launches that follow.
 void rung_machine_cold();
 // The first block's events: kind, warp, bytes or products, number of the copy.
 uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room);

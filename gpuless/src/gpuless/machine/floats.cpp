@@ -153,8 +153,19 @@ void arithmetic(Warp& w, const Op& op, uint32_t lanes, F f)
     map(d, lanes, [&](unsigned l) { return made[l]; });
 }
 
+const float* floats_of(const Warp& w, const Operand& o)  // of a plain instruction
+{ return reinterpret_cast<const float*>(o.kind == Kind::Register ? w.r[o.index] : o.lanes); }
+
 void ffma(Warp& w, const Op& op, uint32_t lanes)
 {
+    if (op.plain && op.flags & SIMPLE && lanes == ALL) {
+        const float *const a = floats_of(w, op.s[0]), *const b = floats_of(w, op.s[1]),
+                           *const c = floats_of(w, op.s[2]);
+        uint32_t* const d = w.target(op.out);
+#pragma GCC ivdep
+        for (unsigned l = 0; l < WARP; l++) d[l] = canonical(__builtin_fmaf(a[l], b[l], c[l]));
+        return;
+    }
     const Source a(w, op.s[0]), b(w, op.s[1]), c(w, op.s[2]);
     if (op.flags & FLUSHES)
         arithmetic(w, op, lanes,

@@ -66,6 +66,7 @@ struct Cost
     uint32_t lanes, bytes, phase;  // mask; per lane; of the first address within a line, or within a bank
     uint32_t unique_bytes, sectors, lines, ideal_sectors, wavefronts, ideal_wavefronts;
     bool shared;
+    int32_t apart_all;    // bytes from lane to lane, of all lanes; -1: not known
     int64_t apart[WARP];  // from the first lane's address
 };
 
@@ -120,12 +121,14 @@ struct Op
     uint32_t flags = 0;    // the handler's own
     uint32_t target = 0;   // the index of the instruction that a branch goes to
     uint32_t number = 0;   // its own index
-    uint32_t control = 0;  // bits 105 to 125: what the compiler says about its issue (model.h)
+    uint32_t control = 0;  // bits 105 to 125: what the compiler says about its issue (timing.h)
     mutable Memory* memory = nullptr;
     uint16_t products =
         0;  // clocks of a quarter's tensor cores: of a group's product; of a warp's, four for 32 bytes of depth
-    bool copies = false;  // cp.async
-    bool meets = false;   // an atomic, or a fence: where blocks take turns, another may run right after it
+    bool copies = false;    // cp.async
+    bool plain = false;     // its sources are registers and numbers as they are: none is negated, or of an indexed bank
+    bool computes = false;  // it touches registers and predicates alone, so that its warp goes on
+    bool meets = false;     // an atomic, or a fence: where blocks take turns, another may run right after it
 
     __attribute__((always_inline)) bool has(Name wanted) const
     {
@@ -138,7 +141,10 @@ struct Op
 };
 
 struct Tally
-{ uint64_t executed, lanes; };  // by warps; by lanes whose predicate holds
+{
+    uint64_t executed, lanes;  // by warps; by lanes whose predicate holds
+    void count(uint32_t mask) { executed++, lanes += unsigned(__builtin_popcount(mask)); }
+};
 
 struct Program
 {
@@ -193,7 +199,7 @@ struct Warp
     std::unique_ptr<Order> order;
     uint32_t registers = 0;      // of each thread, as setmaxnreg leaves them
     bool timed_out = false;      // a wait of a limited time has ended once without what it waited for
-    Stream* recorded = nullptr;  // model.h: what it executes, for the model of time
+    Stream* recorded = nullptr;  // timing.h: what it executes, for the model of time
 
     uint32_t converging(unsigned barrier, unsigned lane) const { return masks[converge[barrier][lane]].lanes; }
     Split& split() { return splits[now]; }
@@ -237,11 +243,11 @@ struct Block
     NamedBarrier barriers[16];
     std::vector<Block*>* cluster;
     unsigned cluster_arrived = 0, reduced = 0;
-    uint64_t number;          // in the grid
-    uint32_t unit;            // its cluster's number
-    unsigned agents = 0;      // of a cluster's first block: byte barriers that have been made in the cluster
-    std::vector<Cell> cells;  // of shared memory, for races.cpp
-    Clock cluster_clock;      // of a cluster's first block: what arrivals at the cluster's barrier release
+    uint64_t number;             // in the grid
+    uint32_t unit;               // its cluster's number
+    unsigned agents = 0;         // of a cluster's first block: byte barriers that have been made in the cluster
+    std::vector<CellRow> cells;  // of shared memory, for races.cpp
+    Clock cluster_clock;         // of a cluster's first block: what arrivals at the cluster's barrier release
     bool cluster_met = false;
     // By the index of their warp: the last accesses of other blocks to its shared memory.
     std::unordered_map<uint16_t, Access> visits;
@@ -357,14 +363,18 @@ void record_again(const Warp& warp, uint32_t sectors);  // of the request that w
 void record_copy(const Warp& warp, const Op& op, const std::vector<Piece>& pieces, uint32_t barrier, bool signals,
                  uint32_t mask);
 void record_barrier(const Warp& warp, uint32_t number, uint32_t count, bool arrives_only);
-// Of a barrier of bytes; `at`: its place, the rank of the cluster's block from bit 24.
+// Of an mbarrier; `at`: its place, the rank of the cluster's block from bit 24.
 enum class Bytes : uint8_t { BEGINS, ARRIVES, EXPECTS, COMPLETES, WAITED };
 void record_bytes(const Warp& warp, Bytes what, uint32_t at, uint32_t amount);
 void record_group(const Warp& warp, bool waits, Agent agent, uint32_t left = 0);
 
 // ---- the instructions' handlers, by opcode -------------------------------------------------------------------------
 
-enum class Pipe : uint8_t { NONE, ALU, FMA, FMA_HEAVY, XU, FP64, TENSOR, LSU, TMA, ADU, CBU };
+enum class Pipe : uint8_t {
+#define PIPE(name, latency, source) name,
+#include "timing.def"
+};
+constexpr unsigned PIPES = unsigned(Pipe::CBU) + 1;
 enum class Width : uint8_t { WORD, PAIR, PAIR_UNLESS_32, DOUBLE, DATA, PREDICATES, COUNTED, MATRICES, GROUP };
 
 struct Opcode  // a row of opcodes.h
@@ -380,6 +390,7 @@ struct Opcode  // a row of opcodes.h
     Way way;
     Space space;
     Direction direction;
+    bool computes = false;  // with registers and predicates alone
 };
 using Table = std::unordered_map<std::string, Opcode>;
 void add_integers(Table& table);

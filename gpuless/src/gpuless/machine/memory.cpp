@@ -230,6 +230,15 @@ void trace(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsi
 
 }  // namespace
 
+static void add_to(Total& total, const Cost& cost)
+{
+    const unsigned lanes = unsigned(__builtin_popcount(cost.lanes));
+    total.requests++, total.lanes += lanes, total.bytes += lanes * cost.bytes;
+    total.unique_bytes += cost.unique_bytes, total.sectors += cost.sectors, total.lines += cost.lines;
+    total.ideal_sectors += cost.ideal_sectors, total.wavefronts += cost.wavefronts,
+        total.ideal_wavefronts += cost.ideal_wavefronts;
+}
+
 // Requests of one instruction mostly have the same pattern, which is then not counted anew.
 const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool shared)
 {
@@ -249,7 +258,7 @@ const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uin
         known = !different;
     }
     if (!known) {
-        last = {lanes, bytes, phase, 0, 0, 0, 0, 0, 0, shared, {}};
+        last = {lanes, bytes, phase, 0, 0, 0, 0, 0, 0, shared, -1, {}};
         each(lanes, [&](unsigned l) { last.apart[l] = int64_t(at[l] - at[first]); });
         if (shared)
             cost_of_banks(at, last);
@@ -258,12 +267,7 @@ const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uin
         if (!memory.worst.lanes || badness(last) > badness(memory.worst)) memory.worst = last;
     }
     if (w.recorded) record_request(w, op, lanes, at, last);
-    const unsigned active = unsigned(__builtin_popcount(lanes));
-    Total& total = memory.total[shared];
-    total.requests++, total.lanes += active, total.bytes += active * bytes;
-    total.unique_bytes += last.unique_bytes, total.sectors += last.sectors, total.lines += last.lines;
-    total.ideal_sectors += last.ideal_sectors, total.wavefronts += last.wavefronts,
-        total.ideal_wavefronts += last.ideal_wavefronts;
+    add_to(memory.total[shared], last);
     return last;
 }
 
@@ -279,6 +283,23 @@ void count_copy(const Warp& w, const Op& op, const std::vector<Piece>& pieces)
         total.sectors += (piece.at + piece.bytes - 1) / SECTOR - piece.at / SECTOR + 1;
         total.ideal_sectors += (piece.bytes + SECTOR - 1) / SECTOR;
     }
+}
+
+// Of all lanes, each `apart` bytes behind the one before it.
+static void count_span(const Warp& w, const Op& op, uint64_t first, unsigned apart, bool shared)
+{
+    if (launch.uncounted) return;
+    const uint32_t phase = uint32_t(first % (shared ? 4 : LINE));
+    Memory& memory = *op.memory;
+    if (!memory.last.empty()) {
+        const Cost& last = memory.last[phase / 4];
+        if (last.apart_all == int32_t(apart) && last.bytes == op.bytes && last.phase == phase && last.shared == shared)
+            return add_to(memory.total[shared], last);
+    }
+    uint64_t at[WARP];
+    for (unsigned l = 0; l < WARP; l++) at[l] = first + uint64_t(l) * apart;
+    count_request(w, op, ALL, at, op.bytes, shared);
+    memory.last[phase / 4].apart_all = int32_t(apart);
 }
 
 // In another block's shared memory: it takes that block's data path, and no counter of this one shows its passes.
@@ -461,6 +482,53 @@ bool prepare_memory(Op& op)
     return op.sources && op.s[0].kind == Kind::Memory;
 }
 
+struct Span
+{
+    uint8_t* at;     // of the first lane; null: each lane is to be looked at
+    unsigned apart;  // bytes from lane to lane
+};
+
+// The commonest accesses: all lanes, plain, each behind the one before it or all at one place, in memory that they may
+// touch. They are counted and looked at as a whole.
+Span whole_warp(Warp& w, const Op& op, uint32_t lanes, bool write, const uint32_t* data = nullptr, unsigned step = 0)
+{
+    const Operand& o = op.s[0];
+    constexpr Span none = {nullptr, 0};
+    if (lanes != ALL || op.flags & (STRONG | ALWAYS_STRONG | VERIFIED) || o.scale != 1 || w.recorded || trace_room ||
+        launch.followed)
+        return none;
+    const uint32_t* const low = w.r[o.base];
+    uint32_t differ = 0, leave = 0;
+    for (unsigned l = 0; l < WARP; l++) {
+        const uint32_t from_first = low[l] - low[0];
+        differ |= from_first, leave |= from_first ^ l * op.bytes;
+    }
+    const unsigned apart = differ ? op.bytes : 0, bytes = (WARP - 1) * apart + op.bytes;
+    if ((differ && leave) || (write && !differ)) return none;
+    if (o.wide && o.base != ZERO) {
+        const uint32_t* const high = w.r[o.base + 1];
+        uint32_t other = uint32_t(uint64_t(low[0]) + bytes > ~0u);
+        for (unsigned l = 0; l < WARP; l++) other |= high[l] ^ high[0];
+        if (other) return none;
+    }
+    const uint64_t first = address(w, o, 0);
+    if (first & (op.bytes - 1)) return none;
+    if ((op.flags & SPACE) == SHARED) {
+        Block& block = *w.block;
+        const uint64_t offset = first - (uint64_t(block.in_cluster) << 24);
+        if (offset < launch.reserved_shared || offset + bytes > block.shared.size()) return none;
+        if (launch.races) look_at_span(w, op, offset, apart, &block, write, data, step);
+        count_span(w, op, offset - launch.reserved_shared, apart, true);
+        return {block.shared.data() + offset, apart};
+    }
+    if ((op.flags & SPACE) != GENERIC || (first + bytes) >> 48) return none;
+    const Region& region = region_of(first);
+    if (first + bytes > region.to || (write && region.flags & INPUT_REGION)) return none;
+    if (launch.races) look_at_span(w, op, first, apart, nullptr, write, data, step);
+    count_span(w, op, first, apart, false);
+    return {reinterpret_cast<uint8_t*>(first), apart};
+}
+
 // All lanes beside each other: one copy in place of 32.
 bool contiguous(uint8_t* const* where, uint32_t lanes, unsigned bytes)
 {
@@ -522,9 +590,45 @@ bool may_be_unwritten(uint32_t word)
     return upper == NOT_A_NUMBER || upper == launch.poisoned_with;
 }
 
+template <unsigned WORDS>
+void load_words(uint32_t* d, const Span& from)
+{
+    uint32_t v[WARP * WORDS];
+    if (!from.apart) {
+        memcpy(v, from.at, 4 * WORDS);
+        for (unsigned i = 0; i < WORDS; i++) std::fill(d + i * WARP, d + (i + 1) * WARP, v[i]);
+    } else if (WORDS == 1) {
+        memcpy(d, from.at, sizeof(Row));
+    } else {
+        memcpy(v, from.at, sizeof v);
+        for (unsigned i = 0; i < WORDS; i++)
+            for (unsigned l = 0; l < WARP; l++) d[i * WARP + l] = v[l * WORDS + i];
+    }
+}
+
+void load_span(Warp& w, const Op& op, const Span& from, uint32_t* d)
+{
+    if (op.bytes == 4)
+        load_words<1>(d, from);
+    else if (op.bytes == 8)
+        load_words<2>(d, from);
+    else
+        load_words<4>(d, from);
+    const uint32_t poison = launch.poisoned_with;
+    uint32_t any = 0;
+    for (unsigned l = 0; l < WARP; l++)
+        any |= uint32_t((d[l] & 0xffff0000u) == NOT_A_NUMBER) | uint32_t((d[l] & 0xffff0000u) == poison);
+    if (!any) return;
+    uint8_t* where[WARP];
+    for (unsigned l = 0; l < WARP; l++) where[l] = from.at + l * from.apart;
+    look_for_unwritten(w, op, rung_machine::where([&](unsigned l) { return may_be_unwritten(d[l]); }), where, op.bytes);
+}
+
 void load(Warp& w, const Op& op, uint32_t lanes)
 {
     uint8_t* where[WARP];
+    if (op.bytes >= 4 && w.target(op.out) != w.r[SINK])
+        if (const Span from = whole_warp(w, op, lanes, false); from.at) return load_span(w, op, from, w.target(op.out));
     located(w, op, op.s[0], lanes, where, false);
     if (op.flags & STRONG) look_for_polling(w, op, where[__builtin_ctz(lanes)]);
     uint32_t* const d = w.target(op.out);
@@ -567,14 +671,24 @@ void store(Warp& w, const Op& op, uint32_t lanes)
     Row scratch;
     const uint32_t* const a = w.row(from, scratch);
     launch.changes++;
-    located(w, op, op.s[0], lanes, where, true, a, from.kind == Kind::Register && from.index != ZERO ? WARP : 0);
+    const unsigned step = from.kind == Kind::Register && from.index != ZERO ? WARP : 0;
+    if (op.bytes >= 4)
+        if (const Span to = whole_warp(w, op, lanes, true, a, step); to.at) {
+            const unsigned words = op.bytes / 4;
+            uint32_t v[WARP * 4];
+            for (unsigned i = 0; i < words; i++)
+                for (unsigned l = 0; l < WARP; l++) v[l * words + i] = a[i * step + l];
+            memcpy(to.at, words == 1 ? a : v, sizeof(Row) * words);
+            return;
+        }
+    located(w, op, op.s[0], lanes, where, true, a, step);
     if (op.bytes == 4) {
         if (contiguous(where, lanes, 4))
             memcpy(where[0], a, sizeof(Row));
         else
             each(lanes, [&](unsigned l) { memcpy(where[l], &a[l], 4); });
     } else if (op.bytes > 4) {
-        const unsigned words = op.bytes / 4, step = from.index == ZERO || from.kind != Kind::Register ? 0 : WARP;
+        const unsigned words = op.bytes / 4;
         each(lanes, [&](unsigned l) {
             uint32_t v[4];
             for (unsigned i = 0; i < words; i++) v[i] = a[i * step + l];

@@ -17,14 +17,9 @@
 namespace rung_machine {
 namespace {
 
-constexpr size_t MOST_PAGES = 1 << 16, MOST_READERS = 256, PAGE_CELLS = 256;
+constexpr size_t MOST_READERS = 256;
+constexpr unsigned WHOLE_ROW = WARP;  // in place of a lane: the cell of a row is looked at
 
-struct Page
-{ Cell cells[PAGE_CELLS]; };
-std::unordered_map<uint64_t, std::unique_ptr<Page>> pages;
-std::vector<std::unique_ptr<Page>> spare_pages;
-uint64_t last_number = ~0ull;
-Page* last_page;
 std::vector<std::vector<Access>> crowds(1);
 
 // With tiles: by which instructions the threads of the present unit have loaded a word.
@@ -80,6 +75,12 @@ bool reaches(const Who& who, unsigned lane, const Access& was, Reach what)
 bool ordered(const Who& who, unsigned lane, const Access& was, bool shared, Reach what = Reach::All)
 {
     const Order& o = who.order;
+    if (lane == WHOLE_ROW) {  // look_at_row has seen to what the warp itself has accessed
+        Access whole = was;
+        whole.lanes = lanes_of_layout(was.lanes);
+        return (was.unit == who.unit && was.index == o.index) ||
+               !(whole.lanes & ~reached(o.known, who.unit, whole, what));
+    }
     if (was.unit == who.unit && was.index == o.index &&
         (was.clock <= o.met || was.lanes == 1u << lane || (launch.tiles && shared)))
         return true;
@@ -190,25 +191,6 @@ void race(const Who& who, unsigned lane, uint64_t at, Block* shared, bool write,
     throw fault;
 }
 
-Cell* page_cells(uint64_t word)
-{
-    const uint64_t number = word / PAGE_CELLS;
-    if (number == last_number) return last_page->cells;
-    auto found = pages.find(number);
-    if (found == pages.end()) {
-        if (pages.size() >= MOST_PAGES) return nullptr;
-        std::unique_ptr<Page> made;
-        if (spare_pages.empty())
-            made.reset(new Page());
-        else
-            made = std::move(spare_pages.back()), spare_pages.pop_back(),
-            memset(static_cast<void*>(made.get()), 0, sizeof(Page));
-        found = pages.emplace(number, std::move(made)).first;
-    }
-    last_number = number, last_page = found->second.get();
-    return last_page->cells;
-}
-
 void test_reads(const Who& who, unsigned lane, const Cell& cell, uint64_t at, Block* shared, unsigned mask,
                 unsigned strong)
 {
@@ -247,22 +229,27 @@ bool together(Access& was, const Access& mine)
     return true;
 }
 
-void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine, bool shared)
+// Whether the lanes of a read are among those of the one before it; the layout of a row must be the same.
+bool covers(unsigned lane, const Access& was, const Access& mine)
+{ return lane == WHOLE_ROW ? was.lanes == mine.lanes : !(mine.lanes & ~was.lanes); }
+
+// Whether the cell could hold it: that of a row has no crowd.
+bool remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine, bool shared)
 {
     Access& first = cell.read;
     if (!first.clock) {
         first = mine;
-        return;
+        return true;
     }
-    const bool within = !cell.others || !(mine.lanes & ~first.lanes);  // the others' lanes are the first one's
-    if (within && together(first, mine)) return;
+    const bool within = !cell.others || covers(lane, first, mine);  // the others' lanes are the first one's
+    if (within && together(first, mine)) return true;
     Access& apart = cell.apart;
     if (!(first.mask & mine.mask) && first.unit == mine.unit &&
         (!apart.clock || (apart.unit == mine.unit && apart.mask == mine.mask))) {
-        if (apart.clock && together(apart, mine)) return;
+        if (apart.clock && together(apart, mine)) return true;
         if (!apart.clock || stands_for(who, lane, mine, apart, shared)) {  // of another number in this word
             apart = mine;
-            return;
+            return true;
         }
     }
     if (first.unit != mine.unit && !launch.program->orders_blocks) {
@@ -270,7 +257,7 @@ void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
             cell.apart = mine;
         else
             together(cell.apart, mine);
-        return;
+        return true;
     }
     const bool alone = !cell.others && !cell.crowd;
     const unsigned per = warps_of(*who.w.block), all = all_warps(*who.w.block);
@@ -286,27 +273,29 @@ void remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
         }
         if (!cell.others) {
             first = mine;
-            return;
+            return true;
         }
     }
     const bool beside = first.unit == mine.unit && mine.index < all && first.index < all &&
                         first.index / per == mine.index / per && first.clock == mine.clock &&
-                        first.strong == mine.strong && first.mask == mine.mask && !(mine.lanes & ~first.lanes);
+                        first.strong == mine.strong && first.mask == mine.mask && covers(lane, first, mine);
     if (beside) {
         cell.others |= 1u << mine.index % per;
-        return;
+        return true;
     }
+    if (lane == WHOLE_ROW) return false;
     if (!cell.crowd) cell.crowd = uint32_t(crowds.size()), crowds.emplace_back();
     std::vector<Access>& crowd = crowds[cell.crowd];
     for (Access& read : crowd)
         if (stands_for(who, lane, mine, read, shared)) {
             read = mine;
-            return;
+            return true;
         }
     if (crowd.size() < MOST_READERS)
         crowd.push_back(mine);
     else
         crowd.back() = mine;
+    return true;
 }
 
 // `same`: whether the lane that wrote it before, by the same instruction, wrote the same value; another warp's for
@@ -315,8 +304,6 @@ template <class F>
 inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block* shared, unsigned mask, bool write,
                   unsigned strong, F same)
 {
-    if (shared && cell.write.unit != who.unit) cell.write.clock = 0;  // of a block that had this memory before
-    if (shared && cell.read.unit != who.unit) cell.read.clock = cell.apart.clock = 0, cell.others = 0, cell.crowd = 0;
     if (launch.tiles && !shared && !write && !who.agent) note_load(who, lane, at / 4);
     Access last = cell.write;
     if (last.mask & mask) {
@@ -343,7 +330,10 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
                  last.unit == who.unit && !reaches(who, lane, last, Reach::Proxied))
             race(who, lane, at, shared, write, last, true, "with no fence.proxy.async between");
     }
-    if (!write) return remember_read(who, lane, cell, mine, shared);
+    if (!write) {
+        remember_read(who, lane, cell, mine, shared);
+        return;
+    }
     test_reads(who, lane, cell, at, shared, mask, strong);
     if (last.clock == mine.clock && last.index == mine.index && last.unit == mine.unit && last.strong == mine.strong)
         cell.write.mask |= uint8_t(mask), cell.write.lanes = mine.lanes, cell.write.instruction = mine.instruction;
@@ -359,22 +349,15 @@ template <class F>
 void touch_span(const Who& who, unsigned lane, uint64_t first, unsigned bytes, Block* shared, bool write,
                 unsigned strong, F same)
 {
-    Cell* const cells = shared ? shared->cells.data() : nullptr;
     for (uint64_t at = first, end = first + bytes; at < end;) {
         const uint64_t next = std::min(at / 4 * 4 + 4, end);
         const unsigned mask = ((1u << (next - at)) - 1) << at % 4;
-        Cell* const here = shared ? cells : page_cells(at / 4);
-        if (!here) return;
+        Cell* const cell = cell_of(shared, who.unit, at / 4);
+        if (!cell) return;
         const unsigned word = unsigned(at / 4 - first / 4);
-        touch(who, lane, here[shared ? at / 4 : at / 4 % PAGE_CELLS], at, shared, mask, write, strong,
-              [&](unsigned other) { return same(other, word); });
+        touch(who, lane, *cell, at, shared, mask, write, strong, [&](unsigned other) { return same(other, word); });
         at = next;
     }
-}
-
-void need_cells(Block* shared)
-{
-    if (shared && shared->cells.empty()) shared->cells.resize(shared->shared.size() / 4 + 1);
 }
 
 uint32_t words_of(uint64_t at, unsigned bytes) { return (bytes < 4 ? 1u : (1u << bytes / 4) - 1) << at / 4 % 32; }
@@ -417,15 +400,30 @@ void stay_behind(Warp& w, const Op& op, unsigned lane, uint64_t at, unsigned byt
 void begin_races()
 {
     told.clear();
-    for (auto& [_, page] : pages)
-        if (spare_pages.size() < MOST_PAGES / 4) spare_pages.push_back(std::move(page));
-    pages.clear(), forget_releases(), crowds.resize(1), loads.clear();
-    last_number = ~0ull;
+    forget_global_cells(), forget_releases(), crowds.resize(1), loads.clear();
     if (!launch.dependent || !lets_start_early) ahead.clear();
     if (launch.dependent)
         for (const auto& [line, how] : present) ahead[line].read |= how.read, ahead[line].written |= how.written;
     present.clear(), present_words = nullptr;
     unknown_ahead = launch.ahead, lets_start_early = false;
+}
+
+// A plain or strong read of a whole word, by several lanes at once: mostly of what nothing has written, or another warp
+// before a barrier. Whether that was all; if not, nothing has changed.
+static inline bool read_word(const Who& who, unsigned lane, Cell& cell, const Access& mine, bool shared)
+{
+    const Access& was = cell.write;
+    if (was.clock &&
+        (was.unit != who.unit || (was.index == who.index ? was.clock > who.order.met : !knows(who.order.known, was))))
+        return false;
+    const Access &first = cell.read, &apart = cell.apart;
+    if (!first.clock)
+        cell.read = mine;
+    else if (!launch.program->orders_blocks && first.unit != who.unit && apart.clock && apart.unit != who.unit)
+        return true;  // two other blocks are enough
+    else if ((cell.others && !covers(lane, first, mine)) || !together(cell.read, mine))
+        remember_read(who, lane, cell, mine, shared);
+    return true;
 }
 
 void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, Block* shared, bool write,
@@ -434,39 +432,20 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
     if (!shared && launch.followed) each(lanes, [&](unsigned l) { note_touched(at[l], bytes, write, strong); });
     if (!launch.races) return;
     Order& o = order_of(w);
-    need_cells(shared);
     const Who who = {w, op, o, w.block->unit, o.count, o.index, false, false};
     if (!write && bytes % 4 == 0 && !launch.tiles &&
         (shared || !(launch.dependent || launch.inputs || op.flags & READ_ONLY_CACHE))) {
-        // Mostly of what nothing has written, or another warp before a barrier.
         Access mine = {who.clock, who.unit, op.number, 0, who.index, 15, uint8_t(strong)};
         uint32_t left = 0;
-        const bool ordered_blocks = launch.program->orders_blocks;
-        const auto read = [&](unsigned l, uint64_t word) {  // whether that was all
-            Cell* const page = shared ? shared->cells.data() : page_cells(word);
-            if (!page) return true;
-            Cell& cell = page[shared ? word : word % PAGE_CELLS];
-            if (shared && cell.write.unit != who.unit) cell.write.clock = 0;  // of a block that had this memory before
-            if (shared && cell.read.unit != who.unit)
-                cell.read.clock = cell.apart.clock = 0, cell.others = 0, cell.crowd = 0;
-            const Access& was = cell.write;
-            if (was.clock && (was.unit != who.unit || was.index == o.index || !knows(o.known, was))) return false;
-            const Access &first = cell.read, &apart = cell.apart;
-            if (!first.clock)
-                cell.read = mine;
-            else if (!ordered_blocks && first.unit != who.unit && apart.clock && apart.unit != who.unit)
-                return true;  // two other blocks are enough
-            else if ((cell.others && mine.lanes & ~first.lanes) || !together(cell.read, mine))
-                remember_read(who, l, cell, mine, shared);
-            return true;
-        };
         for (uint32_t rest = lanes; rest;) {
             const unsigned l = unsigned(__builtin_ctz(rest));
             mine.lanes = 0;
             do mine.lanes |= rest & -rest, rest &= rest - 1;
             while (rest && at[__builtin_ctz(rest)] == at[l]);
-            for (unsigned i = 0; i < bytes / 4; i++)
-                if (!read(l, at[l] / 4 + i)) left |= mine.lanes;
+            for (unsigned i = 0; i < bytes / 4; i++) {
+                Cell* const cell = cell_of(shared, who.unit, at[l] / 4 + i);
+                if (cell && !read_word(who, l, *cell, mine, shared)) left |= mine.lanes;
+            }
         }
         lanes = left;
     }
@@ -485,10 +464,109 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
     });
 }
 
+// Whether one cell tells of all accesses to a row, this one too; if not, nothing has changed.
+static bool look_at_row(const Who& who, CellRow& row, uint32_t layout, Block* shared, bool write)
+{
+    Cell& cell = row.all;
+    if (!write && who.op.flags & READ_ONLY_CACHE && !shared && cell.write.clock) return false;
+    const Access mine = {who.clock, who.unit, who.op.number, layout, who.index, 15, 0};
+    // What a lane of this warp has accessed since all of them met is in order for this lane alone.
+    for (const Access* was : {&cell.write, &cell.read, &cell.apart})
+        if (was->clock && was->unit == who.unit && was->index == who.index && was->clock > who.order.met &&
+            was->lanes != layout)
+            return false;
+    const auto is_ordered = [&](const Access& was, Reach what) {
+        return !was.clock || ordered(who, WHOLE_ROW, was, shared, what);
+    };
+    if (!is_ordered(cell.write, Reach::All)) return false;
+    if (!write) return remember_read(who, WHOLE_ROW, cell, mine, shared);
+    bool all = is_ordered(cell.read, Reach::Read) && is_ordered(cell.apart, Reach::Read);
+    if (cell.others) {
+        Access other = cell.read;
+        const unsigned per = warps_of(*who.w.block);
+        each(cell.others, [&](unsigned i) {
+            other.index = uint16_t(cell.read.index / per * per + i);
+            all &= is_ordered(other, Reach::Read);
+        });
+    }
+    if (!all) return false;
+    cell.write = mine, cell.read.clock = cell.apart.clock = 0, cell.others = 0;
+    return true;
+}
+
+// The same where each word has its cell: true if all words are in order.
+static bool look_at_words(const Who& who, CellRow& row, uint32_t layout, Block* shared, bool write)
+{
+    const unsigned first_lane = layout & 0xff, shift = layout >> 8;
+    Access mine = {who.clock, who.unit, who.op.number, 0, who.index, 15, 0};
+    if (!write) {
+        if (who.op.flags & READ_ONLY_CACHE && !shared) return false;
+        for (unsigned i = 0; i < ROW_WORDS; i++) {
+            const unsigned lane = first_lane + (i >> shift);
+            mine.lanes = 1u << lane;
+            if (!read_word(who, lane, row.words[i], mine, shared)) return false;  // reading again changes nothing
+        }
+        return true;
+    }
+    for (unsigned i = 0; i < ROW_WORDS; i++) {
+        const Cell& cell = row.words[i];
+        const auto is_ordered = [&](const Access& was, Reach what) {
+            return !was.clock || ordered(who, first_lane + (i >> shift), was, shared, what);
+        };
+        if (cell.others || cell.crowd || !is_ordered(cell.write, Reach::All) || !is_ordered(cell.read, Reach::Read) ||
+            !is_ordered(cell.apart, Reach::Read))
+            return false;
+    }
+    mine.lanes = layout;
+    row.forget(), row.all.write = mine;
+    return true;
+}
+
+void look_at_span(Warp& w, const Op& op, uint64_t first, unsigned apart, Block* shared, bool write,
+                  const uint32_t* data, unsigned step)
+{
+    if (!launch.races) return;
+    Order& o = order_of(w);
+    const Who who = {w, op, o, w.block->unit, o.count, o.index, false, false};
+    const auto look_at_lanes = [&](uint32_t lanes) {
+        uint64_t at[WARP];
+        for (unsigned l = 0; l < WARP; l++) at[l] = first + uint64_t(l) * apart;
+        look(w, op, lanes, at, op.bytes, shared, write, 0, data, step);
+    };
+    if (launch.tiles || launch.dependent || op.bytes % 4) return look_at_lanes(ALL);
+    if (launch.inputs && !shared) {
+        const Region& region = region_of(first);
+        if (first + WARP * apart > region.to) return look_at_lanes(ALL);
+        if (region.flags & INPUT_REGION) return;
+    }
+    const unsigned words = op.bytes / 4;
+    if (!apart && !write && (shared || !(op.flags & READ_ONLY_CACHE))) {
+        const Access mine = {who.clock, who.unit, op.number, ALL, who.index, 15, 0};
+        bool all = true;
+        for (unsigned i = 0; i < words; i++) {
+            Cell* const cell = cell_of(shared, who.unit, first / 4 + i);
+            all &= !cell || read_word(who, 0, *cell, mine, shared);
+        }
+        return all ? void() : look_at_lanes(ALL);
+    }
+    if (apart != op.bytes || first % (4 * ROW_WORDS)) return look_at_lanes(ALL);
+    const unsigned shift = unsigned(__builtin_ctz(words)), lanes = ROW_WORDS >> shift;
+    for (unsigned i = 0; i < words; i++) {
+        CellRow* const row = cell_row(shared, who.unit, first / 4 + i * ROW_WORDS);
+        const uint32_t layout = layout_of(i * lanes, shift);
+        if (!row || (row->words ? look_at_words(who, *row, layout, shared, write)
+                                : look_at_row(who, *row, layout, shared, write)))
+            continue;
+        look_at_lanes((lanes == WARP ? ALL : (1u << lanes) - 1) << i * lanes);
+        if (!write) continue;
+        row->forget();  // each word's last access is this one
+        row->all.write = {who.clock, who.unit, op.number, layout, who.index, 15, 0};
+    }
+}
+
 static void look_as_index(Warp& w, const Op& op, uint16_t index, uint32_t clock, bool by_proxy, uint64_t at,
                           unsigned bytes, Block* shared, bool write, unsigned lane)
 {
-    need_cells(shared);
     if (!shared) {
         if (launch.followed) note_touched(at, bytes, write, 0);
         stay_behind(w, op, lane, at, bytes, write);

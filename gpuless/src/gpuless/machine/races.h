@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cells.h"
+
 namespace rung_machine {
 
 struct Warp;
@@ -73,23 +75,6 @@ struct Order  // of a warp
     Clock& beyond_of(unsigned lane);
 };
 
-struct Access
-{
-    uint32_t clock, unit, instruction, lanes;  // clock 0: none
-    uint16_t index;
-    uint8_t mask, strong;  // of the bytes of a word; 0 a plain access, else the scope of a strong one and one more
-};
-
-// The history of four bytes: the last write with the lane of each byte, and the reads since then. `others` are further
-// warps of the reader's block, which read at the same count; reads of yet others are in a crowd. Where nothing can
-// order blocks, a reader in another block is enough.
-struct Cell
-{
-    Access write, read, apart;
-    uint32_t others, crowd;
-    uint8_t writers[4];
-};
-
 void begin_races();  // before a launch
 void begin_order(Warp& w, unsigned index);
 
@@ -97,6 +82,9 @@ void begin_order(Warp& w, unsigned index);
 // store, by words that lie `step` apart); of asynchronous work that a lane begins.
 void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, Block* shared, bool write,
           unsigned strong, const uint32_t* data = nullptr, unsigned step = 0);
+// Plain accesses of a whole warp: each lane's lies `apart` bytes behind the one before it (0: all are at one place).
+void look_at_span(Warp& w, const Op& op, uint64_t first, unsigned apart, Block* shared, bool write,
+                  const uint32_t* data = nullptr, unsigned step = 0);
 void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Block* shared, bool write,
              unsigned lane = 0);
 void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared,

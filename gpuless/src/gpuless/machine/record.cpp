@@ -1,7 +1,8 @@
 // What sampled blocks execute, for the model of time.
-#include "model.h"
+#include "timing.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace rung_machine {
 
@@ -9,26 +10,70 @@ std::vector<std::unique_ptr<Stream>> streams;
 
 namespace {
 
+constexpr uint32_t SCATTERED = 24;                // lines of one store
+constexpr unsigned SLICES = 64;                   // of L2, about as many
 constexpr size_t MOST = 6u << 20;                 // instructions of all
 constexpr uint64_t ALONE = 4, MOST_SAMPLES = 24;  // of a grid with a block for each multiprocessor at most; of others
 std::vector<uint32_t> chosen;
 bool only_chosen, recording;
 size_t recorded;
 
-void add(const Warp& w, Ask h)
+void add(const Warp& w, const Happening& now)
 {
     Stream& s = *w.recorded;
-    if (s.code.back() & Stream::ASKS) {
-        Ask& before = s.events.back();  // lanes that do the same are told of once
-        if (before.asked == h.asked && before.place == h.place && h.asked >= Asked::BYTES_BEGIN &&
-            h.asked <= Asked::BYTES_WAIT) {
-            if (h.asked != Asked::BYTES_WAIT && h.asked != Asked::BYTES_BEGIN) before.amount += h.amount;
-            return;
-        }
-        before.last = false;
+    if (s.code.back() & Stream::ACTS) {
+        auto& [before, last] = s.events.back();
+        if (const MbarrierUse* const more = std::get_if<MbarrierUse>(&now))
+            if (MbarrierUse* const same = std::get_if<MbarrierUse>(&before);
+                same && same->what == more->what && same->at == more->at) {  // lanes that do the same
+                if (more->what != Bytes::WAITED && more->what != Bytes::BEGINS) same->amount += more->amount;
+                return;
+            }
+        last = false;
     }
-    s.code.back() |= Stream::ASKS, h.last = true;
-    s.events.push_back(h);
+    s.code.back() |= Stream::ACTS;
+    s.events.push_back({now, true});
+}
+
+// Atomics, by slices of L2 and, where they add floats, by address.
+struct Busy
+{
+    double load = 0;
+    std::unordered_set<uint32_t> units;
+    bool swaps = false;
+    uint64_t sector = 0;
+};
+std::unordered_map<uint64_t, Busy> busy_slices, busy_floats;
+
+// Of those measured on an H200 ([2] in timing.def): 256 bytes, and those 512 behind them, are one slice's.
+uint64_t slice_of(uint64_t sector)
+{
+    const uint64_t part = sector / 8;
+    return (part & 1) | part >> 2 << 1;
+}
+
+void record_atomics(const Stream& s, const Op& op, uint32_t lanes, const uint64_t* at)
+{
+    const bool floats = op.has("F32") || op.has("F64") || op.has("F16x2") || op.has("BF16x2") || op.has("BF16_V2");
+    std::array<uint64_t, WARP> sorted;
+    unsigned count = 0;
+    each(lanes, [&](unsigned l) { sorted[count++] = at[l]; });
+    std::sort(sorted.begin(), sorted.begin() + count);
+    const auto add_to = [&](std::unordered_map<uint64_t, Busy>& all, uint64_t key, uint64_t sector, double load) {
+        Busy& of = all[key];
+        of.load += load, of.units.insert(s.unit), of.swaps |= op.has("CAS"), of.sector = sector;
+    };
+    for (unsigned i = 0; i < count;) {
+        const uint64_t sector = sorted[i] / 32;
+        unsigned most = 0;
+        while (i < count && sorted[i] / 32 == sector) {  // lanes of one address take one pass after another
+            const unsigned first = i;
+            while (i < count && sorted[i] == sorted[first]) i++;
+            most = std::max(most, i - first);
+            if (floats) add_to(busy_floats, sorted[first], sector, i - first);
+        }
+        add_to(busy_slices, slice_of(sector), sector, most);
+    }
 }
 
 }  // namespace
@@ -48,11 +93,33 @@ std::vector<uint32_t> sample(uint64_t units, uint64_t places, uint64_t resident)
     return found;
 }
 
+AtomicQueue atomic_queue(const Constants& c, uint64_t blocks)
+{
+    const uint32_t cluster = launch.cluster[0] * launch.cluster[1] * launch.cluster[2];
+    const double scale = double(blocks) / double(cluster) / double(std::max<size_t>(1, chosen.size()));
+    AtomicQueue longest;
+    const auto consider = [&](double clocks, bool swaps) {
+        if (clocks > longest.clocks) longest = {clocks, swaps};
+    };
+    // What several of the sampled blocks touch, all blocks do.
+    const auto whole = [&](const Busy& of) {
+        return of.load * (of.units.size() > 1 ? std::max(1.0, scale) : std::min(writers_of(of.sector), scale));
+    };
+    std::unordered_map<uint64_t, Busy> by_slice;
+    for (const auto& [number, of] : busy_slices) {
+        Busy& all = by_slice[number * 0x9e3779b97f4a7c15ull >> 40 & (SLICES - 1)];
+        all.load += whole(of), all.swaps |= of.swaps && of.units.size() > 1;
+    }
+    for (const auto& [_, of] : by_slice) consider(of.load * c.atomic_pass, of.swaps);
+    for (const auto& [_, of] : busy_floats) consider(whole(of) * c.atomic_float, false);
+    return longest;
+}
+
 void begin_record(const uint32_t* units, uint32_t count, uint32_t only)
 {
     chosen.assign(units, units + count), only_chosen = only && count, recording = only < 2;
     remember_launch();
-    streams.clear(), recorded = 0;
+    streams.clear(), busy_slices.clear(), busy_floats.clear(), recorded = 0;
 }
 
 bool records_only() { return only_chosen; }
@@ -79,72 +146,78 @@ void record(Warp& w, const Op& op, bool active)
 void forget_last(Warp& w)
 {
     Stream& s = *w.recorded;
-    if (s.code.back() & Stream::ASKS) {
+    if (s.code.back() & Stream::ACTS) {
         do s.events.pop_back();
-        while (!s.events.empty() && !s.events.back().last);
+        while (!s.events.empty() && !s.events.back().second);
     }
     s.code.pop_back(), recorded--;
+}
+
+// Lanes of an atomic that share a bank go one after another, those of one address, too.
+static uint32_t busiest_bank(uint32_t lanes, const uint64_t* at)
+{
+    std::array<uint8_t, 32> of_bank = {};
+    each(lanes, [&](unsigned l) { of_bank[at[l] / 4 % 32]++; });
+    return *std::max_element(of_bank.begin(), of_bank.end());
 }
 
 void record_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, const Cost& cost)
 {
     Stream& s = *w.recorded;
-    Ask h{cost.shared ? Asked::SHARED : Asked::GLOBAL};
-    h.store = op.stores(cost.shared), h.bytes = uint8_t(cost.bytes), h.first = s.sectors.size();
-    h.passes = uint16_t(cost.shared ? cost.wavefronts : cost.lines);
-    if (!cost.shared) {
-        uint64_t last = ~0ull;
-        each(lanes, [&](unsigned l) {
-            for (uint64_t sector = at[l] / 32; sector <= (at[l] + cost.bytes - 1) / 32; sector++)
-                if (sector != last) s.sectors.push_back(last = sector);
-        });
-        std::sort(s.sectors.begin() + long(h.first), s.sectors.end());
-        s.sectors.erase(std::unique(s.sectors.begin() + long(h.first), s.sectors.end()), s.sectors.end());
-        h.count = uint32_t(s.sectors.size() - h.first);
+    if (cost.shared) {
+        const bool adds_up = op.has("POPC");  // the lanes of one address first
+        return add(w, SharedAccess{op.way == Way::ATOMIC && !adds_up ? busiest_bank(lanes, at) : cost.wavefronts});
     }
-    add(w, h);
+    const size_t first = s.sectors.size();
+    uint64_t last = ~0ull;
+    each(lanes, [&](unsigned l) {
+        for (uint64_t sector = at[l] / 32; sector <= (at[l] + cost.bytes - 1) / 32; sector++)
+            if (sector != last) s.sectors.push_back(last = sector);
+    });
+    std::sort(s.sectors.begin() + long(first), s.sectors.end());
+    s.sectors.erase(std::unique(s.sectors.begin() + long(first), s.sectors.end()), s.sectors.end());
+    if (op.way == Way::ATOMIC) record_atomics(s, op, lanes, at);
+    const auto use = op.way == Way::ATOMIC    ? GlobalAccess::ATOMIC
+                     : op.stores(cost.shared) ? GlobalAccess::STORE
+                                              : GlobalAccess::LOAD;
+    // Lines that it touches apart, and of which it leaves bytes to others.
+    const bool scattered = cost.lines >= SCATTERED && cost.unique_bytes < 32 * cost.sectors;
+    add(w, GlobalAccess{use, uint8_t(cost.bytes), uint16_t(scattered ? cost.lines : 0), uint16_t(cost.lines), 0,
+                        uint32_t(s.sectors.size() - first), first});
 }
 
-void record_again(const Warp& w, uint32_t sectors) { w.recorded->events.back().again = uint16_t(sectors); }
+void record_again(const Warp& w, uint32_t sectors)
+{ std::get<GlobalAccess>(w.recorded->events.back().first).again = uint16_t(sectors); }
 
 void record_copy(const Warp& w, const Op&, const std::vector<Piece>& pieces, uint32_t barrier, bool signals,
                  uint32_t mask)
 {
     Stream& s = *w.recorded;
-    Ask h{Asked::COPY};
-    h.first = s.sectors.size(), h.place = signals ? barrier + 1 : 0, h.passes = uint16_t(mask);
+    BulkCopy made = {false, signals, uint16_t(mask), 0, barrier, 0, s.sectors.size()};
     for (const Piece& piece : pieces) {
         if (piece.shared) {
-            if (piece.store || !signals) h.amount = piece.bytes;
+            if (piece.store || !signals) made.bytes = piece.bytes;
             continue;
         }
-        h.store |= piece.store;
+        made.store |= piece.store;
         for (uint64_t sector = piece.at / 32; sector <= (piece.at + piece.bytes - 1) / 32; sector++)
             s.sectors.push_back(sector);
     }
-    h.count = uint32_t(s.sectors.size() - h.first);
-    add(w, h);
+    made.count = uint32_t(s.sectors.size() - made.first);
+    add(w, made);
 }
 
 void record_barrier(const Warp& w, uint32_t number, uint32_t count, bool arrives_only)
-{
-    Ask h{Asked::BARRIER};
-    h.place = number, h.count = count, h.store = arrives_only;
-    add(w, h);
-}
+{ add(w, BarrierArrival{number, count, !arrives_only}); }
 
-void record_bytes(const Warp& w, Bytes what, uint32_t at, uint32_t amount)
-{
-    Ask h{Asked(unsigned(Asked::BYTES_BEGIN) + unsigned(what))};
-    h.place = at, h.amount = amount;
-    add(w, h);
-}
+void record_bytes(const Warp& w, Bytes what, uint32_t at, uint32_t amount) { add(w, MbarrierUse{what, at, amount}); }
 
 void record_group(const Warp& w, bool waits, Agent agent, uint32_t left)
 {
-    Ask h{waits ? Asked::WAIT : Asked::CLOSE};
-    h.place = uint32_t(agent), h.amount = left;
-    add(w, h);
+    if (waits)
+        add(w, GroupAwaited{agent, left});
+    else
+        add(w, GroupClosed{agent});
 }
 
 }  // namespace rung_machine

@@ -12,5 +12,10 @@ const Opcode ROWS[] = {
 
 void add_rows(Table& table)
 {
-    for (const Opcode& row : ROWS) table[row.name] = row;
+#if defined(OF_INTEGERS) || defined(OF_FLOATS)
+    constexpr bool computes = true;
+#else
+    constexpr bool computes = false;
+#endif
+    for (const Opcode& row : ROWS) (table[row.name] = row).computes = computes;
 }

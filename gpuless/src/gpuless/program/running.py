@@ -44,6 +44,7 @@ class Execution:
     quiet: bool = False
     device: Literal["emulator", "cuda"] = "emulator"
     counts: Path | None = None  # what is counted is written there
+    cold: bool = False  # each launch from empty caches
     constants: Sequence[float] = ()  # of the model of time: then only blocks that stand for a grid are executed
 
     def environment(self, report: Path | None = None, launched: Path | None = None) -> dict[str, str]:
@@ -56,7 +57,7 @@ class Execution:
             "RUNG_RACES": str(("no", "auto", "yes").index(self.races)),
             "RUNG_GPU": self.gpu,
             "RUNG_QUIET": str(int(self.quiet)),
-            "RUNG_CONSTANTS": " ".join(map(repr, self.constants)),
+            "RUNG_CONSTANTS": " ".join(map(repr, self.constants)), "RUNG_COLD": "1" if self.cold else "",
         }
         for name, path in (("RUNG_REPORT", report), ("RUNG_COUNTS", self.counts), ("RUNG_LAUNCHED", launched)):
             if path is not None:

@@ -69,18 +69,22 @@ size_t warps_of(unsigned registers, size_t threads)
     return all / warps * warps;
 }
 
+int blocks_at_once(size_t threads, unsigned registers, size_t shared)
+{
+    const cudaDeviceProp& p = device();
+    const size_t warps = (threads + 31) / 32, bytes = (shared + p.reservedSharedMemPerBlock + 127) / 128 * 128;
+    size_t count = std::min(size_t(p.maxBlocksPerMultiProcessor), size_t(p.maxThreadsPerMultiProcessor) / 32 / warps);
+    if (bytes) count = std::min(count, p.sharedMemPerMultiprocessor / bytes);
+    return int(std::min(count, warps_of(registers, threads) / warps));
+}
+
 cudaError_t active_blocks(int* blocks, const void* kernel, int threads, size_t shared)
 {
     cudaFuncAttributes attributes;
     if (threads <= 0 || threads > 1024) return *blocks = 0, failed(cudaErrorInvalidValue);
     if (cudaError_t error = get_attributes(&attributes, kernel)) return error;
-    const cudaDeviceProp& p = device();
-    const size_t warps = size_t(threads + 31) / 32,
-                 bytes = (shared + attributes.sharedSizeBytes + p.reservedSharedMemPerBlock + 127) / 128 * 128;
-    size_t count = std::min(size_t(p.maxBlocksPerMultiProcessor), size_t(p.maxThreadsPerMultiProcessor) / 32 / warps);
-    if (bytes) count = std::min(count, p.sharedMemPerMultiprocessor / bytes);
-    count = std::min(count, warps_of(unsigned(attributes.numRegs), size_t(threads)) / warps);
-    return *blocks = int(count), cudaSuccess;
+    *blocks = blocks_at_once(size_t(threads), unsigned(attributes.numRegs), shared + attributes.sharedSizeBytes);
+    return cudaSuccess;
 }
 
 cudaError_t best_block(int* grid, int* block, const void* kernel, size_t (*shared)(void*, int), void* context,

@@ -144,6 +144,8 @@ void write_counts();
 
 // ---- device.cpp -----------------------------------------------------------------------------------------------------
 const cudaDeviceProp& device();
+// Of those that an SM has room for.
+int blocks_at_once(size_t threads, unsigned registers, size_t shared);
 size_t warps_of(unsigned registers,
                 size_t threads);  // that a multiprocessor's registers are enough for, in whole blocks
 

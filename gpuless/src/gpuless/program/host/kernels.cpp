@@ -204,8 +204,8 @@ int predicted(const Code& code, const Call& call, const Configuration& how, cons
 {
     Sum& sum = sum_of(code, how);
     if (sum.launches++) return 0;  // it takes as long as the first
-    int resident = 0;
-    active_blocks(&resident, call.kernel, int(how.block.x * how.block.y * how.block.z), how.shared);
+    const int resident = blocks_at_once(how.block.x * how.block.y * how.block.z, code.registers, launch.shared_bytes);
+    if (getenv("RUNG_COLD")) rung_machine_cold();
     sum.stalls.resize(code.instructions);
     return rung_machine_predict(code.program, &launch, constants().data(), unsigned(std::max(1, resident)),
                                 launch.shared_bytes + device().reservedSharedMemPerBlock, HUGE_VAL, &sum.made,
@@ -419,7 +419,8 @@ void write_counts()
         for (unsigned one : sum.form) fprintf(file, " %u", one);
         fprintf(file, "\ncode %s\n%s\n%s", sum.code->name.c_str(), sum.code->cubin.c_str(), sum.code->source.c_str());
         if (predicting()) {
-            fprintf(file, "\nplayed %a %u %u", sum.made.clocks, sum.made.resident, sum.made.together);
+            fprintf(file, "\nsimulated %a %u %u %a %u", sum.made.clocks, sum.made.resident, sum.made.together,
+                    sum.made.atomic_clocks, sum.made.swaps);
             for (size_t i = 0; i < sum.stalls.size(); i++)
                 for (size_t why = 0; why < sum.stalls[i].size(); why++)
                     if (sum.stalls[i][why] > 0) fprintf(file, "\nstall %zu %zu %a", i, why, sum.stalls[i][why]);
