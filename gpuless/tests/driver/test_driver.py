@@ -192,3 +192,43 @@ def test_attributes_occupancy_and_variables(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
+
+
+TEXTURES = """
+extern "C" __global__ void read(cudaTextureObject_t t, float* out) { out[threadIdx.x] = tex2D<float>(t, threadIdx.x + 1.0f, 1.5f); }
+extern "C" __global__ void write(cudaSurfaceObject_t s) { surf2Dwrite(7.0f + threadIdx.x, s, int(threadIdx.x * 4), 0); }
+"""
+
+
+def test_textures_filter_and_surfaces_write_arrays(tmp_path: Path) -> None:
+    check(
+        f"""
+        import ctypes
+        d = driver.CUDA_ARRAY3D_DESCRIPTOR()
+        d.Width, d.Height, d.Format, d.NumChannels = 8, 4, driver.CUarray_format.CU_AD_FORMAT_FLOAT, 1
+        d.Flags = driver.CUDA_ARRAY3D_SURFACE_LDST
+        array = ok(driver.cuArray3DCreate(d))
+        host = np.arange(32, dtype=np.float32).reshape(4, 8)
+        p = driver.CUDA_MEMCPY2D()
+        p.srcMemoryType, p.srcHost, p.srcPitch = driver.CUmemorytype.CU_MEMORYTYPE_HOST, host.ctypes.data, 32
+        p.dstMemoryType, p.dstArray, p.WidthInBytes, p.Height = driver.CUmemorytype.CU_MEMORYTYPE_ARRAY, array, 32, 4
+        ok(driver.cuMemcpy2D(p))
+        r = driver.CUDA_RESOURCE_DESC()
+        r.resType, r.res.array.hArray = driver.CUresourcetype.CU_RESOURCE_TYPE_ARRAY, array
+        t = driver.CUDA_TEXTURE_DESC()
+        t.filterMode = driver.CUfilter_mode.CU_TR_FILTER_MODE_LINEAR
+        texture = ok(driver.cuTexObjectCreate(r, t, None))
+        out = ok(driver.cuMemAlloc(16))
+        f = driver.CUfunction(int(kernel("read", {TEXTURES!r}).handle))
+        ok(driver.cuLaunchKernel(f, 1, 1, 1, 4, 1, 1, 0, 0, ((int(texture), int(out)), (ctypes.c_uint64, ctypes.c_void_p)), 0))
+        found = np.zeros(4, np.float32)
+        ok(driver.cuMemcpyDtoH(found.ctypes.data, out, 16))
+        assert list(found) == [8.5, 9.5, 10.5, 11.5], found
+        surface = ok(driver.cuSurfObjectCreate(r))
+        g = driver.CUfunction(int(kernel("write", {TEXTURES!r}).handle))
+        ok(driver.cuLaunchKernel(g, 1, 1, 1, 8, 1, 1, 0, 0, ((int(surface),), (ctypes.c_uint64,)), 0))
+        ok(driver.cuMemcpyAtoH(host.ctypes.data, array, 0, 32))
+        assert list(host[0]) == [7 + i for i in range(8)], host
+        """,
+        tmp_path,
+    )

@@ -37,6 +37,8 @@ void destroy(CUarray array, const Site& site)
 }  // namespace
 
 bool is_array(CUarray array) { return arrays.count(array); }
+CUarray level_of(CUmipmappedArray of, unsigned level)
+{ return mipmaps.count(of) && level < of->levels.size() ? of->levels[level] : nullptr; }
 
 size_t element_bytes(CUarray_format format, unsigned channels)
 {

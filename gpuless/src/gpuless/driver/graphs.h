@@ -71,7 +71,8 @@ struct CUstream_st
     bool origin = false, own_graph = true, broken = false;  // of the capture
     unsigned long long capture_id = 0;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    std::vector<CUgraphNode> captured;  // what its next node must wait for
+    std::vector<CUgraphNode> captured;   // what its next node must wait for
+    std::vector<CUgraphEdgeData> edges;  // of those, plain ones
     CUstream_st();
 };
 struct CUevent_st

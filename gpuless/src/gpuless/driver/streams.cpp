@@ -552,7 +552,8 @@ CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, 
     if (id) *id = one.capture_id;
     if (graph) *graph = one.capture;
     if (needs) *needs = one.captured.data();
-    if (edges) *edges = nullptr;
+    one.edges.assign(one.captured.size() + 1, {});
+    if (edges) *edges = one.edges.data();
     if (count) *count = one.captured.size();
     return CUDA_SUCCESS;
 }

@@ -19,6 +19,12 @@ CUresult listed(const List& found, Item* to, size_t* count)
     return *count = to ? std::min(*count, found.size()) : found.size(), CUDA_SUCCESS;
 }
 
+// Plain dependencies.
+void clear_edges(CUgraphEdgeData* edges, const size_t* count)
+{
+    if (edges && count) std::fill(edges, edges + *count, CUgraphEdgeData());
+}
+
 std::vector<CUgraphNode> dependents(CUgraphNode node)
 {
     std::vector<CUgraphNode> found;
@@ -58,20 +64,22 @@ CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgr
     for (CUgraphNode node : graph->nodes)
         for (CUgraphNode need : node->needs) sources.push_back(need), targets.push_back(node);
     size_t room = *count;
-    if (edges) std::fill(edges, edges + std::min(room, sources.size()), CUgraphEdgeData());
+    clear_edges(edges, count);
     listed(sources, from, count);
     return listed(targets, to, &room);
 }
-CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode* to, CUgraphEdgeData*, size_t* count)
+CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode* to, CUgraphEdgeData* edges, size_t* count)
 {
     BEGIN("cuGraphNodeGetDependencies");
     CHECK(is_node(node));
+    clear_edges(edges, count);
     return listed(node->needs, to, count);
 }
-CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode* to, CUgraphEdgeData*, size_t* count)
+CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode* to, CUgraphEdgeData* edges, size_t* count)
 {
     BEGIN("cuGraphNodeGetDependentNodes");
     CHECK(is_node(node) && node->graph);
+    clear_edges(edges, count);
     return listed(dependents(node), to, count);
 }
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData*,
