@@ -211,7 +211,7 @@ def compare(seed: int, arch: str = "sm_90a") -> tuple[str, int]:
     wanted, out = expected(host, given), np.zeros(BLOCKS * THREADS * NUMBERS, np.uint32)
     settings = gpuless.Settings(order=("forward", "reverse", "shuffled")[seed % 3], seed=seed, check_races=True, seconds=30.0, arch=arch)  # type: ignore[arg-type]  # fmt: skip
     try:
-        module = gpuless.load(Build(device, "fuzz.cu", ("k",), ()), settings=settings)
+        module = gpuless.load(Build(device, "fuzz.cu", ("k",), (), ("--fmad=false",)), settings=settings)
         config = LaunchConfig((BLOCKS, 1, 1), (THREADS, 1, 1), cluster=(BLOCKS, 1, 1))
         module.launch("k", config, [("pointer", given), ("pointer", out)])
     except EmulatorFault as fault:
