@@ -60,7 +60,7 @@ OPEN = frozenset(
     test_every_exercise_with_blanks_has_wrong_answers_that_are_tried
     test_the_page_has_every_key
     test_the_number_of_exercises_is_right
-    """.split()
+    """.split()  # noqa: SIM905
 )
 
 
