@@ -68,7 +68,7 @@ PHASES = (
     Phase("s.v[{i}] ^= __match_any_sync(~0u, s.v[{j}] & 3);", "EACH {{ U m = 0; for (U l = 0; l < 32; l++) m |= U((old[t / 32 * 32 + l].v[{j}] & 3) == (old[t].v[{j}] & 3)) << l; s.v[{i}] ^= m; }}"),
     Phase("s.v[{i}] = __reduce_add_sync(~0u, s.v[{j}]);", "EACH {{ U m = 0; for (U l = 0; l < 32; l++) m += old[t / 32 * 32 + l].v[{j}]; s.v[{i}] = m; }}"),
     Phase("__syncthreads(); box[t] = s.v[{j}]; __syncthreads(); s.v[{i}] += box[(t * 5 + {n}) % 64];", "EACH s.v[{i}] += old[(t * 5 + {n}) % 64].v[{j}];"),
-    Phase("{{ auto g = cg::tiled_partition<8>(cg::this_thread_block()); box[t] = s.v[{j}]; g.sync(); s.v[{i}] ^= box[t ^ 7]; g.sync(); s.v[{j}] += cg::reduce(g, s.v[{i}], cg::plus<U>()); }}",
+    Phase("__syncthreads(); {{ auto g = cg::tiled_partition<8>(cg::this_thread_block()); box[t] = s.v[{j}]; g.sync(); s.v[{i}] ^= box[t ^ 7]; g.sync(); s.v[{j}] += cg::reduce(g, s.v[{i}], cg::plus<U>()); }}",
           "EACH s.v[{i}] ^= old[t ^ 7].v[{j}]; {{ S mid[64]; memcpy(mid, all, sizeof mid); for (U t = 0; t < 64; t++) for (U l = 0; l < 8; l++) all[t].v[{j}] += mid[t / 8 * 8 + l].v[{i}]; }}"),
     Phase("if (s.v[{j}] & 1) {{ auto g = cg::coalesced_threads(); s.v[{i}] += g.size() * 64 + g.thread_rank(); }}",
           "EACH if (old[t].v[{j}] & 1) {{ U size = 0, rank = 0; for (U l = 0; l < 32; l++) {{ U one = old[t / 32 * 32 + l].v[{j}] & 1; size += one, rank += l < t % 32 ? one : 0; }} s.v[{i}] += size * 64 + rank; }}"),
@@ -211,7 +211,7 @@ def compare(seed: int, arch: str = "sm_90a") -> tuple[str, int]:
     wanted, out = expected(host, given), np.zeros(BLOCKS * THREADS * NUMBERS, np.uint32)
     settings = gpuless.Settings(order=("forward", "reverse", "shuffled")[seed % 3], seed=seed, check_races=True, seconds=30.0, arch=arch)  # type: ignore[arg-type]  # fmt: skip
     try:
-        module = gpuless.load(Build(device, "fuzz.cu", ("k",), ()), settings=settings)
+        module = gpuless.load(Build(device, "fuzz.cu", ("k",), (), ("--fmad=false",)), settings=settings)
         config = LaunchConfig((BLOCKS, 1, 1), (THREADS, 1, 1), cluster=(BLOCKS, 1, 1))
         module.launch("k", config, [("pointer", given), ("pointer", out)])
     except EmulatorFault as fault:

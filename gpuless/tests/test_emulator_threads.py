@@ -138,14 +138,12 @@ def test_diverged_halves_of_a_warp_shuffle_apart() -> None:
     source = """
     __global__ void k(int* out) {
         int lane = threadIdx.x;
-        if (lane < 8) out[lane] = __shfl_down_sync(0xff, lane, 1);
-        else out[lane] = __shfl_up_sync(0xffffff00, lane * 10, 1);
+        if (lane < 8) out[lane] = __shfl_xor_sync(0xff, lane, 1);
+        else out[lane] = __shfl_xor_sync(0xffffff00, lane * 10, 2);
     }"""
     out = torch.zeros(32, dtype=torch.int32)
     run(source, out)
-    expected = [min(i + 1, 8) for i in range(8)]
-    assert out[:7].tolist() == expected[:7]
-    assert out[8:].tolist()[1:] == [10 * (i - 1) for i in range(9, 32)]
+    assert out.tolist() == [i ^ 1 for i in range(8)] + [10 * (i ^ 2) for i in range(8, 32)]
 
 
 def test_a_block_smaller_than_a_warp_and_one_that_is_no_multiple() -> None:

@@ -56,6 +56,43 @@ def test_lanes_leave_a_region_whose_barrier_a_called_function_has_saved() -> Non
     """)
 
 
+def test_only_lanes_with_the_predicate_return() -> None:
+    run_code("""
+        S2R R0, SR_TID.X
+        MOV R20, 0x30
+        CALL.REL.NOINC 0x60
+        ISETP.GE.AND P2, PT, R0, 0x20, PT
+        @P2 BPT.TRAP 0x1
+        EXIT
+        ISETP.GE.AND P0, PT, R0, 0x10, PT
+        ISETP.GE.AND P1, PT, R0, 0x8, PT
+        @!P0 RET.REL.NODEC P1, R20 0x0
+        IADD3 R0, R0, -0x1, RZ
+        RET.REL.NODEC R20 0x0
+    """)
+
+
+def test_a_barrier_of_arrivals_prints_and_doubles_before_sm_90(capfd: pytest.CaptureFixture[str]) -> None:
+    source = """
+    #include <cuda/barrier>
+    #include <stdio.h>
+    __global__ void k(double* o) {
+        __shared__ cuda::barrier<cuda::thread_scope_block> b; __shared__ double d[64];
+        if (threadIdx.x == 0) init(&b, 64);
+        __syncthreads();
+        for (int i = 0; i < 3; i++) { d[threadIdx.x] = threadIdx.x + i; b.arrive_and_wait(); o[threadIdx.x] = d[63 - threadIdx.x]; b.arrive_and_wait(); }
+        if (threadIdx.x == 5) printf("five %d\\n", 55);
+        double d0 = 0, d1 = 0;
+        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1},{%2},{%3},{%0,%1};" : "+d"(d0), "+d"(d1) : "d"(1.0 + threadIdx.x / 4 % 8), "d"(2.0));
+        o[64 + threadIdx.x] = d0 + d1;
+    }"""
+    o = torch.zeros(128, dtype=torch.float64)
+    run(source, o, block=64, settings={"arch": "sm_80", "check_races": True})
+    assert o[:64].tolist() == [65.0 - i for i in range(64)]
+    assert o[64:].tolist() == [16.0 * (1 + i // 4 % 8) for i in range(64)]
+    assert "five 55" in capfd.readouterr().err
+
+
 def test_halves_in_the_code_are_halves() -> None:
     source = """
     #include <cuda_fp16.h>

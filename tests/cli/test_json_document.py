@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 SCHEMA = json.loads(importlib.resources.files("rung.show").joinpath("document.schema.json").read_text())
-FAULTY = Path(__file__).parent.parent / "programs/faulty"
+FAULTY = Path(__file__).parents[2] / "gpuless/tests/programs/faulty"
 KERNEL = """/*---
 idea = "Twice."
 dtypes = ["f32"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Not imported while tests are collected: each worker would spend seconds on it, and one needs it.
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="needs the extra mcp")
 
-FAULTY = Path(__file__).parent.parent / "programs/faulty"
+FAULTY = Path(__file__).parents[2] / "gpuless/tests/programs/faulty"
 
 
 def asked(work: Callable[[Client], Awaitable[Any]]) -> Any:

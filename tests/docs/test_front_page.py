@@ -30,5 +30,5 @@ def test_an_output_is_what_is_printed(
 
 
 def test_the_number_of_exercises_is_right() -> None:
-    assert len(SHOWN) == 3
+    assert len(SHOWN) == 2
     assert f"{len(exercises())} exercises" in README

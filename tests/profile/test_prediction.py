@@ -70,7 +70,7 @@ def test_the_line_of_dependent_loads_is_found(tmp_path: Path, capsys: pytest.Cap
     assert max(lines[slowest], key=lambda name: lines[slowest][name]) == "long_scoreboard"
 
 
-@pytest.mark.parametrize(("gpu", "code"), [("a100", "sm_80"), ("l4", "sm_89"), ("rtx4090", "sm_89"), ("rtx5090", "sm_90")])
+@pytest.mark.parametrize(("gpu", "code"), [("a100", "sm_80"), ("l4", "sm_89"), ("rtx4090", "sm_89"), ("rtx5090", "sm_120")])
 def test_other_gpus_are_predicted_and_said_to_be_unchecked(
     gpu: str, code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

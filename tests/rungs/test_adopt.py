@@ -65,7 +65,7 @@ def test_a_written_launch_is_enough(name: str) -> None:
     operation, bind, grid, block = SURE[name]
     path = FOREIGN / f"{name}.cu"
     source = read_text(path)
-    assert names.spoken_of(source, path, list(catalogue.folders()))[0] == operation
+    assert names.spoken_of(source, path, [*catalogue.operations()])[0] == operation
     found = first(operation, source, path)
     assert found.sure and found.own and found.table["bind"] == bind
     assert found.table["launch"][0]["grid"] == grid
@@ -83,7 +83,7 @@ def test_a_written_launch_is_enough(name: str) -> None:
 @pytest.mark.parametrize(("name", "operation"), [("triton_block_pointers.py", "transpose"), ("rmsnorm_cub.cu", "rmsnorm")])
 def test_names_of_functions_say_which_operation_a_file_is_for(name: str, operation: str) -> None:
     source = read_text(FOREIGN / name)
-    assert names.spoken_of(source, Path("k" + name[-3:]), list(catalogue.folders()))[0] == operation
+    assert names.spoken_of(source, Path("k" + name[-3:]), [*catalogue.operations()])[0] == operation
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_names_of_functions_say_which_operation_a_file_is_for(name: str, operati
 )
 def test_the_first_word_of_a_name_counts_most(path: str, kernels: list[str], operations: list[str]) -> None:
     source = "".join(f"__global__ void {kernel}(float* x) {{}}\n" for kernel in kernels)
-    assert names.spoken_of(source, Path("/files") / path, list(catalogue.folders())) == operations
+    assert names.spoken_of(source, Path("/files") / path, [*catalogue.operations()]) == operations
 
 
 @needs_compiler
@@ -258,7 +258,7 @@ def test_an_operation_that_nothing_names(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     path.write_text("__global__ void k(const float* x, float* out) {}")
     with pytest.raises(RungError, match="name it, as in"):
-        names.spoken_of(path.read_text(), path, list(catalogue.folders()))
+        names.spoken_of(path.read_text(), path, [*catalogue.operations()])
 
 
 def rung_line(*words: str) -> subprocess.CompletedProcess[str]:
@@ -348,7 +348,7 @@ def test_kernels_as_people_write_them_pass(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text((FOREIGN / name).read_text())
     words = path.stem.split("_")
-    operation = OF.get(path.stem) or next((word for word in words if word in catalogue.folders()), "")
+    operation = OF.get(path.stem) or next((word for word in words if word in catalogue.operations()), "")
     named = [operation, str(path)] if operation else [str(path)]
     result = rung_line("check", *named)
     assert result.returncode == 3 * (name in TOLD), result.stdout + result.stderr

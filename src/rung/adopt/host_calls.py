@@ -31,10 +31,12 @@ def propose(
     of: Operation, source: str, path: Path, call: str, function: HostFunction, given: Mapping[str, str] | None = None,
     needs: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """What a host function's parameters may be, the likeliest first; the first key says whether their names tell it."""
+    """What a host function's parameters may be, the likeliest first; the first key says whether their names tell it, or
+    the user who has given them."""
+    unsaid = [p for p in function.parameters if p.name not in (given or {})]
     for bound, _ in binds(of, function.parameters, Written(call), path, call, given=given):
         rows = alone(of, bound)
-        known = "text" if told(of, function.parameters, Written(call), bound) else "trial"
+        known = "text" if told(of, unsaid, Written(call), bound) else "trial"
         for rules in fixed(of, source, bound):
             yield {"adopted": known, "call": call, "bind": dict(bound), "needs": [*rules, *rows, *needs]}
 

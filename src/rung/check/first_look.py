@@ -23,7 +23,8 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
         fault = known.fault
         report = Report(rung.full_name, rung.dtypes[0], "", "failed", str(fault["text"]), str(fault["kind"]))
         return replace(report, place=dict(fault["place"]), related=[*fault["related"]])
-    if isinstance(rung, CudaRung) and (found := _unbound(rung, dtypes, archs)):
+    found = _unbound(rung, dtypes, archs) if isinstance(rung, CudaRung) else None
+    if found and (not rung.doubts or found.verdict != "failed"):  # an instance that is only proposed need not compile
         return found
     if known and known.doubts:
         why, *likely = known.doubts

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuless.launch import Resources
@@ -174,15 +174,20 @@ def module_memory(cubin: bytes) -> ModuleMemory:
     listed = list(_symbols(cubin))
     placed = []
     for section in SHARED_BY_KERNELS:
-        places = parts[name].data if (name := f".rela{section}") in parts else b""
-        for at in range(0, len(places), 24):
-            offset, _, number, added = struct.unpack_from("<QIIq", places, at)
+        for offset, _, number, added in struct.iter_unpack("<QIIq", _data(parts, f".rela{section}")):
+            placed.append((section, offset, listed[number][0], added))
+        for offset, _, number in struct.iter_unpack("<QII", _data(parts, f".rel{section}")):  # before sm_90
+            (added,) = struct.unpack_from("<q", parts[section].data, offset)
             placed.append((section, offset, listed[number][0], added))
     return ModuleMemory(
         {n: parts[n].data.ljust(parts[n].size, b"\0") if n in parts else b"" for n in SHARED_BY_KERNELS},
         {name: Variable(where, value, size) for name, where, value, size, kind in listed if kind == _OBJECT},
         tuple(placed),
     )
+
+
+def _data(parts: Mapping[str, Section], name: str) -> bytes:
+    return parts[name].data if name in parts else b""
 
 
 def _symbols(data: bytes) -> Iterator[tuple[str, str, int, int, int]]:

@@ -18,7 +18,7 @@
 #define MATRIX_WORDS "16 M88 MT88 1 2 4"
 #define ACCESS_WORDS "E 32 64 128 U8 S8 U16 S16 WEAK STRONG MMIO GPU SYS CTA SM VC NA EF EL LU LTC64B LTC128B LTC256B"
 #define ATOMIC_WORDS "E 32 64 U32 S32 U64 S64 F32 F64 F32x2 F32x4 F16x2 F16x4 F16x8 BF16x2 BF16_V2 " \
-    "BF16x4 BF16x8 ADD MIN MAX INC DEC AND OR XOR EXCH CAS CAST POPC SPIN STRONG GPU SYS CTA " \
+    "BF16x4 BF16x8 ADD MIN MAX INC DEC AND OR XOR EXCH CAS CAST POPC ARRIVE SPIN STRONG GPU SYS CTA " \
     "SM FTZ RN EF EL LU NA"
 #define SIGNAL_WORDS "32 64 128 U64 S64 S32 ADD MIN MAX INC DEC AND OR XOR"
 #define MINIMUM_WORDS "U32 S32 U64 S64 S16x2 U16x2 RELU"
@@ -69,7 +69,7 @@ ACCESS(BGMMA, multiply_group, prepare_product, true,
 ACCESS(HGMMA, multiply_group, prepare_product, true, GROUP_WORDS, "tensor", TENSOR, 0, GROUP, OPERAND, SHARED, READ)
 ACCESS(QGMMA, multiply_group, prepare_product, true, GROUP_WORDS, "tensor", TENSOR, 0, GROUP, OPERAND, SHARED, READ)
 ACCESS(IGMMA, multiply_group, prepare_product, true, GROUP_WORDS, "tensor", TENSOR, 0, GROUP, OPERAND, SHARED, READ)
-OP(DMMA, multiply_doubles, prepare_doubles, true, "#x#x#", "tensor", TENSOR, 0, DOUBLE)
+OP(DMMA, multiply_doubles, prepare_doubles, true, "#x#x# #", "tensor", TENSOR, 0, DOUBLE)
 ACCESS(LDSM, load_matrices, prepare_matrices, true, MATRIX_WORDS, "LDSM", LSU, 4, COUNTED, MATRIX, SHARED, READ)
 ACCESS(STSM, store_matrices, prepare_matrices, false, MATRIX_WORDS, "", LSU, 4, COUNTED, MATRIX, SHARED, WRITE)
 OP(MOVM, transpose_register, prepare_matrices, true, MATRIX_WORDS, "", ALU, 2, WORD)

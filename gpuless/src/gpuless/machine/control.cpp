@@ -2,6 +2,7 @@
 #include "machine.h"
 #include "unwritten.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <time.h>
@@ -268,13 +269,16 @@ void go_to(Warp& w, uint32_t lanes, uint32_t address)
     go(w, lanes, found->second);
 }
 
-// Each lane to the address in its register, beyond what stands behind it.
+// Each lane to the address in its register, beyond what stands behind it; a predicate may leave lanes out.
 void go_to_registers(Warp& w, const Op& op, uint32_t lanes, uint32_t from)
 {
-    const size_t space = op.text.find(' ', op.text.find(op.name) + op.name.size()), next = op.text.find(' ', space + 1);
-    const uint32_t offset = next == std::string::npos ? 0 : uint32_t(strtol(op.text.c_str() + next, nullptr, 0));
+    const Operand& address = op.every.back();
+    const size_t last = op.text.find_last_of(' ');
+    const char* const behind = op.text.c_str() + last + 1;
+    const uint32_t offset = isdigit(*behind) || *behind == '-' ? uint32_t(strtol(behind, nullptr, 0)) : 0;
     Row scratch;
-    const uint32_t* const a = w.row(op.every[0], scratch);
+    const uint32_t* const a = w.row(address, scratch);
+    lanes = narrowed(w, op, lanes);
     while (lanes) {
         const uint32_t to = a[__builtin_ctz(lanes)];
         uint32_t same = 0;
@@ -289,6 +293,8 @@ void brx(Warp& w, const Op& op, uint32_t lanes) { go_to_registers(w, op, lanes, 
 void call(Warp& w, const Op& op, uint32_t lanes)
 {
     const Operand* const to = op.every.empty() ? nullptr : &op.every.back();
+    lanes = narrowed(w, op, lanes);
+    if (!lanes) return;
     if (to && to->kind == Kind::Number) return go_to(w, lanes, to->value);
     if (!to || to->kind != Kind::Register)
         fail(w, RUNG_UNSUPPORTED, "a function that is not part of the kernel is called");
@@ -309,6 +315,13 @@ void exit_lanes(Warp& w, const Op& op, uint32_t lanes)
     if (!w.alive) look_at_end(w, op);
     remove_lanes(w, lanes);
     ended(w);
+}
+
+unsigned barrier_of(const Op& op)
+{
+    for (const Operand& o : op.every)
+        if (o.kind == Kind::Other) return o.index & 15;
+    return 0;
 }
 
 // The masks of convergence barriers are numbered; a number that no barrier holds, and no register, is used again.
@@ -332,15 +345,20 @@ void hold_mask(Warp& w, unsigned barrier, unsigned lane, uint32_t number)
 
 void bssy(Warp& w, const Op& op, uint32_t lanes)
 {
-    const unsigned number = op.every[0].index & 15;
+    lanes = narrowed(w, op, lanes);
+    const unsigned number = barrier_of(op);
     const uint32_t mask = new_mask(w, lanes);
     each(lanes, [&](unsigned l) { hold_mask(w, number, l, mask); });
 }
 
-void bsync(Warp& w, const Op& op, uint32_t)
+void bsync(Warp& w, const Op& op, uint32_t lanes)
 {
+    lanes = narrowed(w, op, lanes);
+    if (!lanes) return;
+    if (const uint32_t others = w.split().lanes & ~lanes)
+        w.split().lanes = lanes, w.splits.push_back({others, w.pc(), Wait::None, 0, 0});
     Split& s = w.split();
-    s.wait = Wait::Converge, s.wanted = op.every[0].index & 15;
+    s.wait = Wait::Converge, s.wanted = barrier_of(op);
     if (w.converging(s.wanted, unsigned(__builtin_ctz(s.lanes))) == s.lanes)
         s.wait = Wait::None;
     else
@@ -350,7 +368,7 @@ void bsync(Warp& w, const Op& op, uint32_t)
 void leave(Warp& w, const Op& op, uint32_t lanes)  // BREAK
 {
     lanes = narrowed(w, op, lanes);
-    const unsigned number = op.every.back().index & 15;
+    const unsigned number = barrier_of(op);
     each(lanes, [&](unsigned l) {
         w.masks[w.converge[number][l]].lanes &= ~(1u << l);
         hold_mask(w, number, l, new_mask(w, 1u << l));
@@ -375,7 +393,7 @@ void bmov(Warp& w, const Op& op, uint32_t lanes)
 void warpsync(Warp& w, const Op& op, uint32_t lanes)
 {
     Row scratch;
-    const uint32_t* const masks = op.has("ALL") || op.every.empty() ? nullptr : w.row(op.every[0], scratch);
+    const uint32_t* const masks = op.has("ALL") || !op.sources ? nullptr : w.row(op.s[0], scratch);
     const uint32_t wanted = masks ? masks[__builtin_ctz(lanes)] : w.alive, whole = w.split().lanes;
     uint32_t others = 0, lacking = 0;
     if (masks && !op.has("EXCLUSIVE") && !op.has("COLLECTIVE"))

@@ -366,7 +366,7 @@ void mov(Warp& w, const Op& op, uint32_t lanes)
 
 void lepc(Warp& w, const Op& op, uint32_t lanes)  // an address of the code, in a pair of registers
 {
-    const uint32_t at = op.s[0].value;
+    const uint32_t at = op.sources ? op.s[0].value : op.number * 16;  // without an operand: its own
     uint32_t* const d = w.target(op.out);
     map(d, lanes, [&](unsigned) { return at; });
     map(d + WARP, lanes, [&](unsigned) { return 0; });
@@ -990,7 +990,7 @@ bool prepare_viadd(Op& op)
 
 bool prepare_uniform_vote(Op& op) { return op.uniform = true; }
 bool prepare_plop3(Op& op) { return op.every.size() == 7; }
-bool prepare_lepc(Op& op) { return op.sources == 1 && op.s[0].kind == Kind::Number; }
+bool prepare_lepc(Op& op) { return !op.sources || (op.sources == 1 && op.s[0].kind == Kind::Number); }
 
 #define OF_INTEGERS
 #include "rows.h"

@@ -355,7 +355,7 @@ void publish_each(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, boo
         uint32_t same = 0;
         each(lanes, [&](unsigned l) { same |= uint32_t(at[l] == first) << l; });
         const uint32_t all = op.flags & FOR_ALL_LANES ? w.split().lanes : same;
-        for (unsigned word = 0; word < (is_store ? op.bytes : 1u); word += 4)
+        for (unsigned word = 0; word < (is_store || op.bytes == 8 ? op.bytes : 1u); word += 4)
             publish(w, all, first + word, strength(op), reads, write);
         lanes &= ~same;
     }
@@ -746,6 +746,7 @@ enum : uint32_t {
     CAS,
     CAST,
     POPC,
+    ARRIVE,
     HOW = 4,
     TYPE = 8,
     COUNT = 12,
@@ -753,6 +754,15 @@ enum : uint32_t {
     GLOBAL_ONLY = 1 << 17
 };
 enum : uint32_t { U32, S32, U64, S64, F16x2, BF16x2, F32, F64 };
+
+// A barrier of arrivals before sm_90: 30 bits of what it lacks to 0 at the start of a phase; in the upper word what it
+// lacks now, and above it the phase's parity.
+uint64_t arrived(uint64_t barrier)
+{
+    const uint32_t upper = uint32_t(barrier >> 32) + 1, lacks = uint32_t(int32_t(uint32_t(barrier) << 2) >> 2);
+    const uint32_t made = upper << 1 ? upper : upper | (lacks & 0x7fffffff);
+    return uint64_t(made) << 32 | uint32_t(barrier);
+}
 
 uint64_t combined(uint32_t how, uint32_t type, bool flushes, uint64_t old, uint64_t v)
 {
@@ -774,6 +784,7 @@ uint64_t combined(uint32_t how, uint32_t type, bool flushes, uint64_t old, uint6
     case XOR: return old ^ v;
     case EXCH: return v;
     case POPC: return old + 1;
+    case ARRIVE: return arrived(old);
     }
     return old + v;
 }
@@ -834,8 +845,8 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
 
 bool prepare_atomic(Op& op)
 {
-    static const char* const hows[] = {"ADD", "MIN", "MAX",  "INC", "DEC",  "AND",
-                                       "OR",  "XOR", "EXCH", "CAS", "CAST", "POPC"};
+    static const char* const hows[] = {"ADD", "MIN",  "MAX", "INC",  "DEC",  "AND",   "OR",
+                                       "XOR", "EXCH", "CAS", "CAST", "POPC", "ARRIVE"};
     static const struct
     {
         const char* name;
@@ -848,7 +859,7 @@ bool prepare_atomic(Op& op)
     if (!prepare_memory(op)) return false;
     uint32_t how = ADD, type = U32, count = 1;
     unsigned size = 4;
-    for (uint32_t i = 0; i < 12; i++)
+    for (uint32_t i = 0; i < 13; i++)
         if (op.has(hows[i])) how = i;
     for (const auto& t : types)
         if (op.has(t.name)) type = t.type, count = t.count, size = t.size;

@@ -37,8 +37,7 @@ struct Hash
     }
 };
 
-bool is_register(const Operand& o)
-{ return o.kind == Kind::Register && o.index != ZERO; }
+bool is_register(const Operand& o) { return o.kind == Kind::Register && o.index != ZERO; }
 bool touches_memory(const Op& op) { return op.space != Space::NONE; }
 bool is(const Op& op, const char* name) { return op.name == name; }
 bool compares_and_swaps(const Op& op) { return op.has("CAS") || op.has("CAST"); }

@@ -629,8 +629,9 @@ bool prepare_product(Op& op)
 
 bool prepare_doubles(Op& op)
 {
-    unsigned rows, depth;
-    if (op.modifiers.size() != 1 || sscanf(op.modifiers[0].c_str(), "%ux8x%u", &rows, &depth) != 2) return false;
+    unsigned rows = 8, depth = 4;
+    if (op.modifiers.size() != 1) return false;
+    if (op.modifiers[0] != "884" && sscanf(op.modifiers[0].c_str(), "%ux8x%u", &rows, &depth) != 2) return false;
     op.flags = rows | depth << 5;
     return true;
 }

@@ -52,7 +52,7 @@ def truth(qkv: NDArray[np.float32], causal: bool) -> torch.Tensor:
     q, k, v = (torch.from_numpy(part)[None].to(where, torch.float64) for part in qkv)
     _, heads, n, d = qkv.shape
     values = operation.complete(_values(n, heads, d, causal))
-    out = operation.reference({"q": q, "k": k, "v": v}, values)["out"]
+    out: torch.Tensor = operation.reference({"q": q, "k": k, "v": v}, values)["out"]
     return out.view(n, heads, d).transpose(0, 1).cpu()
 
 
