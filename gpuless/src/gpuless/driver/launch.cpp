@@ -234,7 +234,7 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     if (!begin_code(code, site)) return;
     std::string first(std::max<size_t>(code.constants, code.start + parameters.size()), '\0');
     const auto put = [&](unsigned at, auto value) {  // what the driver tells kernels besides what the machine does
-        if (at + sizeof value <= code.start) memcpy(&first[at], &value, sizeof value);
+        if (at + sizeof value <= (code.start ? code.start : first.size())) memcpy(&first[at], &value, sizeof value);
     };
     const int arch = code.module->arch;
     put(arch < 90 ? 0x50 : arch < 100 ? 0xd0 : 0x120, code.module->sections[0]);  // where constant bank 3 lies

@@ -47,8 +47,8 @@ const Python& python()
 
 bool is_of_packages(const char* file)
 {
-    return strstr(file, "/site-packages/") || strstr(file, "/dist-packages/") || *file == '<' ||
-           strstr(file, "/gpuless/");
+    return strstr(file, "/lib/python3") || strstr(file, "/site-packages/") || strstr(file, "/dist-packages/") ||
+           *file == '<' || strstr(file, "/gpuless/");
 }
 
 }  // namespace
