@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from gpuless.base.errors import CompileError, UserError
@@ -16,8 +15,6 @@ from gpuless.facts import gpus
 _USAGE = """gpuless run [OPTIONS] main.cu [FILE.cu ...] [ARGUMENT ...]    compile a CUDA program and run it
 gpuless run [OPTIONS] COMMAND [ARGUMENT ...]                 run a program, a test suite, make, ...
 gpuless nvcc ...                                             NVIDIA's nvcc, for the GPU in software
-gpuless count [OPTIONS] ...                                  as run; then what each kernel asked of memory
-gpuless time [OPTIONS] ...                                   predict how long each kernel takes on --gpu
 gpuless toolkit                                              the folder for CUDAToolkit_ROOT, CUDA_HOME
 """
 _WITH_VALUE = (
@@ -38,16 +35,9 @@ def parser(verb: str) -> argparse.ArgumentParser:
     made.add_argument("--no-races", action="store_true", help="look for none")
     made.add_argument("--order", default="forward", help="forward, reverse, shuffled, or all (eight of them)")
     made.add_argument("--seed", type=int, default=0, help="of shuffled orders")
-    made.add_argument("--kernel", action="append", default=[], metavar="PATTERN", help="report on these kernels only")
-    made.add_argument("--skip", action="append", default=[], metavar="PATTERN", help="report nothing of these kernels")
-    made.add_argument("--suppress", type=Path, metavar="FILE", help="lines KIND [KERNEL] [FILE:LINE] that are not told")
     made.add_argument("--stop-at-first", action="store_true", help="end the program at its first fault")
-    made.add_argument("--format", choices=("text", "gcc"), default="text", help="gcc: FILE:LINE:COLUMN: error: ...")
-    made.add_argument("--watch", action="append", default=[], metavar="FILE:LINE:EXPR", help="print a value at a line")
     made.add_argument("--quiet", "-q", action="store_true", help="no summary, no progress")
     made.add_argument("--json", action="store_true", help="one JSON document in place of the output")
-    if verb == "count":
-        made.add_argument("--lines", action="store_true", help="the source, with what each line asks of memory")
     return made
 
 
@@ -87,11 +77,6 @@ def _how(options: argparse.Namespace, **more: Any) -> Any:
         "gpu": gpus.find(options.gpu).key,
         "quiet": options.quiet,
         "stop": options.stop_at_first,
-        "kernels": options.kernel,
-        "skipped": options.skip,
-        "suppressions": options.suppress,
-        "watches": options.watch,
-        "format": options.format,
     }
     return execution.Execution(**(given | more))
 

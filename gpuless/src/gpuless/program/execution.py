@@ -32,13 +32,6 @@ class Execution:
     gpu: str = gpus.USUAL
     quiet: bool = False
     stop: bool = False  # at the first fault
-    kernels: Sequence[str] = ()  # patterns of the names of those that are looked at
-    skipped: Sequence[str] = ()
-    suppressions: Path | None = None
-    watches: Sequence[str] = ()  # FILE:LINE:EXPRESSION
-    format: str = "text"  # or gcc
-    counts: Path | None = None  # what is counted is written there
-    constants: Sequence[float] = ()  # of the model of time: then only blocks that stand for a grid are executed
 
     def environment(self, report: Path | None = None) -> dict[str, str]:
         """All variables of a process that finds the GPU in software (driver/README.md)."""
@@ -55,17 +48,9 @@ class Execution:
             "GPULESS_GPU": self.gpu,
             "GPULESS_QUIET": str(int(self.quiet)),
             "GPULESS_STOP": str(int(self.stop)),
-            "GPULESS_FORMAT": self.format,
-            "GPULESS_KERNELS": "\n".join(self.kernels),
-            "GPULESS_SKIP": "\n".join(self.skipped),
-            "GPULESS_WATCH": "\n".join(self.watches),
-            "GPULESS_CONSTANTS": " ".join(map(repr, self.constants)),
         }
-        for name, path in (
-            ("GPULESS_REPORT", report), ("GPULESS_COUNTS", self.counts), ("GPULESS_SUPPRESS", self.suppressions)
-        ):  # fmt: skip
-            if path is not None:
-                chosen[name] = str(path.absolute())
+        if report is not None:
+            chosen["GPULESS_REPORT"] = str(report.absolute())
         return os.environ | chosen
 
 
