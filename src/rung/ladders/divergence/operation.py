@@ -6,7 +6,7 @@ those at odd indices are stiffer and have friction. The loops are long enough th
 
 from __future__ import annotations
 
-from rung.arrays import Array
+from rung.arrays import Array, namespace
 from rung.inputs import F16_TOP, spread
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race
@@ -18,7 +18,8 @@ STEP = 1 / 4
 
 def swing(x: Array, steps: int) -> Array:
     """All springs oscillate, the even ones freely, the odd ones with friction."""
-    u, w = x + 0, x * 0
+    xp = namespace(x)
+    u, w = xp.asarray(x, copy=True), xp.zeros_like(x)
     for _ in range(steps):
         w[0::2] -= FREE * u[0::2]
         w[1::2] = KEPT * w[1::2] - STIFF * u[1::2]
