@@ -232,7 +232,7 @@ __global__ void f(float4* out) {
         (4, [lane % 4 * 4 for lane in range(32)], "only 4 different addresses"),
         (16, [lane * 64 for lane in range(32)], "64 bytes apart"),
         (4, [lane * 64 for lane in range(32)], "16 elements apart"),
-        (4, [-lane * 4 for lane in range(32)], "begin 4 bytes after"),
+        (4, [-lane * 4 for lane in range(32)], "starts 4 bytes into a sector"),
         (4, [lane * 4 for lane in range(32)], ""),
     ],
 )

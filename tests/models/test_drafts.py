@@ -341,7 +341,7 @@ def test_one_text_without_drafts_takes_the_kernels_for_one_in_float32_too() -> N
     backend = backend_of(model.transformer)
     assert isinstance(backend, AdaptiveDrafting)
     plain = backend._variants[1].backend
-    assert isinstance(plain, GpuBackend) and plain.slots == 8 and plain._rows(1) == 1
+    assert isinstance(plain, GpuBackend) and plain.slots == 8 and plain._sessions.rows_for(1) == 1
 
 
 @pytest.mark.gpu

@@ -236,8 +236,7 @@ class _Kernels:
         with suppress(RungError):
             proposals = host_calls.propose(self.of, self.source, self.path, name, function)
             if tables := list(itertools.islice(proposals, host_calls.MOST)):
-                self.budget = self.budget or _budget()
-                call = _of_function(self.of, self.path, name, function, tables, self.budget)
+                call = _of_function(self.of, self.path, name, function, tables, _budget())
                 return call if not call.doubts or call.fault else None
         return None
 

@@ -67,7 +67,8 @@ def course(found: Figures, *, short: bool = False) -> str:
             gain = times(before / kernels) if before and kernels else ""
             rate = f"{row.metrics['tokens_per_s']:,.0f}"
             spent = [f"{kernels:.3g}" if kernels else "", gain]
-            lines.append([row.part, *spent[: 1 if short else 2], rate, f"{own:.3g}" if own else ""])
+            spent = spent[: 1 if short else 2]
+            lines.append([row.part, *spent, rate, f"{1e3 / own:.3g}" if own else ""])  # theirs is told in ms
         before = kernels
     if not lines:
         return ""
