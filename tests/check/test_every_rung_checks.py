@@ -17,6 +17,7 @@ import pytest
 import torch
 import triton
 
+import gpuless
 import rung
 from gpuless.base import disk_cache
 from gpuless.compile import toolchain
@@ -27,7 +28,7 @@ from rung.results import tree
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Rung
 
-PACKAGE = Path(rung.__file__).parent
+PACKAGE, MACHINE = Path(rung.__file__).parent, Path(gpuless.__file__).parent
 ABOVE = {"__init__", "__main__", "api", "doctor", "ops"}  # modules that call the checker
 PORTION = 12  # rungs and dtypes a test, so that a large ladder is spread over the processes
 
@@ -42,7 +43,7 @@ def surroundings(operation: str) -> str:
     """A digest of what the verdicts on an operation's rungs depend on."""
     ladder = (p for p in (PACKAGE / "ladders" / operation).glob("*.py") if not p.name[:2].isdigit())
     modules = sorted([*(p for p in PACKAGE.glob("*.py") if p.stem not in ABOVE), *ladder])
-    folders = [tree.digest(PACKAGE / name) for name in ("check", "emulator", "rungs", "cuda")]
+    folders = [tree.digest(p) for p in (MACHINE, *(PACKAGE / name for name in ("check", "rungs", "cuda")))]
     versions = (torch.__version__, triton.__version__, numpy.__version__, platform.python_version())
     machine = (toolchain.compiler(), toolchain.compiler_version(), toolchain.machine_flags())
     text = repr((folders, versions, machine)).encode() + b"".join(p.read_bytes() for p in modules)

@@ -105,7 +105,9 @@ def of_functions(of: Operation, path: Path, patterns: Sequence[str], words: Sequ
         call = _of_function(of, path, name, function, tables, _budget())
         if call.doubts:
             host_calls.require_known(of, path, name, function, tables[0])
-        calls.append(LearnedCall(call.name, "host", call.kernels, call.table, asked=True))
+        # The user says what the function computes, so that wrong numbers are its own.
+        table = {**call.table, "adopted": "text"}
+        calls.append(LearnedCall(call.name, "host", call.kernels, table, asked=True))
     return _with_asked(of, path, source, calls)
 
 

@@ -259,7 +259,7 @@ class Rung(ABC):
 
         def taken(dims: Values) -> Values | None:
             try:
-                told = ruled({**values, **dims}, operation.dims)
+                told = ruled({**values, **dims}, operation.dims if self.guessed else ())  # of a header nobody wrote
                 given = operation.complete({n: told[n] for n in (*operation.dims, *operation.scalars)})
                 found = ruled(given, operation.scalars)
                 return found if self.refusal(found, dtype, device=device) is None else None
