@@ -49,26 +49,3 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path) -> None:
     ):
         ended = gpuless(*words)
         assert ended.returncode == 2 and told in ended.stderr, ended
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", sorted((PROGRAMS / "faulty").glob("*.cu")), ids=lambda path: path.stem)
-def test_faulty_program_is_refused_for_its_reason_at_its_line(program: Path) -> None:
-    """A comment `// fault: KIND` stands at the line that is at fault."""
-    lines = program.read_text().splitlines()
-    expected = [(found[1], n) for n, line in enumerate(lines, 1) if (found := re.search(r"// fault: ([\w ]+)$", line))]
-    document = json.loads(gpuless("run", "--json", program).stdout)
-    assert document["findings"], document
-    kind, first = expected[0][0], document["findings"][0]
-    assert first["kind"] == kind
-    places = {one.get("line") for one in (first["place"], *first.get("related", []))}
-    assert places & {number for _, number in expected}, first
-    assert document["exit"] == CODES.get(kind, 101)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", sorted((PROGRAMS / "right").glob("*.cu")), ids=lambda path: path.stem)
-def test_right_program_says_ok_and_has_no_fault(program: Path) -> None:
-    document = json.loads(gpuless("run", "--json", program).stdout)
-    assert document["exit"] == 0 and not document["findings"], document
-    assert "OK" in document["output"]

@@ -210,15 +210,16 @@ struct Running
     const Code* code;
     const Configuration* how;
     const Site* site;
+    bool raced;
 } running;
 
 void tell_fault(const rung_machine_fault& fault)
 {
-    const auto& [code, how, site] = running;
-    Told told = {KINDS[fault.kind], sentence_of(*code, fault, how->block), *site,
-                 place_in(*code, fault.at, how->block)};
+    const Code& code = *running.code;
+    const unsigned* const block = running.how->block;
+    Told told = {KINDS[fault.kind], sentence_of(code, fault, block), *running.site, place_in(code, fault.at, block)};
     if (fault.kind == RUNG_UNFINISHED) told.text += " (GPULESS_SECONDS is the limit of a launch)";
-    if (fault.kind == RUNG_RACE) told.other = place_in(*code, fault.other, how->block);
+    if (fault.kind == RUNG_RACE) told.other = place_in(code, fault.other, block);
     tell(fault.kind == RUNG_RACE ? RACED : FAULTED, told);
 }
 
@@ -226,6 +227,7 @@ void tell_fault(const rung_machine_fault& fault)
 void tell_race(const rung_machine_fault* fault)
 {
     static auto& told = *new std::set<std::tuple<const Code*, int, int>>;
+    running.raced = true;
     if (told.emplace(running.code, fault->at.instruction, fault->other.instruction).second) tell_fault(*fault);
 }
 
@@ -249,7 +251,7 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
                       (code.starts_next || beside() || host_accessed(present_work()));  // else all before it has ended
     last_moment = moment();
     rung_machine_fault fault = {};
-    running = {&code, &how, &site};
+    running = {&code, &how, &site, false};
     const int failed =
         predicting() ? predicted(code, how, launch, fault) : rung_machine_run(code.program, &launch, &fault);
     free(bank);
@@ -258,7 +260,7 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
         if (fault.kind != RUNG_UNSUPPORTED) stick(error_of(fault));  // the machine's own lack does not hide the rest
         return;
     }
-    tell_unwritten(code, how, site);
+    if (!running.raced) tell_unwritten(code, how, site);  // else it may be the race's own
     ran(uint64_t(how.grid[0]) * how.grid[1] * how.grid[2], uint64_t(how.block[0]) * how.block[1] * how.block[2],
         code.title, site, pointers_in(parameters));
     tell_conflicts(code, site);

@@ -103,4 +103,5 @@ def _place(lines: sass.Stack) -> str:
 
 
 def _is_of_cuda(file: str) -> bool:
-    return any(part in file for part in ("/nvidia/", "/cuda/standard/", "/cccl/", "/usr/local/cuda"))
+    places = ("/nvidia/", "/cuda/standard/", "/cccl/", "/usr/local/cuda", "/compiler/../include/")
+    return any(part in file for part in places)

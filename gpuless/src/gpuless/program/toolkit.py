@@ -60,6 +60,12 @@ def _file(name: str) -> Path | None:
     return next((root / name for root in _roots() if (root / name).exists()), None)
 
 
+def runtime_folders() -> list[Path]:
+    """Where NVIDIA's own libraries for programs are, of wheels or of an installed toolkit."""
+    places = [*(root / "lib" for root in _roots()), Path("/usr/local/cuda/lib64")]
+    return [place for place in places if any(place.glob("libcudart.so.*"))]
+
+
 def require_compiler() -> Path:
     """NVIDIA's nvcc, or an error that says what to install."""
     lacking = [wheel for wheel, name in _WHEELS.items() if _file(name) is None]
@@ -89,6 +95,11 @@ def folder() -> Path:
         if not path.is_dir():
             fresh.replace(path)
     return path
+
+
+def is_made() -> bool:
+    """Whether some toolkit is there: else the GPU in software is compiled first."""
+    return any(disk_cache.folder("toolkits").iterdir())
 
 
 def _version(wheel: str) -> str:
