@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import re
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from gpuless.program import execution, nvcc_options
 

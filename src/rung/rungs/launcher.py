@@ -1,4 +1,4 @@
-"""A host function that launches kernels, as a rung: bound by name, and called in a program of its own (as by `rung run`),
+"""A host function that launches kernels, as a rung: bound by name, and called in a program of its own,
 whose memory holds nothing but the call's operands."""
 
 from __future__ import annotations

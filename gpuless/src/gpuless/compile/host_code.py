@@ -159,7 +159,8 @@ def _items_of_kernels(items: list[_Item], text: str, only: frozenset[str] | None
         return only is not None and defines and not item.names & only
 
     macros = _macros(text)
-    named = {name for pragma in _PRAGMA.findall(text) for name in _NAME.findall(pragma)}  # such as a constant in `#pragma unroll DEPTH`
+    pragmas = _PRAGMA.findall(text)  # such as a constant in `#pragma unroll DEPTH`
+    named = {name for pragma in pragmas for name in _NAME.findall(pragma)}
     always = {"using namespace", "static_assert", "namespace", "extern template"}
     kept: set[int] = set()
     items = [item for item in items if not _hosts_variable(item, macros)]

@@ -1,9 +1,10 @@
-"""The command `gpuless`: programs, test suites and builds where a GPU in software is found. `rung run` and `rung cc` are
-the same commands by another name."""
+"""The command `gpuless`: programs, test suites and builds where a GPU in software is found. `rung run` and `rung cc`
+are the same commands by another name."""
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import re
@@ -15,10 +16,10 @@ from typing import Any
 from gpuless.base.errors import CompileError, UserError
 from gpuless.facts import gpus
 
-_USAGE = """gpuless run [OPTIONS] main.cu [FILE.cu ...] [OPTIONS] [[--] ARGUMENT ...]    compile a CUDA program and run it
-gpuless run [OPTIONS] COMMAND [ARGUMENT ...]        run a program, a test suite, make, ...
-gpuless nvcc ...                                    NVIDIA's nvcc, for the GPU in software
-gpuless toolkit                                     the folder for CUDAToolkit_ROOT, CUDA_HOME
+_USAGE = """gpuless run main.cu [FILE.cu ...] [OPTIONS] [[--] ARGUMENT ...]    compile a CUDA program and run it
+gpuless run [OPTIONS] COMMAND [ARGUMENT ...]                       run a program, a test suite, make, ...
+gpuless nvcc ...                                                   NVIDIA's nvcc, for the GPU in software
+gpuless toolkit                                                    the folder for CUDAToolkit_ROOT, CUDA_HOME
 """
 _WITH_VALUE = (
     *("-I", "-D", "-U", "-L", "-l", "-std", "--std", "-include", "-isystem"),
@@ -91,6 +92,8 @@ def _how(options: argparse.Namespace) -> Any:
         raise UserError(f"--device {options.device} is not known: take emulator or cuda.")
     if options.device == "cuda" and (options.order == "all" or options.races):
         raise UserError("--order all and --races need the emulator, which looks for races.")
+    if options.device == "cuda" and not _has_gpu():
+        raise UserError("--device cuda: no CUDA device was found; without --device the program runs on the emulator.")
     if options.arch:
         os.environ["GPULESS_ARCH"] = options.arch
     return execution.Execution(
@@ -102,6 +105,13 @@ def _how(options: argparse.Namespace) -> Any:
         stop=options.stop_at_first,
         device=options.device,
     )
+
+
+def _has_gpu() -> bool:
+    try:
+        return not ctypes.CDLL("libcuda.so.1").cuInit(0)
+    except OSError:
+        return False
 
 
 def _say(text: str, tool: str = "gpuless") -> None:

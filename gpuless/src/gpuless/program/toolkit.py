@@ -83,7 +83,7 @@ def folder() -> Path:
     require_compiler()
     versions = [(wheel, _version(wheel)) for wheel in _WHEELS]
     made = (building.folder(_include()), library.folder())
-    parts = (versions, made, _roots(), sys.executable, _digest(HERE), toolchain.key())
+    parts = (versions, made, _roots(), sys.executable, _digest(), toolchain.key())
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     where = disk_cache.folder("toolkits")
     path = where / key
@@ -109,11 +109,11 @@ def _version(wheel: str) -> str:
         return "?"
 
 
-def _digest(place: Path) -> str:
+def _digest() -> str:
+    """Of what is written into it."""
     digest = hashlib.sha256()
-    for path in sorted(place.rglob("*")):
-        if path.suffix in (".h", ".py", ".hpp"):
-            digest.update(path.read_bytes())
+    for path in (Path(__file__), HERE / "nvcc_options.py", *sorted((HERE / "include").rglob("*.h"))):
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
