@@ -95,7 +95,7 @@ class Ended:
             found = {"kind": one["kind"], "text": one["text"]}
             if one["place"]:
                 found["place"] = one["place"]
-            if one.get("related"):
+            if "file" in one.get("related", {}):
                 found["related"] = [one["related"]]
             if (called := one.get("called")) and one["place"].get("kernel"):
                 found["launched"] = f"{called['file']}:{called['line']}"

@@ -226,8 +226,7 @@ bool dropped(const void* site)
 void tell_unasked(int status, void*)
 {
     if (status || !failure.error || !gpuless_fault) return;
-    const std::string text =
-        std::string("fails with '") + text_of(failure.error) + "', and the program never asks";
+    const std::string text = std::string("fails with '") + text_of(failure.error) + "', and the program never asks";
     gpuless_fault("unasked", text.c_str(), failure.function, failure.site);
 }
 
