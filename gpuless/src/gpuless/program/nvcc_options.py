@@ -44,7 +44,7 @@ def translated(words: list[str], toolkit: str, environment: Mapping[str, str] = 
     more = [f"-arch={chosen(of_arch, environment)}", "-cudart", "shared", "-Wno-deprecated-gpu-targets", "-no-compress"]
     if not any(word in OF_LINES for word in kept):
         more.append("-lineinfo")
-    more += ["-Xcompiler", "-g1"]
+    more += ["-Xcompiler", "-g1", "-DCCCL_DISABLE_NVTX"]  # CUB marks its calls for a profiler that is not there
     if not optimized:
         more += ["-Xcompiler", "-O1"]
     if "-arch=native" in more:  # the libraries are NVIDIA's
