@@ -124,7 +124,7 @@ def run(words: Sequence[str], tool: str = "gpuless") -> int:
         return _run(options, nvcc, files, rest, tool)
     except UserError as problem:
         if options.json:
-            found = {"kind": problem.kind or "error", "text": str(problem)}
+            found: dict[str, Any] = {"kind": problem.kind or "error", "text": str(problem)}
             if place := _LINE.search(str(problem)):
                 found["place"] = {"file": place[1], "line": int(place[2] or place[3])}
             print(json.dumps(_document(tool, 2, "refused", [found], command=[*files, *rest]), indent=1))
@@ -159,7 +159,7 @@ def _run(options: argparse.Namespace, nvcc: list[str], files: list[str], rest: l
         races = {"yes": ["--races"], "no": ["--no-races"], "auto": []}[used.races]
         again = [tool, "run", *nvcc, "--order", used.order, "--seed", str(used.seed), *races, *files]
         repeat = shlex.join([*again, *(["--", *rest] if files and rest else rest)])
-        ran = {"command": [*files, *rest], "output": ended.output}
+        ran: dict[str, Any] = {"command": [*files, *rest], "output": ended.output}
         ran |= {"how": {"order": used.order, "seed": used.seed, "races": used.races}}
         told = [{**one, "repeat": repeat} for one in findings]
         verdict = "failed" if ended.code else "ok"
