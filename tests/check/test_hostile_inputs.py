@@ -51,6 +51,7 @@ def command(
 
 def refused(*words: str, **how: Any) -> str:
     code, out, error = command(*words, **how)
+    error = "".join(line for line in error.splitlines(keepends=True) if not line.endswith(" s so far\n"))  # progress
     assert code == 2 and out == "" and error.startswith("rung: ") and error.count("\n") == 1, (code, out, error)
     return error
 
