@@ -180,6 +180,7 @@ def test_stats_tell_times_speed_and_memory(command) -> None:  # type: ignore[no-
         assert word in err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 def test_stats_tell_which_rungs_served_and_what_the_plan_could_not_do(command) -> None:  # type: ignore[no-untyped-def]
     words = ["generate", "Once", "--model", str(models.saved(n_layer=1)), "--device", "emulator", "--plan", "fused"]

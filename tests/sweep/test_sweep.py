@@ -53,6 +53,7 @@ def test_a_sweep_covers_the_whole_grid_in_the_headers_order(tmp_path: Path) -> N
     assert swept.rows[0].tuning == catalogue.find(RUNG).tuned(None)
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_half_way_and_resumed_gives_the_same_table(tmp_path: Path) -> None:
     unbroken = sweep(tmp_path / "unbroken.jsonl")
     store = tmp_path / "killed.jsonl"
