@@ -6,15 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpuless.program import execution, nvcc_options
-
-PROGRAMS = Path(__file__).parent / "programs"
-CODES = {"race": 102, "unasked": 103, "copy": 103, "double free": 103, "free": 103, "symbol": 103}
+from gpuless.program import command, nvcc_options
 
 
 def gpuless(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpuless", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-m", "gpuless", *map(str, words)], capture_output=True, text=True)
 
 
 def test_options_of_builds_are_for_the_gpu_in_software() -> None:
@@ -30,10 +26,16 @@ def test_options_of_builds_are_for_the_gpu_in_software() -> None:
     assert "-lineinfo" not in nvcc_options.translated(["-G", "a.cu"], "/toolkit")
 
 
-def test_files_come_before_arguments() -> None:
-    assert execution.split(["a.cu", "b.cpp", "3", "c.cu"]) == ([Path("a.cu"), Path("b.cpp")], ["3", "c.cu"])
-    assert execution.split(["a.cu", "--", "--size"]) == ([Path("a.cu")], ["--size"])
-    assert execution.split(["pytest", "tests"]) == ([], ["pytest", "tests"])
+def test_options_stand_before_a_programs_files_or_behind_them() -> None:
+    def split(*words: str) -> tuple[bool, list[str], list[str], list[str]]:
+        options, nvcc, files, rest = command._split("run", words, "gpuless")
+        return options.json, nvcc, files, rest
+
+    files = ["a.cu", "b.cpp"]
+    assert split("-O3", *files, "--json", "-I", "inc", "3", "c.cu") == (True, ["-O3", "-I", "inc"], files, ["3", "c.cu"])
+    assert split("a.cu", "-size", "--json") == (False, [], ["a.cu"], ["-size", "--json"])
+    assert split("--json", "a.cu", "--", "--seed") == (True, [], ["a.cu"], ["--seed"])
+    assert split("pytest", "-q", "--json") == (False, [], [], ["pytest", "-q", "--json"])
 
 
 def test_mistakes_are_told_in_a_sentence(tmp_path: Path) -> None:
