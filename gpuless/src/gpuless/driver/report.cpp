@@ -27,6 +27,7 @@ auto &names = *new std::vector<std::string>, &notes = *new std::vector<std::stri
      &of_failure = *new std::vector<std::string>;
 auto& tallies = *new std::map<std::string, Tally>;
 auto& noted = *new std::set<std::string>;
+auto& told_at = *new std::set<const void*>;  // calls
 
 std::string quoted(const std::string& text)
 {
@@ -160,7 +161,7 @@ const Settings& settings()
 void tell(ExitCode code, const Told& what)
 {
     if (!worst || code < worst) worst = code;
-    faults++;
+    faults++, told_at.insert(what.site.address);
     Place place = what.place;
     const Place site = place_of(what.site);
     if (place.kernel.empty() && place.file.empty()) place = site;
@@ -265,7 +266,11 @@ void begin_child()
 
 }  // namespace gpuless
 
-// For a library above this one: a fault of its own kind, at a call that it has seen; `text` goes on behind the call.
+// For a library above this one: a fault of its own kind, at a call that it has seen; `text` goes on behind the call. A
+// call has one fault: that it also fails, and nobody asks, is no second one.
 EXPORTED void gpuless_fault(const char* kind, const char* text, const char* function, const void* caller)
-{ gpuless::tell(gpuless::MISUSED, {kind, gpuless::called({function, caller}) + " " + text, {function, caller}}); }
+{
+    using namespace gpuless;
+    if (!told_at.count(caller)) tell(MISUSED, {kind, called({function, caller}) + " " + text, {function, caller}});
+}
 EXPORTED void gpuless_note(const char* text) { gpuless::note_once(text); }
