@@ -1,5 +1,4 @@
-// What launches counted, and how long they are predicted to take: a file at the end, for `gpuless count`
-// (counts/counting.py reads it).
+// What launches counted, and how long they are predicted to take: a file at the end (counts/counting.py reads it).
 #include "driver.h"
 
 #include <math.h>
@@ -62,7 +61,7 @@ Sum& sum_of(const Code& code, const Configuration& how)
     return *found;
 }
 
-// For `gpuless count --time`: the constants of the model of time. Then only the blocks that stand for a grid are
+// For predictions of time: the constants of the model of time. Then only the blocks that stand for a grid are
 // executed.
 const std::vector<double>& constants()
 {
@@ -83,6 +82,7 @@ int predicted(const Code& code, const Configuration& how, const rung_machine_lau
     if (sum.launches++) return 0;  // it takes as long as the first
     const int resident = active_blocks(code, int(how.block[0] * how.block[1] * how.block[2]), how.shared);
     sum.stalls.resize(code.instructions);
+    if (const char* const cold = getenv("GPULESS_COLD"); cold && *cold) rung_machine_cold();
     return rung_machine_predict(code.program, &launch, constants().data(), unsigned(std::max(1, resident)),
                                 launch.shared_bytes + (unsigned(gpu().reserved_kib) << 10), HUGE_VAL, &sum.made,
                                 reinterpret_cast<double (*)[12]>(sum.stalls.data()), &fault);
@@ -114,7 +114,8 @@ void write_counts()
         fprintf(file, "\ncode %s\n%s\n%s", sum.code->name.c_str(), sum.code->module->cubin.c_str(),
                 source_of(*sum.code).c_str());
         if (predicting()) {
-            fprintf(file, "\nplayed %a %u %u", sum.made.clocks, sum.made.resident, sum.made.together);
+            fprintf(file, "\nsimulated %a %u %u %a %u", sum.made.clocks, sum.made.resident, sum.made.together,
+                    sum.made.atomic_clocks, sum.made.swaps);
             for (size_t i = 0; i < sum.stalls.size(); i++)
                 for (size_t why = 0; why < sum.stalls[i].size(); why++)
                     if (sum.stalls[i][why] > 0) fprintf(file, "\nstall %zu %zu %a", i, why, sum.stalls[i][why]);
