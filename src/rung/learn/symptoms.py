@@ -38,8 +38,10 @@ def _upper(text: str) -> str:
 
 
 def _thread(place: Mapping[str, Any], block: Sequence[int]) -> str:
-    """With as many indices as the block has dimensions."""
+    """With as many indices as the block has dimensions; of Triton's code the program."""
     thread = place.get("thread")
+    if not block:
+        return f"program {place['block'][0]}" if "block" in place else "a program"
     if thread is None:
         return "a thread"
     used = 3 if block[2] > 1 else 2 if block[1] > 1 else 1
@@ -64,11 +66,11 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
     here, who = _quote_line(fault.place, source), _thread(fault.place, block)
     if fault.kind == "race" and fault.related and all("thread" in p for p in (fault.place, *fault.related)):
         other = fault.related[0]
-        whose = [
-            f" of block {p['block'][0]}" if fault.place["block"] != other["block"] else "" for p in (fault.place, other)
-        ]
+        two = block and fault.place["block"] != other["block"]
+        whose = [f" of block {p['block'][0]}" if two else "" for p in (fault.place, other)]
         if memory == "global":
-            mend = "Make exactly one thread write each element, or use an atomic operation"
+            unit = "thread" if block else "program"
+            mend = f"Make exactly one {unit} write each element, or use an atomic operation"
         elif _warp(fault.place, block) == _warp(other, block):
             mend = (
                 "Put `__syncthreads()` between them; `__syncwarp()` is enough only if no other warp uses these elements"
@@ -101,8 +103,8 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
     elif fault.kind == "unwritten":
         says = f"{who} in {here} reads {operand} before anything has written to it"
     elif fault.place.get("line"):
-        block_of = tuple(fault.place.get("block", ()))
-        says = f"{who} of block {block_of} in {here}: {': '.join(t for t in (what, operand) if t)}"
+        of = f" of block {tuple(fault.place.get('block', ()))}" if block else ""
+        says = f"{who}{of} in {here}: {': '.join(t for t in (what, operand) if t)}"
     else:
         says = str(fault).rstrip(".")
     return Symptom(fault.kind, "wrong", f"{_upper(says)}.", lines, {"memory": memory, "operand": operand})

@@ -24,7 +24,7 @@ from gpuless.counts.counters_explained import INSTRUCTIONS, figures, is_ratio
 from gpuless.facts import gpus
 from gpuless.launch import LaunchConfig
 from rung.check.operands import Operands
-from rung.cuda import pretended
+from rung.cuda import pretended, triton_driver
 from rung.errors import RungError
 from rung.operation import Values
 from rung.profile import inspect_triton
@@ -176,7 +176,7 @@ def _planned(subject: Subject, tuning: Tuning, sms: int) -> list[tuple[str, Laun
     if isinstance(rung, CudaRung):
         return [(*launch, "") for launch in rung.launches(values, dtype, tuning, emulated=False)]
     assert isinstance(rung, PythonRung)
-    found: list[pretended.Kernel] = []
+    found: list[triton_driver.Kernel] = []
     with emulated_multiprocessors(sms), pretended.gpu(found.append, multiprocessors=sms, device="meta"):
         inspect_triton.compile_call(rung, values, dtype, tuning)
     return [(k.name, k.config, cubins.loaded(k.cubin, k.file).program(k.name).text) for k in found]

@@ -62,8 +62,8 @@ const view = new EditorView({
 // In a hunt, a click on a line's number marks the line; so does the comment, in any editor.
 function here(line) {
   if (exercise?.kind !== "bug") return;
-  const found = line.text.match(/\s*\/\/ here$/);
-  view.dispatch({ changes: found ? { from: line.to - found[0].length, to: line.to } : { from: line.to, insert: "  // here" } });
+  const found = line.text.match(/\s*(\/\/|#) here$/);
+  view.dispatch({ changes: found ? { from: line.to - found[0].length, to: line.to } : { from: line.to, insert: `  ${exercise.comment} here` } });
 }
 const undo = () => CM.historyKeymap[0].run(view);
 const text = () => view.state.doc.toString();
