@@ -17,6 +17,7 @@ import gpuless
 from gpuless import cubins, machine
 from gpuless.base.expressions import evaluate_int
 from gpuless.compile import nvrtc
+from gpuless.compile.source import with_checked_masks
 from gpuless.counts.counters import Launched
 from gpuless.facts import gpus
 from gpuless.facts.limits import limits
@@ -120,6 +121,7 @@ def _run_cuda(
     ran: Ran,
 ) -> None:
     build = rung.build(values, dtype, tuning)
+    build = with_checked_masks(build) if settings.check_races else build
     cubin = nvrtc.compile_cubin(build.with_lines, machine.ARCH)
     buffers = {
         name: _array(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)

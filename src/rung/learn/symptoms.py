@@ -96,6 +96,12 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
         says = f"a race: {who} in {here} {what} in {there}, and does not wait for it: {operand}"
     elif fault.kind == "race":
         says = f"a race: {who} in {here} {what}, {lacks}: {operand}"
+    elif "mask" in what or "shuffle" in what:
+        says = (
+            f"{who} in {here}: {what.removeprefix('an assertion fails: ')}. What it gets is undefined. Name all lanes "
+            "that take part (0xffffffff for a whole warp), or stay within groups by the last argument, as in "
+            "`__shfl_down_sync(mask, x, offset, 8)`"
+        )
     elif fault.kind == "barrier":
         says = f"not all threads of the block reach the barrier in {here}, or they wait at different barriers"
     elif fault.kind == "deadlock":
