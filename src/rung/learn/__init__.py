@@ -39,6 +39,7 @@ class Exercise:
     story: tuple[str, ...]  # the rungs behind it
     folder: Path
     shape: str  # at which counts are taken
+    called: str = ""  # in the list; else its name
     kind: str = "fill"
     why: str = ""  # the solution, explained
     goal: str = ""  # an expression over counters
@@ -58,9 +59,7 @@ class Exercise:
 
     @property
     def title(self) -> str:
-        about = self.name.removeprefix(f"{self.kind}_").replace("_", " ")
-        before = {"bug": "Find the bug: ", "predict": "Predict: ", "write": "Write: "}.get(self.kind, "")
-        return before + about if before else about.capitalize()
+        return self.called or self.name.replace("_", " ").capitalize()
 
     @property
     def file(self) -> str:

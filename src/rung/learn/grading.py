@@ -136,7 +136,8 @@ def stars_of(exercise: Exercise) -> tuple[str, str, str]:
     if exercise.timed:
         return (first, f"predicted time within {SAME:g} of the reference's",
                 f"at most {MARGIN:g} of the reference's predicted time")  # fmt: skip
-    return first, second, f"at most {exercise.best:,} sectors and passes" if exercise.best else "no hint was used"
+    third = f"at most {exercise.best:,} sectors and passes (the reference has {exercise.par:,})"
+    return first, second, third if exercise.best else "no hint was used"
 
 
 def verdict_on(exercise: Exercise, path: Path, progress: Progress) -> dict[str, Any]:

@@ -224,9 +224,9 @@ def of_cost(launched: Sequence[Launched], sizes: Mapping[str, int], source: str,
     least = ideal / max(counts.requests, 1)
     line = _upper(_quote_line({"line": access.line}, source))
     says = f"{line} {verb} {access.memory} memory: on average a warp's request takes {each}"
-    says += f"; {least:.3g} would be enough" if least < cost else ""
+    says += f", since {why}" if why else ""
+    says += f"; {least:.3g} would be enough." if least < cost else "."
     kind = "banks" if access.memory == "shared" else "sectors"
-    says += f", since {why}." if why else "."
     return Symptom(
         kind, when, says, (access.line,), {"per_request": round(cost, 3), "least": round(least, 3), "unit": unit}
     )

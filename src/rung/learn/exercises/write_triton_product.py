@@ -1,4 +1,4 @@
-"""A product in tiles of BLOCK x BLOCK: all of the kernel is yours."""
+"""A product in tiles of BLOCK x BLOCK: you write the whole kernel."""
 
 import triton
 import triton.language as tl
