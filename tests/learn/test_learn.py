@@ -189,7 +189,7 @@ def test_a_triton_exercise_is_judged_on_the_code_that_triton_compiles(tmp_path: 
     assert (found["state"], found["symptoms"][0]["kind"]) == ("slow", "unused"), found["says"]
     path.write_text(exercise.filled({"BLANK_1": "tl.store(out, "}))
     found = graded(exercise.name, capfd)
-    assert found["state"] == "wrong" and found["symptoms"][0]["lines"] == [12], found["says"]
+    assert found["state"] == "wrong" and found["symptoms"][0]["lines"] == [11], found["says"]
     exercise = by_name("triton_add")
     (tmp_path / exercise.file).write_text(exercise.filled({**exercise.solution, "BLANK_2": "i <= count"}))
     (fault,) = graded("triton_add", capfd)["symptoms"]

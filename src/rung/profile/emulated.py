@@ -72,8 +72,12 @@ def count_small_case(subject: Subject) -> list[Launched]:
     return run(small(subject)).kernels
 
 
+LINE = 32  # elements, which lie in whole sectors
+
+
 def to_draw(subject: Subject) -> Subject:
-    """The same at a case of its operation that is small and shows much: with several rows, columns and blocks."""
+    """The same at a case of its operation that is small and shows much: with several rows, columns and blocks, rows
+    that begin at sectors' boundaries, and no mask, which would leave little to the first block."""
     operation, dtype = subject.rung.operation, subject.dtype
     fitting: list[tuple[int, float, int, Values]] = []
     for _, values in subject.rung.cases(dtype):
@@ -84,6 +88,11 @@ def to_draw(subject: Subject) -> Subject:
     if not fitting:
         return small(subject)
     values = min(fitting)[-1]
+    plain = {**values, **({"causal": 0} if "causal" in values else {})}
+    if (length := int(values[operation.dims[-1]])) > LINE:
+        plain[operation.dims[-1]] = -(-length // LINE) * LINE
+    if subject.rung.refusal(plain, dtype) is None:
+        values = plain
     return replace(subject, values=values, shape=_name({d: int(values[d]) for d in operation.dims}))
 
 
