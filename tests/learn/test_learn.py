@@ -262,6 +262,9 @@ def test_wrong_numbers_come_with_scalars_elements_a_map_and_a_likeness(
     (tmp_path / exercise.file).write_text(exercise.filled({**exercise.solution, "BLANK_1": "t + 1"}))
     found = graded("three_passes", capfd)
     assert found["case"]["causal"] == 1 and "causal = 1" in found["says"]
+    (tmp_path / exercise.file).write_text(exercise.filled({**exercise.solution, "BLANK_2": "0.0f"}))
+    found = graded("three_passes", capfd)
+    assert 0 < found["symptoms"][0]["facts"]["expected"] < 1e-45 and "should be 0 and is" in found["says"]
 
 
 @pytest.mark.parametrize(

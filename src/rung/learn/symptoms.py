@@ -12,7 +12,7 @@ from typing import Any, Literal
 from gpuless.counts.counters import Launched
 from gpuless.counts.counters_explained import hottest, per_request, reason
 from rung.check.compare import Deviation
-from rung.check.diagnosis import Diagnosis, index_names
+from rung.check.diagnosis import Diagnosis, index_names, shown
 from rung.errors import EmulatorFault, RungError
 from rung.operation import Operand, Values
 from rung.profile.counted import Tensor
@@ -159,9 +159,9 @@ def of_diagnosis(found: Diagnosis) -> Symptom:
     many = f"all {total:,}" if found.wrong == total else f"{found.wrong:,} of {total:,}"
     many = f"{many} elements of {found.output} are wrong" if total > 1 else f"{found.output} is wrong"
     if first["got"] is None:
-        pair = f"{place} was never written (expected {first['expected']:.6g})"
+        pair = f"{place} was never written (expected {shown(first['expected'])})"
     else:
-        pair = f"{place} should be {first['expected']:.6g} and is {first['got']:.6g}"
+        pair = f"{place} should be {shown(first['expected'])} and is {shown(first['got'])}"
     says = " ".join([f"{many}: {pair}.", *found.sentences])
     facts = {"expected": first["expected"], "got": first["got"], "index": first["index"], **found.as_json()}
     return Symptom(found.kind, "wrong", says, (), facts)

@@ -194,13 +194,13 @@ function said(found) {
   }
   box.replaceChildren(head, items);
   if (found.state === "solved")
-    box.append(made("p", exercise.for.map((what, i) => `${i < found.stars ? "★" : "☆"} ${what}`).join(" · "), { className: "soft" }));
+    box.append(...exercise.for.map((what, i) => made("p", `${i < found.stars ? "★" : "☆"} ${what}`, { className: "soft" })));
   if (found.drawn)
     box.append(made("button", "What your kernel did", { type: "button", onclick: () => at("drawings").scrollIntoView() }));
   const guess = at("predict").querySelector("input").value;
   if (guess !== "" && found.answer !== undefined)
     box.append(made("p", Number(guess) === found.answer ? `You predicted ${guess}, and ${guess} was counted.` : `You predicted ${guess}; counted: ${+found.answer.toFixed(2)}.`));
-  if (found.cases) box.append(made("p", `Checked at ${found.cases} sizes, also for races and out-of-bounds accesses.`, { className: "soft" }));
+  if (found.cases) box.append(made("p", `Checked at ${found.cases} size${found.cases > 1 ? "s" : ""}, also for races and out-of-bounds accesses.`, { className: "soft" }));
   if (found.state === "solved" && found.work && exercise.par) {
     const us = (n) => +n.toPrecision(3), t = found.times;
     box.append(made("p", `Your kernel: ${found.work.toLocaleString("en")} sectors and passes (reference: ${exercise.par.toLocaleString("en")})` + (t?.mine ? `; predicted on an ${t.gpu} at ${t.at}: ${us(t.mine)} us (reference: ${us(t.reference)} us, your best: ${us(t.best)} us).` : ".")));
@@ -216,7 +216,7 @@ function said(found) {
 // The first wrong elements, and a picture of all: a row and a column for each index, or for several.
 function wrongMap({ output, pairs, map, wrong, shape }) {
   const box = made("div", undefined, { className: "wrong" }), table = made("table");
-  const number = (x) => (x === null ? "NaN" : String(+x.toPrecision(6)));
+  const number = (x) => (x === null ? "NaN" : String(Math.abs(x) < 1.4e-45 ? 0 : +x.toPrecision(6))); // as a float holds it
   table.append(row(["element", "expected", "yours"], "th"));
   for (const one of pairs) table.append(row([`${output}[${one.index.join(", ")}]`, number(one.expected), one.got === null ? "NaN or never written" : number(one.got)], "td"));
   box.append(table);
