@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import gpuless
 from gpuless import cubins, machine
-from gpuless.base.expressions import evaluate_int
+from gpuless.base.expressions import Names, evaluate_int
 from gpuless.compile import nvrtc
 from gpuless.compile.source import with_checked_masks
 from gpuless.counts.counters import Launched
@@ -27,7 +27,7 @@ from rung.errors import EmulatorFault, RungError
 from rung.operation import Operand, Values
 from rung.rungs import python_module
 from rung.rungs.arguments import Arguments, Typed
-from rung.rungs.base import Call, Names
+from rung.rungs.base import Call
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
 
