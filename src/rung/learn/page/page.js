@@ -13,6 +13,8 @@ async function ask(path, body) {
   return found;
 }
 
+let overview = ask("/course"); // while the editor is made
+
 function made(name, text, more = {}) {
   const one = Object.assign(document.createElement(name), more);
   if (text !== undefined) one.textContent = text;
@@ -99,7 +101,8 @@ function draw(lines) {
 // ---- what is shown
 
 async function list() {
-  course = await ask("/course");
+  course = await (overview ?? ask("/course"));
+  overview = null;
   const every = course.chapters.flatMap((c) => c.exercises);
   at("done").textContent = `${every.filter((e) => e.stars).length} of ${every.length} solved, ${every.reduce((n, e) => n + e.stars, 0)} stars`;
   let current = null;
@@ -283,4 +286,8 @@ at("predict").onsubmit = (event) => { event.preventDefault(); run(); };
 onhashchange = () => /^#\d+$/.test(location.hash) && show(location.hash.slice(1)).catch((error) => at("verdict").replaceChildren(made("p", error.message)));
 at("list").open = WIDE.matches;
 WIDE.onchange = () => { at("list").open = WIDE.matches; };
-list().then(() => { if (/^#\d+$/.test(location.hash)) onhashchange(); else location.hash = `#${course.next}`; });
+list().then(() => {
+  if (/^#\d+$/.test(location.hash)) return onhashchange();
+  history.replaceState(null, "", `#${course.next}`); // without an event, which would come later
+  onhashchange();
+});
