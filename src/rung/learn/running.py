@@ -8,7 +8,6 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,6 +145,8 @@ def _run_cuda(
 
 def _run_triton(rung: PythonRung, call: Call, regions: list[machine.Region], settings: gpuless.Settings) -> None:
     """Calls the file's function run, whose launches are executed as Triton has compiled them."""
+    from unittest import mock  # takes as long to import as a kernel to run
+
     from rung.cuda import triton, triton_driver
 
     def launch(kernel: triton_driver.Kernel) -> None:
