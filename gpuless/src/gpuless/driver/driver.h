@@ -33,6 +33,8 @@ struct Settings
     bool quiet, stop;     // `stop` ends the program at its first fault
 };
 const Settings& settings();
+unsigned period();  // a fault is told once in each; a suite of tests has one for each test
+void begin_period();  // with the settings that the environment has now
 
 struct Place  // a line, and who was there, as far as it is known
 {

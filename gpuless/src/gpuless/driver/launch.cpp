@@ -135,10 +135,10 @@ std::string sentence_of(const Code& code, const rung_machine_fault& fault, const
 // an array that is copied whole: they are told only if the program fails.
 void tell_unwritten(const Code& code, const Configuration& how, const Site& site)
 {
-    static auto& told = *new std::set<std::pair<const Code*, int>>;
+    static auto& told = *new std::set<std::tuple<unsigned, const Code*, int>>;
     rung_machine_fault fault;
     for (uint32_t space = RUNG_GLOBAL_SPACE; space <= RUNG_LOCAL_SPACE; space++) {
-        if (!rung_machine_unwritten(space, &fault) || !told.emplace(&code, fault.at.instruction).second) continue;
+        if (!rung_machine_unwritten(space, &fault) || !told.emplace(period(), &code, fault.at.instruction).second) continue;
         const std::string said = sentence_of(code, fault, how.block);
         if (space != RUNG_LOCAL_SPACE)
             tell(FAULTED, {"unwritten", said, site, place_in(code, fault.at, how.block)});
@@ -225,8 +225,8 @@ void tell_fault(const rung_machine_fault& fault)
 // A race is told once for two lines; the launch goes on, as a GPU's does.
 void tell_race(const rung_machine_fault* fault)
 {
-    static auto& told = *new std::set<std::tuple<const Code*, int, int>>;
-    if (told.emplace(running.code, fault->at.instruction, fault->other.instruction).second) tell_fault(*fault);
+    static auto& told = *new std::set<std::tuple<unsigned, const Code*, int, int>>;
+    if (told.emplace(period(), running.code, fault->at.instruction, fault->other.instruction).second) tell_fault(*fault);
 }
 
 void execute(Code& code, const Configuration& how, const std::string& parameters, double race_seconds, const Site& site)

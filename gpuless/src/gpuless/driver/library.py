@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import os
 import shutil
 import sys
@@ -34,8 +35,11 @@ FLAGS = (
 
 
 def include() -> Path:
-    """The folder of NVIDIA's cuda.h."""
-    found = headers.types(nvrtc.version())
+    """The folder of NVIDIA's cuda.h: of its wheel, whatever toolkit the environment names."""
+    of_nvidia = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (of_nvidia.submodule_search_locations or [])] if of_nvidia else []
+    wheels = (root / "cu13/include" for root in roots)
+    found = next((folder for folder in wheels if (folder / "cuda.h").is_file()), None) or headers.types(nvrtc.version())
     if found is None or not (found / "cuda.h").is_file():
         raise UserError("CUDA's header cuda.h is not found: pip install nvidia-cuda-runtime.")
     return found
