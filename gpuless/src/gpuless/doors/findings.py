@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -33,6 +34,11 @@ def places(finding: Finding) -> Iterator[tuple[str, str, int]]:
             yield (what, *where)
 
 
+def text(finding: Finding) -> str:
+    """What a finding says, without what Numba adds to the names of kernels."""
+    return re.sub(r"\[abi:\w+\]", "", finding["text"])
+
+
 def text_of_line(file: str, line: int) -> str:
     """A line of a source, empty where it cannot be read."""
     try:
@@ -43,7 +49,7 @@ def text_of_line(file: str, line: int) -> str:
 
 def paragraph(finding: Finding) -> str:
     """A finding with its lines, for people."""
-    told = [f"{finding['kind']}: {finding['text']}"]
+    told = [f"{finding['kind']}: {text(finding)}"]
     told += [f"  {file}:{line}: {text_of_line(file, line)}  ({what})" for what, file, line in places(finding)]
     return "\n".join(told)
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuless.base.errors import CompileError, UserError
+from gpuless.doors import reports
 from gpuless.facts import gpus
 
 _USAGE = """gpuless run [OPTIONS] main.cu [FILE.cu ...] [ARGUMENT ...]    compile a CUDA program and run it
@@ -38,6 +39,7 @@ def parser(verb: str) -> argparse.ArgumentParser:
     made.add_argument("--stop-at-first", action="store_true", help="end the program at its first fault")
     made.add_argument("--quiet", "-q", action="store_true", help="no summary, no progress")
     made.add_argument("--json", action="store_true", help="one JSON document in place of the output")
+    reports.add_options(made)
     return made
 
 
@@ -97,9 +99,14 @@ def _say(text: str) -> None:
 
 
 def run(words: Sequence[str]) -> int:
+    options, nvcc, rest = _split("run", words)
+    with reports.asked(options) as asked:
+        return _run(options, nvcc, rest, asked)
+
+
+def _run(options: argparse.Namespace, nvcc: Sequence[str], rest: Sequence[str], asked: reports.Reports) -> int:
     from gpuless.program import execution
 
-    options, nvcc, rest = _split("run", words)
     how = _how(options)
     command = _command(nvcc, rest, how.gpu)
     ended = execution.run(command, how, keep=options.json)
@@ -114,18 +121,20 @@ def run(words: Sequence[str]) -> int:
                 break
         else:
             _say("the same exit code under eight orders.")
+    code, found = asked.judged(ended.code, ended.findings(), ended.records)
     if options.json:
-        print(json.dumps(document("run", ended, [*rest]), indent=1))
-    elif ended.code > 128 and not ended.faults:
-        _say(ended.findings()[-1]["text"] + ".")
-    return ended.code
+        print(json.dumps(document("run", code, found, ended, [*rest]), indent=1))
+    elif code > 128 and not ended.faults:
+        _say(found[-1]["text"] + ".")
+    asked.write(rest, code, found, ended.kernels)
+    return code
 
 
-def document(verb: str, ended: Any, command: Sequence[str]) -> dict[str, Any]:
+def document(verb: str, code: int, found: Sequence[Any], ended: Any, command: Sequence[str]) -> dict[str, Any]:
     """A run as one JSON document."""
     return {
-        "schema": "gpuless/1", "verb": verb, "verdict": "failed" if ended.code else "ok", "exit": ended.code,
-        "command": [*command], "findings": ended.findings(), "results": ended.kernels, "notes": ended.notes,
+        "schema": "gpuless/1", "verb": verb, "verdict": "failed" if code else "ok", "exit": code,
+        "command": [*command], "findings": [*found], "results": ended.kernels, "notes": ended.notes,
         "output": ended.output,
     }  # fmt: skip
 
