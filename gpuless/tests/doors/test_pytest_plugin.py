@@ -49,7 +49,9 @@ def outcomes(tmp_path: Path, text: str, *options: str) -> tuple[dict[str, str], 
     command = [sys.executable, "-m", "pytest", *NAMED, "-p", "no:cacheprovider", "--junit-xml=out.xml", *options]
     done = subprocess.run([*command, "test_it.py"], cwd=tmp_path, capture_output=True, text=True)
     cases = xml.parse(tmp_path / "out.xml").iter("testcase")
-    return {str(c.get("name")): c[0].tag if len(c) and c[0].tag != "properties" else "passed" for c in cases}, done.stdout
+    return {
+        str(c.get("name")): c[0].tag if len(c) and c[0].tag != "properties" else "passed" for c in cases
+    }, done.stdout
 
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "xdist"])
@@ -68,7 +70,12 @@ def test_a_fault_fails_the_test_in_which_it_happened(tmp_path: Path, workers: li
     found, said = outcomes(tmp_path, text, "--gpuless", *workers)
     failed = {name for name, outcome in found.items() if outcome != "passed"}
     assert failed == {"test_racy", "test_racy_again"} and len(found) == 6, said
-    line = CORE.splitlines().index("        launch(stream, LaunchConfig(grid=1, block=64), code.get_kernel(name), memory); stream.sync()") + 1
+    line = (
+        CORE.splitlines().index(
+            "        launch(stream, LaunchConfig(grid=1, block=64), code.get_kernel(name), memory); stream.sync()"
+        )
+        + 1
+    )
     assert re.search(r"race: kernel 'turn'", said) and f"test_it.py:{line}" in said
 
 
@@ -86,7 +93,9 @@ def test_marks_choose_the_gpu_and_the_orders(tmp_path: Path) -> None:
     def test_other_fails(run): run("turn")
     """)
     found, said = outcomes(tmp_path, text, "--gpuless", "--gpuless-gpu=h100")
-    expected = dict.fromkeys(["test_other", "test_usual", "test_seeds[seed1]", "test_seeds[seed2]", "test_order"], "passed")
+    expected = dict.fromkeys(
+        ["test_other", "test_usual", "test_seeds[seed1]", "test_seeds[seed2]", "test_order"], "passed"
+    )
     assert found == expected | {"test_other_fails": "failure"}, said
 
 

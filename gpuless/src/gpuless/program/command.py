@@ -17,6 +17,7 @@ _USAGE = """gpuless run [OPTIONS] main.cu [FILE.cu ...] [ARGUMENT ...]    compil
 gpuless run [OPTIONS] COMMAND [ARGUMENT ...]                 run a program, a test suite, make, ...
 gpuless nvcc ...                                             NVIDIA's nvcc, for the GPU in software
 gpuless toolkit                                              the folder for CUDAToolkit_ROOT, CUDA_HOME
+gpuless lsp                                                  the language server for editors, over standard input
 """
 _WITH_VALUE = (
     *("-I", "-D", "-U", "-L", "-l", "-std", "--std", "-include", "-isystem"),
@@ -153,7 +154,14 @@ def toolkit_folder(_: Sequence[str]) -> int:
     return 0
 
 
-VERBS = {"run": run, "nvcc": nvcc, "toolkit": toolkit_folder}
+def lsp(_: Sequence[str]) -> int:
+    from gpuless.doors import language_server
+
+    language_server.serve()
+    return 0
+
+
+VERBS = {"run": run, "nvcc": nvcc, "toolkit": toolkit_folder, "lsp": lsp}
 
 
 def main(words: Sequence[str] | None = None) -> None:

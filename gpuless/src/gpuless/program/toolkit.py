@@ -14,9 +14,9 @@ import json
 import shlex
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpuless.base import disk_cache
@@ -65,7 +65,6 @@ def require_compiler() -> Path:
     lacking = [wheel for wheel, name in _WHEELS.items() if _file(name) is None]
     if lacking:
         raise UserError(f"CUDA's compiler is not whole: pip install {' '.join(lacking)}.")
-    toolchain.require()
     nvcc = _file("bin/nvcc")
     assert nvcc is not None
     return nvcc
@@ -104,6 +103,14 @@ def _digest(place: Path) -> str:
         if path.suffix in (".h", ".py", ".hpp"):
             digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def ship(flags: Sequence[str]) -> None:
+    """Compiles the libraries for a wheel, into this package's own folders."""
+    library.ship(flags)
+    target = building.shipped(_include())
+    target.mkdir()
+    building.make(target, _include(), flags)
 
 
 def _include() -> list[Path]:
@@ -158,24 +165,17 @@ def _fill_libraries(target: Path) -> None:
     for name in ("libcuda.so", "stubs/libcuda.so"):
         (lib / name).symlink_to(driver.resolve())
     (lib / "libcudart_static.a").write_text("INPUT(-lcudart)\n")
-    _archive_nothing(lib / "libcudadevrt.a")
+    # NVIDIA's library for kernels that launch kernels is not there; builds that name it need a file.
+    (lib / "libcudadevrt.a").write_bytes(b"!<arch>\n")
     nvrtc = next((path for root in _roots() for path in sorted((root / "lib").glob("libnvrtc.so.*"))), None)
     if nvrtc:
         (lib / nvrtc.name).symlink_to(nvrtc)
         (lib / "libnvrtc.so").symlink_to(nvrtc)
 
 
-def _archive_nothing(target: Path) -> None:
-    """NVIDIA's library for kernels that launch kernels is not there; builds that name it need a file."""
-    with tempfile.TemporaryDirectory() as work:
-        (Path(work) / "nothing.c").write_text("typedef int nothing;\n")
-        done = toolchain.run(["-x", "c", "-c", "nothing.c", "-o", "nothing.o"], Path(work))
-        if done.returncode:
-            raise UserError(f"g++ does not compile: {done.stderr.strip()[:500]}")
-        subprocess.run(["ar", "rcs", str(target), "nothing.o"], check=True, cwd=work)
-
-
 def compiler() -> Path:
+    """nvcc, which calls g++ for the host's code."""
+    toolchain.require()
     return folder() / "bin/nvcc"
 
 
