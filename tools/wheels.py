@@ -7,7 +7,6 @@ python tools/wheels.py --try DIR   then install them into a new environment in D
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shutil
 import subprocess
@@ -32,7 +31,8 @@ code = '''extern "C" __global__ void turn(float* x) {
 }'''
 arch = "sm_" + "".join(map(str, device.compute_capability))
 kernel = Program(code, "c++", ProgramOptions(arch=arch, lineinfo=True)).compile("cubin").get_kernel("turn")
-launch(stream, LaunchConfig(grid=1, block=64), kernel, device.memory_resource.allocate(256, stream=stream)); stream.sync()
+memory = device.memory_resource.allocate(256, stream=stream)
+launch(stream, LaunchConfig(grid=1, block=64), kernel, memory); stream.sync()
 """
 
 
@@ -74,7 +74,7 @@ def attempt(folder: Path) -> None:
         print("works:", *words)
 
     (folder / "racy.py").write_text(_RACY)
-    run("gpuless", "run", "python", "racy.py", code=102, said="racy.py:11")
+    run("gpuless", "run", "python", "racy.py", code=102, said="racy.py:12")
     _install(python, "pytest")
     (folder / "test_racy.py").write_text("def test_racy():\n    import runpy; runpy.run_path('racy.py')\n")
     run("python", "-m", "pytest", "--gpuless", "test_racy.py", code=1, said="race: kernel 'turn'")

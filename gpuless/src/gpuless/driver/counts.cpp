@@ -125,7 +125,8 @@ void write_counts()
         fprintf(file, "\ncode %s\n%s\n%s", sum.code->name.c_str(), sum.code->module->cubin.c_str(),
                 source_of(*sum.code).c_str());
         if (predicting()) {
-            fprintf(file, "\nplayed %a %u %u", sum.made.clocks, sum.made.resident, sum.made.together);
+            fprintf(file, "\nsimulated %a %u %u %a %u", sum.made.clocks, sum.made.resident, sum.made.together,
+                    sum.made.atomic_clocks, sum.made.swaps);
             for (size_t i = 0; i < sum.stalls.size(); i++)
                 for (size_t why = 0; why < sum.stalls[i].size(); why++)
                     if (sum.stalls[i][why] > 0) fprintf(file, "\nstall %zu %zu %a", i, why, sum.stalls[i][why]);

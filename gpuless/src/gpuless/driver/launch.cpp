@@ -138,7 +138,8 @@ void tell_unwritten(const Code& code, const Configuration& how, const Site& site
     static auto& told = *new std::set<std::tuple<unsigned, const Code*, int>>;
     rung_machine_fault fault;
     for (uint32_t space = RUNG_GLOBAL_SPACE; space <= RUNG_LOCAL_SPACE; space++) {
-        if (!rung_machine_unwritten(space, &fault) || !told.emplace(period(), &code, fault.at.instruction).second) continue;
+        if (!rung_machine_unwritten(space, &fault) || !told.emplace(period(), &code, fault.at.instruction).second)
+            continue;
         const std::string said = sentence_of(code, fault, how.block);
         if (space != RUNG_LOCAL_SPACE)
             tell(FAULTED, {"unwritten", said, site, place_in(code, fault.at, how.block)});
@@ -226,7 +227,16 @@ void tell_fault(const rung_machine_fault& fault)
 void tell_race(const rung_machine_fault* fault)
 {
     static auto& told = *new std::set<std::tuple<unsigned, const Code*, int, int>>;
-    if (told.emplace(period(), running.code, fault->at.instruction, fault->other.instruction).second) tell_fault(*fault);
+    if (told.emplace(period(), running.code, fault->at.instruction, fault->other.instruction).second)
+        tell_fault(*fault);
+}
+
+void tell_made(const rung_machine_fault* fault)
+{
+    static auto& told = *new std::set<std::tuple<unsigned, const Code*, int>>;
+    if (!told.emplace(period(), running.code, fault->at.instruction).second) return;
+    tell(FAULTED, {fault->lacks, sentence_of(*running.code, *fault, running.how->block), *running.site,
+                   place_in(*running.code, fault->at, running.how->block)});
 }
 
 void execute(Code& code, const Configuration& how, const std::string& parameters, double race_seconds, const Site& site)
@@ -243,6 +253,7 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     char* const bank = aligned(first);
     rung_machine_launch launch = described(code, how, race_seconds);
     launch.bank[0] = bank, launch.bank_bytes[0] = unsigned(first.size()), launch.race = tell_race;
+    if (settings().numbers) launch.made = tell_made;
     static unsigned long last_moment;
     launch.dependent = how.dependent && moment() == last_moment + 1,
     launch.followed = settings().races &&

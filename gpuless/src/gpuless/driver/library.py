@@ -141,7 +141,8 @@ def _recipe(
         if told:
             raise UserError(f"libcuda.so.1 does not compile: {told[0][:1500]}")
         objects = [str(work / f"{source.stem}.o") for source in sources]
-        link = [*flags[len(FLAGS) :], "-shared", "-Wl,-soname,libcuda.so.1", *objects, "-o", str(target / "libcuda.so.1"), f"-L{target}"]
+        link = [*flags[len(FLAGS) :], "-shared", "-Wl,-soname,libcuda.so.1", *objects, f"-L{target}"]
+        link += ["-o", str(target / "libcuda.so.1")]
         done = toolchain.run([*link, "-l:libgpuless_machine.so", "-Wl,-rpath,$ORIGIN", "-ldl", "-lpthread"], work)
         if done.returncode:
             raise UserError(f"libcuda.so.1 does not link: {done.stderr.strip()[:1500]}")

@@ -103,4 +103,4 @@ def _place(lines: sass.Stack) -> str:
 
 
 def _is_of_cuda(file: str) -> bool:
-    return any(part in file for part in ("/nvidia/", "/cuda/standard/", "/cccl/", "/usr/local/cuda"))
+    return any(part in file for part in ("/nvidia/", "/cuda/standard/", "/cccl/", "/usr/local/cuda", "/toolkits/"))

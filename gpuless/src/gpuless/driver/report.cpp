@@ -153,7 +153,7 @@ static Settings read_settings()
     return {number_from("GPULESS_ORDER", 0),     unsigned(number_from("GPULESS_SEED", 0)),
             number_from("GPULESS_RACES", 1),     seconds_from("GPULESS_RACE_SECONDS", 3),
             seconds_from("GPULESS_SECONDS", 60), number_from("GPULESS_QUIET", 0) != 0,
-            number_from("GPULESS_STOP", 0) != 0};
+            number_from("GPULESS_STOP", 0) != 0, number_from("GPULESS_NAN", 0) != 0};
 }
 static Settings& chosen()
 {

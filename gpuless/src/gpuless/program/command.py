@@ -15,6 +15,7 @@ from gpuless.facts import gpus
 
 _USAGE = """gpuless run [OPTIONS] main.cu [FILE.cu ...] [ARGUMENT ...]    compile a CUDA program and run it
 gpuless run [OPTIONS] COMMAND [ARGUMENT ...]                 run a program, a test suite, make, ...
+gpuless diff [OPTIONS] A.cu B.cu [ARGUMENT ...]              what the kernels of two programs need and do
 gpuless nvcc ...                                             NVIDIA's nvcc, for the GPU in software
 gpuless toolkit                                              the folder for CUDAToolkit_ROOT, CUDA_HOME
 gpuless lsp                                                  the language server for editors, over standard input
@@ -37,6 +38,7 @@ def parser(verb: str) -> argparse.ArgumentParser:
     made.add_argument("--no-races", action="store_true", help="look for none")
     made.add_argument("--order", default="forward", help="forward, reverse, shuffled, or all (eight of them)")
     made.add_argument("--seed", type=int, default=0, help="of shuffled orders")
+    made.add_argument("--nan", action="store_true", help="tell where a NaN, an infinity or an overflow is made")
     made.add_argument("--stop-at-first", action="store_true", help="end the program at its first fault")
     made.add_argument("--quiet", "-q", action="store_true", help="no summary, no progress")
     made.add_argument("--json", action="store_true", help="one JSON document in place of the output")
@@ -73,6 +75,8 @@ def _how(options: argparse.Namespace, **more: Any) -> Any:
         raise UserError(f"--order {options.order} is not known: take {', '.join(execution.ORDERS)} or all.")
     if options.arch:
         os.environ["GPULESS_ARCH"] = options.arch
+    if options.nan:
+        os.environ["GPULESS_NAN"] = "1"
     given = {
         "order": "forward" if options.order == "all" else options.order,
         "seed": options.seed,
@@ -161,7 +165,13 @@ def lsp(_: Sequence[str]) -> int:
     return 0
 
 
-VERBS = {"run": run, "nvcc": nvcc, "toolkit": toolkit_folder, "lsp": lsp}
+def diff(words: Sequence[str]) -> int:
+    from gpuless.doors import difference
+
+    return difference.run(words)
+
+
+VERBS = {"run": run, "diff": diff, "nvcc": nvcc, "toolkit": toolkit_folder, "lsp": lsp}
 
 
 def main(words: Sequence[str] | None = None) -> None:
