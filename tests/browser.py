@@ -76,7 +76,8 @@ class Page:
 
     def open(self, url: str) -> None:
         self.events = [e for e in self.events if e["method"] != "Page.loadEventFired"]  # those of pages before
-        self.call("Page.navigate", url=url)
+        if "loaderId" not in self.call("Page.navigate", url=url):
+            return  # another fragment of the same document
         while not any(e["method"] == "Page.loadEventFired" for e in self.events):
             if self._receive(30) is None:
                 raise TimeoutError(f"{url} does not load")

@@ -25,6 +25,7 @@ def test_a_check_gives_reports_and_shows_a_table() -> None:
     assert len(found[:2]) == 2 and "gelu/01_naive" in found[:2]._repr_html_()
 
 
+@pytest.mark.slow
 def test_a_file_is_checked_in_a_process_of_its_own() -> None:
     found = rung.check(BROKEN / "exits.cu", operation="residual", device="emulator")
     assert not found.ok and found[0].verdict == "failed" and "exit" in found[0].reason

@@ -247,7 +247,7 @@ WORDS = ("--json", "--dtype", "--help", "-o", "--", "-", "=", "f32", "softmax/4"
 
 @settings(alike, max_examples=60)
 @given(
-    st.sampled_from(["list", "show", "tunings", "nothing", "help", "--version", ""]), st.lists(st.sampled_from(WORDS))
+    st.sampled_from(["list", "show", "results", "nothing", "help", "--version", ""]), st.lists(st.sampled_from(WORDS))
 )
 @example("show", ["softmax/4", "softmax/4"])
 @example("list", ["--json", "=", ""])

@@ -17,29 +17,33 @@ from collections.abc import Iterator
 
 BEGAN = time.monotonic()  # before most modules are imported
 FIRST, SILENCE, APART, TICK = 0.6, 1.0, 10.0, 0.25  # seconds until a line, from there to the next, and in a pipe
-_lines = -1  # where the telling process reads; -1 if nothing is told
 _shown = mmap.mmap(-1, 1)  # whether a line stands on the terminal, as both processes know
+
+
+class _Channel:
+    """To the process that tells."""
+
+    lines = -1  # where it reads; -1 if nothing is told
 
 
 def doing(what: str) -> None:
     """What is done from here on, as far as `telling` is under way; empty for nothing that is to be told."""
-    if _lines >= 0:
+    if _Channel.lines >= 0:
         with contextlib.suppress(OSError):  # the process was ended from outside
-            os.write(_lines, what.replace("\n", " ").encode()[:400] + b"\n")
+            os.write(_Channel.lines, what.replace("\n", " ").encode()[:400] + b"\n")
         clear()
 
 
 def stage(what: str) -> None:
     """As `doing`, with a line that stays."""
     doing(what)
-    if _lines >= 0:
+    if _Channel.lines >= 0:
         print(f"  {what}", file=sys.stderr, flush=True)
 
 
 def silent() -> None:
     """In a copy of this process: nothing is told."""
-    global _lines
-    _lines = -1
+    _Channel.lines = -1
 
 
 def clear() -> None:
@@ -53,18 +57,17 @@ def clear() -> None:
 @contextlib.contextmanager
 def telling(first: str, began: float | None = None) -> Iterator[None]:
     """Inside, `doing` says what is told; until then it is `first`. An inner one of these adds nothing to an outer."""
-    global _lines
-    if _lines >= 0:
+    if _Channel.lines >= 0:
         doing(first)
         yield
         return
-    lines, _lines = os.pipe()
+    lines, _Channel.lines = os.pipe()
     began = time.monotonic() if began is None else began
     process = os.fork()
     if not process:
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            for end in (0, 1, _lines):  # a reader of the command's output does not wait for this process
+            for end in (0, 1, _Channel.lines):  # a reader of the command's output does not wait for this process
                 os.close(end)
             _tell(lines, first, began)
         finally:
@@ -73,8 +76,8 @@ def telling(first: str, began: float | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(_lines)
-        _lines = -1
+        os.close(_Channel.lines)
+        _Channel.lines = -1
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         clear()

@@ -152,6 +152,7 @@ LIMITED = LIMITED.replace("out_ptr, BLOCK", "out_ptr, N: tl.constexpr, BLOCK").r
 RAISES = "    if x.numel() > 3000:\n        raise ValueError('too long')\n    out ="
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
     ("text", "needs"),

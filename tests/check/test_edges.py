@@ -17,7 +17,7 @@ from emulation import needs_compiler
 TESTS = Path(__file__).parents[1]
 MISTAKES = tomllib.loads((TESTS / "broken" / "classes.toml").read_text())["class"]["rows of zeros, ties, -inf"]
 EDGES = ("rows of zeros", "scores far below zero", "constant rows", "leading -inf", "equally likely", "greedy among equals")
-FEW = ("rmsnorm", "softmax")  # of which the others are slow
+FEW = ("rmsnorm",)  # of which the others are slow
 
 
 def checked(operation: str, text: str, folder: Path, beside: Path, dtype: str = "f32") -> dict[str, Any]:
@@ -74,6 +74,7 @@ __global__ void embedding_kernel(float* out, const int* ids, const float* table,
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(("index", "kinds"), [("short", ["bounds"]), ("int", [])])
 def test_numbers_of_a_case_that_a_kernel_refuses_are_given_to_it_with_scalars_that_it_takes(
@@ -97,6 +98,7 @@ block = 128
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(("key", "verdict"), [("", "failed"), ("only_finite = true", "ok")])
 def test_nan_in_rows_that_begin_with_infinity_is_admitted_by_a_key(key: str, verdict: str, tmp_path: Path) -> None:
@@ -104,6 +106,7 @@ def test_nan_in_rows_that_begin_with_infinity_is_admitted_by_a_key(key: str, ver
     assert told["verdict"] == verdict, told
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_of_a_file_of_others_it_is_a_note(tmp_path: Path) -> None:
     told = checked("softmax", ONLINE, tmp_path, tmp_path)

@@ -141,6 +141,7 @@ def test_a_name_that_cannot_be_bound_is_told_without_torch(tmp_path: Path, capfd
     assert "'first'" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_wrong_result_out_of_shared_memory_that_nothing_has_written_says_where_it_is_read(tmp_path: Path) -> None:
     source = tmp_path / "mine.cu"
     source.write_text(

@@ -43,6 +43,7 @@ def verdict_on(folder: Path, second: str) -> Report:
     return judge.report_on(CheckRequest("residual/own", "f32", "emulator", str(path), effort=ALONE))
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("several", [1, 2])
 def test_what_only_other_shapes_show_is_a_failure(
@@ -74,6 +75,7 @@ def test_a_call_that_ended_soon_is_stopped_soon_in_another_order(took: float, se
         assert gpuless.current().settings.seconds == seconds
 
 
+@pytest.mark.slow
 def test_the_process_of_a_kernel_does_not_import_torchs_compiler() -> None:
     program = (
         "import os, socket, sys, torch, rung.check.sandboxed as s; empty = os.open(os.devnull, os.O_RDONLY);"

@@ -51,6 +51,7 @@ def command(
 
 def refused(*words: str, **how: Any) -> str:
     code, out, error = command(*words, **how)
+    error = "".join(line for line in error.splitlines(keepends=True) if not line.endswith(" s so far\n"))  # progress
     assert code == 2 and out == "" and error.startswith("rung: ") and error.count("\n") == 1, (code, out, error)
     return error
 
@@ -133,6 +134,7 @@ def test_outputs_that_nothing_can_be_written_to_are_a_sentence(tmp_path: Path, p
             lines.append(Path(path), {})
 
 
+@pytest.mark.slow
 def test_standard_output_can_be_the_output() -> None:
     code, out, error = command(*GENERATE, "/dev/stdout")
     assert code == 0 and json.loads(out)["index"] == 0, error
@@ -197,6 +199,7 @@ def test_only_a_line_feed_ends_a_line_of_json(tmp_path: Path) -> None:
     assert prompt_records(path) == texts == list(texts_of(str(path), "text", lines=False))
 
 
+@pytest.mark.slow
 def test_a_closed_standard_output_is_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -360,6 +363,7 @@ def test_no_child_of_a_judged_rung_stays(tmp_path: Path, monkeypatch: pytest.Mon
     assert not stays
 
 
+@pytest.mark.slow
 def test_a_judged_rung_that_closes_its_pipes_has_failed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ def test_what_another_kernel_of_the_file_needs_refuses_that_kernel_alone(tmp_pat
     assert verdict(tmp_path, "gelu", kernel.replace("0.5f *", "no_such_function(i) *"))[0] != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effort", ["--quick", ""])
 def test_a_function_of_one_row_is_judged_with_one_row(tmp_path: Path, effort: str) -> None:
     row = SEVERAL.replace("float* output, int rows, int cols)\n{", "float* output, int N)\n{\n    int rows = 1, cols = N;")
@@ -205,12 +206,14 @@ def test_numbers_stand_for_operands(tmp_path: Path, call: tuple[str, ...]) -> No
     assert verdict(tmp_path, "layernorm", without, *call) == ((1, "failed") if call else (3, "not judged"))
 
 
+@pytest.mark.slow
 def test_an_operand_that_a_kernel_does_not_take_is_neutral(tmp_path: Path) -> None:
     plain = NORM.replace("float gamma, float beta, ", "").replace("gamma, beta, ", "").replace(" * gamma + beta", "")
     assert verdict(tmp_path, "layernorm", plain) == (0, "ok")
     assert verdict(tmp_path, "layernorm", plain.replace("sums[1] + eps", "sums[1] * 2 + eps"))[0] != 0
 
 
+@pytest.mark.slow
 def test_a_sum_of_a_whole_array_is_one_row(tmp_path: Path) -> None:
     text = """
     #define WIDTH 512
@@ -404,6 +407,7 @@ void run(const float* A, const float* B, float* C, int N)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("operation", "text"), [("attention", ONE_HEAD), ("matmul", SQUARE)], ids=["head", "square"])
 def test_sizes_that_a_kernel_does_not_take_are_fitted(tmp_path: Path, operation: str, text: str) -> None:
     assert verdict(tmp_path, operation, text, effort="") == (0, "ok")

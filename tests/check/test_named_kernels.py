@@ -62,6 +62,7 @@ def test_a_user_names_a_kernel_and_its_launch(kernel: str, expected: int, tmp_pa
     assert code == expected and [r["kernels"] for r in told["results"]] == [[kernel]]
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_header_that_was_proposed_gives_the_same_verdict(tmp_path: Path) -> None:
     path = tmp_path / "own.cu"

@@ -44,6 +44,7 @@ extern "C" __global__ void reduce(const float* x, float* out, float* firsts, int
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(("returned", "verdict"), [("old", "ok"), ("first", "failed")])
 def test_the_first_read_of_a_swap_loop_may_reach_the_swap_alone(returned: str, verdict: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`rung generate` and `rung perplexity`, as typed by a user."""
+"""`rung generate` and `rung score --perplexity`, as typed by a user."""
 
 from __future__ import annotations
 
@@ -180,6 +180,7 @@ def test_stats_tell_times_speed_and_memory(command) -> None:  # type: ignore[no-
         assert word in err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(gpuless.available() is not None, reason="the emulator needs g++")
 def test_stats_tell_which_rungs_served_and_what_the_plan_could_not_do(command) -> None:  # type: ignore[no-untyped-def]
     words = ["generate", "Once", "--model", str(models.saved(n_layer=1)), "--device", "emulator", "--plan", "fused"]
@@ -252,18 +253,18 @@ def test_perplexity_prints_its_figure(command, tmp_path: Path) -> None:  # type:
     file = tmp_path / "text"
     file.write_text(models.TEXT)
     folder = str(models.saved())
-    code, out, _ = command("perplexity", folder, str(file), "--stride", "16")
-    figures = json.loads(command("perplexity", folder, str(file), "--stride", "16", "--json")[1])
+    code, out, _ = command("score", "--perplexity", "--dtype", "float32", "--model", folder, str(file), "--stride", "16")
+    figures = json.loads(command("score", str(file), "--model", folder, "--dtype", "float32", "--stride", "16")[1])
     assert code == 0 and out.startswith(f"perplexity {figures['perplexity']:.4f} ")
-    refused(command("perplexity", folder, str(tmp_path / "none")), "cannot be read")
-    refused(command("perplexity", folder, str(file), "--stride", "65"), "stride is 65")
-    refused(command("perplexity", folder, str(file), "--context", "65"), "context is 65")
-    refused(command("perplexity", folder, str(file), "--stride", "0"), "stride is 0")
-    refused(command("perplexity", folder, str(file), "--context", "0"), "context is 0")
+    refused(command("score", "--perplexity", "--dtype", "float32", "--model", folder, str(tmp_path / "none")), "cannot be read")
+    refused(command("score", "--perplexity", "--dtype", "float32", "--model", folder, str(file), "--stride", "65"), "stride is 65")
+    refused(command("score", "--perplexity", "--dtype", "float32", "--model", folder, str(file), "--context", "65"), "context is 65")
+    refused(command("score", "--perplexity", "--dtype", "float32", "--model", folder, str(file), "--stride", "0"), "stride is 0")
+    refused(command("score", "--perplexity", "--dtype", "float32", "--model", folder, str(file), "--context", "0"), "context is 0")
     file.write_bytes(b"\xff")
-    refused(command("perplexity", folder, str(file)), "UTF-8")
+    refused(command("score", "--perplexity", "--dtype", "float32", "--model", folder, str(file)), "UTF-8")
     file.write_text("")
-    refused(command("perplexity", folder, str(file)), "too short")
+    refused(command("score", "--perplexity", "--dtype", "float32", "--model", folder, str(file)), "too short")
 
 
 def _hear_ctrl_c() -> None:

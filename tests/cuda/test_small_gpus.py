@@ -67,6 +67,7 @@ def test_tokens_are_sampled_by_a_rung_that_fits(
     assert [name[:2] for name in chosen] == [served]
 
 
+@pytest.mark.slow
 def test_text_is_sampled_alike_with_the_vocabulary_in_memory() -> None:
     model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())

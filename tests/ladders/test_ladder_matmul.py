@@ -88,6 +88,7 @@ def test_tiles_whose_copies_do_not_repeat_with_the_swizzle_are_refused_by_rule(n
 
 
 # Rows of x, their depth, rows of the weight: several tiles and blocks, short rows, and rows that end within 16 bytes.
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(300, 200, 264), (140, 136, 520), (7, 72, 13), (130, 64, 257), (387, 8, 256)])
 @pytest.mark.parametrize("columns", [128, 256])
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])

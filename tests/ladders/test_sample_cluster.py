@@ -121,6 +121,7 @@ def test_a_draw_follows_the_probabilities() -> None:
     assert (counts - probabilities).abs().max() < 0.05  # four deviations of a half of 2000
 
 
+@pytest.mark.slow
 def test_the_engine_samples_by_the_rung_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load("inner", dtype="float32", device="cpu")
     weights = read_weights(INNER, model.config, lambda w: Linear(w.float().contiguous()), lambda v: v.float())

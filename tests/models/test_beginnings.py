@@ -54,6 +54,7 @@ def after(*lengths: int) -> list[tuple[int, ...]]:
     return [(*BEGINNING, *gpt2_models.some_ids(n, 400, seed=n)) for n in lengths]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_prompts_of_one_turn_read_their_beginning_once(kind: str, device: str) -> None:
@@ -73,6 +74,7 @@ def test_prompts_of_one_turn_read_their_beginning_once(kind: str, device: str) -
     assert one.clock.passes == 4 and one.clock.padded_tokens < 4 * 256  # the first prompt, and rests of three lengths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_later_prompt_reads_what_is_new(device: str) -> None:
     model = rung.load(FOLDERS["llama"](), device="cpu", dtype="float32")

@@ -91,6 +91,7 @@ def test_a_batch_behind_one_of_longer_prompts_is_each_alone(model: Model, engine
     assert columns(list(written(engine, short, [4, 4]))) == on_cpu(model, short, 4, temperature=0)
 
 
+@pytest.mark.slow
 def test_tensor_cores_write_the_same_text_for_many(model: Model, weights: Weights) -> None:
     many = GpuSteps(model.config, weights, "bfloat16", "emulator")
     given = prompts(model, "Once upon", "The king", "A dog", "In the forest", "She said")

@@ -119,6 +119,7 @@ def test_a_whole_batch_is_read_into_eight_bits_and_goes_on_as_in_sixteen(model: 
 LLAMA = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral"])
 def test_a_llamas_batch_goes_on_in_eight_bits_as_in_sixteen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rung.models.gpu.engine.MOST_IN_SIXTEEN_BITS", 2)

@@ -109,6 +109,7 @@ def test_it_writes_and_scores_on_a_cpu(folder: Path) -> None:
         assert (found - right).norm() / right.norm() < 3e-2
 
 
+@pytest.mark.slow
 @emulated
 def test_its_operations_run_on_rungs_and_whole_steps_are_made_of_them(folder: Path) -> None:
     for plan in ("fused", "best"):

@@ -22,6 +22,7 @@ FUSED = {name: role.parts for name, role in roles().items() if role.parts}
 PLAIN = [name for name in PLANS if name not in ("torch", "best")]
 # How far logits may be off, of the largest: one layer, so that rounding is all there is.
 BOUND = {"float32": 1e-4, "tf32": 4e-3, "float16": 4e-3, "bfloat16": 3e-2}
+OTHERS = ("float16", "tf32")  # slow: bfloat16 and float32 take the same paths
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def test_every_plan_has_a_rung_of_its_own_choice_for_every_dtype() -> None:
 
 
 @emulated
-@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("dtype", [pytest.param(d, marks=[pytest.mark.slow] * (d in OTHERS)) for d in BOUND])
 @pytest.mark.parametrize("plan", PLAIN)
 def test_logits_are_those_of_transformers(folder: Path, plan: str, dtype: str) -> None:
     ids = models.some_ids(7)
@@ -277,6 +278,7 @@ def test_the_cpu_without_a_compiler_has_the_window_too(monkeypatch: pytest.Monke
         assert one.tokens == windowed_greedy(folder, prompts[one.prompt_tokens == 4], 3, 5)
 
 
+@pytest.mark.slow
 @emulated
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("plan", PLAIN)

@@ -157,6 +157,7 @@ def test_heads_of_odd_width_and_rows_that_begin_anywhere() -> None:
     assert_transformers(read(folder, torch.float32, UNEQUAL[:2], rungs=rungs), folder, UNEQUAL[:2])
 
 
+@pytest.mark.slow
 @emulated
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_tensor_cores_in_16_bits(dtype: torch.dtype) -> None:

@@ -192,6 +192,7 @@ def test_the_rungs_of_a_gpu_write_few_texts_and_many(
     assert used and all(found == own | {"rope_cached_attention"} for found in used)
 
 
+@pytest.mark.slow
 @emulated
 def test_rows_grow_with_their_texts_and_the_newest_wait_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[tuple[int, int]] = []

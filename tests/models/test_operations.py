@@ -68,6 +68,7 @@ def renumbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 BEFORE = chosen()
 
 
+@pytest.mark.slow
 @emulated
 def test_other_numbers_of_rungs_change_nothing(renumbered: None) -> None:
     first = catalogue.rungs("gelu")[0]

@@ -43,6 +43,7 @@ def test_texts_follow_a_schema_and_are_what_they_are_alone(model: Model) -> None
     jsonschema.validate(json.loads(penalised.text), SCHEMA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_gpus_slots_follow_schemas_beside_other_texts(device: str) -> None:
     folder = models.saved(n_embd=32, n_head=2, n_layer=1, n_positions=128)

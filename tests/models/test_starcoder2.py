@@ -44,6 +44,7 @@ def test_random_models_are_transformers(number: int) -> None:
     assert_transformers(rung.load(folder, dtype="float32", device="cpu"), folder, ids_of(40, number), 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("device", "plan"), DEVICES)
 def test_plans_of_rungs_and_recorded_passes_are_transformers(device: str, plan: str) -> None:
     folder = saved(1, num_hidden_layers=2, sliding_window=8)

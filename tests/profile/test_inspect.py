@@ -91,6 +91,7 @@ def test_a_shape_that_a_rung_refuses_is_replaced_by_one_that_it_accepts(tmp_path
     assert only(inspect([rung], ["sm_90"], shape=given)).reason == "needs B * T * C < 100"
 
 
+@pytest.mark.slow
 def test_a_block_is_as_large_as_on_a_gpu_also_where_the_emulators_is_smaller() -> None:
     rung = catalogue.find("decode/pacing")
     row = only(inspect([rung], ["sm_90"], shape=("gpt2-xl", rung.operation.shapes["gpt2-xl"]), dtype="bf16"))

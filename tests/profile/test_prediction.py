@@ -122,6 +122,7 @@ int main()
 """
 
 
+@pytest.mark.slow
 def test_a_programs_launches_are_predicted_once_for_each_grid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_programs_launches_are_predicted_once_for_each_grid(
     assert ended.value.code == 2
 
 
+@pytest.mark.slow
 def test_copies_of_one_row_by_all_blocks_wait_for_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     """With one row of x each copy by a warp asks for that row's line many times; with a row for each it does not."""
     decode, rows = (

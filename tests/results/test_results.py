@@ -228,6 +228,7 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
     return a, b
 
 
+@pytest.mark.slow
 def test_listing_and_filtering(two: tuple[Path, Path], store: Path) -> None:
     files = [str(p) for p in two]
     done = rung(*files, store=store)
@@ -241,6 +242,7 @@ def test_listing_and_filtering(two: tuple[Path, Path], store: Path) -> None:
     assert done.returncode == 2 and done.stderr.startswith("rung: no results match --op gelu --dtype bf16")
 
 
+@pytest.mark.slow
 def test_a_ladder_or_a_rung_may_stand_in_the_place_of_a_file(two: tuple[Path, Path], store: Path) -> None:
     shown = {
         word: [r["what"] for r in json.loads(rung(word, *map(str, two), "--json", store=store).stdout)]
@@ -289,6 +291,7 @@ def test_a_figure_of_other_code_is_listed_only_with_all(tmp_path: Path, store: P
     assert len(json.loads(rung(*words, "--all", store=store).stdout)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("a.jsonl", "b.jsonl"), ("aaaa", "bbbb2222"), ("H200", "A100")])
 def test_two_files_commits_or_machines_are_compared(
     two: tuple[Path, Path], store: Path, names: tuple[str, str]

@@ -103,6 +103,7 @@ def test_the_first_word_of_a_name_counts_most(path: str, kernels: list[str], ope
     assert names.spoken_of(source, Path("/files") / path, [*catalogue.operations()]) == operations
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_of_two_operations_that_a_name_speaks_of_the_right_one_has_a_header(tmp_path: Path) -> None:
     path = tmp_path / "relu_add.cuh"
@@ -195,6 +196,7 @@ ADDS = "__global__ void add(floatX* out, const floatX* inp1, const floatX* inp2,
 ADDS += "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < N) out[i] = (floatX)((float)inp1[i] + (float)inp2[i]); }\n"
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_hosts_code_of_headers_is_no_kernels_and_their_types_count(tmp_path: Path) -> None:
     (tmp_path / "include").mkdir()
@@ -240,6 +242,7 @@ def test_a_pointer_that_no_operand_is_left_for_is_told_without_advice(tmp_path: 
         first("softmax", path.read_text(), path)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_headers_are_found_up_to_the_repository(tmp_path: Path) -> None:
     for folder in (".git", "include", "kernels/relu", "common"):
@@ -269,6 +272,7 @@ def rung_line(*words: str) -> subprocess.CompletedProcess[str]:
 WRONG = '/*---\nidea = "x"\n[[launch]]\nkernel = "k"\ngrid = "B * T"\nblock = 32\n---*/\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameters", "named"),
     [
@@ -290,6 +294,7 @@ def test_a_wrong_name_is_told_before_torch_is_imported(parameters: str, named: s
     assert result.stdout.split()[-1] == "False"
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_lambda_of_a_kernel_may_say_device(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
@@ -299,6 +304,7 @@ def test_a_lambda_of_a_kernel_may_say_device(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("header", ["", WRONG])
 def test_a_file_whose_header_is_nowhere_is_not_judged(header: str, tmp_path: Path) -> None:
@@ -310,6 +316,7 @@ def test_a_file_whose_header_is_nowhere_is_not_judged(header: str, tmp_path: Pat
     assert "nowhere.cuh" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_guessed_launch_that_lacks_memory_is_not_judged(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     body = "extern __shared__ float s[]; s[0] = x[0]; out[0] = s[0];"
@@ -384,6 +391,7 @@ def proposed(text: str, operation: str, tmp_path: Path) -> learned.LearnedCall:
     return learn(operation, path)
 
 
+@pytest.mark.slow
 def test_a_size_that_has_the_operations_name_is_no_other(tmp_path: Path) -> None:
     text = """__global__ void attention(const float* q, const float* k, const float* v, float* out, int B, int NH, int T, int HS) {
   for (int t = 0; t < T; t++) out[blockIdx.x * T * HS + t * HS + threadIdx.x] = 0;
@@ -396,6 +404,7 @@ void run(const float* q, const float* k, const float* v, float* out, int B, int 
     assert found.doubts and not {*found.table["bind"]} & {"NH", "T", "HS"}, found
 
 
+@pytest.mark.slow
 def test_vectors_asserts_and_assignments_of_the_host_become_the_header(tmp_path: Path) -> None:
     kernel = "__global__ void copy(const float4* x, float4* out, int n) { out[threadIdx.x] = x[threadIdx.x]; }\n"
     table = proposed(kernel + WHOLE, "gelu", tmp_path).table
@@ -403,6 +412,7 @@ def test_vectors_asserts_and_assignments_of_the_host_become_the_header(tmp_path:
     assert table["launch"][0]["block"] == 128
 
 
+@pytest.mark.slow
 def test_branches_with_one_kernel_are_alternatives(tmp_path: Path) -> None:
     kernel = "template <int BM> __global__ void k(const float* x, float* out, int C) { out[threadIdx.x] = x[0]; }\n"
     host = "void f(float* x, float* out, int B, int T, int C) { if (C > 9) { const uint BM = 32; k<BM><<<B * T, BM>>>"
@@ -567,6 +577,7 @@ TURN += "    int col = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y *
 TURN += "    if (row < M && col < N) output[col * M + row] = input[row * N + col];\n}\n"
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("arguments", ["x, M, N, y", "x, y, M, N"], ids=["as declared", "in another order"])
 def test_a_number_of_mains_is_not_the_kernels_size(arguments: str, tmp_path: Path) -> None:
@@ -586,6 +597,7 @@ def test_a_guessed_header_that_is_wrong_at_some_shapes_is_no_verdict(tmp_path: P
     assert (result.returncode, report["verdict"]) == (3, "not judged"), result.stdout + result.stderr
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_strides_are_those_of_the_hosts_tensor_or_asked_for(tmp_path: Path) -> None:
     kernel = "__global__ void relu_kernel(const float* x, float* out, int stride_n, int n)\n{\n"
@@ -600,6 +612,7 @@ def test_strides_are_those_of_the_hosts_tensor_or_asked_for(tmp_path: Path) -> N
     assert result.returncode == 0 and "stride_n = 1\n" in result.stderr, result.stdout + result.stderr
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_neighbouring_pairs_of_rope_are_tried(tmp_path: Path) -> None:
     body = "int half = HS / 2, idx = blockIdx.x * blockDim.x + threadIdx.x;\n    if (idx >= B * T * NH * half) return;\n"
@@ -647,6 +660,7 @@ MAKES
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("takes", "value", "makes", "code"),
     [

@@ -174,6 +174,7 @@ plt.plot(figures)
 '''  # fmt: skip
 
 
+@pytest.mark.slow
 def test_of_a_script_only_what_its_function_needs_is_executed(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
@@ -376,6 +377,7 @@ def normalised(x, weight):
 """
 
 
+@pytest.mark.slow
 def test_a_number_that_a_function_does_not_take_is_found_by_trials(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(FIXED)
@@ -396,6 +398,7 @@ def test_sizes_of_more_axes_than_an_operation_has_are_one(tmp_path: Path) -> Non
     assert rung.facts.entry and [rung.facts.entry.meaning[n] for n in ("B", "F", "D1", "D2")] == ["B", "C", "1", "1"]
 
 
+@pytest.mark.slow
 def test_a_call_whose_operands_are_told_is_said_to_be_right_up_to_a_size(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(FIXED.replace("    assert N <= 512\n", "").replace("triton.next_power_of_2(N)", "512"))
@@ -517,6 +520,7 @@ OF_PROJECT = OF_PROJECT.replace("calls.append(1)", "same(a, b)").replace("LAST",
 OF_PROJECT = OF_PROJECT.replace("(triton.cdiv(a.numel(), 64),)", "grids.blocks(a.numel())").replace("=64", "=BLOCK")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "text", "verdict"),
     [
@@ -571,6 +575,7 @@ def test_of_a_function_of_one_head_the_others_are_one_and_its_operands_are_matri
 HALVES = RESIDUAL.replace("    return out\n", "    return a, b, out\n").replace("LAST", "a.numel()")
 
 
+@pytest.mark.slow
 def test_what_a_function_was_given_is_no_result_of_it(tmp_path: Path) -> None:
     assert checked(HALVES, tmp_path, "--quick").returncode == 0
 
@@ -604,6 +609,7 @@ def residual(a, b):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "code", "told"), [("512", 0, "2 of its tuner's 9 configurations"), ("256", 1, "BLOCK=256 ")])
 def test_few_configurations_of_a_tuner_run_and_the_wrong_one_is_named(
     most: str, code: int, told: str, tmp_path: Path

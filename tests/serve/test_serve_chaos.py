@@ -89,6 +89,7 @@ def request_bytes(body: dict[str, Any]) -> tuple[str, bytes]:
     return head + f"Authorization: Bearer secret\r\nContent-Length: {len(payload)}\r\n\r\n", payload
 
 
+@pytest.mark.slow
 def test_poison_beside_others_changes_and_ends_none(server: Running, model: Model) -> None:
     with others(server, model):
         for more in POISON:

@@ -65,6 +65,7 @@ def test_a_signal_lets_what_runs_finish(model: Model) -> None:
         assert process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_a_connection_made_while_the_server_ends_does_not_hold_it_up() -> None:
     with running(folder()) as server:
         busy = threading.Event()

@@ -226,6 +226,7 @@ def test_the_keyboard_alone_suffices(tab: browser.Page, written: Path) -> None:
     assert tab.value("document.activeElement.parentElement.open")
 
 
+@pytest.mark.slow
 def test_nothing_is_wider_than_a_phone(tab: browser.Page, tmp_path: Path) -> None:
     tab.size(390, 844)
     try:

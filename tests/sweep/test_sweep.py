@@ -53,6 +53,7 @@ def test_a_sweep_covers_the_whole_grid_in_the_headers_order(tmp_path: Path) -> N
     assert swept.rows[0].tuning == catalogue.find(RUNG).tuned(None)
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_half_way_and_resumed_gives_the_same_table(tmp_path: Path) -> None:
     unbroken = sweep(tmp_path / "unbroken.jsonl")
     store = tmp_path / "killed.jsonl"
@@ -295,7 +296,7 @@ def test_without_a_gpu_the_compiler_tells_registers_and_occupancy_and_no_time(
     assert all(r["metrics"]["registers"] > 0 and r["metrics"]["threads"] == 64 and "cold_us" not in r["metrics"] for r in answer["rows"])
     assert answer["rows"][0]["metrics"]["registers"] < answer["rows"][1]["metrics"]["registers"]
     assert "no time is taken" in shown.err
-    assert rung("tunings") == 0
+    assert rung("sweep", "--found") == 0
     assert "no tunings" in capsys.readouterr().err
 
 

@@ -36,6 +36,7 @@ WARP, SMALL, LARGE = 32, 1 << 14, 1 << 17
 TILED, TILED_FIRST = 16, 4  # of the likeliest, which are tried at whole tiles; before further proposals
 TILES = (32, 64, 128)
 CONFIRMING = 1.5  # CPU seconds for further cases
+PROMISING = 10.0  # more CPU seconds for a call that is right at the smallest shapes: each other may be compiled
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other call is tried
 IDLE, TICK = 20, 0.5  # times the limit on CPU time, for a process that waits; seconds between two looks at the clock
 LIKELIEST = "likeliest"  # what the first proposal gave, while others are tried
@@ -67,20 +68,22 @@ class Budget:
         if gpuless.available() is None:
             gpuless.compiled()  # once for a machine; it is not the file's time
         outcome, likeliest, begun, first, spent = Outcome(), Outcome(), 0, 0, 0.0
-        began, seconds = time.monotonic(), self.left
+        began, seconds, promised = time.monotonic(), self.left, 0.0
         method = "fork" if threading.active_count() == 1 else "spawn"
         every = len([*order(len(tables))])
-        while first < every and self.left > spent:
+        while first < every and self.left + promised > spent:
             used, begun = 0.0, first - 1
             work = (_search, of.name, str(path), kind, [dict(t) for t in tables], first, own)
             with suppress(EOFError), Apart(*work, method=method) as trial:
                 start = _cpu(trial.process.pid)
-                while self.left > spent + used and time.monotonic() < began + IDLE * seconds:
+                while self.left + promised > spent + used and time.monotonic() < began + IDLE * seconds:
                     used = max(used, _cpu(trial.process.pid) - start)
                     if not trial.pipe.poll(TICK):
                         continue
                     answer = json.loads(trial.pipe.recv_bytes())
-                    if isinstance(answer, list):
+                    if isinstance(answer, float):  # its CPU seconds so far: the call is right at the smallest shapes
+                        promised = max(promised, spent + answer + PROMISING - self.left)
+                    elif isinstance(answer, list):
                         begun, used = int(answer[0]), max(used, answer[1])
                         progress.doing(f"call {begun + 1} of {every} is tried")
                     elif answer["why"] == LIKELIEST:
@@ -159,7 +162,7 @@ class Search:
             self.tell([number, sum(os.times()[:4])])
             attempt: _Attempt | None = None
             try:
-                attempt = _Attempt(self.of, self.path, self.kind, self.tables[at])
+                attempt = _Attempt(self.of, self.path, self.kind, self.tables[at], self.tell)
                 if (found := self._tiles(attempt, tile) if tile else self._plain(attempt)) is not None:
                     return found
             except EmulatorFault as fault:
@@ -203,8 +206,8 @@ class Search:
 class _Attempt:
     """A proposed call, and its trials."""
 
-    def __init__(self, of: Operation, path: Path, kind: str, table: Table) -> None:
-        self.of, self.path, self.kind, self.table = of, path, kind, dict(table)
+    def __init__(self, of: Operation, path: Path, kind: str, table: Table, tell: Callable[[object], None]) -> None:
+        self.of, self.path, self.kind, self.table, self.tell = of, path, kind, dict(table), tell
         self.fault: dict[str, Any] = {}  # the first that is the kernel's
         self.failure: dict[str, Any] = {}  # what the first wrong trial computed
         self._bind()
@@ -245,6 +248,7 @@ class _Attempt:
         of, small, inner = self.of, self.small(), list(self.of.dims)[-1]
         if not all(self.right(values) for values in small):
             return None
+        self.tell(sum(os.times()[:4]))
         cases = (of.complete(c.values) for c in of.cases if self.dtype.name in c.dtypes)
         fitted = filter(None, (self.rung.fitted(values, self.dtype) for values in cases))
         others = sorted((v for v in fitted if _elements(of, v) <= LARGE), key=lambda v: _elements(of, v))

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from gpuless.base.processors import cpu_seconds
@@ -201,7 +202,7 @@ class Child:
 
 
 _spare: list[Child] = []  # a process that waits for the next request
-_reusing = False
+_reusing: ContextVar[bool] = ContextVar("reusing", default=False)
 
 
 def taken(device: Device, operation: str, file: str, mirrored: bool | None = None) -> Child:
@@ -234,7 +235,7 @@ def spare(child: Child) -> None:
     """Keeps a process for the next request, such as another number format of its file, inside `reused`."""
     while _spare:
         _spare.pop().close()
-    if _reusing and not child.ended:
+    if _reusing.get() and not child.ended:
         _spare.append(child)
     else:
         child.close()
@@ -242,19 +243,17 @@ def spare(child: Child) -> None:
 
 def copied() -> None:
     """In a copy of this process: the processes that the original keeps are not the copy's."""
-    global _reusing
-    _reusing = False
+    _reusing.set(False)
     _spare.clear()
 
 
 @contextlib.contextmanager
 def reused() -> Iterator[None]:
     """Inside, requests on the same file share a process."""
-    global _reusing
-    before, _reusing = _reusing, True
+    before = _reusing.set(True)
     try:
         yield
     finally:
-        _reusing = before
-        while _spare and not _reusing:
+        _reusing.reset(before)
+        while _spare and not _reusing.get():
             _spare.pop().close()

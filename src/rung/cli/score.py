@@ -1,4 +1,4 @@
-"""`rung score`: how likely texts are; `rung perplexity`: the same for one file, as a sentence."""
+"""`rung score`: how likely texts are."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ def score(
     predict_first: Annotated[
         bool, typer.Option("--predict-first", help="Score the first token as well, after an end-of-text token.")
     ] = False,
+    perplexity: Annotated[bool, typer.Option("--perplexity", help="One file's perplexity, as a sentence.")] = False,
     stride: options.Stride = None,
     context: options.Context = None,
+    window: options.Window = None,
+    global_: options.Global = 0,
     dtype: options.ModelDtype = "auto",
     device: options.ModelDevice = "auto",
     revision: options.Revision = None,
@@ -50,7 +53,7 @@ def score(
 ) -> None:
     """Log-probability, perplexity and bits per byte of each text, as JSON lines in the order of the texts.
 
-    rung score chapter.txt --model gpt2
+    rung score chapter.txt --model gpt2 --perplexity --stride 512
 
     cat questions.jsonl | rung score --field question -o scores.jsonl
 
@@ -58,8 +61,10 @@ def score(
     """
     how: dict[str, Any] = {
         "model": model, "device": options.device_of(gpus, device, ray), "dtype": dtype, "revision": revision,
-        "offline": offline, "threads": threads,
+        "offline": offline, "threads": threads, "window": window, "global_tokens": global_,
     }  # fmt: skip
+    if perplexity:
+        return _tell_perplexity(how, files or [], {"stride": stride, "context": context})
     scoring = {"per_token": per_token, "predict_first": predict_first, "stride": stride, "context": context}
     asked = {"model": model, "dtype": dtype, "revision": revision, "field": field, "lines": lines, **scoring}
     run = resume.run_of(asked)
@@ -80,38 +85,17 @@ def score(
             report("", number, None)
 
 
-def perplexity(
-    model: Annotated[str, typer.Argument(help="inner, gpt2, a hub id or a folder.")],
-    file: Annotated[Path, typer.Argument(help="A text file in UTF-8.")],
-    stride: options.Stride = None,
-    context: options.Context = None,
-    dtype: options.ModelDtype = "float32",
-    device: options.ModelDevice = "auto",
-    json_: options.Json = False,
-    revision: options.Revision = None,
-    offline: options.Offline = False,
-    threads: options.Threads = None,
-    window: options.Window = None,
-    global_: options.Global = 0,
-) -> None:
-    """How well a model predicts a text file, over windows that overlap.
-
-    rung perplexity gpt2 chapter.txt --stride 512
-    """
-    (text,) = texts_of(str(file), "", lines=False, plain=True)
-    how = {
-        "model": model, "device": device, "dtype": dtype, "revision": revision, "offline": offline, "threads": threads,
-        "window": window, "global_tokens": global_,
-    }  # fmt: skip
-    (one,) = _scores(how, iter([text]), {"stride": stride, "context": context}, None, None)
+def _tell_perplexity(how: dict[str, Any], files: list[str], scoring: dict[str, Any]) -> None:
+    """The perplexity of one file, as a sentence."""
+    if len(files) != 1:
+        raise RungError("--perplexity takes one file, as in `rung score chapter.txt --perplexity`.")
+    (text,) = texts_of(files[0], "", lines=False, plain=True)
+    (one,) = _scores(how, iter([text]), scoring, None, None)
     if "perplexity" not in one:
         raise RungError("the text is too short: perplexity needs two tokens at least.")
     loss = -one["logprob"] / one["predicted"]
-    if json_:
-        print(json.dumps({"perplexity": one["perplexity"], "loss": loss, "tokens": one["tokens"]}))
-    else:
-        figures = f"perplexity {one['perplexity']:.4f} ({loss:.4f} nats per token)"
-        print(f"{figures} over {one['tokens']:,} tokens")
+    figures = f"perplexity {one['perplexity']:.4f} ({loss:.4f} nats per token)"
+    print(f"{figures} over {one['tokens']:,} tokens")
 
 
 def _scores(

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    rung: Annotated[str, typer.Argument(metavar="OP/RUNG", help="The rung to sweep.")],
+    rung: Annotated[str | None, typer.Argument(metavar="OP/RUNG", help="The rung to sweep.")] = None,
     file: options.File = None,
+    found: Annotated[bool, typer.Option("--found", help="List what sweeps found.")] = False,
     shape: options.Shape = None,
     dtype: options.Dtype = None,
     tune: Annotated[
@@ -53,8 +54,12 @@ def sweep(
     Every combination of the header's tunables that is legal at the shape, checked and timed. A sweep that was stopped
     resumes. Without a GPU it reports registers and occupancy, and no times.
 
-    Examples: rung sweep layernorm/9 · rung sweep matmul/5 --shape b8t1024 --halving
+    Examples: rung sweep layernorm/9 · rung sweep matmul/5 --shape b8t1024 --halving · rung sweep layernorm --found
     """
+    if found:
+        return _list_found(rung, json)
+    if rung is None:
+        raise RungError("`rung sweep` takes a rung, as in `rung sweep layernorm/9`; --found alone lists the best.")
     from rung import adopt
     from rung.rungs.subjects import subject_of
     from rung.sweep.backends import measure_named
@@ -75,6 +80,42 @@ def sweep(
     if profile:
         profile_each([swept], output)
     conclude(swept, plot, json, store=True)
+
+
+def _list_found(rung: str | None, json: bool) -> None:
+    from rung.rungs import catalogue
+    from rung.rungs import tunings as stored
+
+    path = stored.default_path()
+    names = {r.full_name for r in catalogue.select(rung)} if rung else None
+    rows = [r for r in stored.listed(path) if names is None or r["rung"] in names]
+    if json:
+        console.print_json(rows)
+        return
+    if not rows:
+        console.note(f"rung: no tunings in {path}; `rung sweep OP/RUNG` on a GPU finds some.")
+        return
+    cells = [
+        (
+            r["rung"],
+            r["dtype"],
+            r["class"],
+            r["machine"].get("gpu", ""),
+            " ".join(f"{n}={v}" for n, v in r["tuning"].items()),
+            f"{r['cold_us']:.2f}" if r["cold_us"] else "in a prompt",
+            f"{r['default_us'] / r['cold_us']:.2f}x" if r["default_us"] else "",
+            _remark(r),
+        )
+        for r in rows
+    ]
+    columns = ("rung", "dtype", "shapes up to", "GPU", "tuning", "cold us", "gain", "remark")
+    console.table(columns, cells, right=("cold us", "gain"), drop=("remark", "GPU", "cold us"))
+
+
+def _remark(row: dict[str, Any]) -> str:
+    if row["stale"]:
+        return "no longer used: the rung has changed"
+    return "found before its headers changed" if row["headers_changed"] else ""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import ctypes
 import struct
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -33,8 +33,6 @@ SIZES = {kind: struct.calcsize(layout) for kind, layout in _FORMATS.items()}
 # Each argument has a slot of a multiple of eight bytes.
 _SLOTS = {kind: f"{layout}{-SIZES[kind] % 8}x" for kind, layout in _FORMATS.items()}
 
-_last_kernel = ""
-
 
 def synchronize() -> None:
     """Waits for the current device; a failed kernel becomes a RungError with its name."""
@@ -42,7 +40,7 @@ def synchronize() -> None:
         torch.cuda.synchronize()
     except RuntimeError as problem:
         reason = first_line(problem)
-        name = f"kernel '{_last_kernel}'" if _last_kernel else "a kernel"
+        name = f"kernel '{Launcher.last}'" if Launcher.last else "a kernel"
         raise RungError(f"{name} failed on the GPU ({reason}); {_LOST}.") from problem
 
 
@@ -54,6 +52,7 @@ class Launcher:
 
     __slots__ = ("_buffer", "_config", "_function", "_index", "_kernel", "_layout", "_origin",
                  "_parameters", "_pointers", "_start", "_stream", "references")  # fmt: skip
+    last: ClassVar[str] = ""  # the kernel that this process launched last
 
     def __init__(
         self, origin: str, kernel: str, function: Any, config: Any, kinds: tuple[str, ...], device: int
@@ -104,7 +103,6 @@ class Launcher:
         return f"the arguments of kernel '{self._kernel}' cannot be packed: {problem}."
 
     def __call__(self) -> None:
-        global _last_kernel
         stream = current_stream(self._index)
         if stream != self._stream:
             self._config.hStream = stream
@@ -112,12 +110,12 @@ class Launcher:
         error = self._start(self._config, self._function, self._parameters, 0)[0]
         if error:
             raise RungError(self._failure(error))
-        _last_kernel = self._kernel
+        Launcher.last = self._kernel
 
     def _failure(self, error: Any) -> str:
         what = f"kernel '{self._kernel}' of {self._origin} could not be launched ({_reason(error)})"
-        if _last_kernel and error.name in _STICKY:
-            return f"{what}: kernel '{_last_kernel}', launched before it, had failed; {_LOST}."
+        if Launcher.last and error.name in _STICKY:
+            return f"{what}: kernel '{Launcher.last}', launched before it, had failed; {_LOST}."
         return f"{what}: check its grid, block, shared memory and cluster."
 
 

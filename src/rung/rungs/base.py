@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -353,7 +354,7 @@ def without_prose(source: str, keys: Sequence[str] = _PROSE_KEYS) -> str:
 
 
 USUAL = 4  # multiprocessors that the emulator has
-_emulated_multiprocessors = USUAL
+_emulated_multiprocessors: ContextVar[int] = ContextVar("emulated_multiprocessors", default=USUAL)
 
 
 def device_facts(device: Device) -> tuple[int, int]:
@@ -361,7 +362,7 @@ def device_facts(device: Device) -> tuple[int, int]:
     if device == "cuda":
         facts = torch.cuda.get_device_properties(torch.cuda.current_device())
         return facts.major * 10 + facts.minor, facts.multi_processor_count
-    return 90, _emulated_multiprocessors
+    return 90, _emulated_multiprocessors.get()
 
 
 def arch(device: Device | None = None) -> str:
@@ -375,13 +376,11 @@ def emulated_multiprocessors(count: int | None) -> Iterator[None]:
 
     With fewer than usual, grids that are limited by `max_grid_y` have at most two rows of blocks.
     """
-    global _emulated_multiprocessors
-    before = _emulated_multiprocessors
-    _emulated_multiprocessors = count or before
+    before = _emulated_multiprocessors.set(count or _emulated_multiprocessors.get())
     try:
         yield
     finally:
-        _emulated_multiprocessors = before
+        _emulated_multiprocessors.reset(before)
 
 
 def _filling(buffer: torch.Tensor, number: float) -> Callable[[], None]:

@@ -12,6 +12,7 @@ import sys
 import tokenize
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -129,12 +130,13 @@ def _import(node: ast.stmt) -> set[str]:
 
 
 _loaded: dict[tuple[str, str, bool], ModuleType] = {}
-_emulated = False  # whether the module being executed is to see a GPU that is not there
+# Whether the module being executed is to see a GPU that is not there.
+_emulated: ContextVar[bool] = ContextVar("emulated", default=False)
 
 
 def beside(path: str, name: str) -> ModuleType:
     """The module `name` next to the rung at `path`, for a rung that changes a part of it and is being imported."""
-    return load(Path(path).with_name(name), emulated=_emulated)
+    return load(Path(path).with_name(name), emulated=_emulated.get())
 
 
 def load(path: Path, facts: Facts | None = None, *, emulated: bool = False) -> ModuleType:
@@ -145,8 +147,7 @@ def load(path: Path, facts: Facts | None = None, *, emulated: bool = False) -> M
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
     key = (str(path.resolve()), digest, emulated)
     if key not in _loaded:
-        global _emulated
-        before, _emulated = _emulated, emulated
+        before = _emulated.set(emulated)
         sys.meta_path[:] = [_OfProject(modules), *(f for f in sys.meta_path if not isinstance(f, _OfProject))]
         for name in modules:
             sys.modules.pop(name, None)
@@ -155,7 +156,7 @@ def load(path: Path, facts: Facts | None = None, *, emulated: bool = False) -> M
             with _gpu_that_is_not_there() if emulated and any("triton" in text for text in texts) else nullcontext():
                 _loaded[key] = _execute(path, name, texts[0])
         finally:
-            _emulated = before
+            _emulated.reset(before)
     return _loaded[key]
 
 

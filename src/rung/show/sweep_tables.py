@@ -53,7 +53,7 @@ def of_rung(swept: Sweep, findings: Sequence[Any], won: tuple[Row, Row | None] |
         named = " ".join(f"{n}={v}" for n, v in best.tuning.items())
         ratio = best.metrics.get("ratio") if best is not own else None
         gain = f", {1 / ratio:.2f}x the default" if ratio else ""
-        yield f"\nTuned: {named}{gain}; bench and the model use it from now on (`rung tunings`)."
+        yield f"\nTuned: {named}{gain}; bench and the model use it from now on (`rung sweep --found`)."
 
 
 def as_json(swept: Sweep, findings: Sequence[Any], won: tuple[Row, Row | None] | None) -> dict[str, Any]:
