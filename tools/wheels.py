@@ -74,7 +74,7 @@ def attempt(folder: Path) -> None:
         print("works:", *words)
 
     (folder / "racy.py").write_text(_RACY)
-    run("gpuless", "run", "python", "racy.py", code=102, said="racy.py:12")
+    run("gpuless", "run", "python", "racy.py", code=102, said="racy.py:13")
     _install(python, "pytest")
     (folder / "test_racy.py").write_text("def test_racy():\n    import runpy; runpy.run_path('racy.py')\n")
     run("python", "-m", "pytest", "--gpuless", "test_racy.py", code=1, said="race: kernel 'turn'")
@@ -101,7 +101,9 @@ def _bare(folder: Path) -> Path:
 
 
 def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    own = ("pip", "setuptools", "pkg_resources")  # the environment's, not the package's
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(path.stat().st_size for path in files if not any(part in own for part in path.parts))
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -60,20 +60,17 @@ def _file(name: str) -> Path | None:
     return next((root / name for root in _roots() if (root / name).exists()), None)
 
 
-def require_compiler() -> Path:
-    """NVIDIA's nvcc, or an error that says what to install."""
+def require_compiler() -> None:
+    """NVIDIA's nvcc and g++, or an error that says what to install."""
     lacking = [wheel for wheel, name in _WHEELS.items() if _file(name) is None]
     if lacking:
-        raise UserError(f"CUDA's compiler is not whole: pip install {' '.join(lacking)}.")
-    nvcc = _file("bin/nvcc")
-    assert nvcc is not None
-    return nvcc
+        raise UserError(f"CUDA's compiler is not whole: pip install {' '.join(lacking)} (or gpuless[nvcc]).")
+    toolchain.require()
 
 
 @functools.cache
 def folder() -> Path:
-    """The toolkit's folder."""
-    require_compiler()
+    """The toolkit's folder; without nvcc's wheels it has no compiler."""
     versions = [(wheel, _version(wheel)) for wheel in _WHEELS]
     made = (building.folder(_include()), library.folder())
     parts = (versions, made, _roots(), sys.executable, _digest(HERE), toolchain.key())
@@ -122,15 +119,6 @@ def _fill(target: Path) -> None:
     for name in ("bin", "compiler", "include", "lib64/stubs"):
         (target / name).mkdir(parents=True)
     _link_headers(target / "include")
-    nvcc = require_compiler()
-    for name in ("nvcc", *_TOOLS):
-        (target / "compiler" / name).symlink_to(nvcc.parent / name)
-    for name in _TOOLS:
-        (target / "bin" / name).symlink_to(nvcc.parent / name)
-    (target / "compiler/nvcc.profile").write_text(_PROFILE)
-    nvvm = _file("nvvm")
-    assert nvvm is not None
-    (target / "nvvm").symlink_to(nvvm)
     (target / "lib").symlink_to("lib64")
     (target / "version.json").write_text(
         json.dumps({"cuda": {"name": "CUDA SDK", "version": _version("nvidia-cuda-nvcc")}})
@@ -138,8 +126,24 @@ def _fill(target: Path) -> None:
     _fill_libraries(target)
     wrapper = target / "bin/nvcc"
     words = (sys.executable, "-IS", str(HERE / "nvcc_options.py"))
-    wrapper.write_text("#!/bin/sh\nhere=${0%/*}\nexec " + shlex.join(words) + ' "$here/.." "$@"\n')
+    said = "gpuless: NVIDIA's compiler is not installed: pip install 'gpuless[nvcc]'."
+    call = "exec " + shlex.join(words) + ' "$here/.." "$@"' if _link_compiler(target) else f'echo "{said}" >&2; exit 1'
+    wrapper.write_text("#!/bin/sh\nhere=${0%/*}\n" + call + "\n")
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+
+
+def _link_compiler(target: Path) -> bool:
+    """NVIDIA's nvcc with what it calls; false if it is not installed: programs that are compiled need none."""
+    nvcc, nvvm = _file("bin/nvcc"), _file("nvvm/bin/cicc")
+    if nvcc is None or nvvm is None:
+        return False
+    for name in ("nvcc", *_TOOLS):
+        (target / "compiler" / name).symlink_to(nvcc.parent / name)
+    for name in _TOOLS:
+        (target / "bin" / name).symlink_to(nvcc.parent / name)
+    (target / "compiler/nvcc.profile").write_text(_PROFILE)
+    (target / "nvvm").symlink_to(nvvm.parents[1])
+    return True
 
 
 def _link_headers(target: Path) -> None:
@@ -175,7 +179,7 @@ def _fill_libraries(target: Path) -> None:
 
 def compiler() -> Path:
     """nvcc, which calls g++ for the host's code."""
-    toolchain.require()
+    require_compiler()
     return folder() / "bin/nvcc"
 
 
